@@ -1,0 +1,58 @@
+# Every target makes its own virtual environment; only Python >= 3.10, make and a network are needed.
+PYTHON ?= python3
+WORKERS ?= 2
+FULL ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+export PULLBACK_FULL := $(if $(filter-out 0,$(FULL)),1,)
+
+.NOTPARALLEL:
+.PHONY: help demo test lint bench docs mutants stubs clean
+
+help:
+	@echo "make demo     fit a small model, write report/demo.html"
+	@echo "make test     all tests on a fixed sample (FULL=1: the whole generated matrix)"
+	@echo "make lint     ruff, types, layers, generated files"
+	@echo "make bench    measure against the peers that are installed"
+	@echo "make docs     build the pages into build/docs"
+	@echo "make mutants  break derivative rules and show that the tests notice"
+	@echo "make stubs    write the generated .pyi and reference pages anew"
+	@echo "make clean    remove what was built (not $(VENV))"
+
+$(STAMP): pyproject.toml tools/environment.py
+	$(PYTHON) tools/environment.py $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(RUN) -m pullback.cli demo --out report/demo.html
+
+test: $(STAMP)
+	$(RUN) -m pytest -n $(WORKERS)
+
+lint: $(STAMP)
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m basedpyright
+	$(VENV)/bin/lint-imports
+	$(RUN) tools/stubs.py --check
+	$(RUN) tools/reference.py --check
+
+bench: $(STAMP)
+	$(RUN) -m pullback.cli bench
+
+docs: $(STAMP)
+	$(RUN) -m mkdocs build --strict --site-dir build/docs
+
+mutants: $(STAMP)
+	$(RUN) tools/mutants.py
+
+stubs: $(STAMP)
+	$(RUN) tools/stubs.py
+	$(RUN) tools/reference.py
+
+clean:
+	rm -rf build dist report .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests tools -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,74 @@
+"""Pullback: arrays in which every operation can be differentiated, to any order, with the same bits on every run.
+
+The operations of this namespace come from the registry (`pullback.ops`); `__init__.pyi` lists them for editors.
+"""
+
+from __future__ import annotations
+
+import math as _math
+from importlib import import_module as _import_module
+
+from pullback import ops as _ops  # noqa: F401  (fills the registry)
+from pullback import primitive, random
+from pullback.autodiff.check import check_grad
+from pullback.autodiff.custom import custom_vjp
+from pullback.autodiff.reverse import enable_grad, no_grad
+from pullback.core.avals import (
+    Device,
+    default_device,
+    device,
+    register_runtime,
+    set_default_device,
+)
+from pullback.core.dtypes import (
+    DType,
+    bfloat16,
+    complex64,
+    complex128,
+    default_float,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    set_default_float,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from pullback.core.dtypes import bool_ as bool
+from pullback.core.errors import DeviceError, DTypeError, GradientError, PullbackError, ShapeError
+from pullback.core.pytrees import map_tree, register_pytree
+from pullback.ir.graph import Graph, trace
+from pullback.ir.op import REGISTRY as _REGISTRY
+from pullback.standard import (
+    __array_namespace_info__,
+    can_cast,
+    isdtype,
+    result_type,
+)
+from pullback.standard import make_finfo as finfo
+from pullback.standard import make_iinfo as iinfo
+from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
+from pullback.transforms import grad, hvp, jvp, value_and_grad, vjp
+
+__version__ = "0.1.0"
+__array_api_version__ = "2024.12"
+
+e, pi, inf, nan, newaxis = _math.e, _math.pi, _math.inf, _math.nan, None
+
+register_runtime("cpu", lambda index: _import_module("pullback.runtime.cpu.planner").CpuRuntime())
+install_methods(_REGISTRY)
+for _entry in _REGISTRY.values():
+    _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()
+    _home[_entry.name] = _entry.function
+
+__all__ = sorted(
+    {n for n in globals() if not n.startswith("_")}
+    - {"annotations", "autodiff", "compile", "core", "install_methods", "ir", "ops", "register_runtime"}
+    - {"runtime", "standard", "transforms"}
+    | {"__array_namespace_info__", "__version__"}
+)

@@ -1,0 +1,207 @@
+"""Functions with a derivative rule of the user's own.
+
+A call leaves one node for the whole call and one small node per output, which hands its cotangent on. `Slots` is
+what travels between them: one cotangent (or tangent) per output.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Sequence
+from functools import update_wrapper
+from typing import Any
+
+from pullback.autodiff.reverse import cotangents, fresh, recording
+from pullback.core import pytrees
+from pullback.core.avals import Aval
+from pullback.core.errors import DTypeError, GradientError, ShapeError
+from pullback.ir.array import Array, Node, make, mode, next_order
+from pullback.ir.op import REGISTRY
+
+__all__ = ["custom_vjp"]
+
+
+class Slots:
+    """One value per output, None for zero."""
+
+    def __init__(self, values: Sequence[Any]):
+        self.values = tuple(values)
+
+    def __add__(self, other: Slots) -> Slots:
+        return Slots([_plus(a, b) for a, b in zip(self.values, other.values, strict=True)])
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return b if a is None else a if b is None else a + b
+
+
+def _zeros(av: Aval) -> Any:
+    return REGISTRY["zeros"].function(av.shape, dtype=av.dtype, device=av.device)
+
+
+class Item:
+    """The operation of a node that stands for output `position` of a call."""
+
+    name = "item"
+
+    def __init__(self, position: int, count: int):
+        self.position = position
+        self.count = count
+
+    def pull(self, node: Node, g: Any, wanted: Container[Node] | None) -> list[Any]:
+        values = [None] * self.count
+        values[self.position] = g
+        return [Slots(values)]
+
+    def push(self, node: Node, incoming: Sequence[Any]) -> Any:
+        return incoming[0].values[self.position]
+
+
+class CustomCall:
+    """The operation of the node that a call of a `custom_vjp` function leaves behind."""
+
+    def __init__(
+        self,
+        name: str,
+        rule: Callable[..., Any],
+        arguments: pytrees.Structure,
+        outputs: Sequence[Aval],
+        result: pytrees.Structure,
+    ):
+        self.name = name
+        self.rule = rule
+        self.arguments = arguments
+        self.outputs = outputs
+        self.result = result
+
+    def saved_tensors(self, node: Node) -> tuple[Any, ...]:
+        (residuals,) = node.live_saved()
+        return tuple(x for x in pytrees.leaves(residuals) if isinstance(x, Array))
+
+    def pull(self, node: Node, g: Slots, wanted: Container[Node] | None) -> list[Any]:
+        """The user's rule applied to the cotangents of all outputs, checked."""
+        (residuals,) = node.live_saved()
+        filled = [_zeros(av) if v is None else v for v, av in zip(g.values, self.outputs, strict=True)]
+        given = self.rule(residuals, pytrees.unflatten(self.result, filled))
+        return self._aligned(given, node.avals)
+
+    def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
+        """The transpose of the rule, which is linear in the cotangents."""
+        create_graph = mode.recording
+        with recording(True):
+            variables = [fresh(_zeros(av)) for av in self.outputs]
+            pulled = self.pull(node, Slots(variables), None)
+        pairs = [(p, t) for p, t in zip(pulled, incoming, strict=True) if p is not None and t is not None]
+        found = cotangents(
+            [p for p, _ in pairs],
+            [t for _, t in pairs],
+            variables,
+            retain=create_graph,
+            create_graph=create_graph,
+        )
+        return Slots(found)
+
+    def _aligned(self, given: Any, avals: Sequence[Aval]) -> list[Any]:
+        """One cotangent per array argument; a None stands for zeros of a whole argument."""
+        arguments = self.arguments.children
+        if not isinstance(given, (tuple, list)) or len(given) != len(arguments):
+            got = f"{len(given)} values" if isinstance(given, (tuple, list)) else type(given).__name__
+            raise ShapeError(
+                f"{self.name}: the custom rule must return a tuple of {len(arguments)} cotangents,"
+                f" one per argument, got {got}."
+            )
+        flat: list[Any] = []
+        for tree, expected in zip(given, arguments, strict=True):
+            if tree is None:
+                flat += [None] * _count(expected)
+                continue
+            leaves, structure = pytrees.flatten(tree)
+            if structure != expected:
+                raise ShapeError(
+                    f"{self.name}: the custom rule's cotangent must look like its argument, {expected}, got {structure}."
+                )
+            flat += leaves
+        return [self._checked(g, av) for g, av in zip(flat, avals, strict=True)]
+
+    def _checked(self, g: Any, av: Aval) -> Any:
+        if g is None:
+            return None
+        if not isinstance(g, Array) or g._aval.shape != av.shape:
+            got = g._aval if isinstance(g, Array) else type(g).__name__
+            raise ShapeError(
+                f"{self.name}: the custom rule must return a cotangent of shape {av.shape}, got {got}."
+            )
+        if g._aval.dtype is not av.dtype and av.dtype.is_inexact:
+            return REGISTRY["astype"].function(g, av.dtype)
+        return g
+
+
+def _count(structure: pytrees.Structure) -> int:
+    return 1 if structure is pytrees.LEAF else sum(map(_count, structure.children))
+
+
+class _Active(threading.local):
+    """Whether this thread is inside the forward rule, where a call of the function itself means the plain one."""
+
+    on = False
+
+
+class custom_vjp:  # noqa: N801  (used as a decorator)
+    """A function whose reverse-mode rule is given with `defvjp(forward, backward)`.
+
+    `forward(*args)` returns (result, residuals); `backward(residuals, g)` returns one cotangent per argument. Both are
+    made of operations and can be differentiated again, residuals included.
+
+    >>> @pb.custom_vjp
+    ... def log1pexp(x):
+    ...     return pb.log1p(pb.exp(x))
+    >>> log1pexp.defvjp(lambda x: (log1pexp(x), x), lambda x, g: (g * pb.sigmoid(x),))
+    >>> pb.grad(log1pexp)(pb.tensor(100.0))
+    tensor(1., float32, cpu)
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        update_wrapper(self, function)
+        self.function = function
+        self.name = getattr(function, "__name__", "custom_vjp")
+        self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        self._active = _Active()
+
+    def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
+        """Set the rule."""
+        self._rules = (forward, backward)
+
+    def __call__(self, *args: Any) -> Any:
+        if self._rules is None:
+            raise GradientError(f"{self.name}: no rule was given. Call defvjp(forward, backward) first.")
+        leaves, structure = pytrees.flatten(args)
+        arrays = [x for x in leaves if isinstance(x, Array)]
+        tracked = mode.recording and any(x._node is not None for x in arrays)
+        if self._active.on or not tracked:
+            return self.function(*args)
+        if len(arrays) != len(leaves):
+            raise DTypeError(f"{self.name}: every argument must be a tensor or a tree of tensors.")
+        forward, backward = self._rules
+        self._active.on = True
+        try:
+            result, residuals = forward(*args)
+        finally:
+            self._active.on = False
+        outputs, result_structure = pytrees.flatten(result)
+        avals = [o._aval for o in outputs]
+        call = CustomCall(self.name, backward, structure, avals, result_structure)
+        master = _node(call, arrays, avals[0], (residuals,))
+        wrapped = [
+            make(o._buf, o._aval, _node(Item(i, len(outputs)), (), o._aval, (None, None), (master,)))
+            for i, o in enumerate(outputs)
+        ]
+        return pytrees.unflatten(result_structure, wrapped)
+
+
+def _node(op: Any, arrays: Sequence[Array], av: Aval, saved: tuple, edges: tuple = ()) -> Node:
+    node = Node()
+    node.op, node.static, node.extra, node.saved = op, {}, None, saved
+    node.edges = edges or tuple(a._node for a in arrays)
+    node.avals, node.aval = tuple(a._aval for a in arrays) or (av,), av
+    node.order = next_order()
+    return node

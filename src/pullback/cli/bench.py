@@ -1,0 +1,193 @@
+"""`pullback bench`: workloads side by side with the peers that are installed, interleaved, as ratios."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pullback as pb
+
+__all__ = ["arguments", "run"]
+
+Work = Callable[[], Any]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suite", nargs="?", default="eager", choices=sorted(SUITES), help="what to measure")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    parser.add_argument("--repeat", type=int, default=25, help="interleaved repetitions (default 25)")
+
+
+def run(options: argparse.Namespace) -> int:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    peers = _peers()
+    rows = SUITES[options.suite](peers, options.repeat)
+    _show(rows, peers)
+    if options.json:
+        facts = {"machine": platform.machine(), "python": platform.python_version(), **_versions(peers)}
+        options.json.write_text(json.dumps({"facts": facts, "rows": rows}, indent=1))
+        print(f"wrote {options.json}")
+    return 0
+
+
+def _peers() -> dict[str, Any]:
+    found: dict[str, Any] = {"numpy": np}
+    for name in ("torch", "jax"):
+        try:
+            found[name] = import_module(name)
+        except ImportError:
+            print(f"{name} is not installed: left out (pip install 'pullback[bench]' brings it)")
+    if "torch" in found:
+        found["torch"].set_num_threads(1)
+    return found
+
+
+def _versions(peers: dict[str, Any]) -> dict[str, str]:
+    return {"pullback": pb.__version__, **{n: m.__version__ for n, m in peers.items()}}
+
+
+def interleaved(works: dict[str, Work], repeat: int, seconds: float = 0.01) -> dict[str, float]:
+    """The median time of one call of each work, in seconds, the works taking turns."""
+    counts = {}
+    for name, work in works.items():
+        work()
+        start = time.perf_counter()
+        n = 0
+        while time.perf_counter() - start < seconds:
+            work()
+            n += 1
+        counts[name] = max(1, n)
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repeat):
+        for name, work in works.items():
+            n = counts[name]
+            start = time.perf_counter()
+            for _ in range(n):
+                work()
+            times[name].append((time.perf_counter() - start) / n)
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def _show(rows: list[dict[str, Any]], peers: dict[str, Any]) -> None:
+    names = ["pullback", *peers]
+    width = max(len(r["work"]) for r in rows)
+    print(", ".join(f"{n} {v}" for n, v in _versions(peers).items()))
+    print(f"{'us per op':<{width}}  " + "".join(f"{n:>10}" for n in names) + "   ours / torch")
+    for r in rows:
+        cells = "".join(f"{r[n] * 1e6:>10.2f}" if n in r else f"{'':>10}" for n in names)
+        ratio = f"{r['pullback'] / r['torch']:>8.2f}" if "torch" in r else ""
+        print(f"{r['work']:<{width}}  {cells}{ratio}")
+
+
+# -- suites ------------------------------------------------------------------------------------------------------------
+
+SMALL = 10  # elements
+CHAIN = 100  # operations in the backward chains
+
+
+def eager_overhead(peers: dict[str, Any], repeat: int) -> list[dict[str, Any]]:
+    """The cost of one operation on ten elements: without recording, with it, and backward."""
+    data = np.linspace(0.5, 1.5, SMALL).astype(np.float32)
+    libraries = {"pullback": _Pullback(data), "numpy": _NumPy(data)}
+    if "torch" in peers:
+        libraries["torch"] = _Torch(data, peers["torch"])
+    if "jax" in peers:
+        libraries["jax"] = _Jax(data, peers["jax"])
+    rows = []
+    for work in ("add", "multiply by a number", "exp", "sum", "reshape", "slice", "matmul 3x3"):
+        rows.append(_row(work, {n: lib.plain(work) for n, lib in libraries.items()}, repeat))
+    tracked = {n: lib for n, lib in libraries.items() if n in ("pullback", "torch")}
+    for work in ("add", "multiply by a number", "exp", "sum"):
+        rows.append(
+            _row(f"{work}, recorded", {n: lib.recorded(work) for n, lib in tracked.items()}, repeat)
+        )
+    for work in ("multiply", "exp"):
+        rows.append(
+            _row(f"{work}, forward + backward", {n: lib.chain(work) for n, lib in tracked.items()}, repeat, CHAIN)
+        )
+    return rows
+
+
+def _row(work: str, works: dict[str, Work], repeat: int, operations: int = 1) -> dict[str, Any]:
+    times = interleaved(works, repeat)
+    return {"work": work, **{n: t / operations for n, t in times.items()}}
+
+
+class _Library:
+    """Small operations in one library's own words."""
+
+    def __init__(self, x: Any, tracked: Any, square: Any, exp: Callable[[Any], Any]):
+        self.x = x
+        self.tracked = tracked
+        self.square = square
+        self.exp = exp
+
+    def _work(self, name: str, x: Any) -> Work:
+        y, m = self.x, self.square
+        return {
+            "add": lambda: x + y,
+            "multiply by a number": lambda: x * 2.0,
+            "exp": lambda: self.exp(x),
+            "sum": lambda: x.sum(),
+            "reshape": lambda: x.reshape((2, 5)),
+            "slice": lambda: x[2:7],
+            "matmul 3x3": lambda: m @ m,
+        }[name]
+
+    def plain(self, name: str) -> Work:
+        return self._work(name, self.x)
+
+    def recorded(self, name: str) -> Work:
+        return self._work(name, self.tracked)
+
+    def chain(self, name: str) -> Work:
+        step = {"multiply": lambda h: h * self.x, "exp": lambda h: self.exp(h * 0.1)}[name]
+
+        def work() -> None:
+            h = self.tracked
+            for _ in range(CHAIN if name == "multiply" else CHAIN // 2):
+                h = step(h)
+            h.backward(self.x)
+            self.tracked.grad = None
+
+        return work
+
+
+class _Pullback(_Library):
+    def __init__(self, data: np.ndarray):
+        m = pb.tensor(data[:9].reshape(3, 3))
+        super().__init__(pb.tensor(data), pb.tensor(data, requires_grad=True), m, pb.exp)
+
+
+class _NumPy(_Library):
+    def __init__(self, data: np.ndarray):
+        super().__init__(data, None, data[:9].reshape(3, 3), np.exp)
+
+
+class _Torch(_Library):
+    def __init__(self, data: np.ndarray, torch: Any):
+        x = torch.tensor(data)
+        super().__init__(x, x.clone().requires_grad_(), x[:9].reshape(3, 3), torch.exp)
+
+
+class _Jax(_Library):
+    def __init__(self, data: np.ndarray, jax: Any):
+        x = jax.numpy.asarray(data)
+        super().__init__(x, None, x[:9].reshape(3, 3), jax.numpy.exp)
+
+    def plain(self, name: str) -> Work:
+        work = super().plain(name)
+        return lambda: work().block_until_ready()
+
+
+SUITES = {"eager": eager_overhead}

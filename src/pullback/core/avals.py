@@ -1,0 +1,180 @@
+"""Abstract values: what is known of an array without its contents, and where it lives.
+
+An `Aval` is interned: equal avals are one object, so an operation finds its prepared launch by hashing a few
+pointers. That is what makes a small eager operation cheap.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from math import prod
+from typing import Any
+from weakref import WeakValueDictionary
+
+from pullback.core.dtypes import DType
+from pullback.core.errors import DeviceError
+
+__all__ = [
+    "Aval",
+    "Device",
+    "aval",
+    "default_device",
+    "dense_strides",
+    "device",
+    "register_runtime",
+    "set_default_device",
+    "symbolic",
+]
+
+
+class Device:
+    """A place where arrays live: `kind` is "cpu", "cuda" or "webgpu". One object per device."""
+
+    __slots__ = ("_runtime", "index", "kind")
+
+    def __init__(self, kind: str, index: int):
+        self.kind = kind
+        self.index = index
+        self._runtime = None
+
+    @property
+    def runtime(self) -> Any:
+        """The runtime of this device, loaded on first use."""
+        if self._runtime is None:
+            self._runtime = _loaders[self.kind](self.index)
+        return self._runtime
+
+    def __enter__(self) -> Device:
+        _defaults.stack.append(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _defaults.stack.pop()
+
+    def __repr__(self) -> str:
+        return f"device({str(self)!r})"
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+    def __reduce__(self):
+        return (device, (str(self),))
+
+
+class _Defaults(threading.local):
+    """The default device: the innermost `with device:` of this thread, else what the program has set."""
+
+    base = "cpu"
+
+    def __init__(self) -> None:
+        self.stack: list[Device] = []
+
+
+_defaults = _Defaults()
+
+
+def default_device() -> Device:
+    """Where new arrays go when nothing else says so."""
+    return _defaults.stack[-1] if _defaults.stack else device(_Defaults.base)
+
+
+def set_default_device(spec: str | Device) -> None:
+    """Let new arrays go to this device."""
+    _Defaults.base = str(device(spec))
+
+
+_devices: dict[tuple[str, int], Device] = {}
+_loaders: dict[str, Callable[[int], Any]] = {}
+
+
+def register_runtime(kind: str, load: Callable[[int], Any]) -> None:
+    """Make devices of `kind` available; `load(index)` imports the runtime and returns it."""
+    _loaders[kind] = load
+
+
+def device(spec: str | Device) -> Device:
+    """The device named `spec`, such as "cpu" or "cuda:1"."""
+    if isinstance(spec, Device):
+        return spec
+    kind, _, number = str(spec).partition(":")
+    if kind not in _loaders or not (number == "" or number.isdigit()):
+        known = ", ".join(sorted(_loaders))
+        raise DeviceError(f"device: unknown device, got {spec!r}. This installation has: {known}.")
+    key = (kind, int(number or 0))
+    if key not in _devices:
+        _devices[key] = Device(*key)
+    return _devices[key]
+
+
+class Aval:
+    """Shape, dtype, device and element strides of an array; strides are None for a traced array."""
+
+    __slots__ = ("__weakref__", "dense", "device", "dtype", "ndim", "shape", "size", "strides")
+
+    shape: tuple[int, ...]
+    dtype: DType
+    device: Device
+    strides: tuple[int, ...] | None
+    ndim: int
+    size: int
+    dense: bool
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def is_symbolic(self) -> bool:
+        return self.strides is None
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+
+
+_table: WeakValueDictionary[tuple, Aval] = WeakValueDictionary()
+
+
+def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major element strides."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def aval(
+    shape: tuple[int, ...], dtype: DType, dev: Device, strides: tuple[int, ...] | None = None
+) -> Aval:
+    """The interned aval of a concrete array; dense unless strides are given."""
+    dense = dense_strides(shape)
+    if strides is None:
+        strides = dense
+    # the stride of an axis with at most one element means nothing: normalise it
+    strides = tuple(d if n <= 1 else s for n, s, d in zip(shape, strides, dense, strict=True))
+    return _intern(shape, dtype, dev, strides, strides == dense)
+
+
+def symbolic(shape: tuple[int, ...], dtype: DType, dev: Device) -> Aval:
+    """The interned aval of an array that is being traced and has no storage."""
+    return _intern(shape, dtype, dev, None, True)
+
+
+def _intern(
+    shape: tuple[int, ...],
+    dtype: DType,
+    dev: Device,
+    strides: tuple[int, ...] | None,
+    dense: bool,
+) -> Aval:
+    key = (shape, dtype, dev, strides)
+    found = _table.get(key)
+    if found is None:
+        found = Aval()
+        found.shape, found.dtype, found.device, found.strides = key
+        found.ndim = len(shape)
+        found.size = prod(shape)
+        found.dense = dense or found.size == 0
+        _table[key] = found
+    return found

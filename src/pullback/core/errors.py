@@ -1,0 +1,29 @@
+"""The errors a user can cause. Every message reads `op: fact, got X. Hint.`"""
+
+from __future__ import annotations
+
+__all__ = ["DTypeError", "DeviceError", "GradientError", "PullbackError", "ShapeError"]
+
+
+class PullbackError(Exception):
+    """Base of every error that pullback raises on purpose, besides `IndexError`."""
+
+
+class ShapeError(PullbackError, ValueError):
+    """Shapes, axes or sizes that do not fit the operation."""
+
+
+class DTypeError(PullbackError, TypeError):
+    """A dtype, or a kind of argument, that the operation does not take."""
+
+
+class DeviceError(PullbackError, RuntimeError):
+    """Operands on different devices, or a device that is not there."""
+
+
+class GradientError(PullbackError, RuntimeError):
+    """A derivative that was asked for and can't be had."""
+
+
+class IndexOutOfRange(PullbackError, IndexError):
+    """An index outside its axis."""

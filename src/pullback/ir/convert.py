@@ -1,0 +1,143 @@
+"""From what users pass (tensors, Python numbers, NumPy arrays, nested lists) to arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pullback.core import dtypes as dt
+from pullback.core.avals import Device, aval, default_device
+from pullback.core.dtypes import DType
+from pullback.core.errors import DTypeError, ShapeError
+from pullback.ir.array import Array, make
+
+__all__ = ["SCALARS", "as_array", "default_device", "from_numpy", "scalar", "shape_of", "to_numpy"]
+
+SCALARS = (bool, int, float, complex)
+
+
+def from_numpy(array: np.ndarray, dev: Device | None = None, copy: bool = True) -> Any:
+    """The array with the contents of a NumPy array; without `copy` it shares the memory."""
+    dev = dev or default_device()
+    dtype = dt.as_dtype(array.dtype)
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("="))
+    dense = np.ascontiguousarray(array).reshape(array.shape)
+    owned = dense is not array and not np.may_share_memory(dense, array)  # a copy was made just now
+    buf = dev.runtime.from_numpy(dense, copy and not owned)
+    return make(buf, aval(array.shape, dtype, dev))
+
+
+def to_numpy(x: Array) -> np.ndarray:
+    """The contents as a read-only NumPy array; on the CPU it shares the memory."""
+    if x._aval.is_symbolic:
+        raise DTypeError(
+            "numpy: a traced array has no values yet. Inside a traced function use pullback operations only."
+        )
+    return x._aval.device.runtime.to_numpy(x._buf, x._aval)
+
+
+_scalars: dict[tuple, Any] = {}
+
+
+def scalar(value: Any, dtype: DType, dev: Device) -> Any:
+    """A 0-d array of a Python number, for use as an operand: the common ones are kept, so it must not be given away."""
+    key = (value, type(value), dtype, dev)
+    found = _scalars.get(key)
+    if found is None:
+        _check_range(value, dtype)
+        found = from_numpy(np.asarray(value).astype(dtype.numpy), dev)
+        if len(_scalars) >= 1024:
+            _scalars.clear()
+        if value == value and not (value == 0 and str(value)[0] == "-"):  # NaN and -0.0 are bad keys
+            _scalars[key] = found
+    return found
+
+
+def _check_range(value: Any, dtype: DType) -> None:
+    if dtype.is_integer and not isinstance(value, bool):
+        info = np.iinfo(dtype.numpy)
+        if not info.min <= value <= info.max:
+            raise DTypeError(
+                f"scalar: {value} does not fit {dtype.name}. Cast the array to a wider dtype with astype."
+            )
+
+
+def as_array(
+    value: Any, name: str, *, dtype: DType | None = None, dev: Device | None = None
+) -> Any:
+    """`value` as an array; `name` is the operation that asks, for the error message."""
+    if isinstance(value, Array):
+        return value
+    if isinstance(value, SCALARS) and not isinstance(value, np.generic):
+        if dtype is None:
+            dtype = dt.bool_ if isinstance(value, bool) else dt.as_dtype(type(value))
+        kept = scalar(value, dtype, dev or default_device())
+        return make(kept._buf, kept._aval)
+    return from_numpy(_numpy_of(value, name, dtype), dev)
+
+
+def _numpy_of(value: Any, name: str, dtype: DType | None) -> np.ndarray:
+    if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
+        array = np.asarray(value)
+    elif isinstance(value, (list, tuple, range)):
+        array = _from_nested(value, name)
+    else:
+        raise DTypeError(
+            f"{name}: expected an array, a number or a nested list, got {type(value).__name__}."
+        )
+    if dtype is not None:
+        array = array.astype(dtype.numpy, copy=False)
+    try:
+        dt.as_dtype(array.dtype)
+    except DTypeError:
+        raise DTypeError(
+            f"{name}: elements must be numbers or booleans, got NumPy dtype {array.dtype}."
+        ) from None
+    return array
+
+
+def _from_nested(value: Any, name: str) -> np.ndarray:
+    """A nested list of numbers or arrays as NumPy; Python floats take the default float dtype."""
+    flat: list[Any] = []
+    stack = [value]
+    while stack:
+        v = stack.pop()
+        if isinstance(v, (list, tuple)):
+            stack.extend(v)
+        else:
+            flat.append(v)
+    if any(isinstance(v, Array) for v in flat):
+        value = _unwrapped(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ShapeError(f"{name}: the nested lists are ragged. Every row must have the same length.") from None
+    except OverflowError:
+        raise DTypeError(f"{name}: an integer in the list does not fit int64.") from None
+    if array.dtype == np.float64 and all(type(v) in (float, int, bool) for v in flat):
+        return array.astype(dt.default_float().numpy)
+    if array.dtype == np.complex128 and all(type(v) in SCALARS for v in flat):
+        return array.astype(dt.as_dtype(complex).numpy)
+    if array.size == 0 and not flat:
+        return array.astype(dt.default_float().numpy)
+    return array
+
+
+def _unwrapped(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_unwrapped(v) for v in value]
+    return to_numpy(value) if isinstance(value, Array) else value
+
+
+def shape_of(value: Any, name: str) -> tuple[int, ...]:
+    """A shape given as an int or a sequence of ints."""
+    dims = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
+    for n in dims:
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+            raise DTypeError(f"{name}: a shape is made of integers, got {n!r}.")
+        if n < 0:
+            raise ShapeError(f"{name}: a shape has no negative sizes, got {tuple(dims)}.")
+    return tuple(int(n) for n in dims)
+

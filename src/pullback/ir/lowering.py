@@ -1,0 +1,101 @@
+"""How an operation is computed, said without naming a device.
+
+`compile` turns these into kernels or calls of intrinsics; every runtime then prints or calls the same thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Union
+
+from pullback.core.avals import Aval
+from pullback.core.dtypes import DType
+from pullback.ir.scalar import Expr, Value
+
+__all__ = ["Boxes", "Elementwise", "Fold", "GatherRows", "Intrinsic", "Lowering", "Placement", "ScatterRows", "View"]
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """`body(*operands, **static)` for each element, operands broadcast to the output's shape.
+
+    Operands arrive as expressions of their compute dtype: float32 for float16 and bfloat16, `Complex` pairs for complex.
+    A body without operands uses `scalar.index()`.
+    """
+
+    body: Callable[..., Value]
+
+
+class Reduction(NamedTuple):
+    """Accumulators of a fold: see `compile.kernel.Reduce`."""
+
+    init: tuple[Expr, ...]
+    element: tuple[Expr, ...]
+    combine: tuple[Expr, ...]
+    finish: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A reduction over static `axes`, or with `keep` a running fold along static `axis` (optionally `reverse`).
+
+    `build(element_value, compute_dtype, **static)` gives the accumulators.
+    """
+
+    build: Callable[..., Reduction]
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class View:
+    """The same elements in another arrangement: `place(aval, **static)` gives (offset, shape, strides) in elements.
+
+    None means that these strides can't express it; the runtime then makes a dense copy first.
+    """
+
+    place: Callable[..., tuple[int, tuple[int, ...], tuple[int, ...]] | None]
+
+
+class Placement(NamedTuple):
+    """Operand `operand` goes to the box of the output that starts at `start` with element steps `step`."""
+
+    operand: int
+    start: tuple[int, ...]
+    step: tuple[int, ...]
+    shape: tuple[int, ...]  # the box's shape; the operand broadcasts to it
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """The output is assembled from operands: later placements overwrite earlier ones."""
+
+    place: Callable[..., list[Placement]]
+
+
+@dataclass(frozen=True)
+class GatherRows:
+    """`out[i, r] = x[idx_1[i, r], ..., idx_n[i, r], r]` for operands (x, *indices).
+
+    Index arrays have the rank of the output and broadcast to its shape.
+    """
+
+
+@dataclass(frozen=True)
+class ScatterRows:
+    """`out = x; out[idx(i, r), r] = combine(out[idx(i, r), r], updates[i, r])` for operands (x, updates, *indices)."""
+
+    combine: Callable[[Value, Value], Value]
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """A named routine that runtimes take from a library made for it: "matmul", "argsort", "searchsorted"."""
+
+    name: str
+
+
+Lowering = Union[Elementwise, Fold, View, Boxes, GatherRows, ScatterRows, Intrinsic]
+Infer = Callable[..., tuple[tuple[int, ...], DType]]
+Avals = tuple[Aval, ...]
+Static = dict[str, Any]

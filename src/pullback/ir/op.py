@@ -1,0 +1,221 @@
+"""The operation record, the registry, and `bind`, the only door through which operations run.
+
+An `Op` says everything about one primitive: how its result is shaped (`infer`), how it is computed (`lowering`), and
+how it is differentiated (`vjp`, `jvp`). A derivative rule is a plain function whose *parameter names* say
+what it needs, and so what a recorded node keeps alive:
+
+    g           the cotangent of the output (in a JVP rule: t, the tangent of the operand)
+    out         the output
+    x           the operand named x              x_aval      only its shape and dtype
+    axis        the static parameter named axis  out_aval    shape and dtype of the output
+    xs          all operands of a variadic tail `*xs`, as a tuple (xs_avals: their avals)
+    position    which one of them the rule is for
+
+Rules are written with operations of the library, so their results can be differentiated again; a
+rule returns None for a derivative that is zero everywhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pullback.core.avals import Aval, aval, symbolic
+from pullback.core.errors import DeviceError
+from pullback.ir.array import Array, Node, make, mode, next_order
+from pullback.ir.lowering import Lowering
+from pullback.ir.rules import Rule, compile_pull, pull_variadic
+
+__all__ = ["REGISTRY", "Composite", "Op", "Plan", "bind", "record", "register"]
+
+MAX_PLANS = 4096  # per operation; a program with ever-new shapes starts over rather than grow
+
+
+class Plan(NamedTuple):
+    """A prepared launch: `run(*buffers)` gives the buffer of an array described by `aval`."""
+
+    run: Callable[..., Any]
+    aval: Aval
+
+
+@dataclass(eq=False)
+class Public:
+    """What the world sees of an operation, primitive or composite."""
+
+    name: str
+    function: Callable[..., Any]  # the public function
+    oracle: Callable[..., Any] | str  # independent reference, on NumPy arrays; "module.name" is imported by tests
+    samples: Callable[[Any], list]  # draws good inputs
+    errors: Callable[[Any], list]  # bad inputs with the promised error
+    methods: tuple[str, ...] = ()  # names under which it is a Tensor method
+    namespace: str = ""  # "" is the main namespace, else e.g. "random"
+    tolerance: float = 1.0  # multiple of the usual forward tolerance, where the oracle itself is weak
+    module: str = ""  # the subject it is documented under
+
+    @property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    @property
+    def doc(self) -> str:
+        return inspect.getdoc(self.function) or ""
+
+
+@dataclass(eq=False)
+class Composite(Public):
+    """An operation made of others; it needs no rules of its own."""
+
+    differentiable: bool = True
+
+
+@dataclass(eq=False)
+class Op(Public):
+    """A primitive operation."""
+
+    operands: tuple[str, ...] = ()  # the last one may be variadic: "*xs"
+    infer: Callable[..., tuple[tuple[int, ...], Any]] = None  # type: ignore[assignment]
+    lowering: Lowering = None  # type: ignore[assignment]
+    vjp: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    jvp: dict[str, Callable[..., Any]] | str = ""  # rules, or "elementwise", "linear", "multilinear", "transpose"
+    no_gradient: str = ""  # why there is no derivative, where there is none
+    unbroadcast: Callable[[Any, tuple[int, ...]], Any] | None = None  # set where operands broadcast
+    zero_gradient: bool = False  # piecewise constant: the derivative exists and is zero
+
+    def __post_init__(self) -> None:
+        self.plans: dict[tuple, Plan] = {}
+        self.variadic = bool(self.operands) and self.operands[-1].startswith("*")
+        self.names = tuple(n.lstrip("*") for n in self.operands)
+        _check_complete(self)
+        self.pull_rules = {n: Rule(self, n, f, "g") for n, f in self.vjp.items()}
+        rules = self.jvp if isinstance(self.jvp, dict) else {}
+        self.push_rules = {n: Rule(self, n, f, "t") for n, f in rules.items()}
+        self.needs = {n: _needs(self, n) for n in self.vjp}
+
+    @property
+    def differentiable(self) -> bool:
+        return bool(self.vjp)
+
+    def name_of(self, position: int) -> str:
+        """The name of the operand at `position`; a variadic name covers the tail."""
+        return self.names[min(position, len(self.names) - 1)]
+
+    def pull(self, node: Node, g: Any, wanted: Container[Node] | None) -> Sequence[Any]:
+        """The cotangents of a recorded node's operands; None where none is wanted or it is zero."""
+        if self.variadic:
+            return pull_variadic(self, node, g, wanted)
+        self.pull = compile_pull(self)  # type: ignore[method-assign]  (from now on this node kind pulls at full speed)
+        return self.pull(node, g, wanted)
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}({', '.join(self.operands)})>"
+
+
+def _check_complete(op: Op) -> None:
+    """Refuse an incomplete record when it is declared, not when somebody first needs what is missing."""
+    problems = []
+    if not op.doc or ">>>" not in op.doc:
+        problems.append("a docstring with a doctest")
+    for part in ("infer", "lowering", "oracle", "samples", "errors"):
+        if getattr(op, part) is None:
+            problems.append(part)
+    if not op.vjp and not op.no_gradient:
+        problems.append("vjp rules, or no_gradient with the reason")
+    if op.vjp and not op.jvp:
+        problems.append('jvp rules, or "elementwise", "linear", "multilinear" or "transpose"')
+    unknown = set(op.vjp) - set(op.names)
+    if unknown:
+        problems.append(f"vjp rules for operands only, not {sorted(unknown)}")
+    if problems:
+        raise TypeError(f"operation {op.name!r} is incomplete: it lacks {'; '.join(problems)}")
+
+
+def _needs(op: Op, operand: str) -> tuple[frozenset[str], bool]:
+    """Names of the operands, and whether the output, that differentiating by `operand` reads."""
+    rules = [op.pull_rules[operand]] + [r for n, r in op.push_rules.items() if n == operand]
+    names = {n for r in rules for n in r.reads}
+    if op.jvp == "linear":  # the operation itself is applied to tangents, beside its other operands
+        names |= set(op.names) - set(op.vjp)
+    elif op.jvp == "multilinear":
+        names |= set(op.names) - {operand}
+    return frozenset(names), any(r.reads_output for r in rules)
+
+
+REGISTRY: dict[str, Public] = {}
+
+
+def register(entry: Public) -> None:
+    """Add an operation; a name is declared once."""
+    key = f"{entry.namespace}.{entry.name}".lstrip(".")
+    if key in REGISTRY:
+        raise TypeError(f"operation {key!r} is declared twice")
+    REGISTRY[key] = entry
+
+
+def bind(op: Op, *arrays: Any, **static: Any) -> Any:
+    """Run `op` on arrays (concrete: now; traced: as an equation of their graph) and record it for derivatives."""
+    key = (*[a._aval for a in arrays], *static.values())
+    plan = op.plans.get(key)
+    if plan is None:
+        out = first_bind(op, arrays, static, key)
+    else:
+        out = make(plan.run(*[a._buf for a in arrays]), plan.aval)
+    if mode.recording and op.vjp:
+        for a in arrays:
+            if a._node is not None:
+                out._node = record(op, arrays, static, out)
+                break
+    return out
+
+
+def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any) -> Any:
+    """Run `op` for avals that it has no plan for; traced arrays never have one."""
+    avals = tuple(a._aval for a in arrays)
+    dev = common_device(op.name, avals) if avals else static["device"]
+    shape, dtype = op.infer(*avals, **static)
+    for a in arrays:
+        if a._aval.is_symbolic:
+            return a._buf.graph.add(op, arrays, static, symbolic(shape, dtype, dev))
+    plan = dev.runtime.plan(op, avals, static, aval(shape, dtype, dev))
+    if len(op.plans) >= MAX_PLANS:
+        op.plans.clear()
+    op.plans[key] = plan
+    return make(plan.run(*[a._buf for a in arrays]), plan.aval)
+
+
+def common_device(name: str, avals: Sequence[Aval]) -> Any:
+    """The device that all operands share."""
+    dev = avals[0].device
+    for a in avals:
+        if a.device is not dev:
+            raise DeviceError(
+                f"{name}: operands are on different devices, got {dev} and {a.device}."
+                " Move one with to_device."
+            )
+    return dev
+
+
+def record(op: Op, arrays: Sequence[Array], static: dict[str, Any], out: Array) -> Node | None:
+    """The node of an operation just run, keeping what the rules of its tracked operands need; None if untracked."""
+    if not out._aval.dtype.is_inexact:
+        return None
+    edges = tuple(a._node for a in arrays)
+    wanted: set[str] = set()
+    keep_output = tracked = False
+    for i, edge in enumerate(edges):
+        if edge is not None:
+            found = op.needs.get(op.name_of(i))
+            if found is not None:
+                tracked = True
+                wanted |= found[0]
+                keep_output |= found[1]
+    if not tracked:
+        return None
+    node = Node()
+    node.op, node.edges, node.static, node.extra = op, edges, static, None
+    node.avals, node.aval = tuple(a._aval for a in arrays), out._aval
+    saved = [a._buf if op.name_of(i) in wanted else None for i, a in enumerate(arrays)]
+    node.saved = (*saved, out._buf if keep_output else None)
+    node.order = next_order()
+    return node

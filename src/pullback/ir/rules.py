@@ -1,0 +1,109 @@
+"""Derivative rules at work: the values that a rule asks for by its parameter names, taken from a recorded node."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pullback.ir.array import Node, make
+
+if TYPE_CHECKING:
+    from pullback.ir.op import Op
+
+__all__ = ["Rule", "compile_pull", "pull_variadic"]
+
+
+class Rule:
+    """A derivative rule of one operand, and which saved values it reads."""
+
+    def __init__(self, op: Op, operand: str, function: Callable[..., Any], lead: str):
+        self.function = function
+        self.parameters = tuple(inspect.signature(function).parameters)
+        if not self.parameters or self.parameters[0] != lead:
+            raise TypeError(f"{op.name}: the first parameter of a rule must be {lead!r}")
+        self.reads_output = "out" in self.parameters
+        self.reads = tuple(n for n in self.parameters if n in op.names)
+
+    def call(self, op: Op, node: Node, value: Any, position: int) -> Any:
+        """The rule's result for the operand at `position` of a recorded node."""
+        return self.function(value, *[_argument(op, node, n, position) for n in self.parameters[1:]])
+
+
+def _argument(op: Op, node: Node, name: str, position: int) -> Any:
+    if name == "out":
+        return node.saved_operand(len(node.edges))
+    if name == "out_aval":
+        return node.aval
+    if name == "position":
+        return position - (len(op.names) - 1)
+    if name in op.names:
+        k = op.names.index(name)
+        if op.variadic and k == len(op.names) - 1:
+            return tuple(node.saved_operand(i) for i in range(k, len(node.edges)))
+        return node.saved_operand(k)
+    base = name.removesuffix("_avals")
+    if base != name:
+        return node.avals[op.names.index(base) :]
+    base = name.removesuffix("_aval")
+    if base != name:
+        return node.avals[op.names.index(base)]
+    return node.static[name]
+
+
+def pull_variadic(
+    op: Op, node: Node, g: Any, wanted: Container[Node] | None
+) -> Sequence[Any]:
+    """The cotangents of the operands of an operation with a variable number of them."""
+    result: list[Any] = []
+    for i, edge in enumerate(node.edges):
+        rule = op.pull_rules.get(op.name_of(i))
+        if rule is None or edge is None or (wanted is not None and edge not in wanted):
+            result.append(None)
+        else:
+            result.append(rule.call(op, node, g, i))
+    return result
+
+
+def compile_pull(op: Op) -> Callable[[Node, Any, Container[Node] | None], Sequence[Any]]:
+    """A function that does what the rules of a fixed-arity operation ask, without looking anything up by name."""
+    lines = ["def pull(node, g, wanted):", "    edges, avals = node.edges, node.avals"]
+    lines.append("    saved = node.saved or node.live_saved()")
+    results = []
+    scope: dict[str, Any] = {"make": make, "unbroadcast": op.unbroadcast}
+    for i, name in enumerate(op.names):
+        rule = op.pull_rules.get(name)
+        if rule is None:
+            results.append("None")
+            continue
+        scope[f"rule_{i}"] = rule.function
+        arguments = ", ".join(["g", *[_expression(op, p) for p in rule.parameters[1:]]])
+        lines += [
+            f"    r{i}, e = None, edges[{i}]",
+            "    if e is not None and (wanted is None or e in wanted):",
+            f"        r{i} = rule_{i}({arguments})",
+        ]
+        if op.unbroadcast is not None:
+            lines += [
+                f"        if r{i} is not None and r{i}._aval.shape != avals[{i}].shape:",
+                f"            r{i} = unbroadcast(r{i}, avals[{i}].shape)",
+            ]
+        results.append(f"r{i}")
+    lines.append(f"    return ({', '.join(results)},)")
+    exec(compile("\n".join(lines), f"<pull {op.name}>", "exec"), scope)
+    return scope["pull"]
+
+
+def _expression(op: Op, name: str) -> str:
+    """The source of a rule's argument; see `_argument`."""
+    if name == "out":
+        return f"make(saved[{len(op.names)}], node.aval, node)"
+    if name == "out_aval":
+        return "node.aval"
+    if name in op.names:
+        k = op.names.index(name)
+        return f"make(saved[{k}], avals[{k}], edges[{k}])"
+    base = name.removesuffix("_aval")
+    if base != name:
+        return f"avals[{op.names.index(base)}]"
+    return f"node.static[{name!r}]"

@@ -1,0 +1,415 @@
+"""Constructors of operation records: what the operations of one kind have in common is said here once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any
+
+import numpy as np
+
+from pullback.core import dtypes as dt
+from pullback.core.avals import Aval
+from pullback.core.dtypes import DType, default_float, promote
+from pullback.core.errors import DTypeError, ShapeError
+from pullback.ir import op as ir_op
+from pullback.ir.array import Array, Node, handle, mode, next_order
+from pullback.ir.convert import SCALARS, as_array, default_device, scalar
+from pullback.ir.lowering import Elementwise, Lowering
+from pullback.ir.op import REGISTRY, Composite, Op, bind, first_bind, register
+from pullback.ir.samples import Bad, Draw, Sample
+
+__all__ = [
+    "broadcast_shapes",
+    "composite",
+    "elementwise",
+    "normalise_axes",
+    "normalise_axis",
+    "primitive",
+    "sum_to",
+]
+
+# What an operation accepts, by dtype kind, and what it says when it does not.
+KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "floating", "c": "complex"}
+
+
+def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that all `shapes` broadcast to."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    ndim = max(map(len, shapes))
+    result = [1] * ndim
+    for shape in shapes:
+        for d, n in enumerate(shape, ndim - len(shape)):
+            if n != 1 and result[d] not in (1, n):
+                listed = " and ".join(map(str, shapes))
+                raise ShapeError(
+                    f"{name}: shapes do not broadcast, got {listed}."
+                    f" Sizes along axis {d - ndim} must be equal or 1."
+                )
+            if n != 1:
+                result[d] = n
+    return tuple(result)
+
+
+def normalise_axis(name: str, axis: Any, ndim: int) -> int:
+    """`axis` as a non-negative int."""
+    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+        raise DTypeError(f"{name}: axis must be an integer, got {axis!r}.")
+    if not -ndim <= axis < ndim:
+        raise ShapeError(
+            f"{name}: axis {axis} is out of range for an array with {ndim} dimensions."
+        )
+    return int(axis) % ndim
+
+
+def normalise_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
+    """`axis` (None for all, an int, or a sequence) as increasing non-negative ints."""
+    if axis is None:
+        return tuple(range(ndim))
+    given = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
+    axes = sorted(normalise_axis(name, a, ndim) for a in given)
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{name}: an axis is named twice, got {axis}.")
+    return tuple(axes)
+
+
+def primitive(
+    operands: str,
+    *,
+    infer: Callable[..., tuple[tuple[int, ...], DType]],
+    lowering: Lowering,
+    oracle: Callable[..., Any] | str,
+    samples: Callable[[Draw], list[Sample]],
+    errors: Callable[[Draw], list[Bad]],
+    vjp: dict[str, Callable[..., Any]] | None = None,
+    jvp: dict[str, Callable[..., Any]] | str = "",
+    no_gradient: str = "",
+    **public: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a primitive; the decorated function checks the user's arguments and calls `bind(op, *arrays, **static)`.
+
+    It receives the record as its attribute `op` once declared.
+    """
+
+    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+        op = Op(
+            name=function.__name__,
+            function=function,
+            oracle=oracle,
+            samples=samples,
+            errors=errors,
+            operands=tuple(operands.split()),
+            infer=infer,
+            lowering=lowering,
+            vjp=vjp or {},
+            jvp=jvp,
+            no_gradient=no_gradient,
+            module=function.__module__.rpartition(".")[2],
+            **public,
+        )
+        register(op)
+        function.op = op  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def composite(
+    *,
+    oracle: Callable[..., Any] | str,
+    samples: Callable[[Draw], list[Sample]],
+    errors: Callable[[Draw], list[Bad]],
+    **public: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a public function that is made of other operations."""
+
+    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+        register(
+            Composite(
+                name=function.__name__,
+                function=function,
+                oracle=oracle,
+                samples=samples,
+                errors=errors,
+                module=function.__module__.rpartition(".")[2],
+                **public,
+            )
+        )
+        return function
+
+    return declare
+
+
+# -- elementwise ---------------------------------------------------------------------------------------------------
+
+_TEMPLATE = """
+def {name}({params}, /):
+    try:{constant}
+        plan = plans[{avals}]
+    except (KeyError, AttributeError):
+        return slow({params})
+    out = new(handle.cls)
+    out._buf = plan.run({bufs})
+    out._aval = plan.aval
+    if {untracked} or not mode.recording:
+        out._node = None
+    else:
+        {names} = {nodes}
+        node = new(Node)
+        node.op = op
+        node.edges = {edges}
+        node.avals = {aval_tuple}
+        node.aval = plan.aval
+        node.static = nothing
+        node.saved = {saved}
+        node.order = next_order()
+        node.extra = None
+        out._node = node
+    return out
+"""
+
+
+_CONSTANT = """
+        if {1}.__class__ in numbers:
+            {1} = constants[{1}, {1}.__class__, {0}._aval.dtype, {0}._aval.device]
+        elif {0}.__class__ in numbers:
+            {0} = constants[{0}, {0}.__class__, {1}._aval.dtype, {1}._aval.device]"""
+
+
+def elementwise(
+    operands: str,
+    *,
+    body: Callable[..., Any],
+    accepts: str = "iufc",
+    result: str = "same",
+    vjp: dict[str, Callable[..., Any]] | None = None,
+    jvp: dict[str, Callable[..., Any]] | str = "elementwise",
+    domain: tuple[float, float] | Sequence[tuple[float, float]] = (-2.0, 2.0),
+    samples: Callable[[Draw], list[Sample]] | None = None,
+    errors: Callable[[Draw], list[Bad]] | None = None,
+    no_gradient: str = "",
+    unpromoted: tuple[str, ...] = (),
+    oracle: Callable[..., Any] | str,
+    **public: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare an operation on broadcast elements.
+
+    `accepts`: dtype kinds of the promoted operands; integers and bools become the default float where only "f" (and "c")
+    is accepted. `result`: "same", "bool" or "real" (the real dtype of a complex operand). `domain`: where samples are drawn,
+    for all operands or for each. `unpromoted`: operands that stay out of promotion (the condition of `where`).
+    """
+    names = tuple(operands.split())
+
+    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+        name = function.__name__
+
+        def infer(*avals: Aval) -> tuple[tuple[int, ...], DType]:
+            shape = broadcast_shapes(name, *[a.shape for a in avals])
+            return shape, _result_dtype(result, avals[-1].dtype)
+
+        op = Op(
+            name=name,
+            function=function,
+            oracle=oracle,
+            samples=samples or (lambda d: _elementwise_samples(d, names, domain)),
+            errors=errors or (lambda d: _elementwise_errors(d, names, accepts)),
+            operands=names,
+            infer=infer,
+            lowering=Elementwise(body),
+            vjp=vjp or {},
+            jvp=jvp if vjp else "",
+            no_gradient=no_gradient,
+            unbroadcast=sum_to,
+            module=function.__module__.rpartition(".")[2],
+            **public,
+        )
+        op.accepts = accepts  # type: ignore[attr-defined]
+
+        def prepare(*args: Any) -> list[Any]:
+            return _promoted(name, accepts, names, unpromoted, args)
+
+        fast = _fast_function(op, prepare)
+        op.function = update_wrapper(fast, function)
+        fast.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        fast.op = op  # type: ignore[attr-defined]
+        register(op)
+        return fast
+
+    return declare
+
+
+def _fast_function(op: Op, prepare: Callable[..., list[Any]]) -> Callable[..., Any]:
+    """The public function of an elementwise operation: one dictionary look-up, one native call, one node."""
+    names = op.names
+
+    constants: dict[tuple, Any] = {}  # Python numbers met beside an array, as arrays
+
+    def keep_constant(args: Sequence[Any], arrays: Sequence[Any]) -> None:
+        for number, kept, other, same in zip(args, arrays, args[::-1], arrays[::-1], strict=True):
+            # zero is left out: 0.0 and -0.0 would share a key
+            if type(number) in (int, float) and number != 0 and other is same:
+                if len(constants) >= 256:
+                    constants.clear()
+                constants[number, type(number), other._aval.dtype, other._aval.device] = kept
+
+    def slow(*args: Any) -> Any:
+        arrays = prepare(*args)
+        if len(args) == 2:
+            keep_constant(args, arrays)
+        avals = tuple(a._aval for a in arrays)
+        key = avals[0] if len(avals) == 1 else avals
+        if key in op.plans:
+            return fast(*arrays)
+        out = first_bind(op, arrays, {}, key)
+        if key in op.plans:
+            return fast(*arrays) if any(a._node is not None for a in arrays) else out
+        if mode.recording and op.vjp:  # traced
+            out._node = ir_op.record(op, arrays, {}, out)
+        return out
+
+    def joined(pattern: str, parts: Sequence[str] = names) -> str:
+        return ", ".join(pattern.format(n) for n in parts)
+
+    def saved(operand: str) -> str:
+        users = [n for n in op.vjp if operand in op.needs[n][0]]
+        test = " or ".join(f"n_{n} is not None" for n in users)
+        return f"({operand}._buf if {test} else None)" if users else "None"
+
+    out_users = [n for n in op.vjp if op.needs[n][1]]
+    out_test = " or ".join(f"n_{n} is not None" for n in out_users)
+    keep = [saved(n) for n in names] + [f"(out._buf if {out_test} else None)" if out_users else "None"]
+    tracked = [n for n in names if n in op.vjp]
+    edges = [f"n_{n}" if n in op.vjp else "None" for n in names]
+    source = _TEMPLATE.format(
+        name=op.name,
+        params=", ".join(names),
+        constant=_CONSTANT.format(*names) if len(names) == 2 else "",
+        avals=joined("{}._aval"),
+        bufs=joined("{}._buf"),
+        untracked="(" + " and ".join(f"{n}._node is None" for n in tracked) + ")" if tracked else "True",
+        names=joined("n_{}"),
+        nodes=joined("{}._node"),
+        edges=f"({', '.join(edges)},)",
+        aval_tuple=f"({joined('{}._aval')},)",
+        saved=f"({', '.join(keep)},)",
+    )
+    scope = {
+        "numbers": frozenset((int, float)), "constants": constants, "plans": op.plans, "slow": slow, "new": object.__new__, "handle": handle, "mode": mode,
+        "Node": Node, "op": op, "nothing": {}, "next_order": next_order,
+    }  # fmt: skip
+    code = compile(source, f"<{op.name}>", "exec")
+    exec(code, scope)
+    fast: Any = scope[op.name]
+    # The operator form steps back for operands of foreign types, so that their own methods get a chance.
+    exec(code, scope := {**scope, "slow": lambda *args: slow(*args) if all(map(is_operand, args)) else NotImplemented})
+    fast.operator = scope[op.name]
+    return fast
+
+
+def is_operand(x: Any) -> bool:
+    """Whether an operator takes `x`: arrays and numbers, but no lists."""
+    return isinstance(x, (Array, np.ndarray, np.generic, *SCALARS))
+
+
+def _result_dtype(result: str, dtype: DType) -> DType:
+    if result == "bool":
+        return dt.bool_
+    return dtype.real if result == "real" else dtype
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, SCALARS) and not isinstance(x, np.generic)
+
+
+def _promoted(
+    name: str, accepts: str, names: tuple[str, ...], unpromoted: tuple[str, ...], args: tuple
+) -> list[Any]:
+    """The operands as arrays of one dtype that the operation accepts; Python numbers stay as weak as possible."""
+    given = [a if isinstance(a, Array) or _is_number(a) else as_array(a, name) for a in args]
+    first = next((a for a in given if isinstance(a, Array)), None)
+    dev = default_device() if first is None else first._aval.device
+    inside = [a for n, a in zip(names, given, strict=True) if n not in unpromoted]
+    dtype = _accepted(name, accepts, _common_dtype(inside))
+    result = []
+    for n, a in zip(names, given, strict=True):
+        if n in unpromoted:
+            a = as_array(a, name, dev=dev)
+        elif not isinstance(a, Array):
+            a = scalar(a, dtype, dev)
+        elif a._aval.dtype is not dtype:
+            a = _cast(a, dtype)
+        result.append(a)
+    return result
+
+
+def _common_dtype(given: Sequence[Any]) -> DType:
+    """The promoted dtype of arrays and Python numbers."""
+    dtype = None
+    for a in given:
+        if isinstance(a, Array):
+            dtype = a._aval.dtype if dtype is None else promote(dtype, a._aval.dtype)
+    for a in given:
+        if not isinstance(a, Array):
+            own = dt.bool_ if isinstance(a, bool) else dt.as_dtype(type(a))
+            dtype = own if dtype is None else dt.of_scalar(a, dtype)
+    assert dtype is not None
+    return dtype
+
+
+def _accepted(name: str, accepts: str, dtype: DType) -> DType:
+    """The dtype that an operation computes in, given its operands' promoted dtype."""
+    if dtype.kind in accepts:
+        return dtype
+    if dtype.kind in "biu" and "f" in accepts and "i" not in accepts:
+        return default_float()
+    wanted = " or ".join(dict.fromkeys(KINDS[k] for k in accepts))
+    raise DTypeError(f"{name}: expected a {wanted} dtype, got {dtype.name}. Cast with astype.")
+
+
+def _cast(x: Any, dtype: DType) -> Any:
+    return bind(REGISTRY["astype"], x, dtype=dtype)
+
+
+def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
+    """Sum `g` over the axes along which an array of the given shape was repeated: the transpose of broadcasting."""
+    lead = g._aval.ndim - len(shape)
+    own = g._aval.shape[lead:]
+    repeated = tuple(d + lead for d, (n, m) in enumerate(zip(shape, own, strict=True)) if n != m)
+    total = bind(REGISTRY["sum"], g, axes=tuple(range(lead)) + repeated, keepdims=False)
+    return total if total._aval.shape == shape else bind(REGISTRY["reshape"], total, shape=shape)
+
+
+def _elementwise_samples(d: Draw, names: tuple[str, ...], domain: Any) -> list[Sample]:
+    domains = [domain] * len(names) if isinstance(domain[0], (int, float)) else list(domain)
+
+    def args(*shapes: tuple[int, ...]) -> tuple:
+        return tuple(
+            d.real(*s, low=lo, high=hi) for s, (lo, hi) in zip(shapes, domains, strict=True)
+        )
+
+    n = len(names)
+    cases = [args(*[(3, 5)] * n), args(*[()] * n), args(*[(0, 2)] * n), args(*[(19,)] * n)]
+    if n > 1:
+        cases.append(args((4, 1, 3), *[(2, 3)] * (n - 1)))
+        cases.append(args(*[(2, 3)] * (n - 1), ()))
+    return [Sample(c) for c in cases]
+
+
+def _elementwise_errors(d: Draw, names: tuple[str, ...], accepts: str) -> list[Bad]:
+    n = len(names)
+    bad = [Bad((object(),) * n, {}, DTypeError, "expected an array")]
+    if n > 1:
+        shapes = [(2, 3)] * (n - 1) + [(4,)]
+        kind = np.bool_ if accepts == "b" else np.int64 if "f" not in accepts else np.float64
+        arrays = tuple(np.ones(s, kind) for s in shapes)
+        bad.append(Bad(arrays, {}, ShapeError, "do not broadcast"))
+    if "c" not in accepts:
+        arrays = (np.ones(3, np.complex64),) * n
+        bad.append(Bad(arrays, {}, DTypeError, "got complex64"))
+    if "f" not in accepts:
+        bad.append(Bad((np.ones(3),) * n, {}, DTypeError, "got float64"))
+    return bad
+

@@ -1,0 +1,460 @@
+"""Sorting, searching in sorted arrays, and the distinct elements of an array."""
+
+from __future__ import annotations
+
+from math import prod as size_of
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pullback.core import dtypes as dt
+from pullback.core.dtypes import default_float, promote
+from pullback.core.errors import DTypeError, ShapeError
+from pullback.ir.convert import as_array
+from pullback.ir.lowering import Intrinsic
+from pullback.ir.op import bind
+from pullback.ir.samples import Bad, Draw, Sample
+from pullback.ops.creation import arange
+from pullback.ops.cumulative import cumsum
+from pullback.ops.families import composite, normalise_axes, normalise_axis, primitive
+from pullback.ops.indexing import take_along_axis
+from pullback.ops.movement import concat, permute_dims, reshape
+from pullback.ops.parts import astype
+from pullback.ops.reductions import reduced_shape
+from pullback.ops.selection import where
+
+__all__ = [
+    "argsort", "isin", "median", "quantile", "searchsorted", "sort", "topk", "unique_all",
+    "unique_counts", "unique_inverse", "unique_values",
+]  # fmt: skip
+
+
+# -- sorting -------------------------------------------------------------------------------------
+
+
+def _ordered(name: str, x: Any) -> Any:
+    x = as_array(x, name)
+    if x._aval.dtype.is_complex:
+        raise DTypeError(f"{name}: complex numbers have no order, got {x._aval.dtype.name}.")
+    return x
+
+
+def _descending(x: np.ndarray, axis: int) -> np.ndarray:
+    """NumPy's positions of a stable descending sort: equal elements stay in order."""
+    back = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return np.flip(x.shape[axis] - 1 - back, axis)
+
+
+def _argsort_oracle(
+    x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True
+) -> Any:
+    return _descending(x, axis) if descending else np.argsort(x, axis=axis, kind="stable")
+
+
+def _order_samples(d: Draw) -> list[Sample]:
+    return [
+        Sample((d.distinct(6),)),
+        Sample((d.distinct(3, 4),), {"axis": 0}),
+        Sample((d.distinct(2, 3, 4),), {"axis": -2, "descending": True}),
+        Sample((d.integers(4, 9, high=4),), {"descending": True}),
+        Sample((d.integers(12, high=4, dtype=np.uint8),)),
+        Sample((np.asarray([1.0, np.nan, -np.inf, 0.0, np.nan, -1.0]),), order=0),
+        Sample((d.mask(7),)),
+        Sample((d.distinct(0, 3),)),
+        Sample((d.distinct(3, 0),)),
+        Sample((d.distinct(130),), order=1),
+    ]
+
+
+def _order_errors(d: Draw) -> list[Bad]:
+    return [
+        Bad((d.real(2, 3),), {"axis": 2}, ShapeError, "axis 2 is out of range"),
+        Bad((d.real(),), {}, ShapeError, "out of range"),
+        Bad((np.ones(2, np.complex64),), {}, DTypeError, "no order"),
+        Bad((object(),), {}, DTypeError, "expected an array"),
+    ]
+
+
+@primitive(
+    "x",
+    infer=lambda x, axis, descending: (x.shape, dt.int64),
+    lowering=Intrinsic("argsort"),
+    no_gradient="positions are integers",
+    oracle=_argsort_oracle,
+    samples=_order_samples,
+    errors=_order_errors,
+    methods=("argsort",),
+)
+def argsort(
+    x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+) -> Any:
+    """The positions that sort the array along `axis`; always stable, NaN after all numbers.
+
+    >>> pb.argsort(pb.tensor([3.0, 1.0, 2.0]))
+    tensor([1, 2, 0])
+    """
+    x = _ordered("argsort", x)
+    axis = normalise_axis("argsort", axis, x._aval.ndim)
+    return bind(argsort.op, x, axis=axis, descending=bool(descending))
+
+
+@composite(
+    oracle=lambda x, **options: np.take_along_axis(
+        x, _argsort_oracle(x, **options), options.get("axis", -1)
+    ),
+    samples=_order_samples,
+    errors=_order_errors,
+    methods=("sort",),
+)
+def sort(
+    x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+) -> Any:
+    """The elements in order along `axis`, NaN after all numbers (first when descending).
+
+    >>> pb.sort(pb.tensor([3.0, 1.0, 2.0]), descending=True)
+    tensor([3., 2., 1.])
+    """
+    x = _ordered("sort", x)
+    axis = normalise_axis("sort", axis, x._aval.ndim)
+    return take_along_axis(x, argsort(x, axis=axis, descending=descending), axis=axis)
+
+
+class TopK(NamedTuple):
+    """The k largest (or smallest) elements, and where they were."""
+
+    values: Any
+    indices: Any
+
+
+def _topk_oracle(
+    x: Any, k: int, *, axis: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple:
+    order = _argsort_oracle(x, axis=axis, descending=largest)
+    first = np.take(order, np.arange(k), axis=axis)
+    return np.take_along_axis(x, first, axis), first
+
+
+@composite(
+    oracle=_topk_oracle,
+    samples=lambda d: [
+        Sample((d.distinct(6), 2)),
+        Sample((d.distinct(3, 5), 2), {"axis": 0, "largest": False}),
+        Sample((d.distinct(2, 4), 4)),
+        Sample((d.distinct(2, 4), 0)),
+        Sample((d.integers(9, high=3), 5)),
+    ],
+    errors=lambda d: [
+        Bad((d.real(3), 4), {}, ShapeError, "k must be between 0 and 3"),
+        Bad((d.real(3), 1), {"axis": 1}, ShapeError, "out of range"),
+        Bad((np.ones(2, np.complex64), 1), {}, DTypeError, "no order"),
+    ],
+)
+def topk(
+    x: Any, /, k: int, *, axis: int = -1, largest: bool = True, sorted: bool = True
+) -> TopK:
+    """The `k` largest (or smallest) elements along `axis` with their positions, in order; ties keep the first.
+
+    >>> pb.topk(pb.tensor([3.0, 1.0, 2.0]), 2)
+    TopK(values=tensor([3., 2.]), indices=tensor([0, 2]))
+    """
+    x = _ordered("topk", x)
+    axis = normalise_axis("topk", axis, x._aval.ndim)
+    size = x._aval.shape[axis]
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 0 <= k <= size:
+        raise ShapeError(f"topk: k must be between 0 and {size}, the size of the axis, got {k!r}.")
+    order = argsort(x, axis=axis, descending=largest)
+    first = order[(slice(None),) * axis + (slice(0, int(k)),)]
+    return TopK(take_along_axis(x, first, axis=axis), first)
+
+
+# -- searching -----------------------------------------------------------------------------------
+
+
+@primitive(
+    "x values",
+    infer=lambda x, values, side: (values.shape, dt.int64),
+    lowering=Intrinsic("searchsorted"),
+    no_gradient="positions are integers",
+    oracle=lambda x, values, *, side="left", sorter=None: np.searchsorted(
+        x, values, side=side, sorter=sorter
+    ),
+    samples=lambda d: [
+        Sample((np.sort(d.real(7)), d.real(3, 4))),
+        Sample((np.sort(d.integers(9, high=5)), d.integers(8, high=6)), {"side": "right"}),
+        Sample((np.sort(d.integers(9, high=5)), d.integers(8, high=6)), {"side": "left"}),
+        Sample((np.zeros(0), d.real(3))),
+        Sample((np.asarray([0.0, 1.0, np.inf, np.nan]), np.asarray([np.nan, np.inf, -1.0]))),
+        Sample((np.asarray([3.0, 1.0, 2.0]), d.real(4)), {"sorter": np.asarray([1, 2, 0])}),
+    ],
+    errors=lambda d: [
+        Bad((d.real(3), d.real(2)), {"side": "middle"}, DTypeError, "side must be"),
+        Bad((d.real(3, 2), d.real(2)), {}, ShapeError, "one dimension"),
+        Bad((np.ones(2, np.complex64), d.real(2)), {}, DTypeError, "no order"),
+    ],
+)
+def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
+    """The positions in the sorted array `x1` at which the elements of `x2` would keep it sorted.
+
+    With side "left" that is before equal elements, with "right" after them; `sorter` are positions that sort `x1`.
+
+    >>> pb.searchsorted(pb.tensor([1.0, 2.0, 2.0, 3.0]), pb.tensor([2.0, 2.5]))
+    tensor([1, 3])
+    """
+    x1, x2 = _ordered("searchsorted", x1), _ordered("searchsorted", x2)
+    if side not in ("left", "right"):
+        raise DTypeError(f"searchsorted: side must be 'left' or 'right', got {side!r}.")
+    if x1._aval.ndim != 1:
+        raise ShapeError(
+            f"searchsorted: the sorted array has one dimension, got shape {x1._aval.shape}."
+        )
+    if sorter is not None:
+        x1 = take_along_axis(x1, as_array(sorter, "searchsorted"), axis=0)
+    dtype = promote(x1._aval.dtype, x2._aval.dtype)
+    return bind(searchsorted.op, astype(x1, dtype), astype(x2, dtype), side=side)
+
+
+@composite(
+    oracle=lambda x, test, *, invert=False: np.isin(x, test, invert=invert),
+    samples=lambda d: [
+        Sample((d.integers(3, 5), d.integers(4))),
+        Sample((d.integers(6), d.integers(0))),
+        Sample((d.integers(6), d.integers(4)), {"invert": True}),
+    ],
+    errors=lambda d: [Bad((np.ones(2, np.complex64), d.real(2)), {}, DTypeError, "no order")],
+    differentiable=False,
+)
+def isin(x: Any, test_elements: Any, /, *, invert: bool = False) -> Any:
+    """Whether each element of `x` is one of `test_elements`.
+
+    >>> pb.isin(pb.tensor([1, 2, 3]), pb.tensor([3, 1]))
+    tensor([ True, False,  True])
+    """
+    x, test = _ordered("isin", x), _ordered("isin", test_elements)
+    test = sort(reshape(test, (test._aval.size,)))
+    last = searchsorted(test, x, side="right")
+    found = last > searchsorted(test, x, side="left")
+    return ~found if invert else found
+
+
+# -- distinct elements ---------------------------------------------------------------------------
+
+
+class UniqueAll(NamedTuple):
+    """The distinct elements in order: first positions, which one each element is, how often each occurs."""
+
+    values: Any
+    indices: Any
+    inverse_indices: Any
+    counts: Any
+
+
+class UniqueCounts(NamedTuple):
+    """The distinct elements in order, and how often each occurs."""
+
+    values: Any
+    counts: Any
+
+
+class UniqueInverse(NamedTuple):
+    """The distinct elements in order, and which one each element is."""
+
+    values: Any
+    inverse_indices: Any
+
+
+def _distinct(name: str, x: Any) -> UniqueAll:
+    """Everything about the distinct elements; NaNs are distinct from each other, as the standard asks."""
+    x = _ordered(name, x)
+    if x._aval.is_symbolic:
+        raise ShapeError(
+            f"{name}: how many elements are distinct is not known while tracing, got {x._aval}."
+        )
+    n = x._aval.size
+    flat = reshape(x, (n,))
+    order = argsort(flat)
+    ranked = take_along_axis(flat, order, axis=0)
+    begins = concat([arange(n, device=x._aval.device)[:1] == 0, ranked[1:] != ranked[:-1]])
+    group = cumsum(begins) - 1
+    # the positions are unique, so sorting them by `order` inverts the permutation
+    inverse = take_along_axis(group, argsort(order), axis=0)
+    starts = _positions_of(begins)
+    ends = concat([starts[1:], arange(n, n + 1, device=x._aval.device)[: starts._aval.size]])
+    return UniqueAll(
+        take_along_axis(ranked, starts, axis=0),
+        take_along_axis(order, starts, axis=0),
+        reshape(inverse, x._aval.shape),
+        ends - starts,
+    )
+
+
+def _positions_of(mask: Any) -> Any:
+    """The positions of the true elements of a 1-D mask: a stable sort brings them to the front."""
+    count = int(cumsum(mask)[-1:].sum())
+    return argsort(mask, descending=True)[:count]
+
+
+def _distinct_samples(d: Draw) -> list[Sample]:
+    return [
+        Sample((d.integers(12, high=5),)),
+        Sample((d.integers(3, 4, high=3),)),
+        Sample((np.asarray([1.5, 0.5, 1.5, -0.0, 0.0]),), order=0),
+        Sample((d.mask(6),)),
+        Sample((d.integers(0),)),
+    ]
+
+
+def _distinct_errors(d: Draw) -> list[Bad]:
+    return [
+        Bad((np.ones(2, np.complex64),), {}, DTypeError, "no order"),
+        Bad((object(),), {}, DTypeError, "expected an array"),
+    ]
+
+
+def _unique_oracle(x: Any) -> tuple:
+    values, first, inverse, counts = np.unique(x, True, True, True, equal_nan=False)
+    return values, first, inverse.reshape(x.shape), counts
+
+
+@composite(
+    oracle=_unique_oracle,
+    samples=_distinct_samples,
+    errors=_distinct_errors,
+)
+def unique_all(x: Any, /) -> UniqueAll:
+    """The distinct elements in order, where each is first, which one each element is, and how often each occurs.
+
+    >>> pb.unique_all(pb.tensor([3, 1, 3])).counts
+    tensor([1, 2])
+    """
+    return _distinct("unique_all", x)
+
+
+@composite(
+    oracle=lambda x: (_unique_oracle(x)[0], _unique_oracle(x)[3]),
+    samples=_distinct_samples,
+    errors=_distinct_errors,
+)
+def unique_counts(x: Any, /) -> UniqueCounts:
+    """The distinct elements in order, and how often each occurs.
+
+    >>> pb.unique_counts(pb.tensor([3, 1, 3]))
+    UniqueCounts(values=tensor([1, 3]), counts=tensor([1, 2]))
+    """
+    found = _distinct("unique_counts", x)
+    return UniqueCounts(found.values, found.counts)
+
+
+@composite(
+    oracle=lambda x: (_unique_oracle(x)[0], _unique_oracle(x)[2]),
+    samples=_distinct_samples,
+    errors=_distinct_errors,
+)
+def unique_inverse(x: Any, /) -> UniqueInverse:
+    """The distinct elements in order, and which one each element is.
+
+    >>> pb.unique_inverse(pb.tensor([3, 1, 3]))
+    UniqueInverse(values=tensor([1, 3]), inverse_indices=tensor([1, 0, 1]))
+    """
+    found = _distinct("unique_inverse", x)
+    return UniqueInverse(found.values, found.inverse_indices)
+
+
+@composite(
+    oracle=lambda x: _unique_oracle(x)[0],
+    samples=_distinct_samples,
+    errors=_distinct_errors,
+)
+def unique_values(x: Any, /) -> Any:
+    """The distinct elements in order.
+
+    >>> pb.unique_values(pb.tensor([3, 1, 3]))
+    tensor([1, 3])
+    """
+    return _distinct("unique_values", x).values
+
+
+# -- quantiles -----------------------------------------------------------------------------------
+
+
+def _in_last_axis(x: Any, axes: tuple[int, ...]) -> Any:
+    """The array with the given axes flattened into one, the last."""
+    av = x._aval
+    kept = tuple(d for d in range(av.ndim) if d not in axes)
+    moved = permute_dims(x, kept + axes)
+    return reshape(moved, (*[av.shape[d] for d in kept], size_of(av.shape[d] for d in axes)))
+
+
+def _at_fraction(ranked: Any, q: float) -> Any:
+    """The value at the fraction `q` of the sorted last axis, between its neighbours; NaN if there is one."""
+    n = ranked._aval.shape[-1]
+    place = q * (n - 1)
+    low = int(place)
+    first, last = ranked[..., low], ranked[..., n - 1]
+    value = first
+    if place > low:
+        value = first + (ranked[..., low + 1] - first) * (place - low)
+    return where(last == last, value, last)
+
+
+def _quantile_oracle(x: Any, q: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
+    return np.quantile(x, q, axis=axis, keepdims=keepdims)
+
+
+def _quantile_samples(d: Draw, *args: Any) -> list[Sample]:
+    return [
+        Sample((d.distinct(6), *args)),
+        Sample((d.distinct(3, 5), *args), {"axis": 0}),
+        Sample((d.distinct(2, 3, 4), *args), {"axis": (0, -1), "keepdims": True}),
+        Sample((np.asarray([1.0, np.nan, 2.0]), *args), order=0),
+    ]
+
+
+@composite(
+    oracle=_quantile_oracle,
+    samples=lambda d: [*_quantile_samples(d, 0.3), Sample((d.distinct(5), [0.0, 0.4, 1.0]))],
+    errors=lambda d: [
+        Bad((d.real(3), 1.5), {}, ShapeError, "between 0 and 1"),
+        Bad((d.real(0), 0.5), {}, ShapeError, "empty"),
+        Bad((np.ones(2, np.complex64), 0.5), {}, DTypeError, "no order"),
+    ],
+)
+def quantile(x: Any, q: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """The value below which the fraction `q` of the elements along `axis` lie, interpolated linearly.
+
+    A sequence of fractions adds an axis in front.
+
+    >>> pb.quantile(pb.tensor([1.0, 2.0, 4.0]), 0.25)
+    tensor(1.5)
+    """
+    x = _ordered("quantile", x)
+    x = x if x._aval.dtype.is_float else astype(x, default_float())
+    axes = normalise_axes("quantile", axis, x._aval.ndim)
+    fractions = [float(f) for f in np.atleast_1d(np.asarray(q, dtype=np.float64))]
+    for f in fractions:
+        if not 0.0 <= f <= 1.0:
+            raise ShapeError(f"quantile: fractions lie between 0 and 1, got {f}.")
+    if size_of(x._aval.shape[d] for d in axes) == 0:
+        raise ShapeError(f"quantile: an empty array has none, got shape {x._aval.shape}.")
+    ranked = sort(_in_last_axis(x, axes))
+    shape = reduced_shape(x._aval.shape, axes, keepdims)
+    found = [reshape(_at_fraction(ranked, f), (1, *shape)) for f in fractions]
+    return reshape(found[0], shape) if np.ndim(q) == 0 else concat(found, axis=0)
+
+
+@composite(
+    oracle=lambda x, *, axis=None, keepdims=False: np.median(x, axis=axis, keepdims=keepdims),
+    samples=_quantile_samples,
+    errors=lambda d: [
+        Bad((d.real(3),), {"axis": 1}, ShapeError, "out of range"),
+        Bad((np.ones(2, np.complex64),), {}, DTypeError, "no order"),
+    ],
+)
+def median(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """The middle element along `axis` (None: all axes), or the mean of the middle two.
+
+    >>> pb.median(pb.tensor([3.0, 1.0, 2.0, 10.0]))
+    tensor(2.5)
+    """
+    x = _ordered("median", x)
+    normalise_axes("median", axis, x._aval.ndim)
+    return quantile(x, 0.5, axis=axis, keepdims=keepdims)

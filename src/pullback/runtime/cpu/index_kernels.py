@@ -1,0 +1,141 @@
+"""Gather and Scatter kernels as programs.
+
+Scatter folds in the row-major order of the iteration space for every destination. Tasks share the
+work by ownership: each has a range of an axis along which destinations differ, or a range of
+destinations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pullback.compile.kernel import Gather, Map, Scatter
+from pullback.core.dtypes import DType
+from pullback.ir.scalar import cast, load
+from pullback.runtime.cpu import index_code, native
+from pullback.runtime.cpu.map_kernels import INLINE, dense_strides, grain_of, map_stage
+from pullback.runtime.cpu.nest import Nest, Streams, coalesce, step_of
+
+__all__ = ["gather_program", "scatter_program"]
+
+LEAST_COLUMNS = 16  # of a row that a task takes
+
+Strides = Sequence[int]
+
+
+def gather_program(
+    kernel: Gather,
+    iteration_shape: Sequence[int],
+    x_strides: Strides,
+    index_strides: Sequence[Strides],
+    indexed: Sequence[tuple[int, int]],
+) -> Callable[..., Any]:
+    """A callable `(x, *indices) -> out`, dense over `iteration_shape`.
+
+    `x_strides` and `index_strides` are element strides over the iteration space; `indexed` gives
+    size and stride of each indexed axis of x. The position in an error is that of the output.
+    """
+    item = kernel.dtype.itemsize
+    strides = [
+        _scaled(dense_strides(iteration_shape), item),
+        _scaled(x_strides, item),
+        *(_scaled(s, d.itemsize) for s, d in zip(index_strides, kernel.indices, strict=True)),
+    ]
+    nest = coalesce(iteration_shape, strides)
+    streams = Streams(2 + len(kernel.indices))
+    head = streams.header(nest.rank(), range(streams.count), [0] * streams.count)
+    words = [w for size, stride in indexed for w in (size, stride * item)]
+    by_rows = all(nest.inner(s) == 0 for s in range(2, streams.count))
+    code = index_code.gather(kernel, step_of(nest.inner(1), item), by_rows)
+    params = tuple(head + words + nest.records())
+    stage = native.Stage(code, nest.size, grain_of(nest.size), params)
+    inputs = 1 + len(kernel.indices)
+    return native.program(inputs, nest.size * item, (), [stage], nest.size > INLINE)
+
+
+def _scaled(strides: Strides, itemsize: int) -> tuple[int, ...]:
+    return tuple(s * itemsize for s in strides)
+
+
+def scatter_program(
+    kernel: Scatter,
+    x_shape: Sequence[int],
+    x_strides: Strides,
+    iteration_shape: Sequence[int],
+    out_strides: Strides,
+    index_strides: Sequence[Strides],
+    update_strides: Strides,
+    indexed: Sequence[tuple[int, int]],
+) -> Callable[..., Any]:
+    """A callable `(x, *indices, updates) -> out`: a dense copy of x with the updates folded in.
+
+    Strides are in elements; those of out, indices and updates are over the iteration space, and
+    `indexed` gives size and stride of each indexed axis of the dense output. float16 and bfloat16
+    are folded in float32 and rounded once. The position in an error is the row-major one in the
+    iteration space.
+    """
+    wide = index_code.accumulator(kernel.dtype)
+    inputs = 2 + len(kernel.indices)
+    size = math.prod(x_shape)
+    dense = dense_strides(x_shape)
+    narrow = wide is not kernel.dtype
+    slot = inputs + 1 if narrow else 0
+    stages = [map_stage(_copy(kernel.dtype, wide), x_shape, slot, 0, dense, [1], [x_strides])]
+    strides = [
+        _scaled(out_strides, wide.itemsize),
+        _scaled(update_strides, kernel.dtype.itemsize),
+        *(_scaled(s, d.itemsize) for s, d in zip(index_strides, kernel.indices, strict=True)),
+        dense_strides(iteration_shape),
+    ]
+    nest = coalesce(iteration_shape, strides)
+    stages.append(_fold_stage(kernel, nest, slot, [(n, s * wide.itemsize) for n, s in indexed]))
+    if narrow:
+        stages.append(map_stage(_copy(wide, kernel.dtype), x_shape, 0, 0, dense, [slot], [dense]))
+    scratch = [size * wide.itemsize] if narrow else []
+    heavy = size + nest.size > INLINE
+    return native.program(inputs, size * kernel.dtype.itemsize, scratch, stages, heavy)
+
+
+def _copy(source: DType, target: DType) -> Map:
+    parts = 2 if source.is_complex else 1
+    body = tuple(cast(load(0, source.real, p), target.real) for p in range(parts))
+    return Map((source,), target, body)
+
+
+def _fold_stage(
+    kernel: Scatter, nest: Nest, slot: int, indexed: Sequence[tuple[int, int]]
+) -> native.Stage:
+    """The stage that folds updates in; units run over an axis, or over owners of destinations."""
+    count = len(kernel.indices)
+    wide = index_code.accumulator(kernel.dtype)
+    by_rows = all(nest.inner(2 + k) == 0 for k in range(count))
+    axis, units, grain = _share(nest, by_rows)
+    span = sum((size - 1) * stride for size, stride in indexed) + 1
+    streams = Streams(2 + count)
+    slots = [slot, 2 + count, *range(2, 2 + count)]
+    head = streams.header(nest.rank(), slots, [0] * streams.count)
+    owners = units if axis < 0 else 0
+    words = [axis, owners, span, *(w for pair in indexed for w in pair)]
+    steps = (
+        step_of(nest.inner(0), wide.itemsize),
+        step_of(nest.inner(1), kernel.dtype.itemsize),
+    )
+    code = index_code.scatter(kernel, steps, by_rows)
+    return native.Stage(code, units, grain, tuple(head + words + nest.records()))
+
+
+def _share(nest: Nest, by_rows: bool) -> tuple[int, int, int]:
+    """The axis to cut (from the innermost; -1: cut destinations), units and grain."""
+    threads = native.get_threads()
+    if nest.size <= INLINE or threads == 1:
+        return -1, min(1, nest.size), 1
+    tasks = 4 * threads
+    for d, n in enumerate(nest.shape):
+        inner = d == len(nest.shape) - 1
+        least = LEAST_COLUMNS if inner and by_rows else 1
+        if nest.strides[0][d] != 0 and n >= 2 * least:
+            grain = max(least, math.ceil(n / (threads if inner and by_rows else tasks)))
+            return len(nest.shape) - 1 - d, n, grain
+    return -1, threads, 1

@@ -1,0 +1,243 @@
+"""How the CPU runs each kind of lowering: strides and shapes become the arguments of a native program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pullback.compile.lower import (
+    broadcast_strides,
+    copy_kernel,
+    fold_kernel,
+    gather_kernel,
+    map_kernel,
+    scatter_kernel,
+)
+from pullback.core.avals import Aval, aval, dense_strides
+from pullback.core.dtypes import bfloat16, float32
+from pullback.core.errors import IndexOutOfRange
+from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
+from pullback.ir.op import Op, Plan
+from pullback.runtime.cpu import gemm, index_kernels, map_kernels, native, reduce_kernels, sorting
+
+__all__ = ["CpuRuntime"]
+
+Static = dict[str, Any]
+Avals = tuple[Aval, ...]
+HEAVY_BYTES = 1 << 16  # from here on a launch lets other Python threads run
+
+
+class CpuRuntime:
+    """The host's processor."""
+
+    name = "cpu"
+
+    def plan(self, op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+        """Prepare `op`; see `runtime.base.Runtime`."""
+        return _PLANNERS[type(op.lowering)](op, avals, static, out)
+
+    def from_numpy(self, array: np.ndarray, copy: bool) -> native.Buffer:
+        """The buffer of a C-contiguous array."""
+        if not copy:
+            return native.wrap(array.__array_interface__["data"][0], array.nbytes, array)
+        buf = native.empty(array.nbytes)
+        if array.nbytes:
+            np.frombuffer(buf, np.uint8)[:] = array.reshape(-1).view(np.uint8)
+        return buf
+
+    def to_numpy(self, buf: native.Buffer, av: Aval) -> np.ndarray:
+        """A read-only view of the buffer as a NumPy array."""
+        if av.size == 0:
+            return np.empty(av.shape, av.dtype.numpy)
+        array = np.asarray(_Exported(buf, av))
+        return array.view(bfloat16.numpy) if av.dtype is bfloat16 else array
+
+    def capabilities(self) -> dict[str, str]:
+        """Which library carries which intrinsic, and how many threads there are."""
+        return {
+            "matmul": gemm.library(float32),
+            "sort": "native radix sort",
+            "threads": str(native.get_threads()),
+        }
+
+
+class _Exported:
+    """Lets NumPy look at a buffer in place; the array it makes keeps this object, and so the buffer, alive."""
+
+    def __init__(self, buf: native.Buffer, av: Aval):
+        size = av.dtype.itemsize
+        kind = "V" if av.dtype is bfloat16 else av.dtype.numpy.kind
+        self.buf = buf
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (buf.address, True),
+            "shape": av.shape,
+            "strides": tuple(s * size for s in av.strides or ()),
+            "typestr": f"|b1" if kind == "b" else f"<{kind}{size}",
+        }
+
+
+def _elementwise(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+    kernel = map_kernel(op.lowering, avals, static, out.dtype)
+    strides = [broadcast_strides(a, out.shape) for a in avals]
+    return Plan(map_kernels.map_program(kernel, out.shape, strides), out)
+
+
+def _view(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+    (av,) = avals
+    placed = op.lowering.place(av, **static)
+    if placed is None:
+        dense = _dense(av)
+        run, placed = dense.run, op.lowering.place(dense.aval, **static)
+        offset, shape, strides = placed
+        assert offset == 0
+        return Plan(run, aval(shape, av.dtype, av.device, strides))
+    offset, shape, strides = placed
+    new = aval(shape, av.dtype, av.device, strides)
+    if offset == 0 or new.size == 0:
+        return Plan(_same, new)
+    nbytes = offset * av.dtype.itemsize
+    return Plan(lambda buf: native.view(buf, nbytes), new)
+
+
+def _same(buf: native.Buffer) -> native.Buffer:
+    return buf
+
+
+def _dense(av: Aval) -> Plan:
+    """The plan of a row-major copy."""
+    assert av.strides is not None
+    run = map_kernels.map_program(copy_kernel(av.dtype), av.shape, [av.strides])
+    return Plan(run, aval(av.shape, av.dtype, av.device))
+
+
+def _fold(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+    (av,) = avals
+    assert av.strides is not None
+    kernel = fold_kernel(op.lowering, av, static, out.dtype)
+    if op.lowering.keep:
+        axis = static["axis"]
+        order = [d for d in range(av.ndim) if d != axis] + [axis]
+        dense = dense_strides(out.shape)
+        run = reduce_kernels.accumulate_program(
+            kernel,
+            tuple(av.shape[d] for d in order[:-1]),
+            av.shape[axis],
+            [tuple(av.strides[d] for d in order)],
+            tuple(dense[d] for d in order),
+            static["reverse"],
+        )
+        return Plan(run, out)
+    axes = static["axes"]
+    kept = [d for d in range(av.ndim) if d not in axes]
+    run = reduce_kernels.reduce_program(
+        kernel,
+        tuple(av.shape[d] for d in kept),
+        tuple(av.shape[d] for d in axes),
+        [tuple(av.strides[d] for d in (*kept, *axes))],
+    )
+    return Plan(run, out)
+
+
+def _boxes(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+    dense = dense_strides(out.shape)
+    kernel = copy_kernel(out.dtype)
+    stages = []
+    for p in op.lowering.place(*avals, **static):
+        offset = sum(b * s for b, s in zip(p.start, dense, strict=True))
+        steps = tuple(t * s for t, s in zip(p.step, dense, strict=True))
+        source = broadcast_strides(avals[p.operand], p.shape)
+        if 0 not in p.shape:
+            stages.append(
+                map_kernels.map_stage(kernel, p.shape, 0, offset, steps, [p.operand + 1], [source])
+            )
+    heavy = out.nbytes > HEAVY_BYTES
+    return Plan(native.program(len(avals), out.nbytes, (), stages, heavy), out)
+
+
+def _gather(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+    x, *indices = avals
+    assert x.strides is not None
+    n = len(indices)
+    lead = out.ndim - (x.ndim - n)
+    sizes = x.shape[:n]
+    program = index_kernels.gather_program(
+        gather_kernel(avals),
+        out.shape,
+        (0,) * lead + x.strides[n:],
+        [broadcast_strides(i, out.shape) for i in indices],
+        list(zip(sizes, x.strides[:n], strict=True)),
+    )
+    return Plan(_checked(op.name, program, sizes), out)
+
+
+def _scatter(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+    x, updates, *indices = avals
+    assert x.strides is not None and updates.strides is not None
+    n = len(indices)
+    lead = updates.ndim - (x.ndim - n)
+    dense = dense_strides(x.shape)
+    sizes = x.shape[:n]
+    program = index_kernels.scatter_program(
+        scatter_kernel(op.lowering, avals),
+        x.shape,
+        x.strides,
+        updates.shape,
+        (0,) * lead + dense[n:],
+        [broadcast_strides(i, updates.shape) for i in indices],
+        updates.strides,
+        list(zip(sizes, dense[:n], strict=True)),
+    )
+
+    def run(x: Any, updates: Any, *indices: Any) -> Any:
+        return program(x, *indices, updates)
+
+    return Plan(_checked(op.name, run, sizes), out)
+
+
+def _checked(name: str, program: Callable[..., Any], sizes: tuple[int, ...]) -> Callable[..., Any]:
+    """The program with its error word turned into an exception."""
+
+    def run(*bufs: Any) -> Any:
+        result = program(*bufs)
+        if type(result) is tuple:
+            code, position, value = result
+            raise IndexOutOfRange(
+                f"{name}: index {value} is out of range for an axis of size {sizes[code - 1]},"
+                f" at element {position} of the result. Valid indices are"
+                f" {-sizes[code - 1]} to {sizes[code - 1] - 1}."
+            )
+        return result
+
+    return run
+
+
+def _matmul(avals: Avals, static: Static, out: Aval) -> Callable[..., Any]:
+    a, b = avals
+    batch = out.shape[:-2]
+    return gemm.matmul_program(
+        out.dtype,
+        batch,
+        *out.shape[-2:],
+        a.shape[-1],
+        broadcast_strides(a, (*batch, *a.shape[-2:])),
+        broadcast_strides(b, (*batch, *b.shape[-2:])),
+    )
+
+
+def _intrinsic(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+    return Plan(_INTRINSICS[op.lowering.name](avals, static, out), out)
+
+
+_INTRINSICS = {"matmul": _matmul}
+_PLANNERS = {
+    Elementwise: _elementwise,
+    View: _view,
+    Fold: _fold,
+    Boxes: _boxes,
+    GatherRows: _gather,
+    ScatterRows: _scatter,
+    Intrinsic: _intrinsic,
+}

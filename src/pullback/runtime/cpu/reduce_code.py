@@ -1,0 +1,335 @@
+"""LLVM IR of reductions: one tree, four ways to walk it.
+
+    sequence  few elements per output: vectors run over outputs
+    rows      vectors run over lanes, that is along the reduced axis
+    columns   vectors run over outputs, a tile of them keeps its lanes in memory
+    merge     joins partial results of groups of blocks
+
+A unit of `rows` is (output, group), of `columns` (outer outputs, tile, group), else an output.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from pullback.compile.kernel import Reduce
+from pullback.runtime.cpu import jit
+from pullback.runtime.cpu.fold import BLOCK, LANES, LEVELS, Elements, Fold, Values, positions
+from pullback.runtime.cpu.llvm import Function, Module, Operand
+from pullback.runtime.cpu.nest import TILE_PARAMETERS, Records, Streams, each_line, walk
+from pullback.runtime.cpu.printer import vector_width
+
+__all__ = ["columns", "merge", "rows", "sequence", "tile_width"]
+
+TILE_BYTES = 1 << 16  # of accumulators: long pieces of rows, lanes in the second-level cache
+
+
+def tile_width(kernel: Reduce) -> int:
+    """Columns of a tile: a power of two, and at least a vector."""
+    widest = TILE_BYTES // (LANES * Fold(kernel).nbytes)
+    return max(32, 1 << (widest.bit_length() - 1))
+
+
+def _width(kernel: Reduce) -> int:
+    return vector_width((*kernel.element, *kernel.combine, *kernel.finish), kernel.inputs)
+
+
+@cache
+def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
+    """Folds fewer than SMALL elements.
+
+    Words after the head: N, words from `params` to the axes, then offsets[N][inputs].
+    """
+    module, fold, streams = Module(), Fold(kernel), Streams(1 + len(kernel.inputs))
+    f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
+    pointers = streams.pointers(f)
+    count = f.int_at("%params", streams.words)
+    table = f.element("%params", "i64", str(streams.words + 2))
+    strides = Records("%records", "0", streams.count).strides(f, 0)
+    output = Operand(kernel.output, steps[0])
+    elements = Elements(
+        fold, [Operand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
+    )
+    width = _width(kernel)
+
+    def fold_sequence(starts: Values, i: str, w: int) -> Values:
+        init = fold.init(f, w)
+        with f.loop("0", count, carried=list(zip(fold.types(w), init, strict=True))) as j:
+            entry = f.element(table, "i64", f.mul(j.i, str(len(kernel.inputs))))
+            moved = [f.offset(p, f.int_at(entry, s)) for s, p in enumerate(starts[1:])]
+            values = elements.values(f, moved, i, strides[1:], f.splat(j.i, "i64", w), w)
+            j.next = fold.combine(f, j.carried, values, w)
+        return j.results
+
+    def row(offsets: list[str], _: str) -> None:
+        starts = [f.offset(p, o) for p, o in zip(pointers, offsets, strict=True)]
+        vectors = f(f"and i64 %length, {-width}")
+        for w, first, last in ((width, "0", vectors), (1, vectors, "%length")):
+            with f.loop(first, last, str(w)) as at:
+                values = fold.finish(f, fold_sequence(starts, at.i, w), w)
+                place = output.at(f, starts[0], at.i, strides[0])
+                output.store(f, place, strides[0], values, w)
+
+    each_line(f, streams.count, row)
+    f.finish()
+    f = Function(module, "@kernel")
+    address = f.element("%params", "i64", f.int_at("%params", streams.words + 1))
+    records = Records(address, f.int_at("%params", 0), streams.count)
+    walk(f, records, "%lo", "%hi", "null", "@tile")
+    f.finish()
+    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+
+
+class _Grouped:
+    """What `rows` and `columns` share: arguments after the head, groups of blocks, partial results.
+
+    Words after the head: N, groups, elements per group, words from `params` to the reduced axes,
+    their rank, slot of the first scratch area, columns, tiles.
+    """
+
+    WORDS = 8
+
+    def __init__(self, f: Function, kernel: Reduce):
+        self.f, self.kernel, self.fold = f, kernel, Fold(kernel)
+        streams = Streams(1 + len(kernel.inputs))
+        word = [f.int_at("%params", streams.words + k) for k in range(self.WORDS)]
+        self.length, self.groups, self.per_group, at_reduced, rank, self.slot = word[:6]
+        self.columns, self.tiles = word[6:]
+        self.pointers = streams.pointers(f)
+        self.kept = streams.records(f, streams.count, self.WORDS)
+        reduced = f.element("%params", "i64", at_reduced)
+        self.reduced = Records(reduced, rank, len(kernel.inputs))
+
+    def bounds(self, group: str) -> tuple[str, str]:
+        """The elements of a group."""
+        f = self.f
+        first = f.mul(group, self.per_group)
+        return first, f.minimum(self.length, f.add(first, self.per_group))
+
+    def partials(self) -> Values:
+        """The scratch arrays, one per accumulator."""
+        f = self.f
+        slots = [f.add(self.slot, str(k)) for k in range(len(self.fold.dtypes))]
+        return [f(f"load ptr, ptr {f.element('%ptrs', 'ptr', s)}") for s in slots]
+
+    def several(self) -> str:
+        return self.f(f"icmp sgt i64 {self.groups}, 1")
+
+
+@cache
+def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
+    """Folds along the reduced axis; a step of "any" packs each block into a dense copy first."""
+    module = Module()
+    f = Function(module, "@kernel")
+    g = _Grouped(f, kernel)
+    fold = g.fold
+    output = Operand(kernel.output, "unit")
+    packed = [
+        Operand(d, "unit" if s == "any" else s) for d, s in zip(kernel.inputs, steps, strict=True)
+    ]
+    elements = Elements(fold, packed)
+    buffers = [
+        f.array("i8", BLOCK * d.itemsize) if s == "any" else ""
+        for d, s in zip(kernel.inputs, steps, strict=True)
+    ]
+    stack, lanes = fold.arrays(f, LEVELS), fold.arrays(f, LANES)
+
+    def block(starts: Values, first: str, count: str) -> Values:
+        """The accumulators of a block, joined."""
+        places = []
+        for k, (d, s, p) in enumerate(zip(kernel.inputs, steps, starts, strict=True)):
+            if s == "any":
+                _pack_block(g, k, buffers[k], p, first, count)
+                p = buffers[k]
+            elif s == "unit":
+                p = f.offset(p, f.mul(first, str(d.itemsize)))
+            places.append(p)
+        return _fold_block(f, elements, places, first, count, lanes)
+
+    with f.loop("%lo", "%hi") as unit:
+        k, group = f.divmod(unit.i, g.groups)
+        offsets = g.kept.offsets(f, k, ["0"] * (1 + len(kernel.inputs)))
+        starts = [f.offset(p, o) for p, o in zip(g.pointers, offsets, strict=True)]
+        first, last = g.bounds(group)
+        with f.loop(first, last, str(BLOCK), carried=[("i64", "0")]) as b:
+            count = f.minimum(str(BLOCK), f.sub(last, b.i))
+            values = block(starts[1:], b.i, count)
+            number = f(f"udiv i64 {f.sub(b.i, first)}, {BLOCK}")
+            b.next = [fold.push(f, stack, b.carried[0], number, values)]
+        values = fold.collect(f, stack, b.results[0])
+        several = g.several()
+        with f.when(several):
+            fold.store(f, g.partials(), unit.i, values, 1)
+        with f.when(f(f"xor i1 {several}, true")):
+            output.store(f, starts[0], "0", fold.finish(f, values, 1), 1)
+    f.finish()
+    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+
+
+def _fold_block(
+    f: Function, elements: Elements, places: Values, first: str, count: str, lanes: Values
+) -> Values:
+    """The accumulators of `count` elements from `places` on, the first of which is number `first`."""
+    fold = elements.fold
+    none = ["0"] * len(places)
+    vectors = f(f"and i64 {count}, {-LANES}")
+    start = list(zip(fold.types(LANES), fold.init(f, LANES), strict=True))
+    with f.loop("0", vectors, str(LANES), carried=start) as at:
+        index = positions(f, f.add(first, at.i), LANES)
+        values = elements.values(f, places, at.i, none, index, LANES)
+        at.next = fold.combine(f, at.carried, values, LANES)
+    fold.store(f, lanes, "0", at.results, LANES)
+    with f.loop(vectors, count) as tail:
+        lane = f.sub(tail.i, vectors)
+        values = elements.values(f, places, tail.i, none, f.add(first, tail.i), 1)
+        joined = fold.combine(f, fold.load(f, lanes, lane, 1), values, 1)
+        fold.store(f, lanes, lane, joined, 1)
+    return fold.join_lanes(f, fold.load(f, lanes, "0", LANES))
+
+
+def _pack_block(g: _Grouped, k: int, target: str, source: str, first: str, count: str) -> None:
+    """Copy elements `first` to `first + count` of input `k` into a dense array."""
+    f, dtype = g.f, g.kernel.inputs[k]
+    operand = Operand(dtype, "any")
+    dense = Operand(dtype, "unit")
+    inner = g.reduced.size(f, 0)
+    stride = g.reduced.strides(f, 0)[k]
+    with f.loop("0", count) as piece:
+        position = f.add(first, piece.i)
+        _, column = f.divmod(position, inner)
+        offsets = g.reduced.offsets(f, position, ["0"] * g.reduced.streams)
+        start = f.offset(source, offsets[k])
+        run = f.minimum(f.sub(inner, column), f.sub(count, piece.i))
+        place = dense.at(f, target, piece.i, "0")
+        vectors = f(f"and i64 {run}, -8")
+        for w, begin, end in ((8, "0", vectors), (1, vectors, run)):
+            with f.loop(begin, end, str(w)) as i:
+                value = operand.load(f, operand.at(f, start, i.i, stride), stride, w)
+                dense.store(f, dense.at(f, place, i.i, "0"), "0", value, w)
+        piece.step = run
+
+
+@cache
+def columns(kernel: Reduce, steps: tuple[str, ...]) -> int:
+    """Folds a tile of outputs at a time, reduced element by reduced element."""
+    module = Module()
+    width, tile = _width(kernel), tile_width(kernel)
+    fold = Fold(kernel)
+    join = fold.join_function(module, width)
+    f = Function(module, "@kernel")
+    g = _Grouped(f, kernel)
+    elements = Elements(fold, [Operand(d, s) for d, s in zip(kernel.inputs, steps, strict=True)])
+    strides = g.kept.strides(f, 0)
+    stack, lanes = fold.arrays(f, LEVELS * tile), fold.arrays(f, LANES * tile)
+
+    def call_join(target: Values, a: Values, b: Values, n: str) -> None:
+        arguments = [f"ptr {p}" for p in (*target, *a, *b)] + [f"i64 {n}"]
+        f.do(f"call void {join}({', '.join(arguments)})")
+
+    def each(n: str, body) -> None:
+        vectors = f(f"and i64 {n}, {-width}")
+        for w, first, last in ((width, "0", vectors), (1, vectors, n)):
+            with f.loop(first, last, str(w)) as at:
+                body(at.i, w)
+
+    def line(starts: Values, number: str, lane: str, n: str) -> None:
+        """Folds one reduced element of every column into a lane."""
+        offsets = g.reduced.offsets(f, number, ["0"] * g.reduced.streams)
+        places = [f.offset(p, o) for p, o in zip(starts, offsets, strict=True)]
+        own = fold.at(f, lanes, f.mul(lane, str(tile)))
+
+        def body(i: str, w: int) -> None:
+            values = elements.values(f, places, i, strides[1:], f.splat(number, "i64", w), w)
+            fold.store(f, own, i, fold.combine(f, fold.load(f, own, i, w), values, w), w)
+
+        each(n, body)
+
+    def block(starts: Values, first: str, count: str, n: str) -> None:
+        """Leaves the accumulators of a block in lane 0."""
+        with f.loop("0", str(LANES * tile), str(width)) as i:
+            fold.store(f, lanes, i.i, fold.init(f, width), width)
+        with f.loop("0", count) as j:
+            line(starts, f.add(first, j.i), f(f"and i64 {j.i}, {LANES - 1}"), n)
+        half = LANES // 2
+        while half:
+            with f.loop("0", str(half)) as lane:
+                low = fold.at(f, lanes, f.mul(lane.i, str(tile)))
+                high = fold.at(f, low, str(half * tile))
+                call_join(low, low, high, n)
+            half //= 2
+
+    def push(depth: str, number: str, n: str) -> str:
+        callee = module.intrinsic("llvm.cttz.i64", "i64", "i64", "i1")
+        merges = f(f"call i64 {callee}(i64 {f.add(number, '1')}, i1 true)")
+        with f.loop("0", merges) as level:
+            below = f.mul(f.sub(f.sub(depth, level.i), "1"), str(tile))
+            call_join(lanes, fold.at(f, stack, below), lanes, n)
+        top = f.sub(depth, merges)
+        place = fold.at(f, stack, f.mul(top, str(tile)))
+        copy = module.intrinsic("llvm.memcpy.p0.p0.i64", "void", "ptr", "ptr", "i64", "i1")
+        for to, source, d in zip(place, lanes, fold.dtypes, strict=True):
+            nbytes = f.mul(n, str(d.itemsize))
+            f.do(f"call void {copy}(ptr {to}, ptr {source}, i64 {nbytes}, i1 false)")
+        return f.add(top, "1")
+
+    def store(start: str, outer: str, first: str, group: str, n: str) -> None:
+        output = Operand(kernel.output, "unit")
+        several = g.several()
+        with f.when(several):
+            partials = g.partials()
+            position = f.add(f.mul(outer, g.columns), first)
+            with f.loop("0", n) as i:
+                at = f.add(f.mul(f.add(position, i.i), g.groups), group)
+                fold.store(f, partials, at, fold.load(f, lanes, i.i, 1), 1)
+        with f.when(f(f"xor i1 {several}, true")):
+
+            def body(i: str, w: int) -> None:
+                values = fold.finish(f, fold.load(f, lanes, i, w), w)
+                output.store(f, output.at(f, start, i, "0"), "0", values, w)
+
+            each(n, body)
+
+    with f.loop("%lo", "%hi") as unit:
+        rest, group = f.divmod(unit.i, g.groups)
+        outer, t = f.divmod(rest, g.tiles)
+        first_column = f.mul(t, str(tile))
+        n = f.minimum(str(tile), f.sub(g.columns, first_column))
+        at_tile = [f.mul(first_column, s) for s in strides]
+        offsets = g.kept.offsets(f, outer, at_tile, first=1)
+        starts = [f.offset(p, o) for p, o in zip(g.pointers, offsets, strict=True)]
+        first, last = g.bounds(group)
+        with f.loop(first, last, str(BLOCK), carried=[("i64", "0")]) as b:
+            count = f.minimum(str(BLOCK), f.sub(last, b.i))
+            block(starts[1:], b.i, count, n)
+            number = f(f"udiv i64 {f.sub(b.i, first)}, {BLOCK}")
+            b.next = [push(b.carried[0], number, n)]
+        # lane 0 still holds the top of the counter: join the larger parts to it
+        deepest = f.sub(b.results[0], "1")
+        with f.loop("0", deepest) as level:
+            below = f.mul(f.sub(f.sub(deepest, level.i), "1"), str(tile))
+            call_join(lanes, fold.at(f, stack, below), lanes, n)
+        store(starts[0], outer, first_column, group, n)
+    f.finish()
+    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+
+
+@cache
+def merge(kernel: Reduce) -> int:
+    """Joins the groups of each output; arguments: groups, slot of the first scratch area."""
+    module, fold = Module(), Fold(kernel)
+    f = Function(module, "@kernel")
+    groups, slot = f.int_at("%params", 0), f.int_at("%params", 1)
+    slots = [f.add(slot, str(k)) for k in range(len(fold.dtypes))]
+    partials = [f(f"load ptr, ptr {f.element('%ptrs', 'ptr', s)}") for s in slots]
+    output = Operand(kernel.output, "unit")
+    target = f("load ptr, ptr %ptrs")
+    stack = fold.arrays(f, LEVELS)
+    with f.loop("%lo", "%hi") as k:
+        own = fold.at(f, partials, f.mul(k.i, groups))
+        with f.loop("0", groups, carried=[("i64", "0")]) as group:
+            values = fold.load(f, own, group.i, 1)
+            group.next = [fold.push(f, stack, group.carried[0], group.i, values)]
+        values = fold.collect(f, stack, group.results[0])
+        output.store(f, output.at(f, target, k.i, "0"), "0", fold.finish(f, values, 1), 1)
+    f.finish()
+    return jit.compile_ir(module.text(), ["kernel"])["kernel"]

@@ -1,0 +1,403 @@
+"""`Tensor`, the array that users hold. Its arithmetic and most methods come from the registry of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from pullback.autodiff import reverse
+from pullback.core import dtypes as dt
+from pullback.core.avals import Device, aval, device
+from pullback.core.dtypes import DType, as_dtype
+from pullback.core.errors import DTypeError, GradientError, ShapeError
+from pullback.ir.array import LEAF, Array, Node, handle, leaf_node, make, mode
+from pullback.ir.convert import as_array, from_numpy, to_numpy
+from pullback.ir.op import REGISTRY, Public
+from pullback.ops import subscript
+
+__all__ = ["Tensor", "from_dlpack", "tensor"]
+
+
+class Hook:
+    """A registered hook; `remove()` takes it away."""
+
+    def __init__(self, hooks: dict[int, Callable], key: int):
+        self._hooks = hooks
+        self._key = key
+
+    def remove(self) -> None:
+        self._hooks.pop(self._key, None)
+
+
+class Tensor(Array):
+    """A differentiable array. Make one with `pb.tensor`; see the documentation of `pb` for the operations."""
+
+    __slots__ = ()
+    __array_ufunc__ = None  # NumPy steps back and lets our operators act
+    __hash__ = object.__hash__  # by identity: == compares elements
+
+    # -- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._aval.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._aval.dtype
+
+    @property
+    def device(self) -> Device:
+        return self._aval.device
+
+    @property
+    def ndim(self) -> int:
+        return self._aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self._aval.size
+
+    @property
+    def itemsize(self) -> int:
+        return self._aval.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self._aval.nbytes
+
+    @property
+    def T(self) -> Any:  # noqa: N802  (the standard's name)
+        """The transpose of a matrix."""
+        if self.ndim != 2:
+            raise ShapeError(f"T: expected 2 dimensions, got {self.ndim}. Use mT or permute_dims.")
+        return REGISTRY["permute_dims"].function(self, (1, 0))
+
+    @property
+    def mT(self) -> Any:  # noqa: N802  (the standard's name)
+        """The transpose of the last two axes."""
+        return REGISTRY["matrix_transpose"].function(self)
+
+    @property
+    def real(self) -> Any:
+        """The real part; a real tensor is its own."""
+        return REGISTRY["real"].function(self) if self.dtype.is_complex else self
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part of a complex tensor."""
+        return REGISTRY["imag"].function(self)
+
+    def __repr__(self) -> str:
+        facts = [self.dtype.name, str(self.device)]
+        if self._node is not None:
+            facts.append("requires_grad=True" if self.is_leaf else f"grad_fn=<{self._node.name}>")
+        if self._aval.is_symbolic:
+            return f"tensor(traced {self._aval}, {', '.join(facts[1:])})"
+        values = np.array2string(to_numpy(self), separator=", ", prefix="tensor(")
+        return f"tensor({values}, {', '.join(facts)})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.ndim == 0 and spec else repr(self)
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray:
+        """A read-only NumPy array that shares the memory; the tensor must not be tracked (`detach` it first)."""
+        if self._node is not None and mode.recording:
+            raise GradientError(
+                "numpy: the tensor requires a gradient, and NumPy would lose it. Call detach() first."
+            )
+        return to_numpy(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError("__array__: a cast needs a copy.")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        if self.size != 1:
+            raise ShapeError(f"item: expected one element, got shape {self.shape}.")
+        return to_numpy(self).reshape(()).item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers."""
+        return to_numpy(self).tolist()
+
+    def _only(self, name: str) -> Any:
+        if self.size != 1:
+            raise ShapeError(f"{name}: expected a tensor with one element, got shape {self.shape}.")
+        if self._aval.is_symbolic:
+            raise DTypeError(
+                f"{name}: a traced tensor has no value yet, so Python can't branch on it. Use where."
+            )
+        return self.item()
+
+    def __bool__(self) -> bool:
+        return bool(self._only("bool"))
+
+    def __int__(self) -> int:
+        return int(self._only("int"))
+
+    def __float__(self) -> float:
+        return float(self._only("float"))
+
+    def __complex__(self) -> complex:
+        return complex(self._only("complex"))
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer:
+            raise DTypeError(f"index: only an integer tensor is an index, got {self.dtype.name}.")
+        return int(self._only("index"))
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise DTypeError("len: a 0-d tensor has no length.")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
+    # -- indexing --------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        return subscript.getitem(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._rebind("setitem", subscript.setitem(self, key, value))
+
+    def _rebind(self, name: str, new: Any) -> None:
+        """Let this handle stand for another array; whoever shared the old one keeps the old one."""
+        if self._node is not None and self._node.op is LEAF:
+            if mode.recording:
+                raise GradientError(
+                    f"{name}: a leaf that requires a gradient can't be updated in place. Do it under no_grad,"
+                    " or on a result computed from it."
+                )
+            self._buf, self._aval = new._buf, new._aval
+        else:
+            self._buf, self._aval, self._node = new._buf, new._aval, new._node
+
+    # -- derivatives -----------------------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on this tensor are recorded for derivatives."""
+        return self._node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value == (self._node is not None):
+            return
+        if not value:
+            if not self.is_leaf:
+                raise GradientError("requires_grad: only a leaf can stop requiring gradients. Use detach().")
+            self._node = None
+            return
+        if not self.dtype.is_inexact:
+            raise GradientError(
+                f"requires_grad: only floating and complex tensors have gradients, got {self.dtype.name}."
+            )
+        self._node = leaf_node(self._aval)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether the tensor was made by the user, and not computed from tracked tensors."""
+        return self._node is None or self._node.op is LEAF
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The recorded operation that computed this tensor: `name`, `inputs`, `input_grad_fns`, `saved_tensors`."""
+        return None if self.is_leaf else self._node
+
+    @property
+    def grad(self) -> Any:
+        """The accumulated gradient of a leaf, or of an intermediate after `retain_grad`; None before any."""
+        return None if self._node is None or self._node.extra is None else self._node.extra.get("grad")
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if self._node is None:
+            raise GradientError("grad: the tensor does not require a gradient.")
+        if value is not None and value.shape != self.shape:
+            raise ShapeError(f"grad: expected shape {self.shape}, got {value.shape}.")
+        self._node.extra = {**(self._node.extra or {}), "grad": value}
+
+    def backward(
+        self, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
+    ) -> None:
+        """Add the derivatives of this tensor, weighted by `gradient` (1 for a single element), to `.grad` of the leaves.
+
+        With `create_graph` the gradients can be differentiated again.
+        """
+        reverse.backward([self], [gradient], retain_graph=retain_graph, create_graph=create_graph)
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this intermediate in `.grad`, as for a leaf."""
+        if self._node is None:
+            raise GradientError("retain_grad: the tensor does not require a gradient.")
+        if not self.is_leaf:
+            self._node.extra = {**(self._node.extra or {}), "retain": True}
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> Hook:
+        """Call `hook(gradient)` when this tensor's gradient is known; a returned tensor replaces it."""
+        if self._node is None:
+            raise GradientError("register_hook: the tensor does not require a gradient.")
+        if self._node.extra is None:
+            self._node.extra = {}
+        hooks = self._node.extra.setdefault("hooks", {})
+        key = max(hooks, default=-1) + 1
+        hooks[key] = hook
+        return Hook(hooks, key)
+
+    def detach(self) -> Any:
+        """The same values, cut off from the recorded graph."""
+        return make(self._buf, self._aval)
+
+    def clone(self) -> Any:
+        """The same values as a new tensor, connected to this one; nothing is copied, since buffers never change."""
+        return REGISTRY["positive"].function(self) if self._node is not None else self.detach()
+
+    # -- other libraries, other devices ----------------------------------------------------------------------------
+
+    def to_device(self, where: str | Device, /, *, stream: Any = None) -> Any:
+        """The tensor on another device."""
+        target = device(where)
+        if target is self.device:
+            return self
+        return from_numpy(self.numpy(), target)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        import pullback  # noqa: PLC0415  (the namespace is the package that imports this module)
+
+        if api_version is not None and api_version not in ("2022.12", "2023.12", "2024.12"):
+            raise ValueError(f"__array_namespace__: unknown version of the standard, got {api_version!r}.")
+        return pullback
+
+    def __dlpack__(self, **options: Any) -> Any:
+        array = self.numpy()
+        if array.dtype.kind == "V" or self.dtype is dt.bfloat16:
+            raise BufferError("__dlpack__: NumPy can't export bfloat16. Cast to float32 first.")
+        if options.get("max_version") is None:
+            # the unversioned protocol can't say "read-only"; consumers must not write
+            array = _writable(array)
+        return array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __reduce__(self) -> Any:
+        return (_rebuilt, (np.array(to_numpy(self)), self.is_leaf and self.requires_grad))
+
+    def __copy__(self) -> Any:
+        return make(self._buf, self._aval, self._node)
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        if not self.is_leaf:
+            raise GradientError("deepcopy: only a leaf can be copied; call detach() first.")
+        new = self.detach()
+        new.requires_grad = self.requires_grad
+        return new
+
+
+handle.cls = Tensor
+
+
+def _writable(array: np.ndarray) -> np.ndarray:
+    """The same memory as an array that NumPy agrees to export."""
+    interface = dict(array.__array_interface__)
+    interface["data"] = (interface["data"][0], False)
+    holder = type("Memory", (), {"__array_interface__": interface, "keep": array})()
+    return np.asarray(holder)
+
+
+def _rebuilt(array: np.ndarray, requires_grad: bool) -> Any:
+    return tensor(array, requires_grad=requires_grad)
+
+
+def tensor(
+    data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Any:  # the names are the standard's
+    """A tensor with the given contents: a number, nested lists, a NumPy array, or anything with `__array__` or DLPack.
+
+    Python floats become float32 (see `pb.set_default_float`), integers int64. The data is copied.
+
+    >>> pb.tensor([[1, 2], [3, 4]], dtype="float64")
+    tensor([[1., 2.],
+            [3., 4.]], float64, cpu)
+    """
+    from pullback.core.avals import device as find_device
+
+    where = None if device is None else find_device(device)
+    wanted = None if dtype is None else as_dtype(dtype, "tensor")
+    if isinstance(data, Array):
+        x = make(data._buf, data._aval)
+        if where is not None:
+            x = x.to_device(where)
+        x = x if wanted is None else REGISTRY["astype"].function(x, wanted)
+    else:
+        x = as_array(data, "tensor", dtype=wanted, dev=where)
+    if requires_grad:
+        x.requires_grad = True
+    return x
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+    """A tensor of the data of another library's array, sharing its memory on the CPU.
+
+    >>> pb.from_dlpack(np.asarray([1.0, 2.0]))
+    tensor([1., 2.], float64, cpu)
+    """
+    array = np.from_dlpack(x)
+    shared = from_numpy(array, copy=bool(copy))
+    return shared if device is None else shared.to_device(device)
+
+
+def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Any, other: Any, /) -> Any:
+        return function(other, self)
+
+    return method
+
+
+def _in_place(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Any, other: Any, /) -> Any:
+        new = function(self, other)
+        if new is NotImplemented:
+            return new
+        if new.shape != self.shape:
+            raise ShapeError(f"{name}: the result has shape {new.shape}, which does not fit {self.shape} in place.")
+        if new.dtype is not self.dtype:
+            raise DTypeError(
+                f"{name}: the result has dtype {new.dtype.name}, which does not fit {self.dtype.name} in place."
+            )
+        self._rebind(name, new)
+        return self
+
+    return method
+
+
+def install_methods(entries: dict[str, Public]) -> None:
+    """Give Tensor the methods that operations declare: operators with their reflected and in-place forms, and names."""
+    for entry in entries.values():
+        function = entry.function
+        operator = getattr(function, "operator", function)
+        for name in entry.methods:
+            if name.startswith("__r") and name != "__rshift__":
+                setattr(Tensor, name, _reflected(operator))
+            elif name.startswith("__"):
+                setattr(Tensor, name, operator)
+                if f"__r{name[2:]}" in entry.methods:
+                    in_place = f"__i{name[2:]}"
+                    setattr(Tensor, in_place, _in_place(in_place, operator))
+            else:
+                setattr(Tensor, name, function)

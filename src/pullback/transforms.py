@@ -1,0 +1,200 @@
+"""Functional derivatives: `grad`, `value_and_grad`, `vjp`, `jvp`, `hvp`, over trees of arrays, nestable to any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from pullback.autodiff.forward import tangents
+from pullback.autodiff.reverse import ancestors, cotangents, depends_on_others, fresh, recording
+from pullback.core import pytrees
+from pullback.core.errors import DTypeError, GradientError, ShapeError
+from pullback.ir.array import Array, make
+from pullback.ir.convert import as_array
+from pullback.ir.op import REGISTRY
+
+__all__ = ["grad", "hvp", "jvp", "value_and_grad", "vjp"]
+
+
+def _variables(name: str, trees: Sequence[Any]) -> tuple[list[Any], pytrees.Structure]:
+    """Fresh variables for the leaves of the arguments that are differentiated by."""
+    leaves, structure = pytrees.flatten(tuple(trees))
+    if not leaves:
+        raise GradientError(f"{name}: the arguments to differentiate by hold no arrays.")
+    result = []
+    for leaf in leaves:
+        x = as_array(leaf, name)
+        if not x._aval.dtype.is_inexact:
+            raise DTypeError(
+                f"{name}: can't differentiate by an array of dtype {x._aval.dtype.name}."
+                " Cast it to a floating dtype, or choose other argnums."
+            )
+        result.append(fresh(x))
+    return result, structure
+
+
+def _outputs(name: str, tree: Any) -> tuple[list[Any], pytrees.Structure]:
+    leaves, structure = pytrees.flatten(tree)
+    return [as_array(leaf, name) for leaf in leaves], structure
+
+
+def _released(outputs: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """The outputs without their link to our own variables, where nobody else's are involved."""
+    own = {v._node for v in variables}
+    roots = [o._node for o in outputs if o._node is not None]
+    if depends_on_others(ancestors(roots, stop=own), own):
+        return list(outputs)
+    return [make(o._buf, o._aval) for o in outputs]
+
+
+def _zeros_like(x: Array) -> Any:
+    av = x._aval
+    return REGISTRY["zeros"].function(av.shape, dtype=av.dtype, device=av.device)
+
+
+def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple]]:
+    """`f(*primals)` and the function that maps a cotangent of its result to cotangents of the primals.
+
+    >>> y, pull = pb.vjp(lambda x: x * x, pb.tensor([1.0, 2.0]))
+    >>> pull(pb.tensor([1.0, 10.0]))
+    (tensor([ 2., 40.]),)
+    """
+    variables, structure = _variables("vjp", primals)
+    with recording(True):
+        result = f(*pytrees.unflatten(structure, variables))
+    outputs, out_structure = _outputs("vjp", result)
+
+    def pull(cotangent: Any) -> tuple:
+        leaves, given = pytrees.flatten(cotangent)
+        if given != out_structure:
+            raise ShapeError(f"vjp: the cotangent must look like the result, {out_structure}, got {given}.")
+        weights = [as_array(g, "vjp") for g in leaves]
+        for g, out in zip(weights, outputs, strict=True):
+            if g._aval.shape != out._aval.shape:
+                raise ShapeError(
+                    f"vjp: the cotangent must have the shape of the result, {out._aval.shape}, got {g._aval.shape}."
+                )
+        found = cotangents(outputs, weights, variables, retain=True)
+        filled = [_zeros_like(v) if g is None else g for g, v in zip(found, variables, strict=True)]
+        return pytrees.unflatten(structure, filled)
+
+    return pytrees.unflatten(out_structure, _released(outputs, variables)), pull
+
+
+def _split(f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwargs: dict) -> Any:
+    """The chosen arguments, and `f` as a function of them alone."""
+    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for n in chosen:
+        if not -len(args) <= n < len(args):
+            raise GradientError(f"grad: argnums names argument {n}, got {len(args)} positional arguments.")
+    chosen = tuple(n % len(args) for n in chosen)
+
+    def of_chosen(*values: Any) -> Any:
+        full = list(args)
+        for n, v in zip(chosen, values, strict=True):
+            full[n] = v
+        return f(*full, **kwargs)
+
+    return of_chosen, [args[n] for n in chosen]
+
+
+def value_and_grad(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """The function that computes `f`, which returns a real scalar, and its gradient by the arguments `argnums`.
+
+    With `has_aux`, `f` returns (scalar, anything) and so does the value.
+
+    >>> pb.value_and_grad(lambda x: (x ** 3).sum())(pb.tensor([1.0, 2.0]))
+    (tensor(9.), tensor([ 3., 12.]))
+    """
+
+    @wraps(f)
+    def derived(*args: Any, **kwargs: Any) -> Any:
+        of_chosen, primals = _split(f, argnums, args, kwargs)
+        variables, structure = _variables("grad", primals)
+        with recording(True):
+            result = of_chosen(*pytrees.unflatten(structure, variables))
+        value, aux = result if has_aux else (result, None)
+        if not isinstance(value, Array):
+            raise GradientError(f"grad: the function must return a scalar array, got {type(value).__name__}.")
+        if value._aval.size != 1 or value._aval.dtype.is_complex:
+            raise GradientError(
+                f"grad: the function must return a real scalar, got {value._aval}. Use vjp, or reduce the result."
+            )
+        aux_leaves, aux_structure = pytrees.flatten(aux)
+        aux_arrays = [a for a in aux_leaves if isinstance(a, Array)]
+        found = cotangents([value], [None], variables, retain=False)
+        released = iter(_released([value, *aux_arrays], variables))
+        value = next(released)
+        aux_leaves = [next(released) if isinstance(a, Array) else a for a in aux_leaves]
+        filled = [_zeros_like(v) if g is None else g for g, v in zip(found, variables, strict=True)]
+        gradients = pytrees.unflatten(structure, filled)
+        gradient = gradients[0] if isinstance(argnums, int) else gradients
+        if has_aux:
+            return (value, pytrees.unflatten(aux_structure, aux_leaves)), gradient
+        return value, gradient
+
+    return derived
+
+
+def grad(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """The gradient of `f`, which returns a real scalar, by the arguments `argnums`.
+
+    >>> cube = lambda x: x ** 3
+    >>> pb.grad(pb.grad(cube))(pb.tensor(2.0))
+    tensor(12.)
+    """
+    both = value_and_grad(f, argnums, has_aux)
+
+    @wraps(f)
+    def derived(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return derived
+
+
+def jvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]) -> tuple[Any, Any]:
+    """`f(*primals)` and its derivative along `directions`, by forward mode.
+
+    >>> pb.jvp(pb.sin, (pb.tensor(0.0),), (pb.tensor(1.0),))
+    (tensor(0.), tensor(1.))
+    """
+    variables, structure = _variables("jvp", primals)
+    leaves, given = pytrees.flatten(tuple(directions))
+    if given != structure:
+        raise ShapeError(f"jvp: the directions must look like the primals, {structure}, got {given}.")
+    seeds = []
+    for t, v in zip(leaves, variables, strict=True):
+        t = as_array(t, "jvp", dtype=None if isinstance(t, Array) else v._aval.dtype)
+        if t._aval.shape != v._aval.shape:
+            raise ShapeError(
+                f"jvp: a direction must have the shape of its primal, {v._aval.shape}, got {t._aval.shape}."
+            )
+        if t._aval.dtype is not v._aval.dtype:
+            raise DTypeError(
+                f"jvp: a direction must have the dtype of its primal, {v._aval.dtype.name}, got {t._aval.dtype.name}."
+            )
+        seeds.append(t)
+    with recording(True):
+        result = f(*pytrees.unflatten(structure, variables))
+    outputs, out_structure = _outputs("jvp", result)
+    found = tangents(outputs, variables, seeds)
+    filled = [_zeros_like(o) if t is None else t for t, o in zip(found, outputs, strict=True)]
+    values = _released(outputs, variables)
+    return pytrees.unflatten(out_structure, values), pytrees.unflatten(out_structure, filled)
+
+
+def hvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]) -> Any:
+    """The Hessian of the scalar function `f`, applied to `directions`: forward over reverse, no matrix is formed.
+
+    >>> pb.hvp(lambda x: (x ** 3).sum(), (pb.tensor([1.0, 2.0]),), (pb.tensor([1.0, 1.0]),))
+    tensor([ 6., 12.])
+    """
+    n = len(primals)
+    argnums: Any = 0 if n == 1 else tuple(range(n))
+    return jvp(grad(f, argnums), primals, directions)[1]

@@ -1,0 +1,23 @@
+"""Settings shared by all tests: the fixed sample, or the full matrix with PULLBACK_FULL=1."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+FULL = os.environ.get("PULLBACK_FULL", "") not in ("", "0")
+
+# The fixed sample is the same on every run and machine; the full run looks for new examples.
+settings.register_profile("sample", max_examples=30, derandomize=True, deadline=None, database=None)
+settings.register_profile("full", max_examples=500, deadline=None, print_blob=True)
+settings.load_profile("full" if FULL else "sample")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests marked `full` unless the whole matrix was asked for."""
+    if FULL:
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]

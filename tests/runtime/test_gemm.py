@@ -1,0 +1,235 @@
+"""Matrix products against NumPy: dtypes, strides, broadcasting, empty extents, bits."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pullback.core import dtypes
+from pullback.core.errors import DeviceError, DTypeError, ShapeError
+from pullback.runtime.cpu import blas, gemm, native
+
+TOLERANCE = {
+    "float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 4e-15,
+    "complex64": 4e-6, "complex128": 8e-15,
+}  # fmt: skip
+ALL = sorted(TOLERANCE)
+EXACT = ("float32", "float64", "complex64", "complex128")
+
+
+def random(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng((seed, *shape))
+    x = rng.standard_normal(shape)
+    if dtype.startswith("complex"):
+        x = x + 1j * rng.standard_normal(shape)
+    return np.asarray(x).astype(dtypes.as_dtype(dtype).numpy)
+
+
+def buffer(x: np.ndarray) -> native.Buffer:
+    return native.wrap(x.__array_interface__["data"][0], x.nbytes, x)
+
+
+def product(a: np.ndarray, b: np.ndarray):
+    """The program for `a @ b`, its buffers, and the shape of the result."""
+    assert a.dtype == b.dtype
+    dtype = dtypes.as_dtype(a.dtype.name)
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    a, b = np.broadcast_to(a, (*batch, m, k)), np.broadcast_to(b, (*batch, k, n))
+    strides = ([s // x.itemsize for s in x.strides] for x in (a, b))
+    program = gemm.matmul_program(dtype, batch, m, n, k, *strides)
+    return program, (buffer(a), buffer(b)), (*batch, m, n)
+
+
+def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    program, buffers, shape = product(a, b)
+    return np.frombuffer(program(*buffers), a.dtype).reshape(shape)
+
+
+def check(a: np.ndarray, b: np.ndarray) -> None:
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    got = matmul(a, b).astype(wide)
+    expected = a.astype(wide) @ b.astype(wide)
+    scale = np.abs(a.astype(wide)) @ np.abs(b.astype(wide))
+    assert got.shape == expected.shape
+    assert np.all(np.abs(got - expected) <= TOLERANCE[a.dtype.name] * (scale + 1e-3))
+
+
+@pytest.fixture(params=["openblas", "onednn"])
+def each_library(request, monkeypatch):
+    """Float32 through each library that is there, whichever this machine would choose."""
+    found = getattr(blas, request.param)()
+    if found is None:
+        pytest.skip(f"{request.param} is not installed")
+    monkeypatch.setattr(blas, "choose", lambda dtype: found)
+
+
+SHAPES = [(1, 1, 1), (3, 4, 5), (1, 7, 5), (7, 1, 5), (1, 1, 9), (5, 6, 1), (65, 130, 70)]
+
+
+@pytest.mark.parametrize("m,n,k", SHAPES)
+@pytest.mark.parametrize("dtype", ALL)
+def test_layouts(dtype, m, n, k):
+    check(random(dtype, m, k), random(dtype, k, n))
+    check(random(dtype, k, m).T, random(dtype, k, n))
+    check(random(dtype, m, k), random(dtype, n, k).T)
+    check(random(dtype, k, m).T, random(dtype, n, k).T)
+    check(random(dtype, m + 3, k + 2)[2:-1, 1:-1], random(dtype, k, n + 4)[:, 4:])
+
+
+@pytest.mark.parametrize("m,n,k", SHAPES)
+@pytest.mark.parametrize("dtype", ALL)
+def test_layouts_that_need_packing(dtype, m, n, k):
+    check(random(dtype, 2 * m, 3 * k)[::2, ::3], random(dtype, 2 * k, 2 * n)[::2, ::2])
+    check(random(dtype, m, k)[::-1], random(dtype, k, n)[:, ::-1])
+    check(random(dtype, k, m)[::-1].T, random(dtype, k, n)[::-1, ::-1])
+    check(np.broadcast_to(random(dtype, 1, k), (m, k)), random(dtype, k, n))
+    check(random(dtype, m, k), np.broadcast_to(random(dtype, k, 1), (k, n)))
+    check(np.broadcast_to(random(dtype, 1, 1), (m, k)), random(dtype, k, n))
+
+
+@pytest.mark.parametrize("m,n,k", SHAPES)
+@pytest.mark.parametrize("dtype", ALL)
+def test_batches(dtype, m, n, k):
+    check(random(dtype, 3, m, k), random(dtype, 3, k, n))
+    check(random(dtype, 3, m, k), random(dtype, k, n))
+    check(random(dtype, m, k), random(dtype, 3, k, n))
+    check(random(dtype, 2, 1, m, k), random(dtype, 3, k, n))
+    check(random(dtype, 4, 1, 2, m, k), random(dtype, 3, 1, k, n))
+    check(random(dtype, m, 3, k).swapaxes(0, 1), random(dtype, k, n))
+    check(random(dtype, 2, 3, k, m).swapaxes(-1, -2)[::-1], random(dtype, 3, k, n))
+    check(random(dtype, 3, 2, k, m).transpose(1, 0, 3, 2)[..., ::-1, :], random(dtype, 3, k, n))
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_empty(dtype):
+    for m, n, k in [(0, 3, 2), (3, 0, 2), (0, 0, 0)]:
+        assert matmul(random(dtype, m, k), random(dtype, k, n)).shape == (m, n)
+    assert matmul(random(dtype, 0, 3, 2), random(dtype, 2, 4)).shape == (0, 3, 4)
+    zeros = matmul(random(dtype, 2, 3, 0), random(dtype, 0, 5))
+    assert zeros.shape == (2, 3, 5) and not zeros.any()
+
+
+@pytest.mark.usefixtures("each_library")
+@pytest.mark.parametrize("m,n,k", [*SHAPES, (300, 260, 200), (1, 900, 700), (900, 1, 700)])
+def test_each_library(m, n, k):
+    check(random("float32", m, k), random("float32", k, n))
+    check(random("float32", k, m).T, random("float32", n, k).T)
+    check(random("float32", 2, m, 2 * k)[..., ::2], random("float32", k, n))
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_tiles_cover_large_products(dtype):
+    check(random(dtype, 301, 515), random(dtype, 515, 333))
+    check(random(dtype, 2, 7, 300), random(dtype, 2, 300, 1111))
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 100))
+def test_tiles_are_within_the_matrix(m, n, k, count):
+    tile_m, tile_n = gemm._tile(m, n, k, count)
+    assert 1 <= tile_m <= m and 1 <= tile_n <= n
+    assert (tile_m, tile_n) == (m, n) or min(tile_m, tile_n) >= min(64, m, n)
+
+
+@pytest.mark.usefixtures("each_library")
+@pytest.mark.parametrize("m,n", [(8, 9), (1, 70), (70, 1), (130, 130)])
+def test_old_contents_of_memory_do_not_matter(m, n):
+    """The output starts as whatever the allocator hands out: here, NaN."""
+    program, buffers, _ = product(random("float32", m, 64), random("float32", 64, n))
+    expected = bytes(program(*buffers))
+    for _ in range(3):
+        stale = native.empty(len(expected))
+        memoryview(stale)[:] = b"\xff" * len(expected)
+        del stale
+        assert bytes(program(*buffers)) == expected
+    assert np.isfinite(np.frombuffer(expected, np.float32)).all()
+
+
+@pytest.mark.parametrize("dtype", EXACT)
+def test_nan_and_infinity_stay_in_their_rows(dtype):
+    a = random(dtype, 4, 6)
+    a[1, 2], a[3, 0] = np.nan, np.inf
+    got = matmul(a, (np.abs(random(dtype, 6, 5)) + 1).astype(dtype))
+    assert np.isnan(got[1]).all() and np.isfinite(got[[0, 2]]).all()
+    assert not np.isfinite(got[3]).any()
+
+
+@pytest.mark.usefixtures("each_library")
+@pytest.mark.parametrize("m,n,k", [(300, 280, 150), (1, 3000, 400), (64, 64, 5000)])
+def test_bits_do_not_depend_on_run_or_threads(m, n, k):
+    program, buffers, _ = product(random("float32", 2, m, k), random("float32", k, n))
+    before = native.get_threads()
+    try:
+        found = set()
+        for threads in (1, 2, 3, 2, 1):
+            native.set_threads(threads)
+            found.add(bytes(program(*buffers)))
+    finally:
+        native.set_threads(before)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_rounds_the_float32_product_once(dtype):
+    a, b = random(dtype, 33, 40), random(dtype, 40, 21)
+    wide = matmul(a.astype(np.float32), b.astype(np.float32))
+    assert matmul(a, b).tobytes() == wide.astype(a.dtype).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_edges(dtype):
+    """Ties to even, overflow, subnormal numbers and NaN, as the NumPy conversion has them."""
+    rng = np.random.default_rng(1)
+    bits = rng.integers(0, 1 << 16, 4096, dtype=np.uint16)
+    x = bits.view(dtypes.as_dtype(dtype).numpy)
+    factor = np.asarray([[1.0078125]], x.dtype)
+    with np.errstate(all="ignore"):
+        expected = (x.astype(np.float32) * factor.astype(np.float32)[0]).astype(x.dtype)
+    got = matmul(x[:, None], factor)[:, 0]
+    nan = np.isnan(expected)
+    assert np.array_equal(np.isnan(got), nan)
+    assert np.array_equal(got[~nan] + 0, expected[~nan] + 0)
+
+
+def test_other_dtypes_are_refused():
+    for dtype in (dtypes.int32, dtypes.bool_):
+        with pytest.raises(DTypeError, match=dtype.name):
+            gemm.matmul_program(dtype, (), 2, 2, 2, (2, 1), (2, 1))
+
+
+def test_extents_beyond_the_library_are_refused(monkeypatch):
+    small = blas.choose(dtypes.float64)._replace(largest=100)
+    monkeypatch.setattr(blas, "choose", lambda dtype: small)
+    with pytest.raises(ShapeError, match="101"):
+        gemm.matmul_program(dtypes.float64, (), 2, 2, 101, (101, 1), (2, 1))
+
+
+def test_library_names(monkeypatch):
+    assert gemm.library(dtypes.float64).startswith("OpenBLAS 0.")
+    assert gemm.library(dtypes.float32).split()[0] in ("OpenBLAS", "oneDNN")
+    assert gemm.library(dtypes.bfloat16) == gemm.library(dtypes.float32)
+    monkeypatch.setattr(blas, "openblas", lambda: None)
+    with pytest.raises(DeviceError, match="scipy-openblas32"):
+        gemm.library(dtypes.complex64)
+    monkeypatch.setattr(blas, "onednn", lambda: None)
+    with pytest.raises(DeviceError, match="scipy-openblas32"):
+        gemm.library(dtypes.float32)
+
+
+def test_libraries_load_on_first_use():
+    code = """
+from pullback.core import dtypes
+from pullback.runtime.cpu import blas, gemm
+assert blas.openblas.cache_info().currsize == blas.onednn.cache_info().currsize == 0
+gemm.matmul_program(dtypes.float64, (), 2, 2, 2, (2, 1), (2, 1))
+assert blas.openblas.cache_info().currsize == 1
+assert blas.onednn.cache_info().currsize == 0
+"""
+    source = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": source, "OPENBLAS_NUM_THREADS": "3"}
+    code += "import os; assert os.environ['OPENBLAS_NUM_THREADS'] == '3'"
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)

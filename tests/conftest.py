@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import settings
 
-FULL = os.environ.get("PULLBACK_FULL", "") not in ("", "0")
+FULL = os.environ.get("PULLBACK_FULL") == "1"
 
 # The fixed sample is the same on every run and machine; the full run looks for new examples.
 settings.register_profile("sample", max_examples=30, derandomize=True, deadline=None, database=None)
@@ -21,3 +21,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+@pytest.fixture
+def threads():
+    """A function that sets the number of native threads; the test ends with the number it began with."""
+    from pullback.runtime.cpu import native
+
+    before = native.get_threads()
+    yield native.set_threads
+    native.set_threads(before)

@@ -1,7 +1,8 @@
 """Evaluates scalar expressions over NumPy arrays: an oracle for printers, and a way to test bodies.
 
-Everything is IEEE arithmetic of NumPy, besides `fma`, which is rounded once: float32 through float64 and
-float64 by Boldo's and Melquiond's error-free algorithm, with libm's for numbers near the ends of the range.
+Everything is IEEE arithmetic of NumPy, besides `fma`, which is rounded once: float32 through
+float64, and float64 by Boldo's and Melquiond's error-free algorithm, with libm's near the ends of
+the range.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Run every doctest of the package, and with --write bring the printed form of tensors up to date.
 
 Only the form of `tensor(...)` is rewritten: another wording of dtype and device, other digits or
-spaces for the same numbers. Anything else that differs is listed, for a person to look at.
+spaces for the same numbers. With --fill also what was left open, as nothing or as `...`, is filled
+in, and listed. Anything else that differs is listed, for a person to look at.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ class Difference(NamedTuple):
     @property
     def only_in_form(self) -> bool:
         return "tensor(" in self.want and same_but_for_form(self.want, self.got)
+
+    @property
+    def left_open(self) -> bool:
+        return "tensor(" in self.got and (not self.want.strip() or "..." in self.want)
 
 
 def same_but_for_form(want: str, got: str) -> bool:
@@ -116,17 +121,21 @@ def rewrite(path: Path, found: list[Difference]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="bring the form of tensors up to date")
+    parser.add_argument("--fill", action="store_true", help="also fill in what was left open")
     parser.add_argument("files", nargs="*", type=Path, help="default: the whole package")
     options = parser.parse_args()
     total, changed, left = 0, 0, []
     for path in options.files or sorted(SOURCE.rglob("*.py")):
         count, found = differences(path)
         total += count
-        in_form = [d for d in found if d.only_in_form] if options.write else []
-        if in_form:
-            rewrite(path, in_form)
-            changed += len(in_form)
-        left += [d for d in found if d not in in_form]
+        chosen = [d for d in found if d.only_in_form] if options.write or options.fill else []
+        opened = [d for d in found if d.left_open] if options.fill else []
+        for d in opened:
+            print(f"{path}:{d.line}: {d.source.strip()} now gives {d.got.strip()}")
+        if chosen or opened:
+            rewrite(path, chosen + opened)
+            changed += len(chosen + opened)
+        left += [d for d in found if d not in chosen and d not in opened]
     for d in left:
         print(f"{d.path}:{d.line}: {d.source.strip()}")
         print(f"  expected {d.want.strip()!r}\n  got      {d.got.strip()!r}")

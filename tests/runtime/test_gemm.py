@@ -69,6 +69,7 @@ def each_library(request, monkeypatch):
 
 
 SHAPES = [(1, 1, 1), (3, 4, 5), (1, 7, 5), (7, 1, 5), (1, 1, 9), (5, 6, 1), (65, 130, 70)]
+SHAPES += [(9, 8, 7), (3, 16, 11), (17, 32, 5)]  # whole vectors: products without a library
 
 
 @pytest.mark.parametrize("m,n,k", SHAPES)

@@ -98,7 +98,7 @@ def test_buffer_cannot_be_made_or_changed_from_python() -> None:
         (lambda: empty(1 << 46), MemoryError, f"{1 << 46} bytes"),
         (lambda: empty(1 << 63), OverflowError, "int"),
         (lambda: view(empty(8), 9), ValueError, "got 9 of 8 bytes"),
-        (lambda: view(empty(8), -1), ValueError, "got -1"),
+        (lambda: view(empty(8), "1"), TypeError, "integer"),  # pyright: ignore[reportArgumentType]
         (lambda: view(b"12345678", 0), TypeError, "must be a Buffer, got .*bytes"),  # pyright: ignore[reportArgumentType]
         (lambda: wrap(0, -5, None), ValueError, "got -5"),
         (lambda: native.set_threads(0), ValueError, "between 1 and 1024, got 0"),
@@ -318,3 +318,10 @@ define i32 @set_mode(i32 %mode) {
         mode(before)
     assert isinstance(result, Buffer)
     assert memoryview(result).cast("I")[0] == 2
+
+
+def test_a_view_may_be_moved_back() -> None:
+    base = empty(16)
+    last = view(base, 8)
+    first = view(last, -8)
+    assert (first.address, first.nbytes) == (base.address, 16)

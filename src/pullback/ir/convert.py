@@ -82,7 +82,7 @@ def _numpy_of(value: Any, name: str, dtype: DType | None) -> np.ndarray:
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
         array = np.asarray(value)
     elif isinstance(value, (list, tuple, range)):
-        array = _from_nested(value, name)
+        array = _from_nested(value, name, dtype)
     else:
         raise DTypeError(
             f"{name}: expected an array, a number or a nested list, got {type(value).__name__}."
@@ -98,8 +98,8 @@ def _numpy_of(value: Any, name: str, dtype: DType | None) -> np.ndarray:
     return array
 
 
-def _from_nested(value: Any, name: str) -> np.ndarray:
-    """A nested list of numbers or arrays as NumPy; Python floats take the default float dtype."""
+def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
+    """A nested list of numbers or arrays as NumPy; Python floats take the default float dtype, unless told otherwise."""
     flat: list[Any] = []
     stack = [value]
     while stack:
@@ -116,6 +116,8 @@ def _from_nested(value: Any, name: str) -> np.ndarray:
         raise ShapeError(f"{name}: the nested lists are ragged. Every row must have the same length.") from None
     except OverflowError:
         raise DTypeError(f"{name}: an integer in the list does not fit int64.") from None
+    if dtype is not None:
+        return array
     if array.dtype == np.float64 and all(type(v) in (float, int, bool) for v in flat):
         return array.astype(dt.default_float().numpy)
     if array.dtype == np.complex128 and all(type(v) in SCALARS for v in flat):

@@ -37,8 +37,9 @@ class Draw:
         self.dtype = np.dtype(dtype)
 
     def real(self, *shape: int, low: float = -2.0, high: float = 2.0) -> np.ndarray:
-        """Floats (or complex numbers, if that is the dtype asked for) spread over [low, high]."""
+        """Floats (or complex numbers, if that is the dtype asked for) spread over [low, high], not next to 0."""
         x = self.rng.uniform(low, high, shape)
+        x = np.where(np.abs(x) < 0.05, 0.05 + np.abs(x), x)  # many operations have a kink or a pole at 0
         if self.dtype.kind == "c":
             x = x + 1j * self.rng.uniform(low, high, shape)
         return np.asarray(x).astype(self.dtype)

@@ -18,19 +18,20 @@ from pullback.ir.convert import scalar as number
 from pullback.ir.lowering import Fold, Reduction
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
-from pullback.ir.scalar import Expr, Value, select
-from pullback.ops.selection import where
-from pullback.ops.extrema import beats, highest, lowest
+from pullback.ir.scalar import Expr, select
+from pullback.ops.exponential import exp
+from pullback.ops.extrema import beats, highest, lowest, ordered
 from pullback.ops.families import composite, normalise_axis, primitive
 from pullback.ops.indexing import take_along_axis
 from pullback.ops.movement import broadcast_to, concat, permute_dims, reshape
 from pullback.ops.parts import astype, cc
 from pullback.ops.reductions import joined, prod_fold, sum_fold, wide_sum_dtype
+from pullback.ops.selection import where
 from pullback.ops.statistics import log_sum_fold
-from pullback.ops.exponential import exp
 
 __all__ = [
-    "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff", "logcumsumexp",
+    "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff",
+    "logcumsumexp",
 ]  # fmt: skip
 
 
@@ -59,7 +60,8 @@ def _shifted(x: Any, first: float) -> Any:
 def recurrence(a: Any, b: Any) -> Any:
     """The sequence `s[i] = a[i] * s[i - 1] + b[i]` along the last axis, from s[-1] = 0.
 
-    Pairs of steps are joined into one, the half as long sequence is solved, and its gaps are filled: O(n) work.
+    Pairs of steps are joined into one, the sequence of half the length is solved, and its gaps are
+    filled: O(n) work.
     """
     *lead, n = b._aval.shape
     if n <= 1:
@@ -154,14 +156,14 @@ def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None, reverse: bo
     """The running sum along `axis` (None: of the flattened array), from the end with `reverse`.
 
     >>> pb.cumsum(pb.tensor([1.0, 2.0, 3.0]))
-    tensor([1., 3., 6.])
+    tensor([1., 3., 6.], float32, cpu)
     """
     x, axis = _prepared("cumsum", x, axis, dtype)
     return _narrowed(bind(cumsum.op, x, axis=axis, reverse=bool(reverse)), dtype)
 
 
 def _cumprod_vjp(g: Any, x: Any, axis: int, reverse: bool) -> Any:
-    """The product before an element, times `s[i] = g[i] + x[i + 1] * s[i + 1]`: no zero is divided by."""
+    """The product before an element, times `s[i] = g[i] + x[i + 1] * s[i + 1]`: no division."""
 
     def rule(g: Any, x: Any) -> Any:
         before = _shifted(bind(cumprod.op, x, axis=x._aval.ndim - 1, reverse=False), 1)
@@ -200,7 +202,7 @@ def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None, reverse: b
     Its derivatives are right where elements are zero.
 
     >>> pb.cumprod(pb.tensor([1.0, 2.0, 3.0]))
-    tensor([1., 2., 6.])
+    tensor([1., 2., 6.], float32, cpu)
     """
     x, axis = _prepared("cumprod", x, axis, dtype)
     return _narrowed(bind(cumprod.op, x, axis=axis, reverse=bool(reverse)), dtype)
@@ -257,10 +259,10 @@ def _standard_errors(d: Draw) -> list[Bad]:
 def cumulative_sum(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Any:
-    """The running sum along `axis`, which only a 1-D array may leave out; `include_initial` puts a 0 first.
+    """The running sum along `axis`, with a 0 first if `include_initial`; 1-D arrays need no axis.
 
     >>> pb.cumulative_sum(pb.tensor([1.0, 2.0, 3.0]), include_initial=True)
-    tensor([0., 1., 3., 6.])
+    tensor([0., 1., 3., 6.], float32, cpu)
     """
     return _standard("cumulative_sum", cumsum, 0, x, axis, dtype, include_initial)
 
@@ -271,10 +273,10 @@ def cumulative_sum(
 def cumulative_prod(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Any:
-    """The running product along `axis`, which only a 1-D array may leave out; `include_initial` puts a 1 first.
+    """The running product along `axis`, after a 1 if `include_initial`; 1-D arrays need no axis.
 
     >>> pb.cumulative_prod(pb.tensor([1.0, 2.0, 3.0]), include_initial=True)
-    tensor([1., 1., 2., 6.])
+    tensor([1., 1., 2., 6.], float32, cpu)
     """
     return _standard("cumulative_prod", cumprod, 1, x, axis, dtype, include_initial)
 
@@ -325,17 +327,15 @@ def running_position(x: Any, /, axis: int, *, sense: int = 1) -> Any:
     """Where the maximum (`sense` 1) or minimum (-1) so far was last attained along `axis`.
 
     >>> pb.primitive.running_position(pb.tensor([1.0, 3.0, 2.0, 3.0]), 0)
-    tensor([0, 1, 1, 3])
+    tensor([0, 1, 1, 3], int64, cpu)
     """
-    x = as_array(x, "running_position")
+    x = ordered("running_position", x)
     axis = normalise_axis("running_position", axis, x._aval.ndim)
     return bind(running_position.op, x, axis=axis, reverse=False, sense=sense)
 
 
 def _running_extremum(name: str, x: Any, axis: Any, sense: int) -> Any:
-    x = as_array(x, name)
-    if x._aval.dtype.is_complex:
-        raise DTypeError(f"{name}: complex numbers have no order, got {x._aval.dtype.name}.")
+    x = ordered(name, x)
     axis = normalise_axis(name, axis, x._aval.ndim)
     where_from = bind(running_position.op, x, axis=axis, reverse=False, sense=sense)
     return take_along_axis(x, where_from, axis=axis)
@@ -362,10 +362,12 @@ def _extremum_errors(d: Draw) -> list[Bad]:
     errors=_extremum_errors,
 )
 def cummax(x: Any, /, axis: int) -> Any:
-    """The maximum so far along `axis`, NaN from the first NaN on; among ties the latest gets the derivative.
+    """The maximum so far along `axis`, NaN from the first NaN on.
+
+    The latest of the elements that tie for it gets its derivative.
 
     >>> pb.cummax(pb.tensor([1.0, 3.0, 2.0]), 0)
-    tensor([1., 3., 3.])
+    tensor([1., 3., 3.], float32, cpu)
     """
     return _running_extremum("cummax", x, axis, 1)
 
@@ -376,10 +378,12 @@ def cummax(x: Any, /, axis: int) -> Any:
     errors=_extremum_errors,
 )
 def cummin(x: Any, /, axis: int) -> Any:
-    """The minimum so far along `axis`, NaN from the first NaN on; among ties the latest gets the derivative.
+    """The minimum so far along `axis`, NaN from the first NaN on.
+
+    The latest of the elements that tie for it gets its derivative.
 
     >>> pb.cummin(pb.tensor([2.0, 3.0, 1.0]), 0)
-    tensor([2., 2., 1.])
+    tensor([2., 2., 1.], float32, cpu)
     """
     return _running_extremum("cummin", x, axis, -1)
 
@@ -388,12 +392,15 @@ def cummin(x: Any, /, axis: int) -> Any:
 
 
 def _finite_base(y: Any) -> Any:
-    """Running totals to subtract: an empty one (-inf) is replaced by 0, since -inf - -inf is NaN."""
+    """Totals to subtract: an empty one (-inf) is replaced by 0, since -inf - -inf is NaN."""
     return where(y == -inf, 0.0, y)
 
 
 def _logcumsumexp_vjp(g: Any, x: Any, out: Any, axis: int, reverse: bool) -> Any:
-    """`exp(x[i] - y[i]) * s[i]` with `s[i] = g[i] + exp(y[i] - y[i + 1]) * s[i + 1]`: no factor exceeds 1."""
+    """`exp(x[i] - y[i]) * s[i]`, with `s[i] = g[i] + exp(y[i] - y[i + 1]) * s[i + 1]`.
+
+    Totals grow along the axis, so that no factor exceeds 1.
+    """
 
     def rule(g: Any, x: Any, y: Any) -> Any:
         base = _finite_base(y)
@@ -440,7 +447,7 @@ def logcumsumexp(x: Any, /, axis: int, *, reverse: bool = False) -> Any:
     """The running `log(sum(exp(x)))` along `axis`, from the end with `reverse`, without overflow.
 
     >>> pb.logcumsumexp(pb.tensor([1000.0, 1000.0]), 0)
-    tensor([1000.    , 1000.6931])
+    tensor([1000.    , 1000.6932], float32, cpu)
     """
     x, axis = _prepared("logcumsumexp", x, axis)
     if x._aval.dtype.is_complex:
@@ -475,13 +482,11 @@ def _diff_oracle(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, app
         Bad((d.real(),), {}, ShapeError, "out of range"),
     ],
 )
-def diff(
-    x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
-) -> Any:
-    """The `n`-th differences `x[i + 1] - x[i]` along `axis`, after joining `prepend` and `append` to it.
+def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
+    """The `n`-th differences `x[i + 1] - x[i]` along `axis`, of `prepend`, `x` and `append` joined.
 
     >>> pb.diff(pb.tensor([1.0, 4.0, 9.0]))
-    tensor([3., 5.])
+    tensor([3., 5.], float32, cpu)
     """
     x = as_array(x, "diff")
     axis = normalise_axis("diff", axis, x._aval.ndim)

@@ -40,7 +40,10 @@ def highest(dtype: DType) -> Expr:
 
 
 def beats(a: Expr, b: Expr, sense: int) -> Expr:
-    """Whether a comes strictly before b in the search for the maximum (sense 1) or minimum (-1); NaN comes first."""
+    """Whether a is strictly ahead of b in the search for the maximum (sense 1) or minimum (-1).
+
+    NaN is ahead of every number.
+    """
     if a.dtype.kind == "b":
         return a & ~b if sense > 0 else b & ~a
     ahead = a > b if sense > 0 else a < b
@@ -71,7 +74,7 @@ def _extremum_jvp(t: Any, x: Any, out: Any, axes: tuple[int, ...], keepdims: boo
     return sum(t * _share(x, out, axes), axis=axes, keepdims=keepdims)
 
 
-def _ordered(name: str, x: Any) -> Any:
+def ordered(name: str, x: Any) -> Any:
     x = as_array(x, name)
     if x._aval.dtype.is_complex:
         raise DTypeError(f"{name}: complex numbers have no order, got {x._aval.dtype.name}.")
@@ -86,7 +89,7 @@ def _not_empty(name: str, x: Any, axes: tuple[int, ...]) -> None:
 
 
 def _extremum(op: Any, x: Any, axis: Any, keepdims: bool) -> Any:
-    x = _ordered(op.name, x)
+    x = ordered(op.name, x)
     axes = normalise_axes(op.name, axis, x._aval.ndim)
     _not_empty(op.name, x, axes)
     return bind(op, x, axes=axes, keepdims=bool(keepdims)) if axes else x
@@ -130,10 +133,12 @@ def _extremum_infer(x: Aval, axes: tuple[int, ...], keepdims: bool) -> tuple:
     methods=("max",),
 )
 def max(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """The largest element along `axis` (None: all axes), NaN if there is one; ties share the derivative evenly.
+    """The largest element along `axis` (None: all axes), NaN if there is one.
+
+    Elements that tie for it share its derivative evenly.
 
     >>> pb.max(pb.tensor([[1.0, 5.0], [3.0, 4.0]]), axis=0)
-    tensor([3., 5.])
+    tensor([3., 5.], float32, cpu)
     """
     return _extremum(max.op, x, axis, keepdims)
 
@@ -150,10 +155,12 @@ def max(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     methods=("min",),
 )
 def min(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """The smallest element along `axis` (None: all axes), NaN if there is one; ties share the derivative evenly.
+    """The smallest element along `axis` (None: all axes), NaN if there is one.
+
+    Elements that tie for it share its derivative evenly.
 
     >>> pb.min(pb.tensor([[1.0, 5.0], [3.0, 4.0]]), axis=0)
-    tensor([1., 4.])
+    tensor([1., 4.], float32, cpu)
     """
     return _extremum(min.op, x, axis, keepdims)
 
@@ -175,7 +182,7 @@ def _position_fold(sense: int) -> Callable[..., Reduction]:
 
 
 def _position(op: Any, x: Any, axis: Any, keepdims: bool) -> Any:
-    x = _ordered(op.name, x)
+    x = ordered(op.name, x)
     if axis is not None and not isinstance(axis, (int, np.integer)):
         raise DTypeError(f"{op.name}: axis must be an integer or None, got {axis!r}.")
     axes = normalise_axes(op.name, axis, x._aval.ndim)
@@ -221,10 +228,12 @@ def _position_infer(x: Aval, axes: tuple[int, ...], keepdims: bool) -> tuple:
     methods=("argmax",),
 )
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
-    """The position of the first largest element along `axis` (None: of the flattened array); NaN is the largest.
+    """The position of the first largest element along `axis` (None: of the flattened array).
+
+    NaN counts as the largest.
 
     >>> pb.argmax(pb.tensor([[1.0, 5.0], [3.0, 4.0]]), axis=1)
-    tensor([1, 1])
+    tensor([1, 1], int64, cpu)
     """
     return _position(argmax.op, x, axis, keepdims)
 
@@ -240,9 +249,11 @@ def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any
     methods=("argmin",),
 )
 def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
-    """The position of the first smallest element along `axis` (None: of the flattened array); NaN is the smallest.
+    """The position of the first smallest element along `axis` (None: of the flattened array).
+
+    NaN counts as the smallest.
 
     >>> pb.argmin(pb.tensor([[1.0, 5.0], [3.0, 4.0]]), axis=1)
-    tensor([0, 0])
+    tensor([0, 0], int64, cpu)
     """
     return _position(argmin.op, x, axis, keepdims)

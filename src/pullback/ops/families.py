@@ -57,7 +57,7 @@ def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 def normalise_axis(name: str, axis: Any, ndim: int) -> int:
     """`axis` as a non-negative int."""
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-        raise DTypeError(f"{name}: axis must be an integer, got {axis!r}.")
+        raise DTypeError(f"{name}: an axis must be an integer, got {axis!r}.")
     if not -ndim <= axis < ndim:
         raise ShapeError(
             f"{name}: axis {axis} is out of range for an array with {ndim} dimensions."
@@ -69,7 +69,7 @@ def normalise_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """`axis` (None for all, an int, or a sequence) as increasing non-negative ints."""
     if axis is None:
         return tuple(range(ndim))
-    given = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
+    given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     axes = sorted(normalise_axis(name, a, ndim) for a in given)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{name}: an axis is named twice, got {axis}.")

@@ -67,7 +67,7 @@ def _gather_samples(d: Draw) -> list[Sample]:
         Sample((d.real(4), np.array([1, 1, 1, 2, -4]))),
         Sample((d.real(4, 3), np.array([[2], [0], [2]]))),
         Sample((d.real(4, 3), np.array([[2, 0, 1], [0, 0, -1]], np.int8))),
-        Sample((d.real(4, 3), np.array([3, 0, 3, 3]), np.array([2, 1, -1, 2], np.uint8))),
+        Sample((d.real(4, 3), np.array([3, 0, 3, 3]), np.array([2, 1, 2, 2], np.uint8))),
         Sample((d.real(3, 2, 2), np.array([[[[2]], [[0]]]]), np.array([[[[1]]], [[[0]]]]))),
         Sample((d.real(4, 2), np.zeros((0, 1), np.int64))),
         Sample((d.real(3), np.array(2))),
@@ -79,7 +79,7 @@ def _index_errors(d: Draw) -> list[Bad]:
         Bad((d.real(4), np.array([0, 4])), {}, IndexOutOfRange, "out of range"),
         Bad((d.real(4), np.array([-5])), {}, IndexOutOfRange, "out of range"),
         Bad((d.real(4), d.real(2)), {}, DTypeError, "integer"),
-        Bad((d.real(4, 3), np.array([0])), {}, ShapeError, "rank"),
+        Bad((d.real(4, 3, 2), np.array([0])), {}, ShapeError, "rank"),
         Bad((d.real(4, 3), np.zeros((2, 2), np.int64)), {}, ShapeError, "broadcast"),
     ]
 
@@ -154,7 +154,7 @@ def _scatter_samples(order: int) -> Callable[[Draw], list[Sample]]:
         twice = np.array([1, 1, 1, 2, -4])
         rows = np.array([[2], [0], [2]])
         each = np.array([[2, 0, 1], [0, 0, -1]], np.int8)
-        pair = (np.array([3, 0, 3, 3]), np.array([2, 1, -1, 2], np.uint8))
+        pair = (np.array([3, 0, 3, 3]), np.array([2, 1, 2, 2], np.uint8))
         cases = [
             ((4,), (5,), (twice,)),
             ((4, 3), (3, 3), (rows,)),

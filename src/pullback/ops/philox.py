@@ -2,7 +2,8 @@
 easy as 1, 2, 3", SC 2011), and the uniform and normal numbers that are made of them.
 
 Element i of a draw is a function of the key and of i alone, so it is the same on every runtime and
-for any number of threads. Counter words: (i low, i high, 0, purpose); the purpose keeps draws, splits and folds apart.
+for any number of threads. Counter words: (i low, i high, 0, purpose); the purpose keeps draws,
+splits and folds apart.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, /, word: int) -
     """One of the four words of Philox4x32-10 for a counter and a key, elementwise.
 
     >>> pb.primitive.philox(*[pb.tensor(0, dtype=pb.uint32)] * 6, 0)
-    tensor(1713891541, dtype=uint32)
+    tensor(1713891541, uint32, cpu)
     """
     operands = [as_array(x, "philox") for x in (c0, c1, c2, c3, k0, k1)]
     for x in operands:
@@ -135,7 +136,8 @@ def key_words(name: str, key: Any) -> tuple[Any, Any]:
     key = as_array(key, name)
     if key._aval.dtype is not dt.uint32 or key._aval.shape != (2,):
         raise DTypeError(
-            f"{name}: a key is a uint32 array of shape (2,), got {key._aval}. Make one with key(seed)."
+            f"{name}: a key is a uint32 array of shape (2,), got {key._aval}."
+            " Make one with key(seed)."
         )
     return key[0], key[1]
 
@@ -188,7 +190,7 @@ def bits(key: Any, shape: Any = (), /, *, dtype: Any = dt.uint32) -> Any:
     """Random bits, as uint32 or uint64.
 
     >>> pb.random.bits(pb.random.key(0), 2)
-    tensor([1713891541,  ...], dtype=uint32)
+    tensor([1713891541, 4175744164], uint32, cpu)
     """
     k0, k1 = key_words("bits", key)
     dtype = as_dtype(dtype, "bits")
@@ -198,7 +200,7 @@ def bits(key: Any, shape: Any = (), /, *, dtype: Any = dt.uint32) -> Any:
 
 
 def fraction_bits(dtype: DType) -> int:
-    """How many random bits a number in [0, 1) has: those of the significand, so that 1 is never reached."""
+    """How many random bits a number in [0, 1) has: as its significand, so 1 is not reached."""
     return {"float16": 11, "bfloat16": 8, "float32": 24}.get(dtype.name, 53)
 
 
@@ -273,7 +275,7 @@ def unit_uniform(key: Any, shape: Any = (), /, *, dtype: Any = None) -> Any:
 
 
 def _normal_body(k0: Expr, k1: Expr, shape: tuple[int, ...], dtype: DType) -> Expr:
-    """Box and Muller's transform; the radius has all the bits that there are, for the sake of the tails."""
+    """Box and Muller's transform; the radius has more bits than the angle, to reach the tails."""
     w0, w1, w2, w3 = _draw(k0, k1)
     if dtype is dt.float64:
         radial = (cast(_joined(w0, w1) >> 11, dt.float64) + 1.0) * 2.0**-53

@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, and their general form `einsum`'s building block, `tensordot`."""
+"""Products of matrices, vectors and tensors; `einsum` is their general form."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.families import broadcast_shapes, composite, normalise_axis, primitive, sum_to
+from pullback.ops.labels import Labels, label_sizes, parsed, spelled
 from pullback.ops.movement import permute_dims, reshape
-from pullback.ops.parts import astype, cc, conj
+from pullback.ops.parts import astype, cc
 from pullback.ops.reductions import sum as sum_
 
-__all__ = ["kron", "matmul", "matrix_transpose", "outer", "tensordot", "trace", "vecdot"]
+__all__ = ["einsum", "matmul", "matrix_transpose", "outer", "tensordot", "trace", "vecdot"]
 
 MOST_PRODUCTS = 1 << 22  # elements of the intermediate array of an integer matmul
 
@@ -98,10 +99,12 @@ def _matmul_vjp_right(g: Any, x: Any, y_aval: Aval) -> Any:
     methods=("__matmul__", "__rmatmul__"),
 )
 def matmul(x: Any, y: Any, /) -> Any:
-    """The product of matrices in the last two axes, over broadcast batches; a 1-D operand is a row (left) or a column (right).
+    """The product of matrices in the last two axes, over broadcast batches.
+
+    A 1-D operand is a row on the left and a column on the right.
 
     >>> pb.matmul(pb.tensor([[1.0, 2.0], [3.0, 4.0]]), pb.tensor([10.0, 1.0]))
-    tensor([12., 34.])
+    tensor([12., 34.], float32, cpu)
     """
     x, y = promoted("matmul", x, y)
     a, b = x._aval, y._aval
@@ -125,7 +128,7 @@ def matmul(x: Any, y: Any, /) -> Any:
 
 
 def _whole_matmul(x: Any, y: Any) -> Any:
-    """The product of integer or bool matrices: in float64 where that is exact, else as sums of products."""
+    """The product of integer or bool matrices, in float64 where that is exact."""
     (shape, dtype), k = _matmul_infer(x._aval, y._aval), x._aval.shape[-1]
     if dtype.itemsize <= 2:
         out = bind(matmul.op, astype(x, dt.float64), astype(y, dt.float64))
@@ -136,3 +139,331 @@ def _whole_matmul(x: Any, y: Any) -> Any:
         part = sum_(x[..., :, k0 : k0 + step, None] * y[..., None, k0 : k0 + step, :], axis=-2)
         total = part if total is None else total + part
     return astype(total, dtype)
+
+
+def _square_errors(d: Draw) -> list[Bad]:
+    return [
+        Bad((d.real(3),), {}, ShapeError, "at least two dimensions"),
+        Bad((object(),), {}, DTypeError, "expected an array"),
+    ]
+
+
+def _matrix(name: str, x: Any) -> Any:
+    x = as_array(x, name)
+    if x._aval.ndim < 2:
+        raise ShapeError(
+            f"{name}: a matrix has at least two dimensions, got shape {x._aval.shape}."
+        )
+    return x
+
+
+@composite(
+    oracle=lambda x: np.swapaxes(x, -1, -2),
+    samples=lambda d: [Sample((d.real(2, 3),)), Sample((d.real(2, 3, 4),))],
+    errors=_square_errors,
+)
+def matrix_transpose(x: Any, /) -> Any:
+    """The array with its last two axes exchanged.
+
+    >>> pb.matrix_transpose(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([[1., 3.],
+            [2., 4.]], float32, cpu)
+    """
+    return _transposed(_matrix("matrix_transpose", x))
+
+
+def diagonal_of(x: Any, axis1: int, axis2: int) -> Any:
+    """The diagonal of two axes of equal size, as the last axis.
+
+    It is every (n + 1)-th element of the flattened pair.
+    """
+    av = x._aval
+    rest = [d for d in range(av.ndim) if d not in (axis1, axis2)]
+    n = av.shape[axis1]
+    flat = reshape(permute_dims(x, (*rest, axis1, axis2)), (*[av.shape[d] for d in rest], n * n))
+    return flat[..., :: n + 1]
+
+
+def _trace_oracle(x: Any, *, offset: int = 0, dtype: Any = None) -> Any:
+    total = np.trace(x, offset, -2, -1, dtype=dtype and dtype.numpy)
+    return np.asarray(total).astype(x.dtype if x.dtype.kind in "fcV" else total.dtype)
+
+
+@composite(
+    oracle=_trace_oracle,
+    samples=lambda d: [
+        Sample((d.real(3, 3),)),
+        Sample((d.real(2, 3, 4),), {"offset": 1}),
+        Sample((d.real(4, 2),), {"offset": -2}),
+        Sample((d.real(2, 2),), {"offset": 5}),
+        Sample((d.integers(3, 3, dtype=np.int32),)),
+    ],
+    errors=_square_errors,
+)
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+    """The sum of the diagonal of the last two axes, `offset` columns above the main one.
+
+    >>> pb.trace(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor(5., float32, cpu)
+    """
+    x = _matrix("trace", x)
+    rows, columns = x._aval.shape[-2:]
+    top, left = max(0, -offset), max(0, offset)
+    n = max(0, min(rows - top, columns - left))
+    square = x[..., top : top + n, left : left + n]
+    ndim = x._aval.ndim
+    return sum_(diagonal_of(square, ndim - 2, ndim - 1), axis=-1, dtype=dtype)
+
+
+@composite(
+    oracle=lambda x, y: np.outer(x, y),
+    samples=lambda d: [
+        Sample((d.real(3), d.real(2))),
+        Sample((d.integers(3), d.integers(0))),
+    ],
+    errors=lambda d: [Bad((d.real(2, 2), d.real(2)), {}, ShapeError, "vectors")],
+)
+def outer(x: Any, y: Any, /) -> Any:
+    """The matrix `x[i] * y[j]` of two vectors.
+
+    >>> pb.outer(pb.tensor([1.0, 2.0]), pb.tensor([10.0, 1.0]))
+    tensor([[10.,  1.],
+            [20.,  2.]], float32, cpu)
+    """
+    x, y = as_array(x, "outer"), as_array(y, "outer")
+    if x._aval.ndim != 1 or y._aval.ndim != 1:
+        raise ShapeError(
+            f"outer: expected two vectors, got shapes {x._aval.shape} and {y._aval.shape}."
+        )
+    return reshape(x, (x._aval.size, 1)) * y
+
+
+@composite(
+    oracle=lambda x, y, *, axis=-1: np.sum(
+        np.moveaxis(np.conj(x), axis, -1) * np.moveaxis(y, axis, -1),
+        axis=-1,
+        dtype=np.result_type(x, y),
+    ),
+    samples=lambda d: [
+        Sample((d.real(3), d.real(3))),
+        Sample((d.real(2, 3), d.real(3))),
+        Sample((d.real(3, 2), d.real(3, 2)), {"axis": -2}),
+        Sample((d.integers(4, dtype=np.int8), d.integers(4, dtype=np.int8))),
+    ],
+    errors=lambda d: [
+        Bad((d.real(3), d.real(2)), {}, ShapeError, "sizes along the axis differ"),
+        Bad((d.real(3), d.real(3)), {"axis": 0}, ShapeError, "axis must be negative"),
+    ],
+)
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """The dot product `sum(conj(x1) * x2)` along `axis`, over broadcast batches.
+
+    >>> pb.vecdot(pb.tensor([1.0, 2.0]), pb.tensor([10.0, 1.0]))
+    tensor(12., float32, cpu)
+    """
+    x, y = promoted("vecdot", x1, x2)
+    if not isinstance(axis, int) or not -min(x._aval.ndim, y._aval.ndim) <= axis < 0:
+        raise ShapeError(f"vecdot: axis must be negative and belong to both arrays, got {axis!r}.")
+    if x._aval.shape[axis] != y._aval.shape[axis]:
+        raise ShapeError(
+            f"vecdot: the sizes along the axis differ, got {x._aval.shape} and {y._aval.shape}."
+        )
+    return sum_(cc(x) * y, axis=axis, dtype=x._aval.dtype)
+
+
+def _tensordot_axes(axes: Any, x: Aval, y: Aval) -> tuple[list[int], list[int]]:
+    """The axes that meet, of the left and of the right operand."""
+    if isinstance(axes, (int, np.integer)):
+        if not 0 <= axes <= min(x.ndim, y.ndim):
+            raise ShapeError(
+                f"tensordot: {axes} axes can't meet, got shapes {x.shape} and {y.shape}."
+            )
+        return list(range(x.ndim - int(axes), x.ndim)), list(range(int(axes)))
+    left, right = ([a] if isinstance(a, (int, np.integer)) else list(a) for a in axes)
+    found = (
+        [normalise_axis("tensordot", a, x.ndim) for a in left],
+        [normalise_axis("tensordot", a, y.ndim) for a in right],
+    )
+    if len(left) != len(right):
+        raise ShapeError(f"tensordot: as many axes must meet on both sides, got {axes}.")
+    return found
+
+
+@composite(
+    oracle=lambda x, y, *, axes=2: np.tensordot(x, y, axes=axes),
+    samples=lambda d: [
+        Sample((d.real(2, 3, 4), d.real(3, 4, 2))),
+        Sample((d.real(2, 3), d.real(3, 2)), {"axes": 1}),
+        Sample((d.real(2), d.real(3)), {"axes": 0}),
+        Sample((d.real(2, 3, 4), d.real(4, 2)), {"axes": ((0, 2), (1, 0))}),
+        Sample((d.real(2, 3), d.real(3)), {"axes": (1, 0)}),
+        Sample((d.integers(2, 3), d.integers(3, 2)), {"axes": 1}),
+    ],
+    errors=lambda d: [
+        Bad((d.real(2, 3), d.real(2, 3)), {"axes": 1}, ShapeError, "sizes that meet differ"),
+        Bad((d.real(2), d.real(2)), {"axes": 2}, ShapeError, "can't meet"),
+        Bad((d.real(2), d.real(2)), {"axes": ((0,), ())}, ShapeError, "as many axes"),
+    ],
+)
+def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
+    """The sum of products over the last `axes` axes of `x1` and the first of `x2`.
+
+    `axes` may also be a pair of lists: axes of `x1`, and those of `x2` that they meet.
+
+    >>> pb.tensordot(pb.tensor([1.0, 2.0]), pb.tensor([10.0, 1.0]), axes=1)
+    tensor(12., float32, cpu)
+    """
+    x, y = promoted("tensordot", x1, x2)
+    a, b = x._aval, y._aval
+    left, right = _tensordot_axes(axes, a, b)
+    meeting = [a.shape[d] for d in left]
+    if meeting != [b.shape[d] for d in right]:
+        raise ShapeError(
+            f"tensordot: the sizes that meet differ, got shapes {a.shape} and {b.shape}"
+            f" with axes {axes}."
+        )
+    rows = [d for d in range(a.ndim) if d not in left]
+    columns = [d for d in range(b.ndim) if d not in right]
+    k = size_of(meeting)
+    m, n = size_of(a.shape[d] for d in rows), size_of(b.shape[d] for d in columns)
+    out = matmul(
+        reshape(permute_dims(x, (*rows, *left)), (m, k)),
+        reshape(permute_dims(y, (*right, *columns)), (k, n)),
+    )
+    return reshape(out, (*[a.shape[d] for d in rows], *[b.shape[d] for d in columns]))
+
+
+# -- einsum --------------------------------------------------------------------------------------
+
+
+def _distinct_labels(x: Any, labels: Labels, sizes: dict[Any, int]) -> tuple[Any, Labels]:
+    """The operand with diagonals for repeated labels, and without axes that only broadcast."""
+    keep = [d for d, c in enumerate(labels) if x._aval.shape[d] == sizes[c]]
+    x = reshape(x, tuple(x._aval.shape[d] for d in keep))
+    found = [labels[d] for d in keep]
+    for c in dict.fromkeys(found):
+        while found.count(c) > 1:
+            first = found.index(c)
+            second = found.index(c, first + 1)
+            x = diagonal_of(x, first, second)
+            found = [b for d, b in enumerate(found) if d not in (first, second)] + [c]
+    return x, tuple(found)
+
+
+def _summed(x: Any, labels: Labels, kept: set[Any]) -> tuple[Any, Labels]:
+    """The operand summed over the labels that nobody needs."""
+    gone = tuple(d for d, c in enumerate(labels) if c not in kept)
+    if not gone:
+        return x, labels
+    return sum_(x, axis=gone, dtype=x._aval.dtype), tuple(c for c in labels if c in kept)
+
+
+def _arranged(x: Any, labels: Labels, *groups: Sequence[Any]) -> Any:
+    """The operand with its axes in the order of the groups, the last two of them flattened."""
+    order = [c for group in groups for c in group]
+    x = permute_dims(x, tuple(labels.index(c) for c in order))
+    shape = iter(x._aval.shape)
+    sizes = [[next(shape) for _ in group] for group in groups]
+    return reshape(x, (*sizes[0], *[size_of(s) for s in sizes[1:]]))
+
+
+def _contracted(x: tuple[Any, Labels], y: tuple[Any, Labels], kept: set[Any]) -> tuple[Any, Labels]:
+    """Two operands joined into one: labels that nobody needs any more are summed over."""
+    (a, left), (b, right) = _summed(*x, kept | set(y[1])), _summed(*y, kept | set(x[1]))
+    both = [c for c in left if c in right]
+    batch, inner = [c for c in both if c in kept], [c for c in both if c not in kept]
+    rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
+    shape = [n for c in (*batch, *rows) for n, k in zip(a._aval.shape, left, strict=True) if k == c]
+    shape += [n for c in columns for n, k in zip(b._aval.shape, right, strict=True) if k == c]
+    if inner and (rows or columns or not batch):
+        out = matmul(
+            _arranged(a, left, batch, rows, inner), _arranged(b, right, batch, inner, columns)
+        )
+    elif inner:
+        out = _arranged(a, left, batch, (), inner) * _arranged(b, right, batch, (), inner)
+        out = sum_(out, axis=-1, dtype=out._aval.dtype)
+    else:
+        out = _arranged(a, left, batch, rows, ()) * _arranged(b, right, batch, (), columns)
+    return reshape(out, tuple(shape)), (*batch, *rows, *columns)
+
+
+def _next_pair(terms: list[Labels], out: Labels, sizes: dict[Any, int]) -> tuple[int, int]:
+    """The two operands whose product adds least to the elements held: a greedy order."""
+
+    def size(labels: Any) -> int:
+        return size_of(sizes[c] for c in labels)
+
+    def growth(pair: tuple[int, int]) -> int:
+        i, j = pair
+        needed = {c for n, t in enumerate(terms) if n not in pair for c in t} | set(out)
+        result = (set(terms[i]) | set(terms[j])) & needed
+        return size(result) - size(terms[i]) - size(terms[j])
+
+    n = len(terms)
+    return min(((i, j) for i in range(n) for j in range(i + 1, n)), key=growth)
+
+
+def _einsum_samples(d: Draw) -> list[Sample]:
+    x, y, z = d.real(2, 3), d.real(3, 4), d.real(4, 2)
+    return [
+        Sample(("ij,jk->ik", x, y)),
+        Sample(("ij,jk", x, y)),
+        Sample(("ij,jk,kl->il", x, y, z)),
+        Sample(("ij,jk,ki->", x, y, z)),
+        Sample(("ij->ji", x)),
+        Sample(("ij->j", x)),
+        Sample(("ii->i", d.real(3, 3))),
+        Sample(("ii", d.real(3, 3))),
+        Sample(("iij->j", d.real(2, 2, 3))),
+        Sample(("i,j->ij", d.real(3), d.real(2))),
+        Sample(("i,i", d.real(3), d.real(3))),
+        Sample(("bij,bjk->bik", d.real(2, 2, 3), d.real(2, 3, 2))),
+        Sample(("...ij,...jk->...ik", d.real(2, 1, 2, 3), d.real(2, 3, 2))),
+        Sample(("i...,i...->...", d.real(3, 2), d.real(3, 2))),
+        Sample(("bi,bi->b", x, d.real(2, 3))),
+        Sample(("ijk,jil->kl", d.real(2, 3, 2), d.real(3, 2, 2))),
+        Sample(("ij,kl->", x, y)),
+        Sample((",ij", d.real(), x)),
+        Sample(("ij,jk", d.integers(2, 3), d.integers(3, 2))),
+        Sample((x, [0, 1], y, [1, 2], [0, 2])),
+        Sample((x, [0, 1])),
+    ]
+
+
+@composite(
+    oracle=np.einsum,
+    samples=_einsum_samples,
+    errors=lambda d: [
+        Bad(("ij,jk", d.real(2, 3), d.real(2, 3)), {}, ShapeError, "label 'j' has sizes 3 and 2"),
+        Bad(("ij", d.real(2)), {}, ShapeError, "does not fit"),
+        Bad(("i,j", d.real(2)), {}, ShapeError, "names 2 operands"),
+        Bad(("i->k", d.real(2)), {}, ShapeError, "not in an operand"),
+        Bad(("i->ii", d.real(2)), {}, ShapeError, "repeated"),
+        Bad(("i1->i", d.real(2, 2)), {}, ShapeError, "not a letter"),
+        Bad(("i,i", object(), d.real(2)), {}, DTypeError, "expected an array"),
+    ],
+)
+def einsum(subscripts: Any, /, *operands: Any) -> Any:
+    """The sum of products that `subscripts` spell: labels absent from the output are summed over.
+
+    Repeated labels take diagonals, `...` stands for the axes that have no label, and without `->`
+    the output has the labels that occur once, in alphabetic order.
+
+    >>> x = pb.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> pb.einsum("ij,ij->i", x, x)
+    tensor([ 5., 25.], float32, cpu)
+    """
+    if not isinstance(subscripts, str):
+        subscripts, operands = spelled((subscripts, *operands))
+    arrays = promoted("einsum", *operands)
+    avals = [a._aval for a in arrays]
+    terms, out = parsed(subscripts, avals)
+    sizes = label_sizes(terms, avals, subscripts)
+    left = [_distinct_labels(a, t, sizes) for a, t in zip(arrays, terms, strict=True)]
+    while len(left) > 1:
+        i, j = _next_pair([labels for _, labels in left], out, sizes)
+        second, first = left.pop(j), left.pop(i)
+        kept = {c for _, labels in left for c in labels} | set(out)
+        left.append(_contracted(first, second, kept))
+    x, labels = _summed(*left[0], set(out))
+    return permute_dims(x, tuple(labels.index(c) for c in out))

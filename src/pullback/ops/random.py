@@ -1,7 +1,7 @@
 """Random numbers from keys. The same key gives the same numbers each time and on every runtime:
 split it, or fold a number in, for fresh ones.
 
-Gradients flow through the parameters of a distribution where a sample is a differentiable function of them.
+Gradients flow through the parameters of a distribution where a sample is a smooth function of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pullback.ir.convert import as_array, from_numpy, shape_of
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.cumulative import cumsum
+from pullback.ops.exponential import log, log1p
 from pullback.ops.families import broadcast_shapes, composite
 from pullback.ops.indexing import take
 from pullback.ops.movement import concat, reshape
@@ -44,11 +45,10 @@ from pullback.ops.philox import (
 )
 from pullback.ops.selection import clip, where
 from pullback.ops.sorting import argsort, searchsorted
-from pullback.ops.exponential import log, log1p
 
 __all__ = [
-    "bernoulli", "bits", "choice", "exponential", "fold_in", "gumbel", "key", "normal", "permutation",
-    "randint", "split", "uniform",
+    "bernoulli", "bits", "choice", "exponential", "fold_in", "gumbel", "key", "normal",
+    "permutation", "randint", "split", "uniform",
 ]  # fmt: skip
 
 # -- keys ----------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def key(seed: int, /) -> Any:
     """The key for a seed, an integer of up to 64 bits.
 
     >>> pb.random.key(7)
-    tensor([7, 0], dtype=uint32)
+    tensor([7, 0], uint32, cpu)
     """
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         raise DTypeError(f"key: the seed must be an integer, got {seed!r}.")
@@ -116,7 +116,7 @@ def split(key: Any, n: int = 2, /) -> Any:
     differentiable=False,
 )
 def fold_in(key: Any, data: Any, /) -> Any:
-    """The key for step `data` (an integer, or a 0-d integer array) of a sequence that starts at `key`.
+    """The key for step `data`, an integer or a 0-d integer array, of a sequence that `key` starts.
 
     >>> pb.random.fold_in(pb.random.key(0), 3).shape
     (2,)
@@ -138,7 +138,7 @@ def _given(x: Any, neutral: float) -> bool:
 
 
 def _parameters(name: str, shape: Any, dtype: Any, *params: Any) -> tuple[tuple[int, ...], DType]:
-    """The shape and dtype of a draw: those asked for, else those of the parameters that are arrays."""
+    """The shape and dtype of a draw: those asked for, else those of the parameters."""
     arrays = [p for p in params if isinstance(p, (Array, np.ndarray))]
     avals = [as_array(p, name)._aval for p in arrays]
     wanted = broadcast_shapes(name, (), *[a.shape for a in avals])
@@ -146,12 +146,25 @@ def _parameters(name: str, shape: Any, dtype: Any, *params: Any) -> tuple[tuple[
         shape = wanted
     shape = shape_of(shape, name)
     if broadcast_shapes(name, shape, wanted) != shape:
-        raise ShapeError(f"{name}: parameters of shape {wanted} do not fit a draw of shape {shape}.")
-    if dtype is None:
-        for a in avals:
-            if a.dtype.is_float:
-                dtype = a.dtype if dtype is None else dt.promote(dtype, a.dtype)
-    return shape, float_dtype(name, dtype)
+        raise ShapeError(
+            f"{name}: parameters of shape {wanted} do not fit a draw of shape {shape}."
+        )
+    wide = None
+    for a in avals:
+        if a.dtype.is_complex:
+            raise DTypeError(f"{name}: parameters are real, got {a.dtype.name}.")
+        if a.dtype.is_float:
+            wide = a.dtype if wide is None else dt.promote(wide, a.dtype)
+    return shape, float_dtype(name, wide if dtype is None else dtype)
+
+
+def _uniform(name: str, key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    """Numbers in [0, 1); `name` is the operation that draws, for the error message."""
+    return bind(unit_uniform.op, *key_words(name, key), shape=shape, dtype=dtype)
+
+
+def _bits(name: str, key: Any, shape: tuple[int, ...]) -> Any:
+    return bind(bits.op, *key_words(name, key), shape=shape, dtype=dt.uint64)
 
 
 def _affine_samples(d: Draw) -> list[Sample]:
@@ -166,7 +179,9 @@ def _affine_errors(d: Draw) -> list[Bad]:
     return [*float_errors(d), Bad((sample_key(d), (2,), d.real(3)), {}, ShapeError, "broadcast")]
 
 
-def _affine_oracle(standard: Any, scale_of: Any = lambda a, b: b, defaults: Any = (0.0, 1.0)) -> Any:
+def _affine_oracle(
+    standard: Any, scale_of: Any = lambda a, b: b, defaults: Any = (0.0, 1.0)
+) -> Any:
     def oracle(key: Any, shape: Any = None, a: Any = None, b: Any = None, *, dtype: Any = None):
         a, b = defaults[0] if a is None else a, defaults[1] if b is None else b
         if shape is None:
@@ -191,10 +206,10 @@ def uniform(
     """Uniform random numbers in [low, high); the shape defaults to that of the parameters.
 
     >>> pb.random.uniform(pb.random.key(0), 3)
-    tensor([0.399 , ...])
+    tensor([0.39904642, 0.97224116, 0.01944941], float32, cpu)
     """
     shape, dtype = _parameters("uniform", shape, dtype, low, high)
-    u = unit_uniform(key, shape, dtype=dtype)
+    u = _uniform("uniform", key, shape, dtype)
     if _given(high, 1.0) or _given(low, 0.0):
         u = u * (high - low) + low
     return u
@@ -217,10 +232,11 @@ def normal(
     """Normal random numbers with mean `loc` and standard deviation `scale`.
 
     >>> pb.random.normal(pb.random.key(0), 3)
-    tensor([...])
+    tensor([ 0.99113774, -0.1536381 , -1.1863575 ], float32, cpu)
     """
     shape, dtype = _parameters("normal", shape, dtype, loc, scale)
-    return _scaled(unit_normal(key, shape, dtype=dtype), loc, scale)
+    z = bind(unit_normal.op, *key_words("normal", key), shape=shape, dtype=dtype)
+    return _scaled(z, loc, scale)
 
 
 def _exponential_oracle(key: Any, shape: Any = None, scale: Any = 1.0, *, dtype: Any = None) -> Any:
@@ -241,10 +257,10 @@ def exponential(key: Any, shape: Any = None, /, scale: Any = 1.0, *, dtype: Any 
     """Exponential random numbers with mean `scale`.
 
     >>> pb.random.exponential(pb.random.key(0), 3)
-    tensor([...])
+    tensor([0.5092376 , 3.584201  , 0.01964104], float32, cpu)
     """
     shape, dtype = _parameters("exponential", shape, dtype, scale)
-    return _scaled(-log1p(-unit_uniform(key, shape, dtype=dtype)), 0.0, scale)
+    return _scaled(-log1p(-_uniform("exponential", key, shape, dtype)), 0.0, scale)
 
 
 def _numpy_gumbel(key: Any, shape: Any, *, dtype: Any = None) -> Any:
@@ -263,13 +279,13 @@ def _numpy_gumbel(key: Any, shape: Any, *, dtype: Any = None) -> Any:
 def gumbel(
     key: Any, shape: Any = None, /, loc: Any = 0.0, scale: Any = 1.0, *, dtype: Any = None
 ) -> Any:
-    """Gumbel random numbers `loc - scale * log(-log(u))`: logits plus these are largest at a draw of softmax.
+    """Gumbel random numbers `loc - scale * log(-log(u))`; logits plus these peak at a softmax draw.
 
     >>> pb.random.gumbel(pb.random.key(0), 3)
-    tensor([...])
+    tensor([ 0.67484057, -1.2765356 ,  3.9301338 ], float32, cpu)
     """
     shape, dtype = _parameters("gumbel", shape, dtype, loc, scale)
-    waiting = exponential(key, shape, dtype=dtype)
+    waiting = -log1p(-_uniform("gumbel", key, shape, dtype))
     # 0 stands for the numbers up to the first step: take their middle, and never give infinity
     waiting = where(waiting == 0.0, 2.0 ** -(1 + fraction_bits(dtype)), waiting)
     return _scaled(-log(waiting), loc, scale)
@@ -279,7 +295,9 @@ def gumbel(
 
 
 @composite(
-    oracle=lambda key, p, shape=None: uniform_oracle(key, np.shape(p) if shape is None else shape) < p,
+    oracle=lambda key, p, shape=None: (
+        uniform_oracle(key, np.shape(p) if shape is None else shape) < p
+    ),
     samples=lambda d: [
         Sample((sample_key(d), 0.3, (3, 4))),
         Sample((sample_key(d), d.rng.random((3, 4)).astype(np.float32))),
@@ -294,10 +312,10 @@ def bernoulli(key: Any, p: Any, shape: Any = None, /) -> Any:
     """Booleans that are true with probability `p`; the shape defaults to that of `p`.
 
     >>> pb.random.bernoulli(pb.random.key(0), 0.5, 3)
-    tensor([...])
+    tensor([ True, False,  True], bool, cpu)
     """
     shape, dtype = _parameters("bernoulli", shape, None, p)
-    return unit_uniform(key, shape, dtype=dtype) < p
+    return _uniform("bernoulli", key, shape, dtype) < p
 
 
 def _numpy_randint(key: Any, shape: Any, low: int, high: int, *, dtype: Any = dt.int64) -> Any:
@@ -329,7 +347,7 @@ def randint(key: Any, shape: Any, /, low: int, high: int, *, dtype: Any = dt.int
     """Random integers in [low, high), each with the same probability to within 2**-32 of it.
 
     >>> pb.random.randint(pb.random.key(0), 4, 0, 10)
-    tensor([...])
+    tensor([8, 3, 3, 4], int64, cpu)
     """
     dtype = as_dtype(dtype, "randint")
     if not dtype.is_integer:
@@ -343,8 +361,12 @@ def randint(key: Any, shape: Any, /, low: int, high: int, *, dtype: Any = dt.int
     info = np.iinfo(dtype.numpy)
     if low < info.min or high - 1 > info.max:
         raise DTypeError(f"randint: [{low}, {high}) does not fit {dtype.name}.")
-    drawn = bits(key, shape, dtype=dt.uint64)
-    span = high - low
+    drawn = _bits("randint", key, shape_of(shape, "randint"))
+    return _in_span(drawn, low, high - low, dtype)
+
+
+def _in_span(drawn: Any, low: int, span: int, dtype: DType) -> Any:
+    """64 random bits scaled to [low, low + span)."""
     if span <= 2**32:  # the high word of the 96-bit product drawn * span
         picked = ((drawn >> 32) * span + ((drawn & 0xFFFFFFFF) * span >> 32)) >> 32
     else:
@@ -375,19 +397,17 @@ def permutation(key: Any, x: Any, /) -> Any:
     """The integers below `x` in random order, or the rows of the array `x`.
 
     >>> pb.random.permutation(pb.random.key(0), 4)
-    tensor([...])
+    tensor([2, 1, 3, 0], int64, cpu)
     """
     if isinstance(x, (int, np.integer)):
-        return argsort(bits(key, int(x), dtype=dt.uint64))
+        return argsort(_bits("permutation", key, shape_of(x, "permutation")))
     x = as_array(x, "permutation")
     if x._aval.ndim == 0:
         raise ShapeError("permutation: an array needs at least one dimension, got a 0-d array.")
-    return take(x, argsort(bits(key, x._aval.shape[0], dtype=dt.uint64)), axis=0)
+    return take(x, argsort(_bits("permutation", key, x._aval.shape[:1])), axis=0)
 
 
-def _numpy_choice(
-    key: Any, x: Any, shape: Any = (), *, replace: bool = True, p: Any = None
-) -> Any:
+def _numpy_choice(key: Any, x: Any, shape: Any = (), *, replace: bool = True, p: Any = None) -> Any:
     pool = np.arange(x) if isinstance(x, int) else x
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     n, size = len(pool), int(np.prod(shape))
@@ -395,7 +415,9 @@ def _numpy_choice(
         at = _numpy_randint(key, shape, 0, n)
     elif replace:
         ends = np.cumsum(p)
-        at = np.searchsorted(ends, uniform_oracle(key, shape, dtype=as_dtype(p.dtype)) * ends[-1], "right")
+        at = np.searchsorted(
+            ends, uniform_oracle(key, shape, dtype=as_dtype(p.dtype)) * ends[-1], "right"
+        )
         at = np.minimum(at, n - 1)
     elif p is None:
         at = _numpy_permutation(key, n)[:size].reshape(shape)
@@ -426,7 +448,7 @@ def choice(key: Any, x: Any, shape: Any = (), /, *, replace: bool = True, p: Any
     """Elements of `x` (or integers below it) chosen at random, along axis 0, with weights `p`.
 
     >>> pb.random.choice(pb.random.key(0), 10, 3)
-    tensor([...])
+    tensor([8, 3, 3], int64, cpu)
     """
     pool = None if isinstance(x, (int, np.integer)) else as_array(x, "choice")
     n = int(x) if pool is None else pool._aval.shape[0]
@@ -439,6 +461,7 @@ def choice(key: Any, x: Any, shape: Any = (), /, *, replace: bool = True, p: Any
         )
     if p is not None:
         p = as_array(p, "choice")
+        p = p if p._aval.dtype.is_float else astype(p, dt.default_float())
         if p._aval.shape != (n,):
             raise ShapeError(f"choice: p needs one probability for each of {n}, got {p._aval}.")
     at = _chosen(key, n, shape, replace, p)
@@ -448,13 +471,13 @@ def choice(key: Any, x: Any, shape: Any = (), /, *, replace: bool = True, p: Any
 def _chosen(key: Any, n: int, shape: tuple[int, ...], replace: bool, p: Any) -> Any:
     """Positions below n."""
     if replace and p is None:
-        return randint(key, shape, 0, n)
+        return _in_span(_bits("choice", key, shape), 0, n, dt.int64)
     if replace:
         ends = cumsum(p)
-        u = unit_uniform(key, shape, dtype=p._aval.dtype) * ends[n - 1]
+        u = _uniform("choice", key, shape, p._aval.dtype) * ends[n - 1]
         return clip(searchsorted(ends, u, side="right"), 0, n - 1)
     if p is None:
-        order = permutation(key, n)
+        order = argsort(_bits("choice", key, (n,)))
     else:  # the largest of logits plus Gumbel noise are a draw without replacement
         scores = log(p) + gumbel(key, (n,), dtype=p._aval.dtype)
         order = argsort(scores, descending=True)

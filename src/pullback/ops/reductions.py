@@ -26,7 +26,7 @@ from pullback.ops.parts import astype, cc
 __all__ = ["all", "any", "prod", "sum"]
 
 
-# -- what reductions share ---------------------------------------------------------------------------------------------
+# -- what reductions share -----------------------------------------------------------------------
 
 
 def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
@@ -115,12 +115,12 @@ def axis_errors(d: Draw) -> list[Bad]:
     return [
         Bad((d.real(2, 3),), {"axis": 2}, ShapeError, "axis 2 is out of range"),
         Bad((d.real(2, 3),), {"axis": (0, 0)}, ShapeError, "named twice"),
-        Bad((d.real(2, 3),), {"axis": 0.5}, DTypeError, "axis must be an integer"),
+        Bad((d.real(2, 3),), {"axis": (0.5,)}, DTypeError, "axis must be an integer"),
         Bad((object(),), {}, DTypeError, "expected an array"),
     ]
 
 
-# -- sums and products -------------------------------------------------------------------------------------------------
+# -- sums and products ---------------------------------------------------------------------------
 
 
 def sum_fold(x: Value) -> Reduction:
@@ -144,7 +144,7 @@ def sum(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = Fals
     """The sum of the elements along `axis` (None: all axes); integers and bools add up in 64 bits.
 
     >>> pb.sum(pb.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=0)
-    tensor([4., 6.])
+    tensor([4., 6.], float32, cpu)
     """
     return _total(sum.op, x, axis, dtype, keepdims)
 
@@ -160,9 +160,10 @@ def prod_fold(x: Value) -> Reduction:
 
 
 def _others_product(x: Any) -> Any:
-    """The product of all other elements along the last axis, by a tree of multiplications: no zero is divided by.
+    """The product of all other elements along the last axis, without dividing by any of them.
 
-    Going up, pairs are multiplied; going down, what is outside a pair is multiplied by its other half.
+    Going up a tree, pairs are multiplied; going down, what is outside a pair is multiplied by its
+    other half.
     """
     *lead, n = x._aval.shape
     one = number(1, x._aval.dtype, x._aval.device)
@@ -215,15 +216,15 @@ def _prod_jvp(t: Any, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
     methods=("prod",),
 )
 def prod(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """The product of the elements along `axis` (None: all axes); its derivatives are right where elements are zero.
+    """The product of the elements along `axis` (None: all axes), differentiable at zeros too.
 
     >>> pb.prod(pb.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1)
-    tensor([ 2., 12.])
+    tensor([ 2., 12.], float32, cpu)
     """
     return _total(prod.op, x, axis, dtype, keepdims)
 
 
-# -- truth -------------------------------------------------------------------------------------------------------------
+# -- truth ---------------------------------------------------------------------------------------
 
 
 def _truth(x: Value) -> Expr:
@@ -276,7 +277,7 @@ def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether an element along `axis` (None: all axes) is true, that is not 0.
 
     >>> pb.any(pb.tensor([[False, True], [False, False]]), axis=1)
-    tensor([ True, False])
+    tensor([ True, False], bool, cpu)
     """
     return _decision(any.op, x, axis, keepdims)
 
@@ -295,6 +296,6 @@ def all(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether every element along `axis` (None: all axes) is true, that is not 0.
 
     >>> pb.all(pb.tensor([[False, True], [True, True]]), axis=1)
-    tensor([False,  True])
+    tensor([False,  True], bool, cpu)
     """
     return _decision(all.op, x, axis, keepdims)

@@ -54,7 +54,7 @@ def floor(x, /):
     """The largest integer that is not above x.
 
     >>> pb.floor(pb.tensor([1.7, -1.7]))
-    tensor([ 1., -2.])
+    tensor([ 1., -2.], float32, cpu)
     """
 
 
@@ -72,7 +72,7 @@ def ceil(x, /):
     """The smallest integer that is not below x.
 
     >>> pb.ceil(pb.tensor([1.7, -1.7]))
-    tensor([ 2., -1.])
+    tensor([ 2., -1.], float32, cpu)
     """
 
 
@@ -90,7 +90,7 @@ def trunc(x, /):
     """x rounded towards zero.
 
     >>> pb.trunc(pb.tensor([1.7, -1.7]))
-    tensor([ 1., -1.])
+    tensor([ 1., -1.], float32, cpu)
     """
 
 
@@ -107,7 +107,7 @@ def rint(x, /):
     """The nearest integer, the even one of two; complex numbers are rounded by parts.
 
     >>> pb.primitive.rint(pb.tensor([0.5, 1.5, 2.4]))
-    tensor([0., 2., 2.])
+    tensor([0., 2., 2.], float32, cpu)
     """
 
 
@@ -129,7 +129,7 @@ def round(x: Any, /, decimals: int = 0) -> Any:
     """x rounded to a number of decimals, half to even.
 
     >>> pb.round(pb.tensor([0.5, 1.5, 2.4]))
-    tensor([0., 2., 2.])
+    tensor([0., 2., 2.], float32, cpu)
     """
     x = as_array(x, "round")
     if isinstance(decimals, bool) or not isinstance(decimals, (int, np.integer)):

@@ -28,6 +28,7 @@ def _choice(condition: Value, x: Value, y: Value) -> Value:
     c = truth(condition)
     if isinstance(x, Complex) and isinstance(y, Complex):
         return Complex(select(c, x.re, y.re), select(c, x.im, y.im))
+    assert isinstance(x, Expr) and isinstance(y, Expr)
     return select(c, x, y)
 
 
@@ -61,7 +62,7 @@ def where(condition, x, y, /):
     """`x` where the condition holds (is not zero), elsewhere `y`.
 
     >>> pb.where(pb.tensor([True, False]), pb.tensor([1.0, 2.0]), 0.0)
-    tensor([1., 0.])
+    tensor([1., 0.], float32, cpu)
     """
 
 
@@ -112,7 +113,7 @@ def maximum(x, y, /):
     """The larger of x and y, NaN if one of them is; a tie shares the derivative evenly.
 
     >>> pb.maximum(pb.tensor([1.0, 5.0]), 3.0)
-    tensor([3., 5.])
+    tensor([3., 5.], float32, cpu)
     """
 
 
@@ -131,7 +132,7 @@ def minimum(x, y, /):
     """The smaller of x and y, NaN if one of them is; a tie shares the derivative evenly.
 
     >>> pb.minimum(pb.tensor([1.0, 5.0]), 3.0)
-    tensor([1., 3.])
+    tensor([1., 3.], float32, cpu)
     """
 
 
@@ -150,7 +151,7 @@ def fmax(x, y, /):
     """The larger of x and y, or the one that is not NaN; the derivative of a tie goes to x.
 
     >>> pb.fmax(pb.tensor([1.0, float("nan")]), 3.0)
-    tensor([3., 3.])
+    tensor([3., 3.], float32, cpu)
     """
 
 
@@ -169,7 +170,7 @@ def fmin(x, y, /):
     """The smaller of x and y, or the one that is not NaN; the derivative of a tie goes to x.
 
     >>> pb.fmin(pb.tensor([5.0, float("nan")]), 3.0)
-    tensor([3., 3.])
+    tensor([3., 3.], float32, cpu)
     """
 
 
@@ -192,7 +193,7 @@ def at_least(x, low, /):
     """x, or the bound where x is below it.
 
     >>> pb.primitive.at_least(pb.tensor([1.0, 5.0]), 3.0)
-    tensor([3., 5.])
+    tensor([3., 5.], float32, cpu)
     """
 
 
@@ -212,7 +213,7 @@ def at_most(x, high, /):
     """x, or the bound where x is above it.
 
     >>> pb.primitive.at_most(pb.tensor([1.0, 5.0]), 3.0)
-    tensor([1., 3.])
+    tensor([1., 3.], float32, cpu)
     """
 
 
@@ -233,7 +234,7 @@ def between(x, low, high, /):
     """x, or the bound that it is beyond; the upper bound wins where they are the wrong way round.
 
     >>> pb.primitive.between(pb.tensor([1.0, 3.5, 5.0]), 3.0, 4.0)
-    tensor([3. , 3.5, 4. ])
+    tensor([3. , 3.5, 4. ], float32, cpu)
     """
 
 
@@ -260,7 +261,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
     """x limited to [min, max]; a bound may be None, a number or an array, and a NaN stays NaN.
 
     >>> pb.clip(pb.tensor([-1.0, 0.5, 3.0]), 0.0, 1.0)
-    tensor([0. , 0.5, 1. ])
+    tensor([0. , 0.5, 1. ], float32, cpu)
     """
     given = [as_array(a, "clip") for a in (x, min, max) if a is not None]
     broadcast_shapes("clip", *[a._aval.shape for a in given])

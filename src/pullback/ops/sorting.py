@@ -16,6 +16,7 @@ from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.creation import arange
 from pullback.ops.cumulative import cumsum
+from pullback.ops.extrema import ordered
 from pullback.ops.families import composite, normalise_axes, normalise_axis, primitive
 from pullback.ops.indexing import take_along_axis
 from pullback.ops.movement import concat, permute_dims, reshape
@@ -30,13 +31,6 @@ __all__ = [
 
 
 # -- sorting -------------------------------------------------------------------------------------
-
-
-def _ordered(name: str, x: Any) -> Any:
-    x = as_array(x, name)
-    if x._aval.dtype.is_complex:
-        raise DTypeError(f"{name}: complex numbers have no order, got {x._aval.dtype.name}.")
-    return x
 
 
 def _descending(x: np.ndarray, axis: int) -> np.ndarray:
@@ -77,7 +71,7 @@ def _order_errors(d: Draw) -> list[Bad]:
 
 @primitive(
     "x",
-    infer=lambda x, axis, descending: (x.shape, dt.int64),
+    infer=lambda x, descending: (x.shape, dt.int64),
     lowering=Intrinsic("argsort"),
     no_gradient="positions are integers",
     oracle=_argsort_oracle,
@@ -85,17 +79,19 @@ def _order_errors(d: Draw) -> list[Bad]:
     errors=_order_errors,
     methods=("argsort",),
 )
-def argsort(
-    x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True
-) -> Any:
+def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
     """The positions that sort the array along `axis`; always stable, NaN after all numbers.
 
     >>> pb.argsort(pb.tensor([3.0, 1.0, 2.0]))
-    tensor([1, 2, 0])
+    tensor([1, 2, 0], int64, cpu)
     """
-    x = _ordered("argsort", x)
+    x = ordered("argsort", x)
     axis = normalise_axis("argsort", axis, x._aval.ndim)
-    return bind(argsort.op, x, axis=axis, descending=bool(descending))
+    last = x._aval.ndim - 1
+    order = (*range(axis), *range(axis + 1, last + 1), axis)
+    back = (*range(axis), last, *range(axis, last))
+    found = bind(argsort.op, permute_dims(x, order), descending=bool(descending))
+    return permute_dims(found, back)
 
 
 @composite(
@@ -106,15 +102,13 @@ def argsort(
     errors=_order_errors,
     methods=("sort",),
 )
-def sort(
-    x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True
-) -> Any:
+def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
     """The elements in order along `axis`, NaN after all numbers (first when descending).
 
     >>> pb.sort(pb.tensor([3.0, 1.0, 2.0]), descending=True)
-    tensor([3., 2., 1.])
+    tensor([3., 2., 1.], float32, cpu)
     """
-    x = _ordered("sort", x)
+    x = ordered("sort", x)
     axis = normalise_axis("sort", axis, x._aval.ndim)
     return take_along_axis(x, argsort(x, axis=axis, descending=descending), axis=axis)
 
@@ -149,15 +143,15 @@ def _topk_oracle(
         Bad((np.ones(2, np.complex64), 1), {}, DTypeError, "no order"),
     ],
 )
-def topk(
-    x: Any, /, k: int, *, axis: int = -1, largest: bool = True, sorted: bool = True
-) -> TopK:
-    """The `k` largest (or smallest) elements along `axis` with their positions, in order; ties keep the first.
+def topk(x: Any, /, k: int, *, axis: int = -1, largest: bool = True, sorted: bool = True) -> TopK:
+    """The `k` largest (or smallest) elements along `axis`, in order, and their positions.
+
+    Of equal elements the first are kept.
 
     >>> pb.topk(pb.tensor([3.0, 1.0, 2.0]), 2)
-    TopK(values=tensor([3., 2.]), indices=tensor([0, 2]))
+    TopK(values=tensor([3., 2.], float32, cpu), indices=tensor([0, 2], int64, cpu))
     """
-    x = _ordered("topk", x)
+    x = ordered("topk", x)
     axis = normalise_axis("topk", axis, x._aval.ndim)
     size = x._aval.shape[axis]
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 0 <= k <= size:
@@ -195,12 +189,13 @@ def topk(
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
     """The positions in the sorted array `x1` at which the elements of `x2` would keep it sorted.
 
-    With side "left" that is before equal elements, with "right" after them; `sorter` are positions that sort `x1`.
+    With side "left" that is before equal elements, with "right" after them; `sorter` are the
+    positions that sort `x1`, if it is not sorted.
 
     >>> pb.searchsorted(pb.tensor([1.0, 2.0, 2.0, 3.0]), pb.tensor([2.0, 2.5]))
-    tensor([1, 3])
+    tensor([1, 3], int64, cpu)
     """
-    x1, x2 = _ordered("searchsorted", x1), _ordered("searchsorted", x2)
+    x1, x2 = ordered("searchsorted", x1), ordered("searchsorted", x2)
     if side not in ("left", "right"):
         raise DTypeError(f"searchsorted: side must be 'left' or 'right', got {side!r}.")
     if x1._aval.ndim != 1:
@@ -227,9 +222,9 @@ def isin(x: Any, test_elements: Any, /, *, invert: bool = False) -> Any:
     """Whether each element of `x` is one of `test_elements`.
 
     >>> pb.isin(pb.tensor([1, 2, 3]), pb.tensor([3, 1]))
-    tensor([ True, False,  True])
+    tensor([ True, False,  True], bool, cpu)
     """
-    x, test = _ordered("isin", x), _ordered("isin", test_elements)
+    x, test = ordered("isin", x), ordered("isin", test_elements)
     test = sort(reshape(test, (test._aval.size,)))
     last = searchsorted(test, x, side="right")
     found = last > searchsorted(test, x, side="left")
@@ -240,7 +235,7 @@ def isin(x: Any, test_elements: Any, /, *, invert: bool = False) -> Any:
 
 
 class UniqueAll(NamedTuple):
-    """The distinct elements in order: first positions, which one each element is, how often each occurs."""
+    """The distinct elements, where each is first, which one each element is, and how often."""
 
     values: Any
     indices: Any
@@ -263,8 +258,8 @@ class UniqueInverse(NamedTuple):
 
 
 def _distinct(name: str, x: Any) -> UniqueAll:
-    """Everything about the distinct elements; NaNs are distinct from each other, as the standard asks."""
-    x = _ordered(name, x)
+    """Everything about the distinct elements; every NaN is distinct, as the standard asks."""
+    x = ordered(name, x)
     if x._aval.is_symbolic:
         raise ShapeError(
             f"{name}: how many elements are distinct is not known while tracing, got {x._aval}."
@@ -321,10 +316,10 @@ def _unique_oracle(x: Any) -> tuple:
     errors=_distinct_errors,
 )
 def unique_all(x: Any, /) -> UniqueAll:
-    """The distinct elements in order, where each is first, which one each element is, and how often each occurs.
+    """The distinct elements, sorted, where each is first, which one each element is, and how often.
 
     >>> pb.unique_all(pb.tensor([3, 1, 3])).counts
-    tensor([1, 2])
+    tensor([1, 2], int64, cpu)
     """
     return _distinct("unique_all", x)
 
@@ -338,7 +333,7 @@ def unique_counts(x: Any, /) -> UniqueCounts:
     """The distinct elements in order, and how often each occurs.
 
     >>> pb.unique_counts(pb.tensor([3, 1, 3]))
-    UniqueCounts(values=tensor([1, 3]), counts=tensor([1, 2]))
+    UniqueCounts(values=tensor([1, 3], int64, cpu), counts=tensor([1, 2], int64, cpu))
     """
     found = _distinct("unique_counts", x)
     return UniqueCounts(found.values, found.counts)
@@ -353,7 +348,7 @@ def unique_inverse(x: Any, /) -> UniqueInverse:
     """The distinct elements in order, and which one each element is.
 
     >>> pb.unique_inverse(pb.tensor([3, 1, 3]))
-    UniqueInverse(values=tensor([1, 3]), inverse_indices=tensor([1, 0, 1]))
+    UniqueInverse(values=tensor([1, 3], int64, cpu), inverse_indices=tensor([1, 0, 1], int64, cpu))
     """
     found = _distinct("unique_inverse", x)
     return UniqueInverse(found.values, found.inverse_indices)
@@ -368,7 +363,7 @@ def unique_values(x: Any, /) -> Any:
     """The distinct elements in order.
 
     >>> pb.unique_values(pb.tensor([3, 1, 3]))
-    tensor([1, 3])
+    tensor([1, 3], int64, cpu)
     """
     return _distinct("unique_values", x).values
 
@@ -385,7 +380,7 @@ def _in_last_axis(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _at_fraction(ranked: Any, q: float) -> Any:
-    """The value at the fraction `q` of the sorted last axis, between its neighbours; NaN if there is one."""
+    """The value at the fraction `q` of the sorted last axis; NaN if there is one."""
     n = ranked._aval.shape[-1]
     place = q * (n - 1)
     low = int(place)
@@ -397,7 +392,7 @@ def _at_fraction(ranked: Any, q: float) -> Any:
 
 
 def _quantile_oracle(x: Any, q: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
-    return np.quantile(x, q, axis=axis, keepdims=keepdims)
+    return np.quantile(x, q, axis=axis, keepdims=keepdims).astype(x.dtype)
 
 
 def _quantile_samples(d: Draw, *args: Any) -> list[Sample]:
@@ -419,14 +414,14 @@ def _quantile_samples(d: Draw, *args: Any) -> list[Sample]:
     ],
 )
 def quantile(x: Any, q: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """The value below which the fraction `q` of the elements along `axis` lie, interpolated linearly.
+    """The value below which a fraction `q` of the elements along `axis` lie, interpolated linearly.
 
     A sequence of fractions adds an axis in front.
 
     >>> pb.quantile(pb.tensor([1.0, 2.0, 4.0]), 0.25)
-    tensor(1.5)
+    tensor(1.5, float32, cpu)
     """
-    x = _ordered("quantile", x)
+    x = ordered("quantile", x)
     x = x if x._aval.dtype.is_float else astype(x, default_float())
     axes = normalise_axes("quantile", axis, x._aval.ndim)
     fractions = [float(f) for f in np.atleast_1d(np.asarray(q, dtype=np.float64))]
@@ -453,8 +448,8 @@ def median(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """The middle element along `axis` (None: all axes), or the mean of the middle two.
 
     >>> pb.median(pb.tensor([3.0, 1.0, 2.0, 10.0]))
-    tensor(2.5)
+    tensor(2.5, float32, cpu)
     """
-    x = _ordered("median", x)
+    x = ordered("median", x)
     normalise_axes("median", axis, x._aval.ndim)
     return quantile(x, 0.5, axis=axis, keepdims=keepdims)

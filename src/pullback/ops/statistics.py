@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, default_float
 from pullback.core.errors import DTypeError
 from pullback.ir import mathfun, scalar
@@ -20,12 +19,12 @@ from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Expr, acc, const, select
 from pullback.ops.arithmetic import abs as abs_
-from pullback.ops.selection import where
+from pullback.ops.exponential import exp, sqrt
 from pullback.ops.extrema import max, min
 from pullback.ops.families import composite, normalise_axes, primitive
 from pullback.ops.parts import astype, conj, real
 from pullback.ops.reductions import axis_errors, reduced_shape, spread, sum
-from pullback.ops.exponential import exp, sqrt
+from pullback.ops.selection import where
 
 __all__ = ["count_nonzero", "logsumexp", "mean", "std", "var", "vector_norm"]
 
@@ -68,7 +67,7 @@ def mean(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """The mean of the elements along `axis` (None: all axes); NaN where there are none.
 
     >>> pb.mean(pb.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1)
-    tensor([1.5, 3.5])
+    tensor([1.5, 3.5], float32, cpu)
     """
     x = _inexact("mean", x)
     axes = normalise_axes("mean", axis, x._aval.ndim)
@@ -138,10 +137,10 @@ def _safe_sqrt(x: Any) -> Any:
     methods=("var",),
 )
 def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-    """The variance along `axis` (None: all axes): the mean squared distance to the mean, over n - `correction`.
+    """The sum of squared distances to the mean along `axis` (None: all), over n - `correction`.
 
     >>> pb.var(pb.tensor([1.0, 2.0, 6.0]), correction=1)
-    tensor(7.)
+    tensor(7., float32, cpu)
     """
     value, dtype = _variance("var", x, axis, correction, keepdims)
     return astype(value, dtype)
@@ -154,16 +153,16 @@ def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool 
     methods=("std",),
 )
 def std(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-    """The standard deviation, the square root of `var`; its derivative is 0 where all elements are equal.
+    """The standard deviation, the square root of `var`; where it is 0 so is its derivative.
 
     >>> pb.std(pb.tensor([1.0, 2.0, 3.0]), correction=1)
-    tensor(1.)
+    tensor(1., float32, cpu)
     """
     value, dtype = _variance("std", x, axis, correction, keepdims)
     return astype(_safe_sqrt(value), dtype)
 
 
-# -- sums of exponentials ----------------------------------------------------------------------------------------------
+# -- sums of exponentials ------------------------------------------------------------------------
 
 
 def log_sum_fold(x: Expr) -> Reduction:
@@ -216,7 +215,7 @@ def logsumexp(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """`log(sum(exp(x)))` along `axis` (None: all axes), without overflow.
 
     >>> pb.logsumexp(pb.tensor([1000.0, 1000.0]))
-    tensor(1000.6931)
+    tensor(1000.6932, float32, cpu)
     """
     x = _inexact("logsumexp", x)
     if x._aval.dtype.is_complex:
@@ -225,7 +224,7 @@ def logsumexp(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     return bind(logsumexp.op, x, axes=axes, keepdims=bool(keepdims)) if axes else x
 
 
-# -- counts and norms --------------------------------------------------------------------------------------------------
+# -- counts and norms ----------------------------------------------------------------------------
 
 
 @composite(
@@ -244,13 +243,15 @@ def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any
     """How many elements along `axis` (None: all axes) are not 0.
 
     >>> pb.count_nonzero(pb.tensor([[0, 3], [2, 1]]), axis=0)
-    tensor([1, 2])
+    tensor([1, 2], int64, cpu)
     """
-    return sum(as_array(x, "count_nonzero") != 0, axis=axis, keepdims=keepdims)
+    x = as_array(x, "count_nonzero")
+    axes = normalise_axes("count_nonzero", axis, x._aval.ndim)
+    return sum(x != 0, axis=axes, keepdims=keepdims)
 
 
 def _norm_oracle(x: Any, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
-    size = np.abs(x)
+    size = np.abs(x if x.dtype.kind in "fcV" else x.astype(default_float().numpy))
     if ord == 0:
         return np.sum(x != 0, axis=axis, keepdims=keepdims).astype(size.dtype)
     if np.isinf(ord):
@@ -274,12 +275,12 @@ def _norm_oracle(x: Any, *, axis: Any = None, keepdims: bool = False, ord: float
     ],
 )
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
-    """The norm `sum(abs(x)**ord) ** (1/ord)` along `axis` (None: all axes); at 0 its derivative is 0.
+    """The norm `sum(abs(x)**ord) ** (1/ord)` along `axis` (None: all axes), with derivative 0 at 0.
 
-    `ord` may be infinite (the largest or smallest modulus) or 0 (the number of elements that are not 0).
+    `ord` may be infinite (the largest or smallest modulus) or 0 (how many elements are not 0).
 
     >>> pb.vector_norm(pb.tensor([3.0, 4.0]))
-    tensor(5.)
+    tensor(5., float32, cpu)
     """
     if isinstance(ord, bool) or not isinstance(ord, (int, float)):
         raise DTypeError(f"vector_norm: ord must be a number, got {ord!r}.")

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.core.avals import Aval
-from pullback.core.dtypes import int64
+from pullback.core.dtypes import bool_, int64
 from pullback.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from pullback.ir.array import Array
 from pullback.ir.convert import SCALARS, as_array, from_numpy, scalar, to_numpy
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
+from pullback.ops.creation import constant
 from pullback.ops.families import broadcast_shapes, composite
 from pullback.ops.gather_scatter import gather, scatter_set
 from pullback.ops.movement import broadcast_to, embed, permute_dims, reshape, slice
@@ -107,10 +108,9 @@ def getitem(x: Any, key: Any, /) -> Any:
         return bind(reshape.op, x, shape=sel.shape)
     source = _front(_boxed(x, sel), sel)
     try:
-        rows = bind(gather.op, source, *_aligned(sel))
+        return _arranged(bind(gather.op, source, *_aligned(sel)), sel)
     except IndexOutOfRange as error:
         raise IndexOutOfRange(str(error).replace("gather:", "getitem:", 1)) from None
-    return _arranged(rows, sel)
 
 
 def _setitem_oracle(x: np.ndarray, key: Any, value: Any) -> np.ndarray:
@@ -152,7 +152,8 @@ def setitem(x: Any, key: Any, value: Any, /) -> Any:
         try:
             inside = bind(scatter_set.op, inside, updates, *_aligned(sel))
         except IndexOutOfRange as error:
-            raise IndexOutOfRange(str(error).replace("scatter_set:", "setitem:", 1)) from None
+            message = str(error).partition(":")[2]
+            raise IndexOutOfRange(f"setitem:{message}") from None
         value = bind(permute_dims.op, inside, axes=_inverse(sel.order))
     if value._aval.shape != box.shape:
         value = bind(reshape.op, value, shape=box.shape)
@@ -394,7 +395,18 @@ def _aligned(sel: Selection) -> list[Any]:
     if broadcast_shapes("getitem", *[i._aval.shape[: len(shape)] for i in aligned]) != shape:
         # only a 0-d boolean makes the result larger than the arrays
         aligned[0] = bind(broadcast_to.op, aligned[0], shape=shape + (1,) * rest)
+    if 0 in sel.shape and 0 not in shape:
+        _check_range(sel, aligned)
     return aligned
+
+
+def _check_range(sel: Selection, aligned: list[Any]) -> None:
+    """Read a stand-in where nothing will be read from the array itself, which has no rows."""
+    count = len(aligned)
+    sizes = tuple(sel.inner[a] for a in sel.order[:count])
+    rest = (1,) * (len(sel.inner) - count)
+    av = aligned[0]._aval
+    bind(gather.op, constant(0, sizes + rest, bool_, av.device), *aligned)
 
 
 def _arranged(rows: Any, sel: Selection) -> Any:

@@ -1,7 +1,7 @@
 """Elementary and special functions as branch-free expressions of the scalar language.
 
-Each takes and gives an `Expr` of dtype float32 or float64; those with a complex continuation take and
-give a `Complex` too. Accuracy: docs/accuracy.md.
+Each takes and gives an `Expr` of dtype float32 or float64; those with a complex continuation take
+and give a `Complex` too. Accuracy: docs/accuracy.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The functions of a complex argument, computed in float64; branch cuts and special values as in C.
 
-The inverse functions are Kahan's ("Branch cuts for complex elementary functions", 1987): real functions
-of square roots of 1 - z and 1 + z, which keeps the sign of a zero that selects the side of a cut.
+The inverse functions are Kahan's ("Branch cuts for complex elementary functions", 1987): real
+functions of square roots of 1 - z and 1 + z, which keeps the sign of a zero that selects the side
+of a cut.
 """
 
 from __future__ import annotations
@@ -91,11 +92,12 @@ def angle(z: Complex) -> Expr:
 
 def _times(size: Expr, more: Expr, direction: Expr) -> Expr:
     """size * more * direction, where an exact zero of the direction wins over an infinite size."""
-    return select(direction == num(0.0, size), direction, size * direction * more)
+    nothing = direction * copysign(num(1.0, size), size)
+    return select(direction == num(0.0, size), nothing, size * direction * more)
 
 
 def _split_exponent(x: Expr, limit: float) -> tuple[Expr, Expr]:
-    """x clamped from above, and exp of what that took away: together they reach beyond the overflow."""
+    """x clamped from above, and exp of what that took away: they reach beyond the overflow."""
     inside = minimum(x, limit)
     excess = minimum(select(x > num(limit, x), x - inside, num(0.0, x)), 800.0)
     return inside, real_exp.exp(excess)
@@ -210,8 +212,7 @@ def sinh(z: Complex) -> Complex:
     s = copysign(real_hyp.sinh(inside), z.re)
     c = real_hyp.cosh(inside)
     cosine, sine = real_trig.cos(z.im), real_trig.sin(z.im)
-    zero = num(0.0, z.re)
-    re = select(z.re == zero, z.re, _times(s, more, cosine))
+    re = select(_wild_zero(z), z.re, _times(s, more, cosine))
     re = select(_wild(z), abs_(z.re), re)
     return Complex(re, _times(c, more, sine))
 
@@ -221,6 +222,11 @@ def _wild(z: Complex) -> Expr:
     return (abs_(z.re) == num(INF, z.re)) & logical_not(abs_(z.im) < num(INF, z.re))
 
 
+def _wild_zero(z: Complex) -> Expr:
+    """Whether a real part of zero meets an imaginary part that is not finite."""
+    return (z.re == num(0.0, z.re)) & logical_not(abs_(z.im) < num(INF, z.re))
+
+
 @_in_double
 def cosh(z: Complex) -> Complex:
     """The hyperbolic cosine."""
@@ -228,9 +234,8 @@ def cosh(z: Complex) -> Complex:
     s = copysign(real_hyp.sinh(inside), z.re)
     c = real_hyp.cosh(inside)
     cosine, sine = real_trig.cos(z.im), real_trig.sin(z.im)
-    zero = num(0.0, z.re)
     re = select(_wild(z), abs_(z.re), _times(c, more, cosine))
-    im = select(z.re == zero, z.re * copysign(num(1.0, z.re), z.im), _times(s, more, sine))
+    im = select(_wild_zero(z), num(0.0, z.re), _times(s, more, sine))
     return Complex(re, im)
 
 

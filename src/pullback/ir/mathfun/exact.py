@@ -133,4 +133,4 @@ def maximum(x: Expr, bound: float) -> Expr:
 
 
 def is_nan(x: Expr) -> Expr:
-    return x != x  # noqa: PLR0124
+    return x != x

@@ -30,7 +30,7 @@ _EXPM1_LOW = {dt.float32: -18.0, dt.float64: -38.0}
 
 
 class Scale(NamedTuple):
-    """2^n as two factors, so that products reach into the subnormals and up to the largest float."""
+    """2^n as two factors, so that products reach the subnormals and the largest floats."""
 
     first: Expr
     second: Expr
@@ -44,7 +44,7 @@ def scale_of(t: Expr, n: Expr) -> Scale:
     f = format_of(n)
     shift = f.bias // 2
     low = n < num(-f.bias * 0.75, n)
-    # The first exponent keeps off both ends of its range: n - 1 in general, n + shift where n is low.
+    # The first exponent keeps off both ends of its range: n - 1, or n + shift where n is low.
     offset = select(
         low,
         const((f.bias + shift) << f.fraction, f.bits),

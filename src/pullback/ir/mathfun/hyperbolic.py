@@ -19,7 +19,7 @@ from pullback.ir.mathfun.exact import (
     two_sum,
     widen,
 )
-from pullback.ir.mathfun.exponential import exp, exponential, scaled_expm1, power_of_two
+from pullback.ir.mathfun.exponential import exp, exponential, power_of_two, scaled_expm1
 from pullback.ir.mathfun.logarithm import log_of_sum
 from pullback.ir.scalar import Expr, abs_, copysign, fma, select, sqrt
 
@@ -43,9 +43,9 @@ def tanh(x: Expr) -> Expr:
     size = abs_(x)
     if is_single(x):
         z = x * x
-        inner = fma(z * x, polynomial(z, cf.TANH_32), x)
+        inner = fma(z * size, polynomial(z, cf.TANH_32), size)
         outer = num(1.0, x) - num(2.0, x) / (exp(size + size) + 1.0)
-        return select(size < num(0.63, x), inner, copysign(outer, x))
+        return copysign(select(size < num(0.63, x), inner, outer), x)
     half = scaled_expm1(minimum(size, 20.0) * 2.0, 1)
     high, low = pair_quotient(half, _plus(half, 1.0))
     return _tiny_as_is(x, copysign(high + low, x))

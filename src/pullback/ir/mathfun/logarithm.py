@@ -26,8 +26,7 @@ from pullback.ir.mathfun.exact import (
     two_sum,
     widen,
 )
-from pullback.ir.mathfun.exponential import exponential, scale_of
-from pullback.ir.mathfun.exponential import exp as _exp
+from pullback.ir.mathfun.exponential import exp, exponential, scale_of
 from pullback.ir.scalar import (
     Expr,
     abs_,
@@ -64,7 +63,7 @@ def split(x: Expr) -> Split:
     root = _SQRT_HALF[x.dtype]
     field = bits + (fmt.one - root)
     significand = bitcast((field & ((1 << fmt.fraction) - 1)) + root, x.dtype)
-    # An integer in the low bits of a float whose ulp is 1: the conversion that every CPU vectorises.
+    # An integer in the low bits of a float whose ulp is 1: a conversion that every CPU vectorises.
     exponent = bitcast(
         (field >> fmt.fraction) | ((fmt.bias + fmt.fraction) << fmt.fraction), x.dtype
     )
@@ -154,7 +153,6 @@ def log_of_sum(one: Expr, x: Expr, correction: Expr | None = None) -> Expr:
     return _log_single(s.k, f) if is_single(x) else _sum_log(s.k, _log_pair(f, rest))
 
 
-
 def log1p(x: Expr) -> Expr:
     """log(1 + x), accurate next to 0."""
     y = _log_edges(x, log_of_sum(num(1.0, x), x), -1.0)
@@ -201,7 +199,7 @@ def pow_(x: Expr, y: Expr) -> Expr:
     """x^y, with the special cases of C."""
     if is_single(x):
         size, exponent = widen(abs_(x)), widen(y)
-        magnitude = narrow(_exp(exponent * log(size)), x)
+        magnitude = narrow(exp(exponent * log(size)), x)
     else:
         size = abs_(x)
         magnitude = _power(size, minimum(maximum(y, -(2.0**66)), 2.0**66))

@@ -1,8 +1,8 @@
 """The error functions and the gamma functions.
 
-erfc is exp(-x^2) times a polynomial in (x - 4) / (x + 4) over 1 + 2x, so that its relative accuracy holds
-down to the underflow. lgamma and digamma use a polynomial around their zeros, a recurrence next to it and
-Stirling's series beyond; negative arguments are reflected, out of line.
+erfc is exp(-x^2) times a polynomial in (x - 4) / (x + 4) over 1 + 2x, so that its relative accuracy
+holds down to the underflow. lgamma and digamma use a polynomial around their zeros, a recurrence
+next to it and Stirling's series beyond; negative arguments are reflected, out of line.
 """
 
 from __future__ import annotations
@@ -10,15 +10,10 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from pullback.core import dtypes as dt
 from pullback.ir.mathfun import coefficients as cf
 from pullback.ir.mathfun.exact import (
     INF,
     NAN,
-    Pair,
-    fast_two_sum,
-    format_of,
-    is_nan,
     is_single,
     minimum,
     narrow,
@@ -29,7 +24,7 @@ from pullback.ir.mathfun.exact import (
 )
 from pullback.ir.mathfun.exponential import exponential, scale_of
 from pullback.ir.mathfun.logarithm import log
-from pullback.ir.scalar import Expr, abs_, copysign, floor, fma, rare, rint, select, sqrt
+from pullback.ir.scalar import Expr, abs_, copysign, fma, rare, rint, select, sqrt
 
 __all__ = ["digamma", "erf", "erfc", "erfinv", "lgamma", "polygamma"]
 
@@ -169,7 +164,7 @@ def _digamma_reflected(x: Expr) -> Expr:
 
 
 def _digamma_right(x: Expr) -> Expr:
-    """digamma(x) for x > 0: around its root a polynomial, on (0, 1) and (2.2, 3) by the recurrence."""
+    """digamma(x) for x > 0: a polynomial on [1, 2.2], the recurrence around it up to 3."""
     one, zero = num(1.0, x), num(0.0, x)
     low, high = x < one, x > num(2.2, x)
     # digamma(x) = digamma(y) + shift with y in [1, 2.2]; the root is taken away without rounding y.
@@ -247,7 +242,7 @@ def _polygamma_reflected(n: int, x: Expr) -> Expr:
     derivative = [0, 1]  # a polynomial in c = cot(pi x), whose derivative is -pi (1 + c^2)
     for _ in range(n):
         slope = [-i * c for i, c in enumerate(derivative)][1:]
-        derivative = [a + b for a, b in zip(slope + [0, 0], [0, 0] + slope)]
+        derivative = [a + b for a, b in zip([*slope, 0, 0], [0, 0, *slope], strict=True)]
     r = _near_integer(x)
     scaled = tuple(float(c * Fraction(math.pi) ** (n + 1)) for c in derivative)
     cotangent = polynomial(_cot_pi(r), scaled)

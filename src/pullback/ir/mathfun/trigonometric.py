@@ -7,6 +7,7 @@ and atan2 divide once.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from pullback.core import dtypes as dt
@@ -51,7 +52,7 @@ _WORD = 2**32 - 1
 
 
 class Reduced(NamedTuple):
-    """x = quadrant pi/2 + r + rest, |r| a little over pi/4 at most; the quadrant's low bits count."""
+    """x = quadrant pi/2 + r + rest, |r| at most a little over pi/4; two bits of quadrant count."""
 
     quadrant: Expr
     r: Expr
@@ -76,7 +77,7 @@ def _window(shift: Expr) -> list[Expr]:
     position, offset = cast(shift >> 6, dt.int64), shift & 63
     words = [table(cf.TWO_OVER_PI, position + i, dt.uint64) for i in range(4)]
     limbs = []
-    for word, following in zip(words, words[1:]):
+    for word, following in pairwise(words):
         # Two shifts, because a shift by 64 is not defined.
         joined = (word << offset) | ((following >> 1) >> (const(63, dt.uint64) - offset))
         limbs += [joined >> 32, joined & _WORD]
@@ -89,7 +90,7 @@ def _huge(x: Expr) -> Reduced:
     bits = bitcast(abs_(x), u64)
     mantissa = (bits & ((1 << 52) - 1)) | (1 << 52)
     exponent = bits >> 52
-    # The first bit of 2/pi that matters, counted from 64 zeros; held in range for lanes not asked for.
+    # The first bit of 2/pi that matters, counted from 64 zeros; in range for idle lanes too.
     start = exponent - (1075 + 2 - 64)
     start = select(exponent < const(1023, u64), const(10, u64), start)
     start = select(exponent > const(2046, u64), const(10, u64), start)
@@ -159,8 +160,8 @@ def _sin_of(reduced: Reduced, turn: int) -> Expr:
 def _tan_of(reduced: Reduced) -> Expr:
     sine, cosine = _kernel(reduced)
     odd = (reduced.quadrant & 1) != const(0, dt.uint64)
-    top = [select(odd, -c, s) for s, c in zip(sine, cosine)]
-    bottom = [select(odd, s, c) for s, c in zip(sine, cosine)]
+    top = [select(odd, -c, s) for s, c in zip(sine, cosine, strict=True)]
+    bottom = [select(odd, s, c) for s, c in zip(sine, cosine, strict=True)]
     high, low = pair_quotient((top[0], top[1]), (bottom[0], bottom[1]))
     return high + low
 

@@ -19,12 +19,12 @@ from pullback.runtime.cpu.llvm import Function, Module, Operand, memory_type, of
 from pullback.runtime.cpu.map_kernels import counter
 from pullback.runtime.cpu.printer import convert, emit
 
-__all__ = ["BLOCK", "LANES", "LEVELS", "SMALL", "Elements", "Fold"]
+__all__ = ["BLOCK", "LANES", "LEVELS", "SMALL", "Elements", "Fold", "positions", "trailing_zeros"]
 
 SMALL = 32
 LANES = 16
 BLOCK = 1024
-LEVELS = 44  # of the binary counter: enough for 2**44 blocks
+LEVELS = 34  # of the binary counter: enough for 2**33 blocks
 
 Values = list[str]
 
@@ -101,7 +101,7 @@ class Fold:
 
     def push(self, f: Function, stack: Values, depth: str, number: str, values: Values) -> str:
         """Add block `number` (from 0) to the binary counter; the new depth."""
-        merges = _trailing_zeros(f, f.add(number, "1"))
+        merges = trailing_zeros(f, f.add(number, "1"))
         start = list(zip(self.types(1), values, strict=True))
         with f.loop("0", merges, carried=start) as level:
             below = f.sub(f.sub(depth, level.i), "1")
@@ -166,7 +166,8 @@ def positions(f: Function, first: str, width: int) -> str:
     return counter(f, first, "1", width)
 
 
-def _trailing_zeros(f: Function, n: str) -> str:
+def trailing_zeros(f: Function, n: str) -> str:
+    """How often 2 divides `n`: the merges that block `n` causes in a binary counter."""
     callee = f.module.intrinsic("llvm.cttz.i64", "i64", "i64", "i1")
     return f(f"call i64 {callee}(i64 {n}, i1 true)")
 

@@ -225,8 +225,7 @@ class _Combine:
         """Updates along the innermost axis; in vectors where destinations lie side by side."""
         width = vector_width(self.kernel.combine, [self.target.dtype])
         if self.target.step == "unit":
-            body = lambda i, w: self.elements(out, update, i, w)
-            _vectors_then_rest(self.f, width, body)
+            _vectors_then_rest(self.f, width, lambda i, w: self.elements(out, update, i, w))
             return
         with self.f.loop("0", "%length") as at:
             self.elements(out, update, at.i, 1)

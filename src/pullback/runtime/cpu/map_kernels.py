@@ -26,7 +26,14 @@ from pullback.runtime.cpu.nest import (
     step_of,
     walk,
 )
-from pullback.runtime.cpu.printer import LEAVES, convert, emit, inline_nodes, vector_width
+from pullback.runtime.cpu.printer import (
+    LEAVES,
+    convert,
+    emit,
+    inline_nodes,
+    inline_operands,
+    vector_width,
+)
 from pullback.runtime.cpu.tiling import boxes
 
 __all__ = ["GRAIN", "INLINE", "dense_strides", "grain_of", "map_program", "map_stage"]
@@ -233,7 +240,7 @@ def _uniform(roots: Sequence[Expr], operands: Sequence[Operand]) -> list[Expr]:
         else:
             varying[e] = e.op in LEAVES or any(varying[a] for a in e.args)
     nodes = inline_nodes(roots)
-    used = {a for e in nodes if varying[e] for a in _fast(e)}.union(roots)
+    used = {a for e in nodes if varying[e] for a in inline_operands(e)}.union(roots)
     return [e for e in nodes if e in used and not varying[e] and e.op != "const"]
 
 
@@ -243,10 +250,6 @@ def _in_order(roots: Sequence[Expr]) -> list[Expr]:
     for root in roots:
         done.update((e, 0) for e in topological(root, done))
     return list(done)
-
-
-def _fast(e: Expr) -> Sequence[Expr]:
-    return (e.args[0], e.args[2]) if e.op == "rare" else e.args
 
 
 def counter(f: Function, first: str, step: str, width: int) -> str:

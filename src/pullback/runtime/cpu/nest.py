@@ -1,11 +1,12 @@
 """Loop nests over strided arrays: axes are merged in Python, sizes and strides are arguments.
 
-A nest has streams (the arrays it walks, in bytes) and axes. In the arguments of a kernel an axis is a
-record `size, stride of stream 0, stride of stream 1, ...`, the innermost first, two at least.
+A nest has streams (the arrays it walks, in bytes) and axes. In the arguments of a kernel an axis is
+a record `size, stride of stream 0, stride of stream 1, ...`, the innermost first, two at least.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -137,9 +138,8 @@ def walk(f: Function, records: Records, lo: str, hi: str, context: str, tile: st
 
     The function `tile` (TILE_PARAMETERS) gets the offsets of its first element; see `each_line`.
     """
-    _load_walk()
     types = ", ".join(t for t, _ in _WALK_PARAMETERS)
-    walk_function = f.module.intrinsic("pullback_walk", "void", types)
+    walk_function = f.module.intrinsic(_load_walk(), "void", types)
     values = ("%params", "%ptrs", lo, hi, "%error", records.address, records.rank,
               str(records.streams), context, tile)  # fmt: skip
     passed = ", ".join(f"{t} {v}" for (t, _), v in zip(_WALK_PARAMETERS, values, strict=True))
@@ -160,15 +160,20 @@ def each_line(f: Function, streams: int, row: Callable[[list[str], str], None]) 
 
 
 @cache
-def _load_walk() -> None:
-    """Compile the walk over axes once for all kernels: they only differ in their tiles."""
-    address = jit.compile_ir(_walk_source(), ["pullback_walk"])["pullback_walk"]
-    jit.add_symbol("pullback_walk", address)
+def _load_walk() -> str:
+    """The symbol of the walk over axes, compiled once for all kernels: they differ in their tiles.
+
+    The symbol names the version, so that no kernel from a cache meets a walk it was not made for.
+    """
+    text = _walk_source()
+    symbol = f"pullback_walk_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    jit.add_symbol(symbol, jit.compile_ir(text, ["walk"])["walk"])
+    return symbol
 
 
 def _walk_source() -> str:
     module = Module()
-    f = Function(module, "@pullback_walk", _WALK_PARAMETERS)
+    f = Function(module, "@walk", _WALK_PARAMETERS)
     words = f.add("%streams", "1")
     offsets = f("alloca i64, i64 %streams")
     outer = f.element("%records", "i64", words)

@@ -227,11 +227,32 @@ def _matmul(avals: Avals, static: Static, out: Aval) -> Callable[..., Any]:
     )
 
 
+def _argsort(avals: Avals, static: Static, out: Aval) -> Callable[..., Any]:
+    (x,) = avals
+    assert x.strides is not None
+    *outer, length = x.shape
+    *steps, stride = x.strides
+    return sorting.argsort_program(x.dtype, outer, steps, length, stride, static["descending"])
+
+
+def _searchsorted(avals: Avals, static: Static, out: Aval) -> Callable[..., Any]:
+    row, values = avals
+    assert row.strides is not None and values.strides is not None
+    return sorting.searchsorted_program(
+        values.dtype,
+        row.shape[0],
+        row.strides[0],
+        values.shape,
+        values.strides,
+        static["side"],
+    )
+
+
 def _intrinsic(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
     return Plan(_INTRINSICS[op.lowering.name](avals, static, out), out)
 
 
-_INTRINSICS = {"matmul": _matmul}
+_INTRINSICS = {"matmul": _matmul, "argsort": _argsort, "searchsorted": _searchsorted}
 _PLANNERS = {
     Elementwise: _elementwise,
     View: _view,

@@ -1,7 +1,7 @@
 """Scalar expressions as LLVM IR, for one element or for a vector of elements.
 
-Both widths use the same instruction sequence and no fast-math flags, so an element has the same bits
-in the vector loop and in the tail. Nothing is contracted: `fma` is the only fused multiply-add.
+Both widths use the same instruction sequence and no fast-math flags, so an element has the same
+bits in the vector loop and in the tail. Nothing is contracted: only `fma` fuses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
 from pullback.runtime.cpu.llvm import Function, Module, literal, of_width, register
 
-__all__ = ["LEAVES", "convert", "emit", "inline_nodes", "vector_width"]
+__all__ = ["LEAVES", "convert", "emit", "inline_nodes", "inline_operands", "vector_width"]
 
 LEAVES = frozenset({"load", "index", "acc"})
 VECTOR_BYTES = 64
@@ -43,8 +43,13 @@ def inline_nodes(roots: Iterable[Expr]) -> list[Expr]:
         e = stack.pop()
         if e not in seen:
             seen[e] = None
-            stack.extend((e.args[0], e.args[2]) if e.op == "rare" else e.args)
+            stack.extend(inline_operands(e))
     return list(seen)
+
+
+def inline_operands(e: Expr) -> Sequence[Expr]:
+    """The operands that are evaluated along with `e`."""
+    return (e.args[0], e.args[2]) if e.op == "rare" else e.args
 
 
 def vector_width(roots: Iterable[Expr], dtypes: Iterable[DType]) -> int:
@@ -245,9 +250,8 @@ class _Writer:
             reduce_or = f.module.intrinsic(name, "i1", flags)
             anywhere = f(f"call i1 {reduce_or}({flags} {condition})")
         before, slow, done = f.current, f.label(), f.label()
-        f.do(
-            f'br i1 {anywhere}, label %{slow}, label %{done}, !prof !{{!"branch_weights", i32 1, i32 10000}}'
-        )
+        seldom = '!prof !{!"branch_weights", i32 1, i32 10000}'
+        f.do(f"br i1 {anywhere}, label %{slow}, label %{done}, {seldom}")
         f.block(slow)
         passed = ", ".join(f"{t} {v}" for t, v in arguments)
         result = f(f"call {kind} {callee}({passed})")

@@ -2,7 +2,7 @@
 
     sequence  few elements per output: vectors run over outputs
     rows      vectors run over lanes, that is along the reduced axis
-    columns   vectors run over outputs, a tile of them keeps its lanes in memory
+    columns   vectors run over outputs, a tile of them keeps its lanes in memory (`reduce_columns`)
     merge     joins partial results of groups of blocks
 
 A unit of `rows` is (output, group), of `columns` (outer outputs, tile, group), else an output.
@@ -19,18 +19,11 @@ from pullback.runtime.cpu.llvm import Function, Module, Operand
 from pullback.runtime.cpu.nest import TILE_PARAMETERS, Records, Streams, each_line, walk
 from pullback.runtime.cpu.printer import vector_width
 
-__all__ = ["columns", "merge", "rows", "sequence", "tile_width"]
-
-TILE_BYTES = 1 << 16  # of accumulators: long pieces of rows, lanes in the second-level cache
+__all__ = ["Grouped", "merge", "output_width", "rows", "sequence"]
 
 
-def tile_width(kernel: Reduce) -> int:
-    """Columns of a tile: a power of two, and at least a vector."""
-    widest = TILE_BYTES // (LANES * Fold(kernel).nbytes)
-    return max(32, 1 << (widest.bit_length() - 1))
-
-
-def _width(kernel: Reduce) -> int:
+def output_width(kernel: Reduce) -> int:
+    """Outputs per vector."""
     return vector_width((*kernel.element, *kernel.combine, *kernel.finish), kernel.inputs)
 
 
@@ -50,7 +43,7 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
     elements = Elements(
         fold, [Operand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
     )
-    width = _width(kernel)
+    width = output_width(kernel)
 
     def fold_sequence(starts: Values, i: str, w: int) -> Values:
         init = fold.init(f, w)
@@ -80,7 +73,7 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-class _Grouped:
+class Grouped:
     """What `rows` and `columns` share: arguments after the head, groups of blocks, partial results.
 
     Words after the head: N, groups, elements per group, words from `params` to the reduced axes,
@@ -121,7 +114,7 @@ def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """Folds along the reduced axis; a step of "any" packs each block into a dense copy first."""
     module = Module()
     f = Function(module, "@kernel")
-    g = _Grouped(f, kernel)
+    g = Grouped(f, kernel)
     fold = g.fold
     output = Operand(kernel.output, "unit")
     packed = [
@@ -169,7 +162,7 @@ def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
 def _fold_block(
     f: Function, elements: Elements, places: Values, first: str, count: str, lanes: Values
 ) -> Values:
-    """The accumulators of `count` elements from `places` on, the first of which is number `first`."""
+    """The accumulators of `count` elements from `places` on, numbered from `first` on."""
     fold = elements.fold
     none = ["0"] * len(places)
     vectors = f(f"and i64 {count}, {-LANES}")
@@ -187,7 +180,7 @@ def _fold_block(
     return fold.join_lanes(f, fold.load(f, lanes, "0", LANES))
 
 
-def _pack_block(g: _Grouped, k: int, target: str, source: str, first: str, count: str) -> None:
+def _pack_block(g: Grouped, k: int, target: str, source: str, first: str, count: str) -> None:
     """Copy elements `first` to `first + count` of input `k` into a dense array."""
     f, dtype = g.f, g.kernel.inputs[k]
     operand = Operand(dtype, "any")
@@ -207,110 +200,6 @@ def _pack_block(g: _Grouped, k: int, target: str, source: str, first: str, count
                 value = operand.load(f, operand.at(f, start, i.i, stride), stride, w)
                 dense.store(f, dense.at(f, place, i.i, "0"), "0", value, w)
         piece.step = run
-
-
-@cache
-def columns(kernel: Reduce, steps: tuple[str, ...]) -> int:
-    """Folds a tile of outputs at a time, reduced element by reduced element."""
-    module = Module()
-    width, tile = _width(kernel), tile_width(kernel)
-    fold = Fold(kernel)
-    join = fold.join_function(module, width)
-    f = Function(module, "@kernel")
-    g = _Grouped(f, kernel)
-    elements = Elements(fold, [Operand(d, s) for d, s in zip(kernel.inputs, steps, strict=True)])
-    strides = g.kept.strides(f, 0)
-    stack, lanes = fold.arrays(f, LEVELS * tile), fold.arrays(f, LANES * tile)
-
-    def call_join(target: Values, a: Values, b: Values, n: str) -> None:
-        arguments = [f"ptr {p}" for p in (*target, *a, *b)] + [f"i64 {n}"]
-        f.do(f"call void {join}({', '.join(arguments)})")
-
-    def each(n: str, body) -> None:
-        vectors = f(f"and i64 {n}, {-width}")
-        for w, first, last in ((width, "0", vectors), (1, vectors, n)):
-            with f.loop(first, last, str(w)) as at:
-                body(at.i, w)
-
-    def line(starts: Values, number: str, lane: str, n: str) -> None:
-        """Folds one reduced element of every column into a lane."""
-        offsets = g.reduced.offsets(f, number, ["0"] * g.reduced.streams)
-        places = [f.offset(p, o) for p, o in zip(starts, offsets, strict=True)]
-        own = fold.at(f, lanes, f.mul(lane, str(tile)))
-
-        def body(i: str, w: int) -> None:
-            values = elements.values(f, places, i, strides[1:], f.splat(number, "i64", w), w)
-            fold.store(f, own, i, fold.combine(f, fold.load(f, own, i, w), values, w), w)
-
-        each(n, body)
-
-    def block(starts: Values, first: str, count: str, n: str) -> None:
-        """Leaves the accumulators of a block in lane 0."""
-        with f.loop("0", str(LANES * tile), str(width)) as i:
-            fold.store(f, lanes, i.i, fold.init(f, width), width)
-        with f.loop("0", count) as j:
-            line(starts, f.add(first, j.i), f(f"and i64 {j.i}, {LANES - 1}"), n)
-        half = LANES // 2
-        while half:
-            with f.loop("0", str(half)) as lane:
-                low = fold.at(f, lanes, f.mul(lane.i, str(tile)))
-                high = fold.at(f, low, str(half * tile))
-                call_join(low, low, high, n)
-            half //= 2
-
-    def push(depth: str, number: str, n: str) -> str:
-        callee = module.intrinsic("llvm.cttz.i64", "i64", "i64", "i1")
-        merges = f(f"call i64 {callee}(i64 {f.add(number, '1')}, i1 true)")
-        with f.loop("0", merges) as level:
-            below = f.mul(f.sub(f.sub(depth, level.i), "1"), str(tile))
-            call_join(lanes, fold.at(f, stack, below), lanes, n)
-        top = f.sub(depth, merges)
-        place = fold.at(f, stack, f.mul(top, str(tile)))
-        copy = module.intrinsic("llvm.memcpy.p0.p0.i64", "void", "ptr", "ptr", "i64", "i1")
-        for to, source, d in zip(place, lanes, fold.dtypes, strict=True):
-            nbytes = f.mul(n, str(d.itemsize))
-            f.do(f"call void {copy}(ptr {to}, ptr {source}, i64 {nbytes}, i1 false)")
-        return f.add(top, "1")
-
-    def store(start: str, outer: str, first: str, group: str, n: str) -> None:
-        output = Operand(kernel.output, "unit")
-        several = g.several()
-        with f.when(several):
-            partials = g.partials()
-            position = f.add(f.mul(outer, g.columns), first)
-            with f.loop("0", n) as i:
-                at = f.add(f.mul(f.add(position, i.i), g.groups), group)
-                fold.store(f, partials, at, fold.load(f, lanes, i.i, 1), 1)
-        with f.when(f(f"xor i1 {several}, true")):
-
-            def body(i: str, w: int) -> None:
-                values = fold.finish(f, fold.load(f, lanes, i, w), w)
-                output.store(f, output.at(f, start, i, "0"), "0", values, w)
-
-            each(n, body)
-
-    with f.loop("%lo", "%hi") as unit:
-        rest, group = f.divmod(unit.i, g.groups)
-        outer, t = f.divmod(rest, g.tiles)
-        first_column = f.mul(t, str(tile))
-        n = f.minimum(str(tile), f.sub(g.columns, first_column))
-        at_tile = [f.mul(first_column, s) for s in strides]
-        offsets = g.kept.offsets(f, outer, at_tile, first=1)
-        starts = [f.offset(p, o) for p, o in zip(g.pointers, offsets, strict=True)]
-        first, last = g.bounds(group)
-        with f.loop(first, last, str(BLOCK), carried=[("i64", "0")]) as b:
-            count = f.minimum(str(BLOCK), f.sub(last, b.i))
-            block(starts[1:], b.i, count, n)
-            number = f(f"udiv i64 {f.sub(b.i, first)}, {BLOCK}")
-            b.next = [push(b.carried[0], number, n)]
-        # lane 0 still holds the top of the counter: join the larger parts to it
-        deepest = f.sub(b.results[0], "1")
-        with f.loop("0", deepest) as level:
-            below = f.mul(f.sub(f.sub(deepest, level.i), "1"), str(tile))
-            call_join(lanes, fold.at(f, stack, below), lanes, n)
-        store(starts[0], outer, first_column, group, n)
-    f.finish()
-    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
 @cache

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pullback.compile.kernel import Accumulate, Reduce
-from pullback.runtime.cpu import accumulate_code, native, reduce_code
+from pullback.runtime.cpu import accumulate_code, native, reduce_code, reduce_columns
 from pullback.runtime.cpu.fold import BLOCK, SMALL, Fold
 from pullback.runtime.cpu.map_kernels import GRAIN, INLINE, dense_strides
 from pullback.runtime.cpu.nest import Nest, Streams, coalesce, step_of
@@ -106,7 +106,7 @@ def _prefers_columns(kernel: Reduce, kept: Nest, reduced: Nest) -> bool:
 def _grouped_words(
     kernel: Reduce, reduced: Nest, tasks: int, before: int, columns: int, tiles: int
 ) -> list[int]:
-    """The words that follow the head; see `reduce_code._Grouped`."""
+    """The words that follow the head; see `reduce_code.Grouped`."""
     length = reduced.size
     split = tasks < ENOUGH_TASKS and length > GROUP
     groups = math.ceil(length / GROUP) if split else 1
@@ -117,7 +117,7 @@ def _grouped_words(
 
 def _rows(kernel: Reduce, kept: Nest, reduced: Nest) -> native.Stage:
     head, records = _head(kernel, kept.rank()), kept.records()
-    before = len(head) + 8 + len(records)
+    before = len(head) + reduce_code.Grouped.WORDS + len(records)
     words = _grouped_words(kernel, reduced, kept.size, before, 0, 0)
     steps = _inner_steps(kernel, reduced, 0)
     if len(reduced.shape) > 1:
@@ -129,15 +129,15 @@ def _rows(kernel: Reduce, kept: Nest, reduced: Nest) -> native.Stage:
 
 def _columns(kernel: Reduce, kept: Nest, reduced: Nest) -> native.Stage:
     head, records = _head(kernel, kept.rank()), kept.records()
-    before = len(head) + 8 + len(records)
-    width, columns = reduce_code.tile_width(kernel), kept.shape[-1]
+    before = len(head) + reduce_code.Grouped.WORDS + len(records)
+    width, columns = reduce_columns.tile_width(kernel), kept.shape[-1]
     tiles = math.ceil(columns / width)
     tasks = kept.size // columns * tiles if columns else 0
     words = _grouped_words(kernel, reduced, tasks, before, columns, tiles)
     params = tuple(head + words + records + reduced.records(1))
     units = tasks * words[1]
     grain = _grain(units, words[2] * min(width, columns))
-    code = reduce_code.columns(kernel, _inner_steps(kernel, kept, 1))
+    code = reduce_columns.columns(kernel, _inner_steps(kernel, kept, 1))
     return native.Stage(code, units, grain, params)
 
 

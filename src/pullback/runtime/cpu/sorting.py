@@ -37,7 +37,7 @@ from pullback.runtime.cpu.radix import (
 
 __all__ = ["argsort_program", "searchsorted_program"]
 
-_OUT, _IN, _RECORDS, _SPARE, _COUNTS, _MEASURES = range(6)  # slots of argsort's kernels
+_OUT, _IN, _RECORDS = 0, 1, 2  # slots of argsort's kernels; then spare, counts and measures
 _SHORT = 128  # rows up to here are ranked by counting smaller elements
 _LONG = 1 << 16  # rows from here on are cut in chunks, if they are few
 _MOST_CHUNKS = 16

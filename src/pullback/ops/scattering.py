@@ -1,0 +1,293 @@
+"""Writing elements by index: named functions over the scatters. Each returns a new array.
+
+`scatter` is the counterpart of `take`, and `put_along_axis` that of `take_along_axis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pullback.core import dtypes as dt
+from pullback.core.dtypes import promote
+from pullback.core.errors import DTypeError, IndexOutOfRange, ShapeError
+from pullback.ir.convert import as_array
+from pullback.ir.op import bind
+from pullback.ir.samples import Bad, Draw, Sample
+from pullback.ops import gather_scatter
+from pullback.ops.creation import constant
+from pullback.ops.families import broadcast_shapes, composite, normalise_axis
+from pullback.ops.indexing import along_axis, as_indices, bind_named, from_front, to_front
+from pullback.ops.movement import broadcast_to, permute_dims, reshape
+from pullback.ops.parts import astype
+
+__all__ = ["index_add", "put", "put_along_axis", "scatter", "scatter_add", "segment_sum"]
+
+
+_MODES = ("set", "add", "max", "min", "mul", "mean")
+_FOLDS: dict[str, Callable[..., Any]] = {
+    "set": lambda a, b: b,
+    "add": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "mul": np.multiply,
+    "mean": np.add,
+}
+
+
+def _folded(name: str, mode: str, x: Any, updates: Any, *indices: Any) -> Any:
+    """Scatter in one of the modes; the mean counts the element of `x` too."""
+    if mode not in _MODES:
+        raise DTypeError(f"{name}: mode must be one of {', '.join(_MODES)}, got {mode!r}.")
+    op = getattr(gather_scatter, f"scatter_{'add' if mode == 'mean' else mode}").op
+    if mode in ("max", "min") and x._aval.dtype.is_complex:
+        raise DTypeError(f"{name}: complex numbers have no order, got {x._aval.dtype.name}.")
+    result = bind_named(name, op, x, updates, *indices)
+    if mode != "mean":
+        return result
+    if not x._aval.dtype.is_inexact:
+        raise DTypeError(f"{name}: a mean needs a floating dtype, got {x._aval.dtype.name}.")
+    counting = promote(x._aval.dtype.real, dt.float32)
+    once = constant(1, x._aval.shape, counting, x._aval.device)
+    each = constant(1, updates._aval.shape, counting, x._aval.device)
+    count = bind(gather_scatter.scatter_add.op, once, each, *indices)
+    return result / astype(count, x._aval.dtype)
+
+
+def _values(name: str, x: Any, updates: Any, shape: tuple[int, ...]) -> Any:
+    """The updates in the dtype of `x`, broadcast to the shape of what they replace."""
+    updates = as_array(updates, name, dev=x._aval.device)
+    if promote(x._aval.dtype, updates._aval.dtype) is not x._aval.dtype:
+        raise DTypeError(
+            f"{name}: updates of dtype {updates._aval.dtype.name} can't be put into an array of"
+            f" {x._aval.dtype.name}. Cast one with astype."
+        )
+    updates = astype(updates, x._aval.dtype)
+    if broadcast_shapes(name, updates._aval.shape, shape) != shape:
+        raise ShapeError(f"{name}: updates must broadcast to {shape}, got {updates._aval.shape}.")
+    return updates if updates._aval.shape == shape else broadcast_to(updates, shape)
+
+
+def _scatter_oracle(
+    x: np.ndarray, indices: Any, updates: Any, axis: int = 0, mode: str = "set"
+) -> np.ndarray:
+    indices = np.asarray(indices)
+    axis %= x.ndim
+    out = np.moveaxis(x, axis, 0).copy()
+    count = np.ones(out.shape)
+    shape = x.shape[:axis] + indices.shape + x.shape[axis + 1 :]
+    updates = np.broadcast_to(updates, shape)
+    rows = np.moveaxis(updates, range(axis, axis + indices.ndim), range(indices.ndim))
+    for place in np.ndindex(indices.shape):
+        i = indices[place]
+        out[i] = _FOLDS[mode](out[i], rows[place])
+        count[i] += 1
+    return np.moveaxis(out / count if mode == "mean" else out, 0, axis)
+
+
+def _scatter_samples(d: Draw) -> list[Sample]:
+    i = np.array([2, 0, -1, 2])
+    x, u = d.distinct(6, 2)[:3], d.distinct(9, 2)[5:]
+    cases = [Sample((x, i, u), {"mode": m}) for m in _MODES]
+    return [
+        *cases,
+        Sample((d.real(2, 3), i, d.real(2, 4)), {"axis": 1, "mode": "add"}),
+        Sample((d.real(2, 3, 2), i.reshape(2, 2), d.real(2, 2, 2, 2)), {"axis": -2}),
+        Sample((d.real(3), np.array([0, 1]), d.real())),
+    ]
+
+
+def _scatter_errors(d: Draw) -> list[Bad]:
+    i = np.array([0, 1])
+    return [
+        Bad((d.real(3), np.array([3]), d.real(1)), {}, IndexOutOfRange, "out of range"),
+        Bad((d.real(3), i, d.real(3)), {}, ShapeError, "broadcast"),
+        Bad((d.real(3), d.real(2), d.real(2)), {}, DTypeError, "integers"),
+        Bad((np.arange(3), i, d.real(2)), {}, DTypeError, "astype"),
+        Bad((d.real(3), i, d.real(2)), {"axis": 1}, ShapeError, "out of range"),
+    ]
+
+
+@composite(
+    oracle=_scatter_oracle,
+    samples=_scatter_samples,
+    errors=lambda d: [
+        *_scatter_errors(d),
+        Bad((d.real(3), np.array([0]), d.real(1)), {"mode": "xor"}, DTypeError, "mode"),
+    ],
+    methods=("scatter",),
+)
+def scatter(x: Any, indices: Any, updates: Any, /, axis: int = 0, mode: str = "set") -> Any:
+    """A copy of `x` with `updates` put at `indices` along `axis`: what `take` reads is written.
+
+    >>> pb.scatter(pb.tensor([1, 2, 3]), pb.tensor([0, 2, 0]), pb.tensor([5, 6, 7]), mode="add")
+    tensor([13,  2,  9], int64, cpu)
+
+    `updates` broadcasts to the shape of `take(x, indices, axis)`. `mode` says what happens to the
+    element there: "set" (the last of several stays), "add", "mul", "max", "min", or "mean" (of it
+    and all its updates). Ties in "max" and "min" share the derivative evenly.
+    """
+    return _scatter("scatter", x, indices, updates, axis, mode)
+
+
+def _scatter(name: str, x: Any, indices: Any, updates: Any, axis: int, mode: str) -> Any:
+    x = as_array(x, name)
+    indices = as_indices(name, indices, x._aval.device)
+    axis = normalise_axis(name, axis, x._aval.ndim)
+    shape, own = x._aval.shape, indices._aval.shape
+    updates = _values(name, x, updates, shape[:axis] + own + shape[axis + 1 :])
+    aligned = reshape(indices, own + (1,) * (len(shape) - 1))
+    count = len(own)
+    if axis:
+        order = (*range(axis, axis + count), *range(axis), *range(axis + count, updates._aval.ndim))
+        updates = bind(permute_dims.op, updates, axes=order)
+    result = _folded(name, mode, to_front(x, axis), updates, aligned)
+    return from_front(result, 1, axis)
+
+
+@composite(
+    oracle=lambda x, indices, updates, axis=0: _scatter_oracle(x, indices, updates, axis, "add"),
+    samples=lambda d: [
+        Sample((d.real(4), np.array([1, 1, 1, 2]), d.real(4))),
+        Sample((d.real(2, 3), np.array([2, 0, 2, 2]), d.real(2, 4)), {"axis": 1}),
+    ],
+    errors=_scatter_errors,
+    methods=("scatter_add",),
+)
+def scatter_add(x: Any, indices: Any, updates: Any, /, axis: int = 0) -> Any:
+    """A copy of `x` with `updates` added at `indices` along `axis`; every duplicate counts.
+
+    >>> pb.scatter_add(pb.zeros(4), pb.tensor([1, 1, 1, 2]), pb.tensor([1.0, 2.0, 4.0, 8.0]))
+    tensor([0., 7., 8., 0.], float32, cpu)
+
+    The sum of each place is taken in the order of the updates: the same bits on every run.
+    """
+    return _scatter("scatter_add", x, indices, updates, axis, "add")
+
+
+@composite(
+    oracle=lambda x, indices, updates, axis=0, alpha=1: _scatter_oracle(
+        x, indices, updates * alpha, axis, "add"
+    ),
+    samples=lambda d: [
+        Sample((d.real(4, 2), np.array([1, 1, 2]), d.real(3, 2))),
+        Sample((d.real(2, 3), np.array([2, 0]), d.real(2, 2)), {"axis": 1, "alpha": -2.0}),
+    ],
+    errors=_scatter_errors,
+)
+def index_add(x: Any, indices: Any, updates: Any, /, axis: int = 0, alpha: Any = 1) -> Any:
+    """`scatter_add` of `alpha * updates`.
+
+    >>> pb.index_add(pb.tensor([1, 1]), pb.tensor([0, 0]), pb.tensor([3, 4]), alpha=2)
+    tensor([15,  1], int64, cpu)
+    """
+    updates = as_array(updates, "index_add")
+    scaled = updates if isinstance(alpha, int) and alpha == 1 else updates * alpha
+    return _scatter("index_add", x, indices, scaled, axis, "add")
+
+
+def _put_oracle(x: np.ndarray, indices: Any, values: Any, mode: str = "set") -> np.ndarray:
+    return _scatter_oracle(x.reshape(-1), indices, values, 0, mode).reshape(x.shape)
+
+
+@composite(
+    oracle=_put_oracle,
+    samples=lambda d: [
+        Sample((d.real(2, 3), np.array([4, 0, 4, -1]), d.real(4))),
+        Sample((d.real(2, 3), np.array([[4, 0], [4, 1]]), d.real()), {"mode": "add"}),
+    ],
+    errors=lambda d: [
+        Bad((d.real(2, 3), np.array([6]), d.real(1)), {}, IndexOutOfRange, "out of range"),
+        Bad((d.real(2, 3), d.real(1), d.real(1)), {}, DTypeError, "integers"),
+    ],
+)
+def put(x: Any, indices: Any, values: Any, /, mode: str = "set") -> Any:
+    """A copy of `x` with `values` at the row-major positions `indices`; modes as in `scatter`.
+
+    >>> pb.put(pb.tensor([[1, 2], [3, 4]]), pb.tensor([3, 0]), pb.tensor([8, 9]))
+    tensor([[9, 2],
+            [3, 8]], int64, cpu)
+    """
+    x = as_array(x, "put")
+    flat = _scatter("put", reshape(x, (-1,)), indices, values, 0, mode)
+    return reshape(flat, x._aval.shape)
+
+
+def _put_along_oracle(
+    x: np.ndarray, indices: Any, values: Any, axis: int = -1, mode: str = "set"
+) -> np.ndarray:
+    out, count = np.array(x), np.ones(x.shape)
+    shape = tuple(indices.shape[d] if d == axis % x.ndim else n for d, n in enumerate(x.shape))
+    indices, values = np.broadcast_to(indices, shape), np.broadcast_to(values, shape)
+    for place in np.ndindex(shape):
+        at = list(place)
+        at[axis] = indices[place]
+        out[tuple(at)] = _FOLDS[mode](out[tuple(at)], values[place])
+        count[tuple(at)] += 1
+    return out / count if mode == "mean" else out
+
+
+@composite(
+    oracle=_put_along_oracle,
+    samples=lambda d: [
+        Sample((d.real(3, 4), np.array([[2, 0, -1, 2], [2, 0, 1, 1]]), d.real(2, 4)), {"axis": 0}),
+        Sample((d.real(2, 3), np.array([[0, 0], [2, 1]]), d.real(2, 1)), {"mode": "add"}),
+        Sample((d.real(5), np.array([4, 4]), d.real())),
+    ],
+    errors=lambda d: [
+        Bad((d.real(3), np.array([3]), d.real(1)), {}, IndexOutOfRange, "out of range"),
+        Bad((d.real(3), np.array([[0]]), d.real()), {}, ShapeError, "dimensions"),
+        Bad((d.real(3), np.array([0]), d.real(2)), {}, ShapeError, "broadcast"),
+    ],
+)
+def put_along_axis(x: Any, indices: Any, values: Any, /, axis: int = -1, mode: str = "set") -> Any:
+    """A copy of `x` with `values` where `take_along_axis` would read; modes as in `scatter`.
+
+    >>> pb.put_along_axis(pb.tensor([[1, 2], [3, 4]]), pb.tensor([[1], [0]]), 9)
+    tensor([[1, 9],
+            [9, 4]], int64, cpu)
+    """
+    name = "put_along_axis"
+    x = as_array(x, name)
+    shape = x._aval.shape
+    wide, indices, axis = along_axis(name, x, indices, axis)
+    if wide._aval.shape != shape:
+        raise ShapeError(f"{name}: indices {indices._aval.shape} do not broadcast to {shape}.")
+    length = indices._aval.shape[axis]
+    values = _values(name, x, values, (*shape[:axis], length, *shape[axis + 1 :]))
+    front = [to_front(a, axis) for a in (x, values, indices)]
+    return from_front(_folded(name, mode, *front), 1, axis)
+
+
+@composite(
+    oracle=lambda x, ids, count: _scatter_oracle(
+        np.zeros((count, *x.shape[1:]), x.dtype), ids, x, 0, "add"
+    ),
+    samples=lambda d: [
+        Sample((d.real(5), np.array([1, 1, 0, 3, 1]), 4)),
+        Sample((d.real(4, 2), np.array([1, 1, 0, 3]), 5)),
+    ],
+    errors=lambda d: [
+        Bad((d.real(2), np.array([0, 3]), 3), {}, IndexOutOfRange, "out of range"),
+        Bad((d.real(2), np.array([0]), 3), {}, ShapeError, "one segment"),
+        Bad((d.real(2), d.real(2), 3), {}, DTypeError, "integers"),
+    ],
+)
+def segment_sum(x: Any, segment_ids: Any, /, num_segments: int) -> Any:
+    """The sums of the rows of `x` by segment: `out[s]` adds the rows with `segment_ids == s`.
+
+    >>> pb.segment_sum(pb.tensor([1.0, 2.0, 4.0]), pb.tensor([1, 1, 0]), 3)
+    tensor([4., 3., 0.], float32, cpu)
+    """
+    x = as_array(x, "segment_sum")
+    ids = as_indices("segment_sum", segment_ids, x._aval.device)
+    if x._aval.ndim == 0 or ids._aval.shape != x._aval.shape[:1]:
+        raise ShapeError(
+            "segment_sum: every row needs one segment, got"
+            f" {ids._aval.shape} for an array of shape {x._aval.shape}."
+        )
+    shape = (int(num_segments), *x._aval.shape[1:])
+    start = constant(0, shape, x._aval.dtype, x._aval.device)
+    return _scatter("segment_sum", start, ids, x, 0, "add")

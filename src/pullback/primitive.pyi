@@ -1,0 +1,104 @@
+"""Primitives that are not part of the public API: what the public functions are made of, for the
+curious and for tests."""
+
+# Written by tools/stubs.py (`make stubs`).
+
+from collections.abc import Sequence
+from typing import Any
+
+from pullback.tensor import Tensor, _ArrayLike, _DTypeLike
+
+def at_least(x: _ArrayLike, low: _ArrayLike, /) -> Tensor:
+    """x, or the bound where x is below it."""
+
+def at_most(x: _ArrayLike, high: _ArrayLike, /) -> Tensor:
+    """x, or the bound where x is above it."""
+
+def between(x: _ArrayLike, low: _ArrayLike, high: _ArrayLike, /) -> Tensor:
+    """x, or the bound that it is beyond; the upper bound wins where they are the wrong way
+    round.
+    """
+
+def embed(
+    base: _ArrayLike,
+    x: _ArrayLike,
+    /,
+    shape: int | Sequence[int],
+    starts: int | Sequence[int],
+    steps: int | Sequence[int] | None = None,
+) -> Tensor:
+    """`base` broadcast to `shape`, with `x` in the box from `starts` with the given steps."""
+
+def gather(x: _ArrayLike, /, *indices: _ArrayLike) -> Tensor:
+    """`x` read at the positions that integer arrays give; negative ones count from the end."""
+
+def getitem(x: _ArrayLike, key: Any, /) -> Tensor:
+    """The part of `x` that a key selects, by NumPy's rules."""
+
+def integer_power(x: _ArrayLike, n: int, /) -> Tensor:
+    """`x**n` for a Python integer n, by repeated multiplication."""
+
+def philox(
+    c0: _ArrayLike,
+    c1: _ArrayLike,
+    c2: _ArrayLike,
+    c3: _ArrayLike,
+    k0: _ArrayLike,
+    k1: _ArrayLike,
+    /,
+    word: int,
+) -> Tensor:
+    """One of the four words of Philox4x32-10 for a counter and a key, elementwise."""
+
+def power(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
+    """`x**y` elementwise for arrays of one dtype."""
+
+def ramp(start: _ArrayLike, step: _ArrayLike, /, size: int) -> Tensor:
+    """`start + i * step` for i from 0 to `size` - 1, of 0-d arrays of one dtype."""
+
+def rint(x: _ArrayLike, /) -> Tensor:
+    """The nearest integer, the even one of two; complex numbers are rounded by parts."""
+
+def running_position(x: _ArrayLike, /, axis: int, *, sense: int = 1) -> Tensor:
+    """Where the maximum (`sense` 1) or minimum (-1) so far was last attained along `axis`."""
+
+def scatter_add(x: _ArrayLike, updates: _ArrayLike, /, *indices: _ArrayLike) -> Tensor:
+    """`x` with the updates added at the positions given; sums are taken in order, always the
+    same.
+    """
+
+def scatter_max(x: _ArrayLike, updates: _ArrayLike, /, *indices: _ArrayLike) -> Tensor:
+    """The largest of `x` and the updates at each place; a NaN wins."""
+
+def scatter_min(x: _ArrayLike, updates: _ArrayLike, /, *indices: _ArrayLike) -> Tensor:
+    """The smallest of `x` and the updates at each place; a NaN wins."""
+
+def scatter_mul(x: _ArrayLike, updates: _ArrayLike, /, *indices: _ArrayLike) -> Tensor:
+    """`x` multiplied by the updates at the positions given."""
+
+def scatter_set(x: _ArrayLike, updates: _ArrayLike, /, *indices: _ArrayLike) -> Tensor:
+    """`x` with the updates written at the positions given; the last of several writes stays."""
+
+def setitem(x: _ArrayLike, key: Any, value: _ArrayLike, /) -> Tensor:
+    """`x` with the selected part replaced by `value`; of several writes to a place the last
+    stays.
+    """
+
+def slice(
+    x: _ArrayLike,
+    /,
+    starts: int | Sequence[int],
+    shape: int | Sequence[int],
+    steps: int | Sequence[int] | None = None,
+) -> Tensor:
+    """The box of `x` from `starts` with `shape` elements, `steps` apart (negative: backwards)."""
+
+def unit_normal(
+    key: _ArrayLike, shape: int | Sequence[int] = (), /, *, dtype: _DTypeLike | None = None
+) -> Tensor:
+    """Normal random numbers with mean 0 and standard deviation 1."""
+
+def unit_uniform(
+    key: _ArrayLike, shape: int | Sequence[int] = (), /, *, dtype: _DTypeLike | None = None
+) -> Tensor:
+    """Uniform random numbers in [0, 1)."""

@@ -24,6 +24,7 @@ help:
 $(STAMP): pyproject.toml tools/environment.py
 	$(PYTHON) tools/environment.py $(VENV)
 	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(RUN) -m compileall -q src
 	@touch $@
 
 demo: $(STAMP)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -18,9 +19,10 @@ from pullback.ir.scalar import load
 from scalar_evaluator import evaluate
 
 Array = np.ndarray
+Real = Any  # a number of mpmath, whose types are made at run time
 Points = Callable[[np.random.Generator], list[Array]]
 PI = float(np.pi)
-DENSITY = 4  # times the counts below: what mpmath does in a few seconds
+DENSITY = 2  # times the counts below: what mpmath does in a few seconds
 
 # function -> (float32, float64): the largest error in ulps
 BOUNDS = {
@@ -34,14 +36,14 @@ BOUNDS = {
     "log10": (0.51, 0.8),
     "sin": (0.8, 0.9),
     "cos": (0.8, 0.9),
-    "tan": (0.51, 1.1),
+    "tan": (0.51, 1.2),
     "asin": (0.51, 0.7),
     "acos": (0.51, 0.7),
     "atan": (0.51, 0.7),
     "atan2": (0.51, 1.2),
     "sinh": (0.51, 1.1),
     "cosh": (0.51, 1.0),
-    "tanh": (1.4, 0.8),
+    "tanh": (1.4, 0.9),
     "asinh": (0.51, 1.1),
     "acosh": (0.51, 1.1),
     "atanh": (0.51, 0.9),
@@ -57,10 +59,10 @@ BOUNDS = {
 }
 # polygamma by order; the gamma functions left of 0, relative to 1 + |f(x)| + |f(-x)| there
 POLYGAMMA_BOUNDS = {1: 4.0, 2: 5.0, 3: 8.0, 5: 13.0}
-LEFT_BOUNDS = {"lgamma": 8.0, "digamma": 8.0}
+LEFT_BOUNDS = {"lgamma": 3.0, "digamma": 6.0}
 
 with mp.workdps(80):
-    EXACT: dict[str, Callable[..., mp.mpf]] = {
+    EXACT: dict[str, Callable[..., Real]] = {
         "exp": mp.exp, "exp2": lambda x: mp.mpf(2) ** x, "expm1": mp.expm1,
         "sigmoid": lambda x: 1 / (1 + mp.exp(-x)), "log": mp.log, "log1p": mp.log1p,
         "log2": lambda x: mp.log(x, 2), "log10": mp.log10, "sin": mp.sin, "cos": mp.cos,
@@ -73,7 +75,7 @@ with mp.workdps(80):
     }  # fmt: skip
 
 
-def exact_erfinv(x: mp.mpf) -> mp.mpf:
+def exact_erfinv(x: Real) -> Real:
     """erfinv by Halley's method on erfc, from a few digits: mpmath's own is slow near 1."""
     size = abs(x)
     w = -mp.log((1 - size) * (1 + size))
@@ -113,9 +115,9 @@ def next_to(*values: float, count: int = 40) -> Points:
 
 
 def quarter_turns(rng: np.random.Generator) -> list[Array]:
-    """Floats next to multiples of pi/2."""
+    """Floats next to multiples of pi/2, the last one nearer than any other float64."""
     k = np.floor(np.exp(rng.uniform(0, np.log(1e15), 600)))
-    return [k * (PI / 2) * rng.choice([-1, 1], 600)]
+    return [np.append(k * (PI / 2) * rng.choice([-1, 1], 600), 6381956970095103 * 2.0**797)]
 
 
 def pairs(first: Points, second: Points) -> Points:
@@ -211,7 +213,7 @@ def values(name: str, xs: list[Array]) -> Array:
     return evaluate([body], xs)[0]
 
 
-def ulps(got: float, exact: mp.mpf, dtype: str) -> float:
+def ulps(got: float, exact: Real, dtype: str) -> float:
     """|got - exact| in units of the last place of `exact`; 0 where both overflow."""
     info = np.finfo(dtype)
     if np.isnan(got):
@@ -224,7 +226,7 @@ def ulps(got: float, exact: mp.mpf, dtype: str) -> float:
     return float(abs(mp.mpf(float(got)) - exact) / mp.mpf(2) ** (int(exponent) - info.nmant))
 
 
-def largest(got: Array, xs: list[Array], exact: Callable[..., mp.mpf], dtype: str) -> Measured:
+def largest(got: Array, xs: list[Array], exact: Callable[..., Real], dtype: str) -> Measured:
     """The largest error of `got` at the points."""
     worst = Measured(0.0, ())
     with mp.workdps(60):

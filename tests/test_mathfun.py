@@ -29,7 +29,7 @@ def at(function: object, *points: list[float], dtype: str = "float64") -> np.nda
 
 def complex_at(name: str, z: np.ndarray) -> np.ndarray:
     """A complex function at points, by the evaluator."""
-    part = dt.as_dtype(z.real.dtype)
+    part = dt.as_dtype(np.real(z).dtype)
     w = getattr(mathfun, name)(Complex(load(0, part, 0), load(0, part, 1)))
     re, im = evaluate([w.re, w.im], [z])
     result = np.empty(z.shape, z.dtype)
@@ -49,7 +49,7 @@ def test_polygamma_accuracy(n: int) -> None:
     rng = np.random.default_rng(1)
     x = np.concatenate([np.exp(rng.uniform(-20, 20, 60)), rng.uniform(0, 30, 60)])
     got = at(lambda e: mathfun.polygamma(n, e), list(x))
-    worst = accuracy.largest(got, [x], lambda v: mp.psi(n, v), "float64")
+    worst = accuracy.largest(got, [x], lambda v: mp.re(mp.psi(n, v)), "float64")
     assert worst.ulps <= POLYGAMMA_BOUNDS[n], f"at {worst.at}"
 
 
@@ -192,7 +192,7 @@ def test_complex_edge_values(name: str) -> None:
         expected = getattr(np, _NUMPY_NAME.get(name, name))(z)
     # C leaves signs open where NaN or two infinities meet.
     clear = ~np.isnan(re) & ~np.isnan(im) & ~(np.isinf(re) & np.isinf(im))
-    for ours, theirs in ((got.real, expected.real), (got.imag, expected.imag)):
+    for ours, theirs in ((f(got), f(expected)) for f in (np.real, np.imag)):
         np.testing.assert_allclose(ours, theirs, 1e-14, 1e-323)
         real = ~np.isnan(theirs) & clear
         np.testing.assert_array_equal(np.signbit(ours[real]), np.signbit(theirs[real]))

@@ -6,6 +6,7 @@ import re
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,15 @@ start = perf_counter()
 import {name}
 print(perf_counter() - start)
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def byte_code_is_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Without byte code on disk a measured import would mostly be compilation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("byte_code")))
+        yield
 
 
 def output_of(code: str) -> str:

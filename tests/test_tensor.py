@@ -259,7 +259,7 @@ def test_masks_of_several_dimensions_and_assignment():
         ((0, 0, 0), IndexError, "too many"),
         (1.5, IndexError, "index"),
         ((Ellipsis, Ellipsis), IndexError, "ellipsis"),
-        (np.array([True, False]), IndexError, "mask"),
+        (np.array([True, False]), IndexError, "boolean"),
         ("a", IndexError, "index"),
     ],
 )

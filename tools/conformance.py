@@ -1,4 +1,4 @@
-"""Write docs/conformance.md: every operation x dtype x order of derivative, each cell computed by the tests' own checks.
+"""Write docs/conformance.md: operation x dtype x order of derivative, by the checks of the tests.
 
 With --check nothing is computed: the page must list exactly the operations of the registry.
 """
@@ -62,7 +62,7 @@ def outcome(check: Callable[..., Any], case: Any, problems: list[str]) -> str:
             check(case)
     except pytest.skip.Exception:
         return EMPTY
-    except Exception as error:  # whatever a check raises is a failure to report
+    except (Exception, pytest.fail.Exception) as error:  # whatever it raises is to be reported
         inner = case.case if isinstance(case, Capped) else case
         first = next((line for line in str(error).splitlines() if line.strip()), "")
         problems.append(f"{inner}: {type(error).__name__}: {first.strip()}")
@@ -130,9 +130,9 @@ HEAD = """# Conformance
 <!-- Written by tools/conformance.py. -->
 
 Which derivatives of which operations are checked, and how it went. Each cell runs the checks of
-`tests/generated` on all samples of an operation: derivatives of order k against finite differences of
-those of order k - 1, in float64 and complex128, to order 3; results in narrow dtypes against the oracle
-(fwd), and their gradients against those in float64 (1st).
+`tests/generated` on all samples of an operation: derivatives of order k against finite differences
+of those of order k - 1, in float64 and complex128, to order 3; results in narrow dtypes against the
+oracle (fwd), and their gradients against those in float64 (1st).
 
 {totals}
 
@@ -184,8 +184,9 @@ def summary(rows: dict[str, list[str]]) -> str:
     by_order = [sum(cells[k] == PASS for cells in rows.values()) for k in range(6)]
     return (
         f"**{len(rows)} operations, {has} of them differentiable. {count[PASS]} cells pass,"
-        f" {count[FAIL]} fail.** In float64 {by_order[0]}, {by_order[1]} and {by_order[2]} operations pass"
-        f" order 1, 2 and 3; in complex128 {by_order[3]}, {by_order[4]} and {by_order[5]}."
+        f" {count[FAIL]} fail.** Orders 1, 2 and 3 pass in float64 for {by_order[0]}, {by_order[1]}"
+        f" and {by_order[2]} operations, in complex128 for {by_order[3]}, {by_order[4]} and"
+        f" {by_order[5]}."
     )
 
 
@@ -200,7 +201,7 @@ def check() -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="only compare the names of operations")
     if parser.parse_args().check:
         return check()

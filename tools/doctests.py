@@ -13,6 +13,7 @@ import doctest
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,13 +97,20 @@ class Collector(doctest.DocTestRunner):
         self._keep(test, example, f"{exc_info[0].__name__}: {exc_info[1]}\n")
 
 
+def names_in(path: Path) -> dict[str, Any]:
+    """What the examples of a file may use: its own names, `pb` and `np`."""
+    parts = path.resolve().relative_to(SOURCE.parent).with_suffix("").parts
+    module = import_module(".".join(p for p in parts if p != "__init__"))
+    return {**vars(module), "pb": pb, "np": np}
+
+
 def differences(path: Path) -> tuple[int, list[Difference]]:
     """How many examples a file has, and those that print something else."""
     collector = Collector(path)
     count = 0
     for name, line, text in docstrings(path):
         test = doctest.DocTestParser().get_doctest(
-            text, {"pb": pb, "np": np}, f"{path.stem}.{name}", str(path), line
+            text, names_in(path), f"{path.stem}.{name}", str(path), line
         )
         count += len(test.examples)
         collector.run(test, out=lambda _: None)
@@ -119,7 +127,7 @@ def rewrite(path: Path, found: list[Difference]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="bring the form of tensors up to date")
     parser.add_argument("--fill", action="store_true", help="also fill in what was left open")
     parser.add_argument("files", nargs="*", type=Path, help="default: the whole package")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -64,13 +65,10 @@ def main(folder: str) -> None:
     python = Path(folder) / "bin" / "python"
     if is_usable(python):
         return
-    try:
-        import ensurepip  # noqa: F401
-    except ImportError:
-        venv.create(folder, clear=True, symlinks=True)
+    has_ensurepip = importlib.util.find_spec("ensurepip") is not None
+    venv.create(folder, clear=True, symlinks=True, with_pip=has_ensurepip)
+    if not has_ensurepip:
         install_pip(python)
-    else:
-        venv.create(folder, clear=True, symlinks=True, with_pip=True)
 
 
 if __name__ == "__main__":

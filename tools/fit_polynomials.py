@@ -167,7 +167,6 @@ def constants() -> dict[str, tuple[float, ...]]:
         "LN2_64": split(mp.log(2), 53, 53),
         "LN2_32": split(mp.log(2), 24, 24),
         "LN2_SHORT_64": split(mp.log(2), 42, 53),  # times an exponent it is exact
-        "LN2_SHORT_32": split(mp.log(2), 16, 24),
         "INV_LN2": split(1 / mp.log(2), 53, 53),
         "INV_LN10": split(1 / mp.log(10), 53, 53),
         "LOG10_2": split(mp.log10(2), 42, 53),

@@ -29,7 +29,7 @@ FORWARD = {
     "multilinear": "the operation applied to one tangent at a time",
     "transpose": "the transpose of the reverse rule",
 }
-# Pages of what is not an operation: title, first words, and the modules whose public names it lists.
+# Pages of what is not an operation: title, first words, modules whose public names they list.
 PAGES = {
     "transforms": (
         "Derivatives",
@@ -123,6 +123,8 @@ def derivative(entry: Public) -> list[str]:
         ]
     if not entry.vjp:
         return [f"Derivative: none; {entry.no_gradient}."]
+    if entry.zero_gradient:
+        return ["Derivative: zero wherever there is one."]
     facts = [f"by `{n}` (keeps {kept(entry, n)})" for n in entry.vjp]
     constant = [n for n in entry.names if n not in entry.vjp]
     lines = [f"Derivative, to any order: {', '.join(facts)}."]
@@ -192,8 +194,10 @@ def public_of(modules: tuple[str, ...]) -> list[tuple[str, Any]]:
     for name in pb.__all__:
         value = getattr(pb, name)
         home = getattr(value, "__module__", "") or ""
-        if callable(value) and any(
-            home == m or (m[-1] == "." and home.startswith(m)) for m in modules
+        if (
+            callable(value)
+            and name not in REGISTRY
+            and any(home == m or (m[-1] == "." and home.startswith(m)) for m in modules)
         ):
             found.append((name, value))
     return found
@@ -265,7 +269,7 @@ def index_page(subjects: dict[str, list[Public]]) -> str:
     counts = (len(REGISTRY), sum(isinstance(e, Op) for e in REGISTRY.values()))
     lines = [
         f"# Reference\n\n{NOTICE}\n",
-        f"{counts[0]} operations, of which {counts[1]} are primitives and the rest are made of these.",
+        f"{counts[0]} operations: {counts[1]} primitives, and the rest made of these.",
         "Every page is written from the operations themselves.\n",
         "- [Tensor](tensor.md)",
         *[f"- [{PAGES[p][0]}]({p}.md)" for p in PAGES],
@@ -293,7 +297,7 @@ def pages() -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing, fail if not current")
     check = parser.parse_args().check
     new = pages()

@@ -362,7 +362,7 @@ def without_shadowed(body: str, public: set[str]) -> str:
         return body
 
     class Spell(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> Any:  # noqa: N802  (ast's name)
+        def visit_Name(self, node: ast.Name) -> Any:
             if node.id in hidden and isinstance(node.ctx, ast.Load):
                 return ast.Attribute(ast.Name("builtins", ast.Load()), node.id, ast.Load())
             return node
@@ -381,7 +381,7 @@ def without_shadowed(body: str, public: set[str]) -> str:
 def formatted(text: str, name: str) -> str:
     """The text as ruff wants it."""
     ruff = [sys.executable, "-m", "ruff"]
-    sort = [*ruff, "check", "--select", "I", "--fix", "--exit-zero", "--quiet"]
+    sort = [*ruff, "check", "--select", "I,RUF022", "--fix", "--exit-zero", "--quiet"]
     for command in (sort, [*ruff, "format"]):
         full = [*command, "--stdin-filename", str(SOURCE / name), "-"]
         done = subprocess.run(full, input=text, capture_output=True, text=True, check=False)
@@ -391,7 +391,9 @@ def formatted(text: str, name: str) -> str:
     return text
 
 
-def module_text(module: str, body: str, doc: str) -> str:
+def module_text(module: str, body: str) -> str:
+    first = (import_module(module).__doc__ or "").partition("\n")[0]
+    doc = "\n".join(textwrap.wrap(first, 94))
     name = "__init__.pyi" if module == "pullback" else f"{module.rpartition('.')[2]}.pyi"
     head = f'"""{doc}"""\n\n# Written by tools/stubs.py (`make stubs`).\n'
     return formatted(f"{head}\n{imports_text(body, module)}\n{body}\n", name)
@@ -453,23 +455,16 @@ def stubs() -> dict[str, str]:
     """The text of every stub by its file name."""
     namespaces = sorted({e.namespace for e in REGISTRY.values()} - {""})
     found = {
-        "__init__.pyi": module_text("pullback", package_text(), first_line(pb)),
-        "tensor.pyi": module_text(
-            "pullback.tensor", tensor_text(), first_line(import_module("pullback.tensor"))
-        ),
+        "__init__.pyi": module_text("pullback", package_text()),
+        "tensor.pyi": module_text("pullback.tensor", tensor_text()),
     }
     for n in namespaces:
-        module = import_module(f"pullback.{n}")
-        found[f"{n}.pyi"] = module_text(module.__name__, operations_text(n), first_line(module))
+        found[f"{n}.pyi"] = module_text(f"pullback.{n}", operations_text(n))
     return found
 
 
-def first_line(module: ModuleType) -> str:
-    return "\n".join(textwrap.wrap((module.__doc__ or "").partition("\n")[0], 94))
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing, fail if not current")
     check = parser.parse_args().check
     stale = 0
@@ -483,7 +478,7 @@ def main() -> int:
             changes = difflib.unified_diff(
                 old.splitlines(), text.splitlines(), name, "current", n=1
             )
-            print("\n".join(list(changes)[:20]))
+            print("\n".join([line.rstrip("\n") for line in changes][:20]))
             print(f"stubs: {name} is not current. Run `make stubs`.")
         else:
             path.write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ import math as _math
 from importlib import import_module as _import_module
 
 from pullback import ops as _ops  # noqa: F401  (fills the registry)
-from pullback import primitive, random
+from pullback import linalg, primitive, random
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
 from pullback.autodiff.reverse import enable_grad, no_grad

@@ -7,6 +7,7 @@ import builtins
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pullback import linalg as linalg
 from pullback import primitive as primitive
 from pullback import random as random
 from pullback.autodiff.check import check_grad as check_grad
@@ -43,6 +44,7 @@ from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
 from pullback.ir.graph import Graph as Graph
+from pullback.ir.graph import trace as trace
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
 from pullback.standard import can_cast as can_cast
 from pullback.standard import isdtype as isdtype
@@ -111,8 +113,8 @@ __all__ = [
     "ceil",
     "check_grad",
     "clip",
-    "complex128",
     "complex64",
+    "complex128",
     "concat",
     "conj",
     "copysign",
@@ -172,10 +174,10 @@ __all__ = [
     "imag",
     "index_add",
     "inf",
+    "int8",
     "int16",
     "int32",
     "int64",
-    "int8",
     "isclose",
     "isdtype",
     "isfinite",
@@ -186,11 +188,12 @@ __all__ = [
     "less",
     "less_equal",
     "lgamma",
+    "linalg",
     "linspace",
     "log",
-    "log10",
     "log1p",
     "log2",
+    "log10",
     "logaddexp",
     "logcumsumexp",
     "logical_and",
@@ -276,10 +279,10 @@ __all__ = [
     "tril",
     "triu",
     "trunc",
+    "uint8",
     "uint16",
     "uint32",
     "uint64",
-    "uint8",
     "unique_all",
     "unique_counts",
     "unique_inverse",
@@ -798,7 +801,7 @@ def negative(x: _ArrayLike, /) -> Tensor:
     """`-x`."""
 
 def nextafter(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
-    """The next number after x of its dtype in the direction of y."""
+    """The next number after x of its dtype in the direction of y; differentiated as x itself."""
 
 def nonzero(x: _ArrayLike, /) -> tuple[Tensor, ...]:
     """The positions of the elements that are not zero, in row-major order: an array for each
@@ -1024,9 +1027,6 @@ def topk(
 ) -> TopK:
     """The `k` largest (or smallest) elements along `axis`, in order, and their positions."""
 
-def trace(x: _ArrayLike, /, *, offset: int = 0, dtype: _DTypeLike | None = None) -> Tensor:
-    """The sum of the diagonal of the last two axes, `offset` columns above the main one."""
-
 def tril(x: _ArrayLike, /, *, k: int = 0) -> Tensor:
     """The lower triangle of matrices: zeros above the k-th diagonal."""
 
@@ -1061,9 +1061,7 @@ def var(
     correction: float = 0.0,
     keepdims: builtins.bool = False,
 ) -> Tensor:
-    """The sum of squared distances to the mean along `axis` (None: all axes), over n -
-    `correction`.
-    """
+    """The sum of squared distances to the mean along `axis` (None: all), over n - `correction`."""
 
 def vecdot(x1: _ArrayLike, x2: _ArrayLike, /, *, axis: int = -1) -> Tensor:
     """The dot product `sum(conj(x1) * x2)` along `axis`, over broadcast batches."""

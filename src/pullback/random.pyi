@@ -37,7 +37,7 @@ def exponential(
     """Exponential random numbers with mean `scale`."""
 
 def fold_in(key: _ArrayLike, data: int, /) -> Tensor:
-    """The key for step `data`, an integer or a 0-d integer array, of the sequence that `key`
+    """The key for step `data`, an integer or a 0-d integer array, of a sequence that `key`
     starts.
     """
 

@@ -342,7 +342,7 @@ class Tensor(Array):
         correction: float = 0.0,
         keepdims: bool = False,
     ) -> Tensor:
-        """The sum of squared distances to the mean along `axis` (None: all axes), over n -
+        """The sum of squared distances to the mean along `axis` (None: all), over n -
         `correction`.
         """
 

@@ -7,7 +7,14 @@ from functools import wraps
 from typing import Any
 
 from pullback.autodiff.forward import tangents
-from pullback.autodiff.reverse import ancestors, cotangents, depends_on_others, fresh, recording
+from pullback.autodiff.reverse import (
+    ancestors,
+    cotangents,
+    depends_on_others,
+    fresh,
+    recording,
+    zeros,
+)
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError, ShapeError
 from pullback.ir.array import Array, make
@@ -48,11 +55,6 @@ def _released(outputs: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     return [make(o._buf, o._aval) for o in outputs]
 
 
-def _zeros_like(x: Array) -> Any:
-    av = x._aval
-    return REGISTRY["zeros"].function(av.shape, dtype=av.dtype, device=av.device)
-
-
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple]]:
     """`f(*primals)` and the function that maps a cotangent of its result to cotangents of the primals.
 
@@ -76,7 +78,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
                     f"vjp: the cotangent must have the shape of the result, {out._aval.shape}, got {g._aval.shape}."
                 )
         found = cotangents(outputs, weights, variables, retain=True)
-        filled = [_zeros_like(v) if g is None else g for g, v in zip(found, variables, strict=True)]
+        filled = [zeros(v._aval) if g is None else g for g, v in zip(found, variables, strict=True)]
         return pytrees.unflatten(structure, filled)
 
     return pytrees.unflatten(out_structure, _released(outputs, variables)), pull
@@ -129,7 +131,7 @@ def value_and_grad(
         released = iter(_released([value, *aux_arrays], variables))
         value = next(released)
         aux_leaves = [next(released) if isinstance(a, Array) else a for a in aux_leaves]
-        filled = [_zeros_like(v) if g is None else g for g, v in zip(found, variables, strict=True)]
+        filled = [zeros(v._aval) if g is None else g for g, v in zip(found, variables, strict=True)]
         gradients = pytrees.unflatten(structure, filled)
         gradient = gradients[0] if isinstance(argnums, int) else gradients
         if has_aux:
@@ -184,7 +186,7 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
         result = f(*pytrees.unflatten(structure, variables))
     outputs, out_structure = _outputs("jvp", result)
     found = tangents(outputs, variables, seeds)
-    filled = [_zeros_like(o) if t is None else t for t, o in zip(found, outputs, strict=True)]
+    filled = [zeros(o._aval) if t is None else t for t, o in zip(found, outputs, strict=True)]
     values = _released(outputs, variables)
     return pytrees.unflatten(out_structure, values), pytrees.unflatten(out_structure, filled)
 

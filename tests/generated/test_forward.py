@@ -19,7 +19,8 @@ from matrix import (
 
 import pullback as pb
 from pullback.core import pytrees
-from pullback.ir.op import REGISTRY
+from pullback.ir.lowering import Intrinsic
+from pullback.ir.op import REGISTRY, bind
 from pullback.ir.samples import Draw
 
 
@@ -64,8 +65,8 @@ def compare(case: Case, x: pb.Tensor, y: np.ndarray) -> None:
     np.testing.assert_allclose(got, y, rtol=tolerance, atol=tolerance * max(scale, 1e-6))
 
 
-@pytest.mark.parametrize("case", cases((pb.float64,)), ids=str)
-def test_traced_graph_gives_the_same_type_and_bits(case: Case):
+def of_tensors(case: Case):
+    """The operation as a function of all the tensors among its arguments, and these."""
     args, kwargs, _ = case.sample
     leaves, structure = pytrees.flatten((tensors(args), tensors(kwargs)))
     positions = [i for i, x in enumerate(leaves) if isinstance(x, pb.Tensor)]
@@ -77,15 +78,18 @@ def test_traced_graph_gives_the_same_type_and_bits(case: Case):
         a, k = pytrees.unflatten(structure, full)
         return arrays_of(case.entry.function(*a, **k))
 
-    inputs = [leaves[i] for i in positions]
+    return f, [leaves[i] for i in positions]
+
+
+@pytest.mark.parametrize("case", cases((pb.float64,)), ids=str)
+def test_traced_graph_gives_the_same_type_and_bits(case: Case):
+    f, inputs = of_tensors(case)
     eager = f(*inputs)
     try:
         graph = pb.trace(f)(*inputs)
     except pb.DTypeError as error:
         assert "traced" in str(error)  # the shape of the result depends on values
         return
-    from pullback.ir.op import bind
-
     for v, x, y in zip(graph.outputs, eager, graph.run(*inputs, bind=bind), strict=True):
         assert (v.aval.shape, v.aval.dtype) == (x.shape, x.dtype)
         assert x.numpy().tobytes() == y.numpy().tobytes()
@@ -99,7 +103,7 @@ def relaid(a: np.ndarray, how: str) -> pb.Tensor:
         return pb.tensor(big)[..., 1]
     if how == "flipped":
         return pb.tensor(np.ascontiguousarray(a[::-1]))[::-1] if a.ndim else pb.tensor(a)
-    return pb.permute_dims(pb.tensor(np.ascontiguousarray(a.T)), tuple(reversed(range(a.ndim))))
+    return pb.permute_dims(pb.tensor(a.T.copy()), tuple(reversed(range(a.ndim))))
 
 
 @pytest.mark.parametrize("how", ["strided", "flipped", "transposed"])
@@ -111,7 +115,20 @@ def test_layout_does_not_change_the_bits(case: Case, how: str):
     )
     got = [x.numpy() for x in arrays_of(case.entry.function(*args, **kwargs))]
     for x, y in zip(got, outputs(case), strict=True):
-        assert np.ascontiguousarray(x).tobytes() == np.ascontiguousarray(y).tobytes()
+        if uses_vendor_gemm(case):  # chooses its own order of summation by the layout of the operands
+            np.testing.assert_allclose(x, y, rtol=1e-13, atol=1e-13)
+        else:
+            assert np.ascontiguousarray(x).tobytes() == np.ascontiguousarray(y).tobytes()
+
+
+def uses_vendor_gemm(case: Case) -> bool:
+    """Whether the operation is, or is made with, the matrix product of a library."""
+    f, inputs = of_tensors(case)
+    try:
+        equations = pb.trace(f)(*inputs).equations
+    except pb.DTypeError:
+        return False
+    return any(eq.op.lowering == Intrinsic("matmul") for eq in equations)
 
 
 @pytest.mark.parametrize("case", cases((pb.float32,)), ids=str)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Sequence
 from functools import update_wrapper
 from typing import Any
 
-from pullback.autodiff.reverse import cotangents, fresh, recording
+from pullback.autodiff.reverse import cotangents, fresh, recording, zeros
 from pullback.core import pytrees
 from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError, GradientError, ShapeError
@@ -33,10 +33,6 @@ class Slots:
 
 def _plus(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else a + b
-
-
-def _zeros(av: Aval) -> Any:
-    return REGISTRY["zeros"].function(av.shape, dtype=av.dtype, device=av.device)
 
 
 class Item:
@@ -81,7 +77,7 @@ class CustomCall:
     def pull(self, node: Node, g: Slots, wanted: Container[Node] | None) -> list[Any]:
         """The user's rule applied to the cotangents of all outputs, checked."""
         (residuals,) = node.live_saved()
-        filled = [_zeros(av) if v is None else v for v, av in zip(g.values, self.outputs, strict=True)]
+        filled = [zeros(av) if v is None else v for v, av in zip(g.values, self.outputs, strict=True)]
         given = self.rule(residuals, pytrees.unflatten(self.result, filled))
         return self._aligned(given, node.avals)
 
@@ -89,7 +85,7 @@ class CustomCall:
         """The transpose of the rule, which is linear in the cotangents."""
         create_graph = mode.recording
         with recording(True):
-            variables = [fresh(_zeros(av)) for av in self.outputs]
+            variables = [fresh(zeros(av)) for av in self.outputs]
             pulled = self.pull(node, Slots(variables), None)
         pairs = [(p, t) for p, t in zip(pulled, incoming, strict=True) if p is not None and t is not None]
         found = cotangents(

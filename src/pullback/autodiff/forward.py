@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pullback.autodiff.reverse import ancestors, cotangents, depends_on_others, fresh, recording
+from pullback.autodiff.reverse import (
+    ancestors,
+    cotangents,
+    depends_on_others,
+    fresh,
+    recording,
+    zeros,
+)
 from pullback.core.errors import GradientError
 from pullback.ir.array import Array, Node, mode
 from pullback.ir.op import REGISTRY, Op, bind
@@ -97,8 +104,7 @@ def _jointly(op: Op, node: Node, incoming: Sequence[Any]) -> Any:
         if op.name_of(i) not in op.vjp:
             operands.append(node.saved_operand(i))
         elif t is None:
-            av = node.avals[i]
-            operands.append(REGISTRY["zeros"].function(av.shape, dtype=av.dtype, device=av.device))
+            operands.append(zeros(node.avals[i]))
         else:
             operands.append(t)
     return bind(op, *operands, **node.static)
@@ -112,10 +118,8 @@ def _one_replaced(op: Op, node: Node, i: int, t: Any) -> Any:
 def _transposed(node: Node, incoming: Sequence[Any]) -> Any:
     """The transpose of the VJP, itself found by reverse mode: VJP rules are linear in the cotangent."""
     create_graph = mode.recording
-    av = node.aval
-    zero = REGISTRY["zeros"].function(av.shape, dtype=av.dtype, device=av.device)
     with recording(True):
-        u = fresh(zero)
+        u = fresh(zeros(node.aval))
         pulled = node.op.pull(node, u, None)
         pairs = [(p, t) for p, t in zip(pulled, incoming, strict=True) if p is not None and t is not None]
         outs = [p for p, _ in pairs]

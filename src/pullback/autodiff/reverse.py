@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from pullback.core.avals import Aval
 from pullback.core.errors import GradientError, ShapeError
 from pullback.ir.array import LEAF, Array, Node, leaf_node, make, mode
 from pullback.ir.op import REGISTRY, bind
@@ -166,12 +167,21 @@ def backward(
     with recording(create_graph):
         seeds = _seeds("backward", outputs, gradients)
         nodes = ancestors(seeds)
-        sweep(seeds, nodes, None, retain=retain, deliver=_deliver_to_leaves)
+        missing = {n for n in nodes if n.op is LEAF}
+
+        def deliver(node: Node, g: Any) -> None:
+            if node in missing:
+                missing.remove(node)
+                accumulate(node, g)
+
+        sweep(seeds, nodes, None, retain=retain, deliver=deliver)
+        for node in missing:  # every path was zero
+            accumulate(node, zeros(node.aval))
 
 
-def _deliver_to_leaves(node: Node, g: Any) -> None:
-    if node.op is LEAF:
-        accumulate(node, g)
+def zeros(av: Aval) -> Any:
+    """Zeros of the shape and dtype of `av`."""
+    return REGISTRY["zeros"].function(av.shape, dtype=av.dtype, device=av.device)
 
 
 def _seeds(name: str, outputs: Sequence[Array], gradients: Sequence[Any]) -> dict[Node, Any]:

@@ -41,26 +41,26 @@ def to_numpy(x: Array) -> np.ndarray:
 _scalars: dict[tuple, Any] = {}
 
 
-def scalar(value: Any, dtype: DType, dev: Device) -> Any:
+def scalar(value: Any, dtype: DType, dev: Device, name: str = "scalar") -> Any:
     """A 0-d array of a Python number, for use as an operand: the common ones are kept, so it must not be given away."""
-    key = (value, type(value), dtype, dev)
+    # 0.0 == -0.0, and NaN equals nothing: as text they are good keys
+    key = (value if value == value and value != 0 else repr(value), type(value), dtype, dev)
     found = _scalars.get(key)
     if found is None:
-        _check_range(value, dtype)
+        _check_range(value, dtype, name)
         found = from_numpy(np.asarray(value).astype(dtype.numpy), dev)
         if len(_scalars) >= 1024:
             _scalars.clear()
-        if value == value and not (value == 0 and str(value)[0] == "-"):  # NaN and -0.0 are bad keys
-            _scalars[key] = found
+        _scalars[key] = found
     return found
 
 
-def _check_range(value: Any, dtype: DType) -> None:
+def _check_range(value: Any, dtype: DType, name: str) -> None:
     if dtype.is_integer and not isinstance(value, bool):
         info = np.iinfo(dtype.numpy)
         if not info.min <= value <= info.max:
             raise DTypeError(
-                f"scalar: {value} does not fit {dtype.name}. Cast the array to a wider dtype with astype."
+                f"{name}: {value} does not fit {dtype.name}. Cast the array to a wider dtype with astype."
             )
 
 
@@ -73,7 +73,7 @@ def as_array(
     if isinstance(value, SCALARS) and not isinstance(value, np.generic):
         if dtype is None:
             dtype = dt.bool_ if isinstance(value, bool) else dt.as_dtype(type(value))
-        kept = scalar(value, dtype, dev or default_device())
+        kept = scalar(value, dtype, dev or default_device(), name)
         return make(kept._buf, kept._aval)
     return from_numpy(_numpy_of(value, name, dtype), dev)
 

@@ -159,8 +159,11 @@ def bind(op: Op, *arrays: Any, **static: Any) -> Any:
     plan = op.plans.get(key)
     if plan is None:
         out = first_bind(op, arrays, static, key)
+        plan = op.plans.get(key)
     else:
         out = make(plan.run(*[a._buf for a in arrays]), plan.aval)
+    if mode.binds is not None:
+        mode.binds.append((op, arrays, static, plan))
     if mode.recording and op.vjp:
         for a in arrays:
             if a._node is not None:

@@ -341,7 +341,8 @@ def _complex_quotient(a: Complex, b: Complex) -> Complex:
     scale = fma(small, ratio, big)
     re = select(swap, fma(a.re, ratio, a.im), fma(a.im, ratio, a.re)) / scale
     im = select(swap, fma(a.im, ratio, -a.re), fma(-a.re, ratio, a.im)) / scale
-    return Complex(re, im)
+    zero = big == 0.0  # each part over zero, as C and NumPy have it
+    return Complex(select(zero, a.re / b.re, re), select(zero, a.im / b.re, im))
 
 
 Value = Union[Expr, Complex]

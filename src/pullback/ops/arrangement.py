@@ -12,13 +12,7 @@ from pullback.ir.convert import as_array
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Sample
 from pullback.ops.families import composite, normalise_axes, normalise_axis
-from pullback.ops.movement import (
-    common_dtype,
-    concat,
-    permute_dims,
-    reshape,
-    slice,
-)
+from pullback.ops.movement import common_dtype, concat, cut, permute_dims, reshape
 
 __all__ = [
     "expand_dims", "flatten", "flip", "moveaxis", "roll", "split", "squeeze", "stack", "swapaxes",
@@ -30,12 +24,11 @@ def part(x: Any, axis: int, start: int, size: int, step: int = 1) -> Any:
     """`size` elements of one axis from `start` on, `step` apart, and all of the others."""
     shape = x._aval.shape
     ndim = len(shape)
-    return bind(
-        slice.op,
+    return cut(
         x,
-        starts=tuple(start if d == axis else 0 for d in range(ndim)),
-        shape=tuple(size if d == axis else n for d, n in enumerate(shape)),
-        steps=tuple(step if d == axis else 1 for d in range(ndim)),
+        tuple(start if d == axis else 0 for d in range(ndim)),
+        tuple(size if d == axis else n for d, n in enumerate(shape)),
+        tuple(step if d == axis else 1 for d in range(ndim)),
     )
 
 
@@ -309,13 +302,8 @@ def flip(x: Any, /, *, axis: Any = None) -> Any:
     axes = normalise_axes("flip", axis, x._aval.ndim)
     shape = x._aval.shape
     turned = [d in axes and n > 1 for d, n in enumerate(shape)]
-    return bind(
-        slice.op,
-        x,
-        starts=tuple(n - 1 if t else 0 for n, t in zip(shape, turned, strict=True)),
-        shape=shape,
-        steps=tuple(-1 if t else 1 for t in turned),
-    )
+    starts = tuple(n - 1 if t else 0 for n, t in zip(shape, turned, strict=True))
+    return cut(x, starts, shape, tuple(-1 if t else 1 for t in turned))
 
 
 @composite(

@@ -15,7 +15,7 @@ from pullback.ir.lowering import Elementwise
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Expr, select
-from pullback.ops.families import broadcast_shapes, elementwise, primitive
+from pullback.ops.families import broadcast_shapes, elementwise, primitive, sum_to
 from pullback.ops.parts import astype
 
 __all__ = [
@@ -245,7 +245,7 @@ def _neighbour_samples(d: Draw) -> list[Sample]:
         Sample((d.real(), d.real())),
         Sample((d.real(0, 2), d.real(0, 2))),
         Sample((d.real(19), 0.0)),
-        Sample((special, special[:, None])),
+        Sample((special, special[:, None]), order=0),
     ]
 
 
@@ -253,7 +253,9 @@ def _neighbour_samples(d: Draw) -> list[Sample]:
     "x y",
     infer=lambda x, y, dtype: (broadcast_shapes("nextafter", x.shape, y.shape), dtype),
     lowering=Elementwise(_neighbour),
-    no_gradient="it is a step function almost equal to x, for tests of rounding",
+    vjp={"x": lambda g: g, "y": lambda g: None},
+    jvp="elementwise",
+    unbroadcast=sum_to,
     oracle=np.nextafter,
     samples=_neighbour_samples,
     errors=lambda d: [
@@ -263,7 +265,7 @@ def _neighbour_samples(d: Draw) -> list[Sample]:
     ],
 )
 def nextafter(x: Any, y: Any, /) -> Any:
-    """The next number after x of its dtype in the direction of y.
+    """The next number after x of its dtype in the direction of y; differentiated as x itself.
 
     >>> pb.nextafter(pb.tensor([1.0, 0.0]), 2.0)
     tensor([1.0000001e+00, 1.4012985e-45], float32, cpu)

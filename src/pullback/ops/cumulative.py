@@ -20,7 +20,7 @@ from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Expr, select
 from pullback.ops.exponential import exp
-from pullback.ops.extrema import beats, highest, lowest, ordered
+from pullback.ops.extrema import lowest, ordered, search_key
 from pullback.ops.families import composite, normalise_axis, primitive
 from pullback.ops.indexing import take_along_axis
 from pullback.ops.movement import broadcast_to, concat, permute_dims, reshape
@@ -151,6 +151,7 @@ def _total_oracle(accumulate: Any) -> Callable[..., Any]:
     samples=_total_samples,
     errors=_axis_errors,
     methods=("cumsum",),
+    front=1,
 )
 def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None, reverse: bool = False) -> Any:
     """The running sum along `axis` (None: of the flattened array), from the end with `reverse`.
@@ -195,6 +196,7 @@ def _cumprod_jvp(t: Any, x: Any, axis: int, reverse: bool) -> Any:
     ],
     errors=_axis_errors,
     methods=("cumprod",),
+    front=1,
 )
 def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None, reverse: bool = False) -> Any:
     """The running product along `axis` (None: of the flattened array), from the end with `reverse`.
@@ -285,12 +287,13 @@ def cumulative_prod(
 
 
 def _running_position_fold(x: Expr, axis: int, reverse: bool, sense: int) -> Reduction:
+    key = search_key(x, sense)
+
     def pick(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        earlier = beats(a[0], b[0], sense)
+        earlier = a[0] > b[0]
         return select(earlier, a[0], b[0]), select(earlier, a[1], b[1])
 
-    worst = lowest(x.dtype) if sense > 0 else highest(x.dtype)
-    fold = joined((x, scalar.index()), (worst, scalar.const(0, dt.int64)), pick)
+    fold = joined((key, scalar.index()), (lowest(key.dtype), scalar.const(0, dt.int64)), pick)
     return fold._replace(finish=fold.finish[1:])
 
 
@@ -322,6 +325,7 @@ def _running_position_oracle(x: Any, axis: int, sense: int = 1) -> Any:
     ],
     errors=lambda d: [Bad((d.real(2), 1), {}, ShapeError, "axis 1 is out of range")],
     namespace="primitive",
+    front=1,
 )
 def running_position(x: Any, /, axis: int, *, sense: int = 1) -> Any:
     """Where the maximum (`sense` 1) or minimum (-1) so far was last attained along `axis`.
@@ -442,6 +446,7 @@ def _logcumsumexp_oracle(x: Any, axis: int, *, reverse: bool = False) -> Any:
         *_axis_errors(d),
         Bad((np.ones(2, np.complex64),), {"axis": 0}, DTypeError, "got complex64"),
     ],
+    front=1,
 )
 def logcumsumexp(x: Any, /, axis: int, *, reverse: bool = False) -> Any:
     """The running `log(sum(exp(x)))` along `axis`, from the end with `reverse`, without overflow.

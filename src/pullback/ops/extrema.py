@@ -39,22 +39,22 @@ def highest(dtype: DType) -> Expr:
     return const(True if dtype.kind == "b" else int(np.iinfo(dtype.numpy).max), dtype)
 
 
-def beats(a: Expr, b: Expr, sense: int) -> Expr:
-    """Whether a is strictly ahead of b in the search for the maximum (sense 1) or minimum (-1).
+def _beats(a: Expr, b: Expr, sense: int) -> Expr:
+    """Whether a is ahead of b in the search for the maximum (sense 1) or minimum (-1).
 
-    NaN is ahead of every number.
+    NaN is ahead of everything, itself included.
     """
     if a.dtype.kind == "b":
         return a & ~b if sense > 0 else b & ~a
     ahead = a > b if sense > 0 else a < b
-    return ahead | ((a != a) & (b == b)) if a.dtype.kind == "f" else ahead
+    return ahead | (a != a) if a.dtype.kind == "f" else ahead
 
 
 def _extremum_fold(sense: int) -> Callable[..., Reduction]:
     def build(x: Expr, axes: tuple[int, ...], keepdims: bool) -> Reduction:
         identity = lowest(x.dtype) if sense > 0 else highest(x.dtype)
         return joined(
-            (x,), (identity,), lambda a, b: (select(beats(b[0], a[0], sense), b[0], a[0]),)
+            (x,), (identity,), lambda a, b: (select(_beats(a[0], b[0], sense), a[0], b[0]),)
         )
 
     return build
@@ -131,6 +131,7 @@ def _extremum_infer(x: Aval, axes: tuple[int, ...], keepdims: bool) -> tuple:
     samples=_extremum_samples,
     errors=_extremum_errors,
     methods=("max",),
+    front=1,
 )
 def max(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """The largest element along `axis` (None: all axes), NaN if there is one.
@@ -153,6 +154,7 @@ def max(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     samples=_extremum_samples,
     errors=_extremum_errors,
     methods=("min",),
+    front=1,
 )
 def min(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """The smallest element along `axis` (None: all axes), NaN if there is one.
@@ -165,17 +167,32 @@ def min(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     return _extremum(min.op, x, axis, keepdims)
 
 
+def search_key(x: Expr, sense: int) -> Expr:
+    """An integer that is largest where x is largest (sense 1) or smallest (-1).
+
+    -0 and 0 have the same key, and NaN has the largest.
+    """
+    if x.dtype.kind == "b":
+        x = scalar.cast(x, dt.uint8)
+    if x.dtype.kind != "f":
+        return x if sense > 0 else ~x
+    whole = dt.int32 if x.dtype is dt.float32 else dt.int64
+    bits = scalar.bitcast(x + 0.0, whole)
+    top = int(np.iinfo(whole.numpy).max)
+    key = bits ^ ((bits >> (8 * whole.itemsize - 1)) & top)  # negative numbers in reverse
+    return select(x == x, key if sense > 0 else ~key, scalar.const(top, whole))
+
+
 def _position_fold(sense: int) -> Callable[..., Reduction]:
-    """The accumulators are a value and its position; among equal values the first position wins."""
+    """The accumulators are a key and its position; among equal keys the first position wins."""
 
     def build(x: Expr, axes: tuple[int, ...], keepdims: bool) -> Reduction:
         def pick(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
-            tied = ~(beats(a[0], b[0], sense) | beats(b[0], a[0], sense))
-            later = beats(b[0], a[0], sense) | (tied & (b[1] < a[1]))
+            later = (b[0] > a[0]) | ((b[0] == a[0]) & (b[1] < a[1]))
             return select(later, b[0], a[0]), select(later, b[1], a[1])
 
-        worst = lowest(x.dtype) if sense > 0 else highest(x.dtype)
-        fold = joined((x, scalar.index()), (worst, highest(dt.int64)), pick)
+        key = search_key(x, sense)
+        fold = joined((key, scalar.index()), (lowest(key.dtype), highest(dt.int64)), pick)
         return fold._replace(finish=fold.finish[1:])
 
     return build
@@ -226,6 +243,7 @@ def _position_infer(x: Aval, axes: tuple[int, ...], keepdims: bool) -> tuple:
     samples=_position_samples,
     errors=_position_errors,
     methods=("argmax",),
+    front=1,
 )
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
     """The position of the first largest element along `axis` (None: of the flattened array).
@@ -247,6 +265,7 @@ def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any
     samples=_position_samples,
     errors=_position_errors,
     methods=("argmin",),
+    front=1,
 )
 def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
     """The position of the first smallest element along `axis` (None: of the flattened array).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
+from marshal import dumps
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, default_float, promote
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir import op as ir_op
-from pullback.ir.array import Array, Node, handle, mode, next_order
+from pullback.ir.array import Array, Node, handle, make, mode, next_order
 from pullback.ir.convert import SCALARS, as_array, default_device, scalar
 from pullback.ir.lowering import Elementwise, Lowering
 from pullback.ir.op import REGISTRY, Composite, Op, bind, first_bind, register
@@ -87,14 +88,16 @@ def primitive(
     vjp: dict[str, Callable[..., Any]] | None = None,
     jvp: dict[str, Callable[..., Any]] | str = "",
     no_gradient: str = "",
+    front: int = 0,
     **public: Any,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Callable[..., Any]], Any]:
     """Declare a primitive; the decorated function checks the user's arguments and calls `bind(op, *arrays, **static)`.
 
-    It receives the record as its attribute `op` once declared.
+    It receives the record as its attribute `op` once declared. `front=n` promises that the function only normalises: on n
+    leading arrays, what it binds follows from their avals and its other arguments. Such calls are remembered.
     """
 
-    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+    def declare(function: Callable[..., Any]) -> Any:
         op = Op(
             name=function.__name__,
             function=function,
@@ -110,11 +113,56 @@ def primitive(
             module=function.__module__.rpartition(".")[2],
             **public,
         )
-        register(op)
         function.op = op  # type: ignore[attr-defined]
-        return function
+        if front:
+            op.function = _remembering(op, function, front)
+        register(op)
+        return op.function
 
     return declare
+
+
+def _remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..., Any]:
+    """`function` with a memory of what its calls came to, so that a repeated call goes straight to its plan."""
+    calls: dict[tuple, tuple[dict[str, Any], Any]] = {}
+
+    def first_call(args: tuple, kwargs: dict[str, Any], key: tuple | None) -> Any:
+        before, mode.binds = mode.binds, []
+        try:
+            out = function(*args, **kwargs)
+            seen = mode.binds
+        finally:
+            mode.binds = before
+        if key is not None and len(seen) == 1:
+            bound, arrays, static, plan = seen[0]
+            same = len(arrays) == front and all(a is b for a, b in zip(arrays, args, strict=False))
+            if bound is op and same and plan is not None:
+                if len(calls) >= ir_op.MAX_PLANS:
+                    calls.clear()
+                calls[key] = (static, plan)
+        return out
+
+    def fast(*args: Any, **kwargs: Any) -> Any:
+        try:
+            arrays = args[:front]
+            # as bytes, because 1, 1.0 and True are equal keys but not equally good arguments
+            key = (*[a._aval for a in arrays], dumps((args[front:], kwargs), 2))
+            static, plan = calls[key]
+        except KeyError:
+            return first_call(args, kwargs, key)
+        except (AttributeError, ValueError):  # not arrays, or arguments that can't be a key
+            return first_call(args, kwargs, None)
+        out = make(plan.run(*[a._buf for a in arrays]), plan.aval)
+        if op.vjp and mode.recording:
+            for a in arrays:
+                if a._node is not None:
+                    out._node = ir_op.record(op, arrays, static, out)
+                    break
+        return out
+
+    update_wrapper(fast, function)
+    fast.op = op  # type: ignore[attr-defined]
+    return fast
 
 
 def composite(
@@ -123,10 +171,10 @@ def composite(
     samples: Callable[[Draw], list[Sample]],
     errors: Callable[[Draw], list[Bad]],
     **public: Any,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Callable[..., Any]], Any]:
     """Declare a public function that is made of other operations."""
 
-    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+    def declare(function: Callable[..., Any]) -> Any:
         register(
             Composite(
                 name=function.__name__,
@@ -194,7 +242,7 @@ def elementwise(
     unpromoted: tuple[str, ...] = (),
     oracle: Callable[..., Any] | str,
     **public: Any,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Callable[..., Any]], Any]:
     """Declare an operation on broadcast elements.
 
     `accepts`: dtype kinds of the promoted operands; integers and bools become the default float where only "f" (and "c")
@@ -203,7 +251,7 @@ def elementwise(
     """
     names = tuple(operands.split())
 
-    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+    def declare(function: Callable[..., Any]) -> Any:
         name = function.__name__
 
         def infer(*avals: Aval) -> tuple[tuple[int, ...], DType]:
@@ -338,7 +386,7 @@ def _promoted(
         if n in unpromoted:
             a = as_array(a, name, dev=dev)
         elif not isinstance(a, Array):
-            a = scalar(a, dtype, dev)
+            a = scalar(a, dtype, dev, name)
         elif a._aval.dtype is not dtype:
             a = _cast(a, dtype)
         result.append(a)

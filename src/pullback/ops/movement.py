@@ -73,6 +73,7 @@ def _reshape_samples(d: Draw) -> list[Sample]:
         Bad((d.real(2, 3), (2, 3.0)), {}, DTypeError, "integers"),
     ],
     methods=("reshape",),
+    front=1,
 )
 def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:
     """The same elements, in row-major order, with another shape; one size may be -1: the rest.
@@ -136,6 +137,7 @@ def _permute_vjp(g: Any, axes: tuple[int, ...]) -> Any:
         Bad((d.real(2, 3), (0, 2)), {}, ShapeError, "out of range"),
     ],
     methods=("permute",),
+    front=1,
 )
 def permute_dims(x: Any, /, axes: Any, *more: int) -> Any:
     """The array with its axes reordered: axis k of the result is axis `axes[k]` of `x`.
@@ -181,6 +183,7 @@ def _broadcast_place(av: Aval, shape: tuple[int, ...]) -> Place:
         Bad((d.real(1), (-2,)), {}, ShapeError, "negative"),
     ],
     methods=("broadcast_to",),
+    front=1,
 )
 def broadcast_to(x: Any, /, shape: Any) -> Any:
     """The array repeated along new and size-1 axes until it has `shape`; it takes no memory.
@@ -226,14 +229,26 @@ def _box(
     return starts, shape, steps
 
 
-def _slice_place(av: Aval, starts: Any, shape: Any, steps: Any) -> Place:
+def cut(x: Any, starts: Any, shape: Any, steps: Any, to: Any = None) -> Any:
+    """The box of `x`, unchecked; `to` is its shape with axes of size 1 added or left out."""
+    to = shape if to is None else to
+    return bind(slice.op, x, starts=starts, shape=shape, steps=steps, to=to)
+
+
+def _slice_place(av: Aval, starts: Any, shape: Any, steps: Any, to: Any) -> Place:
     assert av.strides is not None
     offset = sum(b * s for b, s in zip(starts, av.strides, strict=True))
-    return offset, shape, tuple(t * s for t, s in zip(steps, av.strides, strict=True))
+    strides = [t * s for t, s in zip(steps, av.strides, strict=True)]
+    if to != shape:
+        long = iter([s for n, s in zip(shape, strides, strict=True) if n != 1])
+        strides = [1 if n == 1 else next(long) for n in to]
+    return offset, to, tuple(strides)
 
 
-def _slice_vjp(g: Any, x_aval: Aval, starts: Any, shape: Any, steps: Any) -> Any:
+def _slice_vjp(g: Any, x_aval: Aval, starts: Any, shape: Any, steps: Any, to: Any) -> Any:
     zero = scalar(0, x_aval.dtype, x_aval.device)
+    if to != shape:
+        g = bind(reshape.op, g, shape=shape)
     return bind(embed.op, zero, g, shape=x_aval.shape, starts=starts, steps=steps)
 
 
@@ -245,7 +260,7 @@ def _slice_oracle(x: np.ndarray, starts: Any, shape: Any, steps: Any = None) -> 
 
 @primitive(
     "x",
-    infer=lambda x, starts, shape, steps: (shape, x.dtype),
+    infer=lambda x, starts, shape, steps, to: (to, x.dtype),
     lowering=View(_slice_place),
     vjp={"x": _slice_vjp},
     jvp="linear",
@@ -272,7 +287,7 @@ def slice(x: Any, /, starts: Any, shape: Any, steps: Any = None) -> Any:
     """
     x = as_array(x, "slice")
     starts, shape, steps = _box("slice", x._aval.shape, starts, shape, steps)
-    return bind(slice.op, x, starts=starts, shape=shape, steps=steps)
+    return cut(x, starts, shape, steps)
 
 
 def _embed_boxes(base: Aval, x: Aval, shape: Any, starts: Any, steps: Any) -> list[Placement]:
@@ -290,7 +305,7 @@ def _embed_base_vjp(
 
 
 def _embed_vjp(g: Any, x_aval: Aval, starts: Any, steps: Any) -> Any:
-    return bind(slice.op, g, starts=starts, shape=x_aval.shape, steps=steps)
+    return cut(g, starts, x_aval.shape, steps)
 
 
 def _embed_oracle(
@@ -359,7 +374,7 @@ def _concat_vjp(g: Any, xs_avals: tuple[Aval, ...], axis: int, position: int) ->
     own = xs_avals[position].shape
     before = sum(a.shape[axis] for a in xs_avals[:position])
     starts = tuple(before if d == axis else 0 for d in range(len(own)))
-    return bind(slice.op, g, starts=starts, shape=own, steps=(1,) * len(own))
+    return cut(g, starts, own, (1,) * len(own))
 
 
 @primitive(

@@ -61,7 +61,6 @@ def _cast_back(g: Any, x_aval: Aval) -> Any:
         Sample((d.real(3, 5), dt.complex128)),
         Sample((d.real(3, 5), dt.float64)),
         Sample((d.real(3, 5), dt.float64), {"copy": False}),
-        Sample((d.real(3, 5) + 1j * d.real(3, 5), dt.float64)),
         Sample((d.real(4), dt.int32)),
         Sample((d.integers(4, low=-5), dt.float32)),
         Sample((d.integers(4, low=0, high=2), dt.bool_)),

@@ -155,7 +155,7 @@ def _bits_body(k0: Expr, k1: Expr, shape: tuple[int, ...], dtype: DType) -> Expr
     return w0 if dtype is dt.uint32 else _joined(w0, w1)
 
 
-def _joined(low: Expr, high: Expr) -> Expr:
+def _joined(high: Expr, low: Expr) -> Expr:
     return cast(low, dt.uint64) | (cast(high, dt.uint64) << 32)
 
 
@@ -163,9 +163,13 @@ def _drawn_infer(k0: Aval, k1: Aval, shape: tuple[int, ...], dtype: DType) -> tu
     return shape, dtype
 
 
+def _numpy_joined(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+    return high.astype(np.uint64) * np.uint64(2**32) + low
+
+
 def bits_oracle(key: Any, shape: Any = (), *, dtype: Any = dt.uint32) -> np.ndarray:
     w0, w1, _, _ = _numpy_draw(key, shape)
-    return w0 if dtype is dt.uint32 else w0 + w1.astype(np.uint64) * np.uint64(2**32)
+    return w0 if dtype is dt.uint32 else _numpy_joined(w0, w1)
 
 
 @primitive(
@@ -209,19 +213,19 @@ def _unit_body(k0: Expr, k1: Expr, shape: tuple[int, ...], dtype: DType) -> Expr
     return _fraction(w0, w1, dtype)
 
 
-def _fraction(low: Expr, high: Expr, dtype: DType) -> Expr:
-    """A multiple of 2**-n in [0, 1)."""
+def _fraction(high: Expr, low: Expr, dtype: DType) -> Expr:
+    """A multiple of 2**-n in [0, 1): the leading bits are the same in every dtype."""
     n = fraction_bits(dtype)
     if dtype is dt.float64:
-        return cast(_joined(low, high) >> (64 - n), dt.float64) * 2.0**-n
-    return cast(low >> (32 - n), dt.float32) * 2.0**-n
+        return cast(_joined(high, low) >> (64 - n), dt.float64) * 2.0**-n
+    return cast(high >> (32 - n), dt.float32) * 2.0**-n
 
 
-def _numpy_fraction(low: Any, high: Any, dtype: DType) -> np.ndarray:
+def _numpy_fraction(high: Any, low: Any, dtype: DType) -> np.ndarray:
     if dtype is dt.float64:
-        return (low + high.astype(np.uint64) * np.uint64(2**32) >> np.uint64(11)) / 2.0**53
+        return (_numpy_joined(high, low) >> np.uint64(11)) / 2.0**53
     n = fraction_bits(dtype)
-    return (low // np.uint32(2 ** (32 - n))).astype(np.float32) / np.float32(2**n)
+    return (high // np.uint32(2 ** (32 - n))).astype(np.float32) / np.float32(2**n)
 
 
 def uniform_oracle(key: Any, shape: Any = (), *, dtype: Any = None) -> np.ndarray:
@@ -282,7 +286,7 @@ def _normal_body(k0: Expr, k1: Expr, shape: tuple[int, ...], dtype: DType) -> Ex
         angle = _fraction(w2, w3, dt.float64)
     else:
         radial = cast(w0, dt.float32) * 2.0**-32 + 2.0**-33
-        angle = _fraction(w1, w1, dt.float32)
+        angle = _fraction(w2, w3, dt.float32)
     radius = scalar.sqrt(mathfun.log(radial) * -2.0)
     return radius * mathfun.cos(angle * (2.0 * pi))
 
@@ -291,11 +295,11 @@ def normal_oracle(key: Any, shape: Any = (), *, dtype: Any = None) -> np.ndarray
     dtype = dtype or default_float()
     w0, w1, w2, w3 = _numpy_draw(key, shape)
     if dtype is dt.float64:
-        whole = (w0 + w1.astype(np.uint64) * np.uint64(2**32)) >> np.uint64(11)
+        whole = _numpy_joined(w0, w1) >> np.uint64(11)
         radial, angle = (whole + 1.0) / 2.0**53, _numpy_fraction(w2, w3, dtype)
     else:
         radial = w0.astype(np.float32) * np.float32(2.0**-32) + np.float32(2.0**-33)
-        angle = _numpy_fraction(w1, w1, dt.float32) * np.float32(2.0 * pi)
+        angle = _numpy_fraction(w2, w3, dt.float32) * np.float32(2.0 * pi)
         return (np.sqrt(-2 * np.log(radial.astype(float))) * np.cos(angle.astype(float))).astype(
             dtype.numpy
         )

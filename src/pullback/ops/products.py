@@ -22,7 +22,7 @@ from pullback.ops.movement import permute_dims, reshape
 from pullback.ops.parts import astype, cc
 from pullback.ops.reductions import sum as sum_
 
-__all__ = ["einsum", "matmul", "matrix_transpose", "outer", "tensordot", "trace", "vecdot"]
+__all__ = ["einsum", "matmul", "matrix_transpose", "outer", "tensordot", "vecdot"]
 
 MOST_PRODUCTS = 1 << 22  # elements of the intermediate array of an integer matmul
 
@@ -97,6 +97,7 @@ def _matmul_vjp_right(g: Any, x: Any, y_aval: Aval) -> Any:
     samples=_matmul_samples,
     errors=_matmul_errors,
     methods=("__matmul__", "__rmatmul__"),
+    front=2,
 )
 def matmul(x: Any, y: Any, /) -> Any:
     """The product of matrices in the last two axes, over broadcast batches.
@@ -141,7 +142,7 @@ def _whole_matmul(x: Any, y: Any) -> Any:
     return astype(total, dtype)
 
 
-def _square_errors(d: Draw) -> list[Bad]:
+def _matrix_errors(d: Draw) -> list[Bad]:
     return [
         Bad((d.real(3),), {}, ShapeError, "at least two dimensions"),
         Bad((object(),), {}, DTypeError, "expected an array"),
@@ -160,7 +161,7 @@ def _matrix(name: str, x: Any) -> Any:
 @composite(
     oracle=lambda x: np.swapaxes(x, -1, -2),
     samples=lambda d: [Sample((d.real(2, 3),)), Sample((d.real(2, 3, 4),))],
-    errors=_square_errors,
+    errors=_matrix_errors,
 )
 def matrix_transpose(x: Any, /) -> Any:
     """The array with its last two axes exchanged.
@@ -182,37 +183,6 @@ def diagonal_of(x: Any, axis1: int, axis2: int) -> Any:
     n = av.shape[axis1]
     flat = reshape(permute_dims(x, (*rest, axis1, axis2)), (*[av.shape[d] for d in rest], n * n))
     return flat[..., :: n + 1]
-
-
-def _trace_oracle(x: Any, *, offset: int = 0, dtype: Any = None) -> Any:
-    total = np.trace(x, offset, -2, -1, dtype=dtype and dtype.numpy)
-    return np.asarray(total).astype(x.dtype if x.dtype.kind in "fcV" else total.dtype)
-
-
-@composite(
-    oracle=_trace_oracle,
-    samples=lambda d: [
-        Sample((d.real(3, 3),)),
-        Sample((d.real(2, 3, 4),), {"offset": 1}),
-        Sample((d.real(4, 2),), {"offset": -2}),
-        Sample((d.real(2, 2),), {"offset": 5}),
-        Sample((d.integers(3, 3, dtype=np.int32),)),
-    ],
-    errors=_square_errors,
-)
-def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
-    """The sum of the diagonal of the last two axes, `offset` columns above the main one.
-
-    >>> pb.trace(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    tensor(5., float32, cpu)
-    """
-    x = _matrix("trace", x)
-    rows, columns = x._aval.shape[-2:]
-    top, left = max(0, -offset), max(0, offset)
-    n = max(0, min(rows - top, columns - left))
-    square = x[..., top : top + n, left : left + n]
-    ndim = x._aval.ndim
-    return sum_(diagonal_of(square, ndim - 2, ndim - 1), axis=-1, dtype=dtype)
 
 
 @composite(
@@ -336,10 +306,18 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
 # -- einsum --------------------------------------------------------------------------------------
 
 
+def _shaped(x: Any, shape: tuple[int, ...]) -> Any:
+    return x if x._aval.shape == shape else reshape(x, shape)
+
+
+def _moved(x: Any, axes: tuple[int, ...]) -> Any:
+    return x if axes == tuple(range(len(axes))) else permute_dims(x, axes)
+
+
 def _distinct_labels(x: Any, labels: Labels, sizes: dict[Any, int]) -> tuple[Any, Labels]:
     """The operand with diagonals for repeated labels, and without axes that only broadcast."""
     keep = [d for d, c in enumerate(labels) if x._aval.shape[d] == sizes[c]]
-    x = reshape(x, tuple(x._aval.shape[d] for d in keep))
+    x = _shaped(x, tuple(x._aval.shape[d] for d in keep))
     found = [labels[d] for d in keep]
     for c in dict.fromkeys(found):
         while found.count(c) > 1:
@@ -361,10 +339,10 @@ def _summed(x: Any, labels: Labels, kept: set[Any]) -> tuple[Any, Labels]:
 def _arranged(x: Any, labels: Labels, *groups: Sequence[Any]) -> Any:
     """The operand with its axes in the order of the groups, the last two of them flattened."""
     order = [c for group in groups for c in group]
-    x = permute_dims(x, tuple(labels.index(c) for c in order))
+    x = _moved(x, tuple(labels.index(c) for c in order))
     shape = iter(x._aval.shape)
     sizes = [[next(shape) for _ in group] for group in groups]
-    return reshape(x, (*sizes[0], *[size_of(s) for s in sizes[1:]]))
+    return _shaped(x, (*sizes[0], *[size_of(s) for s in sizes[1:]]))
 
 
 def _contracted(x: tuple[Any, Labels], y: tuple[Any, Labels], kept: set[Any]) -> tuple[Any, Labels]:
@@ -384,7 +362,7 @@ def _contracted(x: tuple[Any, Labels], y: tuple[Any, Labels], kept: set[Any]) ->
         out = sum_(out, axis=-1, dtype=out._aval.dtype)
     else:
         out = _arranged(a, left, batch, rows, ()) * _arranged(b, right, batch, (), columns)
-    return reshape(out, tuple(shape)), (*batch, *rows, *columns)
+    return _shaped(out, tuple(shape)), (*batch, *rows, *columns)
 
 
 def _next_pair(terms: list[Labels], out: Labels, sizes: dict[Any, int]) -> tuple[int, int]:
@@ -466,4 +444,4 @@ def einsum(subscripts: Any, /, *operands: Any) -> Any:
         kept = {c for _, labels in left for c in labels} | set(out)
         left.append(_contracted(first, second, kept))
     x, labels = _summed(*left[0], set(out))
-    return permute_dims(x, tuple(labels.index(c) for c in out))
+    return _moved(x, tuple(labels.index(c) for c in out))

@@ -139,6 +139,7 @@ def sum_fold(x: Value) -> Reduction:
     samples=_total_samples,
     errors=axis_errors,
     methods=("sum",),
+    front=1,
 )
 def sum(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The sum of the elements along `axis` (None: all axes); integers and bools add up in 64 bits.
@@ -214,6 +215,7 @@ def _prod_jvp(t: Any, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
     ],
     errors=axis_errors,
     methods=("prod",),
+    front=1,
 )
 def prod(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The product of the elements along `axis` (None: all axes), differentiable at zeros too.
@@ -272,6 +274,7 @@ def _decision(op: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     samples=_truth_samples,
     errors=axis_errors,
     methods=("any",),
+    front=1,
 )
 def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether an element along `axis` (None: all axes) is true, that is not 0.
@@ -291,6 +294,7 @@ def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     samples=_truth_samples,
     errors=axis_errors,
     methods=("all",),
+    front=1,
 )
 def all(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether every element along `axis` (None: all axes) is true, that is not 0.

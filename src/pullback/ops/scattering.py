@@ -84,13 +84,14 @@ def _scatter_oracle(
         i = indices[place]
         out[i] = _FOLDS[mode](out[i], rows[place])
         count[i] += 1
-    return np.moveaxis(out / count if mode == "mean" else out, 0, axis)
+    return np.moveaxis((out / count).astype(x.dtype) if mode == "mean" else out, 0, axis)
 
 
 def _scatter_samples(d: Draw) -> list[Sample]:
     i = np.array([2, 0, -1, 2])
     x, u = d.distinct(6, 2)[:3], d.distinct(9, 2)[5:]
-    cases = [Sample((x, i, u), {"mode": m}) for m in _MODES]
+    modes = [m for m in _MODES if d.dtype.kind != "c" or m not in ("max", "min")]
+    cases = [Sample((x, i, u), {"mode": m}) for m in modes]
     return [
         *cases,
         Sample((d.real(2, 3), i, d.real(2, 4)), {"axis": 1, "mode": "add"}),
@@ -226,7 +227,7 @@ def _put_along_oracle(
         at[axis] = indices[place]
         out[tuple(at)] = _FOLDS[mode](out[tuple(at)], values[place])
         count[tuple(at)] += 1
-    return out / count if mode == "mean" else out
+    return (out / count).astype(x.dtype) if mode == "mean" else out
 
 
 @composite(

@@ -78,6 +78,7 @@ def _order_errors(d: Draw) -> list[Bad]:
     samples=_order_samples,
     errors=_order_errors,
     methods=("argsort",),
+    front=1,
 )
 def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
     """The positions that sort the array along `axis`; always stable, NaN after all numbers.
@@ -88,6 +89,8 @@ def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool
     x = ordered("argsort", x)
     axis = normalise_axis("argsort", axis, x._aval.ndim)
     last = x._aval.ndim - 1
+    if axis == last:
+        return bind(argsort.op, x, descending=bool(descending))
     order = (*range(axis), *range(axis + 1, last + 1), axis)
     back = (*range(axis), last, *range(axis, last))
     found = bind(argsort.op, permute_dims(x, order), descending=bool(descending))
@@ -164,14 +167,16 @@ def topk(x: Any, /, k: int, *, axis: int = -1, largest: bool = True, sorted: boo
 # -- searching -----------------------------------------------------------------------------------
 
 
+def _search_oracle(x: Any, values: Any, *, side: Any = "left", sorter: Any = None) -> Any:
+    return np.searchsorted(x, values, side=side, sorter=sorter)
+
+
 @primitive(
     "x values",
     infer=lambda x, values, side: (values.shape, dt.int64),
     lowering=Intrinsic("searchsorted"),
     no_gradient="positions are integers",
-    oracle=lambda x, values, *, side="left", sorter=None: np.searchsorted(
-        x, values, side=side, sorter=sorter
-    ),
+    oracle=_search_oracle,
     samples=lambda d: [
         Sample((np.sort(d.real(7)), d.real(3, 4))),
         Sample((np.sort(d.integers(9, high=5)), d.integers(8, high=6)), {"side": "right"}),
@@ -185,6 +190,7 @@ def topk(x: Any, /, k: int, *, axis: int = -1, largest: bool = True, sorted: boo
         Bad((d.real(3, 2), d.real(2)), {}, ShapeError, "one dimension"),
         Bad((np.ones(2, np.complex64), d.real(2)), {}, DTypeError, "no order"),
     ],
+    front=2,
 )
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
     """The positions in the sorted array `x1` at which the elements of `x2` would keep it sorted.
@@ -261,8 +267,9 @@ def _distinct(name: str, x: Any) -> UniqueAll:
     """Everything about the distinct elements; every NaN is distinct, as the standard asks."""
     x = ordered(name, x)
     if x._aval.is_symbolic:
-        raise ShapeError(
-            f"{name}: how many elements are distinct is not known while tracing, got {x._aval}."
+        raise DTypeError(
+            f"{name}: the size of the result depends on values, which a traced array has not."
+            " Call it outside the traced function."
         )
     n = x._aval.size
     flat = reshape(x, (n,))

@@ -210,6 +210,7 @@ def _logsumexp_jvp(t: Any, x: Any, out: Any, axes: tuple[int, ...], keepdims: bo
         *axis_errors(d),
         Bad((np.ones(2, np.complex64),), {}, DTypeError, "got complex64"),
     ],
+    front=1,
 )
 def logsumexp(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """`log(sum(exp(x)))` along `axis` (None: all axes), without overflow.
@@ -273,13 +274,14 @@ def _norm_oracle(x: Any, *, axis: Any = None, keepdims: bool = False, ord: float
         *axis_errors(d),
         Bad((d.real(2),), {"ord": "fro"}, DTypeError, "ord must be a number"),
     ],
+    namespace="linalg",
 )
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
     """The norm `sum(abs(x)**ord) ** (1/ord)` along `axis` (None: all axes), with derivative 0 at 0.
 
     `ord` may be infinite (the largest or smallest modulus) or 0 (how many elements are not 0).
 
-    >>> pb.vector_norm(pb.tensor([3.0, 4.0]))
+    >>> pb.linalg.vector_norm(pb.tensor([3.0, 4.0]))
     tensor(5., float32, cpu)
     """
     if isinstance(ord, bool) or not isinstance(ord, (int, float)):

@@ -7,7 +7,7 @@ and give a `Complex` too. Accuracy: docs/accuracy.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, overload
 
 from pullback.ir.mathfun import complexfun as _complex
 from pullback.ir.mathfun import exponential as _exponential
@@ -109,9 +109,16 @@ def angle(x: Value) -> Expr:
     return atan2(copysign(0.0, abs_(x)), x)
 
 
-def pow_(x: V, y: V) -> V:
-    """x^y, real with the special cases of C, or complex."""
-    if isinstance(x, Complex) or isinstance(y, Complex):
-        like = x if isinstance(x, Complex) else y
-        return _complex.pow_(Complex.of(x, like), Complex.of(y, like))
+@overload
+def pow_(x: Expr, y: Expr) -> Expr: ...
+@overload
+def pow_(x: Complex, y: Value) -> Complex: ...
+@overload
+def pow_(x: Value, y: Complex) -> Complex: ...
+def pow_(x: Value, y: Value) -> Value:
+    """x^y, real with the special cases of C, or complex where either is."""
+    if isinstance(x, Complex):
+        return _complex.pow_(x, Complex.of(y, x))
+    if isinstance(y, Complex):
+        return _complex.pow_(Complex.of(x, y), y)
     return _logarithm.pow_(x, y)

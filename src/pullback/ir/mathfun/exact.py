@@ -11,7 +11,7 @@ import numpy as np
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.ir.scalar import Expr, bitcast, cast, const, fma, select
+from pullback.ir.scalar import Expr, abs_, bitcast, cast, const, fma, select
 
 Pair = tuple[Expr, Expr]
 INF = float("inf")
@@ -130,6 +130,11 @@ def minimum(x: Expr, bound: float) -> Expr:
 def maximum(x: Expr, bound: float) -> Expr:
     """x, at least `bound`; NaN stays."""
     return select(x < num(bound, x), num(bound, x), x)
+
+
+def tiny_as_is(x: Expr, y: Expr) -> Expr:
+    """y, but x where it is so small that the function is the identity, which keeps -0."""
+    return select(abs_(x) < num(2.0 ** -(format_of(x).fraction // 2 + 2), x), x, y)
 
 
 def is_nan(x: Expr) -> Expr:

@@ -8,13 +8,13 @@ from pullback.ir.mathfun.exact import (
     NAN,
     Pair,
     fast_two_sum,
-    format_of,
     is_single,
     minimum,
     narrow,
     num,
     pair_quotient,
     polynomial,
+    tiny_as_is,
     two_product,
     two_sum,
     widen,
@@ -26,11 +26,6 @@ from pullback.ir.scalar import Expr, abs_, copysign, fma, select, sqrt
 __all__ = ["acosh", "asinh", "atanh", "cosh", "sinh", "tanh"]
 
 _LARGEST = 710.6  # a little beyond the overflow of sinh and cosh, within that of e^x / 4
-
-
-def _tiny_as_is(x: Expr, y: Expr) -> Expr:
-    """y, but x where it is so small that the function is the identity, which keeps -0."""
-    return select(abs_(x) < num(2.0 ** -(format_of(x).fraction // 2 + 2), x), x, y)
 
 
 def _plus(pair: Pair, value: float) -> Pair:
@@ -48,7 +43,7 @@ def tanh(x: Expr) -> Expr:
         return copysign(select(size < num(0.63, x), inner, outer), x)
     half = scaled_expm1(minimum(size, 20.0) * 2.0, 1)
     high, low = pair_quotient(half, _plus(half, 1.0))
-    return _tiny_as_is(x, copysign(high + low, x))
+    return tiny_as_is(x, copysign(high + low, x))
 
 
 def sinh(x: Expr) -> Expr:
@@ -60,7 +55,7 @@ def sinh(x: Expr) -> Expr:
     ratio = pair_quotient(quarter, _plus(quarter, 0.25))
     s, error = fast_two_sum(quarter[0], ratio[0] * 0.25)
     y = (s + (error + fma(ratio[1], num(0.25, x), quarter[1]))) * 2.0
-    return _tiny_as_is(x, copysign(y, x))
+    return tiny_as_is(x, copysign(y, x))
 
 
 def cosh(x: Expr) -> Expr:
@@ -88,7 +83,7 @@ def asinh(x: Expr) -> Expr:
     # asinh a = log(1 + a + a^2 / (1 + sqrt(1 + a^2))), and log(2a) where that is the same
     small = log_of_sum(num(1.0, x), t, t_low)
     y = select(huge, _log_twice(size), small)
-    return _tiny_as_is(x, copysign(y, x))
+    return tiny_as_is(x, copysign(y, x))
 
 
 def _log_twice(x: Expr) -> Expr:
@@ -127,4 +122,4 @@ def atanh(x: Expr) -> Expr:
     high, low = pair_quotient((inside + inside, zero), fast_two_sum(one, -inside))
     y = log_of_sum(one, high, low) * 0.5
     end = select(size == one, num(INF, x), num(NAN, x))
-    return _tiny_as_is(x, copysign(select(size < one, y, end), x))
+    return tiny_as_is(x, copysign(select(size < one, y, end), x))

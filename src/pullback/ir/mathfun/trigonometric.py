@@ -25,6 +25,7 @@ from pullback.ir.mathfun.exact import (
     pair_product,
     pair_quotient,
     polynomial,
+    tiny_as_is,
     two_product,
     two_sum,
     widen,
@@ -171,15 +172,10 @@ def _is_huge(x: Expr) -> Expr:
     return (size > num(_MODERATE[x.dtype], x)) & (size < num(INF, x))
 
 
-def _tiny_as_is(x: Expr, y: Expr) -> Expr:
-    """y, but x where it is so small that the function is the identity, which keeps -0."""
-    return select(abs_(x) < num(2.0 ** -(format_of(x).fraction // 2 + 2), x), x, y)
-
-
 def sin(x: Expr) -> Expr:
     """The sine; the bound holds for every finite x."""
     slow = narrow(_sin_of(_huge(widen(x)), 0), x)
-    return rare(_is_huge(x), slow, _tiny_as_is(x, _sin_of(_moderate(x), 0)))
+    return rare(_is_huge(x), slow, tiny_as_is(x, _sin_of(_moderate(x), 0)))
 
 
 def cos(x: Expr) -> Expr:
@@ -192,7 +188,7 @@ def tan(x: Expr) -> Expr:
     """The tangent; the bound holds for every finite x."""
     if is_single(x):
         return narrow(tan(widen(x)), x)
-    return rare(_is_huge(x), _tan_of(_huge(x)), _tiny_as_is(x, _tan_of(_moderate(x))))
+    return rare(_is_huge(x), _tan_of(_huge(x)), tiny_as_is(x, _tan_of(_moderate(x))))
 
 
 def _asin_parts(x: Expr) -> tuple[Expr, Pair]:
@@ -227,7 +223,7 @@ def asin(x: Expr) -> Expr:
     big, (high, low) = _asin_parts(x)
     beyond = _minus(_half_pi(x), high * 2.0, low * 2.0)
     y = copysign(select(big, beyond, high + low), x)
-    return select(abs_(x) > num(1.0, x), num(NAN, x), _tiny_as_is(x, y))
+    return select(abs_(x) > num(1.0, x), num(NAN, x), tiny_as_is(x, y))
 
 
 def acos(x: Expr) -> Expr:
@@ -269,7 +265,7 @@ def atan(x: Expr) -> Expr:
         return narrow(atan(widen(x)), x)
     size = abs_(x)
     high, low = _arc(select(size > num(2.0**100, x), num(2.0**100, x), size), num(1.0, x))
-    return _tiny_as_is(x, copysign(high + low, x))
+    return tiny_as_is(x, copysign(high + low, x))
 
 
 def atan2(y: Expr, x: Expr) -> Expr:

@@ -208,6 +208,11 @@ class Function:
         zeros = f"<{width} x i32> zeroinitializer"
         return self(f"shufflevector {vector} {one}, {vector} poison, {zeros}")
 
+    def copy(self, target: str, source: str, nbytes: str) -> None:
+        """Copy bytes between places that do not overlap."""
+        memcpy = self.module.intrinsic("llvm.memcpy.p0.p0.i64", "void", "ptr", "ptr", "i64", "i1")
+        self.do(f"call void {memcpy}(ptr {target}, ptr {source}, i64 {nbytes}, i1 false)")
+
     @contextmanager
     def loop(
         self, start: str, stop: str, step: str = "1", carried: Sequence[tuple[str, str]] = ()

@@ -194,11 +194,12 @@ def _pack_block(g: Grouped, k: int, target: str, source: str, first: str, count:
         start = f.offset(source, offsets[k])
         run = f.minimum(f.sub(inner, column), f.sub(count, piece.i))
         place = dense.at(f, target, piece.i, "0")
-        vectors = f(f"and i64 {run}, -8")
-        for w, begin, end in ((8, "0", vectors), (1, vectors, run)):
-            with f.loop(begin, end, str(w)) as i:
-                value = operand.load(f, operand.at(f, start, i.i, stride), stride, w)
-                dense.store(f, dense.at(f, place, i.i, "0"), "0", value, w)
+        is_dense = f(f"icmp eq i64 {stride}, {dtype.itemsize}")
+        with f.when(is_dense):
+            f.copy(place, start, f.mul(run, str(dtype.itemsize)))
+        with f.when(f(f"xor i1 {is_dense}, true")), f.loop("0", run) as i:
+            value = operand.load(f, operand.at(f, start, i.i, stride), stride, 1)
+            dense.store(f, dense.at(f, place, i.i, "0"), "0", value, 1)
         piece.step = run
 
 

@@ -17,6 +17,7 @@ from pullback.runtime.cpu.reduce_code import Grouped, output_width
 __all__ = ["columns", "tile_width"]
 
 TILE_BYTES = 1 << 16  # of accumulators: long pieces of rows, lanes in the second-level cache
+FAN = 4  # reduced elements taken at once, so that lanes are read and written less often
 
 
 def tile_width(kernel: Reduce) -> int:
@@ -88,8 +89,12 @@ class _Tile:
         f, fold = self.f, self.fold
         with f.loop("0", str(LANES * self.columns), str(self.width)) as i:
             fold.store(f, self.lanes, i.i, fold.init(f, self.width), self.width)
-        with f.loop("0", count) as j:
-            self._line(starts, f.add(first, j.i), f(f"and i64 {j.i}, {LANES - 1}"))
+        whole = f(f"and i64 {count}, {-LANES * FAN}")
+        with f.loop("0", whole, str(LANES * FAN)) as chunk, f.loop("0", str(LANES)) as lane:
+            start = f.add(f.add(first, chunk.i), lane.i)
+            self._lines(starts, [f.add(start, str(r * LANES)) for r in range(FAN)], lane.i)
+        with f.loop(whole, count) as j:
+            self._lines(starts, [f.add(first, j.i)], f(f"and i64 {j.i}, {LANES - 1}"))
         half = LANES // 2
         while half:
             with f.loop("0", str(half)) as lane:
@@ -97,17 +102,22 @@ class _Tile:
                 self._call_join(low, low, fold.at(f, low, str(half * self.columns)))
             half //= 2
 
-    def _line(self, starts: Values, number: str, lane: str) -> None:
-        """Fold one reduced element of every column into a lane."""
+    def _lines(self, starts: Values, numbers: Values, lane: str) -> None:
+        """Fold some reduced elements of every column into a lane, in sequence."""
         f, fold, reduced = self.f, self.fold, self.g.reduced
-        offsets = reduced.offsets(f, number, ["0"] * reduced.streams)
-        places = [f.offset(p, o) for p, o in zip(starts, offsets, strict=True)]
+        places = []
+        for number in numbers:
+            offsets = reduced.offsets(f, number, ["0"] * reduced.streams)
+            places.append([f.offset(p, o) for p, o in zip(starts, offsets, strict=True)])
         own = fold.at(f, self.lanes, f.mul(lane, str(self.columns)))
 
         def body(i: str, w: int) -> None:
-            index = f.splat(number, "i64", w)
-            values = self.elements.values(f, places, i, self.strides[1:], index, w)
-            fold.store(f, own, i, fold.combine(f, fold.load(f, own, i, w), values, w), w)
+            joined = fold.load(f, own, i, w)
+            for number, place in zip(numbers, places, strict=True):
+                index = f.splat(number, "i64", w)
+                values = self.elements.values(f, place, i, self.strides[1:], index, w)
+                joined = fold.combine(f, joined, values, w)
+            fold.store(f, own, i, joined, w)
 
         self._each(body)
 
@@ -118,10 +128,8 @@ class _Tile:
         self._join_levels(depth, merges, first=0)
         top = f.sub(depth, merges)
         place = fold.at(f, self.stack, f.mul(top, str(self.columns)))
-        copy = f.module.intrinsic("llvm.memcpy.p0.p0.i64", "void", "ptr", "ptr", "i64", "i1")
         for to, source, d in zip(place, self.lanes, fold.dtypes, strict=True):
-            nbytes = f.mul(self.count, str(d.itemsize))
-            f.do(f"call void {copy}(ptr {to}, ptr {source}, i64 {nbytes}, i1 false)")
+            f.copy(to, source, f.mul(self.count, str(d.itemsize)))
         return f.add(top, "1")
 
     def _join_levels(self, depth: str, levels: str, first: int) -> None:

@@ -64,7 +64,8 @@ BY_NAME = {
     "shape": "int | Sequence[int]",
     "where": "_DeviceLike",
 }
-# Members of Tensor, and functions beside it, that are annotated Any for want of the class.
+# Members of Tensor, and functions beside it, that are annotated Any for want of the class. "Any" in
+# a union stands for a None that nobody should have to rule out before each use.
 RETURNS = {
     "T": "Tensor",
     "__copy__": "Tensor",
@@ -75,7 +76,8 @@ RETURNS = {
     "clone": "Tensor",
     "detach": "Tensor",
     "from_dlpack": "Tensor",
-    "grad": "Tensor | None",
+    "grad": "Tensor | Any",
+    "grad_fn": "Node | Any",
     "imag": "Tensor",
     "mT": "Tensor",
     "real": "Tensor",
@@ -306,7 +308,7 @@ def member_text(name: str, value: Any) -> Iterator[str]:
         yield plain_text(name, value.fget, "    ")  # type: ignore[arg-type]
         if value.fset is not None:
             parameter = list(inspect.signature(value.fset).parameters.values())[1]
-            kind = RETURNS.get(name, str(parameter.annotation))
+            kind = RETURNS.get(name, str(parameter.annotation)).replace("Any", "None")
             yield f"    @{name}.setter"
             yield f"    def {name}(self, value: {kind}) -> None: ..."
     elif isinstance(value, FunctionType):

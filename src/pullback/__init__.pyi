@@ -291,7 +291,6 @@ __all__ = [
     "value_and_grad",
     "var",
     "vecdot",
-    "vector_norm",
     "vjp",
     "where",
     "xlogy",
@@ -1065,18 +1064,6 @@ def var(
 
 def vecdot(x1: _ArrayLike, x2: _ArrayLike, /, *, axis: int = -1) -> Tensor:
     """The dot product `sum(conj(x1) * x2)` along `axis`, over broadcast batches."""
-
-def vector_norm(
-    x: _ArrayLike,
-    /,
-    *,
-    axis: int | Sequence[int] | None = None,
-    keepdims: builtins.bool = False,
-    ord: float = 2,
-) -> Tensor:
-    """The norm `sum(abs(x)**ord) ** (1/ord)` along `axis` (None: all axes), with derivative 0
-    at 0.
-    """
 
 def where(condition: _ArrayLike, x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x` where the condition holds (is not zero), elsewhere `y`."""

@@ -83,12 +83,12 @@ class Tensor(Array):
     def is_leaf(self) -> bool:
         """Whether the tensor was made by the user, and not computed from tracked tensors."""
     @property
-    def grad_fn(self) -> Node | None:
+    def grad_fn(self) -> Node | Any:
         """The recorded operation that computed this tensor: `name`, `inputs`, `input_grad_fns`,
         `saved_tensors`.
         """
     @property
-    def grad(self) -> Tensor | None:
+    def grad(self) -> Tensor | Any:
         """The accumulated gradient of a leaf, or of an intermediate after `retain_grad`; None
         before any.
         """

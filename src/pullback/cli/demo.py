@@ -194,7 +194,7 @@ def _index_checks(key: Any) -> list[Check]:
     name = "gradient of x[rows], duplicates in rows"
     return [
         _equal(f"{name}, 1 to 3 threads", _digests(lambda: slope(x), times=4)),
-        below(f"{name}, float32, against exact sums", error, 1e-5),
+        below("gradient of x[rows], float32, against exact sums", error, 1e-5),
     ]
 
 

@@ -115,7 +115,7 @@ def _network(result: Page, story: Story) -> None:
     shown = np.concatenate([wrong, right])
     grid = drawing.tiles(
         [drawing.image(drawing.ink(images[i]), f"a {labels[i]}", "ink") for i in shown],
-        [f"{guesses[i]}, not {labels[i]}" if i in wrong else f"{guesses[i]}" for i in shown],
+        [f"{labels[i]}→{guesses[i]}" if i in wrong else f"{guesses[i]}" for i in shown],
         [i in wrong for i in shown],
     )
     weights = story.fit.params[0][0].numpy().T.reshape(-1, 8, 8)
@@ -127,16 +127,29 @@ def _network(result: Page, story: Story) -> None:
         ]
     )
     shares = [float((guesses[labels == d] == d).mean()) for d in range(10)]
+    misses = len(np.flatnonzero(guesses != labels))
     result.section("What the network learned")
     result.figures(
         ("Test images and what was read", grid,
-         f"Framed: {len(np.flatnonzero(guesses != labels))} of {len(labels)} were read wrong."),
+         f"Framed: read wrong (9→5 is a 9 read as a 5), {misses} of {len(labels)} in all."),
         ("First-layer weights", filters,
          "One image per hidden unit: orange adds, blue takes away, strength is the size."),
         ("Accuracy by digit", drawing.bars(
             [str(d) for d in range(10)], shares, "digit", "share read right"), ""),
-        _pixels(story),
+        ("What speaks for a digit", _evidence(story),
+         "The gradient of each digit's score by the pixels, mean over the test images: ink on"
+         " orange speaks for the digit, ink on blue against it."),
     )  # fmt: skip
+
+
+def _evidence(story: Story) -> str:
+    """One image per digit: the mean gradient of its score by the pixels."""
+    x = story.data.test_x
+    _, pull = pb.vjp(lambda pixels: pb.mean(scores(story.fit.params, pixels), axis=0), x)
+    mean = [pb.sum(pull(e)[0], axis=0).numpy().reshape(8, 8) for e in pb.eye(10)]
+    limit = float(np.abs(mean).max())
+    images = [drawing.image(drawing.diverging(m, limit), f"for a {d}") for d, m in enumerate(mean)]
+    return drawing.tiles(images, [str(d) for d in range(10)], size="large")
 
 
 def _pixels(story: Story) -> tuple[str, str, str]:
@@ -149,12 +162,13 @@ def _pixels(story: Story) -> tuple[str, str, str]:
         drawing.diverging(gradient, float(np.abs(gradient).max())), "gradient by pixels", "framed"
     )
     left = (
-        f"<h4>the image</h4>{drawing.image(drawing.ink(image), f'a {label}', 'ink framed')}"
+        f'<h4>the image</h4><div class="framed">'
+        f"{drawing.image(drawing.ink(image), f'a {label}', 'ink')}</div>"
         f"<h4>gradient</h4>{slope}"
     )
     right = f"<h4>Hessian, 64 x 64</h4>{drawing.heat_map(p.hessian, 'Hessian by pixels')}"
     return (
-        "Derivatives of the loss by the pixels of one image",
+        "Derivatives by the pixels of one image",
         f'<div class="side"><div>{left}</div><div>{right}</div></div>',
         f"The {label} that the network is least sure of: its best guess has probability"
         f" {p.probability:.2f}. Every row of the Hessian is one forward-over-reverse product.",
@@ -185,6 +199,7 @@ def _second_derivatives(result: Page, story: Story) -> None:
         ("Convergence", residual, "A straight line: the error shrinks by a constant factor."),
         ("The steepest valley", valley,
          "The loss along the eigenvector, and what its second derivative says about it."),
+        _pixels(story),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ __all__ = ["LAYERS", "Data", "Fit", "load", "loss", "network", "scores", "train"
 
 LAYERS = (64, 64, 10)
 BATCH, RATE, MOMENTUM = 128, 0.1, 0.9
+SPREAD = 0.3  # of the first weights: small, so that what is learned can be seen in them
 TESTED = 360  # images kept for the test
 WATCH = 20  # steps between two looks at the test images
 
@@ -46,7 +47,7 @@ def network(key: Any) -> list[tuple[Any, Any]]:
     """Random weights and zero biases, one pair per layer."""
     layers = []
     for i, (n, m) in enumerate(zip(LAYERS, LAYERS[1:], strict=False)):
-        w = pb.random.normal(pb.random.fold_in(key, i), (n, m), scale=n**-0.5)
+        w = pb.random.normal(pb.random.fold_in(key, i), (n, m), scale=SPREAD * n**-0.5)
         layers.append((w, pb.zeros(m)))
     return layers
 

@@ -19,7 +19,7 @@ import numpy as np
 __all__ = ["Series", "bars", "curves", "diverging", "heat_map", "image", "ink", "tiles"]
 
 WIDTH, HEIGHT = 480, 280
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 44  # margins around the plot, for ticks and axis names
+LEFT, RIGHT, TOP, BOTTOM = 66, 14, 12, 44  # margins around the plot, for ticks and axis names
 POSITIVE, NEGATIVE = (214, 93, 14), (38, 110, 190)  # seen on white and on black
 
 
@@ -207,14 +207,19 @@ def image(pixels: np.ndarray, label: str, kind: str = "") -> str:
     return f'<img class="pixels {kind}" alt="{escape(label)}" src="{_png(pixels)}">'
 
 
-def tiles(images: Sequence[str], captions: Sequence[str] = (), marked: Sequence[bool] = ()) -> str:
-    """A grid of small images, each with a caption; marked ones stand out."""
+def tiles(
+    images: Sequence[str],
+    captions: Sequence[str] = (),
+    marked: Sequence[bool] = (),
+    size: str = "small",
+) -> str:
+    """A grid of small or large images, each with a caption; marked ones stand out."""
     cells = []
     for i, picture in enumerate(images):
         kind = "tile marked" if marked and marked[i] else "tile"
         caption = f"<span>{escape(captions[i])}</span>" if captions else ""
         cells.append(f'<div class="{kind}">{picture}{caption}</div>')
-    return f'<div class="tiles">{"".join(cells)}</div>'
+    return f'<div class="tiles {size}">{"".join(cells)}</div>'
 
 
 def heat_map(matrix: np.ndarray, label: str) -> str:

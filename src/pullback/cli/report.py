@@ -48,12 +48,14 @@ svg .a { stroke: var(--a); } svg .b { stroke: var(--b); } svg .c { stroke: var(-
 svg .faint { stroke-width: 1; opacity: .35; } svg .dashed { stroke-dasharray: 6 4; }
 svg .bar { fill: var(--a); }
 .pixels { display: block; width: 100%; image-rendering: pixelated; }
-.framed { border: 1px solid var(--rule); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(44px, 1fr)); gap: 6px; }
+.framed { border: 1px solid var(--rule); margin-bottom: 10px; }
+.tiles { display: grid; gap: 6px; }
+.tiles.small { grid-template-columns: repeat(auto-fill, minmax(42px, 1fr)); }
+.tiles.large { grid-template-columns: repeat(5, 1fr); gap: 10px; }
 .tile { border: 1px solid var(--rule); border-radius: 5px; padding: 3px; text-align: center;
   font-size: .8rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
 .tile.marked { border: 2px solid var(--bad); padding: 2px; color: var(--bad); font-weight: 600; }
-.side { display: grid; grid-template-columns: minmax(90px, 1fr) minmax(200px, 3fr); gap: 16px; }
+.side { display: grid; grid-template-columns: minmax(80px, 1fr) minmax(200px, 3fr); gap: 16px; }
 .side h4 { margin: 0 0 4px; font-size: .85rem; font-weight: 500; color: var(--soft); }
 .scale-row { display: flex; align-items: center; gap: 8px; margin: 8px 0 0; font-size: .82rem;
   color: var(--soft); font-variant-numeric: tabular-nums; }
@@ -147,5 +149,5 @@ def _cell(value: str | bool) -> str:
         return VERDICTS[value]
     if value.startswith("`"):
         return f"<td><code>{escape(value.strip('`'))}</code></td>"
-    kind = ' class="number"' if value[:1].isdigit() else ""
+    kind = ' class="number"' if value[:1] in "0123456789<>" else ""
     return f"<td{kind}>{escape(value)}</td>"

@@ -13,7 +13,7 @@ from pullback.core.dtypes import DType, as_dtype, default_float
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir import scalar as sc
 from pullback.ir.array import Array
-from pullback.ir.convert import SCALARS, as_array, scalar, shape_of
+from pullback.ir.convert import SCALARS, as_array, scalar, shape_of, to_numpy
 from pullback.ir.lowering import Elementwise
 from pullback.ir.op import REGISTRY, bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -313,7 +313,9 @@ def _wrapped(step: Any, dtype: DType, dev: Device) -> Any:
 
 def _number(name: str, value: Any) -> int | float:
     """A real number given as a Python, NumPy or 0-d array number."""
-    if isinstance(value, (Array, np.generic)):
+    if isinstance(value, Array):
+        value = to_numpy(value)
+    if isinstance(value, (np.ndarray, np.generic)) and value.size == 1:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise DTypeError(f"{name}: expected real numbers, got {value!r}.")
@@ -461,7 +463,9 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
         if copy is False and not isinstance(obj, np.ndarray):
             raise ShapeError("asarray: this object can't become an array without a copy.")
         return as_array(obj, "asarray", dtype=wanted, dev=_at(device))
-    x = obj if device is None or find_device(device) is obj._aval.device else obj.to_device(device)
+    x: Any = obj
+    if device is not None and find_device(device) is not x._aval.device:
+        x = x.to_device(device)
     if wanted is None or wanted is x._aval.dtype:
         return x
     if copy is False:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
 from marshal import dumps
 from typing import Any
 
@@ -194,7 +194,7 @@ def composite(
 # -- elementwise ---------------------------------------------------------------------------------------------------
 
 _TEMPLATE = """
-def {name}({params}, /):
+def call({params}, /):
     try:{constant}
         plan = plans[{avals}]
     except (KeyError, AttributeError):
@@ -221,10 +221,10 @@ def {name}({params}, /):
 
 
 _CONSTANT = """
-        if {1}.__class__ in numbers:
-            {1} = constants[{1}, {1}.__class__, {0}._aval.dtype, {0}._aval.device]
-        elif {0}.__class__ in numbers:
-            {0} = constants[{0}, {0}.__class__, {1}._aval.dtype, {1}._aval.device]"""
+        if a1.__class__ in numbers:
+            a1 = constants[a1, a1.__class__, a0._aval.dtype, a0._aval.device]
+        elif a0.__class__ in numbers:
+            a0 = constants[a0, a0.__class__, a1._aval.dtype, a1._aval.device]"""
 
 
 def elementwise(
@@ -291,8 +291,6 @@ def elementwise(
 
 def _fast_function(op: Op, prepare: Callable[..., list[Any]]) -> Callable[..., Any]:
     """The public function of an elementwise operation: one dictionary look-up, one native call, one node."""
-    names = op.names
-
     constants: dict[tuple, Any] = {}  # Python numbers met beside an array, as arrays
 
     def keep_constant(args: Sequence[Any], arrays: Sequence[Any]) -> None:
@@ -318,43 +316,55 @@ def _fast_function(op: Op, prepare: Callable[..., list[Any]]) -> Callable[..., A
             out._node = ir_op.record(op, arrays, {}, out)
         return out
 
-    def joined(pattern: str, parts: Sequence[str] = names) -> str:
-        return ", ".join(pattern.format(n) for n in parts)
-
-    def saved(operand: str) -> str:
-        users = [n for n in op.vjp if operand in op.needs[n][0]]
-        test = " or ".join(f"n_{n} is not None" for n in users)
-        return f"({operand}._buf if {test} else None)" if users else "None"
-
-    out_users = [n for n in op.vjp if op.needs[n][1]]
-    out_test = " or ".join(f"n_{n} is not None" for n in out_users)
-    keep = [saved(n) for n in names] + [f"(out._buf if {out_test} else None)" if out_users else "None"]
-    tracked = [n for n in names if n in op.vjp]
-    edges = [f"n_{n}" if n in op.vjp else "None" for n in names]
-    source = _TEMPLATE.format(
-        name=op.name,
-        params=", ".join(names),
-        constant=_CONSTANT.format(*names) if len(names) == 2 else "",
-        avals=joined("{}._aval"),
-        bufs=joined("{}._buf"),
-        untracked="(" + " and ".join(f"{n}._node is None" for n in tracked) + ")" if tracked else "True",
-        names=joined("n_{}"),
-        nodes=joined("{}._node"),
-        edges=f"({', '.join(edges)},)",
-        aval_tuple=f"({joined('{}._aval')},)",
-        saved=f"({', '.join(keep)},)",
-    )
+    source = _fast_source(op)
     scope = {
-        "numbers": frozenset((int, float)), "constants": constants, "plans": op.plans, "slow": slow, "new": object.__new__, "handle": handle, "mode": mode,
-        "Node": Node, "op": op, "nothing": {}, "next_order": next_order,
+        "numbers": frozenset((int, float)), "constants": constants, "plans": op.plans, "slow": slow,
+        "new": object.__new__, "handle": handle, "mode": mode, "Node": Node, "op": op, "nothing": {},
+        "next_order": next_order,
     }  # fmt: skip
-    code = compile(source, f"<{op.name}>", "exec")
+    code = _compiled(source)
     exec(code, scope)
-    fast: Any = scope[op.name]
+    fast: Any = scope["call"]
     # The operator form steps back for operands of foreign types, so that their own methods get a chance.
     exec(code, scope := {**scope, "slow": lambda *args: slow(*args) if all(map(is_operand, args)) else NotImplemented})
-    fast.operator = scope[op.name]
+    fast.operator = scope["call"]
     return fast
+
+
+@lru_cache
+def _compiled(source: str) -> Any:
+    """The code of a fast function; operations of one shape share it, which is most of the import time saved."""
+    return compile(source, "<elementwise operation>", "exec")
+
+
+def _fast_source(op: Op) -> str:
+    """The template filled in for the arity of `op` and for what its rules save; operands are named a0, a1 ..."""
+    positions = range(len(op.names))
+
+    def joined(pattern: str) -> str:
+        return ", ".join(pattern.format(i) for i in positions)
+
+    def kept(value: str, users: Sequence[int]) -> str:
+        test = " or ".join(f"n{i} is not None" for i in users)
+        return f"({value} if {test} else None)" if users else "None"
+
+    ruled = [i for i in positions if op.names[i] in op.vjp]
+    needs = {i: op.needs[op.names[i]] for i in ruled}
+    saved = [kept(f"a{k}._buf", [i for i in ruled if op.names[k] in needs[i][0]]) for k in positions]
+    saved.append(kept("out._buf", [i for i in ruled if needs[i][1]]))
+    untracked = " and ".join(f"a{i}._node is None" for i in ruled)
+    return _TEMPLATE.format(
+        params=joined("a{}"),
+        constant=_CONSTANT if len(op.names) == 2 else "",
+        avals=joined("a{}._aval"),
+        bufs=joined("a{}._buf"),
+        untracked=f"({untracked})" if ruled else "True",
+        names=joined("n{}"),
+        nodes=joined("a{}._node"),
+        edges="(" + "".join(f"n{i}, " if i in ruled else "None, " for i in positions) + ")",
+        aval_tuple=f"({joined('a{}._aval')},)",
+        saved=f"({', '.join(saved)},)",
+    )
 
 
 def is_operand(x: Any) -> bool:

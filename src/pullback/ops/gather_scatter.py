@@ -200,7 +200,7 @@ def _scattered(op: Any, x: Any, updates: Any, indices: Sequence[Any]) -> Any:
     return bind(op, x, updates, *arrays)
 
 
-def _add(a: Value, b: Value) -> Value:
+def _add(a: Any, b: Any) -> Value:
     return a + b if isinstance(a, Complex) or a.dtype.kind != "b" else a | b
 
 
@@ -241,6 +241,10 @@ def _survivors(x: Aval, updates: Aval, indices: Sequence[Any]) -> Any:
     return bind(gather.op, last, *indices) == order
 
 
+def _set_x_vjp(g: Any, updates_aval: Aval, indices: tuple) -> Any:
+    return bind(scatter_set.op, g, _zeros(updates_aval), *indices)
+
+
 def _set_updates_vjp(g: Any, x_aval: Aval, updates_aval: Aval, indices: tuple) -> Any:
     return where(_survivors(x_aval, updates_aval, indices), bind(gather.op, g, *indices), 0.0)
 
@@ -250,9 +254,7 @@ def _set_updates_vjp(g: Any, x_aval: Aval, updates_aval: Aval, indices: tuple) -
     infer=_scatter_infer,
     lowering=ScatterRows(lambda a, b: b),
     vjp={
-        "x": lambda g, updates_aval, indices: bind(
-            scatter_set.op, g, _zeros(updates_aval), *indices
-        ),
+        "x": _set_x_vjp,
         "updates": _set_updates_vjp,
     },
     jvp="linear",
@@ -354,7 +356,7 @@ def scatter_min(x: Any, updates: Any, /, *indices: Any) -> Any:
 # -- products: never divided by a factor, so that zeros are like any other number ------------------
 
 
-def _mul(a: Value, b: Value) -> Value:
+def _mul(a: Any, b: Any) -> Value:
     return a * b if isinstance(a, Complex) or a.dtype.kind != "b" else a & b
 
 

@@ -21,7 +21,7 @@ MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
 def _oracle(
-    x: np.ndarray, pad_width: Any, mode: str = "constant", constant_values: Any = 0
+    x: np.ndarray, pad_width: Any, mode: Any = "constant", constant_values: Any = 0
 ) -> np.ndarray:
     options = {"constant_values": constant_values} if mode == "constant" else {}
     return np.pad(x, pad_width, mode, **options)

@@ -1,4 +1,4 @@
-"""Second derivatives of the fitted network's loss, each checked by another way to the same number."""
+"""Second derivatives of the fitted network's loss, each checked by another way to find it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
     "product_checks", "random_direction", "top_eigenvalue",
 ]  # fmt: skip
 
-POWERS = 100  # most steps of the power iteration
+POWERS = 400  # most steps of the power iteration
 
 Loss = Callable[[Any], Any]
 
@@ -123,7 +123,7 @@ def top_eigenvalue(f: Loss, params: Any, v: Any) -> TopEigenvalue:
         below("top eigenvalue c: |H v - c v| / c", residuals[-1], 1e-3),
         below("top eigenvalue against how the loss bends", abs(values[-1] / numeric - 1), 1e-4),
     ]
-    ts = np.linspace(-1.5, 1.5, 61)
+    ts = np.linspace(-1.0, 1.0, 61)
     along = [f(_moved(params, float(t), v)).item() for t in ts]
     parabola = here + slope * ts + values[-1] / 2 * ts**2
     return TopEigenvalue(values, residuals, ts.tolist(), along, parabola.tolist(), checks)

@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,7 +56,7 @@ def page(story: Story, seconds: float) -> str:
     result.facts(
         {
             "test accuracy": f"{100 * story.fit.accuracies[-1]:.1f} %",
-            "parameters": f"{sum(n * m + m for n, m in zip(LAYERS, LAYERS[1:], strict=False)):,}",
+            "parameters": f"{sum(n * m + m for n, m in pairwise(LAYERS)):,}",
             "training steps": f"{len(story.fit.losses)}",
             "steps per second": f"{len(story.fit.losses) / first.seconds:.0f}",
             "top eigenvalue": f"{story.top.values[-1]:.4f}",
@@ -111,7 +112,7 @@ def _network(result: Page, story: Story) -> None:
     guesses = scores(story.fit.params, story.data.test_x).argmax(axis=1).numpy()
     images = story.data.test_x.numpy().reshape(-1, 8, 8)
     wrong = np.flatnonzero(guesses != labels)[:12]
-    right = np.flatnonzero(guesses == labels)[: 40 - len(wrong)]
+    right = np.flatnonzero(guesses == labels)[: 50 - len(wrong)]
     shown = np.concatenate([wrong, right])
     grid = drawing.tiles(
         [drawing.image(drawing.ink(images[i]), f"a {labels[i]}", "ink") for i in shown],
@@ -236,4 +237,4 @@ def _environment(result: Page) -> None:
         ("written", time.strftime("%Y-%m-%d %H:%M:%S %Z")),
     ]
     result.section("Where this ran")
-    result.table(("", ""), rows)
+    result.table((), rows)

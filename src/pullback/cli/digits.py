@@ -7,6 +7,7 @@ The data is the "Optical Recognition of Handwritten Digits" test set (Alpaydin a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ def load(key: Any) -> Data:
 def network(key: Any) -> list[tuple[Any, Any]]:
     """Random weights and zero biases, one pair per layer."""
     layers = []
-    for i, (n, m) in enumerate(zip(LAYERS, LAYERS[1:], strict=False)):
+    for i, (n, m) in enumerate(pairwise(LAYERS)):
         w = pb.random.normal(pb.random.fold_in(key, i), (n, m), scale=SPREAD * n**-0.5)
         layers.append((w, pb.zeros(m)))
     return layers

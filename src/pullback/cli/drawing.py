@@ -20,7 +20,7 @@ __all__ = ["Series", "bars", "curves", "diverging", "heat_map", "image", "ink", 
 
 WIDTH, HEIGHT = 480, 280
 LEFT, RIGHT, TOP, BOTTOM = 66, 14, 12, 44  # margins around the plot, for ticks and axis names
-POSITIVE, NEGATIVE = (214, 93, 14), (38, 110, 190)  # seen on white and on black
+POSITIVE, NEGATIVE = (222, 102, 20), (44, 122, 208)  # seen on white and on black
 
 
 class Series(NamedTuple):
@@ -95,9 +95,7 @@ def _frame(x: Axis, y: Axis, x_label: str, y_label: str, x_names: Sequence[str] 
     for t in y.ticks:
         at = y(t)
         parts.append(f'<path class="grid" d="M{left} {at:.1f}H{right}"/>')
-        parts.append(
-            f'<text x="{left - 7}" y="{at + 4:.1f}" text-anchor="end">{_number(t)}</text>'
-        )
+        parts.append(f'<text x="{left - 7}" y="{at + 4:.1f}" text-anchor="end">{_number(t)}</text>')
     names = x_names or [_number(t) for t in x.ticks]
     for t, name in zip(x.ticks, names, strict=True):
         at = x(t)
@@ -134,14 +132,24 @@ def _legend(series: Sequence[Series]) -> str:
     return f'<p class="legend">{"".join(items)}</p>'
 
 
+def _drawable(s: Series, log_y: bool) -> Series:
+    """The points of a curve that have a place on the axes."""
+    lowest = 0.0 if log_y else -math.inf
+    kept = [(a, b) for a, b in zip(s.x, s.y, strict=True) if math.isfinite(b) and b > lowest]
+    return s._replace(x=[a for a, _ in kept], y=[b for _, b in kept])
+
+
 def curves(series: Sequence[Series], x_label: str, y_label: str, log_y: bool = False) -> str:
-    """Curves on common axes, with a legend where there are several."""
+    """Curves on common axes, with a legend where there are several; only finite points count."""
+    series = [_drawable(s, log_y) for s in series]
+    if not any(s.x for s in series):
+        return "<p>There is no finite value to draw.</p>"
     xs = np.concatenate([np.asarray(s.x, float) for s in series])
     ys = np.concatenate([np.asarray(s.y, float) for s in series])
     x = _axis(xs, LEFT, WIDTH - RIGHT, False, margin=0.0)
     y = _axis(ys, HEIGHT - BOTTOM, TOP, log_y, margin=0.06)
     parts = _frame(x, y, x_label, y_label)
-    for s in series:
+    for s in filter(lambda s: s.x, series):
         points = "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in zip(s.x, s.y, strict=True))
         parts.append(f'<path class="line {s.kind}" d="M{points}"/>')
     return _legend(series) + _svg(parts, f"{y_label} over {x_label}")

@@ -117,21 +117,18 @@ class Page:
 
     def figures(self, *figures: tuple[str, str, str]) -> None:
         """Figures side by side where there is room: (title, picture, caption) each."""
-        cards = (
-            f'<figure class="card"><h3>{escape(title)}</h3>{picture}'
-            f"<figcaption>{escape(caption)}</figcaption></figure>"
-            for title, picture, caption in figures
-        )
+        cards = []
+        for title, picture, caption in figures:
+            below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+            cards.append(f'<figure class="card"><h3>{escape(title)}</h3>{picture}{below}</figure>')
         self._parts.append(f'<div class="cards">{"".join(cards)}</div>')
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str | bool]]) -> None:
         """A table; a truth value becomes "passed" or "failed", a text in `...` becomes code."""
-        head = "".join(f"<th>{escape(h)}</th>" for h in heads)
+        head = f"<thead><tr>{''.join(f'<th>{escape(h)}</th>' for h in heads)}</tr></thead>"
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-        self._parts.append(
-            f'<div class="card wide"><table><thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>"
-        )
+        whole = f"{head if heads else ''}<tbody>{body}</tbody>"
+        self._parts.append(f'<div class="card wide"><table>{whole}</table></div>')
 
     def html(self) -> str:
         """The whole page."""
@@ -149,5 +146,6 @@ def _cell(value: str | bool) -> str:
         return VERDICTS[value]
     if value.startswith("`"):
         return f"<td><code>{escape(value.strip('`'))}</code></td>"
-    kind = ' class="number"' if value[:1] in "0123456789<>" else ""
+    short = value[:1].isdigit() or value.startswith(("<", ">"))
+    kind = ' class="number"' if short else ""
     return f"<td{kind}>{escape(value)}</td>"

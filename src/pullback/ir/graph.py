@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from typing import Any
 
 from pullback.core import pytrees
@@ -11,6 +12,9 @@ from pullback.core.errors import DTypeError, PullbackError
 from pullback.ir.array import Array, handle, make
 
 __all__ = ["Equation", "Graph", "Var", "trace"]
+
+
+_serials = count()
 
 
 class Var:
@@ -22,26 +26,41 @@ class Var:
         self.graph = graph
         self.number = number
         self.aval = av
-        self.constant = constant  # the buffer and aval of a captured array
+        self.constant = constant  # (buffer, aval, node) of a captured array
 
     def __repr__(self) -> str:
         return f"%{self.number}"
 
 
 class Equation:
-    """`out = op(*inputs, **static)`."""
+    """`outs = op(*inputs, **static)`; all operations but control flow have one output."""
 
-    __slots__ = ("inputs", "op", "out", "static")
+    __slots__ = ("inputs", "op", "outs", "static")
 
-    def __init__(self, op: Any, inputs: tuple[Var, ...], static: dict[str, Any], out: Var):
+    def __init__(self, op: Any, inputs: tuple[Var, ...], static: dict[str, Any], outs: tuple[Var, ...]):
         self.op = op
         self.inputs = inputs
         self.static = static
-        self.out = out
+        self.outs = outs
+
+    @property
+    def out(self) -> Var:
+        """The only output."""
+        (out,) = self.outs
+        return out
 
     def __repr__(self) -> str:
-        static = "".join(f" {k}={v}" for k, v in self.static.items())
-        return f"{self.out} = {self.op.name} {' '.join(map(repr, self.inputs))}{static} : {self.out.aval}"
+        shown = {k: f"<{v.name}>" if isinstance(v, Graph) else v for k, v in self.static.items()}
+        static = "".join(f" {k}={v}" for k, v in shown.items())
+        outs = ", ".join(map(repr, self.outs))
+        types = ", ".join(str(v.aval) for v in self.outs)
+        return f"{outs} = {self.op.name} {' '.join(map(repr, self.inputs))}{static} : {types}"
+
+
+def inferred(op: Any, avals: Iterable[Aval], static: dict[str, Any]) -> list[tuple[tuple[int, ...], Any]]:
+    """Shape and dtype of every output; operations with one output infer a pair, others a list of pairs."""
+    found = op.infer(*avals, **static)
+    return found if isinstance(found, list) else [found]
 
 
 class Graph:
@@ -49,13 +68,14 @@ class Graph:
 
     def __init__(self, name: str = "graph"):
         self.name = name
+        self.serial = next(_serials)  # a later trace may use values of an earlier one, not the other way round
         self.inputs: list[Var] = []
         self.constants: list[Var] = []
         self.equations: list[Equation] = []
         self.outputs: list[Var] = []
         self.structure: Any = None  # of the traced function's result
         self._count = 0
-        self._captured: dict[int, Var] = {}
+        self._captured: dict[tuple[int, int], Var] = {}
 
     def new_var(self, av: Aval, constant: Any = None) -> Var:
         var = Var(self, self._count, av, constant)
@@ -70,26 +90,25 @@ class Graph:
 
     def capture(self, array: Array) -> Var:
         """The variable of an array: its own if it belongs to this graph, else a constant."""
-        if isinstance(array._buf, Var):
-            if array._buf.graph is not self:
-                raise PullbackError(
-                    "trace: a value of another trace was used. A traced array must not leave its function."
-                )
+        if isinstance(array._buf, Var) and array._buf.graph is self:
             return array._buf
-        found = self._captured.get(id(array._buf))
-        if found is None or found.constant[1] is not array._aval:
+        key = (id(array._buf), id(array._aval))
+        found = self._captured.get(key)
+        if found is None:
             av = array._aval
-            found = self.new_var(symbolic(av.shape, av.dtype, av.device), (array._buf, av))
+            found = self.new_var(
+                symbolic(av.shape, av.dtype, av.device), (array._buf, av, array._node)
+            )
             self.constants.append(found)
-            self._captured[id(array._buf)] = found
+            self._captured[key] = found
         return found
 
-    def add(self, op: Any, arrays: Sequence[Array], static: dict[str, Any], out: Aval) -> Array:
-        """Append an equation and return its traced result."""
+    def add(self, op: Any, arrays: Sequence[Array], static: dict[str, Any], outs: Sequence[Aval]) -> list[Any]:
+        """Append an equation and return its traced results."""
         inputs = tuple(self.capture(a) for a in arrays)
-        var = self.new_var(out)
-        self.equations.append(Equation(op, inputs, static, var))
-        return make(var, out)
+        variables = tuple(self.new_var(av) for av in outs)
+        self.equations.append(Equation(op, inputs, static, variables))
+        return [make(v, v.aval) for v in variables]
 
     def verify(self) -> None:
         """Check that variables are defined before use, once, and that every aval is what its operation infers."""
@@ -98,14 +117,13 @@ class Graph:
             for v in eq.inputs:
                 if id(v) not in defined:
                     raise PullbackError(f"graph: {v} is used before it is defined, in `{eq}`.")
-            if id(eq.out) in defined:
-                raise PullbackError(f"graph: {eq.out} is defined twice, in `{eq}`.")
-            shape, dtype = eq.op.infer(*[v.aval for v in eq.inputs], **eq.static)
-            if (shape, dtype) != (eq.out.aval.shape, eq.out.aval.dtype):
-                raise PullbackError(
-                    f"graph: `{eq}` infers {dtype.name}{list(shape)}, which is not what it declares."
-                )
-            defined.add(id(eq.out))
+            types = [(v.aval.shape, v.aval.dtype) for v in eq.outs]
+            if inferred(eq.op, [v.aval for v in eq.inputs], eq.static) != types:
+                raise PullbackError(f"graph: `{eq}` does not have the type that {eq.op.name} infers.")
+            for v in eq.outs:
+                if id(v) in defined:
+                    raise PullbackError(f"graph: {v} is defined twice, in `{eq}`.")
+                defined.add(id(v))
         for v in self.outputs:
             if id(v) not in defined:
                 raise PullbackError(f"graph: the output {v} is never defined.")
@@ -117,7 +135,9 @@ class Graph:
         env = {id(v): a for v, a in zip(self.inputs, arrays, strict=True)}
         env |= {id(v): make(*v.constant) for v in self.constants}
         for eq in self.equations:
-            env[id(eq.out)] = bind(eq.op, *[env[id(v)] for v in eq.inputs], **eq.static)
+            results = bind(eq.op, *[env[id(v)] for v in eq.inputs], **eq.static)
+            for v, r in zip(eq.outs, results if len(eq.outs) != 1 else [results], strict=True):
+                env[id(v)] = r
         return [env[id(v)] for v in self.outputs]
 
     def __repr__(self) -> str:
@@ -126,7 +146,8 @@ class Graph:
         lines += [f"  {v} = constant : {v.aval}" for v in self.constants]
         lines += [f"  {eq}" for eq in self.equations]
         lines.append(f"  return {', '.join(map(repr, self.outputs))}")
-        return "\n".join(lines)
+        inner = [g for eq in self.equations for g in eq.static.values() if isinstance(g, Graph)]
+        return "\n".join(lines + [f"where {g!r}" for g in inner])
 
 
 def trace(f: Callable[..., Any]) -> Callable[..., Graph]:

@@ -179,12 +179,18 @@ def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any
     shape, dtype = op.infer(*avals, **static)
     for a in arrays:
         if a._aval.is_symbolic:
-            return a._buf.graph.add(op, arrays, static, symbolic(shape, dtype, dev))
+            return newest_graph(arrays).add(op, arrays, static, [symbolic(shape, dtype, dev)])[0]
     plan = dev.runtime.plan(op, avals, static, aval(shape, dtype, dev))
     if len(op.plans) >= MAX_PLANS:
         op.plans.clear()
     op.plans[key] = plan
     return make(plan.run(*[a._buf for a in arrays]), plan.aval)
+
+
+def newest_graph(arrays: Sequence[Array]) -> Any:
+    """The innermost graph among traced arrays: values of the others are constants in it."""
+    graphs = [a._buf.graph for a in arrays if a._aval.is_symbolic]
+    return max(graphs, key=lambda g: g.serial)
 
 
 def common_device(name: str, avals: Sequence[Aval]) -> Any:

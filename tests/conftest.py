@@ -25,7 +25,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def threads():
-    """A function that sets the number of native threads; the test ends with the number it began with."""
+    """A function that sets the number of native threads; the test ends with the number it began
+    with.
+    """
     from pullback.runtime.cpu import native
 
     before = native.get_threads()

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.cli import digits, drawing, main
+from pullback.cli import curvature, digits, drawing, main
+from pullback.cli import demo as demo_command
 from pullback.cli.progress import Progress
 from pullback.cli.report import Page, below
 from pullback.runtime.cpu import native
@@ -90,7 +91,7 @@ def test_demo_passes_its_own_checks(demo):
 
 def test_demo_reports_progress_off_a_terminal_as_lines(demo):
     ended, _ = demo
-    assert "200/200" in ended.err
+    assert "300/300" in ended.err
     assert "loss" in ended.err and "\r" not in ended.err
 
 
@@ -118,7 +119,29 @@ def test_demo_returns_1_when_a_check_fails(tmp_path):
     ended = command("demo", "--quick", "--steps", 1, "--out", path)
     assert ended.status == 1
     assert re.search(r"FAILED +test accuracy", ended.out)
-    assert "✗ failed" in path.read_text(encoding="utf-8")
+    assert "✗<span> failed" in path.read_text(encoding="utf-8")
+
+
+def test_demo_notices_a_wrong_second_derivative(monkeypatch):
+    params = pb.map_tree(lambda p: p.astype("float64"), digits.network(pb.random.key(0)))
+    x, y = pb.random.uniform(pb.random.key(1), (5, 64), dtype="float64"), pb.arange(5)
+    v = curvature.random_direction(params, pb.random.key(2))
+
+    def checks():
+        products = curvature.product_checks(lambda p: digits.loss(p, x, y), params, v)
+        return [c.passed for c in [*products, curvature.bias_check(params, x, y)]]
+
+    assert checks() == [True] * 3
+    right = pb.hvp
+    monkeypatch.setattr(pb, "hvp", lambda *a: pb.map_tree(lambda h: h * (1 + 1e-4), right(*a)))
+    assert checks() == [False] * 3
+
+
+def test_demo_notices_other_bits():
+    zeros = pb.zeros(3), -pb.zeros(3)
+    digests = [demo_command._digest(z) for z in zeros]
+    assert not demo_command._equal("x", digests).passed
+    assert demo_command._equal("x", digests[:1] * 3).passed
 
 
 def test_demo_is_decided_by_its_seed():

@@ -1,4 +1,6 @@
-"""Several devices: mixing them is an error that says so. A second device is made up by registering the CPU twice."""
+"""Several devices: mixing them is an error that says so. A second device is made up by registering
+the CPU twice.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_mixed_devices_are_refused_by_every_kind_of_operation(twin):
         lambda: x @ y,
         lambda: pb.take(x, pb.tensor([0], device=twin), axis=0),
     ):
-        with pytest.raises(pb.DeviceError, match=r"different devices, got cpu and twin:0.*to_device"):
+        with pytest.raises(
+            pb.DeviceError, match=r"different devices, got cpu and twin:0.*to_device"
+        ):
             call()
 
 

@@ -1,4 +1,4 @@
-"""The Tensor itself: construction, promotion, operators, indexing, conversion, printing, bad input."""
+"""The Tensor: construction, promotion, operators, indexing, conversion, printing, bad input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 import pullback as pb
 from pullback.core import dtypes as dt
 
-# -- construction and promotion ----------------------------------------------------------------------------------------
+# -- construction and promotion --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ def test_a_number_that_does_not_fit_is_an_error():
         pb.ones((2,), dtype="uint8") + 300
 
 
-# -- operators ---------------------------------------------------------------------------------------------------------
+# -- operators -------------------------------------------------------------------------------------
 
 BINARY = [
-    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
-    operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod,
+    operator.pow, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
 ]  # fmt: skip
 BITWISE = [operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift]
 
@@ -158,7 +158,7 @@ def test_operators_step_back_for_foreign_types():
 
     assert pb.tensor([1.0]) + Foreign() == "foreign"
     with pytest.raises(TypeError):
-        pb.tensor([1.0]) + "text"
+        pb.tensor([1.0]) + "text"  # pyright: ignore[reportOperatorIssue]
 
 
 def test_in_place_operators_rebind_the_handle():
@@ -173,7 +173,7 @@ def test_in_place_operators_rebind_the_handle():
         i += 0.5
 
 
-# -- indexing ----------------------------------------------------------------------------------------------------------
+# -- indexing --------------------------------------------------------------------------------------
 
 
 @given(st.data())
@@ -205,12 +205,16 @@ def test_advanced_indexing_is_numpys(data):
 
 
 def _mixed_key(data, shape):
-    """A tuple of ints, slices, integer arrays, one boolean mask, None and an ellipsis that fits the shape."""
+    """A tuple of ints, slices, integer arrays, one boolean mask, None and an ellipsis that fits the
+    shape.
+    """
     index_shape = data.draw(st.sampled_from([(), (3,), (2, 1), (1, 3)]))
     key: list = []
     d = 0
     while d < len(shape):
-        kind = data.draw(st.sampled_from(["int", "slice", "array", "array", "mask", "none", "stop"]))
+        kind = data.draw(
+            st.sampled_from(["int", "slice", "array", "array", "mask", "none", "stop"])
+        )
         n = shape[d]
         if kind == "stop":
             break
@@ -222,8 +226,12 @@ def _mixed_key(data, shape):
         elif kind == "slice":
             key.append(data.draw(st.slices(n)))
         elif kind == "array":
-            key.append(data.draw(hnp.arrays(np.int64, index_shape, elements=st.integers(-n, n - 1))))
-        elif not any(isinstance(k, np.ndarray) for k in key) and not any(isinstance(k, int) for k in key):
+            key.append(
+                data.draw(hnp.arrays(np.int64, index_shape, elements=st.integers(-n, n - 1)))
+            )
+        elif not any(isinstance(k, np.ndarray) for k in key) and not any(
+            isinstance(k, int) for k in key
+        ):
             key.append(data.draw(hnp.arrays(np.bool_, (n,))))
             key += [slice(None)] * (len(shape) - d - 1)
             return tuple(key)
@@ -276,7 +284,7 @@ def test_assignment_of_the_wrong_shape():
         x[0] = pb.ones((5,))
 
 
-# -- conversion --------------------------------------------------------------------------------------------------------
+# -- conversion ------------------------------------------------------------------------------------
 
 
 def test_numpy_shares_the_memory():
@@ -331,7 +339,10 @@ def test_copy_and_pickle():
     [
         (lambda: pb.tensor([1.0, 2.0]), "tensor([1., 2.], float32, cpu)"),
         (lambda: pb.tensor(3, dtype="int8"), "tensor(3, int8, cpu)"),
-        (lambda: pb.tensor([1.0], requires_grad=True), "tensor([1.], float32, cpu, requires_grad=True)"),
+        (
+            lambda: pb.tensor([1.0], requires_grad=True),
+            "tensor([1.], float32, cpu, requires_grad=True)",
+        ),
         (
             lambda: pb.tensor([1.0], requires_grad=True) * 2.0,
             "tensor([2.], float32, cpu, grad_fn=<multiply>)",

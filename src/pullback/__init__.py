@@ -1,6 +1,8 @@
-"""Pullback: arrays in which every operation can be differentiated, to any order, with the same bits on every run.
+"""Pullback: arrays in which every operation can be differentiated, to any order, with the same bits
+on every run.
 
-The operations of this namespace come from the registry (`pullback.ops`); `__init__.pyi` lists them for editors.
+The operations of this namespace come from the registry (`pullback.ops`); `__init__.pyi` lists them
+for editors.
 """
 
 from __future__ import annotations
@@ -8,8 +10,8 @@ from __future__ import annotations
 import math as _math
 from importlib import import_module as _import_module
 
-from pullback import ops as _ops  # noqa: F401  (fills the registry)
 from pullback import linalg, primitive, random
+from pullback import ops as _ops
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
 from pullback.autodiff.reverse import enable_grad, no_grad
@@ -68,7 +70,16 @@ for _entry in _REGISTRY.values():
 
 __all__ = sorted(
     {n for n in globals() if not n.startswith("_")}
-    - {"annotations", "autodiff", "compile", "core", "install_methods", "ir", "ops", "register_runtime"}
+    - {
+        "annotations",
+        "autodiff",
+        "compile",
+        "core",
+        "install_methods",
+        "ir",
+        "ops",
+        "register_runtime",
+    }
     - {"runtime", "standard", "transforms"}
     | {"__array_namespace_info__", "__version__"}
 )

@@ -1,5 +1,5 @@
 """Pullback: arrays in which every operation can be differentiated, to any order, with the same
-bits on every run."""
+bits"""
 
 # Written by tools/stubs.py (`make stubs`).
 

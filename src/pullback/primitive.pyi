@@ -1,5 +1,4 @@
-"""Primitives that are not part of the public API: what the public functions are made of, for the
-curious and for tests."""
+"""Primitives that are not part of the public API: what the public functions are made of, for the"""
 
 # Written by tools/stubs.py (`make stubs`).
 

@@ -1,4 +1,5 @@
-"""Counter-based random numbers: every function takes a key, and the same key gives the same numbers everywhere.
+"""Counter-based random numbers: every function takes a key, and the same key gives the same numbers
+everywhere.
 
 The functions are declared in `pullback.ops.random`.
 """

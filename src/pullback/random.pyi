@@ -1,5 +1,5 @@
 """Counter-based random numbers: every function takes a key, and the same key gives the same
-numbers everywhere."""
+numbers"""
 
 # Written by tools/stubs.py (`make stubs`).
 

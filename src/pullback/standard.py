@@ -74,7 +74,9 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     >>> pb.result_type(pb.int8, pb.uint8)
     pullback.int16
     """
-    strong = [x for x in arrays_and_dtypes if not isinstance(x, SCALARS) or isinstance(x, np.generic)]
+    strong = [
+        x for x in arrays_and_dtypes if not isinstance(x, SCALARS) or isinstance(x, np.generic)
+    ]
     if not strong:
         raise DTypeError("result_type: needs at least one array or dtype.")
     result = _dtype_of(strong[0], "result_type")

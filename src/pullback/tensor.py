@@ -1,4 +1,6 @@
-"""`Tensor`, the array that users hold. Its arithmetic and most methods come from the registry of operations."""
+"""`Tensor`, the array that users hold. Its arithmetic and most methods come from the registry of
+operations.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import numpy as np
 
 from pullback.autodiff import reverse
 from pullback.core import dtypes as dt
-from pullback.core.avals import Device, aval, device
+from pullback.core.avals import Device
+from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
 from pullback.core.errors import DTypeError, GradientError, ShapeError
 from pullback.ir.array import LEAF, Array, Node, handle, leaf_node, make, mode
@@ -32,13 +35,15 @@ class Hook:
 
 
 class Tensor(Array):
-    """A differentiable array. Make one with `pb.tensor`; see the documentation of `pb` for the operations."""
+    """A differentiable array. Make one with `pb.tensor`; see the documentation of `pb` for the
+    operations.
+    """
 
     __slots__ = ()
     __array_ufunc__ = None  # NumPy steps back and lets our operators act
     __hash__ = object.__hash__  # by identity: == compares elements
 
-    # -- what it is ------------------------------------------------------------------------------------------------
+    # -- what it is --------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,14 +74,14 @@ class Tensor(Array):
         return self._aval.nbytes
 
     @property
-    def T(self) -> Any:  # noqa: N802  (the standard's name)
+    def T(self) -> Any:
         """The transpose of a matrix."""
         if self.ndim != 2:
             raise ShapeError(f"T: expected 2 dimensions, got {self.ndim}. Use mT or permute_dims.")
         return REGISTRY["permute_dims"].function(self, (1, 0))
 
     @property
-    def mT(self) -> Any:  # noqa: N802  (the standard's name)
+    def mT(self) -> Any:
         """The transpose of the last two axes."""
         return REGISTRY["matrix_transpose"].function(self)
 
@@ -102,13 +107,16 @@ class Tensor(Array):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 and spec else repr(self)
 
-    # -- values ----------------------------------------------------------------------------------------------------
+    # -- values ------------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray:
-        """A read-only NumPy array that shares the memory; the tensor must not be tracked (`detach` it first)."""
+        """A read-only NumPy array that shares the memory; the tensor must not be tracked (`detach`
+        it first).
+        """
         if self._node is not None and mode.recording:
             raise GradientError(
-                "numpy: the tensor requires a gradient, and NumPy would lose it. Call detach() first."
+                "numpy: the tensor requires a gradient, and NumPy would lose it. Call detach()"
+                " first."
             )
         return to_numpy(self)
 
@@ -135,7 +143,8 @@ class Tensor(Array):
             raise ShapeError(f"{name}: expected a tensor with one element, got shape {self.shape}.")
         if self._aval.is_symbolic:
             raise DTypeError(
-                f"{name}: a traced tensor has no value yet, so Python can't branch on it. Use where."
+                f"{name}: a traced tensor has no value yet, so Python can't branch on it. Use"
+                " where."
             )
         return self.item()
 
@@ -167,7 +176,7 @@ class Tensor(Array):
     def __contains__(self, value: Any) -> bool:
         return bool((self == value).any())
 
-    # -- indexing --------------------------------------------------------------------------------------------------
+    # -- indexing ----------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
         return subscript.getitem(self, key)
@@ -180,14 +189,15 @@ class Tensor(Array):
         if self._node is not None and self._node.op is LEAF:
             if mode.recording:
                 raise GradientError(
-                    f"{name}: a leaf that requires a gradient can't be updated in place. Do it under no_grad,"
+                    f"{name}: a leaf that requires a gradient can't be updated in place. Do it"
+                    " under no_grad,"
                     " or on a result computed from it."
                 )
             self._buf, self._aval = new._buf, new._aval
         else:
             self._buf, self._aval, self._node = new._buf, new._aval, new._node
 
-    # -- derivatives -----------------------------------------------------------------------------------------------
+    # -- derivatives -------------------------------------------------------------------------------
 
     @property
     def requires_grad(self) -> bool:
@@ -200,12 +210,15 @@ class Tensor(Array):
             return
         if not value:
             if not self.is_leaf:
-                raise GradientError("requires_grad: only a leaf can stop requiring gradients. Use detach().")
+                raise GradientError(
+                    "requires_grad: only a leaf can stop requiring gradients. Use detach()."
+                )
             self._node = None
             return
         if not self.dtype.is_inexact:
             raise GradientError(
-                f"requires_grad: only floating and complex tensors have gradients, got {self.dtype.name}."
+                "requires_grad: only floating and complex tensors have gradients, got"
+                f" {self.dtype.name}."
             )
         self._node = leaf_node(self._aval)
 
@@ -216,13 +229,19 @@ class Tensor(Array):
 
     @property
     def grad_fn(self) -> Node | None:
-        """The recorded operation that computed this tensor: `name`, `inputs`, `input_grad_fns`, `saved_tensors`."""
+        """The recorded operation that computed this tensor: `name`, `inputs`, `input_grad_fns`,
+        `saved_tensors`.
+        """
         return None if self.is_leaf else self._node
 
     @property
     def grad(self) -> Any:
-        """The accumulated gradient of a leaf, or of an intermediate after `retain_grad`; None before any."""
-        return None if self._node is None or self._node.extra is None else self._node.extra.get("grad")
+        """The accumulated gradient of a leaf, or of an intermediate after `retain_grad`; None
+        before any.
+        """
+        return (
+            None if self._node is None or self._node.extra is None else self._node.extra.get("grad")
+        )
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -235,7 +254,8 @@ class Tensor(Array):
     def backward(
         self, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
     ) -> None:
-        """Add the derivatives of this tensor, weighted by `gradient` (1 for a single element), to `.grad` of the leaves.
+        """Add the derivatives of this tensor, weighted by `gradient` (1 for a single element), to
+        `.grad` of the leaves.
 
         With `create_graph` the gradients can be differentiated again.
         """
@@ -249,7 +269,9 @@ class Tensor(Array):
             self._node.extra = {**(self._node.extra or {}), "retain": True}
 
     def register_hook(self, hook: Callable[[Any], Any]) -> Hook:
-        """Call `hook(gradient)` when this tensor's gradient is known; a returned tensor replaces it."""
+        """Call `hook(gradient)` when this tensor's gradient is known; a returned tensor replaces
+        it.
+        """
         if self._node is None:
             raise GradientError("register_hook: the tensor does not require a gradient.")
         if self._node.extra is None:
@@ -264,14 +286,16 @@ class Tensor(Array):
         return make(self._buf, self._aval)
 
     def clone(self) -> Any:
-        """The same values as a new tensor, connected to this one; nothing is copied, since buffers never change."""
+        """The same values as a new tensor, connected to this one; nothing is copied, since buffers
+        never change.
+        """
         return REGISTRY["positive"].function(self) if self._node is not None else self.detach()
 
-    # -- other libraries, other devices ----------------------------------------------------------------------------
+    # -- other libraries, other devices ------------------------------------------------------------
 
     def to_device(self, where: str | Device, /, *, stream: Any = None) -> Any:
         """The tensor on another device."""
-        target = device(where)
+        target = as_device(where)
         if target is self.device:
             return self
         return from_numpy(self.numpy(), target)
@@ -280,7 +304,9 @@ class Tensor(Array):
         import pullback  # noqa: PLC0415  (the namespace is the package that imports this module)
 
         if api_version is not None and api_version not in ("2022.12", "2023.12", "2024.12"):
-            raise ValueError(f"__array_namespace__: unknown version of the standard, got {api_version!r}.")
+            raise ValueError(
+                f"__array_namespace__: unknown version of the standard, got {api_version!r}."
+            )
         return pullback
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -327,7 +353,8 @@ def _rebuilt(array: np.ndarray, requires_grad: bool) -> Any:
 def tensor(
     data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Any:  # the names are the standard's
-    """A tensor with the given contents: a number, nested lists, a NumPy array, or anything with `__array__` or DLPack.
+    """A tensor with the given contents: a number, nested lists, a NumPy array, or anything with
+    `__array__` or DLPack.
 
     Python floats become float32 (see `pb.set_default_float`), integers int64. The data is copied.
 
@@ -335,9 +362,7 @@ def tensor(
     tensor([[1., 2.],
             [3., 4.]], float64, cpu)
     """
-    from pullback.core.avals import device as find_device
-
-    where = None if device is None else find_device(device)
+    where = None if device is None else as_device(device)
     wanted = None if dtype is None else as_dtype(dtype, "tensor")
     if isinstance(data, Array):
         x = make(data._buf, data._aval)
@@ -375,10 +400,14 @@ def _in_place(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if new is NotImplemented:
             return new
         if new.shape != self.shape:
-            raise ShapeError(f"{name}: the result has shape {new.shape}, which does not fit {self.shape} in place.")
+            raise ShapeError(
+                f"{name}: the result has shape {new.shape}, which does not fit {self.shape} in"
+                " place."
+            )
         if new.dtype is not self.dtype:
             raise DTypeError(
-                f"{name}: the result has dtype {new.dtype.name}, which does not fit {self.dtype.name} in place."
+                f"{name}: the result has dtype {new.dtype.name}, which does not fit"
+                f" {self.dtype.name} in place."
             )
         self._rebind(name, new)
         return self
@@ -387,7 +416,9 @@ def _in_place(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install_methods(entries: dict[str, Public]) -> None:
-    """Give Tensor the methods that operations declare: operators with their reflected and in-place forms, and names."""
+    """Give Tensor the methods that operations declare: operators with their reflected and in-place
+    forms, and names.
+    """
     for entry in entries.values():
         function = entry.function
         operator = getattr(function, "operator", function)

@@ -1,5 +1,4 @@
-"""`Tensor`, the array that users hold. Its arithmetic and most methods come from the registry of
-operations."""
+"""`Tensor`, the array that users hold. Its arithmetic and most methods come from the registry of"""
 
 # Written by tools/stubs.py (`make stubs`).
 

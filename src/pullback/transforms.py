@@ -1,4 +1,6 @@
-"""Functional derivatives: `grad`, `value_and_grad`, `vjp`, `jvp`, `hvp`, over trees of arrays, nestable to any depth."""
+"""Functional derivatives: `grad`, `value_and_grad`, `vjp`, `jvp`, `hvp`, over trees of arrays,
+nestable to any depth.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,6 @@ from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError, ShapeError
 from pullback.ir.array import Array, make
 from pullback.ir.convert import as_array
-from pullback.ir.op import REGISTRY
 
 __all__ = ["grad", "hvp", "jvp", "value_and_grad", "vjp"]
 
@@ -56,7 +57,8 @@ def _released(outputs: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
 
 
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple]]:
-    """`f(*primals)` and the function that maps a cotangent of its result to cotangents of the primals.
+    """`f(*primals)` and the function that maps a cotangent of its result to cotangents of the
+    primals.
 
     >>> y, pull = pb.vjp(lambda x: x * x, pb.tensor([1.0, 2.0]))
     >>> pull(pb.tensor([1.0, 10.0]))
@@ -70,12 +72,15 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     def pull(cotangent: Any) -> tuple:
         leaves, given = pytrees.flatten(cotangent)
         if given != out_structure:
-            raise ShapeError(f"vjp: the cotangent must look like the result, {out_structure}, got {given}.")
+            raise ShapeError(
+                f"vjp: the cotangent must look like the result, {out_structure}, got {given}."
+            )
         weights = [as_array(g, "vjp") for g in leaves]
         for g, out in zip(weights, outputs, strict=True):
             if g._aval.shape != out._aval.shape:
                 raise ShapeError(
-                    f"vjp: the cotangent must have the shape of the result, {out._aval.shape}, got {g._aval.shape}."
+                    f"vjp: the cotangent must have the shape of the result, {out._aval.shape},"
+                    f" got {g._aval.shape}."
                 )
         found = cotangents(outputs, weights, variables, retain=True)
         filled = [zeros(v._aval) if g is None else g for g, v in zip(found, variables, strict=True)]
@@ -89,7 +94,9 @@ def _split(f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwa
     chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for n in chosen:
         if not -len(args) <= n < len(args):
-            raise GradientError(f"grad: argnums names argument {n}, got {len(args)} positional arguments.")
+            raise GradientError(
+                f"grad: argnums names argument {n}, got {len(args)} positional arguments."
+            )
     chosen = tuple(n % len(args) for n in chosen)
 
     def of_chosen(*values: Any) -> Any:
@@ -104,7 +111,8 @@ def _split(f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwa
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """The function that computes `f`, which returns a real scalar, and its gradient by the arguments `argnums`.
+    """The function that computes `f`, which returns a real scalar, and its gradient by the
+    arguments `argnums`.
 
     With `has_aux`, `f` returns (scalar, anything) and so does the value.
 
@@ -120,10 +128,13 @@ def value_and_grad(
             result = of_chosen(*pytrees.unflatten(structure, variables))
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, Array):
-            raise GradientError(f"grad: the function must return a scalar array, got {type(value).__name__}.")
+            raise GradientError(
+                f"grad: the function must return a scalar array, got {type(value).__name__}."
+            )
         if value._aval.size != 1 or value._aval.dtype.is_complex:
             raise GradientError(
-                f"grad: the function must return a real scalar, got {value._aval}. Use vjp, or reduce the result."
+                f"grad: the function must return a real scalar, got {value._aval}. Use vjp, or"
+                " reduce the result."
             )
         aux_leaves, aux_structure = pytrees.flatten(aux)
         aux_arrays = [a for a in aux_leaves if isinstance(a, Array)]
@@ -160,7 +171,9 @@ def grad(
     return derived
 
 
-def jvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]) -> tuple[Any, Any]:
+def jvp(
+    f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
+) -> tuple[Any, Any]:
     """`f(*primals)` and its derivative along `directions`, by forward mode.
 
     >>> pb.jvp(pb.sin, (pb.tensor(0.0),), (pb.tensor(1.0),))
@@ -169,17 +182,21 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
     variables, structure = _variables("jvp", primals)
     leaves, given = pytrees.flatten(tuple(directions))
     if given != structure:
-        raise ShapeError(f"jvp: the directions must look like the primals, {structure}, got {given}.")
+        raise ShapeError(
+            f"jvp: the directions must look like the primals, {structure}, got {given}."
+        )
     seeds = []
     for t, v in zip(leaves, variables, strict=True):
         t = as_array(t, "jvp", dtype=None if isinstance(t, Array) else v._aval.dtype)
         if t._aval.shape != v._aval.shape:
             raise ShapeError(
-                f"jvp: a direction must have the shape of its primal, {v._aval.shape}, got {t._aval.shape}."
+                f"jvp: a direction must have the shape of its primal, {v._aval.shape}, got"
+                f" {t._aval.shape}."
             )
         if t._aval.dtype is not v._aval.dtype:
             raise DTypeError(
-                f"jvp: a direction must have the dtype of its primal, {v._aval.dtype.name}, got {t._aval.dtype.name}."
+                f"jvp: a direction must have the dtype of its primal, {v._aval.dtype.name}, got"
+                f" {t._aval.dtype.name}."
             )
         seeds.append(t)
     with recording(True):
@@ -192,7 +209,8 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
 
 
 def hvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]) -> Any:
-    """The Hessian of the scalar function `f`, applied to `directions`: forward over reverse, no matrix is formed.
+    """The Hessian of the scalar function `f`, applied to `directions`: forward over reverse, no
+    matrix is formed.
 
     >>> pb.hvp(lambda x: (x ** 3).sum(), (pb.tensor([1.0, 2.0]),), (pb.tensor([1.0, 1.0]),))
     tensor([ 6., 12.], float32, cpu)

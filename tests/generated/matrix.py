@@ -1,4 +1,5 @@
-"""What the generated tests have in common: cases drawn from the registry, and the checks applied to each.
+"""What the generated tests have in common: cases drawn from the registry, and the checks applied to
+each.
 
 Nothing here, and nothing in the tests that use it, names an operation.
 """
@@ -17,7 +18,7 @@ import pullback as pb
 from pullback.core import pytrees
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError
-from pullback.ir.op import REGISTRY, Op, Public
+from pullback.ir.op import REGISTRY, Public
 from pullback.ir.samples import Draw, Sample
 
 FULL = os.environ.get("PULLBACK_FULL") == "1"
@@ -102,7 +103,9 @@ def oracle(entry: Public) -> Callable[..., Any]:
 
 
 def widened(tree: Any) -> Any:
-    """Arrays of narrow floats as float64 (or complex128): the oracle then is exact beside the result."""
+    """Arrays of narrow floats as float64 (or complex128): the oracle then is exact beside the
+    result.
+    """
 
     def wide(a: Any) -> Any:
         if isinstance(a, np.ndarray) and a.dtype.kind not in "biu":
@@ -115,7 +118,7 @@ def widened(tree: Any) -> Any:
 def differentiable_leaves(sample: Sample) -> list[np.ndarray]:
     """The floating arrays among the arguments, in order."""
     leaves = pytrees.leaves((sample.args, sample.kwargs))
-    return [a for a in leaves if isinstance(a, np.ndarray) and a.dtype.kind in "fc" or is_bf16(a)]
+    return [a for a in leaves if (isinstance(a, np.ndarray) and a.dtype.kind in "fc") or is_bf16(a)]
 
 
 def is_bf16(a: Any) -> bool:
@@ -149,8 +152,15 @@ def weights(outputs: list[Any], seed: int) -> list[Any]:
     return result
 
 
-def along_line(f: Callable[..., list[Any]], xs: list[Any], seed: int = 0) -> Callable[[Any], Any]:
-    """`phi(t) = Re <w, f(x + t v)>` for fixed random v and w: a scalar function of a 0-d float64 tensor."""
+def along_line(
+    f: Callable[..., list[Any]], xs: list[Any], order: int = 3, seed: int = 0
+) -> Callable[[Any], Any]:
+    """`phi(t) = Re <w, y + y*y/4>` of `y = f(x + t v)` for fixed random v and w.
+
+    The square makes the cotangent of `f` depend on t, so that a rule which detaches it is found. It
+    is left out where only the first derivative is asked for: there may be a kink, across which
+    central differences are exact for piecewise linear functions only.
+    """
     vs = weights(xs, seed)
     ws = weights(f(*xs), seed + 1)
 
@@ -158,7 +168,7 @@ def along_line(f: Callable[..., list[Any]], xs: list[Any], seed: int = 0) -> Cal
         moved = [x + pb.astype(t, x.dtype) * v for x, v in zip(xs, vs, strict=True)]
         total = pb.zeros((), dtype=pb.float64)
         for w, out in zip(ws, f(*moved), strict=True):
-            product = w * out
+            product = w * (out + out * out * 0.25) if order > 1 else w * out
             product = pb.real(product) if product.dtype.is_complex else product
             total = total + pb.astype(product.sum(), pb.float64)
         return total

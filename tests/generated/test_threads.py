@@ -15,7 +15,9 @@ TARGET = 150_000  # elements: above the size from which kernels use several thre
 
 
 def enlarged(case: Case):
-    """The sample with its floating arrays repeated along a new leading axis, or None if it has no room for one."""
+    """The sample with its floating arrays repeated along a new leading axis, or None if it has no
+    room for one.
+    """
 
     def larger(a):
         if isinstance(a, np.ndarray) and a.size > 1 and a.dtype.kind == "f":
@@ -27,11 +29,17 @@ def enlarged(case: Case):
 
 
 def eligible() -> list[Case]:
-    """First samples of operations that work on arrays of any length: elementwise ones, and folds over everything."""
+    """First samples of operations that work on arrays of any length: elementwise ones, and folds
+    over everything.
+    """
     found = []
     for case in cases((pb.float32,)):
         entry = case.entry
-        if case.position == 0 and isinstance(entry, Op) and isinstance(entry.lowering, (Elementwise, Fold)):
+        if (
+            case.position == 0
+            and isinstance(entry, Op)
+            and isinstance(entry.lowering, (Elementwise, Fold))
+        ):
             found.append(case)
     return found
 

@@ -1,4 +1,6 @@
-"""`check_grad`: derivatives against finite differences, with the name of the operation that is wrong."""
+"""`check_grad`: derivatives against finite differences, with the name of the operation that is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,10 @@ def check_grad(
 ) -> GradientReport:
     """Compare the derivatives of `f` up to `order` with finite differences, entry by entry.
 
-    Arguments are trees of float64 or complex128 tensors. Derivative k is checked against differences of derivative
-    k - 1, each contracted with fixed random weights, so that every order is exercised by itself. On a
-    mismatch a GradientError names the entry and the first operation of `f` whose own rule is wrong.
+    Arguments are trees of float64 or complex128 tensors. Derivative k is checked against
+    differences of derivative k - 1, each contracted with fixed random weights, so that every order
+    is exercised by itself. On a mismatch a GradientError names the entry and the first operation of
+    `f` whose own rule is wrong.
 
     >>> pb.check_grad(lambda x: (x.sin() * x).sum(), pb.tensor([0.3, 1.2], dtype="float64")).passed
     True
@@ -52,7 +55,9 @@ def check_grad(
     arrays = [_checked(x) for x in leaves]
 
     def flat(*xs: Any) -> list[Any]:
-        return [as_array(o, "check_grad") for o in pytrees.leaves(f(*pytrees.unflatten(structure, xs)))]
+        return [
+            as_array(o, "check_grad") for o in pytrees.leaves(f(*pytrees.unflatten(structure, xs)))
+        ]
 
     worst = _worst(flat, arrays, order, eps, rtol)
     if worst.passed:
@@ -72,13 +77,16 @@ def _checked(x: Any) -> Any:
     x = as_array(x, "check_grad")
     if x._aval.dtype.name not in ("float64", "complex128"):
         raise DTypeError(
-            f"check_grad: finite differences need float64 or complex128 arguments, got {x._aval.dtype.name}."
+            "check_grad: finite differences need float64 or complex128 arguments, got"
+            f" {x._aval.dtype.name}."
         )
     return handle.cls.detach(x)  # type: ignore[attr-defined]
 
 
 class _Scalar:
-    """`f` contracted with fixed weights to a real scalar, and its derivatives as functions of the same arrays."""
+    """`f` contracted with fixed weights to a real scalar, and its derivatives as functions of the
+    same arrays.
+    """
 
     def __init__(self, f: Callable[..., list[Any]], seed: int):
         self.f = f
@@ -128,7 +136,9 @@ def _worst(
 
 
 def _differences(f: Callable[..., Any], arrays: list[Any], eps: float) -> list[np.ndarray]:
-    """Central differences of fourth order; complex entries move along both axes (PyTorch's convention)."""
+    """Central differences of fourth order; complex entries move along both axes (PyTorch's
+    convention).
+    """
     result = []
     for i, x in enumerate(arrays):
         base = np.array(to_numpy(x))
@@ -191,5 +201,3 @@ def _culprit(f: Callable[..., list[Any]], arrays: list[Any], eps: float, rtol: f
 
     graph.run(*arrays, bind=check)
     return names[0] if names else ""
-
-

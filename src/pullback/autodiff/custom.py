@@ -1,7 +1,7 @@
 """Functions with a derivative rule of the user's own.
 
-A call leaves one node for the whole call and one small node per output, which hands its cotangent on. `Slots` is
-what travels between them: one cotangent (or tangent) per output.
+A call leaves one node for the whole call and one small node per output, which hands its cotangent
+on. `Slots` is what travels between them: one cotangent (or tangent) per output.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class CustomCall:
     def pull(self, node: Node, g: Slots, wanted: Container[Node] | None) -> list[Any]:
         """The user's rule applied to the cotangents of all outputs, checked."""
         (residuals,) = node.live_saved()
-        filled = [zeros(av) if v is None else v for v, av in zip(g.values, self.outputs, strict=True)]
+        filled = [
+            zeros(av) if v is None else v for v, av in zip(g.values, self.outputs, strict=True)
+        ]
         given = self.rule(residuals, pytrees.unflatten(self.result, filled))
         return self._aligned(given, node.avals)
 
@@ -87,7 +89,9 @@ class CustomCall:
         with recording(True):
             variables = [fresh(zeros(av)) for av in self.outputs]
             pulled = self.pull(node, Slots(variables), None)
-        pairs = [(p, t) for p, t in zip(pulled, incoming, strict=True) if p is not None and t is not None]
+        pairs = [
+            (p, t) for p, t in zip(pulled, incoming, strict=True) if p is not None and t is not None
+        ]
         found = cotangents(
             [p for p, _ in pairs],
             [t for _, t in pairs],
@@ -101,7 +105,9 @@ class CustomCall:
         """One cotangent per array argument; a None stands for zeros of a whole argument."""
         arguments = self.arguments.children
         if not isinstance(given, (tuple, list)) or len(given) != len(arguments):
-            got = f"{len(given)} values" if isinstance(given, (tuple, list)) else type(given).__name__
+            got = (
+                f"{len(given)} values" if isinstance(given, (tuple, list)) else type(given).__name__
+            )
             raise ShapeError(
                 f"{self.name}: the custom rule must return a tuple of {len(arguments)} cotangents,"
                 f" one per argument, got {got}."
@@ -114,7 +120,8 @@ class CustomCall:
             leaves, structure = pytrees.flatten(tree)
             if structure != expected:
                 raise ShapeError(
-                    f"{self.name}: the custom rule's cotangent must look like its argument, {expected}, got {structure}."
+                    f"{self.name}: the custom rule's cotangent must look like its argument,"
+                    f" {expected}, got {structure}."
                 )
             flat += leaves
         return [self._checked(g, av) for g, av in zip(flat, avals, strict=True)]
@@ -125,7 +132,8 @@ class CustomCall:
         if not isinstance(g, Array) or g._aval.shape != av.shape:
             got = g._aval if isinstance(g, Array) else type(g).__name__
             raise ShapeError(
-                f"{self.name}: the custom rule must return a cotangent of shape {av.shape}, got {got}."
+                f"{self.name}: the custom rule must return a cotangent of shape {av.shape}, got"
+                f" {got}."
             )
         if g._aval.dtype is not av.dtype and av.dtype.is_inexact:
             return REGISTRY["astype"].function(g, av.dtype)
@@ -137,7 +145,9 @@ def _count(structure: pytrees.Structure) -> int:
 
 
 class _Active(threading.local):
-    """Whether this thread is inside the forward rule, where a call of the function itself means the plain one."""
+    """Whether this thread is inside the forward rule, where a call of the function itself means the
+    plain one.
+    """
 
     on = False
 
@@ -145,8 +155,8 @@ class _Active(threading.local):
 class custom_vjp:  # noqa: N801  (used as a decorator)
     """A function whose reverse-mode rule is given with `defvjp(forward, backward)`.
 
-    `forward(*args)` returns (result, residuals); `backward(residuals, g)` returns one cotangent per argument. Both are
-    made of operations and can be differentiated again, residuals included.
+    `forward(*args)` returns (result, residuals); `backward(residuals, g)` returns one cotangent per
+    argument. Both are made of operations and can be differentiated again, residuals included.
 
     >>> @pb.custom_vjp
     ... def log1pexp(x):
@@ -169,7 +179,9 @@ class custom_vjp:  # noqa: N801  (used as a decorator)
 
     def __call__(self, *args: Any) -> Any:
         if self._rules is None:
-            raise GradientError(f"{self.name}: no rule was given. Call defvjp(forward, backward) first.")
+            raise GradientError(
+                f"{self.name}: no rule was given. Call defvjp(forward, backward) first."
+            )
         leaves, structure = pytrees.flatten(args)
         arrays = [x for x in leaves if isinstance(x, Array)]
         tracked = mode.recording and any(x._node is not None for x in arrays)
@@ -188,7 +200,9 @@ class custom_vjp:  # noqa: N801  (used as a decorator)
         call = CustomCall(self.name, backward, structure, avals, result_structure)
         master = _node(call, arrays, avals[0], (residuals,))
         wrapped = [
-            make(o._buf, o._aval, _node(Item(i, len(outputs)), (), o._aval, (None, None), (master,)))
+            make(
+                o._buf, o._aval, _node(Item(i, len(outputs)), (), o._aval, (None, None), (master,))
+            )
             for i, o in enumerate(outputs)
         ]
         return pytrees.unflatten(result_structure, wrapped)

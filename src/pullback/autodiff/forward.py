@@ -1,7 +1,7 @@
 """Forward mode: one sweep over the same recorded nodes, oldest first.
 
-Tangents belong to nodes, not to numbers, so nested derivatives can't confuse their perturbations: two
-transforms differentiate by two different nodes.
+Tangents belong to nodes, not to numbers, so nested derivatives can't confuse their perturbations:
+two transforms differentiate by two different nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ __all__ = ["tangents"]
 def tangents(
     outputs: Sequence[Array], variables: Sequence[Array], seeds: Sequence[Any]
 ) -> list[Any]:
-    """The tangents of `outputs` for the tangents `seeds` of `variables`; None where an output is constant."""
+    """The tangents of `outputs` for the tangents `seeds` of `variables`; None where an output is
+    constant.
+    """
     start = {v._node: t for v, t in zip(variables, seeds, strict=True) if v._node is not None}
     roots = [o._node for o in outputs if o._node is not None]
     nodes = ancestors(roots, stop=start)
@@ -116,12 +118,16 @@ def _one_replaced(op: Op, node: Node, i: int, t: Any) -> Any:
 
 
 def _transposed(node: Node, incoming: Sequence[Any]) -> Any:
-    """The transpose of the VJP, itself found by reverse mode: VJP rules are linear in the cotangent."""
+    """The transpose of the VJP, itself found by reverse mode: VJP rules are linear in the
+    cotangent.
+    """
     create_graph = mode.recording
     with recording(True):
         u = fresh(zeros(node.aval))
         pulled = node.op.pull(node, u, None)
-        pairs = [(p, t) for p, t in zip(pulled, incoming, strict=True) if p is not None and t is not None]
+        pairs = [
+            (p, t) for p, t in zip(pulled, incoming, strict=True) if p is not None and t is not None
+        ]
         outs = [p for p, _ in pairs]
         weights = [t for _, t in pairs]
     (result,) = cotangents(outs, weights, [u], retain=create_graph, create_graph=create_graph)

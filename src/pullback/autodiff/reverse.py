@@ -47,7 +47,9 @@ def enable_grad():
 
 
 def ancestors(roots: Iterable[Node], stop: Iterable[Node] = ()) -> list[Node]:
-    """Every node that the roots were computed from, newest first; the walk does not go beyond `stop`."""
+    """Every node that the roots were computed from, newest first; the walk does not go beyond
+    `stop`.
+    """
     seen = dict.fromkeys(roots)
     ends = set(stop)
     stack = list(seen)
@@ -84,7 +86,8 @@ def sweep(
     deliver: Callable[[Node, Any], None],
     stop: Container[Node] = (),
 ) -> None:
-    """Carry cotangents from `seeds` down `nodes` (newest first), delivering each node's own, not beyond `stop`.
+    """Carry cotangents from `seeds` down `nodes` (newest first), delivering each node's own, not
+    beyond `stop`.
 
     `wanted` holds the nodes on the way to what was asked for (None: all). Without `retain`, saved
     values are dropped as soon as they have been used.
@@ -100,7 +103,7 @@ def sweep(
         if node.op is LEAF or node in stop:
             continue
         for edge, gi in zip(node.edges, node.op.pull(node, g, wanted), strict=True):
-            if gi is not None:
+            if gi is not None and edge is not None:
                 before = pending.get(edge)
                 pending[edge] = gi if before is None else before + gi
         if not retain:
@@ -115,7 +118,8 @@ def _observed(node: Node, g: Any) -> Any:
         if new is not None:
             if not isinstance(new, Array) or new._aval.shape != g._aval.shape:
                 raise ShapeError(
-                    f"{node.name}: a hook must return None or a tensor of shape {g._aval.shape}, got {new!r}."
+                    f"{node.name}: a hook must return None or a tensor of shape {g._aval.shape},"
+                    f" got {new!r}."
                 )
             g = new
     if extra.get("retain"):
@@ -136,7 +140,9 @@ def check_cotangent(name: str, g: Any, out: Array) -> Any:
     av = out._aval
     if g is None:
         if av.size != 1 or av.dtype.is_complex:
-            what = "complex output" if av.dtype.is_complex else "an output with more than one element"
+            what = (
+                "complex output" if av.dtype.is_complex else "an output with more than one element"
+            )
             raise GradientError(
                 f"{name}: {what} needs a cotangent, got an output of shape {av.shape} and none."
                 " Pass one of that shape, or reduce the output to a real scalar first."
@@ -146,7 +152,8 @@ def check_cotangent(name: str, g: Any, out: Array) -> Any:
         raise GradientError(f"{name}: a cotangent must be a tensor, got {type(g).__name__}.")
     if g._aval.shape != av.shape:
         raise ShapeError(
-            f"{name}: the cotangent must have the shape of the output, {av.shape}, got {g._aval.shape}."
+            f"{name}: the cotangent must have the shape of the output, {av.shape}, got"
+            f" {g._aval.shape}."
         )
     if g._aval.dtype is not av.dtype:
         if g._aval.dtype.is_complex and not av.dtype.is_complex:
@@ -162,7 +169,7 @@ def backward(
     retain_graph: bool | None = None,
     create_graph: bool = False,
 ) -> None:
-    """Accumulate the derivatives of `outputs`, weighted by `gradients`, into `.grad` of the leaves."""
+    """Add the derivatives of `outputs`, weighted by `gradients`, to `.grad` of the leaves."""
     retain = create_graph if retain_graph is None else retain_graph
     with recording(create_graph):
         seeds = _seeds("backward", outputs, gradients)
@@ -189,7 +196,8 @@ def _seeds(name: str, outputs: Sequence[Array], gradients: Sequence[Any]) -> dic
     for out, g in zip(outputs, gradients, strict=True):
         if out._node is None:
             raise GradientError(
-                f"{name}: the output does not depend on any tensor that requires a gradient, got {out._aval}."
+                f"{name}: the output does not depend on any tensor that requires a gradient, got"
+                f" {out._aval}."
                 " Set requires_grad=True on an input, and don't compute under no_grad."
             )
         g = check_cotangent(name, g, out)
@@ -198,7 +206,9 @@ def _seeds(name: str, outputs: Sequence[Array], gradients: Sequence[Any]) -> dic
 
 
 def fresh(array: Array) -> Array:
-    """A new variable with the value of `array`; derivatives with respect to `array` pass through it."""
+    """A new variable with the value of `array`; derivatives with respect to `array` pass through
+    it.
+    """
     if array._node is None:
         return make(array._buf, array._aval, leaf_node(array._aval))
     with recording(True):
@@ -215,8 +225,8 @@ def cotangents(
 ) -> list[Any]:
     """The cotangents of `variables` (fresh ones), None for those that the outputs do not depend on.
 
-    `create_graph=None` decides by itself: the sweep is recorded if the outputs also depend on a variable of somebody else,
-    because only then can anybody differentiate the result again.
+    `create_graph=None` decides by itself: the sweep is recorded if the outputs also depend on a
+    variable of somebody else, because only then can anybody differentiate the result again.
     """
     targets = {v._node for v in variables if v._node is not None}
     tracked = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o._node is not None]
@@ -241,7 +251,9 @@ def cotangents(
 
 
 def depends_on_others(nodes: Iterable[Node], own: set[Node]) -> bool:
-    """Whether a variable outside `own` can still be differentiated by: a foreign leaf, or what `own` was made from."""
+    """Whether a variable outside `own` can still be differentiated by: a foreign leaf, or what
+    `own` was made from.
+    """
     return any(
         (n.op is LEAF and n not in own) or (n in own and any(e is not None for e in n.edges))
         for n in nodes

@@ -1,4 +1,6 @@
-"""`pullback bench`: workloads side by side with the peers that are installed, interleaved, as ratios."""
+"""`pullback bench`: workloads side by side with the peers that are installed, interleaved, as
+ratios.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ Work = Callable[[], Any]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suite", nargs="?", default="eager", choices=sorted(SUITES), help="what to measure")
+    parser.add_argument(
+        "suite", nargs="?", default="eager", choices=sorted(SUITES), help="what to measure"
+    )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
-    parser.add_argument("--repeat", type=int, default=25, help="interleaved repetitions (default 25)")
+    parser.add_argument(
+        "--repeat", type=int, default=25, help="interleaved repetitions (default 25)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,7 +40,11 @@ def run(options: argparse.Namespace) -> int:
     rows = SUITES[options.suite](peers, options.repeat)
     _show(rows, peers)
     if options.json:
-        facts = {"machine": platform.machine(), "python": platform.python_version(), **_versions(peers)}
+        facts = {
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            **_versions(peers),
+        }
         options.json.write_text(json.dumps({"facts": facts, "rows": rows}, indent=1))
         print(f"wrote {options.json}")
     return 0
@@ -89,7 +99,7 @@ def _show(rows: list[dict[str, Any]], peers: dict[str, Any]) -> None:
         print(f"{r['work']:<{width}}  {cells}{ratio}")
 
 
-# -- suites ------------------------------------------------------------------------------------------------------------
+# -- suites ----------------------------------------------------------------------------------------
 
 SMALL = 10  # elements
 CHAIN = 100  # operations in the backward chains
@@ -113,7 +123,12 @@ def eager_overhead(peers: dict[str, Any], repeat: int) -> list[dict[str, Any]]:
         )
     for work in ("multiply", "exp"):
         rows.append(
-            _row(f"{work}, forward + backward", {n: lib.chain(work) for n, lib in tracked.items()}, repeat, CHAIN)
+            _row(
+                f"{work}, forward + backward",
+                {n: lib.chain(work) for n, lib in tracked.items()},
+                repeat,
+                CHAIN,
+            )
         )
     return rows
 

@@ -123,7 +123,7 @@ def top_eigenvalue(f: Loss, params: Any, v: Any) -> TopEigenvalue:
         below("top eigenvalue c: |H v - c v| / c", residuals[-1], 1e-3),
         below("top eigenvalue against how the loss bends", abs(values[-1] / numeric - 1), 1e-4),
     ]
-    ts = np.linspace(-1.0, 1.0, 61)
+    ts = np.linspace(-0.4, 0.4, 61)
     along = [f(_moved(params, float(t), v)).item() for t in ts]
     parabola = here + slope * ts + values[-1] / 2 * ts**2
     return TopEigenvalue(values, residuals, ts.tolist(), along, parabola.tolist(), checks)

@@ -22,7 +22,7 @@ from pullback.core import pytrees
 
 __all__ = ["arguments", "run"]
 
-STEPS, QUICK_STEPS = 600, 200
+STEPS, QUICK_STEPS = 600, 300
 SAMPLE, QUICK_SAMPLE = 512, 128  # images in the loss whose curvature is looked at
 REACHED = 0.95  # test accuracy
 

@@ -71,11 +71,16 @@ td.ok { color: var(--good); } td.failed { color: var(--bad); }
 code { font: .85em/1.5 ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
 @media (prefers-color-scheme: dark) { .ink { filter: invert(1); } }
 @media (max-width: 560px) { main { padding: 20px 12px 48px; } h1 { font-size: 1.5rem; }
-  .card { padding: 12px; } .facts { grid-template-columns: 1fr 1fr; } }
+  .card { padding: 12px; } .facts { grid-template-columns: 1fr 1fr; }
+  table { font-size: .84rem; } th, td { padding-right: 10px; } td > span { display: none; } }
 @media print { body { background: none; } .card, .facts div { break-inside: avoid; } }
 """
 
-VERDICTS = {True: '<td class="ok">✓ passed</td>', False: '<td class="failed">✗ failed</td>'}
+VERDICTS = {
+    True: '<td class="ok">✓<span> passed</span></td>',
+    False: '<td class="failed">✗<span> failed</span></td>',
+}
+SHORT = 10  # characters of a table's cell that stay on one line
 
 
 class Check(NamedTuple):
@@ -146,6 +151,5 @@ def _cell(value: str | bool) -> str:
         return VERDICTS[value]
     if value.startswith("`"):
         return f"<td><code>{escape(value.strip('`'))}</code></td>"
-    short = value[:1].isdigit() or value.startswith(("<", ">"))
-    kind = ' class="number"' if short else ""
+    kind = ' class="number"' if len(value) <= SHORT else ""
     return f"<td{kind}>{escape(value)}</td>"

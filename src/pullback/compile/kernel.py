@@ -47,8 +47,8 @@ class Reduce:
     """A reduction over the trailing axes.
 
     `element` maps one element (its loads, and `index()` as position j along the reduction) to
-    accumulator values; `combine` joins accumulators `acc("a", n)` (earlier) and `acc("b", n)`; `init` is
-    its identity; `finish` turns accumulators (`acc("a", n)`) into output parts.
+    accumulator values; `combine` joins accumulators `acc("a", n)` (earlier) and `acc("b", n)`;
+    `init` is its identity; `finish` turns accumulators (`acc("a", n)`) into output parts.
     """
 
     inputs: tuple[DType, ...]
@@ -60,7 +60,9 @@ class Reduce:
 
     @property
     def text(self) -> str:
-        parts = "\n--\n".join(text(*p) for p in (self.init, self.element, self.combine, self.finish))
+        parts = "\n--\n".join(
+            text(*p) for p in (self.init, self.element, self.combine, self.finish)
+        )
         return f"{type(self).__name__.lower()}({_names(self.inputs)})->{self.output.name}\n{parts}"
 
 
@@ -87,8 +89,8 @@ class Gather:
 class Scatter:
     """Starts from a copy of `x` and folds `updates` in, in row-major order of the index arrays.
 
-    `combine` joins the present value `acc("a", part)` and the update `acc("b", part)`; both have the dtype
-    of a part of `dtype` (float32 for float16 and bfloat16).
+    `combine` joins the present value `acc("a", part)` and the update `acc("b", part)`; both have
+    the dtype of a part of `dtype` (float32 for float16 and bfloat16).
     """
 
     dtype: DType

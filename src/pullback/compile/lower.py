@@ -1,18 +1,27 @@
-"""From an operation's lowering and the dtypes at hand to a kernel: where storage dtypes become compute dtypes."""
+"""From an operation's lowering and the dtypes at hand to a kernel: where storage dtypes become
+compute dtypes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from pullback.compile.kernel import Accumulate, Gather, Map, Reduce, Scatter
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
-from pullback.compile.kernel import Accumulate, Gather, Map, Reduce, Scatter
 from pullback.ir.lowering import Elementwise, Fold, ScatterRows
 from pullback.ir.scalar import Complex, Expr, Value, acc, cast, load
 
-__all__ = ["broadcast_strides", "copy_kernel", "fold_kernel", "gather_kernel", "map_kernel", "scatter_kernel"]
+__all__ = [
+    "broadcast_strides",
+    "copy_kernel",
+    "fold_kernel",
+    "gather_kernel",
+    "map_kernel",
+    "scatter_kernel",
+]
 
 
 def compute_dtype(dtype: DType) -> DType:
@@ -57,7 +66,7 @@ def copy_kernel(dtype: DType) -> Map:
     return Map((dtype,), dtype, parts(value))
 
 
-def fold_kernel(low: Fold, av: Aval, static: dict[str, Any], out: DType) -> Reduce:
+def fold_kernel(low: Fold, av: Aval, static: dict[str, Any], out: DType) -> Any:
     """The kernel of a reduction, or of a running fold."""
     fold = low.build(operand(0, av.dtype), **static)
     finish = tuple(cast(e, out.real) for e in fold.finish)
@@ -81,5 +90,8 @@ def broadcast_strides(av: Aval, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of an operand over the shape that it broadcasts to: 0 where it repeats."""
     assert av.strides is not None
     lead = len(shape) - av.ndim
-    own = [0 if n == 1 and m != 1 else s for n, s, m in zip(av.shape, av.strides, shape[lead:], strict=True)]
+    own = [
+        0 if n == 1 and m != 1 else s
+        for n, s, m in zip(av.shape, av.strides, shape[lead:], strict=True)
+    ]
     return (0,) * lead + tuple(own)

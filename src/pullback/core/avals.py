@@ -1,7 +1,7 @@
 """Abstract values: what is known of an array without its contents, and where it lives.
 
-An `Aval` is interned: equal avals are one object, so an operation finds its prepared launch by hashing a few
-pointers. That is what makes a small eager operation cheap.
+An `Aval` is interned: equal avals are one object, so an operation finds its prepared launch by
+hashing a few pointers. That is what makes a small eager operation cheap.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Device:
 
 
 class _Defaults(threading.local):
-    """The default device: the innermost `with device:` of this thread, else what the program has set."""
+    """The default device: the innermost `with device:` of this thread, else what the program has
+    set.
+    """
 
     base = "cpu"
 

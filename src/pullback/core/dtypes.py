@@ -7,7 +7,8 @@ bfloat16 gives float32; uint64 with a signed integer is an error, because no int
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Hashable
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -116,7 +117,7 @@ def default_float() -> DType:
     return _default_float
 
 
-def set_default_float(dtype: DType) -> None:
+def set_default_float(dtype: DType | str) -> None:
     """Make `dtype` (float32 or float64) the dtype of Python floats."""
     global _default_float
     dtype = as_dtype(dtype)
@@ -139,7 +140,7 @@ def as_dtype(spec: object, op: str = "dtype") -> DType:
         return _default_float
     if spec is complex:
         return _COMPLEX_OF[_default_float]
-    name = spec if isinstance(spec, str) else _name_of(spec)
+    name = spec if isinstance(spec, str) else _name_of(spec) if isinstance(spec, Hashable) else ""
     try:
         return _BY_NAME[name]
     except KeyError:
@@ -148,14 +149,16 @@ def as_dtype(spec: object, op: str = "dtype") -> DType:
         ) from None
 
 
-def _name_of(spec: object) -> str:
+@lru_cache(maxsize=256)
+def _name_of(spec: Hashable) -> str:
+    """The name of a NumPy dtype or scalar type (slow to ask NumPy for)."""
     try:
         return np.dtype(spec).name  # pyright: ignore[reportArgumentType, reportCallIssue]
     except TypeError:
         return repr(spec)
 
 
-@lru_cache(maxsize=None)
+@cache
 def promote(a: DType, b: DType) -> DType:
     """The dtype of the result of an operation on arrays of dtypes `a` and `b`."""
     if a is b:
@@ -184,7 +187,7 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def of_scalar(value: bool | int | float | complex, other: DType) -> DType:
-    """The dtype that a Python scalar takes beside an array of dtype `other`: as weak as possible."""
+    """The dtype of a Python scalar beside an array of dtype `other`: as weak as possible."""
     if isinstance(value, (bool, np.bool_)):
         return other
     if isinstance(value, int):

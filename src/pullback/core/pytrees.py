@@ -1,4 +1,6 @@
-"""Containers: nested tuples, lists, dicts, named tuples, dataclasses and registered types as trees of leaves."""
+"""Containers: nested tuples, lists, dicts, named tuples, dataclasses and registered types as trees
+of leaves.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def register_pytree(
     flatten: Callable[[Any], tuple[list, Any]],
     unflatten: Callable[[Any, list], Any],
 ) -> None:
-    """Let `cls` be a container: `flatten(obj) -> (children, info)`, `unflatten(info, children) -> obj`."""
+    """Let `cls` be a container: `flatten(obj) -> (children, info)`, `unflatten(info, children) ->
+    obj`.
+    """
     _registered[cls] = (flatten, unflatten)
 
 
@@ -126,6 +130,8 @@ def map_tree(f: Callable, tree: Any, *rest: Any) -> Any:
     for other in rest:
         more, shape = flatten(other)
         if shape != structure:
-            raise ValueError(f"map_tree: the trees differ in structure, got {structure} and {shape}.")
+            raise ValueError(
+                f"map_tree: the trees differ in structure, got {structure} and {shape}."
+            )
         others.append(more)
     return unflatten(structure, [f(*vs) for vs in zip(values, *others, strict=True)])

@@ -23,7 +23,9 @@ class Mode(threading.local):
     """What this thread does with operations."""
 
     recording = True
-    binds: list | None = None  # collects the (op, arrays, static, plan) of binds, for whoever set it
+    binds: list | None = (
+        None  # collects the (op, arrays, static, plan) of binds, for whoever set it
+    )
 
 
 mode = Mode()
@@ -41,7 +43,9 @@ class Array:
 
 
 class Leaf:
-    """The operation of a node that was not computed: a variable derivatives are taken with respect to."""
+    """The operation of a node that was not computed: a variable derivatives are taken with respect
+    to.
+    """
 
     name = "leaf"
 
@@ -85,7 +89,7 @@ class Node:
         return self.edges
 
     @property
-    def saved_tensors(self) -> tuple[Array, ...]:
+    def saved_tensors(self) -> tuple[Any, ...]:
         """The values that the rules of this node keep alive, operands first, then the output."""
         listed = getattr(self.op, "saved_tensors", None)
         if listed is not None:
@@ -96,13 +100,16 @@ class Node:
     def live_saved(self) -> tuple:
         if self.saved is None:
             raise GradientError(
-                f"{self.name}: the saved values of this operation were released by an earlier backward pass."
+                f"{self.name}: the saved values of this operation were released by an earlier"
+                " backward pass."
                 " Pass retain_graph=True (or create_graph=True) to the first one."
             )
         return self.saved
 
-    def saved_operand(self, position: int) -> Array:
-        """Operand `position` (or, after the last operand, the output) as it was, connected to its own node."""
+    def saved_operand(self, position: int) -> Any:
+        """Operand `position` (or, after the last operand, the output) as it was, connected to its
+        own node.
+        """
         buf = self.live_saved()[position]
         if position == len(self.edges):
             return make(buf, self.aval, self)
@@ -124,7 +131,13 @@ class Node:
             again = id(node) in seen
             seen.add(id(node))
             static = "".join(f" {k}={v}" for k, v in node.static.items())
-            more = " (above)" if again and node.edges else " ..." if level >= depth and node.edges else ""
+            more = (
+                " (above)"
+                if again and node.edges
+                else " ..."
+                if level >= depth and node.edges
+                else ""
+            )
             lines.append(f"{lead}{node.name} {node.aval}{static}{more}")
             if again or level >= depth:
                 continue
@@ -136,7 +149,9 @@ class Node:
 
 
 class handle:  # noqa: N801  (a namespace of one variable, cheap to read)
-    """`cls` is the class of the handles that operations return: the public Tensor, once that is defined."""
+    """`cls` is the class of the handles that operations return: the public Tensor, once that is
+    defined.
+    """
 
     cls: type[Array] = Array
 

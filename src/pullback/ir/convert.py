@@ -33,7 +33,8 @@ def to_numpy(x: Array) -> np.ndarray:
     """The contents as a read-only NumPy array; on the CPU it shares the memory."""
     if x._aval.is_symbolic:
         raise DTypeError(
-            "numpy: a traced array has no values yet. Inside a traced function use pullback operations only."
+            "numpy: a traced array has no values yet. Inside a traced function use pullback"
+            " operations only."
         )
     return x._aval.device.runtime.to_numpy(x._buf, x._aval)
 
@@ -42,7 +43,9 @@ _scalars: dict[tuple, Any] = {}
 
 
 def scalar(value: Any, dtype: DType, dev: Device, name: str = "scalar") -> Any:
-    """A 0-d array of a Python number, for use as an operand: the common ones are kept, so it must not be given away."""
+    """A 0-d array of a Python number, for use as an operand: the common ones are kept, so it must
+    not be given away.
+    """
     # 0.0 == -0.0, and NaN equals nothing: as text they are good keys
     key = (value if value == value and value != 0 else repr(value), type(value), dtype, dev)
     found = _scalars.get(key)
@@ -60,7 +63,8 @@ def _check_range(value: Any, dtype: DType, name: str) -> None:
         info = np.iinfo(dtype.numpy)
         if not info.min <= value <= info.max:
             raise DTypeError(
-                f"{name}: {value} does not fit {dtype.name}. Cast the array to a wider dtype with astype."
+                f"{name}: {value} does not fit {dtype.name}. Cast the array to a wider dtype"
+                " with astype."
             )
 
 
@@ -99,7 +103,9 @@ def _numpy_of(value: Any, name: str, dtype: DType | None) -> np.ndarray:
 
 
 def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
-    """A nested list of numbers or arrays as NumPy; Python floats take the default float dtype, unless told otherwise."""
+    """A nested list of numbers or arrays as NumPy; Python floats take the default float dtype,
+    unless told otherwise.
+    """
     flat: list[Any] = []
     stack = [value]
     while stack:
@@ -113,7 +119,9 @@ def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError:
-        raise ShapeError(f"{name}: the nested lists are ragged. Every row must have the same length.") from None
+        raise ShapeError(
+            f"{name}: the nested lists are ragged. Every row must have the same length."
+        ) from None
     except OverflowError:
         raise DTypeError(f"{name}: an integer in the list does not fit int64.") from None
     if dtype is not None:
@@ -142,4 +150,3 @@ def shape_of(value: Any, name: str) -> tuple[int, ...]:
         if n < 0:
             raise ShapeError(f"{name}: a shape has no negative sizes, got {tuple(dims)}.")
     return tuple(int(n) for n in dims)
-

@@ -37,7 +37,9 @@ class Equation:
 
     __slots__ = ("inputs", "op", "outs", "static")
 
-    def __init__(self, op: Any, inputs: tuple[Var, ...], static: dict[str, Any], outs: tuple[Var, ...]):
+    def __init__(
+        self, op: Any, inputs: tuple[Var, ...], static: dict[str, Any], outs: tuple[Var, ...]
+    ):
         self.op = op
         self.inputs = inputs
         self.static = static
@@ -57,8 +59,12 @@ class Equation:
         return f"{outs} = {self.op.name} {' '.join(map(repr, self.inputs))}{static} : {types}"
 
 
-def inferred(op: Any, avals: Iterable[Aval], static: dict[str, Any]) -> list[tuple[tuple[int, ...], Any]]:
-    """Shape and dtype of every output; operations with one output infer a pair, others a list of pairs."""
+def inferred(
+    op: Any, avals: Iterable[Aval], static: dict[str, Any]
+) -> list[tuple[tuple[int, ...], Any]]:
+    """Shape and dtype of every output; operations with one output infer a pair, others a list of
+    pairs.
+    """
     found = op.infer(*avals, **static)
     return found if isinstance(found, list) else [found]
 
@@ -68,7 +74,9 @@ class Graph:
 
     def __init__(self, name: str = "graph"):
         self.name = name
-        self.serial = next(_serials)  # a later trace may use values of an earlier one, not the other way round
+        self.serial = next(
+            _serials
+        )  # a later trace may use values of an earlier one, not the other way round
         self.inputs: list[Var] = []
         self.constants: list[Var] = []
         self.equations: list[Equation] = []
@@ -103,7 +111,9 @@ class Graph:
             self._captured[key] = found
         return found
 
-    def add(self, op: Any, arrays: Sequence[Array], static: dict[str, Any], outs: Sequence[Aval]) -> list[Any]:
+    def add(
+        self, op: Any, arrays: Sequence[Array], static: dict[str, Any], outs: Sequence[Aval]
+    ) -> list[Any]:
         """Append an equation and return its traced results."""
         inputs = tuple(self.capture(a) for a in arrays)
         variables = tuple(self.new_var(av) for av in outs)
@@ -111,7 +121,9 @@ class Graph:
         return [make(v, v.aval) for v in variables]
 
     def verify(self) -> None:
-        """Check that variables are defined before use, once, and that every aval is what its operation infers."""
+        """Check that variables are defined before use, once, and that every aval is what its
+        operation infers.
+        """
         defined = {id(v) for v in (*self.inputs, *self.constants)}
         for eq in self.equations:
             for v in eq.inputs:
@@ -119,7 +131,9 @@ class Graph:
                     raise PullbackError(f"graph: {v} is used before it is defined, in `{eq}`.")
             types = [(v.aval.shape, v.aval.dtype) for v in eq.outs]
             if inferred(eq.op, [v.aval for v in eq.inputs], eq.static) != types:
-                raise PullbackError(f"graph: `{eq}` does not have the type that {eq.op.name} infers.")
+                raise PullbackError(
+                    f"graph: `{eq}` does not have the type that {eq.op.name} infers."
+                )
             for v in eq.outs:
                 if id(v) in defined:
                     raise PullbackError(f"graph: {v} is defined twice, in `{eq}`.")
@@ -169,7 +183,9 @@ def trace(f: Callable[..., Any]) -> Callable[..., Graph]:
         outputs, graph.structure = pytrees.flatten(result)
         for out in outputs:
             if not isinstance(out, cls):
-                raise DTypeError(f"trace: the function must return arrays, got {type(out).__name__}.")
+                raise DTypeError(
+                    f"trace: the function must return arrays, got {type(out).__name__}."
+                )
             graph.outputs.append(graph.capture(out))
         graph.verify()
         return graph

@@ -1,27 +1,38 @@
 """How an operation is computed, said without naming a device.
 
-`compile` turns these into kernels or calls of intrinsics; every runtime then prints or calls the same thing.
+`compile` turns these into kernels or calls of intrinsics; every runtime then prints or calls the
+same thing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, Value
 
-__all__ = ["Boxes", "Elementwise", "Fold", "GatherRows", "Intrinsic", "Lowering", "Placement", "ScatterRows", "View"]
+__all__ = [
+    "Boxes",
+    "Elementwise",
+    "Fold",
+    "GatherRows",
+    "Intrinsic",
+    "Lowering",
+    "Placement",
+    "ScatterRows",
+    "View",
+]
 
 
 @dataclass(frozen=True)
 class Elementwise:
     """`body(*operands, **static)` for each element, operands broadcast to the output's shape.
 
-    Operands arrive as expressions of their compute dtype: float32 for float16 and bfloat16, `Complex` pairs for complex.
-    A body without operands uses `scalar.index()`.
+    Operands arrive as expressions of their compute dtype: float32 for float16 and bfloat16,
+    `Complex` pairs for complex. A body without operands uses `scalar.index()`.
     """
 
     body: Callable[..., Value]
@@ -38,7 +49,8 @@ class Reduction(NamedTuple):
 
 @dataclass(frozen=True)
 class Fold:
-    """A reduction over static `axes`, or with `keep` a running fold along static `axis` (optionally `reverse`).
+    """A reduction over static `axes`, or with `keep` a running fold along static `axis` (optionally
+    `reverse`).
 
     `build(element_value, compute_dtype, **static)` gives the accumulators.
     """
@@ -49,7 +61,8 @@ class Fold:
 
 @dataclass(frozen=True)
 class View:
-    """The same elements in another arrangement: `place(aval, **static)` gives (offset, shape, strides) in elements.
+    """The same elements in another arrangement: `place(aval, **static)` gives (offset, shape,
+    strides) in elements.
 
     None means that these strides can't express it; the runtime then makes a dense copy first.
     """
@@ -58,7 +71,9 @@ class View:
 
 
 class Placement(NamedTuple):
-    """Operand `operand` goes to the box of the output that starts at `start` with element steps `step`."""
+    """Operand `operand` goes to the box of the output that starts at `start` with element steps
+    `step`.
+    """
 
     operand: int
     start: tuple[int, ...]
@@ -83,19 +98,23 @@ class GatherRows:
 
 @dataclass(frozen=True)
 class ScatterRows:
-    """`out = x; out[idx(i, r), r] = combine(out[idx(i, r), r], updates[i, r])` for operands (x, updates, *indices)."""
+    """`out = x; out[idx(i, r), r] = combine(out[idx(i, r), r], updates[i, r])` for operands (x,
+    updates, *indices).
+    """
 
     combine: Callable[[Value, Value], Value]
 
 
 @dataclass(frozen=True)
 class Intrinsic:
-    """A named routine that runtimes take from a library made for it: "matmul", "argsort", "searchsorted"."""
+    """A named routine that runtimes take from a library made for it: "matmul", "argsort",
+    "searchsorted".
+    """
 
     name: str
 
 
-Lowering = Union[Elementwise, Fold, View, Boxes, GatherRows, ScatterRows, Intrinsic]
+Lowering = Elementwise | Fold | View | Boxes | GatherRows | ScatterRows | Intrinsic
 Infer = Callable[..., tuple[tuple[int, ...], DType]]
 Avals = tuple[Aval, ...]
 Static = dict[str, Any]

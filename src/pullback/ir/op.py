@@ -1,8 +1,8 @@
 """The operation record, the registry, and `bind`, the only door through which operations run.
 
-An `Op` says everything about one primitive: how its result is shaped (`infer`), how it is computed (`lowering`), and
-how it is differentiated (`vjp`, `jvp`). A derivative rule is a plain function whose *parameter names* say
-what it needs, and so what a recorded node keeps alive:
+An `Op` says everything about one primitive: how its result is shaped (`infer`), how it is computed
+(`lowering`), and how it is differentiated (`vjp`, `jvp`). A derivative rule is a plain function
+whose *parameter names* say what it needs, and so what a recorded node keeps alive:
 
     g           the cotangent of the output (in a JVP rule: t, the tangent of the operand)
     out         the output
@@ -46,12 +46,16 @@ class Public:
 
     name: str
     function: Callable[..., Any]  # the public function
-    oracle: Callable[..., Any] | str  # independent reference, on NumPy arrays; "module.name" is imported by tests
+    oracle: (
+        Callable[..., Any] | str
+    )  # independent reference, on NumPy arrays; "module.name" is imported by tests
     samples: Callable[[Any], list]  # draws good inputs
     errors: Callable[[Any], list]  # bad inputs with the promised error
     methods: tuple[str, ...] = ()  # names under which it is a Tensor method
     namespace: str = ""  # "" is the main namespace, else e.g. "random"
-    tolerance: float = 1.0  # multiple of the usual forward tolerance, where the oracle itself is weak
+    tolerance: float = (
+        1.0  # multiple of the usual forward tolerance, where the oracle itself is weak
+    )
     module: str = ""  # the subject it is documented under
 
     @property
@@ -78,7 +82,9 @@ class Op(Public):
     infer: Callable[..., tuple[tuple[int, ...], Any]] = None  # type: ignore[assignment]
     lowering: Lowering = None  # type: ignore[assignment]
     vjp: dict[str, Callable[..., Any]] = field(default_factory=dict)
-    jvp: dict[str, Callable[..., Any]] | str = ""  # rules, or "elementwise", "linear", "multilinear", "transpose"
+    jvp: dict[str, Callable[..., Any]] | str = (
+        ""  # rules, or "elementwise", "linear", "multilinear", "transpose"
+    )
     no_gradient: str = ""  # why there is no derivative, where there is none
     unbroadcast: Callable[[Any, tuple[int, ...]], Any] | None = None  # set where operands broadcast
     zero_gradient: bool = False  # piecewise constant: the derivative exists and is zero
@@ -113,7 +119,9 @@ class Op(Public):
 
 
 def _check_complete(op: Op) -> None:
-    """Refuse an incomplete record when it is declared, not when somebody first needs what is missing."""
+    """Refuse an incomplete record when it is declared, not when somebody first needs what is
+    missing.
+    """
     problems = []
     if not op.doc or ">>>" not in op.doc:
         problems.append("a docstring with a doctest")
@@ -142,7 +150,7 @@ def _needs(op: Op, operand: str) -> tuple[frozenset[str], bool]:
     return frozenset(names), any(r.reads_output for r in rules)
 
 
-REGISTRY: dict[str, Public] = {}
+REGISTRY: dict[str, Any] = {}  # of Op and Composite records
 
 
 def register(entry: Public) -> None:
@@ -154,7 +162,9 @@ def register(entry: Public) -> None:
 
 
 def bind(op: Op, *arrays: Any, **static: Any) -> Any:
-    """Run `op` on arrays (concrete: now; traced: as an equation of their graph) and record it for derivatives."""
+    """Run `op` on arrays (concrete: now; traced: as an equation of their graph) and record it for
+    derivatives.
+    """
     key = (*[a._aval for a in arrays], *static.values())
     plan = op.plans.get(key)
     if plan is None:
@@ -206,7 +216,9 @@ def common_device(name: str, avals: Sequence[Aval]) -> Any:
 
 
 def record(op: Op, arrays: Sequence[Array], static: dict[str, Any], out: Array) -> Node | None:
-    """The node of an operation just run, keeping what the rules of its tracked operands need; None if untracked."""
+    """The node of an operation just run, keeping what the rules of its tracked operands need; None
+    if untracked.
+    """
     if not out._aval.dtype.is_inexact:
         return None
     edges = tuple(a._node for a in arrays)

@@ -1,4 +1,6 @@
-"""Derivative rules at work: the values that a rule asks for by its parameter names, taken from a recorded node."""
+"""Derivative rules at work: the values that a rule asks for by its parameter names, taken from a
+recorded node.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Rule:
 
     def call(self, op: Op, node: Node, value: Any, position: int) -> Any:
         """The rule's result for the operand at `position` of a recorded node."""
-        return self.function(value, *[_argument(op, node, n, position) for n in self.parameters[1:]])
+        return self.function(
+            value, *[_argument(op, node, n, position) for n in self.parameters[1:]]
+        )
 
 
 def _argument(op: Op, node: Node, name: str, position: int) -> Any:
@@ -51,9 +55,7 @@ def _argument(op: Op, node: Node, name: str, position: int) -> Any:
     return node.static[name]
 
 
-def pull_variadic(
-    op: Op, node: Node, g: Any, wanted: Container[Node] | None
-) -> Sequence[Any]:
+def pull_variadic(op: Op, node: Node, g: Any, wanted: Container[Node] | None) -> Sequence[Any]:
     """The cotangents of the operands of an operation with a variable number of them."""
     result: list[Any] = []
     for i, edge in enumerate(node.edges):
@@ -66,7 +68,9 @@ def pull_variadic(
 
 
 def compile_pull(op: Op) -> Callable[[Node, Any, Container[Node] | None], Sequence[Any]]:
-    """A function that does what the rules of a fixed-arity operation ask, without looking anything up by name."""
+    """A function that does what the rules of a fixed-arity operation ask, without looking anything
+    up by name.
+    """
     lines = ["def pull(node, g, wanted):", "    edges, avals = node.edges, node.avals"]
     lines.append("    saved = node.saved or node.live_saved()")
     results = []

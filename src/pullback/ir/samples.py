@@ -1,4 +1,6 @@
-"""Sample inputs: how an operation's block says what to test it with, without building anything at import."""
+"""Sample inputs: how an operation's block says what to test it with, without building anything at
+import.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ __all__ = ["Bad", "Draw", "Sample"]
 
 
 class Sample(NamedTuple):
-    """A good call: arrays are NumPy arrays, given to the operation as tensors and to the oracle as they are.
+    """A good call: arrays are NumPy arrays, given to the operation as tensors and to the oracle as
+    they are.
 
-    `order` caps the order of derivatives tested, for calls at points where higher ones do not exist.
+    `order` caps the order of derivatives tested, for calls at points where higher ones do not
+    exist.
     """
 
     args: tuple
@@ -21,7 +25,7 @@ class Sample(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """A call that must raise `error` with a message that names the operation and contains `match`."""
+    """A call that must raise `error`; its message names the operation and contains `match`."""
 
     args: tuple
     kwargs: dict[str, Any]
@@ -37,9 +41,13 @@ class Draw:
         self.dtype = np.dtype(dtype)
 
     def real(self, *shape: int, low: float = -2.0, high: float = 2.0) -> np.ndarray:
-        """Floats (or complex numbers, if that is the dtype asked for) spread over [low, high], not next to 0."""
+        """Floats (or complex numbers, if that is the dtype asked for) spread over [low, high], not
+        next to 0.
+        """
         x = self.rng.uniform(low, high, shape)
-        x = np.where(np.abs(x) < 0.05, 0.05 + np.abs(x), x)  # many operations have a kink or a pole at 0
+        x = np.where(
+            np.abs(x) < 0.05, 0.05 + np.abs(x), x
+        )  # many operations have a kink or a pole at 0
         if self.dtype.kind == "c":
             x = x + 1j * self.rng.uniform(low, high, shape)
         return np.asarray(x).astype(self.dtype)
@@ -49,12 +57,16 @@ class Draw:
         return self.real(*shape, low=low, high=high)
 
     def distinct(self, *shape: int) -> np.ndarray:
-        """Floats that differ from each other by at least 0.1, in random order: no ties, no kinks nearby."""
+        """Floats that differ from each other by at least 0.1, in random order: no ties, no kinks
+        nearby.
+        """
         size = int(np.prod(shape))
         x = (self.rng.permutation(size) - size / 2) * 0.25 + self.rng.uniform(0.02, 0.1, size)
         return np.asarray(x.reshape(shape)).astype(self.dtype)
 
-    def integers(self, *shape: int, low: int = 0, high: int = 10, dtype: Any = np.int64) -> np.ndarray:
+    def integers(
+        self, *shape: int, low: int = 0, high: int = 10, dtype: Any = np.int64
+    ) -> np.ndarray:
         """Integers in [low, high)."""
         return self.rng.integers(low, high, shape).astype(dtype)
 

@@ -1,20 +1,20 @@
 """The scalar language: what a kernel computes for one element.
 
-An `Expr` is an immutable, interned, typed tree. It has no control flow, so a printer may emit it for
-one element, for a vector of elements or for a GPU thread. Interning makes equal
-subexpressions the same object: printers get common-subexpression elimination for free.
+An `Expr` is an immutable, interned, typed tree. It has no control flow, so a printer may emit it
+for one element, for a vector of elements or for a GPU thread. Interning makes equal subexpressions
+the same object: printers get common-subexpression elimination for free.
 
 Only bool, integers, float32 and float64 are computed with. float16 and bfloat16 appear in loads and
 casts alone; complex numbers are pairs (`Complex`).
 
-The arithmetic is IEEE and nothing is contracted or reassociated behind our back: a fused multiply-add happens
-where `fma` is written and nowhere else, so an expression has the same bits alone and inside a fused kernel.
+The arithmetic is IEEE and nothing is contracted or reassociated behind our back: a fused
+multiply-add happens where `fma` is written and nowhere else, so an expression has the same bits
+alone and inside a fused kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Union
 from weakref import WeakValueDictionary
 
 from pullback.core import dtypes as dt
@@ -45,14 +45,14 @@ __all__ = [
     "trunc",
 ]
 
-Number = Union[bool, int, float]
+Number = bool | int | float
 
 # name -> number of operands. Printers cover exactly this table.
 INSTRUCTIONS = {
     "const": 0,  # value: a Python number of the expression's dtype
     "load": 0,  # value: (operand position, part); part 1 is the imaginary half of a complex element
     "index": 0,  # the row-major linear index of the output element, int64
-    "acc": 0,  # value: (side, position): accumulator `position` of the "a" (earlier) or "b" (later) side
+    "acc": 0,  # value: (side, position): accumulator of the "a" (earlier) or "b" (later) side
     "add": 2, "sub": 2, "mul": 2, "neg": 1,
     "div": 2,  # floats only
     "quot": 2, "rem": 2,  # integers only, truncating; a zero divisor gives 0, never a trap
@@ -60,12 +60,12 @@ INSTRUCTIONS = {
     "floor": 1, "ceil": 1, "trunc": 1, "rint": 1,  # rint: half to even
     "and": 2, "or": 2, "xor": 2, "not": 1,  # bool and integers
     "shl": 2, "shr": 2,  # shr is arithmetic on signed, logical on unsigned; counts are in range
-    "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2,  # IEEE: ne is true on NaN, the others false
+    "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2,  # IEEE: on NaN only ne is true
     "select": 3,  # condition (bool), if true, if false
     "cast": 1,  # C conversion; float to integer saturates and NaN gives 0; to bool is `!= 0`
     "bitcast": 1,  # same width
     "table": 1,  # value: a tuple of constants; operand: an in-range integer index
-    "rare": 3,  # condition, slow, fast: like select, but `slow` is evaluated out of line, where needed
+    "rare": 3,  # condition, slow, fast: a select whose `slow` is evaluated out of line
 }  # fmt: skip
 
 _interned: WeakValueDictionary[tuple, Expr] = WeakValueDictionary()
@@ -254,7 +254,9 @@ def select(condition: Expr, a: Expr | Number, b: Expr | Number) -> Expr:
 
 
 def rare(condition: Expr, slow: Expr, fast: Expr) -> Expr:
-    """`slow` where the condition holds, else `fast`; `slow` costs nothing while no element needs it."""
+    """`slow` where the condition holds, else `fast`; `slow` costs nothing while no element needs
+    it.
+    """
     x, y = _pair(slow, fast)
     return _make("rare", (condition, x, y), x.dtype)
 
@@ -345,11 +347,11 @@ def _complex_quotient(a: Complex, b: Complex) -> Complex:
     return Complex(select(zero, a.re / b.re, re), select(zero, a.im / b.re, im))
 
 
-Value = Union[Expr, Complex]
+Value = Expr | Complex
 
 
 def text(*roots: Expr) -> str:
-    """The expressions as numbered lines, equal for equal expressions: the key of the code caches."""
+    """The expressions as numbered lines, equal for equal expressions: a key for code caches."""
     number: dict[Expr, int] = {}
     lines: list[str] = []
     for root in roots:

@@ -1,4 +1,6 @@
-"""Every operation, one block each. Importing this package imports each of its files and so fills the registry."""
+"""Every operation, one block each. Importing this package imports each of its files and so fills
+the registry.
+"""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -65,6 +65,7 @@ def _shape_errors(*more: Any) -> Any:
     oracle=lambda shape, dtype=None: np.zeros(shape, _numpy_dtype(dtype, float)),
     samples=_shape_samples(),
     errors=_shape_errors(),
+    differentiable=False,
 )
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array of zeros; it takes no memory.
@@ -81,6 +82,7 @@ def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     oracle=lambda shape, dtype=None: np.ones(shape, _numpy_dtype(dtype, float)),
     samples=_shape_samples(),
     errors=_shape_errors(),
+    differentiable=False,
 )
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array of ones; it takes no memory.
@@ -96,6 +98,7 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     oracle=lambda shape, dtype=None: np.zeros(shape, _numpy_dtype(dtype, float)),
     samples=_shape_samples(),
     errors=_shape_errors(),
+    differentiable=False,
 )
 def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array to be filled later; it holds zeros, for nothing here is left uninitialised.
@@ -279,6 +282,7 @@ def _arange_oracle(start: Any, *more: Any, dtype: Any = None, **options: Any) ->
         Bad(("a",), {}, DTypeError, "numbers"),
         Bad((5,), {"dtype": bool}, DTypeError, "bool"),
     ],
+    differentiable=False,
 )
 def arange(
     start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
@@ -408,6 +412,7 @@ def _eye_oracle(rows: int, columns: int | None = None, k: int = 0, dtype: Any = 
         Sample((0,)),
     ],
     errors=lambda d: [Bad((-1,), {}, ShapeError, "negative")],
+    differentiable=False,
 )
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None

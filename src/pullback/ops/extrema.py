@@ -102,6 +102,7 @@ def _extremum_samples(d: Draw) -> list[Sample]:
         Sample((d.distinct(2, 3),), {"axis": -1, "keepdims": True}),
         Sample((d.distinct(3),), {"axis": ()}),
         Sample((d.distinct(0, 3),), {"axis": 1}),
+        Sample((np.asarray([1.0, 3.0, -2.0, 3.0, -2.0]),), order=1),
         Sample((np.asarray([1.0, np.nan, 3.0]),), order=0),
         Sample((np.asarray([-np.inf, -np.inf]),), order=0),
         Sample((d.integers(3, 5, low=-9),), {"axis": 0}),

@@ -1,4 +1,6 @@
-"""Constructors of operation records: what the operations of one kind have in common is said here once."""
+"""Constructors of operation records: what the operations of one kind have in common is said here
+once.
+"""
 
 from __future__ import annotations
 
@@ -91,10 +93,12 @@ def primitive(
     front: int = 0,
     **public: Any,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Declare a primitive; the decorated function checks the user's arguments and calls `bind(op, *arrays, **static)`.
+    """Declare a primitive; the decorated function checks the user's arguments and calls `bind(op,
+    *arrays, **static)`.
 
-    It receives the record as its attribute `op` once declared. `front=n` promises that the function only normalises: on n
-    leading arrays, what it binds follows from their avals and its other arguments. Such calls are remembered.
+    It receives the record as its attribute `op` once declared. `front=n` promises that the function
+    only normalises: on n leading arrays, what it binds follows from their avals and its other
+    arguments. Such calls are remembered.
     """
 
     def declare(function: Callable[..., Any]) -> Any:
@@ -123,7 +127,9 @@ def primitive(
 
 
 def _remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..., Any]:
-    """`function` with a memory of what its calls came to, so that a repeated call goes straight to its plan."""
+    """`function` with a memory of what its calls came to, so that a repeated call goes straight to
+    its plan.
+    """
     calls: dict[tuple, tuple[dict[str, Any], Any]] = {}
 
     def first_call(args: tuple, kwargs: dict[str, Any], key: tuple | None) -> Any:
@@ -143,8 +149,9 @@ def _remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[.
         return out
 
     def fast(*args: Any, **kwargs: Any) -> Any:
+        arrays = args[:front]
+        key = None
         try:
-            arrays = args[:front]
             # as bytes, because 1, 1.0 and True are equal keys but not equally good arguments
             key = (*[a._aval for a in arrays], dumps((args[front:], kwargs), 2))
             static, plan = calls[key]
@@ -191,7 +198,7 @@ def composite(
     return declare
 
 
-# -- elementwise ---------------------------------------------------------------------------------------------------
+# -- elementwise -----------------------------------------------------------------------------------
 
 _TEMPLATE = """
 def call({params}, /):
@@ -245,9 +252,10 @@ def elementwise(
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declare an operation on broadcast elements.
 
-    `accepts`: dtype kinds of the promoted operands; integers and bools become the default float where only "f" (and "c")
-    is accepted. `result`: "same", "bool" or "real" (the real dtype of a complex operand). `domain`: where samples are drawn,
-    for all operands or for each. `unpromoted`: operands that stay out of promotion (the condition of `where`).
+    `accepts`: dtype kinds of the promoted operands; integers and bools become the default float
+    where only "f" (and "c") is accepted. `result`: "same", "bool" or "real" (the real dtype of a
+    complex operand). `domain`: where samples are drawn, for all operands or for each. `unpromoted`:
+    operands that stay out of promotion (the condition of `where`).
     """
     names = tuple(operands.split())
 
@@ -290,7 +298,9 @@ def elementwise(
 
 
 def _fast_function(op: Op, prepare: Callable[..., list[Any]]) -> Callable[..., Any]:
-    """The public function of an elementwise operation: one dictionary look-up, one native call, one node."""
+    """The public function of an elementwise operation: one dictionary look-up, one native call, one
+    node.
+    """
     constants: dict[tuple, Any] = {}  # Python numbers met beside an array, as arrays
 
     def keep_constant(args: Sequence[Any], arrays: Sequence[Any]) -> None:
@@ -319,26 +329,37 @@ def _fast_function(op: Op, prepare: Callable[..., list[Any]]) -> Callable[..., A
     source = _fast_source(op)
     scope = {
         "numbers": frozenset((int, float)), "constants": constants, "plans": op.plans, "slow": slow,
-        "new": object.__new__, "handle": handle, "mode": mode, "Node": Node, "op": op, "nothing": {},
-        "next_order": next_order,
+        "new": object.__new__, "handle": handle, "mode": mode, "Node": Node, "op": op,
+        "nothing": {}, "next_order": next_order,
     }  # fmt: skip
     code = _compiled(source)
     exec(code, scope)
     fast: Any = scope["call"]
-    # The operator form steps back for operands of foreign types, so that their own methods get a chance.
-    exec(code, scope := {**scope, "slow": lambda *args: slow(*args) if all(map(is_operand, args)) else NotImplemented})
+    # The operator form steps back for operands of foreign types, so that their own methods get a
+    # chance.
+    exec(
+        code,
+        scope := {
+            **scope,
+            "slow": lambda *args: slow(*args) if all(map(is_operand, args)) else NotImplemented,
+        },
+    )
     fast.operator = scope["call"]
     return fast
 
 
 @lru_cache
 def _compiled(source: str) -> Any:
-    """The code of a fast function; operations of one shape share it, which is most of the import time saved."""
+    """The code of a fast function; operations of one shape share it, which is most of the import
+    time saved.
+    """
     return compile(source, "<elementwise operation>", "exec")
 
 
 def _fast_source(op: Op) -> str:
-    """The template filled in for the arity of `op` and for what its rules save; operands are named a0, a1 ..."""
+    """The template filled in for the arity of `op` and for what its rules save; operands are named
+    a0, a1 ...
+    """
     positions = range(len(op.names))
 
     def joined(pattern: str) -> str:
@@ -350,7 +371,9 @@ def _fast_source(op: Op) -> str:
 
     ruled = [i for i in positions if op.names[i] in op.vjp]
     needs = {i: op.needs[op.names[i]] for i in ruled}
-    saved = [kept(f"a{k}._buf", [i for i in ruled if op.names[k] in needs[i][0]]) for k in positions]
+    saved = [
+        kept(f"a{k}._buf", [i for i in ruled if op.names[k] in needs[i][0]]) for k in positions
+    ]
     saved.append(kept("out._buf", [i for i in ruled if needs[i][1]]))
     untracked = " and ".join(f"a{i}._node is None" for i in ruled)
     return _TEMPLATE.format(
@@ -385,7 +408,9 @@ def _is_number(x: Any) -> bool:
 def _promoted(
     name: str, accepts: str, names: tuple[str, ...], unpromoted: tuple[str, ...], args: tuple
 ) -> list[Any]:
-    """The operands as arrays of one dtype that the operation accepts; Python numbers stay as weak as possible."""
+    """The operands as arrays of one dtype that the operation accepts; Python numbers stay as weak
+    as possible.
+    """
     given = [a if isinstance(a, Array) or _is_number(a) else as_array(a, name) for a in args]
     first = next((a for a in given if isinstance(a, Array)), None)
     dev = default_device() if first is None else first._aval.device
@@ -432,7 +457,9 @@ def _cast(x: Any, dtype: DType) -> Any:
 
 
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """Sum `g` over the axes along which an array of the given shape was repeated: the transpose of broadcasting."""
+    """Sum `g` over the axes along which an array of the given shape was repeated: the transpose of
+    broadcasting.
+    """
     lead = g._aval.ndim - len(shape)
     own = g._aval.shape[lead:]
     repeated = tuple(d + lead for d, (n, m) in enumerate(zip(shape, own, strict=True)) if n != m)
@@ -470,4 +497,3 @@ def _elementwise_errors(d: Draw, names: tuple[str, ...], accepts: str) -> list[B
     if "f" not in accepts:
         bad.append(Bad((np.ones(3),) * n, {}, DTypeError, "got float64"))
     return bad
-

@@ -81,6 +81,14 @@ def _ordered_samples(d: Draw) -> list[Sample]:
     ]
 
 
+def _sharing_samples(d: Draw) -> list[Sample]:
+    """The same, and ties whose derivative is the mean of the two sides'."""
+    return [
+        *_ordered_samples(d),
+        Sample((np.array([1.0, 2.0, 0.5]), np.array([1.0, 3.0, 0.5])), order=1),
+    ]
+
+
 def _larger(x: Expr, y: Expr) -> Expr:
     if x.dtype.kind == "f":
         return select((x >= y) | (x != x), x, y)
@@ -106,7 +114,7 @@ def _share(g: Any, x: Any, y: Any, loses: Any) -> Any:
         "x": lambda g, x, y: _share(g, x, y, x < y),
         "y": lambda g, x, y: _share(g, x, y, y < x),
     },
-    samples=_ordered_samples,
+    samples=_sharing_samples,
     oracle=np.maximum,
 )
 def maximum(x, y, /):
@@ -125,7 +133,7 @@ def maximum(x, y, /):
         "x": lambda g, x, y: _share(g, x, y, x > y),
         "y": lambda g, x, y: _share(g, x, y, y > x),
     },
-    samples=_ordered_samples,
+    samples=_sharing_samples,
     oracle=np.minimum,
 )
 def minimum(x, y, /):

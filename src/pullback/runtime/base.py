@@ -13,7 +13,7 @@ __all__ = ["Runtime"]
 
 
 class Runtime(Protocol):
-    """Buffers are opaque to everybody else; they never change once an operation has returned them."""
+    """Buffers are opaque to others; they never change once an operation has returned them."""
 
     name: str
 
@@ -29,7 +29,7 @@ class Runtime(Protocol):
         ...
 
     def to_numpy(self, buf: Any, av: Aval) -> np.ndarray:
-        """A read-only NumPy array of the contents, without a copy where the memory is the host's."""
+        """A read-only NumPy array of the contents, without a copy from the host's memory."""
         ...
 
     def capabilities(self) -> dict[str, str]:

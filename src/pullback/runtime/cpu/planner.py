@@ -1,4 +1,6 @@
-"""How the CPU runs each kind of lowering: strides and shapes become the arguments of a native program."""
+"""How the CPU runs each kind of lowering: strides and shapes become the arguments of a native
+program.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class CpuRuntime:
             return native.wrap(array.__array_interface__["data"][0], array.nbytes, array)
         buf = native.empty(array.nbytes)
         if array.nbytes:
-            np.frombuffer(buf, np.uint8)[:] = array.reshape(-1).view(np.uint8)
+            np.frombuffer(memoryview(buf), np.uint8)[:] = array.reshape(-1).view(np.uint8)
         return buf
 
     def to_numpy(self, buf: native.Buffer, av: Aval) -> np.ndarray:
@@ -64,7 +66,9 @@ class CpuRuntime:
 
 
 class _Exported:
-    """Lets NumPy look at a buffer in place; the array it makes keeps this object, and so the buffer, alive."""
+    """Lets NumPy look at a buffer in place; the array it makes keeps this object, and so the
+    buffer, alive.
+    """
 
     def __init__(self, buf: native.Buffer, av: Aval):
         size = av.dtype.itemsize
@@ -75,17 +79,17 @@ class _Exported:
             "data": (buf.address, True),
             "shape": av.shape,
             "strides": tuple(s * size for s in av.strides or ()),
-            "typestr": f"|b1" if kind == "b" else f"<{kind}{size}",
+            "typestr": "|b1" if kind == "b" else f"<{kind}{size}",
         }
 
 
-def _elementwise(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+def _elementwise(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     kernel = map_kernel(op.lowering, avals, static, out.dtype)
     strides = [broadcast_strides(a, out.shape) for a in avals]
     return Plan(map_kernels.map_program(kernel, out.shape, strides), out)
 
 
-def _view(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+def _view(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     (av,) = avals
     placed = op.lowering.place(av, **static)
     if placed is None:
@@ -113,7 +117,7 @@ def _dense(av: Aval) -> Plan:
     return Plan(run, aval(av.shape, av.dtype, av.device))
 
 
-def _fold(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+def _fold(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     (av,) = avals
     assert av.strides is not None
     kernel = fold_kernel(op.lowering, av, static, out.dtype)
@@ -141,7 +145,7 @@ def _fold(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
     return Plan(run, out)
 
 
-def _boxes(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+def _boxes(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     dense = dense_strides(out.shape)
     kernel = copy_kernel(out.dtype)
     stages = []
@@ -157,7 +161,7 @@ def _boxes(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
     return Plan(native.program(len(avals), out.nbytes, (), stages, heavy), out)
 
 
-def _gather(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+def _gather(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     x, *indices = avals
     assert x.strides is not None
     n = len(indices)
@@ -173,7 +177,7 @@ def _gather(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
     return Plan(_checked(op.name, program, sizes), out)
 
 
-def _scatter(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     x, updates, *indices = avals
     assert x.strides is not None and updates.strides is not None
     n = len(indices)
@@ -220,7 +224,8 @@ def _matmul(avals: Avals, static: Static, out: Aval) -> Callable[..., Any]:
     return gemm.matmul_program(
         out.dtype,
         batch,
-        *out.shape[-2:],
+        out.shape[-2],
+        out.shape[-1],
         a.shape[-1],
         broadcast_strides(a, (*batch, *a.shape[-2:])),
         broadcast_strides(b, (*batch, *b.shape[-2:])),
@@ -248,7 +253,7 @@ def _searchsorted(avals: Avals, static: Static, out: Aval) -> Callable[..., Any]
     )
 
 
-def _intrinsic(op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
+def _intrinsic(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     return Plan(_INTRINSICS[op.lowering.name](avals, static, out), out)
 
 

@@ -144,11 +144,19 @@ def test_demo_notices_other_bits():
     assert demo_command._equal("x", digests[:1] * 3).passed
 
 
+def test_demo_splits_the_digits_in_one_way():
+    pytest.importorskip("sklearn")
+    data, again = digits.load(), digits.load()
+    assert len(data.y) == 1437 and len(data.test_y) == 360
+    assert pb.all(data.test_x == again.test_x) and pb.all(data.y == again.y)
+
+
 def test_demo_is_decided_by_its_seed():
-    data = digits.load(pb.random.key(3))
-    assert len(data.y) + len(data.test_y) == 1797
-    again, other = digits.load(pb.random.key(3)), digits.load(pb.random.key(4))
-    assert pb.all(data.y == again.y) and not pb.all(data.y == other.y)
+    pytest.importorskip("sklearn")
+    first, again, other = (
+        digits.train(digits.load(), 3, pb.random.key(seed), "fit") for seed in (3, 3, 4)
+    )
+    assert first.losses == again.losses != other.losses
 
 
 def test_demo_without_scikit_learn_says_what_to_install(tmp_path, monkeypatch):

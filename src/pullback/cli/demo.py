@@ -33,7 +33,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, default=Path("report/demo.html"), help="where the report goes"
     )
     parser.add_argument("--steps", type=_positive, help=f"training steps (default {STEPS})")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the first weights, batches and directions (default 0)",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer steps, smaller checks")
 
 
@@ -53,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"demo: can't write the report: {problem}", file=sys.stderr)
         return 2
     try:
-        data = digits.load(pb.random.key(options.seed))
+        data = digits.load()
     except ImportError:
         print(
             "demo: the digits come with scikit-learn, which is not installed here.\n"
@@ -83,11 +88,11 @@ def _out_problem(path: Path) -> str:
 
 def _story(data: digits.Data, options: argparse.Namespace) -> Story:
     """Everything that is computed, with a check on each claim."""
-    key = pb.random.fold_in(pb.random.key(options.seed), 1)
+    keys = pb.random.split(pb.random.key(options.seed), 4)
     steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
     layers = "-".join(map(str, digits.LAYERS))
     print(f"\nfit a {layers} network to {len(data.y)} images of digits", flush=True)
-    fit, repeats = _fits(data, steps, key)
+    fit, repeats = _fits(data, steps, keys[0])
     accuracy = fit.accuracies[-1]
     reached = Check("test accuracy", f"{accuracy:.4f}", f">= {REACHED}", accuracy >= REACHED)
     checks = _shown([reached])
@@ -96,7 +101,7 @@ def _story(data: digits.Data, options: argparse.Namespace) -> Story:
     sample = QUICK_SAMPLE if options.quick else SAMPLE
     params = pb.map_tree(lambda p: p.astype("float64"), fit.params)
     x, y = data.x[:sample].astype("float64"), data.y[:sample]
-    direction = curvature.random_direction(params, key)
+    direction = curvature.random_direction(params, keys[1])
 
     def f(p: Any) -> Any:
         return digits.loss(p, x, y)
@@ -106,11 +111,11 @@ def _story(data: digits.Data, options: argparse.Namespace) -> Story:
     top = curvature.top_eigenvalue(f, params, direction)
     checks += _shown(top.checks)
     pixels = curvature.pixel_hessian(params, data)
-    checks += _shown([pixels.check, curvature.order_check(key, 2 if options.quick else 3)])
+    checks += _shown([pixels.check, curvature.order_check(keys[2], 2 if options.quick else 3)])
 
     print("\nthe same bits every time")
     fits = _equal("parameters of repeated fits, 1 and 2 threads", [r.digest for r in repeats])
-    checks += _shown([fits, *_index_checks(key), _threads_check(key)])
+    checks += _shown([fits, *_index_checks(keys[3]), _threads_check(keys[3])])
     print("sha256 of all parameters:")
     for repeat in repeats:
         print(f"  {repeat.digest}  {repeat.name}")

@@ -26,7 +26,7 @@ from pullback.core.avals import Aval, aval, symbolic
 from pullback.core.errors import DeviceError
 from pullback.ir.array import Array, Node, make, mode, next_order
 from pullback.ir.lowering import Lowering
-from pullback.ir.rules import Rule, compile_pull, pull_variadic
+from pullback.ir.rules import Rule, compile_pull, compile_record, pull_variadic
 
 __all__ = ["REGISTRY", "Composite", "Op", "Plan", "bind", "record", "register"]
 
@@ -98,6 +98,7 @@ class Op(Public):
         rules = self.jvp if isinstance(self.jvp, dict) else {}
         self.push_rules = {n: Rule(self, n, f, "t") for n, f in rules.items()}
         self.needs = {n: _needs(self, n) for n in self.vjp}
+        self.recorder: Callable[..., Node | None] | None = None  # made when first needed
 
     @property
     def differentiable(self) -> bool:
@@ -217,26 +218,28 @@ def common_device(name: str, avals: Sequence[Aval]) -> Any:
 
 def record(op: Op, arrays: Sequence[Array], static: dict[str, Any], out: Array) -> Node | None:
     """The node of an operation just run, keeping what the rules of its tracked operands need; None
-    if untracked.
+    if no operand with a rule is tracked.
     """
-    if not out._aval.dtype.is_inexact:
+    if op.variadic:
+        return record_variadic(op, arrays, static, out)
+    if op.recorder is None:
+        op.recorder = compile_record(op)
+    return op.recorder(arrays, static, out)
+
+
+def record_variadic(
+    op: Op, arrays: Sequence[Array], static: dict[str, Any], out: Array
+) -> Node | None:
+    """`record` for an operation with a variable number of operands."""
+    edges = tuple(a._node if op.name_of(i) in op.vjp else None for i, a in enumerate(arrays))
+    tracked = {op.name_of(i) for i, edge in enumerate(edges) if edge is not None}
+    if not tracked or not out._aval.dtype.is_inexact:
         return None
-    edges = tuple(a._node for a in arrays)
-    wanted: set[str] = set()
-    keep_output = tracked = False
-    for i, edge in enumerate(edges):
-        if edge is not None:
-            found = op.needs.get(op.name_of(i))
-            if found is not None:
-                tracked = True
-                wanted |= found[0]
-                keep_output |= found[1]
-    if not tracked:
-        return None
+    wanted = {name for n in tracked for name in op.needs[n][0]}
     node = Node()
     node.op, node.edges, node.static, node.extra = op, edges, static, None
     node.avals, node.aval = tuple(a._aval for a in arrays), out._aval
     saved = [a._buf if op.name_of(i) in wanted else None for i, a in enumerate(arrays)]
-    node.saved = (*saved, out._buf if keep_output else None)
+    node.saved = (*saved, out._buf if any(op.needs[n][1] for n in tracked) else None)
     node.order = next_order()
     return node

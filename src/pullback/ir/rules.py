@@ -8,12 +8,12 @@ import inspect
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pullback.ir.array import Node, make
+from pullback.ir.array import Array, Node, make, next_order
 
 if TYPE_CHECKING:
     from pullback.ir.op import Op
 
-__all__ = ["Rule", "compile_pull", "pull_variadic"]
+__all__ = ["Rule", "compile_pull", "compile_record", "pull_variadic", "saved_source"]
 
 
 class Rule:
@@ -65,6 +65,61 @@ def pull_variadic(op: Op, node: Node, g: Any, wanted: Container[Node] | None) ->
         else:
             result.append(rule.call(op, node, g, i))
     return result
+
+
+def saved_source(op: Op) -> str:
+    """The source of what a node of a fixed-arity operation saves: operands a0, a1 ... whose nodes
+    are n0, n1 ..., then the output; None for what the rules of its tracked operands don't read.
+    """
+    positions = range(len(op.names))
+    needs = {i: op.needs[op.names[i]] for i in positions if op.names[i] in op.vjp}
+
+    def kept(value: str, users: list[int]) -> str:
+        test = " or ".join(f"n{i} is not None" for i in users)
+        return f"({value} if {test} else None)" if users else "None"
+
+    saved = [
+        kept(f"a{k}._buf", [i for i in needs if op.names[k] in needs[i][0]]) for k in positions
+    ]
+    saved.append(kept("out._buf", [i for i in needs if needs[i][1]]))
+    return f"({', '.join(saved)},)"
+
+
+_RECORD = """
+def record(arrays, static, out):
+    {arrays} = arrays
+    {nodes} = {node_values}
+    if {untracked} or out._aval.dtype.kind not in "fc":
+        return None
+    node = new(Node)
+    node.op = op
+    node.edges = ({edges},)
+    node.avals = ({avals},)
+    node.aval = out._aval
+    node.static = static
+    node.saved = {saved}
+    node.order = next_order()
+    node.extra = None
+    return node
+"""
+
+
+def compile_record(op: Op) -> Callable[[Sequence[Array], dict[str, Any], Array], Node | None]:
+    """The function that makes the node of a fixed-arity operation just run; None if untracked."""
+    positions = range(len(op.names))
+    ruled = [i for i in positions if op.names[i] in op.vjp]
+    source = _RECORD.format(
+        arrays="".join(f"a{i}, " for i in positions),
+        nodes="".join(f"n{i}, " for i in positions),
+        node_values="".join(f"a{i}._node, " for i in positions),
+        untracked=" and ".join(f"n{i} is None" for i in ruled),
+        edges=", ".join(f"n{i}" if i in ruled else "None" for i in positions),
+        avals=", ".join(f"a{i}._aval" for i in positions),
+        saved=saved_source(op),
+    )
+    scope = {"new": object.__new__, "Node": Node, "op": op, "next_order": next_order}
+    exec(compile(source, f"<record {op.name}>", "exec"), scope)
+    return scope["record"]
 
 
 def compile_pull(op: Op) -> Callable[[Node, Any, Container[Node] | None], Sequence[Any]]:

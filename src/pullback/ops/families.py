@@ -21,6 +21,7 @@ from pullback.ir.array import Array, Node, handle, make, mode, next_order
 from pullback.ir.convert import SCALARS, as_array, default_device, scalar
 from pullback.ir.lowering import Elementwise, Lowering
 from pullback.ir.op import REGISTRY, Composite, Op, bind, first_bind, register
+from pullback.ir.rules import saved_source
 from pullback.ir.samples import Bad, Draw, Sample
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "normalise_axes",
     "normalise_axis",
     "primitive",
+    "remembering",
     "sum_to",
 ]
 
@@ -119,14 +121,14 @@ def primitive(
         )
         function.op = op  # type: ignore[attr-defined]
         if front:
-            op.function = _remembering(op, function, front)
+            op.function = remembering(op, function, front)
         register(op)
         return op.function
 
     return declare
 
 
-def _remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..., Any]:
+def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..., Any]:
     """`function` with a memory of what its calls came to, so that a repeated call goes straight to
     its plan.
     """
@@ -141,7 +143,9 @@ def _remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[.
             mode.binds = before
         if key is not None and len(seen) == 1:
             bound, arrays, static, plan = seen[0]
-            same = len(arrays) == front and all(a is b for a, b in zip(arrays, args, strict=False))
+            same = len(arrays) == front and all(
+                a._buf is b._buf and a._aval is b._aval for a, b in zip(arrays, args, strict=False)
+            )
             if bound is op and same and plan is not None:
                 if len(calls) >= ir_op.MAX_PLANS:
                     calls.clear()
@@ -365,16 +369,7 @@ def _fast_source(op: Op) -> str:
     def joined(pattern: str) -> str:
         return ", ".join(pattern.format(i) for i in positions)
 
-    def kept(value: str, users: Sequence[int]) -> str:
-        test = " or ".join(f"n{i} is not None" for i in users)
-        return f"({value} if {test} else None)" if users else "None"
-
     ruled = [i for i in positions if op.names[i] in op.vjp]
-    needs = {i: op.needs[op.names[i]] for i in ruled}
-    saved = [
-        kept(f"a{k}._buf", [i for i in ruled if op.names[k] in needs[i][0]]) for k in positions
-    ]
-    saved.append(kept("out._buf", [i for i in ruled if needs[i][1]]))
     untracked = " and ".join(f"a{i}._node is None" for i in ruled)
     return _TEMPLATE.format(
         params=joined("a{}"),
@@ -386,7 +381,7 @@ def _fast_source(op: Op) -> str:
         nodes=joined("a{}._node"),
         edges="(" + "".join(f"n{i}, " if i in ruled else "None, " for i in positions) + ")",
         aval_tuple=f"({joined('a{}._aval')},)",
-        saved=f"({', '.join(saved)},)",
+        saved=saved_source(op),
     )
 
 

@@ -17,8 +17,9 @@ from pullback.ir.array import Array
 from pullback.ir.convert import SCALARS, as_array, scalar
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
+from pullback.ops import movement
 from pullback.ops.creation import constant
-from pullback.ops.families import composite
+from pullback.ops.families import composite, remembering
 from pullback.ops.gather_scatter import gather, scatter_set
 from pullback.ops.keys import Selection, Shape, inverse, selection
 from pullback.ops.movement import broadcast_to, cut, embed, permute_dims, reshape
@@ -55,6 +56,22 @@ def _errors(*value: Any) -> Callable[[Draw], list[Bad]]:
     ]
 
 
+def _select(x: Any, key: Any) -> Any:
+    sel, indices = selection("getitem", x._aval, key)
+    if not indices:
+        return cut(x, *sel.box[:3], sel.shape)
+    try:
+        rows = bind(gather.op, _boxed(x, sel), *_aligned(sel, indices))
+    except IndexOutOfRange as error:
+        raise _renamed("getitem", error) from None
+    return _reshaped(_permuted(rows, sel.gathered), sel.shape)
+
+
+# Plain integers and slices are by far the most common keys: their views are remembered.
+_at = remembering(movement.slice.op, _select, 1)
+_between = remembering(movement.slice.op, lambda x, *bounds: _select(x, slice(*bounds)), 1)
+
+
 @composite(
     oracle=lambda x, key: x[key],
     samples=lambda d: [Sample((x, key)) for x, key in _samples(d)],
@@ -67,14 +84,12 @@ def getitem(x: Any, key: Any, /) -> Any:
     >>> pb.primitive.getitem(pb.tensor([5, 6, 7]), [2, 0])
     tensor([7, 5], int64, cpu)
     """
-    sel, indices = selection("getitem", x._aval, key)
-    if not indices:
-        return cut(x, *sel.box[:3], sel.shape)
-    try:
-        rows = bind(gather.op, _boxed(x, sel), *_aligned(sel, indices))
-    except IndexOutOfRange as error:
-        raise _renamed("getitem", error) from None
-    return _reshaped(_permuted(rows, sel.gathered), sel.shape)
+    kind = key.__class__
+    if kind is int:
+        return _at(x, key)
+    if kind is slice:
+        return _between(x, key.start, key.stop, key.step)
+    return _select(x, key)
 
 
 def _setitem_oracle(x: np.ndarray, key: Any, value: Any) -> np.ndarray:

@@ -10,6 +10,7 @@ import pytest
 
 import pullback as pb
 from pullback.ir.op import REGISTRY
+from pullback.ir.rules import Rule
 from pullback.runtime.cpu import native
 
 
@@ -325,6 +326,19 @@ def test_complex_gradients_follow_the_conjugate_wirtinger_convention():
     np.testing.assert_allclose(z.grad.numpy(), 2 * np.conj(z.detach().numpy()))
 
 
+def test_a_gradient_that_cannot_be_unbroadcast_is_refused():
+    op = REGISTRY["sin"]
+    right = op.pull_rules["x"]
+    try:
+        op.pull_rules = {"x": Rule(op, "x", lambda g, x: pb.ones((5,)), "g")}
+        op.__dict__.pop("pull", None)
+        with pytest.raises(pb.ShapeError, match=r"a gradient of shape \(5,\) can't be summed to"):
+            pb.grad(lambda x: pb.sin(x).sum())(pb.tensor([1.0, 2.0]))
+    finally:
+        op.pull_rules = {"x": right}
+        op.__dict__.pop("pull", None)
+
+
 # -- custom rules ----------------------------------------------------------------------------------
 
 
@@ -405,8 +419,6 @@ def test_custom_rules_of_the_wrong_shape(rule, match):
 
 def test_check_grad_names_the_wrong_operation():
     op = REGISTRY["sin"]
-    from pullback.ir.rules import Rule
-
     right = op.pull_rules["x"]
     try:
         op.pull_rules = {"x": Rule(op, "x", lambda g, x: g * pb.cos(x) * 1.01, "g")}

@@ -456,7 +456,12 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     broadcasting.
     """
     lead = g._aval.ndim - len(shape)
-    own = g._aval.shape[lead:]
+    own = g._aval.shape[lead:] if lead >= 0 else ()
+    if lead < 0 or any(n not in (m, 1) for n, m in zip(shape, own, strict=True)):
+        raise ShapeError(
+            f"sum_to: a gradient of shape {g._aval.shape} can't be summed to the operand's shape"
+            f" {shape}. A rule must return the shape of the output or of its operand."
+        )
     repeated = tuple(d + lead for d, (n, m) in enumerate(zip(shape, own, strict=True)) if n != m)
     total = bind(REGISTRY["sum"], g, axes=tuple(range(lead)) + repeated, keepdims=False)
     return total if total._aval.shape == shape else bind(REGISTRY["reshape"], total, shape=shape)

@@ -53,6 +53,8 @@ def _pairs(d: Draw) -> list[Sample]:
 
 def _singles(d: Draw) -> list[Sample]:
     special = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, 1e300])
+    pairs = np.empty((7, 7), np.complex128)
+    pairs.real, pairs.imag = special, special[:, None]
     return [
         Sample((d.real(3, 5),)),
         Sample((d.real(),)),
@@ -60,7 +62,7 @@ def _singles(d: Draw) -> list[Sample]:
         Sample((d.integers(19, high=3),)),
         Sample((d.mask(19),)),
         Sample((special,)),
-        Sample((special + 1j * special[:, None],)),
+        Sample((pairs,)),
     ]
 
 

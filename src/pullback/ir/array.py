@@ -23,9 +23,7 @@ class Mode(threading.local):
     """What this thread does with operations."""
 
     recording = True
-    binds: list | None = (
-        None  # collects the (op, arrays, static, plan) of binds, for whoever set it
-    )
+    binds: list | None = None  # collects (op, arrays, static, plan, out) of binds
 
 
 mode = Mode()

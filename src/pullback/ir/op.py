@@ -174,7 +174,7 @@ def bind(op: Op, *arrays: Any, **static: Any) -> Any:
     else:
         out = make(plan.run(*[a._buf for a in arrays]), plan.aval)
     if mode.binds is not None:
-        mode.binds.append((op, arrays, static, plan))
+        mode.binds.append((op, arrays, static, plan, out))
     if mode.recording and op.vjp:
         for a in arrays:
             if a._node is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import lru_cache, update_wrapper
-from marshal import dumps
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,13 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, default_float, promote
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir import op as ir_op
-from pullback.ir.array import Array, Node, handle, make, mode, next_order
+from pullback.ir.array import Array, Node, handle, mode, next_order
 from pullback.ir.convert import SCALARS, as_array, default_device, scalar
 from pullback.ir.lowering import Elementwise, Lowering
 from pullback.ir.op import REGISTRY, Composite, Op, bind, first_bind, register
 from pullback.ir.rules import saved_source
 from pullback.ir.samples import Bad, Draw, Sample
+from pullback.ops.remembered import remembering
 
 __all__ = [
     "broadcast_shapes",
@@ -31,7 +31,6 @@ __all__ = [
     "normalise_axes",
     "normalise_axis",
     "primitive",
-    "remembering",
     "sum_to",
 ]
 
@@ -126,68 +125,6 @@ def primitive(
         return op.function
 
     return declare
-
-
-def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..., Any]:
-    """`function` with a memory of what its calls came to, so that a repeated call goes straight to
-    its plan.
-    """
-    calls: dict[tuple, tuple[dict[str, Any], Any]] = {}
-
-    def first_call(args: tuple, kwargs: dict[str, Any], key: tuple | None) -> Any:
-        before, mode.binds = mode.binds, []
-        try:
-            out = function(*args, **kwargs)
-            seen = mode.binds
-        finally:
-            mode.binds = before
-        if key is not None and len(seen) == 1:
-            bound, arrays, static, plan = seen[0]
-            same = len(arrays) == front and all(
-                a._buf is b._buf and a._aval is b._aval for a, b in zip(arrays, args, strict=False)
-            )
-            if bound is op and same and plan is not None:
-                if len(calls) >= ir_op.MAX_PLANS:
-                    calls.clear()
-                calls[key] = (static, plan)
-        return out
-
-    def fast(*args: Any, **kwargs: Any) -> Any:
-        arrays = args[:front]
-        key = None
-        try:
-            # as bytes, because 1, 1.0 and True are equal keys but not equally good arguments
-            key = (*[a._aval for a in arrays], dumps((args[front:], kwargs), 2))
-            static, plan = calls[key]
-        except KeyError:
-            return first_call(args, kwargs, key)
-        except (AttributeError, ValueError):  # not arrays, or arguments that can't be a key
-            return first_call(args, kwargs, None)
-        out = make(plan.run(*[a._buf for a in arrays]), plan.aval)
-        if op.vjp and mode.recording:
-            for a in arrays:
-                if a._node is not None:
-                    out._node = ir_op.record(op, arrays, static, out)
-                    break
-        return out
-
-    def fast_one(x: Any, /, *rest: Any, **kwargs: Any) -> Any:  # the same for one array
-        key = None
-        try:
-            key = (x._aval, dumps((rest, kwargs), 2))
-            static, plan = calls[key]
-        except KeyError:
-            return first_call((x, *rest), kwargs, key)
-        except (AttributeError, ValueError):
-            return first_call((x, *rest), kwargs, None)
-        out = make(plan.run(x._buf), plan.aval)
-        if x._node is not None and mode.recording and op.vjp:
-            out._node = ir_op.record(op, (x,), static, out)
-        return out
-
-    quick: Any = update_wrapper(fast_one if front == 1 else fast, function)
-    quick.op = op
-    return quick
 
 
 def composite(

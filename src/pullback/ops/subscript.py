@@ -19,11 +19,12 @@ from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops import movement
 from pullback.ops.creation import constant
-from pullback.ops.families import composite, remembering
+from pullback.ops.families import composite
 from pullback.ops.gather_scatter import gather, scatter_set
 from pullback.ops.keys import Selection, Shape, inverse, selection
 from pullback.ops.movement import broadcast_to, cut, embed, permute_dims, reshape
 from pullback.ops.parts import astype
+from pullback.ops.remembered import remembering
 from pullback.ops.selection import where
 
 __all__ = ["getitem", "setitem"]

@@ -1,0 +1,80 @@
+"""A memory of calls: what normalising their arguments came to, so that it happens once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from marshal import dumps
+from typing import Any
+
+from pullback.ir.array import make, mode
+from pullback.ir.op import MAX_PLANS, Op, record
+
+__all__ = ["remembering"]
+
+
+def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..., Any]:
+    """`function` with a memory of what its calls came to, so that a repeated call goes straight to
+    its plan.
+    """
+    calls: dict[tuple, tuple[dict[str, Any], Any]] = {}
+
+    def first_call(args: tuple, kwargs: dict[str, Any], key: tuple | None) -> Any:
+        before, mode.binds = mode.binds, []
+        try:
+            out = function(*args, **kwargs)
+            seen = mode.binds
+        finally:
+            mode.binds = before
+        if key is not None and len(seen) == 1:
+            bound, arrays, static, plan, result = seen[0]
+            same = (
+                result is out
+                and len(arrays) == front
+                and all(
+                    a._buf is b._buf and a._aval is b._aval
+                    for a, b in zip(arrays, args, strict=False)
+                )
+            )
+            if bound is op and same and plan is not None:
+                if len(calls) >= MAX_PLANS:
+                    calls.clear()
+                calls[key] = (static, plan)
+        return out
+
+    def one(x: Any, /, *rest: Any, **kwargs: Any) -> Any:
+        key = None
+        try:
+            key = (x._aval, bytes_of(rest, kwargs))
+            static, plan = calls[key]
+        except KeyError:
+            return first_call((x, *rest), kwargs, key)
+        except (AttributeError, ValueError):  # no array, or arguments that can't be a key
+            return first_call((x, *rest), kwargs, None)
+        out = make(plan.run(x._buf), plan.aval)
+        if x._node is not None and mode.recording and op.vjp:
+            out._node = record(op, (x,), static, out)
+        return out
+
+    def two(x: Any, y: Any, /, *rest: Any, **kwargs: Any) -> Any:
+        key = None
+        try:
+            key = (x._aval, y._aval, bytes_of(rest, kwargs))
+            static, plan = calls[key]
+        except KeyError:
+            return first_call((x, y, *rest), kwargs, key)
+        except (AttributeError, ValueError):
+            return first_call((x, y, *rest), kwargs, None)
+        out = make(plan.run(x._buf, y._buf), plan.aval)
+        if (x._node is not None or y._node is not None) and mode.recording and op.vjp:
+            out._node = record(op, (x, y), static, out)
+        return out
+
+    quick: Any = update_wrapper({1: one, 2: two}[front], function)
+    quick.op = op
+    return quick
+
+
+def bytes_of(rest: tuple, kwargs: dict[str, Any]) -> bytes:
+    """Arguments as a key: as bytes, since 1, 1.0 and True are equal but not equally good."""
+    return dumps((rest, kwargs), 2) if rest or kwargs else b""

@@ -268,6 +268,25 @@ def test_grad_inside_backward_and_backward_through_grad():
     assert w.grad.item() == 12.0
 
 
+def test_nested_transforms_leave_nothing_tracked_behind():
+    """Variables of transforms that have ended do not keep the graph of an outer one alive."""
+
+    def curved(x):
+        one = pb.ones(x.shape, dtype=x.dtype)
+        slope = lambda t: pb.jvp(lambda u: pb.tanh(u) * u, (t,), (one,))[1]  # noqa: E731
+        bend = pb.jvp(slope, (x,), (one,))[1]
+        _, pull = pb.vjp(pb.prod, x)
+        return (bend * bend).sum() + pull(pb.tensor(1.0, dtype="float64"))[0].sum()
+
+    x = pb.tensor([0.3, 0.8], dtype="float64")
+    value, g = pb.value_and_grad(curved)(x)
+    assert not value.requires_grad and not g.requires_grad
+    assert pb.check_grad(curved, x, order=2).passed
+    tracked = pb.tensor([0.3, 0.8], dtype="float64", requires_grad=True)
+    curved(tracked).backward()
+    np.testing.assert_allclose(tracked.grad.numpy(), g.numpy(), rtol=1e-14)
+
+
 def test_vjp_may_be_pulled_many_times():
     y, pull = pb.vjp(lambda a, b: (a * b, a + b), pb.tensor([1.0, 2.0]), pb.tensor([3.0, 4.0]))
     assert [t.tolist() for t in y] == [[3.0, 8.0], [4.0, 6.0]]

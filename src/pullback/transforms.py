@@ -11,6 +11,7 @@ from typing import Any
 from pullback.autodiff.forward import tangents
 from pullback.autodiff.reverse import (
     ancestors,
+    close,
     cotangents,
     depends_on_others,
     fresh,
@@ -86,6 +87,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
         filled = [zeros(v._aval) if g is None else g for g, v in zip(found, variables, strict=True)]
         return pytrees.unflatten(structure, filled)
 
+    close(variables)
     return pytrees.unflatten(out_structure, _released(outputs, variables)), pull
 
 
@@ -139,6 +141,7 @@ def value_and_grad(
         aux_leaves, aux_structure = pytrees.flatten(aux)
         aux_arrays = [a for a in aux_leaves if isinstance(a, Array)]
         found = cotangents([value], [None], variables, retain=False)
+        close(variables)
         released = iter(_released([value, *aux_arrays], variables))
         value = next(released)
         aux_leaves = [next(released) if isinstance(a, Array) else a for a in aux_leaves]
@@ -203,6 +206,7 @@ def jvp(
         result = f(*pytrees.unflatten(structure, variables))
     outputs, out_structure = _outputs("jvp", result)
     found = tangents(outputs, variables, seeds)
+    close(variables)
     filled = [zeros(o._aval) if t is None else t for t, o in zip(found, outputs, strict=True)]
     values = _released(outputs, variables)
     return pytrees.unflatten(out_structure, values), pytrees.unflatten(out_structure, filled)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Sequence
 from functools import update_wrapper
 from typing import Any
 
-from pullback.autodiff.reverse import cotangents, fresh, recording, zeros
+from pullback.autodiff.reverse import close, cotangents, fresh, recording, zeros
 from pullback.core import pytrees
 from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError, GradientError, ShapeError
@@ -99,6 +99,7 @@ class CustomCall:
             retain=create_graph,
             create_graph=create_graph,
         )
+        close(variables)
         return Slots(found)
 
     def _aligned(self, given: Any, avals: Sequence[Aval]) -> list[Any]:

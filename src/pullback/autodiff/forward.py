@@ -11,6 +11,7 @@ from typing import Any
 
 from pullback.autodiff.reverse import (
     ancestors,
+    close,
     cotangents,
     depends_on_others,
     fresh,
@@ -131,4 +132,5 @@ def _transposed(node: Node, incoming: Sequence[Any]) -> Any:
         outs = [p for p, _ in pairs]
         weights = [t for _, t in pairs]
     (result,) = cotangents(outs, weights, [u], retain=create_graph, create_graph=create_graph)
+    close([u])
     return result

@@ -174,7 +174,7 @@ def backward(
     with recording(create_graph):
         seeds = _seeds("backward", outputs, gradients)
         nodes = ancestors(seeds)
-        missing = {n for n in nodes if n.op is LEAF}
+        missing = {n for n in nodes if n.op is LEAF and not (n.extra and n.extra.get("closed"))}
 
         def deliver(node: Node, g: Any) -> None:
             if node in missing:
@@ -213,6 +213,13 @@ def fresh(array: Array) -> Array:
         return make(array._buf, array._aval, leaf_node(array._aval))
     with recording(True):
         return bind(REGISTRY["positive"], array)
+
+
+def close(variables: Iterable[Array]) -> None:
+    """Say that nobody will differentiate by these variables any more: their transform has ended."""
+    for v in variables:
+        if v._node is not None and v._node.op is LEAF:
+            v._node.extra = {"closed": True}
 
 
 def cotangents(
@@ -255,6 +262,7 @@ def depends_on_others(nodes: Iterable[Node], own: set[Node]) -> bool:
     `own` was made from.
     """
     return any(
-        (n.op is LEAF and n not in own) or (n in own and any(e is not None for e in n.edges))
+        (n.op is LEAF and n not in own and not (n.extra and n.extra.get("closed")))
+        or (n in own and any(e is not None for e in n.edges))
         for n in nodes
     )

@@ -42,7 +42,8 @@ lint: $(STAMP)
 	$(RUN) tools/reference.py --check
 
 bench: $(STAMP)
-	$(RUN) -m pullback.cli bench
+	$(RUN) -m pullback.cli bench eager
+	$(RUN) -m pullback.cli bench jit --html report/bench.html
 
 docs: $(STAMP)
 	$(RUN) -m mkdocs build --strict --site-dir build/docs

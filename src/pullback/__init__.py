@@ -15,6 +15,8 @@ from pullback import ops as _ops
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
 from pullback.autodiff.reverse import enable_grad, no_grad
+from pullback.compiled import jit
+from pullback.control import cond, fori_loop, scan, while_loop
 from pullback.core.avals import (
     Device,
     default_device,
@@ -42,7 +44,15 @@ from pullback.core.dtypes import (
     uint64,
 )
 from pullback.core.dtypes import bool_ as bool
-from pullback.core.errors import DeviceError, DTypeError, GradientError, PullbackError, ShapeError
+from pullback.core.errors import (
+    DeviceError,
+    DTypeError,
+    GradientError,
+    PullbackError,
+    RetraceWarning,
+    ShapeError,
+    TraceError,
+)
 from pullback.core.pytrees import map_tree, register_pytree
 from pullback.ir.graph import Graph, trace
 from pullback.ir.op import REGISTRY as _REGISTRY
@@ -74,6 +84,8 @@ __all__ = sorted(
         "annotations",
         "autodiff",
         "compile",
+        "compiled",
+        "control",
         "core",
         "install_methods",
         "ir",

@@ -14,6 +14,11 @@ from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
 from pullback.autodiff.reverse import enable_grad as enable_grad
 from pullback.autodiff.reverse import no_grad as no_grad
+from pullback.compiled import jit as jit
+from pullback.control import cond as cond
+from pullback.control import fori_loop as fori_loop
+from pullback.control import scan as scan
+from pullback.control import while_loop as while_loop
 from pullback.core.avals import Device as Device
 from pullback.core.avals import default_device as default_device
 from pullback.core.avals import device as device
@@ -40,7 +45,9 @@ from pullback.core.errors import DeviceError as DeviceError
 from pullback.core.errors import DTypeError as DTypeError
 from pullback.core.errors import GradientError as GradientError
 from pullback.core.errors import PullbackError as PullbackError
+from pullback.core.errors import RetraceWarning as RetraceWarning
 from pullback.core.errors import ShapeError as ShapeError
+from pullback.core.errors import TraceError as TraceError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
 from pullback.ir.graph import Graph as Graph
@@ -75,8 +82,10 @@ __all__ = [
     "GradientError",
     "Graph",
     "PullbackError",
+    "RetraceWarning",
     "ShapeError",
     "Tensor",
+    "TraceError",
     "__array_namespace_info__",
     "__version__",
     "abs",
@@ -116,6 +125,7 @@ __all__ = [
     "complex64",
     "complex128",
     "concat",
+    "cond",
     "conj",
     "copysign",
     "cos",
@@ -161,6 +171,7 @@ __all__ = [
     "fmax",
     "fmin",
     "fmod",
+    "fori_loop",
     "from_dlpack",
     "full",
     "full_like",
@@ -184,6 +195,7 @@ __all__ = [
     "isin",
     "isinf",
     "isnan",
+    "jit",
     "jvp",
     "less",
     "less_equal",
@@ -246,6 +258,7 @@ __all__ = [
     "roll",
     "round",
     "rsqrt",
+    "scan",
     "scatter",
     "scatter_add",
     "searchsorted",
@@ -293,6 +306,7 @@ __all__ = [
     "vecdot",
     "vjp",
     "where",
+    "while_loop",
     "xlogy",
     "zeros",
     "zeros_like",

@@ -18,6 +18,7 @@ from pullback.core.errors import DTypeError, GradientError, ShapeError
 from pullback.ir.array import LEAF, Array, Node, handle, leaf_node, make, mode
 from pullback.ir.convert import as_array, from_numpy, to_numpy
 from pullback.ir.op import REGISTRY, Public
+from pullback.ir.tracing import no_value
 from pullback.ops import subscript
 
 __all__ = ["Tensor", "from_dlpack", "tensor"]
@@ -130,6 +131,8 @@ class Tensor(Array):
 
     def item(self) -> Any:
         """The only element, as a Python number."""
+        if self._aval.is_symbolic:
+            raise no_value("item", self)
         if self.size != 1:
             raise ShapeError(f"item: expected one element, got shape {self.shape}.")
         return to_numpy(self).reshape(()).item()
@@ -142,9 +145,11 @@ class Tensor(Array):
         if self.size != 1:
             raise ShapeError(f"{name}: expected a tensor with one element, got shape {self.shape}.")
         if self._aval.is_symbolic:
-            raise DTypeError(
-                f"{name}: a traced tensor has no value yet, so Python can't branch on it. Use"
-                " where."
+            raise no_value(
+                name,
+                self,
+                "Python can't branch on it or count with it: use where, cond, scan or while_loop,"
+                " or pass what decides as a Python value, which jit keeps static.",
             )
         return self.item()
 
@@ -236,9 +241,7 @@ class Tensor(Array):
 
     @property
     def grad(self) -> Any:
-        """The accumulated gradient of a leaf, or of an intermediate after `retain_grad`; None
-        before any.
-        """
+        """The accumulated gradient of a leaf, or of an intermediate after `retain_grad`."""
         return (
             None if self._node is None or self._node.extra is None else self._node.extra.get("grad")
         )

@@ -88,9 +88,7 @@ class Tensor(Array):
         """
     @property
     def grad(self) -> Tensor | Any:
-        """The accumulated gradient of a leaf, or of an intermediate after `retain_grad`; None
-        before any.
-        """
+        """The accumulated gradient of a leaf, or of an intermediate after `retain_grad`."""
     @grad.setter
     def grad(self, value: Tensor | None) -> None: ...
     def backward(

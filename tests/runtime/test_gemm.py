@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pullback.core import dtypes
 from pullback.core.errors import DeviceError, DTypeError, ShapeError
-from pullback.runtime.cpu import blas, gemm, native
+from pullback.runtime.cpu import blas, gemm, jit, native, small_gemm
 
 TOLERANCE = {
     "float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 4e-15,
@@ -234,3 +234,39 @@ assert blas.onednn.cache_info().currsize == 0
     environment = {**os.environ, "PYTHONPATH": source, "OPENBLAS_NUM_THREADS": "3"}
     code += "import os; assert os.environ['OPENBLAS_NUM_THREADS'] == '3'"
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+@pytest.fixture(params=[128, 256, 512])
+def each_width(request, monkeypatch):
+    """Kernels for each width of vectors; LLVM cuts those that are too wide for this machine."""
+    kernels = (small_gemm.direct_kernel, small_gemm.dots_kernel, small_gemm.transpose_kernel)
+    monkeypatch.setattr(jit.Host, "vector_bits", request.param)
+    for cached in kernels:
+        cached.cache_clear()
+    yield
+    for cached in kernels:
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_blocks_of_every_shape(dtype, each_width):
+    for m in (1, 2, 3, 5, 8, 13, 17):
+        for n in (1, 3, 8, 9, 16, 23, 40, 70):
+            for k in (1, 2, 5, 33):
+                a, b = random(dtype, m, k), random(dtype, k, n)
+                check(a, b)
+                check(np.asfortranarray(a), b)
+                check(a, np.asfortranarray(b))
+                check(random(dtype, m, 2 * k)[:, ::2], b)
+
+
+@pytest.mark.parametrize("m,n,k", [(64, 64, 4096), (5, 7, 1025), (100, 64, 1000), (3, 3, 2047)])
+def test_long_sums_have_the_same_bits_on_any_threads(m, n, k, threads):
+    """A long k is cut in parts."""
+    a, b = random("float32", m, k), random("float32", k, n)
+    check(a, b)
+    found = set()
+    for count in (1, 2, 3):
+        threads(count)
+        found.add(matmul(a, b).tobytes())
+    assert len(found) == 1

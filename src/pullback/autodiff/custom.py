@@ -1,8 +1,4 @@
-"""Functions with a derivative rule of the user's own.
-
-A call leaves one node for the whole call and one small node per output, which hands its cotangent
-on. `Slots` is what travels between them: one cotangent (or tangent) per output.
-"""
+"""Functions with a derivative rule of the user's own."""
 
 from __future__ import annotations
 
@@ -11,46 +7,15 @@ from collections.abc import Callable, Container, Sequence
 from functools import update_wrapper
 from typing import Any
 
+from pullback.autodiff.calls import Item, Slots, call_node, with_item
 from pullback.autodiff.reverse import close, cotangents, fresh, recording, zeros
 from pullback.core import pytrees
 from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError, GradientError, ShapeError
-from pullback.ir.array import Array, Node, make, mode, next_order
+from pullback.ir.array import Array, Node, mode
 from pullback.ir.op import REGISTRY
 
-__all__ = ["custom_vjp"]
-
-
-class Slots:
-    """One value per output, None for zero."""
-
-    def __init__(self, values: Sequence[Any]):
-        self.values = tuple(values)
-
-    def __add__(self, other: Slots) -> Slots:
-        return Slots([_plus(a, b) for a, b in zip(self.values, other.values, strict=True)])
-
-
-def _plus(a: Any, b: Any) -> Any:
-    return b if a is None else a if b is None else a + b
-
-
-class Item:
-    """The operation of a node that stands for output `position` of a call."""
-
-    name = "item"
-
-    def __init__(self, position: int, count: int):
-        self.position = position
-        self.count = count
-
-    def pull(self, node: Node, g: Any, wanted: Container[Node] | None) -> list[Any]:
-        values = [None] * self.count
-        values[self.position] = g
-        return [Slots(values)]
-
-    def push(self, node: Node, incoming: Sequence[Any]) -> Any:
-        return incoming[0].values[self.position]
+__all__ = ["Item", "Slots", "custom_vjp"]
 
 
 class CustomCall:
@@ -199,20 +164,7 @@ class custom_vjp:  # noqa: N801  (used as a decorator)
         outputs, result_structure = pytrees.flatten(result)
         avals = [o._aval for o in outputs]
         call = CustomCall(self.name, backward, structure, avals, result_structure)
-        master = _node(call, arrays, avals[0], (residuals,))
-        wrapped = [
-            make(
-                o._buf, o._aval, _node(Item(i, len(outputs)), (), o._aval, (None, None), (master,))
-            )
-            for i, o in enumerate(outputs)
-        ]
+        edges, given = [x._node for x in arrays], [x._aval for x in arrays]
+        master = call_node(call, edges, given, avals[0], (residuals,))
+        wrapped = [with_item(o, master, i, len(outputs)) for i, o in enumerate(outputs)]
         return pytrees.unflatten(result_structure, wrapped)
-
-
-def _node(op: Any, arrays: Sequence[Array], av: Aval, saved: tuple, edges: tuple = ()) -> Node:
-    node = Node()
-    node.op, node.static, node.extra, node.saved = op, {}, None, saved
-    node.edges = edges or tuple(a._node for a in arrays)
-    node.avals, node.aval = tuple(a._aval for a in arrays) or (av,), av
-    node.order = next_order()
-    return node

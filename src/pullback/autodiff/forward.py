@@ -26,15 +26,22 @@ __all__ = ["tangents"]
 
 
 def tangents(
-    outputs: Sequence[Array], variables: Sequence[Array], seeds: Sequence[Any]
+    outputs: Sequence[Array],
+    variables: Sequence[Array],
+    seeds: Sequence[Any],
+    create_graph: bool | None = None,
 ) -> list[Any]:
-    """The tangents of `outputs` for the tangents `seeds` of `variables`; None where an output is
-    constant.
+    """The tangents of `outputs` for the tangents `seeds` of `variables`; None for constants.
+
+    `create_graph=None` decides by itself, as in `cotangents`.
     """
     start = {v._node: t for v, t in zip(variables, seeds, strict=True) if v._node is not None}
     roots = [o._node for o in outputs if o._node is not None]
     nodes = ancestors(roots, stop=start)
-    create_graph = depends_on_others(nodes, set(start)) or any(t._node is not None for t in seeds)
+    if create_graph is None:
+        create_graph = depends_on_others(nodes, set(start)) or any(
+            t._node is not None for t in seeds
+        )
     found: dict[Node, Any] = dict(start)
     with recording(create_graph):
         for node in reversed(nodes):

@@ -18,6 +18,12 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+from pullback.cli import machine
+from pullback.cli.libraries import LIBRARIES, missing
+from pullback.cli.progress import Progress
+from pullback.cli.rivals import compared
+from pullback.cli.scores import OURS, Row, page, summary, tables
+from pullback.cli.workloads import WORKLOADS
 
 __all__ = ["arguments", "run"]
 
@@ -26,28 +32,105 @@ Work = Callable[[], Any]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "suite", nargs="?", default="eager", choices=sorted(SUITES), help="what to measure"
+        "suite",
+        nargs="?",
+        default="eager",
+        choices=sorted(SUITES),
+        help="what to measure: the cost of single operations, or whole compiled functions",
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    parser.add_argument("--html", type=Path, help="jit: also write a page with bars to this file")
     parser.add_argument(
-        "--repeat", type=int, default=25, help="interleaved repetitions (default 25)"
+        "--repeat", type=_count, default=15, help="interleaved repetitions (default 15)"
     )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=sorted(WORKLOADS),
+        metavar="NAME",
+        help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)}",
+    )
+    parser.add_argument(
+        "--peer",
+        action="append",
+        choices=[n for n in LIBRARIES if n != OURS],
+        help="jit: compare with this library alone (may be repeated)",
+    )
+    parser.add_argument("--quick", action="store_true", help="jit: small sizes, to try it out")
+    parser.add_argument("--threads", type=_count, default=2, help="jit: of everyone (default 2)")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=300.0,
+        help="jit: seconds to wait for a library (default 300)",
+    )
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
 
 
 def run(options: argparse.Namespace) -> int:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    peers = _peers()
-    rows = SUITES[options.suite](peers, options.repeat)
-    _show(rows, peers)
-    if options.json:
-        facts = {
-            "machine": platform.machine(),
-            "python": platform.python_version(),
-            **_versions(peers),
-        }
-        options.json.write_text(json.dumps({"facts": facts, "rows": rows}, indent=1))
-        print(f"wrote {options.json}")
-    return 0
+    return SUITES[options.suite](options)
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path}")
+
+
+def _facts(versions: dict[str, str]) -> dict[str, str]:
+    return {"machine": platform.machine(), "python": platform.python_version(), **versions}
+
+
+# -- whole functions -------------------------------------------------------------------------------
+
+
+def compiled_functions(options: argparse.Namespace) -> int:
+    """Whole functions, compiled, side by side with every peer that is installed."""
+    wanted = [n for n in LIBRARIES if n == OURS or not options.peer or n in options.peer]
+    names = [n for n in wanted if not missing(n)]
+    for name in wanted:
+        if name not in names:
+            print(f"{name} is not installed: left out (pip install 'pullback[bench]' brings it)")
+    chosen = [w for n, w in WORKLOADS.items() if not options.only or n in options.only]
+    capacity = machine.measured(options.threads)
+    rows, needs = [], {}
+    with Progress(len(chosen) * (len(names) + options.repeat), "bench") as progress:
+        for workload in chosen:
+            cells = compared(workload, names, options, progress)
+            nbytes = max((c.get("bytes", 0) for c in cells.values()), default=0)
+            flops = workload.flops(workload.chosen(options.quick))
+            needs[workload.name] = nbytes, flops
+            rows.append(Row(workload.name, cells, capacity.floor(nbytes, flops)))
+            print(summary(rows[-1]), flush=True)
+    capacity = capacity.best(machine.measured(options.threads))  # it may have been busy before
+    rows = [r._replace(floor=capacity.floor(*needs[r.workload])) for r in rows]
+    versions = {n: c["version"] for r in rows for n, c in r.cells.items() if "version" in c}
+    facts = {
+        **_facts(versions),
+        "threads": str(options.threads),
+        "copying": f"{capacity.bandwidth / 1e9:.1f} GB/s",
+        "products": f"{capacity.flops / 1e9:.0f} GFLOP/s",
+    }
+    print("", ", ".join(f"{k} {v}" for k, v in facts.items()), tables(rows, names), sep="\n\n")
+    _write(options.json, json.dumps({"facts": facts, "rows": [_record(r) for r in rows]}, indent=1))
+    _write(options.html, page(rows, names, facts))
+    return int(any("error" in r.cells[OURS] for r in rows))
+
+
+def _record(row: Row) -> dict[str, Any]:
+    fields = ("seconds", "compile_seconds", "peak_bytes")
+    ratios = {f: row.ratio(f) for f in fields}
+    return {**row._asdict(), "bar": row.bar("seconds"), "ratios": ratios}
+
+
+# -- single operations -----------------------------------------------------------------------------
 
 
 def _peers() -> dict[str, Any]:
@@ -105,8 +188,18 @@ SMALL = 10  # elements
 CHAIN = 100  # operations in the backward chains
 
 
-def eager_overhead(peers: dict[str, Any], repeat: int) -> list[dict[str, Any]]:
+def single_operations(options: argparse.Namespace) -> int:
     """The cost of one operation on ten elements: without recording, with it, and backward."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    peers = _peers()
+    rows = eager_overhead(peers, options.repeat)
+    _show(rows, peers)
+    _write(options.json, json.dumps({"facts": _facts(_versions(peers)), "rows": rows}, indent=1))
+    return 0
+
+
+def eager_overhead(peers: dict[str, Any], repeat: int) -> list[dict[str, Any]]:
+    """The rows of single operations, in seconds."""
     data = np.linspace(0.5, 1.5, SMALL).astype(np.float32)
     libraries = {"pullback": _Pullback(data), "numpy": _NumPy(data)}
     if "torch" in peers:
@@ -205,4 +298,4 @@ class _Jax(_Library):
         return lambda: work().block_until_ready()
 
 
-SUITES = {"eager": eager_overhead}
+SUITES = {"eager": single_operations, "jit": compiled_functions}

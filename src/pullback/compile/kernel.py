@@ -1,9 +1,10 @@
 """The kernel IR: loop nests over scalar expressions, free of shapes and of any device.
 
 Shapes and strides reach a compiled kernel as arguments, so a kernel is compiled once per body and
-dtypes. Five forms carry every operation that is not an intrinsic:
+dtypes. Six forms carry every operation that is not an intrinsic:
 
     Map         out[i]           = body(inputs[i])
+    MultiMap    out_n[i]         = body_n(inputs[i])
     Reduce      out[k]           = finish(tree over j of element(inputs[k, j]))
     Accumulate  out[k, j]        = finish(element(k, 0) ... element(k, j) combined in order)
     Gather      out[i, r]        = x[idx_1[i, r], ..., idx_n[i, r], r]
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, text
 
-__all__ = ["Accumulate", "Gather", "Kernel", "Map", "Reduce", "Scatter"]
+__all__ = ["Accumulate", "Gather", "Kernel", "Map", "MultiMap", "Reduce", "Scatter"]
 
 
 def _names(dtypes: tuple[DType, ...]) -> str:
@@ -40,6 +41,20 @@ class Map:
     @property
     def text(self) -> str:
         return f"map({_names(self.inputs)})->{self.output.name}\n{text(*self.body)}"
+
+
+@dataclass(frozen=True)
+class MultiMap:
+    """Several maps of the same inputs over the same elements, made in one pass."""
+
+    inputs: tuple[DType, ...]
+    outputs: tuple[DType, ...]
+    bodies: tuple[tuple[Expr, ...], ...]
+
+    @property
+    def text(self) -> str:
+        bodies = "\n--\n".join(text(*body) for body in self.bodies)
+        return f"map({_names(self.inputs)})->{_names(self.outputs)}\n{bodies}"
 
 
 @dataclass(frozen=True)
@@ -102,4 +117,4 @@ class Scatter:
         return f"scatter {self.dtype.name}[{_names(self.indices)}]\n{text(*self.combine)}"
 
 
-Kernel = Map | Reduce | Accumulate | Gather | Scatter
+Kernel = Map | MultiMap | Reduce | Accumulate | Gather | Scatter

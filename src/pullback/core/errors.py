@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["DTypeError", "DeviceError", "GradientError", "PullbackError", "ShapeError"]
+__all__ = [
+    "DTypeError",
+    "DeviceError",
+    "GradientError",
+    "PullbackError",
+    "RetraceWarning",
+    "ShapeError",
+    "TraceError",
+]
 
 
 class PullbackError(Exception):
@@ -17,6 +25,10 @@ class DTypeError(PullbackError, TypeError):
     """A dtype, or a kind of argument, that the operation does not take."""
 
 
+class TraceError(DTypeError):
+    """A traced value used for its contents or after its trace; a function that can't be traced."""
+
+
 class DeviceError(PullbackError, RuntimeError):
     """Operands on different devices, or a device that is not there."""
 
@@ -27,3 +39,7 @@ class GradientError(PullbackError, RuntimeError):
 
 class IndexOutOfRange(PullbackError, IndexError):
     """An index outside its axis."""
+
+
+class RetraceWarning(UserWarning):
+    """A jitted function is traced again and again; the message says what changes."""

@@ -5,7 +5,7 @@ of leaves.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 __all__ = ["flatten", "leaves", "map_tree", "register_pytree", "unflatten"]
@@ -78,39 +78,37 @@ def _children(tree: Any) -> tuple[list, Any] | None:
 def flatten(tree: Any) -> tuple[list, Structure]:
     """The leaves of a tree, left to right, and its structure. None is a tree without leaves."""
     found: list = []
+    return found, _walk(tree, found)
 
-    def walk(t: Any) -> Structure:
-        parts = _children(t)
-        if parts is None:
-            found.append(t)
-            return LEAF
-        children, info = parts
-        return Structure(type(t), info, tuple(walk(c) for c in children))
 
-    structure = walk(tree)
-    return found, structure
+def _walk(tree: Any, found: list) -> Structure:
+    parts = _children(tree)
+    if parts is None:
+        found.append(tree)
+        return LEAF
+    children, info = parts
+    return Structure(type(tree), info, tuple([_walk(c, found) for c in children]))
 
 
 def unflatten(structure: Structure, values: Sequence) -> Any:
     """The tree with the given structure and leaves."""
-    rest = iter(values)
+    return _build(structure, iter(values))
 
-    def build(s: Structure) -> Any:
-        if s is LEAF:
-            return next(rest)
-        children = [build(c) for c in s.children]
-        kind: Any = s.kind
-        if kind in _registered:
-            return _registered[kind][1](s.info, children)
-        if kind is dict:
-            return dict(zip(s.info, children, strict=True))  # type: ignore[call-overload]
-        if kind is type(None):
-            return None
-        if kind is list or kind is tuple:
-            return kind(children)
-        return kind(*children)
 
-    return build(structure)
+def _build(s: Structure, rest: Iterator[Any]) -> Any:
+    if s is LEAF:
+        return next(rest)
+    children = [_build(c, rest) for c in s.children]
+    kind: Any = s.kind
+    if kind in _registered:
+        return _registered[kind][1](s.info, children)
+    if kind is dict:
+        return dict(zip(s.info, children, strict=True))  # type: ignore[call-overload]
+    if kind is type(None):
+        return None
+    if kind is list or kind is tuple:
+        return kind(children)
+    return kind(*children)
 
 
 def leaves(tree: Any) -> list:

@@ -23,7 +23,10 @@ class Mode(threading.local):
     """What this thread does with operations."""
 
     recording = True
-    binds: list | None = None  # collects (op, arrays, static, plan, out) of binds
+    scope: Any = None  # the graph of the branch being traced, for all that is traced
+    binds: list | None = (
+        None  # collects the (op, arrays, static, plan) of binds, for whoever set it
+    )
 
 
 mode = Mode()

@@ -11,6 +11,7 @@ from pullback.core.avals import Device, aval, default_device
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import Array, make
+from pullback.ir.tracing import no_value
 
 __all__ = ["SCALARS", "as_array", "default_device", "from_numpy", "scalar", "shape_of", "to_numpy"]
 
@@ -32,10 +33,7 @@ def from_numpy(array: np.ndarray, dev: Device | None = None, copy: bool = True) 
 def to_numpy(x: Array) -> np.ndarray:
     """The contents as a read-only NumPy array; on the CPU it shares the memory."""
     if x._aval.is_symbolic:
-        raise DTypeError(
-            "numpy: a traced array has no values yet. Inside a traced function use pullback"
-            " operations only."
-        )
+        raise no_value("numpy", x)
     return x._aval.device.runtime.to_numpy(x._buf, x._aval)
 
 

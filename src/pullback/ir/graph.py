@@ -62,9 +62,7 @@ class Equation:
 def inferred(
     op: Any, avals: Iterable[Aval], static: dict[str, Any]
 ) -> list[tuple[tuple[int, ...], Any]]:
-    """Shape and dtype of every output; operations with one output infer a pair, others a list of
-    pairs.
-    """
+    """Shape and dtype of every output; operations with one output infer one pair."""
     found = op.infer(*avals, **static)
     return found if isinstance(found, list) else [found]
 
@@ -83,7 +81,7 @@ class Graph:
         self.outputs: list[Var] = []
         self.structure: Any = None  # of the traced function's result
         self._count = 0
-        self._captured: dict[tuple[int, int], Var] = {}
+        self._captured: dict[tuple[int, int, int], Var] = {}
 
     def new_var(self, av: Aval, constant: Any = None) -> Var:
         var = Var(self, self._count, av, constant)
@@ -100,7 +98,8 @@ class Graph:
         """The variable of an array: its own if it belongs to this graph, else a constant."""
         if isinstance(array._buf, Var) and array._buf.graph is self:
             return array._buf
-        key = (id(array._buf), id(array._aval))
+        # a detached array is another constant than the one it was detached from
+        key = (id(array._buf), id(array._aval), id(array._node))
         found = self._captured.get(key)
         if found is None:
             av = array._aval

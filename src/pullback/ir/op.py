@@ -184,7 +184,9 @@ def bind(op: Op, *arrays: Any, **static: Any) -> Any:
 
 
 def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any) -> Any:
-    """Run `op` for avals that it has no plan for; traced arrays never have one."""
+    """Run `op` for avals that it has no plan for; traced arrays and control flow never have one."""
+    if not isinstance(op, Op):
+        return op.run(arrays, static)
     avals = tuple(a._aval for a in arrays)
     dev = common_device(op.name, avals) if avals else static["device"]
     shape, dtype = op.infer(*avals, **static)
@@ -201,6 +203,8 @@ def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any
 def newest_graph(arrays: Sequence[Array]) -> Any:
     """The innermost graph among traced arrays: values of the others are constants in it."""
     graphs = [a._buf.graph for a in arrays if a._aval.is_symbolic]
+    if mode.scope is not None:
+        graphs.append(mode.scope)
     return max(graphs, key=lambda g: g.serial)
 
 

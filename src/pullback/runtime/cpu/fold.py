@@ -10,14 +10,13 @@ Lanes interleave elements, hence `combine` has to be commutative.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pullback.compile.kernel import Reduce
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
 from pullback.runtime.cpu.llvm import Function, Module, Operand, memory_type, of_width, register
-from pullback.runtime.cpu.map_kernels import counter
-from pullback.runtime.cpu.printer import convert, emit
+from pullback.runtime.cpu.printer import convert, counter, emit, uniform
 
 __all__ = ["BLOCK", "LANES", "LEVELS", "SMALL", "Elements", "Fold", "positions", "trailing_zeros"]
 
@@ -99,24 +98,32 @@ class Fold:
                 )
         return found
 
-    def push(self, f: Function, stack: Values, depth: str, number: str, values: Values) -> str:
-        """Add block `number` (from 0) to the binary counter; the new depth."""
+    def push(
+        self, f: Function, stack: Values, depth: str, number: str, values: Values, width: int = 1
+    ) -> str:
+        """Add block `number` (from 0) to the binary counter; the new depth.
+
+        A level of the counter has `width` accumulators side by side.
+        """
         merges = trailing_zeros(f, f.add(number, "1"))
-        start = list(zip(self.types(1), values, strict=True))
+        start = list(zip(self.types(width), values, strict=True))
         with f.loop("0", merges, carried=start) as level:
-            below = f.sub(f.sub(depth, level.i), "1")
-            level.next = self.combine(f, self.load(f, stack, below, 1), level.carried, 1)
+            below = f.mul(f.sub(f.sub(depth, level.i), "1"), str(width))
+            present = self.load(f, stack, below, width)
+            level.next = self.combine(f, present, level.carried, width)
         top = f.sub(depth, merges)
-        self.store(f, stack, top, level.results, 1)
+        self.store(f, stack, f.mul(top, str(width)), level.results, width)
         return f.add(top, "1")
 
-    def collect(self, f: Function, stack: Values, depth: str) -> Values:
+    def collect(self, f: Function, stack: Values, depth: str, width: int = 1) -> Values:
         """What the binary counter holds, joined from the smallest part to the largest."""
         last = f.sub(depth, "1")
-        start = list(zip(self.types(1), self.load(f, stack, last, 1), strict=True))
+        top = self.load(f, stack, f.mul(last, str(width)), width)
+        start = list(zip(self.types(width), top, strict=True))
         with f.loop("0", last, carried=start) as level:
-            below = f.sub(f.sub(last, level.i), "1")
-            level.next = self.combine(f, self.load(f, stack, below, 1), level.carried, 1)
+            below = f.mul(f.sub(f.sub(last, level.i), "1"), str(width))
+            present = self.load(f, stack, below, width)
+            level.next = self.combine(f, present, level.carried, width)
         return level.results
 
     def join_function(self, module: Module, width: int) -> str:
@@ -141,11 +148,28 @@ class Elements:
     def __init__(self, fold: Fold, operands: Sequence[Operand]):
         self.fold = fold
         self.operands = operands
+        self._known: dict[int, dict[Expr, str]] = {}
+
+    def hoist(self, f: Function, starts: Values, widths: Sequence[int]) -> None:
+        """Compute what repeated operands alone decide, for the elements that follow."""
+        outer = uniform(self.fold.kernel.element, self.operands)
+        values = emit(f, outer, 1, self._leaf(f, starts, "0", ["0"] * len(starts), "0", 1))
+        for width in widths:
+            wide = (
+                f.splat(v, register(e.dtype), width) for e, v in zip(outer, values, strict=True)
+            )
+            self._known[width] = dict(zip(outer, wide, strict=True))
 
     def values(
         self, f: Function, starts: Values, i: str, strides: Values, index: str, width: int
     ) -> Values:
         """Elements `i` to `i + width` from `starts` on; `index` has that width."""
+        leaf = self._leaf(f, starts, i, strides, index, width)
+        return emit(f, self.fold.kernel.element, width, leaf, self._known.get(width))
+
+    def _leaf(
+        self, f: Function, starts: Values, i: str, strides: Values, index: str, width: int
+    ) -> Callable[[Expr], str]:
         loaded: dict[int, list[str]] = {}
 
         def leaf(e: Expr) -> str:
@@ -158,7 +182,7 @@ class Elements:
                 loaded[k] = operand.load(f, at, strides[k], width)
             return loaded[k][part]
 
-        return emit(f, self.fold.kernel.element, width, leaf)
+        return leaf
 
 
 def positions(f: Function, first: str, width: int) -> str:

@@ -11,36 +11,30 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from llvmlite import ir
-
+from pullback.compile.kernel import Reduce
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.runtime.cpu import blas, native, small_gemm
-from pullback.runtime.cpu.blas import Library, Matrix
-from pullback.runtime.cpu.loops import (
-    I1,
-    I8,
-    I32,
-    I64,
-    PTR,
-    VOID,
-    Code,
-    Value,
-    address,
-    index_params,
-    kernel,
-    offsets,
-)
+from pullback.ir.scalar import acc, const, load
+from pullback.runtime.cpu import blas, gemm_code, native, small_gemm
+from pullback.runtime.cpu.blas import Library
+from pullback.runtime.cpu.loops import index_params
+from pullback.runtime.cpu.reduce_kernels import reduce_stages
 
-__all__ = ["library", "matmul_program"]
+__all__ = ["library", "matmul_program", "matmul_row_stages", "matmul_stages"]
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 _SUPPORTED = (*_HALVES, dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
-_OUT, _A, _B, _SCRATCH = 0, 1, 2, 3  # slots of the pointers that a kernel gets
 _TASK_FLOPS = 2_000_000  # 20-50 us: what a task needs to be worth handing to another thread
 _TASK_ELEMENTS = 1 << 16
 _HEAVY_FLOPS = 200_000
+_OWN = (dtypes.float32, dtypes.float64)  # what `small_gemm` multiplies
+_LARGEST_B = 1 << 17  # bytes: it reads b again for every few rows
+_LARGEST_A = 1 << 16  # bytes of a transposed a, whose lines it reads for every few rows
+_FEW_ROWS = 3  # not worth a copy of b
+_PART = 512  # a long k is cut in parts like this, where the output is too small to be cut
+_SMALL_OUTPUT = 1 << 14
+_NO_PARTS = 1 << 62
 
 
 class Operand(NamedTuple):
@@ -81,21 +75,70 @@ def matmul_program(
 
     Half precision is computed in float32 and rounded once.
     """
+    area = native.Scratch(3)
+    stages = matmul_stages(dtype, batch_shape, m, n, k, 1, a_strides, 2, b_strides, 0, area)
+    elements = math.prod(batch_shape) * m * n
+    heavy = elements * k * 2 > _HEAVY_FLOPS
+    return native.program(2, elements * dtype.itemsize, area.sizes, stages, heavy)
+
+
+def matmul_stages(
+    dtype: DType,
+    batch_shape: Sequence[int],
+    m: int,
+    n: int,
+    k: int,
+    a_slot: int,
+    a_strides: Sequence[int],
+    b_slot: int,
+    b_strides: Sequence[int],
+    out_slot: int,
+    area: Callable[[int], int],
+) -> list[native.Stage]:
+    """The stages of `matmul_program`; the output is dense, `area` gives scratch memory a slot."""
     compute = _compute_dtype(dtype)
     elements = math.prod(batch_shape) * m * n
-    nbytes = elements * dtype.itemsize
     if elements == 0 or k == 0:
-        stages = [native.Stage(_zero_kernel(), nbytes, 1 << 20, ())] if elements else []
-        return native.program(2, nbytes, (), stages, False)
+        nbytes = elements * dtype.itemsize
+        return (
+            [native.Stage(gemm_code.zero_kernel(), nbytes, 1 << 20, (out_slot,))]
+            if elements
+            else []
+        )
     chosen = blas.choose(compute)
-    a = Operand(_A, tuple(a_strides[:-2]), *a_strides[-2:])
-    b = Operand(_B, tuple(b_strides[:-2]), *b_strides[-2:])
+    a = Operand(a_slot, tuple(a_strides[:-2]), *a_strides[-2:])
+    b = Operand(b_slot, tuple(b_strides[:-2]), *b_strides[-2:])
     product = _collapsed(Product(tuple(batch_shape), m, n, k, a, b))
     _check_extents(product, chosen)
-    plan = _Plan(dtype, compute, chosen)
-    plan.multiply(product, elements)
-    heavy = elements * k * 2 > _HEAVY_FLOPS
-    return native.program(2, nbytes, tuple(plan.scratch), tuple(plan.stages), heavy)
+    plan = _Plan(compute, chosen, area)
+    if dtype is compute:
+        plan.multiply(product, out_slot)
+    else:
+        plan.multiply_halves(product, dtype, elements, out_slot)
+    return plan.stages
+
+
+def matmul_row_stages(
+    dtype: DType,
+    m: int,
+    n: int,
+    k: int,
+    a_slot: int,
+    a_strides: Sequence[int],
+    b_slot: int,
+    b_strides: Sequence[int],
+    out_slot: int,
+    area: Callable[[int], int],
+) -> list[native.Stage] | None:
+    """A product of two matrices whose last stage has one unit per row, for `stages.rows_stage`.
+
+    The stages before it prepare b. None if there is no such kernel for these arguments.
+    """
+    if dtype not in _OWN or 0 in (m, n, k):
+        return None
+    a, b = Operand(a_slot, (), *a_strides), Operand(b_slot, (), *b_strides)
+    plan = _Plan(dtype, blas.choose(dtype), area)
+    return plan.stages if plan.multiply_rows(Product((), m, n, k, a, b), out_slot) else None
 
 
 def _compute_dtype(dtype: DType) -> DType:
@@ -135,36 +178,104 @@ def _collapsed(p: Product) -> Product:
 
 
 class _Plan:
-    """Stages and scratch areas of a program, in the order they are found to be needed."""
+    """The stages of a product, in the order they are found to be needed."""
 
-    def __init__(self, dtype: DType, compute: DType, chosen: Library):
-        self.dtype, self.compute, self.library = dtype, compute, chosen
-        self.scratch: list[int] = []
+    def __init__(self, dtype: DType, chosen: Library, area: Callable[[int], int]):
+        self.dtype, self.library, self.area = dtype, chosen, area
         self.stages: list[native.Stage] = []
 
-    def multiply(self, p: Product, elements: int) -> None:
-        out = _OUT
-        if self.dtype is not self.compute:
-            out = self._area(elements)
-        if p.b.column == 1 and small_gemm.pays(self.dtype, p.m, p.n, p.k):
-            self._small(p)
-        elif 1 in (p.m, p.n) and self.library.name.startswith("OpenBLAS"):
+    def multiply(self, p: Product, out: int) -> None:
+        if self.dtype in _OWN and self.multiply_rows(_upright(p), out):
+            return
+        small = p.m * p.n <= _SMALL_OUTPUT and not p.batch and self.dtype in _OWN
+        if 1 in (p.m, p.n) and self.library.name.startswith("OpenBLAS"):
             self._gemv(p, out)
+        elif small and p.k >= 2 * _PART and self._is_readable(p):
+            self._parts(p, out)
         else:
             self._gemm(p, out)
-        if out != _OUT:
-            convert = _narrow_kernel(self.dtype.name)
-            self.stages.append(native.Stage(convert, elements, _TASK_ELEMENTS, (out,)))
 
-    def _small(self, p: Product) -> None:
+    def _is_readable(self, p: Product) -> bool:
+        most = self.library.largest
+        layouts = (_layout(p.a, p.m, p.k, most), _layout(p.b, p.k, p.n, most))
+        return None not in layouts
+
+    def multiply_halves(self, p: Product, half: DType, elements: int, out: int) -> None:
+        """The product of dense float32 copies, rounded once."""
+        a = self._pack(p.a, p.batch, p.m, p.k, half)
+        b = self._pack(p.b, p.batch, p.k, p.n, half)
+        wide = self._area(elements)
+        self.multiply(p._replace(a=a, b=b), wide)
+        code = gemm_code.narrow_kernel(half.name)
+        self.stages.append(native.Stage(code, elements, _TASK_ELEMENTS, (wide, out)))
+
+    def multiply_rows(self, p: Product, out: int) -> bool:
+        """Whether a kernel of `small_gemm` makes the product: then its stages are there."""
+        side_by_side = p.b.column == 1 or p.n == 1
+        across = p.a.column * p.k * self.dtype.itemsize if p.m > 1 and p.a.column != 1 else 0
+        if p.n * p.k * self.dtype.itemsize > _LARGEST_B or across > _LARGEST_A:
+            return False
+        if p.m < _FEW_ROWS and not side_by_side:
+            if p.k > 1 and (p.b.row, p.a.column) != (1, 1):
+                return False
+            self._dots(p, out)
+            return True
+        if not side_by_side:
+            if p.b.row != 1 and p.k > 1:
+                return False
+            p = p._replace(b=self._transposed(p))
+        self._direct(p, out)
+        return True
+
+    def _parts(self, p: Product, out: int) -> None:
+        """Cuts k in parts and adds their products in order."""
+        part = -(-p.k // (p.k // _PART))
+        count, size = -(-p.k // part), p.m * p.n
+        a = p.a._replace(batch=(part * p.a.column,))
+        b = p.b._replace(batch=(part * p.b.row,))
+        products = self._area(count * size)
+        self._gemm(Product((count,), p.m, p.n, part, a, b), products, p.k)
+        total, strides = _total(self.dtype), [(1, size)]
+        self.stages += reduce_stages(
+            total, (size,), (count,), [products], strides, out, self.area, shared=True
+        )
+
+    def _direct(self, p: Product, out: int) -> None:
         params = (
-            *(p.a.slot, p.b.slot, _OUT, p.m, p.n, p.k, p.a.row, p.a.column, p.b.row),
+            *(p.a.slot, p.b.slot, out, p.m, p.n, p.k, p.a.row, p.a.column, p.b.row),
             *index_params(p.batch, p.a.batch, p.b.batch),
         )
-        code, grain = small_gemm.small_kernel(self.dtype, p.n), _grain(2 * p.m * p.n * p.k)
-        self.stages.append(native.Stage(code, math.prod(p.batch), grain, params))
+        code = small_gemm.direct_kernel(self.dtype, small_gemm.layout_of(p.a.row, p.a.column))
+        self._by_rows(code, p, params)
 
-    def _gemm(self, p: Product, out: int) -> None:
+    def _dots(self, p: Product, out: int) -> None:
+        params = (
+            *(p.a.slot, p.b.slot, out, p.m, p.n, p.k, p.a.row, p.b.column),
+            *index_params(p.batch, p.a.batch, p.b.batch),
+        )
+        self._by_rows(small_gemm.dots_kernel(self.dtype), p, params)
+
+    def _by_rows(self, code: int, p: Product, params: tuple[int, ...]) -> None:
+        rows = math.prod(p.batch) * p.m
+        grain = min(rows, _grain(2 * p.n * p.k))
+        self.stages.append(native.Stage(code, rows, grain, params))
+
+    def _transposed(self, p: Product) -> Operand:
+        """A copy of b whose columns lie side by side."""
+        dims = [(e, s) for e, s in zip(p.batch, p.b.batch, strict=True) if s != 0]
+        count = math.prod(e for e, _ in dims)
+        lanes = small_gemm.lanes_of(self.dtype)
+        pitch = -(-p.n // lanes) * lanes
+        slot = self._area(count * p.k * pitch)
+        extents, strides = zip(*dims, strict=True) if dims else ((), ())
+        params = (p.b.slot, slot, p.k, p.n, p.b.column, pitch, *index_params(extents, strides))
+        blocks = -(-p.k // lanes)
+        grain = max(1, _TASK_ELEMENTS // (pitch * lanes))
+        code = small_gemm.transpose_kernel(self.dtype)
+        self.stages.append(native.Stage(code, count * blocks, grain, params))
+        return Operand(slot, _packed_strides(p.batch, p.b.batch, p.k * pitch), pitch, 1)
+
+    def _gemm(self, p: Product, out: int, all_k: int = _NO_PARTS) -> None:
         a, a_transposed, lda = self._readable(p.a, p.batch, p.m, p.k)
         b, b_transposed, ldb = self._readable(p.b, p.batch, p.k, p.n)
         count = math.prod(p.batch)
@@ -172,12 +283,12 @@ class _Plan:
         across = -(-p.n // tile_n)
         tiles = -(-p.m // tile_m) * across
         params = (
-            *(a.slot, b.slot, out, tiles, across, tile_m, tile_n, p.m, p.n, p.k),
+            *(a.slot, b.slot, out, tiles, across, tile_m, tile_n, p.m, p.n, p.k, all_k),
             *(a_transposed, b_transposed, lda, ldb, a.row, b.column),
             *index_params(p.batch, a.batch, b.batch),
         )
         grain = _grain(2 * tile_m * tile_n * p.k)
-        code = _gemm_kernel(self.compute, self.library)
+        code = gemm_code.gemm_kernel(self.dtype, self.library)
         self.stages.append(native.Stage(code, count * tiles, grain, params))
 
     def _gemv(self, p: Product, out: int) -> None:
@@ -190,8 +301,8 @@ class _Plan:
             vector, step = p.a, p.a.column
         matrix, transposed, leading = self._readable(matrix, p.batch, long, p.k)
         step = 1 if p.k == 1 else step
-        if not 0 < step <= self.library.largest or self.dtype is not self.compute:
-            vector = self._pack(vector._replace(row=0, column=step), p.batch, 1, p.k)
+        if not 0 < step <= self.library.largest:
+            vector = self._pack(vector._replace(row=0, column=step), p.batch, 1, p.k, self.dtype)
             step = 1
         count = math.prod(p.batch)
         # A transposed matrix is read across: tiles that are narrow would jump from row to row.
@@ -203,15 +314,17 @@ class _Plan:
             *index_params(p.batch, matrix.batch, vector.batch),
         )
         grain = _grain(8 * min(tile, long) * p.k)
-        self.stages.append(native.Stage(_gemv_kernel(self.compute), count * tiles, grain, params))
+        self.stages.append(
+            native.Stage(gemm_code.gemv_kernel(self.dtype), count * tiles, grain, params)
+        )
 
     def _readable(
         self, x: Operand, batch: tuple[int, ...], rows: int, columns: int
     ) -> tuple[Operand, int, int]:
         """The operand (packed if it must be), whether it is transposed, its leading dimension."""
         found = _layout(x, rows, columns, self.library.largest)
-        if found is None or self.dtype is not self.compute:
-            x = self._pack(x, batch, rows, columns)
+        if found is None:
+            x = self._pack(x, batch, rows, columns, self.dtype)
             found = _layout(x, rows, columns, self.library.largest)
         if found is None:
             raise ShapeError(
@@ -220,7 +333,9 @@ class _Plan:
             )
         return (x, *found)
 
-    def _pack(self, x: Operand, batch: tuple[int, ...], rows: int, columns: int) -> Operand:
+    def _pack(
+        self, x: Operand, batch: tuple[int, ...], rows: int, columns: int, stored: DType
+    ) -> Operand:
         """A dense copy in the dtype of the computation, broadcast dimensions left out."""
         by_rows = columns == 1 or (rows > 1 and 0 < abs(x.row) < abs(x.column))
         outer, inner = (columns, rows) if by_rows else (rows, columns)
@@ -231,19 +346,39 @@ class _Plan:
         extents, strides = zip(*dims, (outer, steps[0]), strict=True)
         params = (x.slot, slot, inner, steps[1], *index_params(extents, strides))
         grain = max(1, _TASK_ELEMENTS // inner)
-        code = _pack_kernel(self.dtype.name)
+        code = gemm_code.pack_kernel(stored.name)
         self.stages.append(native.Stage(code, units, grain, params))
-        dense, strides = outer * inner, []
-        for extent, stride in zip(reversed(batch), reversed(x.batch), strict=True):
-            strides.append(dense if stride else 0)
-            dense *= extent if stride else 1
         row, column = (1, inner) if by_rows else (inner, 1)
-        return Operand(slot, tuple(reversed(strides)), row, column)
+        return Operand(slot, _packed_strides(batch, x.batch, outer * inner), row, column)
 
     def _area(self, elements: int) -> int:
         """The slot of a new scratch area."""
-        self.scratch.append(elements * self.compute.itemsize)
-        return _SCRATCH + len(self.scratch) - 1
+        return self.area(elements * self.dtype.itemsize)
+
+
+@functools.cache
+def _total(dtype: DType) -> Reduce:
+    zero, x = const(0.0, dtype), acc("a", 0, dtype)
+    return Reduce((dtype,), dtype, (zero,), (load(0, dtype),), (x + acc("b", 0, dtype),), (x,))
+
+
+def _packed_strides(
+    batch: tuple[int, ...], strides: tuple[int, ...], matrix: int
+) -> tuple[int, ...]:
+    """The batch strides of a dense copy, broadcast dimensions left out."""
+    found, dense = [], matrix
+    for extent, stride in zip(reversed(batch), reversed(strides), strict=True):
+        found.append(dense if stride else 0)
+        dense *= extent if stride else 1
+    return tuple(reversed(found))
+
+
+def _upright(p: Product) -> Product:
+    """The same product with the vector, if there is one, on the left."""
+    if p.n > 1 or p.m == 1:
+        return p
+    a = p.b._replace(row=0, column=p.b.row)
+    return p._replace(m=1, n=p.m, a=a, b=p.a._replace(row=p.a.column, column=p.a.row))
 
 
 def _layout(x: Operand, rows: int, columns: int, largest: int) -> tuple[int, int] | None:
@@ -276,127 +411,3 @@ def _tile(m: int, n: int, k: int, count: int) -> tuple[int, int]:
 def _grain(flops: int) -> int:
     """How many units of `flops` make a task."""
     return max(1, _TASK_FLOPS // max(1, flops))
-
-
-@functools.cache
-def _gemm_kernel(dtype: DType, chosen: Library) -> int:
-    code = kernel(ir.Module(), "gemm")
-    params, ptrs, lo, hi, _ = code.args
-    b, size = code.b, ir.ArrayType(I8, dtype.itemsize)
-    names = ("a", "b", "out", "tiles", "across", "tile_m", "tile_n", "m", "n", "k")
-    names += ("a_transposed", "b_transposed", "lda", "ldb", "a_row", "b_column")
-    p = {name: code.load(params, i, I64) for i, name in enumerate(names)}
-    x, y, out = (code.load(ptrs, p[name], PTR) for name in ("a", "b", "out"))
-    a_transposed, b_transposed = (b.trunc(p[f"{o}_transposed"], I1) for o in "ab")
-    with blas.single_threaded(code, chosen), code.range(lo, hi) as unit:
-        item, tile = b.udiv(unit, p["tiles"]), b.urem(unit, p["tiles"])
-        i = b.mul(b.udiv(tile, p["across"]), p["tile_m"])
-        j = b.mul(b.urem(tile, p["across"]), p["tile_n"])
-        rows = code.minimum(p["tile_m"], b.sub(p["m"], i))
-        columns = code.minimum(p["tile_n"], b.sub(p["n"], j))
-        x_at, y_at = offsets(code, len(names), item, 2)
-        x_at, y_at = b.add(x_at, b.mul(i, p["a_row"])), b.add(y_at, b.mul(j, p["b_column"]))
-        out_at = b.add(b.mul(b.add(b.mul(item, p["m"]), i), p["n"]), j)
-        blas.emit_gemm(
-            code,
-            dtype,
-            chosen,
-            (rows, columns, p["k"]),
-            Matrix(code.at(x, x_at, size), p["lda"], a_transposed),
-            Matrix(code.at(y, y_at, size), p["ldb"], b_transposed),
-            Matrix(code.at(out, out_at, size), p["n"], code.int(0, I1)),
-        )
-    return address(code)
-
-
-@functools.cache
-def _gemv_kernel(dtype: DType) -> int:
-    code = kernel(ir.Module(), "gemv")
-    params, ptrs, lo, hi, _ = code.args
-    b, size = code.b, ir.ArrayType(I8, dtype.itemsize)
-    names = ("a", "x", "out", "tiles", "tile", "long", "k", "transposed", "lda", "row", "step")
-    p = {name: code.load(params, i, I64) for i, name in enumerate(names)}
-    matrix, vector, out = (code.load(ptrs, p[name], PTR) for name in ("a", "x", "out"))
-    transposed = b.trunc(p["transposed"], I1)
-    fill = code.declare("llvm.memset.p0.i64", VOID, (PTR, I8, I64, I1))
-    with code.range(lo, hi) as unit:
-        item = b.udiv(unit, p["tiles"])
-        i = b.mul(b.urem(unit, p["tiles"]), p["tile"])
-        rows = code.minimum(p["tile"], b.sub(p["long"], i))
-        a_at, x_at = offsets(code, len(names), item, 2)
-        target = code.at(out, b.add(b.mul(item, p["long"]), i), size)
-        # Some gemv kernels scale y by beta = 0, which would keep a NaN of the memory's past.
-        nbytes = b.mul(rows, code.int(dtype.itemsize))
-        b.call(fill, (target, code.int(0, I8), nbytes, code.int(0, I1)))
-        a = Matrix(code.at(matrix, b.add(a_at, b.mul(i, p["row"])), size), p["lda"], transposed)
-        x = (code.at(vector, x_at, size), p["step"])
-        blas.emit_gemv(code, dtype, (rows, p["k"]), a, x, target)
-    return address(code)
-
-
-@functools.cache
-def _pack_kernel(name: str) -> int:
-    """Copies rows: params are source, target, length, stride, then extents and strides of rows."""
-    code = kernel(ir.Module(), "pack")
-    params, ptrs, lo, hi, _ = code.args
-    b = code.b
-    dtype = dtypes.as_dtype(name)
-    loaded = ir.HalfType() if name == "float16" else ir.IntType(8 * dtype.itemsize)
-    source, target = (code.load(ptrs, code.load(params, i, I64), PTR) for i in (0, 1))
-    length, stride = (code.load(params, i, I64) for i in (2, 3))
-    with code.range(lo, hi) as unit:
-        row = code.at(source, offsets(code, 4, unit, 1)[0], loaded)
-        start = b.mul(unit, length)
-        with code.range(0, length) as i:
-            value = code.load(row, b.mul(i, stride), loaded, min(dtype.itemsize, 8))
-            value = _widened(code, name, value)
-            code.store(value, target, b.add(start, i))
-    return address(code)
-
-
-def _widened(code: Code, name: str, value: Value) -> Value:
-    """A half as float32; any other value as it is."""
-    b = code.b
-    if name == "float16":
-        return b.fpext(value, ir.FloatType())
-    if name == "bfloat16":
-        bits = b.shl(b.zext(value, I32), code.int(16, I32))
-        return b.bitcast(bits, ir.FloatType())
-    return value
-
-
-@functools.cache
-def _narrow_kernel(name: str) -> int:
-    """Rounds float32 to the half dtype `name`, from the slot params[0] to the output."""
-    code = kernel(ir.Module(), "narrow")
-    params, ptrs, lo, hi, _ = code.args
-    source = code.load(ptrs, code.load(params, 0, I64), PTR)
-    target = code.load(ptrs, _OUT, PTR)
-    with code.range(lo, hi) as i:
-        value = code.load(source, i, ir.FloatType())
-        narrow = code.b.fptrunc(value, ir.HalfType()) if name == "float16" else _bfloat(code, value)
-        code.store(narrow, target, i)
-    return address(code)
-
-
-def _bfloat(code: Code, value: Value) -> Value:
-    """The upper half of a float32, rounded to nearest even; NaN stays NaN."""
-    b = code.b
-    bits = b.bitcast(value, I32)
-    upper = b.lshr(bits, code.int(16, I32))
-    odd = b.and_(upper, code.int(1, I32))
-    rounded = b.lshr(b.add(bits, b.add(odd, code.int(0x7FFF, I32))), code.int(16, I32))
-    quiet = b.or_(upper, code.int(0x40, I32))
-    result = b.select(b.fcmp_unordered("uno", value, value), quiet, rounded)
-    return b.trunc(result, ir.IntType(16))
-
-
-@functools.cache
-def _zero_kernel() -> int:
-    """Clears bytes of the output."""
-    code = kernel(ir.Module(), "zero")
-    _, ptrs, lo, hi, _ = code.args
-    fill = code.declare("llvm.memset.p0.i64", VOID, (PTR, I8, I64, I1))
-    target = code.at(code.load(ptrs, _OUT, PTR), lo, I8)
-    code.b.call(fill, (target, code.int(0, I8), code.b.sub(hi, lo), code.int(0, I1)))
-    return address(code)

@@ -1,7 +1,7 @@
 """LLVM IR of Gather and Scatter: rows where the indices stand still, single elements otherwise.
 
-Every index is checked. One out of range sets the error word and ends the task: code 1 + k for index
-array k, the row-major position in the iteration space, and the index as given.
+Every index is checked. One out of range sets the error word and ends the task: the first code plus
+k for index array k, the row-major position in the iteration space, and the index as given.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ def accumulator(dtype: DType) -> DType:
 
 
 class _Indices:
-    """The index arrays of a kernel: reads, wraps and checks them."""
+    """The index arrays of a kernel: reads, wraps and checks them.
+
+    Words: the first error code, then size and byte stride of each indexed axis.
+    """
 
     def __init__(self, f: Function, dtypes: Sequence[DType], starts_at: int):
         self.f = f
         self.operands = [Operand(d, "any") for d in dtypes]
-        words = [f.int_at("%params", starts_at + k) for k in range(2 * len(dtypes))]
-        self.sizes, self.strides = words[0::2], words[1::2]
+        words = [f.int_at("%params", starts_at + k) for k in range(1 + 2 * len(dtypes))]
+        self.first_code, self.sizes, self.strides = words[0], words[1::2], words[2::2]
 
     def offset(self, starts: Sequence[str], steps: Sequence[str], i: str, position: str) -> str:
         """The offset that the indices of element `i` ask for; a bad one ends the function."""
@@ -63,7 +66,8 @@ class _Indices:
         bad, on = f.label(), f.label()
         f.do(f"br i1 {good}, label %{on}, label %{bad}")
         f.block(bad)
-        for word, value in ((1, position), (2, given), (0, str(1 + k))):
+        code = f.add(self.first_code, str(k))
+        for word, value in ((1, position), (2, given), (0, code)):
             f.do(f"store i64 {value}, ptr {f.element('%error', 'i64', str(word))}")
         f.do("ret void")
         f.block(on)
@@ -78,7 +82,7 @@ def _vectors_then_rest(f: Function, width: int, body: Callable[[str, int], None]
 
 @cache
 def gather(kernel: Gather, step: str, by_rows: bool) -> int:
-    """Streams: out, x, indices. Words after the head: size and byte stride of each indexed axis.
+    """Streams: out, x, indices. The words after the head are those of the indices.
 
     `step` is the innermost step of x; `by_rows`: no index changes along the innermost axis.
     """
@@ -111,7 +115,7 @@ def gather(kernel: Gather, step: str, by_rows: bool) -> int:
     each_line(f, streams.count, row)
     f.finish()
     f = Function(module, "@kernel")
-    records = streams.records(f, streams.count, 2 * len(kernel.indices))
+    records = streams.records(f, streams.count, 1 + 2 * len(kernel.indices))
     walk(f, records, "%lo", "%hi", "null", "@tile")
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
@@ -122,15 +126,15 @@ def scatter(kernel: Scatter, steps: tuple[str, str], by_rows: bool) -> int:
     """Streams: out, updates, indices, and the position in the iteration space.
 
     Words after the head: the axis that units run over (-1 if none), the number of owners if units
-    are owners of destinations (else 0), the span of destinations, then size and byte stride of each
-    indexed axis. `steps` are the innermost ones of out and updates.
+    are owners of destinations (else 0), the span of destinations, then those of the indices.
+    `steps` are the innermost ones of out and updates.
     """
     module = Module()
     streams = Streams(2 + len(kernel.indices))
     _scatter_tile(module, kernel, steps, by_rows)
     f = Function(module, "@kernel")
     axis, owners, span = (f.int_at("%params", streams.words + k) for k in range(3))
-    given = streams.records(f, streams.count + 1, 3 + 2 * len(kernel.indices))
+    given = streams.records(f, streams.count + 1, 4 + 2 * len(kernel.indices))
     records, first, total = _part_of_axis(f, given, axis)
     context = f.array("i64", 2 + len(first))
     for k, value in enumerate((*_destinations(f, owners, span), *first)):

@@ -1,4 +1,4 @@
-"""Gather and Scatter kernels as programs.
+"""Gather and Scatter kernels as stages.
 
 Scatter folds in the row-major order of the iteration space for every destination. Tasks share the
 work by ownership: each has a range of an axis along which destinations differ, or a range of
@@ -18,7 +18,7 @@ from pullback.runtime.cpu import index_code, native
 from pullback.runtime.cpu.map_kernels import INLINE, dense_strides, grain_of, map_stage
 from pullback.runtime.cpu.nest import Nest, Streams, coalesce, step_of
 
-__all__ = ["gather_program", "scatter_program"]
+__all__ = ["gather_program", "gather_stages", "scatter_program", "scatter_stages"]
 
 LEAST_COLUMNS = 16  # of a row that a task takes
 
@@ -37,6 +37,30 @@ def gather_program(
     `x_strides` and `index_strides` are element strides over the iteration space; `indexed` gives
     size and stride of each indexed axis of x. The position in an error is that of the output.
     """
+    inputs = 1 + len(kernel.indices)
+    stages = gather_stages(
+        kernel, iteration_shape, 1, x_strides, range(2, 1 + inputs), index_strides, indexed, 0
+    )
+    size = math.prod(iteration_shape)
+    return native.program(inputs, size * kernel.dtype.itemsize, (), stages, size > INLINE)
+
+
+def gather_stages(
+    kernel: Gather,
+    iteration_shape: Sequence[int],
+    x_slot: int,
+    x_strides: Strides,
+    index_slots: Sequence[int],
+    index_strides: Sequence[Strides],
+    indexed: Sequence[tuple[int, int]],
+    out_slot: int,
+    first_code: int = 1,
+) -> list[native.Stage]:
+    """The stages of `gather_program` at the given slots.
+
+    The units are the elements of the output in row-major order. A bad index of array k gives the
+    error code `first_code` + k.
+    """
     item = kernel.dtype.itemsize
     strides = [
         _scaled(dense_strides(iteration_shape), item),
@@ -45,14 +69,13 @@ def gather_program(
     ]
     nest = coalesce(iteration_shape, strides)
     streams = Streams(2 + len(kernel.indices))
-    head = streams.header(nest.rank(), range(streams.count), [0] * streams.count)
-    words = [w for size, stride in indexed for w in (size, stride * item)]
+    slots = (out_slot, x_slot, *index_slots)
+    head = streams.header(nest.rank(), slots, [0] * streams.count)
+    words = [first_code, *(w for size, stride in indexed for w in (size, stride * item))]
     by_rows = all(nest.inner(s) == 0 for s in range(2, streams.count))
     code = index_code.gather(kernel, step_of(nest.inner(1), item), by_rows)
     params = tuple(head + words + nest.records())
-    stage = native.Stage(code, nest.size, grain_of(nest.size), params)
-    inputs = 1 + len(kernel.indices)
-    return native.program(inputs, nest.size * item, (), [stage], nest.size > INLINE)
+    return [native.Stage(code, nest.size, grain_of(nest.size), params)]
 
 
 def _scaled(strides: Strides, itemsize: int) -> tuple[int, ...]:
@@ -76,26 +99,63 @@ def scatter_program(
     are folded in float32 and rounded once. The position in an error is the row-major one in the
     iteration space.
     """
-    wide = index_code.accumulator(kernel.dtype)
     inputs = 2 + len(kernel.indices)
+    area = native.Scratch(1 + inputs)
+    stages = scatter_stages(
+        kernel,
+        (x_shape, 1, x_strides),
+        (iteration_shape, inputs, update_strides),
+        (0, out_strides),
+        range(2, inputs),
+        index_strides,
+        indexed,
+        area,
+    )
     size = math.prod(x_shape)
+    heavy = size + math.prod(iteration_shape) > INLINE
+    return native.program(inputs, size * kernel.dtype.itemsize, area.sizes, stages, heavy)
+
+
+def scatter_stages(
+    kernel: Scatter,
+    x: tuple[Sequence[int], int, Strides],
+    updates: tuple[Sequence[int], int, Strides],
+    out: tuple[int, Strides],
+    index_slots: Sequence[int],
+    index_strides: Sequence[Strides],
+    indexed: Sequence[tuple[int, int]],
+    area: Callable[[int], int],
+    first_code: int = 1,
+) -> list[native.Stage]:
+    """The stages of `scatter_program`; `area` gives scratch memory a slot.
+
+    `x` and `updates` are shape, slot and strides, `out` is slot and strides over the iteration
+    space. No copy is made where x is at the slot of the output. A bad index of array k gives the
+    error code `first_code` + k.
+    """
+    (x_shape, x_slot, x_strides), (shape, update_slot, update_strides) = x, updates
+    wide = index_code.accumulator(kernel.dtype)
     dense = dense_strides(x_shape)
     narrow = wide is not kernel.dtype
-    slot = inputs + 1 if narrow else 0
-    stages = [map_stage(_copy(kernel.dtype, wide), x_shape, slot, 0, dense, [1], [x_strides])]
+    slot = area(math.prod(x_shape) * wide.itemsize) if narrow else out[0]
+    stages = []
+    if x_slot != slot:
+        copy = _copy(kernel.dtype, wide)
+        stages.append(map_stage(copy, x_shape, slot, 0, dense, [x_slot], [x_strides]))
     strides = [
-        _scaled(out_strides, wide.itemsize),
+        _scaled(out[1], wide.itemsize),
         _scaled(update_strides, kernel.dtype.itemsize),
         *(_scaled(s, d.itemsize) for s, d in zip(index_strides, kernel.indices, strict=True)),
-        dense_strides(iteration_shape),
+        dense_strides(shape),
     ]
-    nest = coalesce(iteration_shape, strides)
-    stages.append(_fold_stage(kernel, nest, slot, [(n, s * wide.itemsize) for n, s in indexed]))
+    nest = coalesce(shape, strides)
+    words = [first_code, *(w for n, s in indexed for w in (n, s * wide.itemsize))]
+    span = sum((n - 1) * s * wide.itemsize for n, s in indexed) + 1
+    stages.append(_fold_stage(kernel, nest, (slot, update_slot, *index_slots), span, words))
     if narrow:
-        stages.append(map_stage(_copy(wide, kernel.dtype), x_shape, 0, 0, dense, [slot], [dense]))
-    scratch = [size * wide.itemsize] if narrow else []
-    heavy = size + nest.size > INLINE
-    return native.program(inputs, size * kernel.dtype.itemsize, scratch, stages, heavy)
+        copy = _copy(wide, kernel.dtype)
+        stages.append(map_stage(copy, x_shape, out[0], 0, dense, [slot], [dense]))
+    return stages
 
 
 def _copy(source: DType, target: DType) -> Map:
@@ -105,19 +165,15 @@ def _copy(source: DType, target: DType) -> Map:
 
 
 def _fold_stage(
-    kernel: Scatter, nest: Nest, slot: int, indexed: Sequence[tuple[int, int]]
+    kernel: Scatter, nest: Nest, slots: Sequence[int], span: int, indexed: Sequence[int]
 ) -> native.Stage:
     """The stage that folds updates in; units run over an axis, or over owners of destinations."""
     count = len(kernel.indices)
     wide = index_code.accumulator(kernel.dtype)
     by_rows = all(nest.inner(2 + k) == 0 for k in range(count))
     axis, units, grain = _share(nest, by_rows)
-    span = sum((size - 1) * stride for size, stride in indexed) + 1
-    streams = Streams(2 + count)
-    slots = [slot, 2 + count, *range(2, 2 + count)]
-    head = streams.header(nest.rank(), slots, [0] * streams.count)
-    owners = units if axis < 0 else 0
-    words = [axis, owners, span, *(w for pair in indexed for w in pair)]
+    head = Streams(2 + count).header(nest.rank(), slots, [0] * (2 + count))
+    words = [axis, units if axis < 0 else 0, span, *indexed]
     steps = (
         step_of(nest.inner(0), wide.itemsize),
         step_of(nest.inner(1), kernel.dtype.itemsize),

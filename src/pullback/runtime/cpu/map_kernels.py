@@ -1,5 +1,7 @@
 """Map kernels: elementwise bodies over strided operands, as LLVM IR and as stages.
 
+The streams of a kernel are its outputs, then its inputs.
+
 A unit of work is one element, in the order of the merged axes. Code is specialised for the body and
 for the innermost step of each array (dense, repeated, anything); shapes and strides are arguments.
 """
@@ -11,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from pullback.compile.kernel import Map
+from pullback.compile.kernel import Map, MultiMap
 from pullback.core.dtypes import DType
-from pullback.ir.scalar import Expr, topological
-from pullback.runtime.cpu import jit, native
+from pullback.ir.scalar import Expr
+from pullback.runtime.cpu import jit, native, tiny_kernels
 from pullback.runtime.cpu.llvm import Function, Module, Operand, register
 from pullback.runtime.cpu.nest import (
     TILE_PARAMETERS,
@@ -27,16 +29,25 @@ from pullback.runtime.cpu.nest import (
     walk,
 )
 from pullback.runtime.cpu.printer import (
-    LEAVES,
     convert,
+    counter,
     emit,
     inline_nodes,
-    inline_operands,
+    uniform,
     vector_width,
 )
 from pullback.runtime.cpu.tiling import boxes
 
-__all__ = ["GRAIN", "INLINE", "dense_strides", "grain_of", "map_program", "map_stage"]
+__all__ = [
+    "GRAIN",
+    "INLINE",
+    "dense_strides",
+    "grain_of",
+    "map_program",
+    "map_stage",
+    "map_stages",
+    "weight",
+]
 
 INLINE = 1 << 16  # elements that one thread does alone
 GRAIN = 1 << 15  # elements of a task beyond that
@@ -51,13 +62,42 @@ def map_program(
 
     `input_strides` are element strides over `out_shape`: 0 repeats, negative walks backwards.
     """
+    inputs = len(kernel.inputs)
+    nest = _nest(kernel, out_shape, [dense_strides(out_shape)], input_strides)
+    stages = _boxed(kernel, nest, range(1 + inputs))
     size = math.prod(out_shape)
-    nest = _nest(kernel, out_shape, dense_strides(out_shape), input_strides)
-    slots = range(1 + len(kernel.inputs))
-    itemsizes = [kernel.output.itemsize, *(d.itemsize for d in kernel.inputs)]
-    stages = [_stage(kernel, n, slots, bases) for n, bases in boxes(nest, itemsizes)]
-    nbytes = size * kernel.output.itemsize
-    return native.program(len(kernel.inputs), nbytes, (), stages, size > INLINE)
+    return native.program(inputs, size * kernel.output.itemsize, (), stages, size > INLINE)
+
+
+def map_stages(
+    kernel: Map | MultiMap,
+    shape: Sequence[int],
+    out_slots: Sequence[int],
+    out_strides: Sequence[Strides],
+    in_slots: Sequence[int],
+    input_strides: Sequence[Strides],
+    by_rows: bool = False,
+) -> list[native.Stage]:
+    """Stages that write one array per output of the kernel; strides are in elements over `shape`.
+
+    The code of a small array is made for its shape and strides. `by_rows`: one stage whose units
+    are the elements in row-major order, for `stages.rows_stage`.
+    """
+    nest = _nest(kernel, shape, out_strides, input_strides)
+    slots = (*out_slots, *in_slots)
+    if not by_rows and tiny_kernels.map_suits(kernel, shape):
+        strides = (*out_strides, *input_strides)
+        return [tiny_kernels.map_stage(kernel, shape, slots, strides)]
+    if by_rows:
+        return [_stage(kernel, nest, slots, (0,) * len(nest.strides))]
+    return _boxed(kernel, nest, slots)
+
+
+def _boxed(kernel: Map | MultiMap, nest: Nest, slots: Sequence[int]) -> list[native.Stage]:
+    """The stages of a map, in tiles where they pay."""
+    itemsizes = [d.itemsize for d in _dtypes(kernel)]
+    parts = boxes(nest, itemsizes, len(_outputs(kernel)))
+    return [_stage(kernel, n, slots, bases) for n, bases in parts]
 
 
 def map_stage(
@@ -73,35 +113,57 @@ def map_stage(
 
     Offset and strides are in elements; `index()` counts the elements of the box.
     """
-    nest = _nest(kernel, shape, out_strides, input_strides)
+    nest = _nest(kernel, shape, [out_strides], input_strides)
     bases = [out_offset * kernel.output.itemsize] + [0] * (len(nest.strides) - 1)
     return _stage(kernel, nest, [out_slot, *in_slots], bases)
 
 
+def _outputs(kernel: Map | MultiMap) -> tuple[DType, ...]:
+    return kernel.outputs if isinstance(kernel, MultiMap) else (kernel.output,)
+
+
+def _bodies(kernel: Map | MultiMap) -> tuple[tuple[Expr, ...], ...]:
+    return kernel.bodies if isinstance(kernel, MultiMap) else (kernel.body,)
+
+
+def _dtypes(kernel: Map | MultiMap) -> tuple[DType, ...]:
+    return (*_outputs(kernel), *kernel.inputs)
+
+
+def _roots(kernel: Map | MultiMap) -> tuple[Expr, ...]:
+    return tuple(e for body in _bodies(kernel) for e in body)
+
+
 def _nest(
-    kernel: Map, shape: Sequence[int], out_strides: Strides, input_strides: Sequence[Strides]
+    kernel: Map | MultiMap,
+    shape: Sequence[int],
+    out_strides: Sequence[Strides],
+    input_strides: Sequence[Strides],
 ) -> Nest:
-    """The merged axes; the streams are the output, the inputs and, if it is used, the index."""
-    dtypes = (kernel.output, *kernel.inputs)
+    """The merged axes; the streams are outputs, inputs and, if it is used, the index."""
     strides = [
         tuple(s * d.itemsize for s in own)
-        for d, own in zip(dtypes, (out_strides, *input_strides), strict=True)
+        for d, own in zip(_dtypes(kernel), (*out_strides, *input_strides), strict=True)
     ]
-    if uses_index(kernel.body):
+    if uses_index(_roots(kernel)):
         strides.append(dense_strides(shape))
     return coalesce(shape, strides)
 
 
-def _stage(kernel: Map, nest: Nest, slots: Sequence[int], bases: Sequence[int]) -> native.Stage:
+def _stage(
+    kernel: Map | MultiMap, nest: Nest, slots: Sequence[int], bases: Sequence[int]
+) -> native.Stage:
     """A stage over the nest; `bases` are offsets of its streams."""
-    dtypes = (kernel.output, *kernel.inputs)
-    steps = tuple(step_of(nest.inner(s), d.itemsize) for s, d in enumerate(dtypes))
-    if steps[0] == "zero":  # a single element: any step is right, and dense code is the quickest
-        steps = ("unit", *steps[1:])
+    dtypes = _dtypes(kernel)
+    count = len(_outputs(kernel))
+    steps = [step_of(nest.inner(s), d.itemsize) for s, d in enumerate(dtypes)]
+    # A single element: any step is right, and dense code is the quickest.
+    steps[:count] = ["unit" if step == "zero" else step for step in steps[:count]]
     head = Streams(len(dtypes)).header(nest.rank(), slots, bases[: len(dtypes)])
     index = bases[len(dtypes)] if len(bases) > len(dtypes) else 0
     params = tuple([*head, index, *nest.records()])
-    return native.Stage(_code(kernel, steps), nest.size, grain_of(nest.size), params)
+    grain = grain_of(nest.size, weight(_roots(kernel)))
+    return native.Stage(_code(kernel, tuple(steps)), nest.size, grain, params)
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -112,9 +174,16 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def grain_of(size: int) -> int:
-    """Elements per task."""
-    return max(1, size) if size <= INLINE else GRAIN
+def grain_of(size: int, weight: int = 1) -> int:
+    """Elements per task, each of which is the work of `weight` simple ones."""
+    return max(1, size) if size * weight <= INLINE else max(1, GRAIN // weight)
+
+
+def weight(roots: Iterable[Expr]) -> int:
+    """How much longer the expressions take than reading and writing an element does."""
+    slow = {"div", "sqrt", "quot", "rem"}
+    costs = (4 if e.op in slow else 1 for e in inline_nodes(roots) if e.args)
+    return max(1, sum(costs) // 16)
 
 
 def uses_index(roots: Iterable[Expr]) -> bool:
@@ -132,36 +201,37 @@ def uses_index(roots: Iterable[Expr]) -> bool:
 
 
 @cache
-def _code(kernel: Map, steps: tuple[str, ...]) -> int:
+def _code(kernel: Map | MultiMap, steps: tuple[str, ...]) -> int:
     """The address of the kernel for these innermost steps."""
     return jit.compile_ir(source(kernel, steps), ["kernel"])["kernel"]
 
 
-def source(kernel: Map, steps: tuple[str, ...]) -> str:
+def source(kernel: Map | MultiMap, steps: tuple[str, ...]) -> str:
     """The kernel as LLVM IR."""
     module = Module()
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
-    dtypes = (kernel.output, *kernel.inputs)
+    dtypes, roots = _dtypes(kernel), _roots(kernel)
     operands = [Operand(d, s) for d, s in zip(dtypes, steps, strict=True)]
     head = Streams(len(operands))
-    indexed = uses_index(kernel.body)
+    indexed = uses_index(roots)
     streams = head.count + indexed
     pointers = head.pointers(f)
     inner = Records("%records", "0", streams).strides(f, 0)
-    width = vector_width(kernel.body, dtypes)
+    width = vector_width(roots, dtypes)
     first_index = f.int_at("%params", head.words) if indexed else "0"
+    outputs = len(_outputs(kernel))
 
     def row(offsets: list[str], _: str) -> None:
         starts = [f.offset(p, o) for p, o in zip(pointers, offsets, strict=False)]
-        body = RowBody(
-            f, operands, starts, inner, f.add(first_index, offsets[-1]) if indexed else "0"
-        )
-        body.hoist(kernel.body, width)
+        index = f.add(first_index, offsets[-1]) if indexed else "0"
+        body = RowBody(f, operands, outputs, starts, inner, index)
+        body.hoist(roots, width)
         vectors = f(f"and i64 %length, {-width}")
         for w, first, last in ((width, "0", vectors), (1, vectors, "%length")):
             with f.loop(first, last, str(w)) as at:
-                values = body.values(kernel.body, w, at.i)
-                body.store(kernel.output, kernel.body, values, w, at.i)
+                values = iter(body.values(roots, w, at.i))
+                for s, own in enumerate(_bodies(kernel)):
+                    body.store(s, own, [next(values) for _ in own], w, at.i)
 
     each_line(f, streams, row)
     f.finish()
@@ -172,18 +242,20 @@ def source(kernel: Map, steps: tuple[str, ...]) -> str:
 
 
 class RowBody:
-    """Bodies along one row: operand 0 is written, the others are read."""
+    """Bodies along one row: the first `outputs` operands are written, the others are read."""
 
     def __init__(
         self,
         f: Function,
         operands: Sequence[Operand],
+        outputs: int,
         starts: Sequence[str],
         strides: Sequence[str],
         index: str,
     ):
         self.f = f
         self.operands = operands
+        self.outputs = outputs
         self.starts = starts
         self.strides = strides
         self.index = index
@@ -192,7 +264,7 @@ class RowBody:
     def hoist(self, roots: Sequence[Expr], width: int) -> None:
         """Compute what is the same for the whole row before its loops."""
         f = self.f
-        outer = _uniform(roots, self.operands)
+        outer = uniform(roots, self.operands[self.outputs :])
         loaded: dict[int, list[str]] = {}
         values = emit(f, outer, 1, lambda e: self._leaf(e, 1, "0", loaded))
         wide = [f.splat(v, register(e.dtype), width) for e, v in zip(outer, values, strict=True)]
@@ -213,50 +285,17 @@ class RowBody:
                            self.strides[-1], width)  # fmt: skip
         position, part = e.value  # type: ignore[misc]
         if position not in loaded:
-            s = position + 1
+            s = position + self.outputs
             operand, stride = self.operands[s], self.strides[s]
             at = operand.at(self.f, self.starts[s], i, stride)
             loaded[position] = operand.load(self.f, at, stride, width)
         return loaded[position][part]
 
     def store(
-        self, dtype: DType, roots: Sequence[Expr], values: Sequence[str], width: int, i: str
+        self, s: int, roots: Sequence[Expr], values: Sequence[str], width: int, i: str
     ) -> None:
-        """Write the parts of the output elements `i` to `i + width`."""
-        f, operand = self.f, self.operands[0]
-        stored = [
-            convert(f, v, e.dtype, dtype.real, width) for v, e in zip(values, roots, strict=True)
-        ]
-        at = operand.at(f, self.starts[0], i, self.strides[0])
-        operand.store(f, at, self.strides[0], stored, width)
-
-
-def _uniform(roots: Sequence[Expr], operands: Sequence[Operand]) -> list[Expr]:
-    """The largest expressions that depend on repeated operands and constants only."""
-    varying: dict[Expr, bool] = {}
-    for e in _in_order(roots):
-        if e.op == "load":
-            varying[e] = operands[e.value[0] + 1].step != "zero"  # type: ignore[index]
-        else:
-            varying[e] = e.op in LEAVES or any(varying[a] for a in e.args)
-    nodes = inline_nodes(roots)
-    used = {a for e in nodes if varying[e] for a in inline_operands(e)}.union(roots)
-    return [e for e in nodes if e in used and not varying[e] and e.op != "const"]
-
-
-def _in_order(roots: Sequence[Expr]) -> list[Expr]:
-    """All expressions under `roots`, operands first."""
-    done: dict[Expr, int] = {}
-    for root in roots:
-        done.update((e, 0) for e in topological(root, done))
-    return list(done)
-
-
-def counter(f: Function, first: str, step: str, width: int) -> str:
-    """`first, first + step, ...` in the lanes, int64."""
-    if width == 1:
-        return first
-    kind = f"<{width} x i64>"
-    lanes = f"<{', '.join(f'i64 {k}' for k in range(width))}>"
-    scaled = f(f"mul {kind} {f.splat(step, 'i64', width)}, {lanes}")
-    return f(f"add {kind} {f.splat(first, 'i64', width)}, {scaled}")
+        """Write the parts of the elements `i` to `i + width` of output `s`."""
+        f, operand, stride = self.f, self.operands[s], self.strides[s]
+        real = operand.dtype.real
+        stored = [convert(f, v, e.dtype, real, width) for v, e in zip(values, roots, strict=True)]
+        operand.store(f, operand.at(f, self.starts[s], i, stride), stride, stored, width)

@@ -8,9 +8,10 @@ A kernel is a C function that does the work units from lo to hi:
 
     void kernel(const int64_t *params, char **ptrs, int64_t lo, int64_t hi, int64_t *error)
 
-`ptrs[0]` is the output, then come the inputs, then the scratch areas. `error` holds code, position
-and value, all zero; a kernel that finds an error stores position and value, then a code that is not
-zero.
+`ptrs[0]` is the output, then come the inputs, then the scratch areas (or the arena and pointers
+derived from others). `error` holds code, position and value, all zero; a kernel that finds an error
+stores position and value, then a code that is not zero. The kernels LOOP, BRANCH and ROWS run other
+kernels: see `stages`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from pullback.runtime.cpu import jit
 
 __all__ = [
+    "BRANCH",
+    "LOOP",
+    "ROWS",
     "Buffer",
+    "Scratch",
     "Stage",
+    "arena_program",
     "empty",
+    "encode",
     "get_threads",
     "memory",
     "program",
@@ -174,18 +181,22 @@ def _source() -> str:
     if os.name != "posix" or architecture not in ("x86_64", "aarch64"):
         raise ImportError(f"cpu: needs a POSIX system on x86-64 or ARM, got {jit.host().triple}.")
     directory = Path(__file__).parent
-    parts = (architecture, "memory", "buffer", "pool", "program")
+    parts = (architecture, "memory", "buffer", "pool", "stages", "program")
     return "\n".join(
         [*((directory / f"native_{part}.ll").read_text("utf-8") for part in parts), _tables()]
     )
 
 
+_KERNELS = ("run_loop", "run_branch", "run_rows")
+_addresses = jit.compile_ir(_source(), ["pullback_native", *_KERNELS], optimise=True)
+LOOP, BRANCH, ROWS = (_addresses[name] for name in _KERNELS)
+
+
 def _load() -> dict[str, Callable[..., object]]:
     """The functions of the native core by name, and its type Buffer."""
-    address = jit.compile_ir(_source(), ["pullback_native"], optimise=True)["pullback_native"]
     start = ctypes.PYFUNCTYPE(
         ctypes.py_object, ctypes.c_int64, *[ctypes.c_int] * 3, ctypes.c_int64
-    )(address)
+    )(_addresses["pullback_native"])
     buffer, *functions = start(
         _memory_size() // 8,
         getattr(mmap, "MADV_HUGEPAGE", -1),
@@ -228,6 +239,18 @@ else:
     os.register_at_fork(after_in_child=_core["reset_pool"])
 
 
+class Scratch:
+    """Scratch areas as they are asked for: called with a size in bytes, it gives a slot."""
+
+    def __init__(self, first: int):
+        self.first = first
+        self.sizes: list[int] = []
+
+    def __call__(self, nbytes: int) -> int:
+        self.sizes.append(nbytes)
+        return self.first + len(self.sizes) - 1
+
+
 def program(
     n_inputs: int,
     out_nbytes: int,
@@ -241,21 +264,62 @@ def program(
     stage; of several errors of one stage it is the one with the lowest position. The GIL is
     released if the program is `heavy` or a stage has more than one task.
     """
+    return _program(n_inputs, out_nbytes, scratch, (), stages, heavy)
+
+
+def arena_program(
+    n_inputs: int,
+    out_nbytes: int,
+    arena_nbytes: int,
+    pointers: Sequence[tuple[int, int]],
+    stages: Sequence[Stage],
+    heavy: bool = False,
+) -> Callable[..., Buffer | tuple[int, int, int]]:
+    """Like `program`, with one arena for all temporaries, and any part of any buffer as a slot.
+
+    Slots: 0 is the output, then the inputs, then the arena, then `pointers`: each is the slot of a
+    base, which comes before it, and an offset in bytes.
+    """
+    first = n_inputs + 2
+    for k, (base, _) in enumerate(pointers):
+        if not 0 <= base < first + k:
+            raise ValueError(
+                f"arena_program: a pointer needs a base before its slot {first + k}, got {base}."
+            )
+    return _program(n_inputs, out_nbytes, (arena_nbytes,), pointers, stages, heavy)
+
+
+def _program(
+    n_inputs: int,
+    out_nbytes: int,
+    scratch: Sequence[int],
+    pointers: Sequence[tuple[int, int]],
+    stages: Sequence[Stage],
+    heavy: bool,
+) -> Callable[..., Buffer | tuple[int, int, int]]:
     if min((n_inputs, out_nbytes, *scratch)) < 0 or n_inputs + len(scratch) > 4096:
         raise ValueError(
             f"program: needs sizes >= 0 and at most 4096 buffers, got {n_inputs} inputs, "
             f"an output of {out_nbytes} bytes and scratch {list(scratch)[:8]}."
         )
+    if len(pointers) > 1 << 16:
+        raise ValueError(f"program: takes at most 65536 pointers, got {len(pointers)}.")
+    heavy = heavy or any(stage.units > stage.grain for stage in stages)
+    head = [n_inputs, out_nbytes, len(scratch), heavy, len(pointers)]
+    first = len(head) + 1 + len(scratch) + 2 * len(pointers)
+    pairs = [word for pair in pointers for word in pair]
+    words = array("q", [*head, first, *scratch, *pairs, *encode(stages)])
+    address, length = words.buffer_info()
+    return _make(wrap(address, length * words.itemsize, words))
+
+
+def encode(stages: Sequence[Stage]) -> list[int]:
+    """The stages as the words of a list: what a program runs, or the body of a loop."""
+    heads, params = [len(stages)], []
+    start = 1 + 4 * len(stages)
     for stage in stages:
         if not stage.address or stage.units < 0 or stage.grain < 1:
             raise ValueError(f"program: needs a kernel, units >= 0 and grain >= 1, got {stage}.")
-    heavy = heavy or any(stage.units > stage.grain for stage in stages)
-    words = array("q", [n_inputs, out_nbytes, len(scratch), len(stages), heavy, *scratch])
-    offset = (len(words) + 4 * len(stages)) * words.itemsize
-    for stage in stages:
-        words.extend((stage.address, stage.units, stage.grain, offset))
-        offset += len(stage.params) * words.itemsize
-    for stage in stages:
-        words.extend(stage.params)
-    address, length = words.buffer_info()
-    return _make(wrap(address, length * words.itemsize, words))
+        heads += (stage.address, stage.units, stage.grain, 8 * (start + len(params)))
+        params += stage.params
+    return heads + params

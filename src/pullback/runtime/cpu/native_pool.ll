@@ -32,9 +32,13 @@
 @clock_id = internal global i32 0                                  ; CLOCK_MONOTONIC
 @mask_how = internal global i32 0                                  ; SIG_SETMASK
 @spin_ns = internal constant i64 50000
+@stack_bytes = internal constant i64 8388608                       ; some systems give far less
 
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(i64)
+declare i32 @pthread_attr_init(ptr)
+declare i32 @pthread_attr_setstacksize(ptr, i64)
+declare i32 @pthread_attr_destroy(ptr)
 declare i32 @pthread_mutex_init(ptr, ptr)
 declare i32 @pthread_mutex_lock(ptr)
 declare i32 @pthread_mutex_unlock(ptr)
@@ -238,6 +242,7 @@ leave:
 define internal void @ensure_helpers(i64 %count) nounwind {
 entry:
   %thread = alloca i64
+  %attributes = alloca [16 x i64]      ; room for pthread_attr_t
   %all = alloca [16 x i64]             ; room for sigset_t
   %before = alloca [16 x i64]
   %first = load i64, ptr @helpers
@@ -248,13 +253,16 @@ mask:
   %filled = call i32 @sigfillset(ptr %all)
   %how = load i32, ptr @mask_how
   %masked = call i32 @pthread_sigmask(i32 %how, ptr %all, ptr %before)
+  %begun = call i32 @pthread_attr_init(ptr %attributes)
+  %stack = load i64, ptr @stack_bytes
+  %sized = call i32 @pthread_attr_setstacksize(ptr %attributes, i64 %stack)
   br label %next
 next:
   %have = phi i64 [ %first, %mask ], [ %more, %made ]
   %missing = icmp slt i64 %have, %count
   br i1 %missing, label %make, label %restore
 make:
-  %status = call i32 @pthread_create(ptr %thread, ptr null, ptr @helper_main, ptr null)
+  %status = call i32 @pthread_create(ptr %thread, ptr %attributes, ptr @helper_main, ptr null)
   %ok = icmp eq i32 %status, 0
   br i1 %ok, label %made, label %restore
 made:
@@ -264,6 +272,7 @@ made:
   store i64 %more, ptr @helpers
   br label %next
 restore:
+  %ended = call i32 @pthread_attr_destroy(ptr %attributes)
   %unmasked = call i32 @pthread_sigmask(i32 %how, ptr %before, ptr null)
   br label %done
 done:

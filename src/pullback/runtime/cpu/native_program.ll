@@ -1,10 +1,13 @@
 ; The launcher: a program is a Buffer of 64-bit words, called as the `self` of a builtin function.
 ;
-;   words 0-4  number of inputs, bytes of the output, number of scratch areas, number of stages,
-;              heavy (release the GIL while running)
+;   words 0-5  number of inputs, bytes of the output, number of scratch areas, heavy (release the
+;              GIL while running), number of derived pointers, word at which the stages start
 ;   then       the scratch sizes
-;   then       the stages: address, units, grain, offset of the params in bytes from word 0
-;   then       the params
+;   then       the derived pointers: slot of the base, offset in bytes
+;   then       the stages, as a list (see native_stages.ll)
+;
+; The pointers that kernels get: output, inputs, scratch areas, derived pointers. The word before
+; them is their number.
 
 ; PyMethodDef: name, function, calling convention, docstring
 %MethodDef = type { ptr, ptr, i32, ptr }
@@ -16,77 +19,48 @@ declare ptr @PyType_FromSpec(ptr)
 declare ptr @PyList_New(i64)
 declare i32 @PyList_Append(ptr, ptr)
 
-; Word `i` of a program.
-define internal i64 @word(ptr %program, i64 %i) alwaysinline nounwind {
-  %at = getelementptr i64, ptr %program, i64 %i
-  %w = load i64, ptr %at
-  ret i64 %w
-}
-
 ; Runs the stages in the floating point mode of the helpers: other libraries change the caller's.
-define internal void @run_stages(ptr %program, i64 %first, ptr %ptrs, ptr %error) nounwind {
+define internal void @run_program(ptr %program, ptr %ptrs, ptr %error) nounwind {
+  %first = call i64 @word(ptr %program, i64 5)
+  %list = getelementptr i64, ptr %program, i64 %first
   %default = load i64, ptr @default_float_mode
   %mode = call i64 @float_mode()
   %same = icmp eq i64 %mode, %default
   br i1 %same, label %plain, label %switch
 plain:
-  call void @run_each_stage(ptr %program, i64 %first, ptr %ptrs, ptr %error)
+  call void @run_list(ptr %list, ptr %ptrs, ptr %error)
   ret void
 switch:
   call void @set_float_mode(i64 %default)
-  call void @run_each_stage(ptr %program, i64 %first, ptr %ptrs, ptr %error)
+  call void @run_list(ptr %list, ptr %ptrs, ptr %error)
   call void @set_float_mode(i64 %mode)
   ret void
 }
 
-; Runs stages from word `first` on, one after the other; stops after a stage that found an error.
-define internal void @run_each_stage(ptr %program, i64 %first, ptr %ptrs, ptr %error) nounwind {
+; Fills in the derived pointers from slot `first` on.
+define internal void @derive_pointers(ptr %program, ptr %ptrs, i64 %first, i64 %count) nounwind {
 entry:
-  %job = alloca %Job
-  %stages = call i64 @word(ptr %program, i64 3)
+  %some = icmp sgt i64 %count, 0
+  br i1 %some, label %start, label %done
+start:
+  %scratch = call i64 @word(ptr %program, i64 2)
+  %pairs.at = add i64 %scratch, 6
+  %pairs = getelementptr i64, ptr %program, i64 %pairs.at
+  %targets = getelementptr ptr, ptr %ptrs, i64 %first
   br label %next
 next:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %finished ]
-  %code = load i64, ptr %error
-  %good = icmp eq i64 %code, 0
-  %more = icmp slt i64 %i, %stages
-  %go = and i1 %good, %more
-  br i1 %go, label %stage, label %done
-stage:
-  %skip = mul i64 %i, 4
-  %at = add i64 %first, %skip
-  %words = getelementptr i64, ptr %program, i64 %at
-  %address = call i64 @word(ptr %words, i64 0)
-  %units = call i64 @word(ptr %words, i64 1)
-  %grain = call i64 @word(ptr %words, i64 2)
-  %offset = call i64 @word(ptr %words, i64 3)
-  %kernel = inttoptr i64 %address to ptr
-  %params = getelementptr i8, ptr %program, i64 %offset
-  %several = icmp sgt i64 %units, %grain
-  br i1 %several, label %split, label %whole
-whole:
-  %some = icmp sgt i64 %units, 0
-  br i1 %some, label %direct, label %finished
-direct:
-  call void %kernel(ptr %params, ptr %ptrs, i64 0, i64 %units, ptr %error)
-  br label %finished
-split:
-  %less = sub i64 %units, 1
-  %full = udiv i64 %less, %grain
-  %tasks = add i64 %full, 1
-  %j0 = insertvalue %Job poison, ptr %kernel, 0
-  %j1 = insertvalue %Job %j0, ptr %params, 1
-  %j2 = insertvalue %Job %j1, ptr %ptrs, 2
-  %j3 = insertvalue %Job %j2, i64 %units, 3
-  %j4 = insertvalue %Job %j3, i64 %grain, 4
-  %j5 = insertvalue %Job %j4, i64 %tasks, 5
-  %j6 = insertvalue %Job %j5, ptr %error, 6
-  store %Job %j6, ptr %job
-  call void @run_job(ptr %job)
-  br label %finished
-finished:
+  %i = phi i64 [ 0, %start ], [ %i.next, %next ]
+  %pair = getelementptr [2 x i64], ptr %pairs, i64 %i
+  %base = call i64 @word(ptr %pair, i64 0)
+  %offset = call i64 @word(ptr %pair, i64 1)
+  %base.at = getelementptr ptr, ptr %ptrs, i64 %base
+  %pointer = load ptr, ptr %base.at
+  %moved = getelementptr i8, ptr %pointer, i64 %offset
+  %target = getelementptr ptr, ptr %targets, i64 %i
+  store ptr %moved, ptr %target
   %i.next = add i64 %i, 1
-  br label %next
+  %more = icmp slt i64 %i.next, %count
+  br i1 %more, label %next, label %done
 done:
   ret void
 }
@@ -100,7 +74,7 @@ next:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %drop, label %done
 drop:
-  %index = add i64 %i, 5
+  %index = add i64 %i, 6
   %nbytes = call i64 @word(ptr %program, i64 %index)
   %class = call { i64, i64 } @class_of(i64 %nbytes)
   %size = extractvalue { i64, i64 } %class, 1
@@ -124,9 +98,14 @@ entry:
   %right = call i1 @check_count(ptr @name.program, i64 %count, i64 %inputs)
   br i1 %right, label %start, label %failed
 start:
+  %derived = call i64 @word(ptr %program, i64 4)
   %in.out = add i64 %inputs, 1
-  %total = add i64 %in.out, %scratch
-  %ptrs = alloca ptr, i64 %total
+  %given = add i64 %in.out, %scratch
+  %total = add i64 %given, %derived
+  %room = add i64 %total, 1
+  %table = alloca ptr, i64 %room
+  store i64 %total, ptr %table
+  %ptrs = getelementptr ptr, ptr %table, i64 1
   br label %input
 input:
   %i = phi i64 [ 0, %start ], [ %i.next, %take ]
@@ -161,7 +140,7 @@ area:
   %more.areas = icmp slt i64 %k, %scratch
   br i1 %more.areas, label %allocate, label %run
 allocate:
-  %size.index = add i64 %k, 5
+  %size.index = add i64 %k, 6
   %nbytes = call i64 @word(ptr %program, i64 %size.index)
   %got = call { ptr, i64 } @block_new(i64 %nbytes)
   %block = extractvalue { ptr, i64 } %got, 0
@@ -179,17 +158,17 @@ starved:
 
 run:
   call void @llvm.memset.p0.i64(ptr %error, i8 0, i64 24, i1 false)
-  %first = add i64 %scratch, 5
-  %heavy.word = call i64 @word(ptr %program, i64 4)
+  call void @derive_pointers(ptr %program, ptr %ptrs, i64 %given, i64 %derived)
+  %heavy.word = call i64 @word(ptr %program, i64 3)
   %heavy = icmp ne i64 %heavy.word, 0
   br i1 %heavy, label %unlocked, label %locked
 unlocked:
   %state = call ptr @PyEval_SaveThread()
-  call void @run_stages(ptr %program, i64 %first, ptr %ptrs, ptr %error)
+  call void @run_program(ptr %program, ptr %ptrs, ptr %error)
   call void @PyEval_RestoreThread(ptr %state)
   br label %ran
 locked:
-  call void @run_stages(ptr %program, i64 %first, ptr %ptrs, ptr %error)
+  call void @run_program(ptr %program, ptr %ptrs, ptr %error)
   br label %ran
 ran:
   call void @free_scratch(ptr %program, ptr %area.ptrs, i64 %scratch)

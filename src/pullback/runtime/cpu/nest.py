@@ -179,6 +179,17 @@ def _walk_source() -> str:
     outer = f.element("%records", "i64", words)
     inner, middle = f.int_at("%records", 0), f.int_at(outer, 0)
 
+    # The whole of a nest of two axes, as most small arrays are, needs no division.
+    both = f.mul(inner, middle)
+    at_start = f("icmp eq i64 %lo, 0")
+    all_of_it = f(f"and i1 {at_start}, {f(f'icmp eq i64 %hi, {both}')}")
+    with f.when(f(f"and i1 {all_of_it}, {f('icmp eq i64 %rank, 2')}")):
+        with f.loop("0", "%streams") as s:
+            f.do(f"store i64 0, ptr {f.element(offsets, 'i64', s.i)}")
+        _call_tile(f, offsets, middle, inner, "0")
+        f.do("ret void")
+        f.block(f.label())
+
     def advance(axis: str, coordinate: str, stream: str) -> str:
         return f.mul(coordinate, f.int_at(axis, f.add(stream, "1")))
 
@@ -202,16 +213,20 @@ def _walk_source() -> str:
         lines = f(f"select i1 {whole}, i64 {lines}, i64 1")
         partial = f.minimum(f.sub(inner, column), left)
         length = f(f"select i1 {whole}, i64 {inner}, i64 {partial}")
-        values = ("%params", "%ptrs", "%error", "%records", offsets, lines, length, piece.i,
-                  "%context")  # fmt: skip
-        passed = ", ".join(f"{t} {v}" for (t, _), v in zip(TILE_PARAMETERS, values, strict=True))
-        f.do(f"call void %tile({passed})")
+        _call_tile(f, offsets, lines, length, piece.i)
         with f.when(f(f"icmp ne i64 {f.int_at('%error', 0)}, 0")):
             f.do("ret void")
             f.block(f.label())
         piece.step = f.mul(lines, length)
     f.finish()
     return module.text()
+
+
+def _call_tile(f: Function, offsets: str, lines: str, length: str, position: str) -> None:
+    values = ("%params", "%ptrs", "%error", "%records", offsets, lines, length, position,
+              "%context")  # fmt: skip
+    passed = ", ".join(f"{t} {v}" for (t, _), v in zip(TILE_PARAMETERS, values, strict=True))
+    f.do(f"call void %tile({passed})")
 
 
 @dataclass(frozen=True)

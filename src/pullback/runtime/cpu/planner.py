@@ -20,9 +20,11 @@ from pullback.compile.lower import (
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import bfloat16, float32
 from pullback.core.errors import IndexOutOfRange
+from pullback.ir.graph import Graph
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
 from pullback.ir.op import Op, Plan
 from pullback.runtime.cpu import gemm, index_kernels, map_kernels, native, reduce_kernels, sorting
+from pullback.runtime.cpu.graph_program import Executable
 
 __all__ = ["CpuRuntime"]
 
@@ -39,6 +41,10 @@ class CpuRuntime:
     def plan(self, op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
         """Prepare `op`; see `runtime.base.Runtime`."""
         return _PLANNERS[type(op.lowering)](op, avals, static, out)
+
+    def compile(self, graph: Graph) -> Executable:
+        """The whole graph as one native program."""
+        return Executable(graph)
 
     def from_numpy(self, array: np.ndarray, copy: bool) -> native.Buffer:
         """The buffer of a C-contiguous array."""

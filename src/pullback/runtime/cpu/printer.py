@@ -13,10 +13,19 @@ import llvmlite.binding as llvm
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.ir.scalar import Expr
-from pullback.runtime.cpu.llvm import Function, Module, literal, of_width, register
+from pullback.ir.scalar import Expr, topological
+from pullback.runtime.cpu.llvm import Function, Module, Operand, literal, of_width, register
 
-__all__ = ["LEAVES", "convert", "emit", "inline_nodes", "inline_operands", "vector_width"]
+__all__ = [
+    "LEAVES",
+    "convert",
+    "counter",
+    "emit",
+    "inline_nodes",
+    "inline_operands",
+    "uniform",
+    "vector_width",
+]
 
 LEAVES = frozenset({"load", "index", "acc"})
 VECTOR_BYTES = 64
@@ -433,3 +442,34 @@ def _round_to_odd(b: _Bits, x: str) -> str:
     towards_zero = b.select(above, b.op("sub", bits, 1), bits)
     inexact = b.f(f"fcmp one {kind} {back}, {x}")
     return b.cast("bitcast", b.select(inexact, b.op("or", towards_zero, 1), bits), "i32", "float")
+
+
+def uniform(roots: Sequence[Expr], operands: Sequence[Operand]) -> list[Expr]:
+    """The largest expressions that depend on repeated operands and constants only."""
+    varying: dict[Expr, bool] = {}
+    for e in _in_order(roots):
+        if e.op == "load":
+            varying[e] = operands[e.value[0]].step != "zero"  # type: ignore[index]
+        else:
+            varying[e] = e.op in LEAVES or any(varying[a] for a in e.args)
+    nodes = inline_nodes(roots)
+    used = {a for e in nodes if varying[e] for a in inline_operands(e)}.union(roots)
+    return [e for e in nodes if e in used and not varying[e] and e.op != "const"]
+
+
+def _in_order(roots: Sequence[Expr]) -> list[Expr]:
+    """All expressions under `roots`, operands first."""
+    done: dict[Expr, int] = {}
+    for root in roots:
+        done.update((e, 0) for e in topological(root, done))
+    return list(done)
+
+
+def counter(f: Function, first: str, step: str, width: int) -> str:
+    """`first, first + step, ...` in the lanes, int64."""
+    if width == 1:
+        return first
+    kind = f"<{width} x i64>"
+    lanes = f"<{', '.join(f'i64 {k}' for k in range(width))}>"
+    scaled = f(f"mul {kind} {f.splat(step, 'i64', width)}, {lanes}")
+    return f(f"add {kind} {f.splat(first, 'i64', width)}, {scaled}")

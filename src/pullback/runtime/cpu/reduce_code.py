@@ -77,17 +77,17 @@ class Grouped:
     """What `rows` and `columns` share: arguments after the head, groups of blocks, partial results.
 
     Words after the head: N, groups, elements per group, words from `params` to the reduced axes,
-    their rank, slot of the first scratch area, columns, tiles.
+    their rank, slot of the scratch area and bytes from array to array in it, columns, tiles.
     """
 
-    WORDS = 8
+    WORDS = 9
 
     def __init__(self, f: Function, kernel: Reduce):
         self.f, self.kernel, self.fold = f, kernel, Fold(kernel)
         streams = Streams(1 + len(kernel.inputs))
         word = [f.int_at("%params", streams.words + k) for k in range(self.WORDS)]
-        self.length, self.groups, self.per_group, at_reduced, rank, self.slot = word[:6]
-        self.columns, self.tiles = word[6:]
+        self.length, self.groups, self.per_group, at_reduced, rank = word[:5]
+        self.slot, self.pitch, self.columns, self.tiles = word[5:]
         self.pointers = streams.pointers(f)
         self.kept = streams.records(f, streams.count, self.WORDS)
         reduced = f.element("%params", "i64", at_reduced)
@@ -101,12 +101,16 @@ class Grouped:
 
     def partials(self) -> Values:
         """The scratch arrays, one per accumulator."""
-        f = self.f
-        slots = [f.add(self.slot, str(k)) for k in range(len(self.fold.dtypes))]
-        return [f(f"load ptr, ptr {f.element('%ptrs', 'ptr', s)}") for s in slots]
+        return _arrays(self.f, self.slot, self.pitch, len(self.fold.dtypes))
 
     def several(self) -> str:
         return self.f(f"icmp sgt i64 {self.groups}, 1")
+
+
+def _arrays(f: Function, slot: str, pitch: str, count: int) -> Values:
+    """The addresses of `count` arrays that lie `pitch` bytes apart."""
+    first = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', slot)}")
+    return [f.offset(first, f.mul(pitch, str(k))) for k in range(count)]
 
 
 @cache
@@ -143,6 +147,7 @@ def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
         k, group = f.divmod(unit.i, g.groups)
         offsets = g.kept.offsets(f, k, ["0"] * (1 + len(kernel.inputs)))
         starts = [f.offset(p, o) for p, o in zip(g.pointers, offsets, strict=True)]
+        elements.hoist(f, starts[1:], (1, LANES))
         first, last = g.bounds(group)
         with f.loop(first, last, str(BLOCK), carried=[("i64", "0")]) as b:
             count = f.minimum(str(BLOCK), f.sub(last, b.i))
@@ -205,14 +210,16 @@ def _pack_block(g: Grouped, k: int, target: str, source: str, first: str, count:
 
 @cache
 def merge(kernel: Reduce) -> int:
-    """Joins the groups of each output; arguments: groups, slot of the first scratch area."""
+    """Joins the groups of each output.
+
+    Arguments: groups, slot of the scratch area, bytes from array to array in it, output slot.
+    """
     module, fold = Module(), Fold(kernel)
     f = Function(module, "@kernel")
-    groups, slot = f.int_at("%params", 0), f.int_at("%params", 1)
-    slots = [f.add(slot, str(k)) for k in range(len(fold.dtypes))]
-    partials = [f(f"load ptr, ptr {f.element('%ptrs', 'ptr', s)}") for s in slots]
+    groups, slot, pitch, out_slot = (f.int_at("%params", k) for k in range(4))
+    partials = _arrays(f, slot, pitch, len(fold.dtypes))
     output = Operand(kernel.output, "unit")
-    target = f("load ptr, ptr %ptrs")
+    target = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', out_slot)}")
     stack = fold.arrays(f, LEVELS)
     with f.loop("%lo", "%hi") as k:
         own = fold.at(f, partials, f.mul(k.i, groups))

@@ -87,8 +87,10 @@ class _Tile:
     def _block(self, starts: Values, first: str, count: str) -> None:
         """Leave the accumulators of a block in lane 0."""
         f, fold = self.f, self.fold
-        with f.loop("0", str(LANES * self.columns), str(self.width)) as i:
-            fold.store(f, self.lanes, i.i, fold.init(f, self.width), self.width)
+        with f.loop("0", str(LANES)) as lane:
+            own = fold.at(f, self.lanes, f.mul(lane.i, str(self.columns)))
+            with f.loop("0", self.count, str(self.width)) as i:
+                fold.store(f, own, i.i, fold.init(f, self.width), self.width)
         whole = f(f"and i64 {count}, {-LANES * FAN}")
         with f.loop("0", whole, str(LANES * FAN)) as chunk, f.loop("0", str(LANES)) as lane:
             start = f.add(f.add(first, chunk.i), lane.i)

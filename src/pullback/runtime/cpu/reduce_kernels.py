@@ -1,4 +1,4 @@
-"""Reduce and Accumulate kernels as programs: how to walk the array, and how to share the work.
+"""Reduce and Accumulate kernels as stages: how to walk the array, and how to share the work.
 
 Whatever is chosen here, the bits are the same: see `fold` for the tree.
 """
@@ -10,18 +10,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pullback.compile.kernel import Accumulate, Reduce
-from pullback.runtime.cpu import accumulate_code, native, reduce_code, reduce_columns
-from pullback.runtime.cpu.fold import BLOCK, SMALL, Fold
-from pullback.runtime.cpu.map_kernels import GRAIN, INLINE, dense_strides
+from pullback.runtime.cpu import (
+    accumulate_code,
+    native,
+    reduce_code,
+    reduce_columns,
+    reduce_strips,
+    tiny_kernels,
+)
+from pullback.runtime.cpu.fold import BLOCK, SMALL
+from pullback.runtime.cpu.map_kernels import GRAIN, INLINE, dense_strides, weight
 from pullback.runtime.cpu.nest import Nest, Streams, coalesce, step_of
 
-__all__ = ["accumulate_program", "reduce_program"]
+__all__ = ["accumulate_program", "accumulate_stages", "reduce_program", "reduce_stages"]
 
 GROUP = 64 * BLOCK  # elements of a group, a power of two of blocks
 ENOUGH_TASKS = 16
 FEW_COLUMNS = 16
+CACHED = 1 << 18  # bytes that fit in a second-level cache
 
 Strides = Sequence[int]
+Area = Callable[[int], int]
 
 
 def reduce_program(
@@ -34,6 +43,35 @@ def reduce_program(
 
     `input_strides` are in elements: over the kept axes first, then over the reduced ones.
     """
+    inputs = len(kernel.inputs)
+    area = native.Scratch(1 + inputs)
+    stages = reduce_stages(
+        kernel, kept_shape, reduced_shape, range(1, 1 + inputs), input_strides, 0, area, shared=True
+    )
+    kept = math.prod(kept_shape)
+    heavy = kept * math.prod(reduced_shape) > INLINE
+    return native.program(inputs, kept * kernel.output.itemsize, area.sizes, stages, heavy)
+
+
+def reduce_stages(
+    kernel: Reduce,
+    kept_shape: Sequence[int],
+    reduced_shape: Sequence[int],
+    in_slots: Sequence[int],
+    input_strides: Sequence[Strides],
+    out_slot: int,
+    area: Area,
+    by_rows: bool = False,
+    piece: int = 0,
+    shared: bool = False,
+) -> list[native.Stage]:
+    """Stages that reduce to the dense array at `out_slot`; `area` gives scratch memory a slot.
+
+    For `stages.rows_stage`: with `by_rows` it is one stage whose units are, as many for each, those
+    of the positions along the first kept axis. With `piece` a unit is so many elements (a power of
+    two of blocks) of an array that is reduced as a whole, and the second stage joins the pieces.
+    The code of a small array is made for its shape and strides, unless it is to be `shared`.
+    """
     count = len(kept_shape)
     in_bytes = [
         tuple(s * d.itemsize for s in own)
@@ -42,44 +80,51 @@ def reduce_program(
     out = tuple(s * kernel.output.itemsize for s in dense_strides(kept_shape))
     kept = coalesce(kept_shape, [out, *(s[:count] for s in in_bytes)])
     reduced = coalesce(reduced_shape, [s[count:] for s in in_bytes])
-    scratch: list[int] = []
+    slots = (out_slot, *in_slots)
     if reduced.size < SMALL:
-        stages = [_sequence(kernel, kept, reduced)]
-    else:
-        plan = _columns if _prefers_columns(kernel, kept, reduced) else _rows
-        stages = [plan(kernel, kept, reduced)]
-        groups = stages[0].params[Streams(1 + len(kernel.inputs)).words + 1]
-        if groups > 1:
-            scratch = [kept.size * groups * d.itemsize for d in Fold(kernel).dtypes]
-            params = (groups, 1 + len(kernel.inputs))
-            grain = max(1, GRAIN // groups)
-            stages.append(native.Stage(reduce_code.merge(kernel), kept.size, grain, params))
-    nbytes = kept.size * kernel.output.itemsize
-    heavy = kept.size * reduced.size > INLINE
-    return native.program(len(kernel.inputs), nbytes, scratch, stages, heavy)
+        fixed = not (by_rows or shared) and tiny_kernels.reduce_suits(
+            kernel, kept.size, reduced.size
+        )
+        if fixed:
+            whole = (kept_shape, reduced_shape, slots, input_strides)
+            return [tiny_kernels.reduce_stage(kernel, *whole)]
+        return [_sequence(kernel, kept, reduced, slots)]
+    if piece:
+        return _rows(kernel, kept, reduced, slots, piece, area)
+    across = not by_rows and _prefers_columns(kernel, kept, reduced)
+    nbytes = kept.size * reduced.size * max(d.itemsize for d in kernel.inputs)
+    if across and nbytes <= CACHED and len(reduced.shape) == 1:
+        return [_strips(kernel, kept, reduced, slots)]
+    tasks = kept.size
+    if across:
+        width = reduce_columns.tile_width(kernel)
+        tasks = kept.size // kept.shape[-1] * math.ceil(kept.shape[-1] / width)
+    split = tasks < ENOUGH_TASKS and reduced.size > GROUP and not by_rows
+    plan = _columns if across else _rows
+    return plan(kernel, kept, reduced, slots, GROUP if split else reduced.size, area)
 
 
-def _head(kernel: Reduce, rank: int) -> list[int]:
-    count = 1 + len(kernel.inputs)
-    return Streams(count).header(rank, range(count), [0] * count)
+def _head(rank: int, slots: Sequence[int]) -> list[int]:
+    return Streams(len(slots)).header(rank, slots, [0] * len(slots))
 
 
-def _grain(units: int, work: int) -> int:
-    """Units per task, where a unit folds `work` elements."""
-    return max(1, units) if units * work <= INLINE else max(1, GRAIN // max(1, work))
+def _grain(kernel: Reduce, units: int, elements: int) -> int:
+    """Units per task, where a unit folds so many elements."""
+    work = max(1, elements) * weight((*kernel.element, *kernel.combine))
+    return max(1, units) if units * work <= INLINE else max(1, GRAIN // work)
 
 
 def _inner_steps(kernel: Reduce, nest: Nest, first: int) -> tuple[str, ...]:
     return tuple(step_of(nest.inner(first + k), d.itemsize) for k, d in enumerate(kernel.inputs))
 
 
-def _sequence(kernel: Reduce, kept: Nest, reduced: Nest) -> native.Stage:
+def _sequence(kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int]) -> native.Stage:
     offsets = _offsets(reduced)
-    head = _head(kernel, kept.rank())
+    head = _head(kept.rank(), slots)
     after = len(head) + 2 + len(offsets)
     params = tuple([*head, reduced.size, after, *offsets, *kept.records()])
     code = reduce_code.sequence(kernel, ("unit", *_inner_steps(kernel, kept, 1)))
-    return native.Stage(code, kept.size, _grain(kept.size, max(1, reduced.size)), params)
+    return native.Stage(code, kept.size, _grain(kernel, kept.size, max(1, reduced.size)), params)
 
 
 def _offsets(nest: Nest) -> list[int]:
@@ -103,42 +148,82 @@ def _prefers_columns(kernel: Reduce, kept: Nest, reduced: Nest) -> bool:
     return len(reduced.shape) > 1 or "any" in along
 
 
+def _partials(kernel: Reduce, kept: Nest, groups: int, area: Area) -> tuple[int, int]:
+    """Slot of the scratch area for the results of groups, and bytes from array to array in it."""
+    if groups == 1:
+        return 0, 0
+    widest = max(e.dtype.itemsize for e in kernel.init)
+    pitch = -(-kept.size * groups * widest // 64) * 64
+    return area(pitch * len(kernel.init)), pitch
+
+
 def _grouped_words(
-    kernel: Reduce, reduced: Nest, tasks: int, before: int, columns: int, tiles: int
+    reduced: Nest, group: int, before: int, partials: tuple[int, int], columns: int, tiles: int
 ) -> list[int]:
     """The words that follow the head; see `reduce_code.Grouped`."""
-    length = reduced.size
-    split = tasks < ENOUGH_TASKS and length > GROUP
-    groups = math.ceil(length / GROUP) if split else 1
-    per_group = GROUP if split else length
-    slot = 1 + len(kernel.inputs)
-    return [length, groups, per_group, before, reduced.rank(1), slot, columns, tiles]
+    groups = math.ceil(reduced.size / group)
+    return [reduced.size, groups, group, before, reduced.rank(1), *partials, columns, tiles]
 
 
-def _rows(kernel: Reduce, kept: Nest, reduced: Nest) -> native.Stage:
-    head, records = _head(kernel, kept.rank()), kept.records()
+def _rows(
+    kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int], group: int, area: Area
+) -> list[native.Stage]:
+    head, records = _head(kept.rank(), slots), kept.records()
+    groups = math.ceil(reduced.size / group)
     before = len(head) + reduce_code.Grouped.WORDS + len(records)
-    words = _grouped_words(kernel, reduced, kept.size, before, 0, 0)
+    partials = _partials(kernel, kept, groups, area)
+    words = _grouped_words(reduced, group, before, partials, 0, 0)
     steps = _inner_steps(kernel, reduced, 0)
     if len(reduced.shape) > 1:
         steps = tuple("any" if any(own) else "zero" for own in reduced.strides)
     params = tuple(head + words + records + reduced.records(1))
-    units = kept.size * words[1]
-    return native.Stage(reduce_code.rows(kernel, steps), units, _grain(units, words[2]), params)
+    units = kept.size * groups
+    stage = native.Stage(
+        reduce_code.rows(kernel, steps), units, _grain(kernel, units, words[2]), params
+    )
+    return [stage, *_merge(kernel, kept, slots[0], groups, partials)]
 
 
-def _columns(kernel: Reduce, kept: Nest, reduced: Nest) -> native.Stage:
-    head, records = _head(kernel, kept.rank()), kept.records()
+def _columns(
+    kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int], group: int, area: Area
+) -> list[native.Stage]:
+    head, records = _head(kept.rank(), slots), kept.records()
+    groups = math.ceil(reduced.size / group)
     before = len(head) + reduce_code.Grouped.WORDS + len(records)
+    partials = _partials(kernel, kept, groups, area)
     width, columns = reduce_columns.tile_width(kernel), kept.shape[-1]
     tiles = math.ceil(columns / width)
-    tasks = kept.size // columns * tiles if columns else 0
-    words = _grouped_words(kernel, reduced, tasks, before, columns, tiles)
+    words = _grouped_words(reduced, group, before, partials, columns, tiles)
     params = tuple(head + words + records + reduced.records(1))
-    units = tasks * words[1]
-    grain = _grain(units, words[2] * min(width, columns))
+    units = (kept.size // columns * tiles if columns else 0) * groups
+    grain = _grain(kernel, units, words[2] * min(width, columns))
     code = reduce_columns.columns(kernel, _inner_steps(kernel, kept, 1))
+    stage = native.Stage(code, units, grain, params)
+    return [stage, *_merge(kernel, kept, slots[0], groups, partials)]
+
+
+def _strips(kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int]) -> native.Stage:
+    head, records = _head(kept.rank(), slots), kept.records()
+    before = len(head) + reduce_code.Grouped.WORDS + len(records)
+    columns = kept.shape[-1]
+    tiles = math.ceil(columns / reduce_strips.TILE)
+    words = _grouped_words(reduced, 1, before, (0, 0), columns, tiles)
+    params = tuple(head + words + records + reduced.records(1))
+    units = kept.size // columns * tiles
+    grain = _grain(kernel, units, reduced.size * min(reduce_strips.TILE, columns))
+    code = reduce_strips.strips(kernel, _inner_steps(kernel, kept, 1))
     return native.Stage(code, units, grain, params)
+
+
+def _merge(
+    kernel: Reduce, kept: Nest, out_slot: int, groups: int, partials: tuple[int, int]
+) -> list[native.Stage]:
+    """The stage that joins the results of groups, if there are several."""
+    if groups == 1:
+        return []
+    params = (groups, *partials, out_slot)
+    grain = max(1, GRAIN // groups)
+    return [native.Stage(reduce_code.merge(kernel), kept.size, grain, params)]
 
 
 def accumulate_program(
@@ -154,6 +239,25 @@ def accumulate_program(
     Strides are in elements: over the kept axes, then along the folded one. `index()` is the
     position in the array, also where the fold runs backwards.
     """
+    inputs = len(kernel.inputs)
+    stages = accumulate_stages(
+        kernel, kept_shape, length, range(1, 1 + inputs), input_strides, 0, out_strides, reverse
+    )
+    size = math.prod(kept_shape) * length
+    return native.program(inputs, size * kernel.output.itemsize, (), stages, size > INLINE)
+
+
+def accumulate_stages(
+    kernel: Accumulate,
+    kept_shape: Sequence[int],
+    length: int,
+    in_slots: Sequence[int],
+    input_strides: Sequence[Strides],
+    out_slot: int,
+    out_strides: Strides,
+    reverse: bool,
+) -> list[native.Stage]:
+    """The stages of `accumulate_program`, which reads and writes at the given slots."""
     dtypes = (kernel.output, *kernel.inputs)
     strides = [
         tuple(s * d.itemsize for s in own)
@@ -170,12 +274,8 @@ def accumulate_program(
     stage = _accumulate_columns if side_by_side else _accumulate_rows
     first = length - 1 if reverse else 0
     words = [length, first, -1 if reverse else 1, *along]
-    head = Streams(len(dtypes)).header(kept.rank(), range(len(dtypes)), bases)
-    size = kept.size * length
-    stages = [stage(kernel, kept, steps, head, words)]
-    return native.program(
-        len(kernel.inputs), size * kernel.output.itemsize, (), stages, size > INLINE
-    )
+    head = Streams(len(dtypes)).header(kept.rank(), (out_slot, *in_slots), bases)
+    return [stage(kernel, kept, steps, head, words)]
 
 
 def _accumulate_rows(
@@ -183,7 +283,9 @@ def _accumulate_rows(
 ) -> native.Stage:
     params = tuple(head + words + [0, 0] + kept.records())
     units = kept.size if words[0] else 0
-    return native.Stage(accumulate_code.rows(kernel), units, _grain(units, words[0]), params)
+    return native.Stage(
+        accumulate_code.rows(kernel), units, _grain(kernel, units, words[0]), params
+    )
 
 
 def _accumulate_columns(
@@ -195,5 +297,5 @@ def _accumulate_columns(
     tiles = math.ceil(columns / width)
     params = tuple(head + words + [tiles, width] + kept.records())
     units = kept.size // columns * tiles if words[0] and columns else 0
-    grain = _grain(units, words[0] * min(width, columns))
+    grain = _grain(kernel, units, words[0] * min(width, columns))
     return native.Stage(accumulate_code.columns(kernel, steps), units, grain, params)

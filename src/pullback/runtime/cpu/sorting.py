@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from llvmlite import ir
 
@@ -35,9 +36,9 @@ from pullback.runtime.cpu.radix import (
     passes,
 )
 
-__all__ = ["argsort_program", "searchsorted_program"]
+__all__ = ["argsort_program", "argsort_stages", "searchsorted_program", "searchsorted_stages"]
 
-_OUT, _IN, _RECORDS = 0, 1, 2  # slots of argsort's kernels; then spare, counts and measures
+_SLOTS = 6  # first params of argsort's kernels: output, input, records, spare, counts, measures
 _SHORT = 128  # rows up to here are ranked by counting smaller elements
 _LONG = 1 << 16  # rows from here on are cut in chunks, if they are few
 _MOST_CHUNKS = 16
@@ -58,57 +59,97 @@ def argsort_program(
 
     Strides count elements: `outer_strides` step from row to row, `stride` along a row.
     """
+    area = native.Scratch(2)
+    stages = argsort_stages(
+        dtype, outer_shape, outer_strides, length, stride, descending, 1, 0, area
+    )
+    elements = math.prod(outer_shape) * length
+    return native.program(1, elements * 8, area.sizes, stages, elements > _TASK_ELEMENTS)
+
+
+def argsort_stages(
+    dtype: DType,
+    outer_shape: Sequence[int],
+    outer_strides: Sequence[int],
+    length: int,
+    stride: int,
+    descending: bool,
+    in_slot: int,
+    out_slot: int,
+    area: Callable[[int], int],
+) -> list[native.Stage]:
+    """The stages of `argsort_program`; `area` gives scratch memory a slot."""
     if dtype.is_complex:
         raise DTypeError(f"argsort: complex numbers have no order, got {dtype.name}.")
     if length >= 1 << 32:
         raise ShapeError(f"argsort: a row holds fewer than 2**32 elements, got {length}.")
     rows = math.prod(outer_shape)
     if rows * length == 0:
-        return native.program(1, 0, (), ())
-    flip = -1 if descending else 0
+        return []
+    row = _Row(dtype, rows, length, stride, -1 if descending else 0, (out_slot, in_slot))
     outer = index_params(outer_shape, outer_strides)
     if length <= _SHORT:
-        stages, scratch = _short_stages(dtype, rows, length, stride, flip, outer), ()
-    elif length >= _LONG and rows < 4:
-        stages, scratch = _long_stages(dtype, rows, length, stride, flip, outer)
-    else:
-        stages, scratch = _row_stages(dtype, rows, length, stride, flip, outer)
-    return native.program(1, rows * length * 8, scratch, stages, rows * length > _TASK_ELEMENTS)
+        return [_short_stage(row, outer)]
+    if length >= _LONG and rows < 4:
+        return _long_stages(row, outer, area)
+    return [_row_stage(row, outer, area)]
 
 
-def _short_stages(dtype: DType, rows: int, length: int, stride: int, flip: int, outer) -> tuple:
-    grain = max(1, _TASK_ELEMENTS * 8 // (length * length))
-    return (native.Stage(_short_kernel(dtype), rows, grain, (length, stride, flip, *outer)),)
+class _Row(NamedTuple):
+    """What is sorted: `slots` are those of output and input."""
+
+    dtype: DType
+    rows: int
+    length: int
+    stride: int
+    flip: int
+    slots: tuple[int, int]
+
+    def areas(self, area: Callable[[int], int], parts: int, rows: int) -> tuple[int, ...]:
+        """All slots: with scratch for counts of so many parts, and for so many rows."""
+        sizes = (rows * len(FIELDS) * 8, rows * self.length * 8, parts * BUCKETS * 4, parts * 24)
+        return (*self.slots, *map(area, sizes))
 
 
-def _row_stages(dtype: DType, rows: int, length: int, stride: int, flip: int, outer):
+def _short_stage(row: _Row, outer: tuple[int, ...]) -> native.Stage:
+    grain = max(1, _TASK_ELEMENTS * 8 // (row.length * row.length))
+    params = (*row.slots, row.length, row.stride, row.flip, *outer)
+    return native.Stage(_short_kernel(row.dtype), row.rows, grain, params)
+
+
+def _row_stage(row: _Row, outer: tuple[int, ...], area: Callable[[int], int]) -> native.Stage:
     """One kernel that sorts whole rows; each task has its own scratch."""
+    rows, length = row.rows, row.length
     tasks = min(rows, _MOST_TASKS if length < _LONG else max(4, native.get_threads()))
     grain = max(-(-rows // tasks), -(-_TASK_ELEMENTS // length))
     tasks = -(-rows // grain)
-    params = (length, stride, flip, _position_bits(length), digit_bits(length), grain, *outer)
-    sizes = (len(FIELDS) * 8, length * 8, BUCKETS * 4, 3 * 8)
-    scratch = tuple(tasks * size for size in sizes)
-    return (native.Stage(_row_kernel(dtype), rows, grain, params),), scratch
+    slots = row.areas(area, tasks, tasks)
+    bits = (_position_bits(length), digit_bits(length))
+    params = (*slots, length, row.stride, row.flip, *bits, grain, *outer)
+    return native.Stage(_row_kernel(row.dtype), rows, grain, params)
 
 
-def _long_stages(dtype: DType, rows: int, length: int, stride: int, flip: int, outer):
+def _long_stages(
+    row: _Row, outer: tuple[int, ...], area: Callable[[int], int]
+) -> list[native.Stage]:
     """Row after row, each pass spread over chunks."""
+    length = row.length
     chunk = max(-(-length // _MOST_CHUNKS), _TASK_ELEMENTS)
     chunks = -(-length // chunk)
-    kernels = _chunk_kernels(dtype)
+    kernels = _chunk_kernels(row.dtype)
+    slots = row.areas(area, chunks, 1)
     stages = []
-    for row in range(rows):
+    for number in range(row.rows):
         bits = (_position_bits(length), digit_bits(length))
-        given = (row, length, stride, flip, *bits, chunk, chunks, *outer)
+        given = (*slots, number, length, row.stride, row.flip, *bits, chunk, chunks, *outer)
         stages.append(native.Stage(kernels["begin"], 1, 1, given))
         steps = [("measure", chunks, 0), ("plan", 1, 0), ("pack", chunks, 0)]
-        for number in range(passes(dtype)):
-            steps += [("count", chunks, number), ("place", 1, number), ("move", chunks, number)]
+        for turn in range(passes(row.dtype)):
+            steps += [("count", chunks, turn), ("place", 1, turn), ("move", chunks, turn)]
         stages += [
-            native.Stage(kernels[name], units, 1, (number,)) for name, units, number in steps
+            native.Stage(kernels[name], units, 1, (slots[2], turn)) for name, units, turn in steps
         ]
-    return tuple(stages), (len(FIELDS) * 8, length * 8, chunks * BUCKETS * 4, chunks * 3 * 8)
+    return stages
 
 
 def _position_bits(length: int) -> int:
@@ -123,19 +164,25 @@ def _narrow(code: Code, value: Value, type_: ir.IntType) -> Value:
     return value if type_ == I64 else code.b.trunc(value, type_)
 
 
+def _pointer(code: Code, i: int) -> Value:
+    """The pointer whose slot is param `i`."""
+    params, ptrs = code.args[:2]
+    return code.load(ptrs, code.load(params, i, I64), PTR)
+
+
 @functools.cache
 def _short_kernel(dtype: DType) -> int:
     """The rank of an element is how many are smaller, or equal and before it: no branches."""
     code = kernel(ir.Module(), "short")
-    params, ptrs, lo, hi, _ = code.args
+    params, _, lo, hi, _ = code.args
     b, word = code.b, _word(dtype)
-    length, stride, flip = (code.load(params, i, I64) for i in range(3))
+    output, source = (_pointer(code, i) for i in range(2))
+    length, stride, flip = (code.load(params, i, I64) for i in range(2, 5))
     flip, sign = _narrow(code, flip, word), code.int(1 << (word.width - 1), word)
-    source, output = code.load(ptrs, _IN, PTR), code.load(ptrs, _OUT, PTR)
     with b.goto_entry_block():
         keys = b.alloca(word, size=code.int(_SHORT))
     with code.range(lo, hi) as row:
-        x = code.at(source, offsets(code, 3, row, 1)[0], word)
+        x = code.at(source, offsets(code, 5, row, 1)[0], word)
         with code.range(0, length) as i:
             bits = code.load(x, b.mul(i, stride), word)
             # Signed comparisons are the ones that vectors have.
@@ -157,12 +204,13 @@ def _row_kernel(dtype: DType) -> int:
     module = ir.Module()
     radix = Radix(module, dtype)
     code = kernel(module, "rows")
-    params, ptrs, lo, hi, _ = code.args
+    params, _, lo, hi, _ = code.args
     b, zero = code.b, code.int(0)
     names = ("length", "stride", "flip", "position_bits", "digit_bits")
-    *values, grain = (code.load(params, i, I64) for i in range(1 + len(names)))
+    outer_at = _SLOTS + len(names) + 1
+    *values, grain = (code.load(params, i, I64) for i in range(_SLOTS, outer_at))
     length = values[0]
-    output, source, records, spare, counts, measures = (code.load(ptrs, i, PTR) for i in range(6))
+    output, source, records, spare, counts, measures = (_pointer(code, i) for i in range(_SLOTS))
     task = b.udiv(lo, grain)
     record = Record(code, code.at(records, b.mul(task, code.int(len(FIELDS))), I64))
     for name, value in zip(names, values, strict=True):
@@ -173,9 +221,8 @@ def _row_kernel(dtype: DType) -> int:
     record.set("counts", code.at(counts, b.mul(task, code.int(BUCKETS * 4)), ir.IntType(8)))
     record.set("measures", code.at(measures, b.mul(task, code.int(3)), I64))
     with code.range(lo, hi) as row:
-        record.set(
-            "source", code.at(source, offsets(code, 1 + len(names), row, 1)[0], _word(dtype))
-        )
+        start = offsets(code, outer_at, row, 1)[0]
+        record.set("source", code.at(source, start, _word(dtype)))
         record.set("output", code.at(output, b.mul(row, length), I64))
         b.call(radix.measure, (record.pointer, zero))
         b.call(radix.plan, (record.pointer,))
@@ -195,8 +242,8 @@ def _chunk_kernels(dtype: DType) -> dict[str, int]:
         module = ir.Module()
         function = getattr(Radix(module, dtype), name)
         code = kernel(module, f"stage_{name}")
-        params, ptrs, lo, hi, _ = code.args
-        record, number = code.load(ptrs, _RECORDS, PTR), code.load(params, 0, I64)
+        params, _, lo, hi, _ = code.args
+        record, number = _pointer(code, 0), code.load(params, 1, I64)
         with code.range(lo, hi) as chunk:
             args = {"plan": (record,), "place": (record, number)}.get(name, (record, chunk, number))
             code.b.call(function, args[: len(function.args)])
@@ -208,16 +255,16 @@ def _chunk_kernels(dtype: DType) -> dict[str, int]:
 def _begin_kernel(dtype: DType) -> int:
     """Fills in the record of a row."""
     code = kernel(ir.Module(), "begin")
-    params, ptrs = code.args[:2]
     names = ("length", "stride", "flip", "position_bits", "digit_bits", "chunk", "chunks")
-    row, *values = (code.load(params, i, I64) for i in range(1 + len(names)))
-    output, source, *areas = (code.load(ptrs, i, PTR) for i in range(6))
+    outer_at = _SLOTS + 1 + len(names)
+    row, *values = (code.load(code.args[0], i, I64) for i in range(_SLOTS, outer_at))
+    output, source, *areas = (_pointer(code, i) for i in range(_SLOTS))
     record = Record(code, areas[0])
     for name, value in zip(names, values, strict=True):
         record.set(name, value)
     for name, value in zip(("spare", "counts", "measures"), areas[1:], strict=True):
         record.set(name, value)
-    offset = offsets(code, 1 + len(names), row, 1)[0]
+    offset = offsets(code, outer_at, row, 1)[0]
     record.set("source", code.at(source, offset, _word(dtype)))
     record.set("output", code.at(output, code.b.mul(row, values[0]), I64))
     return address(code)
@@ -236,26 +283,43 @@ def searchsorted_program(
     `sorted` is one row of `length` elements; "left" counts what is smaller, "right" also what is
     equal.
     """
+    stages = searchsorted_stages(dtype, length, stride, values_shape, values_strides, side, 1, 2, 0)
+    count = math.prod(values_shape)
+    return native.program(2, count * 8, (), stages, count > _TASK_ELEMENTS)
+
+
+def searchsorted_stages(
+    dtype: DType,
+    length: int,
+    stride: int,
+    values_shape: Sequence[int],
+    values_strides: Sequence[int],
+    side: str,
+    row_slot: int,
+    values_slot: int,
+    out_slot: int,
+) -> list[native.Stage]:
+    """The stages of `searchsorted_program` at the given slots."""
     if dtype.is_complex:
         raise DTypeError(f"searchsorted: complex numbers have no order, got {dtype.name}.")
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted: side must be 'left' or 'right', got {side!r}.")
     count = math.prod(values_shape)
-    params = (length, stride, count, *index_params(values_shape, values_strides))
+    slots = (out_slot, row_slot, values_slot)
+    params = (*slots, length, stride, count, *index_params(values_shape, values_strides))
     groups = -(-count // _LANES)
     grain = max(1, _TASK_ELEMENTS // (_LANES * max(1, length.bit_length())))
-    stages = (native.Stage(_search_kernel(dtype, side), groups, grain, params),) if count else ()
-    return native.program(2, count * 8, (), stages, count > _TASK_ELEMENTS)
+    return [native.Stage(_search_kernel(dtype, side), groups, grain, params)] if count else []
 
 
 @functools.cache
 def _search_kernel(dtype: DType, side: str) -> int:
     """Binary searches without branches, `_LANES` of them side by side."""
     code = kernel(ir.Module(), "search")
-    params, ptrs, lo, hi, _ = code.args
+    params, _, lo, hi, _ = code.args
     b, word = code.b, _word(dtype)
-    length, stride, count = (code.load(params, i, I64) for i in range(3))
-    output, row, values = (code.load(ptrs, i, PTR) for i in range(3))
+    output, row, values = (_pointer(code, i) for i in range(3))
+    length, stride, count = (code.load(params, i, I64) for i in range(3, 6))
     none = code.int(0, word)
     comparison = "<" if side == "left" else "<="
 
@@ -272,7 +336,7 @@ def _search_kernel(dtype: DType, side: str) -> int:
         keys, bases = [], []
         for lane in range(_LANES):
             at = code.minimum(b.add(first, code.int(lane)), last)
-            bits = code.load(values, offsets(code, 3, at, 1)[0], word)
+            bits = code.load(values, offsets(code, 6, at, 1)[0], word)
             keys.append(emit_key(code, dtype, bits, none))
             bases.append(code.variable(code.int(0)))
         rest = code.variable(length)

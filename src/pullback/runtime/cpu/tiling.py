@@ -17,13 +17,13 @@ LINE = 64  # bytes of a cache line
 Box = tuple[Nest, tuple[int, ...]]
 
 
-def boxes(nest: Nest, itemsizes: Sequence[int]) -> list[Box]:
-    """The nest as parts, each with the byte offset of every stream; stream 0 is written."""
+def boxes(nest: Nest, itemsizes: Sequence[int], outputs: int = 1) -> list[Box]:
+    """The nest as parts, each with the byte offset of every stream; the first ones are written."""
     whole: list[Box] = [(nest, (0,) * len(nest.strides))]
     rank = len(nest.shape)
     if rank < 2 or nest.size < WORTH:
         return whole
-    across = _other_dense_axis(nest, itemsizes)
+    across = _other_dense_axis(nest, itemsizes, outputs)
     if across is not None:
         return _tiles(nest, across, rank - 1, SIDE, SIDE)
     if nest.shape[-1] < NARROW and nest.shape[-2] >= 4 * NARROW:
@@ -31,9 +31,9 @@ def boxes(nest: Nest, itemsizes: Sequence[int]) -> list[Box]:
     return whole
 
 
-def _other_dense_axis(nest: Nest, itemsizes: Sequence[int]) -> int | None:
+def _other_dense_axis(nest: Nest, itemsizes: Sequence[int], outputs: int) -> int | None:
     """An axis along which an operand is dense that jumps along the innermost one."""
-    for own, size in zip(nest.strides[1:], itemsizes[1:], strict=False):
+    for own, size in zip(nest.strides[outputs:], itemsizes[outputs:], strict=False):
         if abs(own[-1]) < LINE or nest.shape[-1] < NARROW:
             continue
         for d, n in enumerate(nest.shape[:-1]):

@@ -1,0 +1,82 @@
+"""What a derivative reads of the steps of a scan: values to keep, and values to compute again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pullback.autodiff.workspace import Cut
+from pullback.ir.graph import Equation, Var
+from pullback.ir.lowering import Elementwise, View
+
+if TYPE_CHECKING:
+    from pullback.autodiff.scans import ScanCall
+
+__all__ = ["choose"]
+
+Definitions = dict[Var, tuple[int, Equation]]
+
+# Elementwise operations that take less time than writing their results and reading them back.
+CHEAP = {
+    *("abs", "add", "astype", "at_least", "at_most", "between", "conj", "copysign", "divide"),
+    *("equal", "floor", "greater", "greater_equal", "imag", "isfinite", "isinf", "isnan", "less"),
+    *("less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum"),
+    *("minimum", "multiply", "negative", "not_equal", "positive", "real", "reciprocal", "sign"),
+    *("sqrt", "square", "subtract", "trunc", "where"),
+}
+
+
+def choose(call: ScanCall, outputs: Iterable[Var], definitions: Definitions) -> Cut:
+    """The equations that `call` computes itself, and what it needs from elsewhere."""
+    outputs = list(outputs)
+
+    def elsewhere(var: Var) -> bool:
+        return call.homes.get(definitions[var][1], call) is not call
+
+    first = call.space.cut(outputs, definitions, elsewhere)
+    foreign = [v for v in first.needed if v in definitions]
+    again = _computed_again(call, foreign, definitions)
+    return call.space.cut(outputs, definitions, lambda v: elsewhere(v) and v not in again)
+
+
+def _computed_again(call: ScanCall, needed: list[Var], definitions: Definitions) -> set[Var]:
+    """Those needed variables, and what leads to them, that are cheaper computed than kept."""
+    kept = {v for v in needed if not _is_cheap(v, definitions)}
+    again: set[Var] = set()
+    for var in sorted(needed, key=lambda v: definitions[v][0]):
+        if var in kept or var in again or call.home_of(var, definitions).place(var) >= 0:
+            continue
+        sources, between = _sources(call, var, definitions)
+        more = sources - kept
+        if sum(v.aval.nbytes for v in more) < var.aval.nbytes:
+            kept |= more
+            again |= between
+        else:
+            kept.add(var)
+    return again - kept
+
+
+def _is_cheap(var: Var, definitions: Definitions) -> bool:
+    op: Any = definitions[var][1].op
+    lowering = getattr(op, "lowering", None)
+    return isinstance(lowering, View) or (isinstance(lowering, Elementwise) and op.name in CHEAP)
+
+
+def _sources(call: ScanCall, var: Var, definitions: Definitions) -> tuple[set[Var], set[Var]]:
+    """What to keep so that cheap operations can compute `var` again, and what these compute."""
+    sources: set[Var] = set()
+    between: set[Var] = set()
+    stack = [var]
+    while stack:
+        v = stack.pop()
+        if v in between or v in sources or v in call.rows or call.space.outer(v) is not None:
+            continue
+        if v in definitions and (v is var or call.home_of(v, definitions).place(v) < 0):
+            if _is_cheap(v, definitions):
+                between.add(v)
+                stack += definitions[v][1].inputs
+                continue
+        elif call.home_of(v, definitions).place(v) >= 0:
+            continue
+        sources.add(v)
+    return sources, between

@@ -1,0 +1,127 @@
+"""A graph ready to run: compiled by the runtime of its device, except what needs no computing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pullback.core.avals import Aval, aval
+from pullback.ir.array import make, mode
+from pullback.ir.graph import Equation, Graph, Var
+from pullback.ir.op import bind
+
+__all__ = ["Interpreted", "Program", "part"]
+
+
+def part(
+    name: str, inputs: Sequence[Var], equations: Iterable[Equation], outputs: Sequence[Var]
+) -> Graph:
+    """The graph of those `equations` that the outputs need, with the constants that they use."""
+    graph = Graph(name)
+    needed = {id(v) for v in outputs}
+    kept: list[Equation] = []
+    for eq in reversed(list(equations)):
+        if any(id(v) in needed for v in eq.outs):
+            kept.append(eq)
+            needed.update(id(v) for v in eq.inputs)
+    graph.inputs, graph.outputs, graph.equations = list(inputs), list(outputs), kept[::-1]
+    given = {id(v) for v in inputs}
+    used = [v for eq in graph.equations for v in eq.inputs] + graph.outputs
+    constants = {id(v): v for v in used if v.constant is not None and id(v) not in given}
+    graph.constants = list(constants.values())
+    return graph
+
+
+class Interpreted:
+    """The executable of a device whose runtime has no compiler: equation by equation."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.peak_bytes = 0
+
+    def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[Any]:
+        before, mode.recording = mode.recording, False
+        try:
+            results = self.graph.run(*map(make, buffers, avals), bind=bind)
+        finally:
+            mode.recording = before
+        return [_dense(r) for r in results]
+
+    def describe(self) -> str:
+        return "interpreted, one kernel per equation"
+
+
+def _dense(x: Any) -> Any:
+    if x._aval.dense:
+        return x._buf
+    runtime = x._aval.device.runtime
+    copied = np.ascontiguousarray(runtime.to_numpy(x._buf, x._aval))
+    return runtime.from_numpy(copied, copy=False)
+
+
+def executable(graph: Graph) -> Any:
+    """The graph compiled by the runtime of its device."""
+    runtime = graph.outputs[0].aval.device.runtime
+    compiler: Callable[[Graph], Any] = getattr(runtime, "compile", Interpreted)
+    return compiler(graph)
+
+
+class Program:
+    """A graph as a function from buffers to buffers.
+
+    `sources` says for each output where it comes from: ("computed", i), ("input", i) or
+    ("constant", (buffer, aval)). Only what is computed is compiled; an output that is an input
+    keeps that input's buffer and strides.
+    """
+
+    def __init__(self, graph: Graph):
+        began = time.perf_counter()
+        self.graph = graph
+        inputs = {id(v): i for i, v in enumerate(graph.inputs)}
+        computed: dict[int, int] = {}
+        self.sources: list[tuple[str, Any]] = []
+        for v in graph.outputs:
+            if id(v) in inputs:
+                self.sources.append(("input", inputs[id(v)]))
+            elif v.constant is not None:
+                self.sources.append(("constant", v.constant[:2]))
+            else:
+                self.sources.append(("computed", computed.setdefault(id(v), len(computed))))
+        unique = {id(v): v for v in graph.outputs if id(v) in computed}
+        outputs = list(unique.values())
+        self.avals = [aval(v.aval.shape, v.aval.dtype, v.aval.device) for v in outputs]
+        self.plain = [s for s, _ in self.sources] == ["computed"] * len(outputs)
+        self.run: Callable[[Sequence[Any], Sequence[Aval]], list[Any]] = _nothing
+        self.executable = None
+        if outputs:
+            computing = part(graph.name, graph.inputs, graph.equations, outputs)
+            self.executable = self.run = executable(computing)
+        self.seconds = time.perf_counter() - began
+
+    def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[tuple[Any, Aval]]:
+        """Buffer and aval of every output."""
+        computed = self.run(buffers, avals)
+        if self.plain:
+            return list(zip(computed, self.avals, strict=True))
+        found = []
+        for kind, where in self.sources:
+            if kind == "computed":
+                found.append((computed[where], self.avals[where]))
+            elif kind == "input":
+                found.append((buffers[where], avals[where]))
+            else:
+                found.append(where)
+        return found
+
+    def describe(self) -> str:
+        """Kernels and memory plan, as the runtime tells them."""
+        if self.executable is None:
+            return "nothing to compute"
+        return self.executable.describe()
+
+
+def _nothing(buffers: Sequence[Any], avals: Sequence[Aval]) -> list[Any]:
+    return []

@@ -1,0 +1,420 @@
+"""`jit`: a function traced once per kind of arguments, compiled as a whole, and run as one unit."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import update_wrapper
+from importlib import import_module
+from sys import _getframe
+from types import MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pullback.core import dtypes, pytrees
+from pullback.core.avals import Aval, _defaults, default_device, symbolic
+from pullback.core.errors import DTypeError, RetraceWarning, TraceError
+from pullback.ir.array import Array, make, mode
+from pullback.ir.convert import as_array
+from pullback.ir.graph import Graph, Var
+from pullback.ir.tracing import Static, inside_trace, refuse_leaked, user_line
+from pullback.tensor import Tensor
+
+if TYPE_CHECKING:
+    from pullback.compile.unit import Unit
+
+__all__ = ["CacheInfo", "Jitted", "Lowered", "jit"]
+
+CACHE_SIZE = (
+    64  # compiled signatures per function; the one that was not called for longest goes first
+)
+MANY_TRACES = 16  # from here on a function that is traced again gets a warning
+
+
+class CacheInfo(NamedTuple):
+    """What `cache_info` tells: `misses` counts traces."""
+
+    hits: int
+    misses: int
+    maxsize: int
+    currsize: int
+
+
+# -- signatures ------------------------------------------------------------------------------------
+
+
+def _take(x: Any, arrays: list[Any], key: list[Any]) -> None:
+    """Append the arrays of an argument, and what the trace depends on besides their contents."""
+    cls = x.__class__
+    if cls is Tensor:
+        arrays.append(x)
+        key.append(x._aval)
+    elif cls is tuple or cls is list:
+        key += (cls, len(x))
+        _take_all(x, arrays, key)
+    elif cls is dict:
+        key += (cls, tuple(x))
+        _take_all(x.values(), arrays, key)
+    elif isinstance(x, (np.ndarray, np.generic)):
+        array = as_array(x, "jit")
+        arrays.append(array)
+        key.append(array._aval)
+    elif isinstance(x, Static):
+        key.append(_static_key(x.value))
+    else:
+        parts = pytrees._children(x)
+        if parts is None:
+            key.append(_static_key(x))
+        else:
+            key.append(pytrees.Structure(cls, parts[1], ()))
+            _take_all(parts[0], arrays, key)
+
+
+def _take_all(xs: Iterable[Any], arrays: list[Any], key: list[Any]) -> None:
+    for x in xs:
+        if x.__class__ is Tensor:  # here, to save a call for most
+            arrays.append(x)
+            key.append(x._aval)
+        else:
+            _take(x, arrays, key)
+
+
+def _context() -> tuple[Any, Any]:
+    """What a trace depends on besides arguments: the dtype of floats, the place of new arrays."""
+    stack = _defaults.stack
+    return dtypes._default_float, stack[-1] if stack else _defaults.base
+
+
+def _static_key(x: Any) -> tuple[type, Any]:
+    """A key that tells 1, 1.0 and True apart, and 0.0 from -0.0, and finds NaN again."""
+    if isinstance(x, (float, complex)):
+        return x.__class__, repr(x)
+    if x.__class__ is tuple:
+        return tuple, tuple([_static_key(v) for v in x])
+    try:
+        hash(x)
+    except TypeError:
+        raise DTypeError(
+            "jit: an argument that is neither an array nor a container is a static value and must"
+            f" be hashable, got {type(x).__name__}. If it holds arrays, use register_pytree."
+        ) from None
+    return x.__class__, x
+
+
+def _canonical(key: Sequence[Any]) -> tuple:
+    """The key without strides, which a trace does not depend on."""
+    return tuple(symbolic(k.shape, k.dtype, k.device) if isinstance(k, Aval) else k for k in key)
+
+
+# -- the public face -------------------------------------------------------------------------------
+
+
+class Lowered:
+    """A function compiled for some arguments, without having run: print it to see what it is."""
+
+    def __init__(self, unit: Unit):
+        self._unit = unit
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as it was traced."""
+        return self._unit.graph
+
+    @property
+    def optimised(self) -> Graph:
+        """The graph after the passes."""
+        return self._unit.optimised
+
+    @property
+    def executable(self) -> Any:
+        """What the runtime made of the graph; None if there is nothing to compute."""
+        return self._unit.program.executable
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds that tracing and compiling took."""
+        return {"trace": self._unit.seconds, "compile": self._unit.program.seconds}
+
+    def text(self) -> str:
+        """Graph, optimised graph, kernels, memory plan and times."""
+        program = self._unit.program
+        times = ", ".join(f"{k} {v * 1e3:.1f} ms" for k, v in self.seconds.items())
+        return "\n".join(
+            [
+                f"traced: {len(self.graph.equations)} equations",
+                repr(self.graph),
+                f"optimised: {len(self.optimised.equations)} equations",
+                repr(self.optimised),
+                "compiled:",
+                program.describe(),
+                f"time: {times}",
+            ]
+        )
+
+    __repr__ = text
+
+
+class Jitted:
+    """A function that `jit` made."""
+
+    wraps_function = "function"  # for whoever looks for what a function captures
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (),
+        name: str | None = None,
+    ):
+        update_wrapper(self, function)
+        self.function = function
+        self.name = name or getattr(function, "__name__", type(function).__name__)
+        nums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+        names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        self._static = _static_places(function, nums, names) if nums or names else None
+        self._fast: dict[tuple, Unit] = {}  # by signature with strides
+        self._units: dict[tuple, Unit] = {}  # by signature
+        self._lock = threading.RLock()
+        self._calls = self._traces = 0
+        self._latest: dict[str, str] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # the common case comes first and on its own: untracked tensors, and a compiled function
+        if kwargs or self._static is not None:
+            return self._called(args, kwargs)
+        try:
+            avals = tuple([a._aval for a in args])
+        except AttributeError:  # not all of them are tensors
+            return self._called(args, kwargs)
+        recording = mode.recording
+        unit = self._fast.get((*avals, recording, *_context()))
+        if unit is None or unit.execute is None or (unit.captured and unit.stale()):
+            return self._called(args, kwargs)
+        if recording:
+            for a in args:
+                if a._node is not None:
+                    return self._called(args, kwargs)
+        self._calls = unit.used = self._calls + 1
+        computed = unit.execute([a._buf for a in args], avals)
+        if unit.single is not None:
+            return make(computed[0], unit.single)
+        return unit.build([make(b, av) for b, av in zip(computed, unit.avals, strict=True)])
+
+    def _called(self, args: tuple, kwargs: dict) -> Any:
+        arrays, signature, args, kwargs = self._signature(args, kwargs)
+        unit = self._fast.get(signature)
+        if unit is None or (unit.captured and unit.stale()):
+            if any(x._aval.is_symbolic for x in arrays):
+                return self._inlined(args, kwargs)
+            unit = self._unit(signature, args, kwargs)
+            if unit is None:
+                return self._inlined(args, kwargs)
+        self._calls = unit.used = self._calls + 1
+        if unit.written:
+            self._refuse_numpy(unit, args, kwargs)
+        outputs = unit.run(arrays + unit.lifted if unit.lifted else arrays)
+        for i, k in unit.written:
+            arrays[i]._rebind("jit", outputs[k])
+        return unit.build(outputs)
+
+    def _refuse_numpy(self, unit: Unit, args: tuple, kwargs: dict) -> None:
+        """Raise if the function updates an argument that is no tensor: nobody would see it."""
+        kinds = (Array, np.ndarray, np.generic)
+        given = [x for x in pytrees.leaves((args, kwargs)) if isinstance(x, kinds)]
+        if not all(isinstance(given[i], Array) for i, _ in unit.written):
+            raise TraceError(
+                f"jit: `{self.name}` updates a NumPy array in place."
+                " Pass a tensor, or return the result."
+            )
+
+    def _signature(self, args: tuple, kwargs: dict) -> tuple[list[Any], tuple, tuple, dict]:
+        """The arrays among the arguments, the key of the rest, the arguments in a fixed order."""
+        if self._static is not None:
+            args, kwargs = self._marked(args, kwargs)
+        arrays: list[Any] = []
+        key: list[Any] = []
+        _take_all(args, arrays, key)
+        if kwargs:
+            kwargs = dict(sorted(kwargs.items()))
+            _take(kwargs, arrays, key)
+        return arrays, (*key, mode.recording, *_context()), args, kwargs
+
+    def __get__(self, obj: Any, owner: Any = None) -> Any:
+        return self if obj is None else MethodType(self, obj)
+
+    def __repr__(self) -> str:
+        return f"<jitted {self.name}>"
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The function compiled for these arguments, to look at; nothing is run."""
+        _, signature, args, kwargs = self._signature(args, kwargs)
+        unit = self._unit(signature, args, kwargs)
+        if unit is None:
+            raise TraceError(f"lower: `{self.name}` is being traced. Call lower outside.")
+        return Lowered(unit)
+
+    def cache_info(self) -> CacheInfo:
+        """Calls that found a compiled function, traces, and how many are kept."""
+        hits = max(self._calls - self._traces, 0)
+        return CacheInfo(hits, self._traces, CACHE_SIZE, len(self._units))
+
+    def clear(self) -> None:
+        """Forget everything compiled."""
+        with self._lock:
+            self._fast.clear()
+            self._units.clear()
+            self._calls = self._traces = 0
+
+    def _inlined(self, args: tuple, kwargs: dict) -> Any:
+        """The call as part of another function that is being traced."""
+
+        def plain(leaf: Any) -> Any:
+            if isinstance(leaf, Array):
+                refuse_leaked(leaf)
+            if isinstance(leaf, Static):
+                return leaf.value
+            return as_array(leaf, "jit") if isinstance(leaf, (np.ndarray, np.generic)) else leaf
+
+        args, kwargs = pytrees.map_tree(plain, (args, kwargs))
+        return self.function(*args, **kwargs)
+
+    def _marked(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments with static ones wrapped."""
+        positions, names = self._static or ((), ())
+        chosen = {p if p >= 0 else p + len(args) for p in positions}
+        wrapped = tuple(Static(a) if i in chosen else a for i, a in enumerate(args))
+        return wrapped, {k: Static(v) if k in names else v for k, v in kwargs.items()}
+
+    def _unit(self, signature: tuple, args: tuple, kwargs: dict) -> Unit | None:
+        """The unit for a signature, traced if need be; None if it belongs to another trace."""
+        canonical = _canonical(signature)
+        with self._lock:
+            unit = self._units.get(canonical)
+            updated = unit is not None and unit.stale()
+            if unit is None or updated:
+                if inside_trace():
+                    return None
+                older, unit = unit, self._traced(args, kwargs, updated)
+                if unit is None:
+                    return None
+                if older is not None:
+                    unit.compare(older)
+                if len(self._units) >= CACHE_SIZE and canonical not in self._units:
+                    del self._units[min(self._units, key=lambda k: self._units[k].used)]
+                    self._fast.clear()
+                self._units[canonical] = unit
+            if updated or len(self._fast) >= 8 * CACHE_SIZE:
+                self._fast.clear()
+            self._fast[signature] = unit
+            return unit
+
+    def _traced(self, args: tuple, kwargs: dict, updated: bool) -> Unit | None:
+        described = self._described(args, kwargs)
+        self._traces += 1
+        if self._traces > MANY_TRACES and self._traces % MANY_TRACES == 1:
+            self._warn(described, updated)
+        self._latest = described
+        compiler = import_module(
+            "pullback.compile.unit"
+        )  # programs without jit need not wait for it
+        trace = compiler.Traced(self.function, self.name, args, kwargs)
+        foreign = [v for v in trace.graph.constants if isinstance(v.constant[0], Var)]
+        if foreign or any(x._aval.is_symbolic for x in trace.lifted):
+            return None  # it captured values of a trace that is going on: it belongs to that
+        return compiler.Unit(trace, Jitted, described)
+
+    def _warn(self, described: dict[str, str], updated: bool) -> None:
+        changes = [
+            f"{k} was {self._latest.get(k, 'absent')}, now {v}"
+            for k, v in described.items()
+            if self._latest.get(k) != v
+        ]
+        changes += [f"{k} is gone" for k in self._latest if k not in described]
+        if updated:
+            changes.append("a captured tensor was updated in place: pass it as an argument")
+        filename, _, line = user_line(_getframe(1)).rpartition(":")
+        warnings.warn_explicit(
+            f"jit: `{self.name}` has been traced {self._traces} times; since the last time"
+            f" {'; '.join(changes) or 'something captured changed'}. Python values are static:"
+            " pass those that change as 0-d tensors, and keep shapes fixed.",
+            RetraceWarning,
+            filename,
+            int(line) if line.isdigit() else 0,
+        )
+
+    def _described(self, args: tuple, kwargs: dict) -> dict[str, str]:
+        """What a trace depends on, by name."""
+        try:
+            bound = list(inspect.signature(self.function).bind(*args, **kwargs).arguments.items())
+        except (TypeError, ValueError):
+            bound = [(f"argument {i}", a) for i, a in enumerate(args)] + list(kwargs.items())
+        found: dict[str, str] = {}
+        stack = bound[::-1]
+        while stack:
+            name, x = stack.pop()
+            parts = pytrees._children(x)
+            if isinstance(x, Array):
+                found[name] = repr(x._aval)
+            elif parts is not None and parts[1] is not None:
+                children, info = parts
+                names = info if isinstance(info, tuple) else range(len(children))
+                labelled = [(f"{name}[{k!r}]", c) for k, c in zip(names, children, strict=False)]
+                stack += labelled[::-1]
+            else:
+                found[name] = repr(x.value if isinstance(x, Static) else x)[:60]
+        found["recording"] = str(mode.recording)
+        found["the default float"] = dtypes.default_float().name
+        found["the default device"] = str(default_device())
+        return found
+
+
+def _static_places(
+    function: Callable[..., Any], nums: tuple[int, ...], names: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Static positions and names; where the signature is known each implies the other."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return nums, names
+    known = [p.name for p in parameters]
+    for n in names:
+        if n not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            raise DTypeError(f"jit: static_argnames names no parameter, got {n!r} and {known}.")
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    for i in nums:
+        if not variadic and not -len(known) <= i < len(known):
+            raise DTypeError(f"jit: static_argnums names no parameter, got {i} of {len(known)}.")
+    if variadic:
+        return nums, names
+    positions = {i % len(known) for i in nums} | {known.index(n) for n in names if n in known}
+    return tuple(sorted(positions)), tuple({*names, *[known[i] for i in positions]})
+
+
+def jit(
+    f: Callable[..., Any] | None = None,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    name: str | None = None,
+) -> Any:
+    """`f` compiled: traced once for each structure, shape and dtype of its arguments, as one unit.
+
+    Python numbers, strings and other objects are static: each value has its own trace, so a number
+    that changes belongs in a 0-d tensor. `static_argnums` and `static_argnames` do the same for
+    whole arguments. Tensors that `f` captures are constants; one that is updated later causes
+    another trace, and one that requires a gradient gets it.
+
+    >>> @pb.jit
+    ... def energy(x):
+    ...     return (x * x).sum() / 2
+    >>> pb.grad(energy)(pb.tensor([1.0, 2.0]))
+    tensor([1., 2.], float32, cpu)
+    """
+    if f is None:
+        return lambda function: Jitted(function, static_argnums, static_argnames, name)
+    if not callable(f):
+        raise DTypeError(f"jit: expected a function, got {type(f).__name__}.")
+    return Jitted(f, static_argnums, static_argnames, name)

@@ -1,0 +1,157 @@
+"""Recording a function: which arrays it captured, and which line of the user made each value."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from sys import _getframe
+from types import FrameType, TracebackType
+from typing import Any
+from weakref import ref
+
+from pullback.core.avals import Aval
+from pullback.core.errors import TraceError
+from pullback.ir.array import Array
+from pullback.ir.graph import Graph, Var
+
+__all__ = ["Recording", "Static", "inside_trace", "no_value", "recorded", "user_line"]
+
+_PACKAGE = str(Path(__file__).parent.parent)
+
+
+class _Open(threading.local):
+    """How many recordings this thread is inside of."""
+
+    depth = 0
+
+
+_open = _Open()
+
+
+# What the names of the library's files begin with, and those of the code that it generates.
+_OURS = (_PACKAGE, "<elementwise", "<pull ", "<record ")
+
+
+def _place(frame: FrameType | None) -> tuple[str, int]:
+    """File and line of the innermost frame outside the library."""
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def user_line(frame: FrameType) -> str:
+    """`file:line` of the innermost frame outside the library."""
+    filename, line = _place(frame)
+    return f"{filename}:{line}" if filename else "an unknown line"
+
+
+def line_of_error(trace: TracebackType | None) -> str:
+    """`file:line` of the innermost frame outside the library that an exception left, or ""."""
+    found = ""
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
+            found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+class Static:
+    """An argument that is kept out of the tree of traced arguments."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+class Recording(Graph):
+    """A graph that knows where its values come from, and that ends with its function."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.closed = False
+        # handles of captured arrays, by the number of their constant
+        self.handles: dict[int, list[ref[Array]]] = {}
+        # operation and place of a value, by its number
+        self._origins: dict[int, tuple[str, tuple[str, int]]] = {}
+
+    def close(self) -> None:
+        """End of the recorded function: from now on its values are good for nothing."""
+        self.closed = True
+
+    def add_input(self, av: Aval) -> Array:
+        array = super().add_input(av)
+        self._origins[array._buf.number] = ("an argument", ("", 0))
+        return array
+
+    def capture(self, array: Array) -> Var:
+        if isinstance(array._buf, Var):
+            if array._buf.graph is self:
+                return array._buf
+            refuse_leaked(array)
+        found = super().capture(array)
+        known = [r for r in self.handles.get(found.number, ()) if r() is not None]
+        if not any(r() is array for r in known):
+            self.handles[found.number] = [*known, ref(array)]
+        return found
+
+    def add(
+        self, op: Any, arrays: Sequence[Array], static: dict[str, Any], outs: Sequence[Aval]
+    ) -> list[Any]:
+        if self.closed:
+            for a in arrays:
+                refuse_leaked(a)
+        results = super().add(op, arrays, static, outs)
+        place = _place(_getframe(1))
+        for r in results:
+            self._origins[r._buf.number] = (op.name, place)
+        return results
+
+    def origin(self, var: Var) -> str:
+        """How a value came about, for messages."""
+        made, (filename, line) = self._origins.get(var.number, ("a captured array", ("", 0)))
+        return f"made by {made} at {filename}:{line}" if filename else made
+
+
+def _origin(array: Array) -> str:
+    graph = array._buf.graph
+    return graph.origin(array._buf) if isinstance(graph, Recording) else "a traced value"
+
+
+def refuse_leaked(array: Array) -> None:
+    """Raise if an array belongs to a recording that has ended."""
+    var = array._buf
+    if isinstance(var, Var) and isinstance(var.graph, Recording) and var.graph.closed:
+        raise TraceError(
+            f"jit: a traced value of `{var.graph.name}` is used after the trace has ended, got"
+            f" {array._aval}, {_origin(array)}. Return it from the function; what a jitted function"
+            " stores elsewhere while it is traced holds no numbers."
+        )
+
+
+def no_value(name: str, array: Array, hint: str = "") -> TraceError:
+    """The error for a traced array of which `name` needs the contents."""
+    refuse_leaked(array)
+    hint = hint or "Use pullback operations only, or compute it outside of the traced function."
+    return TraceError(
+        f"{name}: a traced tensor has no value yet, got {array._aval}, {_origin(array)};"
+        f" asked for at {user_line(_getframe(1))}. {hint}"
+    )
+
+
+def inside_trace() -> bool:
+    """Whether this thread is recording a function."""
+    return _open.depth > 0
+
+
+@contextmanager
+def recorded(graph: Recording) -> Iterator[Recording]:
+    """The block in which `graph` is recorded; it is closed afterwards, whatever happens."""
+    _open.depth += 1
+    try:
+        yield graph
+    finally:
+        _open.depth -= 1
+        graph.close()

@@ -1,0 +1,270 @@
+"""Groups as stages: where every value is, and the pointers through which kernels find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pullback.compile.groups import (
+    Access,
+    CallGroup,
+    FoldGroup,
+    Group,
+    Grouped,
+    MapGroup,
+    Region,
+    SequenceGroup,
+    Stored,
+    squeezed,
+)
+from pullback.compile.kernel import Accumulate, Map, MultiMap
+from pullback.compile.lower import copy_kernel
+from pullback.compile.memory import Plan, aligned, plan_memory
+from pullback.compile.sequences import local_values
+from pullback.core.avals import dense_strides
+from pullback.ir.graph import Graph, Var
+from pullback.runtime.cpu import call_stages, control_stages, map_kernels, reduce_kernels, stages
+from pullback.runtime.cpu.native import Stage
+
+__all__ = ["Frame", "Loop", "Table", "inner_graphs"]
+
+CACHE_BYTES = 1 << 17  # that a block of rows may take in all
+TASK_ELEMENTS = 1 << 16
+LINE = 64
+
+
+def inner_graphs(graph: Graph) -> Iterator[Graph]:
+    """The graphs inside control flow, at any depth."""
+    for eq in graph.equations:
+        for g in eq.static.values():
+            if isinstance(g, Graph):
+                yield g
+                yield from inner_graphs(g)
+
+
+@dataclass(eq=False)
+class Loop:
+    """The pointers that a loop changes after every round: see `stages.loop_stage`."""
+
+    moves: dict[int, int] = field(default_factory=dict)  # slot: bytes
+    carries: dict[int, tuple[int, int]] = field(default_factory=dict)  # slot: (spare slot, bytes)
+
+    def carry_entries(self) -> list[tuple[int, int, int]]:
+        return [(slot, spare, nbytes) for slot, (spare, nbytes) in self.carries.items()]
+
+
+class Table:
+    """What all frames of a program share: its pointers, arena and error codes.
+
+    Slots: 0 is the output, then inputs, constants (of inner graphs too), the arena, and pointers
+    derived from others.
+    """
+
+    def __init__(self, inputs: int, constants: Sequence[Var]):
+        self.n_inputs = inputs + len(constants)
+        self.constants = {id(v): 1 + inputs + k for k, v in enumerate(constants)}
+        self.arena = 1 + self.n_inputs
+        self.arena_nbytes = 0
+        self.pointers: list[tuple[int, int]] = []
+        self.errors: list[
+            tuple[str, int]
+        ] = []  # operation and size of the axis, of error code k + 1
+        self.loops: list[Loop] = []
+        self._slots: dict[tuple[int, int], int] = {}
+
+    def pointer(self, base: int, nbytes: int) -> int:
+        """The slot of the place `nbytes` after the pointer at slot `base`, with which it moves."""
+        if nbytes == 0:
+            return base
+        if (base, nbytes) not in self._slots:
+            self._slots[base, nbytes] = self.fresh(base, nbytes)
+        return self._slots[base, nbytes]
+
+    def fresh(self, base: int, nbytes: int, apart: Loop | None = None) -> int:
+        """A slot of its own for that place; in all loops but `apart` it changes with its base."""
+        self.pointers.append((base, nbytes))
+        slot = self.arena + len(self.pointers)
+        for loop in self.loops:
+            if loop is apart:
+                continue
+            if base in loop.moves:
+                loop.moves[slot] = loop.moves[base]
+            if base in loop.carries:
+                loop.carries[slot] = (self.fresh(loop.carries[base][0], nbytes, loop), 0)
+            for carry, (spare, _) in list(loop.carries.items()):
+                if spare == base:
+                    loop.carries[self.fresh(carry, nbytes, loop)] = (slot, 0)
+        return slot
+
+    def reserve(self, start: int, nbytes: int) -> int:
+        """The end of `nbytes` of the arena from `start` on."""
+        end = start + aligned(nbytes)
+        self.arena_nbytes = max(self.arena_nbytes, end)
+        return end
+
+
+def _step_bytes(g: SequenceGroup, value: Stored) -> int:
+    return g.step_elements(value) * value.dtype.itemsize
+
+
+def _block_steps(g: SequenceGroup) -> int:
+    """Steps of a sequence that are worked on at once: what stays in the cache of a core."""
+    values = dict.fromkeys([*g.values_read(), *g.values_written()])
+    size = sum(_step_bytes(g, s) for s in values)
+    return max(1, min(g.steps, CACHE_BYTES // max(1, size)))
+
+
+class Frame:
+    """The stages of one graph.
+
+    A graph inside another has its `inputs` and `outputs` at given slots, and its temporaries in the
+    arena from `start` on.
+    """
+
+    def __init__(
+        self,
+        grouped: Grouped,
+        table: Table,
+        graph: Graph,
+        inputs: Sequence[int] | None = None,
+        outputs: Sequence[int] | None = None,
+        start: int = 0,
+    ):
+        self.grouped, self.table, self.start = grouped, table, start
+        self.inputs = range(1, 1 + len(grouped.inputs)) if inputs is None else inputs
+        self.constants = [table.constants.get(id(v), 0) for v in graph.constants]
+        self._own_slots: dict[Stored, int] = {}  # of values that have no place in arena or output
+        copies = self._place_outputs(outputs or ())
+        self.local = self._local_values()
+        apart = [s for own in self.local.values() for s in own] + list(self._own_slots)
+        self.plan: Plan = plan_memory(grouped, apart)
+        self.free = table.reserve(start, self.plan.arena_nbytes)
+        self.stages: list[Stage] = []
+        for group in grouped.groups:
+            self.free = start + aligned(self.plan.arena_nbytes)
+            self.stages += self.stages_of(group)
+        for region, slot in copies:
+            self.stages += self.copy(region, slot)
+
+    def _place_outputs(self, outputs: Sequence[int]) -> list[tuple[Region, int]]:
+        """Let outputs be computed where they are wanted; what is to be copied there instead."""
+        copies = []
+        for region, slot in zip(self.grouped.outputs, outputs, strict=False):
+            stored = region.stored
+            if stored.origin == "computed" and stored not in self._own_slots and stored.aval.size:
+                self._own_slots[stored] = slot
+            else:
+                copies.append((region, slot))
+        return copies
+
+    def copy(self, region: Region, slot: int) -> list[Stage]:
+        """Stages that write a region to a slot, dense."""
+        av = region.aval
+        if av.size == 0:
+            return []
+        source = self.slot(region.stored, region.offset)
+        dense = dense_strides(av.shape)
+        assert av.strides is not None
+        return map_kernels.map_stages(
+            copy_kernel(av.dtype), av.shape, [slot], [dense], [source], [av.strides]
+        )
+
+    def slot(self, value: Stored, offset: int = 0) -> int:
+        """The slot of element `offset` of a value; an empty one may be anywhere."""
+        if value.aval.size == 0:
+            return 0
+        nbytes = offset * value.dtype.itemsize
+        if value.origin != "computed":
+            known = self.inputs if value.origin == "input" else self.constants
+            return self.table.pointer(known[value.position], nbytes)
+        if value in self._own_slots:
+            return self.table.pointer(self._own_slots[value], nbytes)
+        place = self.plan.places[value]
+        if place.area == "out":
+            return self.table.pointer(0, place.offset + nbytes)
+        return self.table.pointer(self.table.arena, self.start + place.offset + nbytes)
+
+    def scratch(self, nbytes: int) -> int:
+        """The slot of memory that only the group in hand uses."""
+        slot = self.table.pointer(self.table.arena, self.free)
+        self.free = self.table.reserve(self.free, nbytes)
+        return slot
+
+    def stages_of(self, group: Group) -> list[Stage]:
+        if isinstance(group, MapGroup):
+            return self._map(group)
+        if isinstance(group, FoldGroup):
+            return self._fold(group)
+        if isinstance(group, SequenceGroup):
+            return self._sequence(group)
+        assert isinstance(group, CallGroup)
+        if group.label in control_stages.BUILDERS:
+            return control_stages.BUILDERS[group.label](self, group)
+        return call_stages.call_stages(self, group)
+
+    def _local_values(self) -> dict[int, list[Stored]]:
+        """Of each sequence the values that need no memory but a block of rows."""
+        found = {}
+        for g in self.grouped.groups:
+            if isinstance(g, SequenceGroup):
+                own = local_values(self.grouped.groups, g)
+                block = _block_steps(g)
+                while block * sum(_step_bytes(g, s) + LINE for s in own) > stages.LOCAL_BYTES:
+                    own.remove(max(own, key=lambda s: s.nbytes))
+                found[id(g)] = own
+        return found
+
+    def _sequence(self, g: SequenceGroup) -> list[Stage]:
+        local = []
+        for s in self.local[id(g)]:
+            self._own_slots[s] = self.table.fresh(self.table.arena, 0)
+            local.append((self._own_slots[s], _step_bytes(g, s)))
+        members: list[Stage] = []
+        units: list[int] = []
+        after: list[Stage] = []
+        for m in g.members:
+            first, *more = self._map(m, True) if isinstance(m, MapGroup) else self._rows_fold(m, g)
+            members.append(first)
+            whole = isinstance(m, FoldGroup) and not squeezed(m.kept)
+            units.append(1 if whole else first.units // g.count * g.taken)
+            after += more
+        block = _block_steps(g)
+        elements = max(g.step_elements(s) for s in g.values_written())
+        grain = max(block, TASK_ELEMENTS // max(1, elements))
+        return [stages.rows_stage(members, g.steps, block, grain, local, units), *after]
+
+    def _rows_fold(self, m: FoldGroup, g: SequenceGroup) -> list[Stage]:
+        return self._fold(m, True, 0 if squeezed(m.kept) else g.piece)
+
+    def _map(self, g: MapGroup, by_rows: bool = False) -> list[Stage]:
+        inputs = tuple(a.stored.dtype for a in g.reads)
+        outputs = tuple(a.stored.dtype for a in g.writes)
+        if len(outputs) == 1:
+            kernel: Map | MultiMap = Map(inputs, outputs[0], g.bodies[0])
+        else:
+            kernel = MultiMap(inputs, outputs, tuple(g.bodies))
+        return map_kernels.map_stages(
+            kernel,
+            g.shape,
+            self._slots(g.writes),
+            [a.strides for a in g.writes],
+            self._slots(g.reads),
+            [a.strides for a in g.reads],
+            by_rows,
+        )
+
+    def _fold(self, g: FoldGroup, by_rows: bool = False, piece: int = 0) -> list[Stage]:
+        slots = self._slots(g.reads)
+        strides = [a.strides for a in g.reads]
+        out = self.slot(g.write.stored)
+        if isinstance(g.kernel, Accumulate):
+            (length,) = g.folded
+            return reduce_kernels.accumulate_stages(
+                g.kernel, g.kept, length, slots, strides, out, g.write.strides, g.reverse
+            )
+        return reduce_kernels.reduce_stages(
+            g.kernel, g.kept, g.folded, slots, strides, out, self.scratch, by_rows, piece
+        )
+
+    def _slots(self, accesses: Sequence[Access]) -> list[int]:
+        return [self.slot(a.stored, a.offset) for a in accesses]

@@ -1,0 +1,148 @@
+"""Stages of the operations that are no fused loop nests: indexing, sorting, products."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pullback.compile.groups import CallGroup, Region
+from pullback.compile.lower import broadcast_strides, gather_kernel, scatter_kernel
+from pullback.core.avals import Aval, dense_strides
+from pullback.core.errors import PullbackError
+from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
+from pullback.runtime.cpu import gemm, index_kernels, sorting
+from pullback.runtime.cpu.native import Stage
+
+if TYPE_CHECKING:
+    from pullback.runtime.cpu.assembly import Frame
+
+__all__ = ["call_stages"]
+
+
+def call_stages(frame: Frame, group: CallGroup) -> list[Stage]:
+    """The stages of one operation, reading and writing where the frame has its values."""
+    low = getattr(group.equation.op, "lowering", None)
+    if isinstance(low, Intrinsic):
+        build: Any = _INTRINSICS[low.name]
+    elif type(low) in _BUILDERS:
+        build = _BUILDERS[type(low)]
+    else:
+        raise PullbackError(f"cpu: {group.label} can't be compiled into a graph.")
+    return build(frame, group)
+
+
+def _slot(frame: Frame, r: Region) -> int:
+    return frame.slot(r.stored, r.offset)
+
+
+def _layout(r: Region) -> tuple[Aval, tuple[int, ...]]:
+    assert r.aval.strides is not None
+    return r.aval, r.aval.strides
+
+
+def _first_code(frame: Frame, name: str, sizes: tuple[int, ...]) -> int:
+    """The error code of the first of these axes."""
+    frame.table.errors += [(name, n) for n in sizes]
+    return len(frame.table.errors) - len(sizes) + 1
+
+
+def _gather(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    x, strides = _layout(group.operands[0])
+    indices = group.operands[1:]
+    shape, n = result.aval.shape, len(indices)
+    if result.aval.size == 0:
+        return []
+    lead = len(shape) - (x.ndim - n)
+    return index_kernels.gather_stages(
+        gather_kernel([r.aval for r in group.operands]),
+        shape,
+        _slot(frame, group.operands[0]),
+        (0,) * lead + strides[n:],
+        [_slot(frame, r) for r in indices],
+        [broadcast_strides(r.aval, shape) for r in indices],
+        list(zip(x.shape[:n], strides[:n], strict=True)),
+        frame.slot(result),
+        _first_code(frame, group.label, x.shape[:n]),
+    )
+
+
+def _scatter(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    base, updates, *indices = group.operands
+    x, x_strides = _layout(base)
+    new, new_strides = _layout(updates)
+    n = len(indices)
+    dense = dense_strides(x.shape)
+    if x.size == 0 and new.size == 0:
+        return []
+    return index_kernels.scatter_stages(
+        scatter_kernel(group.equation.op.lowering, [r.aval for r in group.operands]),
+        (x.shape, _slot(frame, base), x_strides),
+        (new.shape, _slot(frame, updates), new_strides),
+        (frame.slot(result), (0,) * (new.ndim - (x.ndim - n)) + dense[n:]),
+        [_slot(frame, r) for r in indices],
+        [broadcast_strides(r.aval, new.shape) for r in indices],
+        list(zip(x.shape[:n], dense[:n], strict=True)),
+        frame.scratch,
+        _first_code(frame, group.label, x.shape[:n]),
+    )
+
+
+def _matmul(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    a, b = group.operands
+    *batch, m, n = result.aval.shape
+    if result.aval.size == 0:
+        return []
+    return gemm.matmul_stages(
+        result.dtype,
+        batch,
+        m,
+        n,
+        a.aval.shape[-1],
+        _slot(frame, a),
+        broadcast_strides(a.aval, (*batch, *a.aval.shape[-2:])),
+        _slot(frame, b),
+        broadcast_strides(b.aval, (*batch, *b.aval.shape[-2:])),
+        frame.slot(result),
+        frame.scratch,
+    )
+
+
+def _argsort(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    (x,) = group.operands
+    av, strides = _layout(x)
+    return sorting.argsort_stages(
+        av.dtype,
+        av.shape[:-1],
+        strides[:-1],
+        av.shape[-1],
+        strides[-1],
+        group.equation.static["descending"],
+        _slot(frame, x),
+        frame.slot(result),
+        frame.scratch,
+    )
+
+
+def _searchsorted(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    row, values = group.operands
+    row_aval, row_strides = _layout(row)
+    av, strides = _layout(values)
+    return sorting.searchsorted_stages(
+        av.dtype,
+        row_aval.shape[0],
+        row_strides[0],
+        av.shape,
+        strides,
+        group.equation.static["side"],
+        _slot(frame, row),
+        _slot(frame, values),
+        frame.slot(result),
+    )
+
+
+_BUILDERS = {GatherRows: _gather, ScatterRows: _scatter}
+_INTRINSICS = {"matmul": _matmul, "argsort": _argsort, "searchsorted": _searchsorted}

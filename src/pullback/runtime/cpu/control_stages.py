@@ -1,0 +1,125 @@
+"""Control flow as stages: the graphs inside become lists of stages of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pullback.compile.fusion import fuse
+from pullback.compile.groups import CallGroup, Region
+from pullback.core.avals import Aval, aval
+from pullback.ir.graph import Graph
+from pullback.runtime.cpu import assembly, stages
+from pullback.runtime.cpu.fold import BLOCK
+from pullback.runtime.cpu.native import Stage
+
+if TYPE_CHECKING:
+    from pullback.runtime.cpu.assembly import Frame, Loop
+
+__all__ = ["BUILDERS"]
+
+
+def _inner(
+    frame: Frame,
+    graph: Graph,
+    layouts: Sequence[Aval],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+) -> list[Stage]:
+    """The stages of a graph inside, which uses the free part of the arena."""
+    grouped = fuse(graph, layouts, BLOCK)
+    return assembly.Frame(grouped, frame.table, graph, inputs, outputs, frame.free).stages
+
+
+def _slot(frame: Frame, r: Region) -> int:
+    return frame.slot(r.stored, r.offset)
+
+
+def _dense(av: Aval) -> Aval:
+    return aval(av.shape, av.dtype, av.device)
+
+
+class _Carried:
+    """The carries of a loop: where results are wanted, and every other round in spare memory."""
+
+    def __init__(self, frame: Frame, loop: Loop, group: CallGroup, first: Sequence[Region]):
+        self.before: list[Stage] = []
+        self.slots: list[int] = []
+        self.spares: list[int] = []
+        self.layouts = [_dense(r.aval) for r in first]
+        for region, result in zip(first, group.results, strict=False):
+            # Slots of their own: nobody else's pointer may follow the exchange.
+            slot = frame.table.fresh(frame.slot(result), 0)
+            spare = frame.table.fresh(frame.scratch(result.nbytes), 0)
+            self.before += frame.copy(region, slot)
+            self.slots.append(slot)
+            self.spares.append(spare)
+            loop.carries[slot] = (spare, result.nbytes)
+
+
+def _scan(frame: Frame, group: CallGroup) -> list[Stage]:
+    static, table = group.equation.static, frame.table
+    fixed, carries, length = static["constants"], static["carries"], static["length"]
+    loop = assembly.Loop()
+    table.loops.append(loop)
+    constants = group.operands[:fixed]
+    carried = _Carried(frame, loop, group, group.operands[fixed : fixed + carries])
+    slices, places = [], []
+    for x in group.operands[fixed + carries :]:
+        av = x.aval
+        assert av.strides is not None
+        slices.append(aval(av.shape[1:], av.dtype, av.device, av.strides[1:]))
+        step = av.strides[0] * av.dtype.itemsize
+        places.append(_moving(frame, loop, _slot(frame, x), step, length, static["reverse"]))
+    targets = []
+    for y in group.results[carries:]:
+        step = y.nbytes // max(1, length)
+        targets.append(_moving(frame, loop, frame.slot(y), step, length, static["reverse"]))
+    layouts = [*(r.aval for r in constants), *carried.layouts, *slices]
+    inputs = [*(_slot(frame, r) for r in constants), *carried.slots, *places]
+    body = _inner(frame, static["body"], layouts, inputs, [*carried.spares, *targets])
+    table.loops.pop()
+    moves = list(loop.moves.items())
+    return [*carried.before, stages.loop_stage(body, length, moves, loop.carry_entries())]
+
+
+def _moving(frame: Frame, loop: Loop, slot: int, step: int, length: int, reverse: bool) -> int:
+    """A slot that starts at the first slice (`reverse`: the last) and moves on every round."""
+    own = frame.table.fresh(slot, (length - 1) * step if reverse and length else 0)
+    loop.moves[own] = -step if reverse else step
+    return own
+
+
+def _while(frame: Frame, group: CallGroup) -> list[Stage]:
+    static, table = group.equation.static, frame.table
+    fixed = static["constants"]
+    loop = assembly.Loop()
+    table.loops.append(loop)
+    constants = group.operands[:fixed]
+    carried = _Carried(frame, loop, group, group.operands[fixed:])
+    flag = frame.scratch(1)
+    layouts = [*(r.aval for r in constants), *carried.layouts]
+    inputs = [*(_slot(frame, r) for r in constants), *carried.slots]
+    test = _inner(frame, static["test"], layouts, inputs, [flag])
+    body = _inner(frame, static["body"], layouts, inputs, carried.spares)
+    table.loops.pop()
+    return [*carried.before, stages.while_stage(test, flag, body, loop.carry_entries())]
+
+
+def _cond(frame: Frame, group: CallGroup) -> list[Stage]:
+    static = group.equation.static
+    predicate, *operands = group.operands
+    layouts = [r.aval for r in operands]
+    inputs = [_slot(frame, r) for r in operands]
+    results = [frame.slot(s) for s in group.results]
+    then, otherwise = (
+        _inner(frame, static[name], layouts, inputs, results) for name in ("then", "otherwise")
+    )
+    return [stages.branch_stage(_slot(frame, predicate), then, otherwise)]
+
+
+BUILDERS: dict[str, Callable[[Frame, CallGroup], list[Stage]]] = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+}

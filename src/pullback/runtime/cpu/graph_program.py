@@ -1,0 +1,138 @@
+"""A graph as one native program, compiled for the layout of its inputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from pullback.compile.fusion import fuse
+from pullback.compile.groups import Region
+from pullback.core.avals import Aval, aval
+from pullback.core.errors import IndexOutOfRange
+from pullback.ir.graph import Graph
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.assembly import Frame, Table, inner_graphs
+from pullback.runtime.cpu.fold import BLOCK
+from pullback.runtime.cpu.native import Buffer
+
+__all__ = ["Executable"]
+
+HEAVY_ELEMENTS = 1 << 15  # of all values together: from here on other Python threads may run
+
+
+class Executable:
+    """A compiled graph: called with buffers and their avals, it returns the buffers of the outputs.
+
+    It is compiled for dense inputs, and again for every other layout that it meets.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self._versions: dict[tuple[Aval, ...], Version] = {}
+        dense = [aval(v.aval.shape, v.aval.dtype, v.aval.device) for v in graph.inputs]
+        self._first = self._version(tuple(dense))
+
+    def __call__(self, buffers: Sequence[Buffer], avals: Sequence[Aval]) -> list[Buffer]:
+        version = self._versions.get(tuple(avals))
+        if version is None:
+            version = self._version(tuple(avals))
+        return version.run(buffers)
+
+    def _version(self, avals: tuple[Aval, ...]) -> Version:
+        version = self._versions[avals] = Version(self.graph, avals)
+        return version
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the outputs and of all temporaries together."""
+        return max(v.peak_bytes for v in self._versions.values())
+
+    def describe(self) -> str:
+        """Kernels, places of values and compile time, for dense inputs."""
+        return self._first.describe()
+
+
+class Version:
+    """A graph compiled for one layout of its inputs."""
+
+    def __init__(self, graph: Graph, avals: Sequence[Aval]):
+        began = time.perf_counter()
+        self.grouped = fuse(graph, avals, BLOCK)
+        inner = [v for g in inner_graphs(graph) for v in g.constants]
+        read = {id(s) for g in self.grouped.groups for s in g.values_read()}
+        known = zip(graph.constants, self.grouped.constants, strict=True)
+        used = [*(v for v, s in known if id(s) in read), *inner]
+        self._constants = [v.constant[0] for v in graph.constants]
+        self._passed = [v.constant[0] for v in used]
+        table = Table(len(graph.inputs), used)
+        frame = Frame(self.grouped, table, graph)
+        self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
+        self.peak_bytes = table.arena_nbytes + self.plan.out_nbytes
+        work = sum(s.aval.size for s in self.grouped.computed())
+        loops = any(True for _ in inner_graphs(graph))
+        self._program = native.arena_program(
+            table.n_inputs,
+            self.plan.out_nbytes,
+            table.arena_nbytes,
+            table.pointers,
+            self.stages,
+            work > HEAVY_ELEMENTS or loops,
+        )
+        self._outputs = [self._where(r) for r in self.grouped.outputs]
+        only = len(self._outputs) == 1 and self._outputs[0][:2] == ("out", 0)
+        self.run = self._run_single if only else self._run_several
+        if not self.stages:
+            self.run = self._run_nothing
+        self.seconds = time.perf_counter() - began
+
+    def _where(self, r: Region) -> tuple[str, int, int]:
+        if r.stored.origin != "computed":
+            return r.stored.origin, r.stored.position, r.offset * r.aval.dtype.itemsize
+        if r.aval.size == 0:
+            return "empty", 0, 0
+        return "out", self.plan.places[r.stored].offset, 0
+
+    def _run_single(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        out = self._program(*buffers, *self._passed)
+        if isinstance(out, tuple):
+            self._fail(out)
+        return [out]
+
+    def _run_several(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        out = self._program(*buffers, *self._passed)
+        if isinstance(out, tuple):
+            self._fail(out)
+        return [self._found(out, buffers, *where) for where in self._outputs]
+
+    def _run_nothing(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        return [self._found(None, buffers, *where) for where in self._outputs]
+
+    def _found(
+        self, out: Any, buffers: Sequence[Buffer], kind: str, at: int, offset: int
+    ) -> Buffer:
+        if kind == "out":
+            return native.view(out, at) if at else out
+        if kind == "empty":
+            return native.empty(0)
+        buf = buffers[at] if kind == "input" else self._constants[at]
+        return native.view(buf, offset) if offset else buf
+
+    def _fail(self, error: tuple[int, int, int]) -> NoReturn:
+        code, position, value = error
+        name, size = self.errors[code - 1]
+        raise IndexOutOfRange(
+            f"{name}: index {value} is out of range for an axis of size {size},"
+            f" at element {position} of the result. Valid indices are {-size} to {size - 1}."
+        )
+
+    def describe(self) -> str:
+        lines = [
+            str(self.grouped),
+            f"{len(self.stages)} stages, compiled in {self.seconds * 1e3:.1f} ms",
+        ]
+        out = self.plan.out_nbytes
+        lines.append(f"arena {self.peak_bytes - out} bytes, outputs {out} bytes")
+        for value, place in self.plan.places.items():
+            lines.append(f"  {place.area} {place.offset:>10} {value}")
+        return "\n".join(lines)

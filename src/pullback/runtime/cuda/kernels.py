@@ -1,0 +1,203 @@
+"""Map kernels as CUDA C: a body for one element, and two ways to walk over elements.
+
+    NAME_dense    (out_0 .., in_0 .., long long n)    element i of every array belongs together
+    NAME_strided  (out_0 .., in_0 .., Nest<K> nest)   K = arrays, each with its strides
+
+Any grid of one-dimensional blocks is right: threads stride over the elements. Outputs overlap
+nothing. The arrays of a dense call are aligned to 16 bytes, so that it may read several elements at
+once. A Nest is passed by value: the number of elements, the rank, 8 sizes, then 8 strides in
+elements for each array, all int64. `launch` makes these arguments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+
+from pullback.compile.kernel import Map, MultiMap, Reduce
+from pullback.core import dtypes as dt
+from pullback.core.dtypes import DType
+from pullback.ir.scalar import Expr, cast, topological
+from pullback.runtime.cuda.printer import Source, emit, storage
+
+__all__ = ["MAX_RANK", "NEST", "arguments", "leaf_of", "map_code", "name_of", "parts", "weight"]
+
+MAX_RANK = 8
+VECTOR_BYTES = 16
+HEAVY = 160  # instructions from which on a thread does one element at a time
+
+NEST = f"""
+#define PB_MAX_RANK {MAX_RANK}
+template <int K> struct Nest {{
+  long long size, rank, shape[PB_MAX_RANK], strides[K][PB_MAX_RANK];
+}};
+template <typename I, int K>
+PB_DEVICE void pb_locate_as(const Nest<K>& nest, I i, long long (&at)[K]) {{
+  for (int d = (int)nest.rank - 1; d > 0; --d) {{
+    const I n = (I)nest.shape[d], q = i / n;
+    const long long r = (long long)(i - q * n);
+    i = q;
+#pragma unroll
+    for (int k = 0; k < K; ++k) at[k] += r * nest.strides[k][d];
+  }}
+  if (nest.rank > 0) {{
+#pragma unroll
+    for (int k = 0; k < K; ++k) at[k] += (long long)i * nest.strides[k][0];
+  }}
+}}
+// Adds the offsets of element i of a nest to `at`; 32 bits divide several times faster.
+template <int K> PB_DEVICE void pb_locate(const Nest<K>& nest, long long i, long long (&at)[K]) {{
+  if (nest.size <= 0xffffffffLL) pb_locate_as<unsigned int, K>(nest, (unsigned int)i, at);
+  else pb_locate_as<unsigned long long, K>(nest, (unsigned long long)i, at);
+}}
+template <typename T, int V> struct alignas(sizeof(T) * V) Pack {{ T v[V]; }};
+PB_DEVICE long long pb_first() {{ return blockIdx.x * (long long)blockDim.x + threadIdx.x; }}
+PB_DEVICE long long pb_step() {{ return gridDim.x * (long long)blockDim.x; }}
+"""
+
+
+def name_of(kernel: Map | MultiMap | Reduce) -> str:
+    """The name of a kernel's functions, equal for equal kernels."""
+    text = kernel.text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{text.partition('(')[0]}_{digest}"
+
+
+def outputs_of(kernel: Map | MultiMap) -> list[tuple[DType, tuple[Expr, ...]]]:
+    """The dtype and the expressions of each output."""
+    if isinstance(kernel, Map):
+        return [(kernel.output, kernel.body)]
+    return list(zip(kernel.outputs, kernel.bodies, strict=True))
+
+
+def parts(exprs: Sequence[Expr], dtype: DType) -> list[Expr]:
+    """The expressions in the dtype in which they are stored."""
+    return [cast(e, dtype.real) for e in exprs]
+
+
+def weight(roots: Iterable[Expr]) -> int:
+    """The number of instructions under `roots`."""
+    done: dict[Expr, int] = {}
+    for root in roots:
+        done.update((e, 0) for e in topological(root, done))
+    return sum(e.op not in ("const", "load", "index", "acc") for e in done)
+
+
+def leaf_of(inputs: Sequence[DType], index: str) -> Callable[[Expr], str]:
+    """Reads operand k from the variable `a{k}`, which has the type it is stored in."""
+
+    def leaf(e: Expr) -> str:
+        if e.op == "index":
+            return index
+        position, part = e.value  # type: ignore[misc]
+        dtype = inputs[position]
+        if dtype is dt.bool_:
+            return f"(a{position} != 0)"
+        return f"a{position}.{'xy'[part]}" if dtype.is_complex else f"a{position}"
+
+    return leaf
+
+
+def stored(target: str, dtype: DType, names: Sequence[str]) -> str:
+    """The statement that sets `target`, of a stored type, to the parts of an element."""
+    if dtype.is_complex:
+        return f"  {target}.x = {names[0]}; {target}.y = {names[1]};"
+    return f"  {target} = {names[0]};"
+
+
+def arguments(inputs: Sequence[DType]) -> str:
+    """The parameters of a function of one element of each input."""
+    return "".join(f"const {storage(d)} a{k}, " for k, d in enumerate(inputs))
+
+
+def pointers(kernel: Map | MultiMap) -> str:
+    """The array parameters of a kernel."""
+    outs = [f"{storage(d)}* __restrict__ out{k}" for k, (d, _) in enumerate(outputs_of(kernel))]
+    ins = [f"const {storage(d)}* __restrict__ in{k}" for k, d in enumerate(kernel.inputs)]
+    return ", ".join(outs + ins)
+
+
+def map_code(source: Source, kernel: Map | MultiMap) -> str:
+    """Add a kernel to `source` and return its name."""
+    name = name_of(kernel)
+    if name not in source:
+        source.add("pb_nest", NEST)
+        body = _body(source, kernel, name)
+        source.add(name, "\n".join([body, _dense(kernel, name), _strided(kernel, name)]))
+    return name
+
+
+def _body(source: Source, kernel: Map | MultiMap, name: str) -> str:
+    """One element, as a function of the elements it is made from and its index."""
+    outs = outputs_of(kernel)
+    roots = [parts(body, dtype) for dtype, body in outs]
+    lines, names = emit(source, [e for r in roots for e in r], leaf_of(kernel.inputs, "i"))
+    rest = iter(names)
+    results = [
+        stored(f"o{k}", dtype, [next(rest) for _ in own])
+        for k, ((dtype, _), own) in enumerate(zip(outs, roots, strict=True))
+    ]
+    targets = ", ".join(f"{storage(d)}& o{k}" for k, (d, _) in enumerate(outs))
+    head = f"PB_DEVICE void {name}({arguments(kernel.inputs)}const long long i, {targets}) {{"
+    return "\n".join([head, *lines, *results, "}"])
+
+
+def vector_width(kernel: Map | MultiMap) -> int:
+    """Elements that a thread of the dense kernel takes at once."""
+    outs = outputs_of(kernel)
+    if weight(e for _, body in outs for e in body) >= HEAVY:
+        return 1
+    widest = max(d.itemsize for d in (*kernel.inputs, *(d for d, _ in outs)))
+    return max(1, min(8, VECTOR_BYTES // widest))
+
+
+def _call(kernel: Map | MultiMap, name: str, read: str, write: str, index: str) -> str:
+    """A call of the body; `read` and `write` say where element k of an array is."""
+    ins = [read.format(k=k) for k in range(len(kernel.inputs))]
+    outs = [write.format(k=k) for k in range(len(outputs_of(kernel)))]
+    return f"{name}({', '.join([*ins, index, *outs])});"
+
+
+def _dense(kernel: Map | MultiMap, name: str) -> str:
+    v, outs = vector_width(kernel), outputs_of(kernel)
+    packs = []
+    if v > 1:
+        loads = [
+            f"    const auto p{k} = reinterpret_cast<const Pack<{storage(d)}, {v}>*>(in{k})[p];"
+            for k, d in enumerate(kernel.inputs)
+        ]
+        made = [f"    Pack<{storage(d)}, {v}> r{k};" for k, (d, _) in enumerate(outs)]
+        kept = [
+            f"    reinterpret_cast<Pack<{storage(d)}, {v}>*>(out{k})[p] = r{k};"
+            for k, (d, _) in enumerate(outs)
+        ]
+        call = _call(kernel, name, "p{k}.v[e]", "r{k}.v[e]", f"p * {v} + e")
+        packs = [
+            f"  for (long long p = pb_first(); p < n / {v}; p += pb_step()) {{",
+            *loads, *made, "#pragma unroll", f"    for (int e = 0; e < {v}; ++e) {call}", *kept,
+            "  }",
+        ]  # fmt: skip
+    start = f"n / {v} * {v} + pb_first()" if v > 1 else "pb_first()"
+    return "\n".join([
+        f'extern "C" __global__ void {name}_dense({pointers(kernel)}, const long long n) {{',
+        *packs,
+        f"  for (long long i = {start}; i < n; i += pb_step())",
+        "    " + _call(kernel, name, "in{k}[i]", "out{k}[i]", "i"),
+        "}",
+    ])  # fmt: skip
+
+
+def _strided(kernel: Map | MultiMap, name: str) -> str:
+    outs, count = len(outputs_of(kernel)), len(outputs_of(kernel)) + len(kernel.inputs)
+    ins = [f"in{k}[at[{outs + k}]]" for k in range(len(kernel.inputs))]
+    targets = [f"out{k}[at[{k}]]" for k in range(outs)]
+    head = f"{name}_strided({pointers(kernel)}, const Nest<{count}> nest)"
+    return "\n".join([
+        f'extern "C" __global__ void {head} {{',
+        "  for (long long i = pb_first(); i < nest.size; i += pb_step()) {",
+        f"    long long at[{count}] = {{}};",
+        "    pb_locate(nest, i, at);",
+        f"    {name}({', '.join([*ins, 'i', *targets])});",
+        "  }",
+        "}",
+    ])  # fmt: skip

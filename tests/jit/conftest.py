@@ -1,0 +1,6 @@
+"""Puts the folder of the generated tests on the path, so that those of jit share `matrix`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "generated"))

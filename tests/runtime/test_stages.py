@@ -1,0 +1,491 @@
+"""Programs of many stages: arenas, several outputs, loops, branches, blocks of rows."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pullback.compile.kernel import Accumulate, Gather, Map, MultiMap, Reduce, Scatter
+from pullback.core import dtypes as dt
+from pullback.ir.scalar import acc, cast, const, index, load, select
+from pullback.runtime.cpu import (
+    gemm,
+    index_kernels,
+    map_kernels,
+    native,
+    reduce_kernels,
+    sorting,
+    stages,
+)
+from runtime.kernel_arrays import array, buffer, check_bits, sample, steps
+
+X, Y = load(0, dt.float64), load(1, dt.float64)
+ADD = Map((dt.float64, dt.float64), dt.float64, (X + Y,))
+DOUBLE = Map((dt.float64,), dt.float64, (X + X,))
+COPY = Map((dt.float64,), dt.float64, (X,))
+BOTH = MultiMap(
+    (dt.float64, dt.float64), (dt.float64, dt.float32), ((X + Y,), (cast(X * Y, dt.float32),))
+)
+TOTAL = Reduce(
+    (dt.float64,),
+    dt.float64,
+    (const(0.0, dt.float64),),
+    (X,),
+    (acc("a", 0, dt.float64) + acc("b", 0, dt.float64),),
+    (acc("a", 0, dt.float64),),
+)
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request):
+    before = native.get_threads()
+    native.set_threads(request.param)
+    yield request.param
+    native.set_threads(before)
+
+
+def dense(kernel, n, outs, ins, by_rows=False):
+    """Stages of a map over `n` elements in a row."""
+    return map_kernels.map_stages(
+        kernel, (n,), outs, [(1,)] * len(outs), ins, [(1,)] * len(ins), by_rows
+    )
+
+
+def floats(result, dtype: npt.DTypeLike = np.float64, offset=0, count=-1):
+    assert isinstance(result, native.Buffer)
+    return np.frombuffer(memoryview(result), dtype, count, offset).copy()
+
+
+def test_arena_and_several_outputs(threads):
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 1000))
+    # slots: 0 output, 1-2 inputs, 3 arena, 4 second half of the arena, 5 second output
+    pointers = [(3, 8000), (0, 8000)]
+    body = [*dense(ADD, 1000, [3], [1, 2]), *dense(DOUBLE, 1000, [4], [3])]
+    body += dense(BOTH, 1000, [0, 5], [4, 3])
+    program = native.arena_program(2, 12000, 16000, pointers, body)
+    result = program(buffer(x), buffer(y))
+    total = x + y
+    assert np.array_equal(floats(result, count=1000), 2 * total + total)
+    second = floats(result, np.float32, 8000, 1000)
+    assert np.array_equal(second, (2 * total * total).astype(np.float32))
+
+
+def test_pointers_of_pointers():
+    x = np.arange(8.0)
+    body = dense(COPY, 4, [0], [4])
+    program = native.arena_program(1, 32, 0, [(1, 16), (3, 16)], body)
+    assert np.array_equal(floats(program(buffer(x))), x[4:])
+    with pytest.raises(ValueError, match="needs a base before its slot 3"):
+        native.arena_program(1, 32, 0, [(3, 0)], body)
+
+
+def test_empty_program():
+    assert floats(native.arena_program(0, 0, 0, [], [])()).size == 0
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (7,), (3, 37), (5, 4, 3), (300, 400)])
+@pytest.mark.parametrize("out", [(dt.float32, dt.complex64), (dt.bool_, dt.int8)])
+def test_multi_map(shape, out, threads):
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal(shape).astype(np.float32)
+    b = np.asarray(rng.standard_normal(shape[-1:])).astype(np.float32)
+    x, y = load(0, dt.float32), load(1, dt.float32)
+    if out[0] is dt.bool_:
+        bodies = ((x < y,), (cast(index(), dt.int8),))
+        expected = [a < b, np.arange(a.size).astype(np.int8).reshape(shape)]
+    else:
+        bodies = ((x + y,), (x * y, x - y))
+        expected = [a + b, a * b + 1j * (a - b)]
+    kernel = MultiMap((dt.float32, dt.float32), out, bodies)
+    row = (0,) * (len(shape) - 1) + (1,)
+    own = map_kernels.dense_strides(shape)
+    last = (*(s * 2 for s in own[:-1]), own[-1] * 2)  # every second element
+    program = native.arena_program(
+        2,
+        a.size * (out[0].itemsize + 2 * out[1].itemsize),
+        0,
+        [(0, a.size * out[0].itemsize)],
+        map_kernels.map_stages(kernel, shape, [0, 4], [own, last], [1, 2], [steps(a), row]),
+    )
+    result = program(buffer(a), buffer(b))
+    first = floats(result, out[0].numpy, 0, a.size).reshape(shape)
+    second = floats(result, out[1].numpy, a.size * out[0].itemsize, 2 * a.size)[::2].reshape(shape)
+    assert np.array_equal(first, expected[0])
+    assert np.array_equal(second, expected[1].astype(out[1].numpy))
+
+
+def test_in_place(threads):
+    x, y = np.random.default_rng(2).standard_normal((2, 100_003))
+    body = [*dense(ADD, x.size, [0], [1, 2]), *dense(DOUBLE, x.size, [0], [0])]
+    body += dense(BOTH, x.size, [0, 3], [0, 2])
+    program = native.arena_program(2, x.nbytes, x.nbytes, [], body)
+    assert np.array_equal(floats(program(buffer(x), buffer(y))), 2 * (x + y) + y)
+
+
+def running_sum(n: int, rounds: int, reverse: bool) -> list[native.Stage]:
+    """carry += x[i]; y[i] = carry. Slots: 0 output, 1 x, 2 initial, 3 arena, then pointers."""
+    step = -8 * n if reverse else 8 * n
+    body = [*dense(ADD, n, [6], [5, 4]), *dense(COPY, n, [7], [6])]
+    loop = stages.loop_stage(body, rounds, [(4, step), (7, step)], [(5, 6, 8 * n)])
+    return [*dense(COPY, n, [5], [2]), loop]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("rounds", [0, 1, 2, 7])
+@pytest.mark.parametrize("n", [1, 5, 100_000])
+def test_scan(n, rounds, reverse, threads):
+    rng = np.random.default_rng(3)
+    x, start = rng.standard_normal((rounds, n)), rng.standard_normal(n)
+    last = max(0, rounds - 1) * 8 * n if reverse else 0
+    # 4 x, 5 carry (at the end of the output), 6 spare, 7 y
+    pointers = [(1, last), (0, rounds * 8 * n), (3, 0), (0, last)]
+    body = running_sum(n, rounds, reverse)
+    program = native.arena_program(2, (rounds + 1) * 8 * n, 8 * n, pointers, body)
+    order = x[::-1] if reverse else x
+    expected = [start]
+    for row in order:
+        expected.append(expected[-1] + row)
+    ys = np.array(expected[1:]).reshape(rounds, n)
+    ys = ys[::-1] if reverse else ys
+    for _ in range(2):
+        result = floats(program(buffer(x), buffer(start))).reshape(rounds + 1, n)
+        assert np.array_equal(result[:rounds], ys)
+        assert np.array_equal(result[rounds], expected[-1])
+
+
+def test_nested_loops(threads):
+    """Three times: five rounds of doubling, then one addition."""
+    x = np.arange(1.0, 4.0)
+    inner = stages.loop_stage(dense(DOUBLE, 3, [3], [0]), 5, (), [(0, 3, 24)])
+    outer = stages.loop_stage([inner, *dense(ADD, 3, [2], [0, 1])], 3, (), [(0, 2, 24)])
+    program = native.arena_program(1, 24, 48, [(2, 24)], [*dense(COPY, 3, [0], [1]), outer])
+    expected = x
+    for _ in range(3):
+        expected = expected * 32 + x
+    assert np.array_equal(floats(program(buffer(x))), expected)
+
+
+@pytest.mark.parametrize("limit", [0.5, 1.0, 3.0, 1000.0])
+def test_while(limit):
+    """Doubles while below the limit."""
+    less = Map((dt.float64, dt.float64), dt.bool_, (X < Y,))
+    loop = stages.while_stage(
+        dense(less, 1, [4], [0, 2]), 4, dense(DOUBLE, 1, [3], [0]), [(0, 3, 8)]
+    )
+    program = native.arena_program(2, 8, 16, [(3, 8)], [*dense(COPY, 1, [0], [1]), loop])
+    expected = 1.0
+    while expected < limit:
+        expected *= 2
+    assert floats(program(buffer(np.ones(1)), buffer(np.array([limit]))))[0] == expected
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_branch(flag):
+    x = np.arange(5.0)
+    choice = stages.branch_stage(2, dense(DOUBLE, 5, [0], [1]), dense(COPY, 5, [0], [1]))
+    program = native.arena_program(2, 40, 0, [], [choice])
+    assert np.array_equal(floats(program(buffer(x), buffer(np.array([flag])))), x * (1 + flag))
+
+
+def test_error_in_a_loop():
+    """The third round reads out of range; its code names the kernel."""
+    gather = Gather(dt.float64, (dt.int64,))
+    body = index_kernels.gather_stages(gather, (1,), 1, (0,), [4], [(1,)], [(3, 1)], 0, 40)
+    loop = stages.loop_stage(body, 5, [(4, 8)])
+    program = native.arena_program(2, 8, 0, [(2, 0)], [loop])
+    x, good, bad = np.arange(3.0), np.array([0, 1, 2, 1, 2]), np.array([0, 1, -7, 9, 2])
+    assert floats(program(buffer(x), buffer(good)))[0] == 2
+    assert program(buffer(x), buffer(bad)) == (40, 0, -7)
+
+
+@pytest.mark.parametrize("rows,columns", [(1, 1), (7, 5), (64, 1000), (1001, 130)])
+@pytest.mark.parametrize("local", [False, True])
+def test_blocks_of_rows(rows, columns, local, threads):
+    """(x + row sums of x) * 2, minus the sums of those; with temporaries in memory or per block."""
+    x = np.random.default_rng(4).standard_normal((rows, columns))
+    shape, own, column = (rows, columns), (columns, 1), (1, 0)
+    take = native.Scratch(100)
+    nbytes = 8 * rows * columns
+    # 3 sums, 4 shifted, 5 sums of those
+    pointers = [(2, 0), (2, 8 * rows), (2, 8 * rows + nbytes)]
+
+    def total(source, target):
+        return reduce_kernels.reduce_stages(
+            TOTAL, (rows,), (columns,), [source], [own], target, take, True
+        )
+
+    def combine(kernel, target, ins, strides):
+        return map_kernels.map_stages(kernel, shape, [target], [own], ins, strides, True)
+
+    minus = Map((dt.float64, dt.float64), dt.float64, (X - Y,))
+    twice = Map((dt.float64, dt.float64), dt.float64, ((X + Y) * 2.0,))
+    members = [*total(1, 3), *combine(twice, 4, [1, 3], [own, column]), *total(4, 5)]
+    members += combine(minus, 0, [4, 5], [own, column])
+    assert len(members) == 4
+    temporaries = [(3, 8), (4, 8 * columns), (5, 8)]
+    stage = stages.rows_stage(members, rows, 7, 50, temporaries if local else ())
+    arena = 0 if local else 16 * rows + nbytes
+    program = native.arena_program(1, nbytes, arena, pointers, [stage])
+    separate = native.arena_program(1, nbytes, 16 * rows + nbytes, pointers, members)
+    result = floats(program(buffer(x))).reshape(rows, columns)
+    assert np.array_equal(result, floats(separate(buffer(x))).reshape(rows, columns))
+    moved = (x + x.sum(1, keepdims=True)) * 2
+    assert np.allclose(result, moved - moved.sum(1, keepdims=True))
+
+
+def test_rows_refuse():
+    (stage,) = dense(COPY, 10, [0], [1], True)
+    with pytest.raises(ValueError, match="as many units for each of 3 rows, got 10"):
+        stages.rows_stage([stage], 3, 1, 1)
+    with pytest.raises(ValueError, match="local arrays have"):
+        stages.rows_stage([stage], 10, 1 << 20, 1, [(1, 8)])
+
+
+def test_no_rows():
+    body = dense(COPY, 0, [0], [1], True)
+    program = native.arena_program(1, 0, 0, [], [stages.rows_stage(body, 0, 4, 4)])
+    assert floats(program(buffer(np.empty(0)))).size == 0
+
+
+def test_grouped_reduction_with_an_area(threads):
+    """Partial results of a long sum lie in the arena."""
+    x = np.random.default_rng(5).standard_normal(400_000)
+    sizes: list[int] = []
+
+    def take(nbytes):
+        sizes.append(nbytes)
+        return 3
+
+    body = reduce_kernels.reduce_stages(TOTAL, (), (x.size,), [1], [(1,)], 4, take)
+    (nbytes,) = sizes
+    program = native.arena_program(1, 8, 64 + nbytes, [(2, 64), (0, 0)], body)
+    alone = reduce_kernels.reduce_program(TOTAL, (), (x.size,), [(1,)])
+    assert floats(program(buffer(x))) == floats(alone(buffer(x)))
+    assert np.allclose(floats(program(buffer(x))), x.sum())
+
+
+def test_product_with_areas(threads):
+    """Strides that no library reads: packed into areas that the caller gives."""
+    rng = np.random.default_rng(6)
+    a, b = rng.standard_normal((30, 2 * 40))[:, ::2], rng.standard_normal((3 * 40, 20))[::3]
+    take = native.Scratch(4)
+    body = gemm.matmul_stages(dt.float64, (), 30, 20, 40, 1, steps(a), 2, steps(b), 0, take)
+    pointers = [(3, sum(take.sizes[:k])) for k in range(len(take.sizes))]
+    program = native.arena_program(2, 30 * 20 * 8, sum(take.sizes), pointers, body)
+    assert np.allclose(floats(program(buffer(a), buffer(b))).reshape(30, 20), a @ b)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("m,n,k", [(50, 24, 40), (7, 3, 5), (1, 9, 70)])
+def test_product_and_bias_by_rows(m, n, k, layout, threads):
+    """A product, its sum with a row and a product again, block after block."""
+    rng = np.random.default_rng(7)
+    a, b, c = rng.standard_normal((m, k)), rng.standard_normal((k, n)), rng.standard_normal((n, n))
+    a = np.asfortranarray(a) if layout[0] == "t" else a
+    b = np.asfortranarray(b) if layout[1] == "t" else b
+    bias = rng.standard_normal(n)
+    sizes: list[int] = []
+    # slots: 0 output, 1-4 inputs, 5 arena, 6-7 temporaries, then scratch
+
+    def take(nbytes):
+        sizes.append(nbytes)
+        return 7 + len(sizes)
+
+    first = gemm.matmul_row_stages(dt.float64, m, n, k, 1, steps(a), 2, steps(b), 6, take)
+    last = gemm.matmul_row_stages(dt.float64, m, n, n, 7, (n, 1), 3, steps(c), 0, take)
+    assert first is not None and last is not None
+    own = (n, 1)
+    add = map_kernels.map_stages(ADD, (m, n), [7], [own], [6, 4], [own, (0, 1)], True)
+    rows = stages.rows_stage([first[-1], *add, last[-1]], m, 4, 8, [(6, 8 * n), (7, 8 * n)])
+    pointers = [(5, 0), (5, 0), *((5, sum(sizes[:i])) for i in range(len(sizes)))]
+    body = [*first[:-1], *last[:-1], rows]
+    program = native.arena_program(4, m * n * 8, sum(sizes), pointers, body)
+    result = floats(program(*map(buffer, (a, b, c, bias)))).reshape(m, n)
+    assert np.allclose(result, (a @ b + bias) @ c)
+
+
+def test_no_product_by_rows():
+    take = native.Scratch(4)
+    assert gemm.matmul_row_stages(dt.complex64, 3, 3, 3, 1, (3, 1), 2, (3, 1), 0, take) is None
+    assert gemm.matmul_row_stages(dt.float32, 3, 3, 0, 1, (0, 1), 2, (3, 1), 0, take) is None
+    big = gemm.matmul_row_stages(dt.float32, 3, 4096, 4096, 1, (4096, 1), 2, (4096, 1), 0, take)
+    assert big is None
+
+
+def in_slots(inputs, out_nbytes, make, dtype):
+    """The result of `make(slots, out slot, area)`, at slots that no program of its own would use.
+
+    The inputs lie 8 bytes into buffers, the output and the scratch areas in an arena.
+    """
+    shifted = [
+        np.concatenate([np.zeros(8, np.uint8), x.reshape(-1).view(np.uint8)]) for x in inputs
+    ]
+    count = len(inputs)
+    arena = count + 1
+    sizes: list[int] = []
+
+    def take(nbytes):
+        sizes.append(-(-nbytes // 64) * 64)
+        return 2 * count + 2 + len(sizes)
+
+    slots = range(count + 2, 2 * count + 2)
+    out = 2 * count + 2
+    body = list(make(slots, out, take))
+    start = -(-out_nbytes // 64) * 64
+    pointers = [*((k + 1, 8) for k in range(count)), (arena, 0)]
+    pointers += [(arena, start + sum(sizes[:k])) for k in range(len(sizes))]
+    raw = Map((dt.uint8,), dt.uint8, (load(0, dt.uint8),))
+    body += dense(raw, out_nbytes, [0], [out])
+    program = native.arena_program(count, out_nbytes, start + sum(sizes), pointers, body)
+    result = program(*map(buffer, shifted))
+    return floats(result, dtype)
+
+
+def test_accumulate_in_slots(threads):
+    x = np.random.default_rng(8).standard_normal((40, 30))
+    kernel = Accumulate(*(getattr(TOTAL, f) for f in TOTAL.__dataclass_fields__))
+
+    def make(slots, out, take):
+        return reduce_kernels.accumulate_stages(
+            kernel, (40,), 30, slots, [(30, 1)], out, (30, 1), True
+        )
+
+    result = in_slots([x], x.nbytes, make, np.float64).reshape(x.shape)
+    assert np.allclose(result, x[:, ::-1].cumsum(1)[:, ::-1])
+
+
+def test_gather_and_scatter_in_slots(threads):
+    rng = np.random.default_rng(9)
+    x, at = rng.standard_normal((50, 6)), rng.integers(-50, 50, 80)
+
+    def gather(slots, out, take):
+        kernel = Gather(dt.float64, (dt.int64,))
+        source, index = slots
+        return index_kernels.gather_stages(
+            kernel, (80, 6), source, (0, 1), [index], [(1, 0)], [(50, 6)], out
+        )
+
+    assert np.array_equal(in_slots([x, at], 80 * 6 * 8, gather, np.float64), x[at].reshape(-1))
+    updates = rng.standard_normal((80, 6)).astype(np.float16)
+    half = x.astype(np.float16)
+
+    def scatter(slots, out, take):
+        total = acc("a", 0, dt.float32) + acc("b", 0, dt.float32)
+        kernel = Scatter(dt.float16, (dt.int64,), (total,))
+        target, index, update = slots
+        return index_kernels.scatter_stages(
+            kernel,
+            ((50, 6), target, (6, 1)),
+            ((80, 6), update, (6, 1)),
+            (out, (0, 1)),
+            [index],
+            [(1, 0)],
+            [(50, 6)],
+            take,
+        )
+
+    expected = half.astype(np.float32)
+    np.add.at(expected, at, updates.astype(np.float32))
+    result = in_slots([half, at, updates], half.nbytes, scatter, np.float16)
+    assert np.array_equal(result, expected.astype(np.float16).reshape(-1))
+
+
+@pytest.mark.parametrize("shape", [(20, 30), (3, 500), (1, 100_000)])
+def test_argsort_in_slots(shape, threads):
+    x = np.random.default_rng(10).standard_normal(shape)
+    rows, length = shape
+
+    def make(slots, out, take):
+        return sorting.argsort_stages(
+            dt.float64, (rows,), (length,), length, 1, False, slots[0], out, take
+        )
+
+    result = in_slots([x], x.size * 8, make, np.int64).reshape(shape)
+    assert np.array_equal(result, x.argsort(1, kind="stable"))
+
+
+def test_searchsorted_in_slots(threads):
+    rng = np.random.default_rng(11)
+    row, values = np.sort(rng.standard_normal(100)), rng.standard_normal(1000)
+
+    def make(slots, out, take):
+        return sorting.searchsorted_stages(
+            dt.float64, 100, 1, (1000,), (1,), "right", slots[0], slots[1], out
+        )
+
+    result = in_slots([row, values], 8000, make, np.int64)
+    assert np.array_equal(result, np.searchsorted(row, values, "right"))
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float16])
+@pytest.mark.parametrize("m,n,k", [(10, 20, 30), (40, 50, 3000), (200, 300, 100), (3, 0, 4)])
+def test_matmul_in_slots(dtype, m, n, k, threads):
+    rng = np.random.default_rng(12)
+    a, b = (rng.standard_normal(s).astype(dtype.numpy) for s in ((m, k), (k, n)))
+
+    def make(slots, out, take):
+        x, y = slots
+        return gemm.matmul_stages(dtype, (), m, n, k, x, (k, 1), y, (n, 1), out, take)
+
+    result = in_slots([a, b], m * n * dtype.itemsize, make, dtype.numpy).reshape(m, n)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.allclose(result, expected, rtol=2e-3, atol=1e-3 * k**0.5)
+
+
+TINY = [(), (1,), (5,), (16,), (31,), (3, 1), (3, 3, 2), (2, 3, 4), (64,), (4, 4, 6), (9, 13)]
+
+
+@pytest.mark.parametrize("dtype", dt.ALL, ids=lambda d: d.name)
+@pytest.mark.parametrize("shape", TINY, ids=str)
+def test_tiny_maps_have_the_bits_of_others(shape, dtype):
+    """Dense, broadcast, transposed and reversed operands, with shapes compiled in or not."""
+    rng = np.random.default_rng(13)
+    parts = 2 if dtype.is_complex else 1
+    body = tuple(load(0, dtype.real, p) for p in range(parts))
+    if dtype.real in (dt.float32, dt.float64):
+        body = tuple(x * load(1, dtype.real, p) + 0.5 for p, x in enumerate(body))
+    kernel = Map((dtype, dtype), dtype, body)
+    flat = sample(rng, dtype.real, 2 * 4 * 128 * parts).view(dtype.numpy)
+    x, last = flat[: max(1, np.prod(shape, dtype=int))].reshape(shape), shape[-1:]
+    row = np.broadcast_to(flat[500 : 500 + (last[0] if last else 1)].reshape(last), shape)
+    turned = x.copy("F")
+    back = np.asarray(x[tuple(slice(None, None, -1) for _ in shape)])
+    for a in (x, row, turned, back):
+        inputs = [buffer(a), buffer(x)]
+        strides = [steps(a), steps(x)]
+        alone = map_kernels.map_program(kernel, shape, strides)(*inputs)
+        body = map_kernels.map_stages(
+            kernel, shape, [0], [map_kernels.dense_strides(shape)], [1, 2], strides
+        )
+        result = native.program(2, x.nbytes, (), body)(*inputs)
+        check_bits(array(result, shape, dtype.numpy), array(alone, shape, dtype.numpy))
+
+
+@pytest.mark.parametrize(
+    "kept,reduced", [((), (20,)), ((3,), (3, 2)), ((3, 2), (3,)), ((31,), (2,))]
+)
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int16])
+def test_tiny_reductions_have_the_bits_of_others(kept, reduced, dtype):
+    """The greatest element times its position, along leading and trailing axes."""
+    rng = np.random.default_rng(14)
+    side = [[acc(s, k, d) for k, d in enumerate((dtype, dt.int64))] for s in "ab"]
+    (a, i), (b, j) = side
+    later = b > a
+    kernel = Reduce(
+        (dtype,),
+        dt.float64,
+        (const(-100, dtype), const(0, dt.int64)),
+        (load(0, dtype), index()),
+        (select(later, b, a), select(later, j, i)),
+        (cast(a, dt.float64) * cast(i, dt.float64),),
+    )
+    shape = (*kept, *reduced)
+    x = (rng.standard_normal(shape) * 50).astype(dtype.numpy)
+    for given in (x, x.copy("F")):
+        own = [steps(given)]
+        alone = reduce_kernels.reduce_program(kernel, kept, reduced, own)(buffer(given))
+        take = native.Scratch(2)
+        body = reduce_kernels.reduce_stages(kernel, kept, reduced, [1], own, 0, take)
+        assert body[0].units == 1
+        result = native.program(1, 8 * np.prod(kept, dtype=int), (), body)(buffer(given))
+        check_bits(array(result, kept, np.dtype("f8")), array(alone, kept, np.dtype("f8")))

@@ -136,6 +136,7 @@ def refresh(op: Op) -> None:
     """Let the operation notice that its record has changed."""
     op.plans.clear()
     op.__dict__.pop("pull", None)
+    op.recorder = None
     op.pull_rules = {n: Rule(op, n, f, "g") for n, f in op.vjp.items()}
     rules = op.jvp if isinstance(op.jvp, dict) else {}
     op.push_rules = {n: Rule(op, n, f, "t") for n, f in rules.items()}

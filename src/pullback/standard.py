@@ -11,7 +11,7 @@ from pullback.core.avals import default_device, device
 from pullback.core.dtypes import DType, as_dtype
 from pullback.core.errors import DTypeError
 from pullback.ir.array import Array
-from pullback.ir.convert import SCALARS
+from pullback.ir.convert import is_number
 
 __all__ = ["__array_namespace_info__", "can_cast", "finfo", "iinfo", "isdtype", "result_type"]
 
@@ -74,16 +74,14 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     >>> pb.result_type(pb.int8, pb.uint8)
     pullback.int16
     """
-    strong = [
-        x for x in arrays_and_dtypes if not isinstance(x, SCALARS) or isinstance(x, np.generic)
-    ]
+    strong = [x for x in arrays_and_dtypes if not is_number(x)]
     if not strong:
         raise DTypeError("result_type: needs at least one array or dtype.")
     result = _dtype_of(strong[0], "result_type")
     for x in strong[1:]:
         result = dt.promote(result, _dtype_of(x, "result_type"))
     for x in arrays_and_dtypes:
-        if isinstance(x, SCALARS) and not isinstance(x, np.generic):
+        if is_number(x):
             result = dt.of_scalar(x, result)
     return result
 

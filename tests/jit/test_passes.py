@@ -541,31 +541,6 @@ def test_products_that_are_used_elsewhere_stay():
     ]  # fmt: skip
 
 
-# -- views moved forward ---------------------------------------------------------------------------
-
-SUNK = {
-    "permuted": (lambda x, y: pb.sin((x * 2.0 + y).T), ["sin", "add"]),
-    "reshaped": (lambda x, y: pb.sin((x * 2.0).reshape(3, 8)), ["sin", "multiply"]),
-    "new axis": (lambda x, y: pb.sin((x + y).reshape(4, 1, 6)), ["sin", "add"]),
-    "broadcast of a product": (
-        lambda x, y: pb.broadcast_to(x * y, (3, 4, 6)) * 2.0, ["multiply", "multiply"],
-    ),
-    "broadcast of a costly function": (
-        lambda x, y: pb.broadcast_to(pb.exp(x), (3, 4, 6)) * 2.0, ["multiply", "broadcast_to"],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SUNK)
-def test_views_sink_to_operands(name):
-    f, last = SUNK[name]
-    x, y = pb.tensor(special(4, 6)), pb.tensor(special(6))
-    graph = pb.trace(f)(x, y)
-    result = passes.sink_views(graph)
-    assert names(result)[: -len(last) - 1 : -1] == last
-    assert [bits(a) for a in run(graph, x, y)] == [bits(a) for a in run(result, x, y)]
-
-
 # -- control flow ----------------------------------------------------------------------------------
 
 

@@ -8,7 +8,10 @@ from functools import update_wrapper
 from typing import Any
 
 from pullback.autodiff.calls import Item, Slots, call_node, with_item
-from pullback.autodiff.reverse import close, cotangents, fresh, recording, zeros
+from pullback.autodiff.reverse import (
+    transposed,
+    zeros,
+)
 from pullback.core import pytrees
 from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError, GradientError, ShapeError
@@ -50,22 +53,7 @@ class CustomCall:
 
     def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
         """The transpose of the rule, which is linear in the cotangents."""
-        create_graph = mode.recording
-        with recording(True):
-            variables = [fresh(zeros(av)) for av in self.outputs]
-            pulled = self.pull(node, Slots(variables), None)
-        pairs = [
-            (p, t) for p, t in zip(pulled, incoming, strict=True) if p is not None and t is not None
-        ]
-        found = cotangents(
-            [p for p, _ in pairs],
-            [t for _, t in pairs],
-            variables,
-            retain=create_graph,
-            create_graph=create_graph,
-        )
-        close(variables)
-        return Slots(found)
+        return Slots(transposed(lambda u: self.pull(node, Slots(u), None), self.outputs, incoming))
 
     def _aligned(self, given: Any, avals: Sequence[Aval]) -> list[Any]:
         """One cotangent per array argument; a None stands for zeros of a whole argument."""

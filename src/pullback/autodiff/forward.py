@@ -11,15 +11,13 @@ from typing import Any
 
 from pullback.autodiff.reverse import (
     ancestors,
-    close,
-    cotangents,
     depends_on_others,
-    fresh,
     recording,
+    transposed,
     zeros,
 )
 from pullback.core.errors import GradientError
-from pullback.ir.array import Array, Node, mode
+from pullback.ir.array import Array, Node
 from pullback.ir.op import REGISTRY, Op, bind
 
 __all__ = ["tangents"]
@@ -70,7 +68,7 @@ def push(node: Node, incoming: Sequence[Any]) -> Any:
     if kind == "multilinear":
         return _sum(_one_replaced(op, node, i, t) for i, t in _present(op, incoming))
     if kind == "transpose":
-        return _transposed(node, incoming)
+        return transposed(lambda u: op.pull(node, u[0], None), [node.aval], incoming)[0]
     raise GradientError(f"{op.name}: no forward-mode rule. Use reverse mode.")
 
 
@@ -123,21 +121,3 @@ def _jointly(op: Op, node: Node, incoming: Sequence[Any]) -> Any:
 def _one_replaced(op: Op, node: Node, i: int, t: Any) -> Any:
     operands = [t if k == i else node.saved_operand(k) for k in range(len(node.edges))]
     return bind(op, *operands, **node.static)
-
-
-def _transposed(node: Node, incoming: Sequence[Any]) -> Any:
-    """The transpose of the VJP, itself found by reverse mode: VJP rules are linear in the
-    cotangent.
-    """
-    create_graph = mode.recording
-    with recording(True):
-        u = fresh(zeros(node.aval))
-        pulled = node.op.pull(node, u, None)
-        pairs = [
-            (p, t) for p, t in zip(pulled, incoming, strict=True) if p is not None and t is not None
-        ]
-        outs = [p for p, _ in pairs]
-        weights = [t for _, t in pairs]
-    (result,) = cotangents(outs, weights, [u], retain=create_graph, create_graph=create_graph)
-    close([u])
-    return result

@@ -257,6 +257,32 @@ def cotangents(
     return [None if v._node is None else found.get(v._node) for v in variables]
 
 
+def transposed(
+    pull: Callable[[list[Any]], Sequence[Any]], outputs: Sequence[Aval], incoming: Sequence[Any]
+) -> list[Any]:
+    """The tangents of `outputs` for tangents `incoming` of the operands: the transpose of `pull`.
+
+    `pull` maps cotangents of the outputs to those of the operands and is linear, so that its
+    transpose can be found by reverse mode. None stands for zero throughout.
+    """
+    create_graph = mode.recording
+    with recording(True):
+        variables = [fresh(zeros(av)) for av in outputs]
+        pulled = pull(variables)
+    pairs = [
+        (p, t) for p, t in zip(pulled, incoming, strict=True) if p is not None and t is not None
+    ]
+    found = cotangents(
+        [p for p, _ in pairs],
+        [t for _, t in pairs],
+        variables,
+        retain=create_graph,
+        create_graph=create_graph,
+    )
+    close(variables)
+    return found
+
+
 def depends_on_others(nodes: Iterable[Node], own: set[Node]) -> bool:
     """Whether a variable outside `own` can still be differentiated by: a foreign leaf, or what
     `own` was made from.

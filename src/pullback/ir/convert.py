@@ -13,7 +13,16 @@ from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import Array, make
 from pullback.ir.tracing import no_value
 
-__all__ = ["SCALARS", "as_array", "default_device", "from_numpy", "scalar", "shape_of", "to_numpy"]
+__all__ = [
+    "SCALARS",
+    "as_array",
+    "default_device",
+    "from_numpy",
+    "is_number",
+    "scalar",
+    "shape_of",
+    "to_numpy",
+]
 
 SCALARS = (bool, int, float, complex)
 
@@ -35,6 +44,11 @@ def to_numpy(x: Array) -> np.ndarray:
     if x._aval.is_symbolic:
         raise no_value("numpy", x)
     return x._aval.device.runtime.to_numpy(x._buf, x._aval)
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a Python number, which takes its dtype from what stands beside it."""
+    return isinstance(value, SCALARS) and not isinstance(value, np.generic)
 
 
 _scalars: dict[tuple, Any] = {}
@@ -72,7 +86,7 @@ def as_array(
     """`value` as an array; `name` is the operation that asks, for the error message."""
     if isinstance(value, Array):
         return value
-    if isinstance(value, SCALARS) and not isinstance(value, np.generic):
+    if is_number(value):
         if dtype is None:
             dtype = dt.bool_ if isinstance(value, bool) else dt.as_dtype(type(value))
         kept = scalar(value, dtype, dev or default_device(), name)

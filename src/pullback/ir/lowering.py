@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pullback.core.avals import Aval
-from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, Value
 
 __all__ = [
@@ -115,6 +113,3 @@ class Intrinsic:
 
 
 Lowering = Elementwise | Fold | View | Boxes | GatherRows | ScatterRows | Intrinsic
-Infer = Callable[..., tuple[tuple[int, ...], DType]]
-Avals = tuple[Aval, ...]
-Static = dict[str, Any]

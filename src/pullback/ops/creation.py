@@ -13,7 +13,7 @@ from pullback.core.dtypes import DType, as_dtype, default_float
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir import scalar as sc
 from pullback.ir.array import Array
-from pullback.ir.convert import SCALARS, as_array, scalar, shape_of, to_numpy
+from pullback.ir.convert import as_array, is_number, scalar, shape_of, to_numpy
 from pullback.ir.lowering import Elementwise
 from pullback.ir.op import REGISTRY, bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -132,7 +132,7 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
     """
     shape = shape_of(shape, "full")
     wanted = None if dtype is None else as_dtype(dtype, "full")
-    if isinstance(fill_value, SCALARS) and not isinstance(fill_value, np.generic):
+    if is_number(fill_value):
         own = dt.bool_ if isinstance(fill_value, bool) else as_dtype(type(fill_value))
         return constant(fill_value, shape, wanted or own, _at(device))
     x = as_array(fill_value, "full", dev=None if device is None else _at(device))

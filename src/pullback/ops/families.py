@@ -17,7 +17,7 @@ from pullback.core.dtypes import DType, default_float, promote
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir import op as ir_op
 from pullback.ir.array import Array, Node, handle, mode, next_order
-from pullback.ir.convert import SCALARS, as_array, default_device, scalar
+from pullback.ir.convert import SCALARS, as_array, default_device, is_number, scalar
 from pullback.ir.lowering import Elementwise, Lowering
 from pullback.ir.op import REGISTRY, Composite, Op, bind, first_bind, register
 from pullback.ir.rules import saved_source
@@ -347,17 +347,13 @@ def _result_dtype(result: str, dtype: DType) -> DType:
     return dtype.real if result == "real" else dtype
 
 
-def _is_number(x: Any) -> bool:
-    return isinstance(x, SCALARS) and not isinstance(x, np.generic)
-
-
 def _promoted(
     name: str, accepts: str, names: tuple[str, ...], unpromoted: tuple[str, ...], args: tuple
 ) -> list[Any]:
     """The operands as arrays of one dtype that the operation accepts; Python numbers stay as weak
     as possible.
     """
-    given = [a if isinstance(a, Array) or _is_number(a) else as_array(a, name) for a in args]
+    given = [a if isinstance(a, Array) or is_number(a) else as_array(a, name) for a in args]
     first = next((a for a in given if isinstance(a, Array)), None)
     dev = default_device() if first is None else first._aval.device
     inside = [a for n, a in zip(names, given, strict=True) if n not in unpromoted]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.ir.convert import SCALARS, as_array, from_numpy, scalar
+from pullback.ir.convert import as_array, from_numpy, is_number, scalar
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.families import composite
@@ -100,7 +100,7 @@ def _widths(given: Any, ndim: int) -> list[tuple[int, int]]:
 
 def _with_constant(x: Any, widths: list[tuple[int, int]], value: Any) -> Any:
     av = x._aval
-    if isinstance(value, SCALARS) and not isinstance(value, np.generic):
+    if is_number(value):
         fill = scalar(value, av.dtype, av.device)
     else:
         fill = astype(as_array(value, "pad", dev=av.device), av.dtype)

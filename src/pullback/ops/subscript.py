@@ -14,7 +14,7 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import bool_
 from pullback.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from pullback.ir.array import Array
-from pullback.ir.convert import SCALARS, as_array, scalar
+from pullback.ir.convert import as_array, is_number, scalar
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops import movement
@@ -175,7 +175,7 @@ def _aligned(sel: Selection, indices: Sequence[Any]) -> list[Any]:
 
 def _as_value(av: Aval, value: Any) -> Any:
     """The value as an array of the dtype of the array it is written to."""
-    if isinstance(value, SCALARS) and not isinstance(value, np.generic):
+    if is_number(value):
         if isinstance(value, complex) and not av.dtype.is_complex:
             raise DTypeError(f"setitem: a complex number can't be written to {av.dtype.name}.")
         return scalar(value, av.dtype, av.device)

@@ -19,14 +19,12 @@ from pullback.compile.passes.keepdims import with_wanted_axes
 from pullback.compile.passes.loops import with_products_outside
 from pullback.compile.passes.products import with_common_factors
 from pullback.compile.passes.rewriter import Rewriter, Rules, guarded
-from pullback.compile.passes.views import sink_views
 from pullback.ir.graph import Graph
 
 __all__ = [
     "joined_parts",
     "optimise",
     "simplify",
-    "sink_views",
     "with_common_factors",
     "with_optimised_bodies",
     "with_products_outside",

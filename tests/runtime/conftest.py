@@ -1,0 +1,14 @@
+"""Settings of the runtime tests: live memory changes by what a test does, and by nothing else."""
+
+import gc
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_garbage():
+    """Garbage of earlier tests goes before the test, none of it while the test counts bytes."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

@@ -225,11 +225,35 @@ def test_the_command_writes_table_json_and_page(alone, tmp_path):
     argv = ["jit", "--quick", "--repeat", "1", "--threads", "1", "--only", "chain"]
     status, out = command(*argv, "--json", numbers, "--html", page)
     assert status == 0, out
-    assert "torch is not installed: left out" in out and "jax is not installed" in out
+    assert "torch is left out: torch is not installed" in out
+    assert "torch.compile is left out: torch" in out and "jax is left out: jax" in out
     assert "chain: time of a call" in out and "compile time, s" in out
-    (record,) = json.loads(numbers.read_text())["rows"]
+    found = json.loads(numbers.read_text())
+    assert set(found["left_out"]) == {"torch", "torch.compile", "jax"}
+    (record,) = found["rows"]
     assert record["workload"] == "chain" and record["ratios"]["seconds"] > 0
     assert "<svg" in page.read_text() and "<script" not in page.read_text()
+    assert "Who was left out" in page.read_text()
+
+
+def test_torch_compile_is_left_out_without_a_compiler(monkeypatch):
+    lacks = LIBRARIES["torch.compile"].lacks
+    monkeypatch.setattr(libraries, "find_spec", lambda name: name)
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setattr(libraries, "which", lambda name: f"/usr/bin/{name}")
+    assert lacks() == ""
+    monkeypatch.setattr(libraries, "which", lambda name: None)
+    assert "C++ compiler" in lacks()
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None)
+    assert "torch is not installed" in lacks()
+
+
+def test_memory_that_a_library_keeps_between_calls_is_released_before_a_call(ours):
+    x = ours.array(np.ones(1 << 20, np.float32))
+    kept = (x + 1).shape
+    assert native.memory()["cached"] >= 4 << 20, kept
+    ours.release()
+    assert native.memory()["cached"] == 0
 
 
 def test_the_command_asks_only_the_peers_it_is_told_to(alone, monkeypatch):
@@ -239,7 +263,7 @@ def test_the_command_asks_only_the_peers_it_is_told_to(alone, monkeypatch):
     )
     status, out = command("jit", "--quick", "--only", "chain", "--peer", "numpy", "--peer", "jax")
     assert status == 0 and asked == [["pullback", "numpy"]]
-    assert "jax is not installed" in out and "torch" not in out
+    assert "jax is left out" in out and "torch" not in out
 
 
 def test_the_command_fails_if_ours_fails(alone, monkeypatch):

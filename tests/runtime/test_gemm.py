@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pullback.core import dtypes
 from pullback.core.errors import DeviceError, DTypeError, ShapeError
-from pullback.runtime.cpu import blas, gemm, jit, native, small_gemm
+from pullback.runtime.cpu import blas, direct_gemm, gemm, jit, native, small_gemm
 
 TOLERANCE = {
     "float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 4e-15,
@@ -239,7 +239,7 @@ assert blas.onednn.cache_info().currsize == 0
 @pytest.fixture(params=[128, 256, 512])
 def each_width(request, monkeypatch):
     """Kernels for each width of vectors; LLVM cuts those that are too wide for this machine."""
-    kernels = (small_gemm.direct_kernel, small_gemm.dots_kernel, small_gemm.transpose_kernel)
+    kernels = (direct_gemm._block, small_gemm.dots_kernel, small_gemm.transpose_kernel)
     monkeypatch.setattr(jit.Host, "vector_bits", request.param)
     for cached in kernels:
         cached.cache_clear()

@@ -1,5 +1,6 @@
 """The thread pool of the native core: sharing, forking, signals and exit."""
 
+import os
 import random
 import textwrap
 import threading
@@ -191,3 +192,18 @@ def test_signals_reach_python() -> None:
     print(len(hits))
     """
     assert run_python(script(body)) == "5"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux only")
+def test_helpers_stay_where_the_caller_may_run(meet: tuple[int, int]) -> None:
+    """A helper may keep off the caller's processor, but neither leaves those that it was given."""
+    native.set_threads(3)
+    before = os.sched_getaffinity(0)
+    run = program(0, 8, (), [Stage(meet[0], 1, 1, ()), Stage(meet[1], 3, 1, (3,))])
+    for _ in range(5):
+        time.sleep(0.001)  # helpers fall asleep and are woken
+        assert isinstance(run(), Buffer)
+    assert os.sched_getaffinity(0) == before
+    for thread in os.listdir("/proc/self/task"):
+        allowed = os.sched_getaffinity(int(thread))
+        assert allowed and allowed <= before

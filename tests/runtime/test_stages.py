@@ -187,6 +187,31 @@ def test_branch(flag):
     assert np.array_equal(floats(program(buffer(x), buffer(np.array([flag])))), x * (1 + flag))
 
 
+def test_parts(threads):
+    """Lists that need nothing of each other, one of them empty."""
+    x, y = np.random.default_rng(3).standard_normal((2, 900))
+    first = [*dense(ADD, 900, [4], [1, 2]), *dense(DOUBLE, 900, [0], [4])]
+    second = dense(BOTH, 900, [5, 6], [1, 2])
+    pointers = [(3, 0), (0, 7200), (0, 14400)]
+    parts = stages.parts_stage([first, [], second])
+    program = native.arena_program(2, 7200 * 2 + 3600, 7200, pointers, [parts])
+    result = program(buffer(x), buffer(y))
+    assert np.array_equal(floats(result, count=900), (x + y) + (x + y))
+    assert np.array_equal(floats(result, offset=7200, count=900), x + y)
+    product = floats(result, np.float32, 14400, 900)
+    assert np.array_equal(product, (x * y).astype(np.float32))
+
+
+def test_error_in_a_part():
+    good = dense(COPY, 2, [0], [1])
+    gathered = index_kernels.gather_stages(
+        Gather(dt.float64, (dt.int64,)), (5,), 1, (0,), [2], [(1,)], [(3, 1)], 0, 40
+    )
+    program = native.arena_program(2, 40, 0, [], [stages.parts_stage([good, gathered])])
+    bad = np.array([0, 1, -7, 9, 2])
+    assert program(buffer(np.arange(3.0)), buffer(bad)) == (40, 2, -7)
+
+
 def test_error_in_a_loop():
     """The third round reads out of range; its code names the kernel."""
     gather = Gather(dt.float64, (dt.int64,))

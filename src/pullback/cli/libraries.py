@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from importlib.util import find_spec
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from pullback.cli.programs import Function, Programs
 from pullback.cli.workloads import leaves
 from pullback.core import pytrees
 
-__all__ = ["LIBRARIES", "Library", "Pullback", "missing"]
+__all__ = ["LIBRARIES", "Library", "Pullback"]
 
 WARM = 320  # rows of a matrix that is large enough for a library of matrix products
 
@@ -32,6 +33,13 @@ class Library(Programs):
         """Whether the workload applies to this library."""
         return True
 
+    @classmethod
+    def lacks(cls) -> str:
+        """What is not here that the library needs, as a sentence; empty if all is."""
+        if find_spec(cls.needs) is None:
+            return f"{cls.needs} is not installed (pip install 'pullback[bench]' brings it)"
+        return ""
+
     def array(self, x: np.ndarray) -> Any:
         return x
 
@@ -49,6 +57,9 @@ class Library(Programs):
         """Load what the first compilation of a process loads, so that it is not measured."""
         x = self.array(np.ones((WARM, WARM), np.float32))
         self.wait(self.value_and_grad(lambda x: self.xp.sum(self.xp.tanh(x @ x)))(x))
+
+    def release(self) -> None:
+        """Give memory that is kept for later calls back to the system."""
 
     def extra(self) -> dict[str, Any]:
         """Facts that only this library has."""
@@ -97,6 +108,9 @@ class Pullback(Library):
 
     def scan(self, step: Function, constants: Any, init: Any, xs: Any) -> tuple[Any, Any]:
         return self.pb.scan(lambda carry, x: step(constants, carry, x), init, xs)
+
+    def release(self) -> None:
+        self.native.release_cached()
 
     def extra(self) -> dict[str, Any]:
         return {"native": self.native.memory()}
@@ -253,6 +267,12 @@ class TorchCompile(Torch):
         super().__init__(threads)
         self._steps: dict[Function, Function] = {}
 
+    @classmethod
+    def lacks(cls) -> str:
+        compilers = (os.environ.get("CXX", ""), "c++", "g++", "clang++")
+        found = any(name and which(name) for name in compilers)
+        return super().lacks() or ("" if found else "torch.compile needs a C++ compiler")
+
     def jit(self, f: Function) -> Function:
         return self.torch.compile(f, dynamic=False)
 
@@ -371,8 +391,3 @@ LIBRARIES: dict[str, type[Pullback | Jax | Torch | NumPy]] = {
     "jax": Jax,
     "numpy": NumPy,
 }
-
-
-def missing(name: str) -> bool:
-    """Whether what a library needs is not installed."""
-    return find_spec(LIBRARIES[name].needs) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pullback.cli.drawing import bars
@@ -64,7 +64,7 @@ class Measure(NamedTuple):
 MEASURES = (
     Measure("seconds", "time of a call, ms", 1e3),
     Measure("compile_seconds", "compile time, s", 1.0),
-    Measure("peak_bytes", "peak memory, MiB", 2.0**-20),
+    Measure("peak_bytes", "peak memory of a call, MiB", 2.0**-20),
 )
 
 
@@ -127,8 +127,13 @@ def _aligned(lines: Sequence[Sequence[str]]) -> str:
 # -- the page --------------------------------------------------------------------------------------
 
 
-def page(rows: Sequence[Row], names: Sequence[str], facts: dict[str, str]) -> str:
-    """Everything as an HTML page with bars."""
+def page(
+    rows: Sequence[Row],
+    names: Sequence[str],
+    facts: dict[str, str],
+    left_out: Mapping[str, str] | None = None,
+) -> str:
+    """Everything as an HTML page with bars; `left_out` are libraries that were not asked."""
     result = Page(
         "Side by side",
         "The same computations, derivatives included, compiled by each library, checked against"
@@ -142,6 +147,9 @@ def page(rows: Sequence[Row], names: Sequence[str], facts: dict[str, str]) -> st
         result.section(measure.title.capitalize())
         result.table(_heads(measure, names), [_cells(r, measure, names) for r in rows])
         result.figures(*[_figure(r, measure, names) for r in rows])
+    if left_out:
+        result.section("Who was left out")
+        result.table(("library", "why"), list(left_out.items()))
     if failures := _failures(rows):
         result.section("What failed")
         result.table(("workload", "library", "why"), failures)

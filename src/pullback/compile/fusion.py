@@ -19,6 +19,7 @@ from pullback.compile.groups import (
     Stored,
     squeezed,
 )
+from pullback.compile.product_rows import chained, parallel
 from pullback.compile.sequences import sequenced
 from pullback.compile.storage import (
     MOST_ARRAYS,
@@ -33,6 +34,7 @@ from pullback.ir.graph import Graph, Var
 __all__ = ["fuse"]
 
 SMALL = 4096  # elements below which a launch costs more than the work
+RECENT = 16  # maps of one kind that another may join
 
 
 def fuse(graph: Graph, layouts: Sequence[Aval], block: int) -> Grouped:
@@ -55,31 +57,57 @@ def _joined(drafts: Sequence[Draft]) -> list[Draft]:
     """
     order: list[Draft] = []
     made_at: dict[Stored, int] = {}
-    by_shape: dict[tuple[int, ...], list[int]] = {}
+    hosts = _Hosts()
     for draft in drafts:
         needed = {made_at[r.stored] for r in draft.leaves if r.stored in made_at}
-        place = _host(draft, needed, order, by_shape, made_at) if draft.kind == "map" else None
+        place = _host(draft, needed, order, hosts, made_at) if draft.kind == "map" else None
         if place is None:
             place = len(order)
             order.append(draft)
-            if draft.kind == "map":
-                by_shape.setdefault(draft.shape, []).append(place)
+            hosts.add(draft, place)
         else:
             _absorb(order[place], draft)
+        hosts.touch(draft, place)
         made_at.update((s, place) for s in draft.results)
     return order
+
+
+class _Hosts:
+    """Maps that others may join: by what they read and write, and the latest of each shape."""
+
+    def __init__(self):
+        self._by_shape: dict[tuple[int, ...], list[int]] = {}
+        self._by_array: dict[tuple[Stored, tuple[int, ...]], list[int]] = {}
+
+    def add(self, draft: Draft, place: int) -> None:
+        if draft.kind == "map":
+            self._by_shape.setdefault(draft.shape, []).append(place)
+
+    def touch(self, draft: Draft, place: int) -> None:
+        if draft.kind == "map":
+            for stored in (*(r.stored for r in draft.leaves), *draft.results):
+                self._by_array.setdefault((stored, draft.shape), []).append(place)
+
+    def candidates(self, draft: Draft) -> list[int]:
+        """Where a map may go, the latest first; not all, so that this takes linear time."""
+        found: set[int] = set()
+        for r in draft.leaves:
+            found.update(self._by_array.get((r.stored, draft.shape), ())[-RECENT:])
+        if draft.results[0].aval.size <= SMALL:
+            found.update(self._by_shape.get(draft.shape, ())[-RECENT:])
+        return sorted(found, reverse=True)
 
 
 def _host(
     draft: Draft,
     needed: set[int],
     order: Sequence[Draft],
-    by_shape: dict[tuple[int, ...], list[int]],
+    hosts: _Hosts,
     made_at: dict[Stored, int],
 ) -> int | None:
     """The position of the map that `draft` can join."""
     latest = max(needed, default=-1)
-    for place in reversed(by_shape.get(draft.shape, ())):
+    for place in hosts.candidates(draft):
         if place < latest:
             return None
         host = order[place]
@@ -87,10 +115,6 @@ def _host(
         if not all(r.is_whole and r.aval.shape == draft.shape for r in inside):
             continue
         arrays = {id(r.stored) for r in (*host.leaves, *draft.leaves)}
-        related = inside or len(arrays) < len(host.leaves) + len(draft.leaves)
-        size = draft.results[0].aval.size
-        if not related and size > SMALL:
-            continue
         outputs = len(host.results) + len(draft.results)
         if is_moderate(host.parts | draft.parts) and len(arrays) + outputs <= MOST_ARRAYS:
             return place
@@ -176,7 +200,7 @@ def _built(plan: Storage, order: Sequence[Draft], block: int) -> Grouped:
         else:
             assert d.equation is not None
             groups.append(CallGroup(d.equation, d.regions, d.results))
-    groups = sequenced(groups, block)
+    groups = parallel(chained(sequenced(groups, block)))
     return Grouped(plan.inputs, plan.constants, groups, plan.outputs)
 
 

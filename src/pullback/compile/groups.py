@@ -5,7 +5,7 @@ Nothing here names a device: a runtime turns groups into launches, in their orde
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ __all__ = [
     "Group",
     "Grouped",
     "MapGroup",
+    "ParallelGroup",
     "Region",
     "SequenceGroup",
     "Stored",
@@ -140,14 +141,21 @@ class SequenceGroup:
 
     Every member works on `count` rows, and reads only its own rows of what others wrote. They go
     through `taken` rows at least at once; of arrays that are reduced as a whole these are `piece`
-    elements, a subtree of the reduction.
+    elements, a subtree of the reduction. With a `length`, which rows along the axes `lead` have,
+    they are one kernel: see `row_kernel`. Calls are products of rows: see `product_rows`.
     """
 
     count: int
     taken: int
-    members: list[MapGroup | FoldGroup]
+    members: Sequence[MapGroup | FoldGroup | CallGroup]
     piece: int
     label: str = "rows"
+    lead: Shape = ()
+    length: int = 0
+
+    @property
+    def has_products(self) -> bool:
+        return any(isinstance(m, CallGroup) for m in self.members)
 
     @property
     def steps(self) -> int:
@@ -165,7 +173,21 @@ class SequenceGroup:
         return [s for m in self.members for s in m.values_written()]
 
 
-Group = MapGroup | FoldGroup | CallGroup | SequenceGroup
+@dataclass(eq=False)
+class ParallelGroup:
+    """Groups that need nothing of each other, so that threads may share them."""
+
+    members: Sequence[MapGroup | FoldGroup | CallGroup]
+    label: str = "parallel"
+
+    def values_read(self) -> list[Stored]:
+        return [s for m in self.members for s in m.values_read()]
+
+    def values_written(self) -> list[Stored]:
+        return [s for m in self.members for s in m.values_written()]
+
+
+Group = MapGroup | FoldGroup | CallGroup | SequenceGroup | ParallelGroup
 
 
 @dataclass(eq=False)
@@ -189,13 +211,16 @@ class Grouped:
     def __str__(self) -> str:
         lines = []
         for group in self.groups:
-            members = group.members if isinstance(group, SequenceGroup) else [group]
+            joint = isinstance(group, (SequenceGroup, ParallelGroup))
+            members = group.members if joint else [group]
             if isinstance(group, SequenceGroup):
                 lines.append(f"sequence over {group.count} rows, {group.taken} at once")
+            elif joint:
+                lines.append("side by side")
             for m in members:
                 reads = ", ".join(dict.fromkeys(s.name for s in m.values_read()))
                 writes = ", ".join(map(repr, m.values_written()))
                 kind = type(m).__name__.removesuffix("Group").lower()
-                lead = "  " if isinstance(group, SequenceGroup) else ""
+                lead = "  " if joint else ""
                 lines.append(f"{lead}{kind} {m.label}({reads}) -> {writes}")
         return "\n".join(lines)

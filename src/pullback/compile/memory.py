@@ -8,8 +8,10 @@ the last time, element by element.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from pullback.compile.groups import (
     Access,
@@ -17,9 +19,11 @@ from pullback.compile.groups import (
     Group,
     Grouped,
     MapGroup,
+    ParallelGroup,
     SequenceGroup,
     Stored,
 )
+from pullback.compile.memory_scan import scanned
 from pullback.core.avals import dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import ScatterRows
@@ -27,7 +31,7 @@ from pullback.ir.lowering import ScatterRows
 __all__ = ["Life", "Place", "Plan", "plan_memory"]
 
 ALIGNMENT = 64
-CHECKED = 128  # values; larger plans would take longer to verify than to make
+MANY = 256  # values: from here on the largest first would take too long
 
 
 @dataclass(frozen=True)
@@ -67,19 +71,38 @@ class Plan:
 
         But for a kernel that writes over its operand, at exactly the same place.
         """
-        for k, a in enumerate(self.lives):
-            here = self.places[a.value]
-            for b in self.lives[:k]:
-                there = self.places[b.value]
-                if here == there and _may_share(a, b):
-                    continue
-                same_bytes = here.area == there.area and _overlap(
-                    (here.offset, a.nbytes), (there.offset, b.nbytes)
-                )
-                if same_bytes and _meet(a, b):
+        live: dict[str, list[tuple[int, Life]]] = {"arena": [], "out": []}  # by offset
+        ending: list[tuple[int, int, Life]] = []
+        for k, life in enumerate(sorted(self.lives, key=lambda x: x.start)):
+            if life.nbytes == 0:
+                continue
+            while ending and ending[0][0] < life.start:
+                self._remove(heappop(ending)[2], live)
+            place = self.places[life.value]
+            for old in life.over:
+                if old.value in self.places and self.places[old.value] == place:
+                    self._remove(old, live)
+            area = live[place.area]
+            at = bisect_left(area, place.offset, key=_offset)
+            for offset, other in area[max(0, at - 1) : at + 1]:
+                if _overlap((place.offset, life.nbytes), (offset, other.nbytes)):
                     raise PullbackError(
-                        f"memory: {a.value} and {b.value} share bytes while both are needed."
+                        f"memory: {life.value} and {other.value} share bytes while both are needed."
                     )
+            area.insert(at, (place.offset, life))
+            heappush(ending, (life.stop, k, life))
+
+    def _remove(self, life: Life, live: dict[str, list[tuple[int, Life]]]) -> None:
+        """Drop a value from the live ones, unless another has taken its place already."""
+        place = self.places[life.value]
+        area = live[place.area]
+        at = bisect_left(area, place.offset, key=_offset)
+        if at < len(area) and area[at][1] is life:
+            del area[at]
+
+
+def _offset(entry: tuple[int, Life]) -> int:
+    return entry[0]
 
 
 def aligned(nbytes: int) -> int:
@@ -96,19 +119,31 @@ def plan_memory(grouped: Grouped, local: Iterable[Stored] = ()) -> Plan:
         if life.value.is_output:
             places[life.value] = Place("out", out_nbytes)
             out_nbytes += aligned(life.nbytes)
-    placed = [life for life in lives if life.value.is_output]
-    arena = 0
     rest = [life for life in lives if not life.value.is_output]
+    placed = [life for life in lives if life.value.is_output]
+    if len(lives) > MANY:
+        outputs = [(life, places[life.value].offset) for life in placed]
+        found, arena = scanned(rest, outputs, ALIGNMENT)
+        places |= {life.value: Place(*where) for life, where in zip(rest, found, strict=True)}
+    else:
+        arena = _largest_first(rest, placed, places, out_nbytes)
+    plan = Plan(places, arena, out_nbytes, lives)
+    plan.verify()
+    return plan
+
+
+def _largest_first(
+    rest: Sequence[Life], placed: list[Life], places: dict[Stored, Place], out_nbytes: int
+) -> int:
+    """Assign places and return the size of the arena."""
+    arena = 0
     for life in sorted(rest, key=lambda x: (-x.nbytes, x.start)):
         place = _free_place(life, placed, places, out_nbytes)
         places[life.value] = place
         placed.append(life)
         if place.area == "arena":
             arena = max(arena, place.offset + aligned(life.nbytes))
-    plan = Plan(places, arena, out_nbytes, lives)
-    if len(lives) <= CHECKED:
-        plan.verify()
-    return plan
+    return arena
 
 
 def _lives(grouped: Grouped) -> list[Life]:
@@ -134,9 +169,14 @@ def _overwritable(group: Group) -> list[tuple[Stored, Stored]]:
     """Pairs (written, read) of a group that may share their memory."""
     if isinstance(group, CallGroup):
         return _scattered(group)
+    if isinstance(group, ParallelGroup):
+        return []
     members = group.members if isinstance(group, SequenceGroup) else [group]
     touched = []  # who reads what, and whether element by element
     for k, m in enumerate(members):
+        if isinstance(m, CallGroup):
+            touched += [(k, s, False) for s in m.values_read()]
+            continue
         shape = m.shape if isinstance(m, MapGroup) else m.kept + m.folded
         touched += [(k, a.stored, _straight(a, shape)) for a in m.reads]
     found = []

@@ -14,7 +14,7 @@ alone and inside a fused kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 from pullback.core import dtypes as dt
@@ -40,6 +40,7 @@ __all__ = [
     "rint",
     "select",
     "sqrt",
+    "substituted",
     "table",
     "text",
     "trunc",
@@ -362,6 +363,21 @@ def text(*roots: Expr) -> str:
             lines.append(f"%{number[e]} = {e.op}.{e.dtype.name}{value} {args}".rstrip())
     lines.append("ret " + " ".join(f"%{number[r]}" for r in roots))
     return "\n".join(lines)
+
+
+def substituted(roots: Sequence[Expr], leaf: Callable[[Expr], Expr]) -> tuple[Expr, ...]:
+    """The expressions with `leaf(e)` in place of every load `e`."""
+    done: dict[Expr, Expr] = {}
+    for root in roots:
+        for e in topological(root, {}):
+            if e in done:
+                continue
+            args = tuple(done[a] for a in e.args)
+            same = all(a is b for a, b in zip(args, e.args, strict=True))
+            done[e] = (
+                leaf(e) if e.op == "load" else e if same else _make(e.op, args, e.dtype, e.value)
+            )
+    return tuple(done[r] for r in roots)
 
 
 def topological(root: Expr, done: dict[Expr, int]) -> list[Expr]:

@@ -23,8 +23,9 @@ from pullback.ops.exponential import exp
 from pullback.ops.extrema import lowest, ordered, search_key
 from pullback.ops.families import composite, normalise_axis, primitive
 from pullback.ops.indexing import take_along_axis
-from pullback.ops.movement import broadcast_to, concat, permute_dims, reshape
+from pullback.ops.movement import broadcast_to, concat, reshape
 from pullback.ops.parts import astype, cc
+from pullback.ops.recurrences import along_last, recurrence, shifted
 from pullback.ops.reductions import joined, prod_fold, sum_fold, wide_sum_dtype
 from pullback.ops.selection import where
 from pullback.ops.statistics import log_sum_fold
@@ -36,45 +37,6 @@ __all__ = [
 
 
 # -- what they share -----------------------------------------------------------------------------
-
-
-def _along_last(function: Callable[..., Any], axis: int, reverse: bool, *xs: Any) -> Any:
-    """`function` of arrays whose running axis is the last one and runs forward."""
-    ndim = xs[0]._aval.ndim
-    order = (*[d for d in range(ndim) if d != axis], axis)
-    moved = [permute_dims(x, order) for x in xs]
-    out = function(*[m[..., ::-1] if reverse else m for m in moved])
-    inverse = tuple(order.index(d) for d in range(ndim))
-    return permute_dims(out[..., ::-1] if reverse else out, inverse)
-
-
-def _shifted(x: Any, first: float) -> Any:
-    """The array moved by one place along its last axis, with `first` in front."""
-    *lead, n = x._aval.shape
-    if n == 0:
-        return x
-    start = broadcast_to(number(first, x._aval.dtype, x._aval.device), (*lead, 1))
-    return concat([start, x[..., : n - 1]], axis=-1)
-
-
-def recurrence(a: Any, b: Any) -> Any:
-    """The sequence `s[i] = a[i] * s[i - 1] + b[i]` along the last axis, from s[-1] = 0.
-
-    Pairs of steps are joined into one, the sequence of half the length is solved, and its gaps are
-    filled: O(n) work.
-    """
-    *lead, n = b._aval.shape
-    if n <= 1:
-        return b
-    if n % 2:
-        head = recurrence(a[..., : n - 1], b[..., : n - 1])
-        last = a[..., n - 1 :] * head[..., n - 2 :] + b[..., n - 1 :]
-        return concat([head, last], axis=-1)
-    a0, a1, b0, b1 = a[..., ::2], a[..., 1::2], b[..., ::2], b[..., 1::2]
-    odd = recurrence(a0 * a1, a1 * b0 + b1)
-    even = a0 * _shifted(odd, 0) + b0
-    column = (*lead, n // 2, 1)
-    return reshape(concat([reshape(even, column), reshape(odd, column)], axis=-1), (*lead, n))
 
 
 def _prepared(name: str, x: Any, axis: Any, dtype: Any = None) -> tuple[Any, int]:
@@ -167,19 +129,19 @@ def _cumprod_vjp(g: Any, x: Any, axis: int, reverse: bool) -> Any:
     """The product before an element, times `s[i] = g[i] + x[i + 1] * s[i + 1]`: no division."""
 
     def rule(g: Any, x: Any) -> Any:
-        before = _shifted(bind(cumprod.op, x, axis=x._aval.ndim - 1, reverse=False), 1)
-        after = recurrence(_shifted(x[..., ::-1], 1), g[..., ::-1])[..., ::-1]
+        before = shifted(bind(cumprod.op, x, axis=x._aval.ndim - 1, reverse=False), 1)
+        after = recurrence(shifted(x[..., ::-1], 1), g[..., ::-1])[..., ::-1]
         return before * after
 
-    return _along_last(rule, axis, reverse, g, cc(x))
+    return along_last(rule, axis, reverse, g, cc(x))
 
 
 def _cumprod_jvp(t: Any, x: Any, axis: int, reverse: bool) -> Any:
     def rule(t: Any, x: Any) -> Any:
-        before = _shifted(bind(cumprod.op, x, axis=x._aval.ndim - 1, reverse=False), 1)
+        before = shifted(bind(cumprod.op, x, axis=x._aval.ndim - 1, reverse=False), 1)
         return recurrence(x, t * before)
 
-    return _along_last(rule, axis, reverse, t, x)
+    return along_last(rule, axis, reverse, t, x)
 
 
 @primitive(
@@ -409,18 +371,18 @@ def _logcumsumexp_vjp(g: Any, x: Any, out: Any, axis: int, reverse: bool) -> Any
     def rule(g: Any, x: Any, y: Any) -> Any:
         base = _finite_base(y)
         back = base[..., ::-1]
-        step = exp(y[..., ::-1] - _shifted(back, inf))
+        step = exp(y[..., ::-1] - shifted(back, inf))
         return exp(x - base) * recurrence(step, g[..., ::-1])[..., ::-1]
 
-    return _along_last(rule, axis, reverse, g, x, out)
+    return along_last(rule, axis, reverse, g, x, out)
 
 
 def _logcumsumexp_jvp(t: Any, x: Any, out: Any, axis: int, reverse: bool) -> Any:
     def rule(t: Any, x: Any, y: Any) -> Any:
         base = _finite_base(y)
-        return recurrence(exp(_shifted(y, -inf) - base), t * exp(x - base))
+        return recurrence(exp(shifted(y, -inf) - base), t * exp(x - base))
 
-    return _along_last(rule, axis, reverse, t, x, out)
+    return along_last(rule, axis, reverse, t, x, out)
 
 
 def _logcumsumexp_oracle(x: Any, axis: int, *, reverse: bool = False) -> Any:

@@ -149,6 +149,18 @@ def _divide(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> Var
     return None
 
 
+def _divided_flag(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> Var | None:
+    """Zeros and ones over what is repeated: two quotients, and a choice for each element."""
+    x, y = inputs
+    eq = rw.maker(x, astype.op)
+    if eq is None or eq.inputs[0].aval.dtype is not dt.bool_ or av.dtype.kind != "f":
+        return None
+    if y.aval.size * 2 > av.size:
+        return None
+    one, zero = (rw.emit(op, (rw.number(value, y.aval), y)) for value in (1.0, 0.0))
+    return rw.emit(where.op, (eq.inputs[0], one, zero))
+
+
 def _negative(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> Var | None:
     (x,) = inputs
     inner = _negated(rw, x)
@@ -331,8 +343,8 @@ REASSOCIATING = (_known_power,)  # rounded otherwise than in eager mode
 MADE_BY_OTHERS = {
     f.op
     for f in (
-        abs_, astype, conj, imag, integer_power, logical_not, negative, positive, real, square,
-        where,
+        abs_, astype, conj, divide, imag, integer_power, logical_not, negative, positive, real,
+        square, where,
     )
 }  # fmt: skip
 
@@ -343,7 +355,7 @@ def rules() -> Rules:
         add.op: [_add],
         subtract.op: [_subtract],
         multiply.op: [_multiply],
-        divide.op: [_divide],
+        divide.op: [_divide, _divided_flag],
         negative.op: [_negative],
         positive.op: [_same],
         square.op: [_square],

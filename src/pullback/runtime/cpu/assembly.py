@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from pullback.compile.groups import (
     Group,
     Grouped,
     MapGroup,
+    ParallelGroup,
     Region,
     SequenceGroup,
     Stored,
@@ -20,16 +22,21 @@ from pullback.compile.groups import (
 from pullback.compile.kernel import Accumulate, Map, MultiMap
 from pullback.compile.lower import copy_kernel
 from pullback.compile.memory import Plan, aligned, plan_memory
+from pullback.compile.product_rows import product_work
+from pullback.compile.row_kernel import row_plan
 from pullback.compile.sequences import local_values
 from pullback.core.avals import dense_strides
 from pullback.ir.graph import Graph, Var
 from pullback.runtime.cpu import call_stages, control_stages, map_kernels, reduce_kernels, stages
 from pullback.runtime.cpu.native import Stage
+from pullback.runtime.cpu.row_stages import row_stages
 
 __all__ = ["Frame", "Loop", "Table", "inner_graphs"]
 
 CACHE_BYTES = 1 << 17  # that a block of rows may take in all
 TASK_ELEMENTS = 1 << 16
+TASK_WORK = 400_000  # operations of products: some microseconds
+LEAST_ROWS, ROWS_TOGETHER = 8, 4  # of a task, and of a block of a product
 LINE = 64
 
 
@@ -107,8 +114,19 @@ def _step_bytes(g: SequenceGroup, value: Stored) -> int:
     return g.step_elements(value) * value.dtype.itemsize
 
 
+def _product_rows(g: SequenceGroup) -> int:
+    """Rows of a task of a sequence with products."""
+    work = sum(product_work(m) for m in g.members if isinstance(m, CallGroup))
+    tasks = max(2, min(g.count // LEAST_ROWS, work // TASK_WORK))
+    return -(-g.count // tasks // ROWS_TOGETHER) * ROWS_TOGETHER
+
+
 def _block_steps(g: SequenceGroup) -> int:
     """Steps of a sequence that are worked on at once: what stays in the cache of a core."""
+    if g.length:
+        return 1
+    if g.has_products:
+        return _product_rows(g)
     values = dict.fromkeys([*g.values_read(), *g.values_written()])
     size = sum(_step_bytes(g, s) for s in values)
     return max(1, min(g.steps, CACHE_BYTES // max(1, size)))
@@ -197,17 +215,20 @@ class Frame:
             return self._fold(group)
         if isinstance(group, SequenceGroup):
             return self._sequence(group)
-        assert isinstance(group, CallGroup)
+        if isinstance(group, ParallelGroup):
+            return [stages.parts_stage([self.stages_of(m) for m in group.members])]
         if group.label in control_stages.BUILDERS:
             return control_stages.BUILDERS[group.label](self, group)
         return call_stages.call_stages(self, group)
 
     def _local_values(self) -> dict[int, list[Stored]]:
         """Of each sequence the values that need no memory but a block of rows."""
+        groups = self.grouped.groups
+        readers = Counter(s for g in groups for s in set(g.values_read()))
         found = {}
         for g in self.grouped.groups:
             if isinstance(g, SequenceGroup):
-                own = local_values(self.grouped.groups, g)
+                own = local_values(readers, g)
                 block = _block_steps(g)
                 while block * sum(_step_bytes(g, s) + LINE for s in own) > stages.LOCAL_BYTES:
                     own.remove(max(own, key=lambda s: s.nbytes))
@@ -215,14 +236,24 @@ class Frame:
         return found
 
     def _sequence(self, g: SequenceGroup) -> list[Stage]:
+        if g.length:
+            plan = row_plan(g.members, g.lead, g.length, self.local[id(g)])
+            return row_stages(plan, g.count, g.length, self.slot, self.scratch)
         local = []
         for s in self.local[id(g)]:
             self._own_slots[s] = self.table.fresh(self.table.arena, 0)
             local.append((self._own_slots[s], _step_bytes(g, s)))
         members: list[Stage] = []
         units: list[int] = []
+        before: list[Stage] = []
         after: list[Stage] = []
         for m in g.members:
+            if isinstance(m, CallGroup):
+                *first, last = call_stages.product_row_stages(self, m)
+                before += first
+                members.append(last)
+                units.append(1)
+                continue
             first, *more = self._map(m, True) if isinstance(m, MapGroup) else self._rows_fold(m, g)
             members.append(first)
             whole = isinstance(m, FoldGroup) and not squeezed(m.kept)
@@ -230,8 +261,8 @@ class Frame:
             after += more
         block = _block_steps(g)
         elements = max(g.step_elements(s) for s in g.values_written())
-        grain = max(block, TASK_ELEMENTS // max(1, elements))
-        return [stages.rows_stage(members, g.steps, block, grain, local, units), *after]
+        grain = block if g.has_products else max(block, TASK_ELEMENTS // max(1, elements))
+        return [*before, stages.rows_stage(members, g.steps, block, grain, local, units), *after]
 
     def _rows_fold(self, m: FoldGroup, g: SequenceGroup) -> list[Stage]:
         return self._fold(m, True, 0 if squeezed(m.kept) else g.piece)

@@ -15,7 +15,7 @@ from pullback.runtime.cpu.native import Stage
 if TYPE_CHECKING:
     from pullback.runtime.cpu.assembly import Frame
 
-__all__ = ["call_stages"]
+__all__ = ["call_stages", "product_row_stages"]
 
 
 def call_stages(frame: Frame, group: CallGroup) -> list[Stage]:
@@ -107,6 +107,21 @@ def _matmul(frame: Frame, group: CallGroup) -> list[Stage]:
         frame.slot(result),
         frame.scratch,
     )
+
+
+def product_row_stages(frame: Frame, group: CallGroup) -> list[Stage]:
+    """The stages of a product of matrices; the last one has a unit for each row."""
+    (result,) = group.results
+    (a, a_strides), (b, b_strides) = map(_layout, group.operands)
+    x, y = (_slot(frame, r) for r in group.operands)
+    m, n = result.aval.shape
+    out = frame.slot(result)
+    found = gemm.matmul_row_stages(
+        result.dtype, m, n, a.shape[1], x, a_strides, y, b_strides, out, frame.scratch
+    )
+    if found is None:
+        raise PullbackError(f"cpu: no kernel makes the rows of a product of {a} and {b}.")
+    return found
 
 
 def _argsort(frame: Frame, group: CallGroup) -> list[Stage]:

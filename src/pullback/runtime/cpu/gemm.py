@@ -16,7 +16,7 @@ from pullback.core import dtypes
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.scalar import acc, const, load
-from pullback.runtime.cpu import blas, gemm_code, native, small_gemm
+from pullback.runtime.cpu import blas, direct_gemm, gemm_code, native, small_gemm, vectors
 from pullback.runtime.cpu.blas import Library
 from pullback.runtime.cpu.loops import index_params
 from pullback.runtime.cpu.reduce_kernels import reduce_stages
@@ -137,7 +137,7 @@ def matmul_row_stages(
     if dtype not in _OWN or 0 in (m, n, k):
         return None
     a, b = Operand(a_slot, (), *a_strides), Operand(b_slot, (), *b_strides)
-    plan = _Plan(dtype, blas.choose(dtype), area)
+    plan = _Plan(dtype, blas.choose(dtype), area, any_rows=True)
     return plan.stages if plan.multiply_rows(Product((), m, n, k, a, b), out_slot) else None
 
 
@@ -180,8 +180,11 @@ def _collapsed(p: Product) -> Product:
 class _Plan:
     """The stages of a product, in the order they are found to be needed."""
 
-    def __init__(self, dtype: DType, chosen: Library, area: Callable[[int], int]):
+    def __init__(
+        self, dtype: DType, chosen: Library, area: Callable[[int], int], any_rows: bool = False
+    ):
         self.dtype, self.library, self.area = dtype, chosen, area
+        self.any_rows = any_rows  # whether stages may be run for any range of their rows
         self.stages: list[native.Stage] = []
 
     def multiply(self, p: Product, out: int) -> None:
@@ -241,39 +244,43 @@ class _Plan:
         )
 
     def _direct(self, p: Product, out: int) -> None:
-        params = (
-            *(p.a.slot, p.b.slot, out, p.m, p.n, p.k, p.a.row, p.a.column, p.b.row),
-            *index_params(p.batch, p.a.batch, p.b.batch),
+        rows = math.prod(p.batch) * p.m
+        grain = direct_gemm.task_rows(rows, _grain(2 * p.n * p.k))
+        bytes_ = [[s * self.dtype.itemsize for s in x.batch] for x in (p.a, p.b)]
+        params = direct_gemm.direct_params(
+            self.dtype,
+            (p.a.slot, p.b.slot, out),
+            (p.m, p.n, p.k),
+            (p.a.row, p.a.column, p.b.row),
+            index_params(p.batch, *bytes_),
+            () if self.any_rows else direct_gemm.part_lengths(p.m, rows, grain),
         )
-        code = small_gemm.direct_kernel(self.dtype, small_gemm.layout_of(p.a.row, p.a.column))
-        self._by_rows(code, p, params)
+        self.stages.append(native.Stage(direct_gemm.direct_kernel(), rows, grain, params))
 
     def _dots(self, p: Product, out: int) -> None:
         params = (
             *(p.a.slot, p.b.slot, out, p.m, p.n, p.k, p.a.row, p.b.column),
             *index_params(p.batch, p.a.batch, p.b.batch),
         )
-        self._by_rows(small_gemm.dots_kernel(self.dtype), p, params)
-
-    def _by_rows(self, code: int, p: Product, params: tuple[int, ...]) -> None:
         rows = math.prod(p.batch) * p.m
         grain = min(rows, _grain(2 * p.n * p.k))
+        code = small_gemm.dots_kernel(self.dtype)
         self.stages.append(native.Stage(code, rows, grain, params))
 
     def _transposed(self, p: Product) -> Operand:
         """A copy of b whose columns lie side by side."""
         dims = [(e, s) for e, s in zip(p.batch, p.b.batch, strict=True) if s != 0]
         count = math.prod(e for e, _ in dims)
-        lanes = small_gemm.lanes_of(self.dtype)
-        pitch = -(-p.n // lanes) * lanes
-        slot = self._area(count * p.k * pitch)
+        lanes = vectors.lanes_of(self.dtype)
+        pitch, height = (-(-extent // lanes) * lanes for extent in (p.n, p.k))
+        slot = self._area(count * height * pitch)
         extents, strides = zip(*dims, strict=True) if dims else ((), ())
         params = (p.b.slot, slot, p.k, p.n, p.b.column, pitch, *index_params(extents, strides))
         blocks = -(-p.k // lanes)
         grain = max(1, _TASK_ELEMENTS // (pitch * lanes))
         code = small_gemm.transpose_kernel(self.dtype)
         self.stages.append(native.Stage(code, count * blocks, grain, params))
-        return Operand(slot, _packed_strides(p.batch, p.b.batch, p.k * pitch), pitch, 1)
+        return Operand(slot, _packed_strides(p.batch, p.b.batch, height * pitch), pitch, 1)
 
     def _gemm(self, p: Product, out: int, all_k: int = _NO_PARTS) -> None:
         a, a_transposed, lda = self._readable(p.a, p.batch, p.m, p.k)

@@ -11,10 +11,10 @@ from pullback.compile.groups import Region
 from pullback.core.avals import Aval, aval
 from pullback.core.errors import IndexOutOfRange
 from pullback.ir.graph import Graph
-from pullback.runtime.cpu import native
+from pullback.runtime.cpu import jit, native
 from pullback.runtime.cpu.assembly import Frame, Table, inner_graphs
 from pullback.runtime.cpu.fold import BLOCK
-from pullback.runtime.cpu.native import Buffer
+from pullback.runtime.cpu.native import Buffer, view
 
 __all__ = ["Executable"]
 
@@ -66,7 +66,8 @@ class Version:
         self._constants = [v.constant[0] for v in graph.constants]
         self._passed = [v.constant[0] for v in used]
         table = Table(len(graph.inputs), used)
-        frame = Frame(self.grouped, table, graph)
+        with jit.batch():
+            frame = Frame(self.grouped, table, graph)
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
         self.peak_bytes = table.arena_nbytes + self.plan.out_nbytes
         work = sum(s.aval.size for s in self.grouped.computed())
@@ -82,6 +83,9 @@ class Version:
         self._outputs = [self._where(r) for r in self.grouped.outputs]
         only = len(self._outputs) == 1 and self._outputs[0][:2] == ("out", 0)
         self.run = self._run_single if only else self._run_several
+        self._offsets = [at for kind, at, _ in self._outputs if kind == "out"]
+        if not only and len(self._offsets) == len(self._outputs):
+            self.run = self._run_views
         if not self.stages:
             self.run = self._run_nothing
         self.seconds = time.perf_counter() - began
@@ -98,6 +102,12 @@ class Version:
         if isinstance(out, tuple):
             self._fail(out)
         return [out]
+
+    def _run_views(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        out = self._program(*buffers, *self._passed)
+        if isinstance(out, tuple):
+            self._fail(out)
+        return [view(out, at) if at else out for at in self._offsets]
 
     def _run_several(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         out = self._program(*buffers, *self._passed)

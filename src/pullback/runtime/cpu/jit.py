@@ -1,21 +1,30 @@
-"""LLVM IR text to machine code in this process, with a cache of object code on disk."""
+"""LLVM IR text to machine code in this process, with a cache of object code on disk.
+
+Inside of a `batch`, modules are compiled by several threads while their makers go on: an address
+is then an object that stands for an integer, and waits for it where the integer is asked for.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import hashlib
+import operator
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from pullback.runtime.cpu import emission
+from pullback.runtime.cpu.emission import Host, host
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["add_symbol", "cache_directory", "compile_ir", "host"]
+__all__ = ["Host", "add_symbol", "batch", "cache_directory", "compile_ir", "host"]
 
 # Part of every cache key: a change of what is stored, or of how code is made, gets a new number.
 _CACHE_FORMAT = 1
@@ -23,89 +32,150 @@ _MAGIC = b"pullback-object\n"
 _DIGEST = hashlib.sha256().digest_size
 _DECLARED = re.compile(r'^declare\b[^@]*@"?([\w.$]+)', re.MULTILINE)
 
-_symbols: dict[str, int] = {}
+_symbols: dict[str, SupportsIndex] = {}
 _loaded = 0
-_lock = threading.RLock()
-# A fork waits for compilations, so that the child gets an LLVM that nobody is using.
+_lock = threading.RLock()  # of the linker
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )
 
 
-class Host(NamedTuple):
-    """The CPU that code is made for."""
-
-    triple: str
-    cpu: str
-    features: str
-    llvmlite: str
-
-    @property
-    def vector_bits(self) -> int:
-        """The widest vector registers, in bits."""
-        flags = set(self.features.split(","))
-        return 512 if "+avx512f" in flags else 256 if "+avx2" in flags else 128
-
-
-class _Engine(NamedTuple):
-    machine: llvm.TargetMachine
-    linker: llvm.LLJIT
-
-
 @functools.cache
-def host() -> Host:
-    """Describes the CPU of this machine as LLVM sees it."""
-    import llvmlite
+def _linker() -> llvm.LLJIT:
+    """The linker of this process; it is never freed."""
     import llvmlite.binding as llvm
 
-    features = llvm.get_host_cpu_features()
-    if features.get("avx512f"):
-        # LLVM halves 512-bit vectors on many CPUs unless told not to; measured 1.3-1.7x slower.
-        features["prefer-256-bit"] = False
-    return Host(
-        llvm.get_process_triple(),
-        llvm.get_host_cpu_name(),
-        features.flatten(),
-        llvmlite.__version__,
-    )
+    return llvm.create_lljit_compiler(emission.target_machine(), use_jit_link=True)
 
 
-@functools.cache
-def _engine() -> _Engine:
-    """The code generator and the linker of this process; neither is ever freed."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_triple(host().triple)
-    # Position-independent code reaches symbols outside it through a table that the linker fills,
-    # so cached objects hold no address of a past process.
-    options = {"cpu": host().cpu, "features": host().features, "opt": 3, "reloc": "pic"}
-    machine = target.create_target_machine(codemodel="small", **options)
-    linked = target.create_target_machine(codemodel="small", **options)
-    return _Engine(machine, llvm.create_lljit_compiler(linked, use_jit_link=True))
-
-
-def add_symbol(name: str, address: int) -> None:
+def add_symbol(name: str, address: SupportsIndex) -> None:
     """Lets IR compiled from now on call the C function at `address` by `name`."""
     _symbols[name] = address
 
 
-def compile_ir(text: str, symbols: Sequence[str], *, optimise: bool = False) -> dict[str, int]:
+def compile_ir(text: str, symbols: Sequence[str], *, optimise: bool = False) -> dict[str, Any]:
     """Returns the addresses of `symbols` defined by the LLVM module `text`.
 
     The code lives as long as the process. No pass runs over the IR unless `optimise` is set.
     Undefined names are looked for among `add_symbol` names, then in the process.
     """
-    key = _key(text, optimise)
-    path = _entry(key)
-    with _lock:
-        code = _read(path) if path else None
-        if code is None:
-            code = _emit(text, optimise)
-            if path:
-                _write(path, code)
-        return _link(code, text, symbols)
+    module = _Module(text, symbols, optimise)
+    if _open.batch is not None:
+        return _open.batch.add(module)
+    module.read()
+    return module.addresses()
+
+
+class _Module:
+    """LLVM IR on its way to machine code."""
+
+    def __init__(self, text: str, symbols: Sequence[str], optimise: bool):
+        self.text, self.symbols, self.optimise = text, symbols, optimise
+        self._path = _entry(_key(text, optimise))
+        self._code: bytes | None = None
+        self._addresses: dict[str, int] | None = None
+
+    def read(self) -> bool:
+        """Whether the object code could be read from the disk."""
+        self._code = _read(self._path) if self._path else None
+        return self._code is not None
+
+    def emit(self) -> bytes:
+        """The object code, made if nobody has."""
+        if self._code is None:
+            code = _emit(self.text, self.optimise)
+            if self._path:
+                _write(self._path, code)
+            self._code = code
+        return self._code
+
+    def addresses(self) -> dict[str, int]:
+        """The addresses of the symbols, linked if need be."""
+        if self._addresses is None:
+            self._addresses = _link(self.emit(), self.text, self.symbols)
+        return self._addresses
+
+
+class _Address:
+    """A symbol of a module that may not have been compiled yet; as an integer, its address."""
+
+    __slots__ = ("_module", "_name", "_value")
+
+    def __init__(self, module: _Module, name: str):
+        self._module: _Module | None = module
+        self._name, self._value = name, 0
+
+    def __index__(self) -> int:
+        module = self._module
+        if module is not None:
+            self._value = module.addresses()[self._name]
+            self._module = None  # which may be large
+        return self._value
+
+
+class _Batch:
+    """Modules that are compiled while others are still being written."""
+
+    def __init__(self):
+        self._addresses: list[_Address] = []
+        self._todo: list[_Module] = []
+        self._lock = threading.Lock()
+        self._helpers: list[threading.Thread] = []
+
+    def add(self, module: _Module) -> dict[str, _Address]:
+        found = {name: _Address(module, name) for name in module.symbols}
+        self._addresses += found.values()
+        if not module.read():
+            with self._lock:
+                self._todo.append(module)
+                waiting = len(self._todo)
+            if len(self._helpers) < min(waiting, emission.workers() - 1):
+                helper = threading.Thread(target=self._work, name="pullback-compiler", daemon=True)
+                self._helpers.append(helper)
+                helper.start()
+        return found
+
+    def _work(self) -> None:
+        """Make the code of what nobody has begun with, the longest first."""
+        while True:
+            with self._lock:
+                if not self._todo:
+                    return
+                module = max(self._todo, key=lambda m: len(m.text))
+                self._todo.remove(module)
+            # An error comes again where the address is asked for.
+            with contextlib.suppress(RuntimeError):
+                module.emit()
+
+    def finish(self) -> None:
+        self._work()
+        for helper in self._helpers:
+            helper.join()
+        for address in self._addresses:
+            operator.index(address)
+
+
+class _Open(threading.local):
+    """The batch that this thread is filling."""
+
+    batch: _Batch | None = None
+
+
+_open = _Open()
+
+
+@contextmanager
+def batch() -> Iterator[None]:
+    """Compile what is asked for inside on all cores; in the end everything has its address."""
+    if _open.batch is not None:
+        yield
+        return
+    mine = _open.batch = _Batch()
+    try:
+        yield
+    finally:
+        _open.batch = None
+    mine.finish()
 
 
 def _key(text: str, optimise: bool) -> str:
@@ -114,41 +184,28 @@ def _key(text: str, optimise: bool) -> str:
 
 
 def _emit(text: str, optimise: bool) -> bytes:
-    """Object code of a module."""
-    import llvmlite.binding as llvm
-
-    machine = _engine().machine
-    try:
-        module = llvm.parse_assembly(text)
-        module.verify()
-    except RuntimeError as error:
-        raise RuntimeError(f"compile_ir: invalid LLVM IR, {error}\n{text}") from error
-    module.triple = host().triple
-    module.data_layout = str(machine.target_data)
-    if optimise:
-        tuning = llvm.create_pipeline_tuning_options(speed_level=2)
-        builder = llvm.create_pass_builder(machine, tuning)
-        builder.getModulePassManager().run(module, builder)
-    return machine.emit_object(module)
+    return emission.emit(text, optimise)
 
 
 def _link(code: bytes, text: str, symbols: Sequence[str]) -> dict[str, int]:
     global _loaded
     import llvmlite.binding as llvm
 
-    library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
-    for name in _DECLARED.findall(text) if _symbols else ():
-        if name in _symbols:
-            library.import_symbol(name, _symbols[name])
-    for name in symbols:
-        library.export_symbol(name)
-    _loaded += 1
-    try:
-        tracker = library.link(_engine().linker, f"pullback{_loaded}")
-    except RuntimeError as error:
-        raise RuntimeError(f"compile_ir: cannot link, {error}\n{text}") from error
-    addresses = {name: tracker[name] for name in symbols}
-    tracker.detach()  # the code stays: nobody can know who still holds an address
+    declared = [name for name in _DECLARED.findall(text) if name in _symbols]
+    imported = {name: operator.index(_symbols[name]) for name in declared}
+    with _lock:
+        library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        for name, address in imported.items():
+            library.import_symbol(name, address)
+        for name in symbols:
+            library.export_symbol(name)
+        _loaded += 1
+        try:
+            tracker = library.link(_linker(), f"pullback{_loaded}")
+        except RuntimeError as error:
+            raise RuntimeError(f"compile_ir: cannot link, {error}\n{text}") from error
+        addresses = {name: tracker[name] for name in symbols}
+        tracker.detach()  # the code stays: nobody can know who still holds an address
     return addresses
 
 

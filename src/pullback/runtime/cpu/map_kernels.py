@@ -51,6 +51,7 @@ __all__ = [
 
 INLINE = 1 << 16  # elements that one thread does alone
 GRAIN = 1 << 15  # elements of a task beyond that
+MOST_TASKS = 256  # long stretches of memory please the prefetcher
 
 Strides = Sequence[int]
 
@@ -176,14 +177,14 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def grain_of(size: int, weight: int = 1) -> int:
     """Elements per task, each of which is the work of `weight` simple ones."""
-    return max(1, size) if size * weight <= INLINE else max(1, GRAIN // weight)
+    return max(1, size) if size * weight <= INLINE else max(GRAIN // weight, size // MOST_TASKS, 1)
 
 
 def weight(roots: Iterable[Expr]) -> int:
     """How much longer the expressions take than reading and writing an element does."""
     slow = {"div", "sqrt", "quot", "rem"}
     costs = (4 if e.op in slow else 1 for e in inline_nodes(roots) if e.args)
-    return max(1, sum(costs) // 16)
+    return max(1, sum(costs) // 8)
 
 
 def uses_index(roots: Iterable[Expr]) -> bool:

@@ -10,8 +10,8 @@ A kernel is a C function that does the work units from lo to hi:
 
 `ptrs[0]` is the output, then come the inputs, then the scratch areas (or the arena and pointers
 derived from others). `error` holds code, position and value, all zero; a kernel that finds an error
-stores position and value, then a code that is not zero. The kernels LOOP, BRANCH and ROWS run other
-kernels: see `stages`.
+stores position and value, then a code that is not zero. The kernels LOOP, BRANCH, PARTS and ROWS
+run other kernels: see `stages`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pullback.runtime.cpu import jit
 __all__ = [
     "BRANCH",
     "LOOP",
+    "PARTS",
     "ROWS",
     "Buffer",
     "Scratch",
@@ -181,15 +182,16 @@ def _source() -> str:
     if os.name != "posix" or architecture not in ("x86_64", "aarch64"):
         raise ImportError(f"cpu: needs a POSIX system on x86-64 or ARM, got {jit.host().triple}.")
     directory = Path(__file__).parent
-    parts = (architecture, "memory", "buffer", "pool", "stages", "program")
+    system = "linux" if sys.platform == "linux" else "posix"
+    parts = (architecture, system, "memory", "buffer", "pool", "stages", "program")
     return "\n".join(
         [*((directory / f"native_{part}.ll").read_text("utf-8") for part in parts), _tables()]
     )
 
 
-_KERNELS = ("run_loop", "run_branch", "run_rows")
+_KERNELS = ("run_loop", "run_branch", "run_rows", "run_parts")
 _addresses = jit.compile_ir(_source(), ["pullback_native", *_KERNELS], optimise=True)
-LOOP, BRANCH, ROWS = (_addresses[name] for name in _KERNELS)
+LOOP, BRANCH, ROWS, PARTS = (_addresses[name] for name in _KERNELS)
 
 
 def _load() -> dict[str, Callable[..., object]]:

@@ -169,7 +169,7 @@ define internal i1 @is_new_job(i64 %g, i64 %last) alwaysinline nounwind {
 }
 
 ; Returns when a job that is not `last` may be open: spins for a while, then sleeps.
-define internal void @await_job(i64 %last) nounwind {
+define internal void @await_job(i64 %last, ptr %allowed) nounwind {
 entry:
   br label %restart
 restart:
@@ -206,6 +206,7 @@ wait:
 rise:
   %less = atomicrmw sub ptr @sleepers, i64 1 seq_cst
   %unlocked = call i32 @pthread_mutex_unlock(ptr @mutex)
+  call void @avoid_caller(ptr %allowed)
   br label %restart
 done:
   ret void
@@ -214,12 +215,14 @@ done:
 ; The life of a helper thread.
 define internal ptr @helper_main(ptr %unused) nounwind {
 entry:
+  %allowed = alloca [128 x i8]         ; where it may run
+  call void @read_allowed(ptr %allowed)
   %default = load i64, ptr @default_float_mode
   call void @set_float_mode(i64 %default)
   br label %idle
 idle:
   %last = phi i64 [ 0, %entry ], [ %served, %leave ]
-  call void @await_job(i64 %last)
+  call void @await_job(i64 %last, ptr %allowed)
   %in = atomicrmw add ptr @active, i64 1 seq_cst
   %g = load atomic i64, ptr @generation seq_cst, align 8
   %open = call i1 @is_new_job(i64 %g, i64 %last)
@@ -344,6 +347,7 @@ alone:
   ret void
 open:
   call void @ensure_helpers(i64 %count)
+  call void @note_caller()
   call void @llvm.memcpy.p0.p0.i64(ptr align 8 @job, ptr align 8 %job, i64 56, i1 false)
   store i64 %count, ptr @wanted
   store atomic i64 0, ptr @next_task monotonic, align 8

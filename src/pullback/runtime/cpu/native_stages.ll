@@ -186,6 +186,22 @@ define void @run_branch(ptr %params, ptr %ptrs, i64 %lo, i64 %hi, ptr %error) no
   ret void
 }
 
+; Lists that need nothing of each other: unit k is a list, at offset k of the params in bytes.
+define void @run_parts(ptr %params, ptr %ptrs, i64 %lo, i64 %hi, ptr %error) nounwind {
+entry:
+  br label %next
+next:
+  %k = phi i64 [ %lo, %entry ], [ %k.next, %next ]
+  %offset = call i64 @word(ptr %params, i64 %k)
+  %list = getelementptr i8, ptr %params, i64 %offset
+  call void @run_list(ptr %list, ptr %ptrs, ptr %error)
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, %hi
+  br i1 %more, label %next, label %done
+done:
+  ret void
+}
+
 ; ------------------------------------------------------------------------------------- row blocks
 
 ; Several kernels on the same rows, a block of rows at a time. Params: rows of a block, members,

@@ -6,14 +6,16 @@ bits in the vector loop and in the tail. Nothing is contracted: only `fma` fuses
 
 from __future__ import annotations
 
+import hashlib
 import platform
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import llvmlite.binding as llvm
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, topological
+from pullback.runtime.cpu import jit
 from pullback.runtime.cpu.llvm import Function, Module, Operand, literal, of_width, register
 
 __all__ = [
@@ -269,18 +271,41 @@ class _Writer:
         return f(f"phi {kind} [ {fast}, %{before} ], [ {result}, %{slow} ]")
 
 
+_slow: dict[tuple[Hashable, ...], tuple[str, str, list[str]]] = {}
+
+
 def _slow_function(module: Module, slow: Expr, free: Sequence[Expr]) -> str:
-    """A scalar function that computes `slow` from the values `free`."""
-    key = ("slow", slow, tuple(free))
-    if key not in module.memo:
-        name = module.memo[key] = module.name("slow")
+    """A scalar function that computes `slow` from the values `free`, whatever these are.
+
+    It is compiled once for all kernels; its symbol names its version, as cached code needs it.
+    """
+    key = tuple(_structure(slow, free))
+    if key not in _slow:
+        own = Module()
         known = {a: f"%a{k}" for k, a in enumerate(free)}
         parameters = [(register(a.dtype), n) for a, n in known.items()]
         kind = register(slow.dtype)
-        f = Function(module, name, parameters, kind, "internal ")
+        f = Function(own, "@slow", parameters, kind)
         (value,) = emit(f, [slow], 1, known.__getitem__, known)
         f.finish(f"{kind} {value}")
-    return module.memo[key]
+        text = own.text()
+        symbol = f"pullback_slow_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        jit.add_symbol(symbol, jit.compile_ir(text, ["slow"])["slow"])
+        _slow[key] = symbol, kind, [t for t, _ in parameters]
+    symbol, kind, types = _slow[key]
+    return module.intrinsic(symbol, kind, *types)
+
+
+def _structure(root: Expr, free: Sequence[Expr]) -> Iterator[Hashable]:
+    """What `root` does with the values `free`: equal for the same function of other values."""
+    number: dict[Expr, int] = {}
+    for k, e in enumerate(free):
+        number[e] = k
+        yield e.dtype
+    for k, e in enumerate(topological(root, number), len(free)):
+        number[e] = k
+        # the digits tell 0.0 from -0.0
+        yield e.op, e.dtype, repr(e.value), *[number[a] for a in e.args]
 
 
 def _slow_lanes(module: Module, scalar: str, e: Expr, free: Sequence[Expr], width: int) -> str:

@@ -77,17 +77,18 @@ class Grouped:
     """What `rows` and `columns` share: arguments after the head, groups of blocks, partial results.
 
     Words after the head: N, groups, elements per group, words from `params` to the reduced axes,
-    their rank, slot of the scratch area and bytes from array to array in it, columns, tiles.
+    their rank, slot of the scratch area and bytes from array to array in it, columns, tiles,
+    columns of a tile.
     """
 
-    WORDS = 9
+    WORDS = 10
 
     def __init__(self, f: Function, kernel: Reduce):
         self.f, self.kernel, self.fold = f, kernel, Fold(kernel)
         streams = Streams(1 + len(kernel.inputs))
         word = [f.int_at("%params", streams.words + k) for k in range(self.WORDS)]
         self.length, self.groups, self.per_group, at_reduced, rank = word[:5]
-        self.slot, self.pitch, self.columns, self.tiles = word[5:]
+        self.slot, self.pitch, self.columns, self.tiles, self.tile = word[5:]
         self.pointers = streams.pointers(f)
         self.kept = streams.records(f, streams.count, self.WORDS)
         reduced = f.element("%params", "i64", at_reduced)

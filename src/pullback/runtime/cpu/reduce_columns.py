@@ -21,7 +21,7 @@ FAN = 4  # reduced elements taken at once, so that lanes are read and written le
 
 
 def tile_width(kernel: Reduce) -> int:
-    """Columns of a tile: a power of two, and at least a vector."""
+    """Most columns of a tile: a power of two, and at least a vector."""
     widest = TILE_BYTES // (LANES * Fold(kernel).nbytes)
     return max(32, 1 << (widest.bit_length() - 1))
 
@@ -59,8 +59,8 @@ class _Tile:
         f, g = self.f, self.g
         rest, group = f.divmod(unit, g.groups)
         outer, number = f.divmod(rest, g.tiles)
-        column = f.mul(number, str(self.columns))
-        self.count = f.minimum(str(self.columns), f.sub(g.columns, column))
+        column = f.mul(number, g.tile)
+        self.count = f.minimum(g.tile, f.sub(g.columns, column))
         offsets = g.kept.offsets(f, outer, [f.mul(column, s) for s in self.strides], first=1)
         starts = [f.offset(p, o) for p, o in zip(g.pointers, offsets, strict=True)]
         first, last = g.bounds(group)

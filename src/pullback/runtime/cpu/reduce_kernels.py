@@ -27,6 +27,7 @@ __all__ = ["accumulate_program", "accumulate_stages", "reduce_program", "reduce_
 GROUP = 64 * BLOCK  # elements of a group, a power of two of blocks
 ENOUGH_TASKS = 16
 FEW_COLUMNS = 16
+LEAST_TILE = 128  # columns
 CACHED = 1 << 18  # bytes that fit in a second-level cache
 
 Strides = Sequence[int]
@@ -95,13 +96,10 @@ def reduce_stages(
     nbytes = kept.size * reduced.size * max(d.itemsize for d in kernel.inputs)
     if across and nbytes <= CACHED and len(reduced.shape) == 1:
         return [_strips(kernel, kept, reduced, slots)]
-    tasks = kept.size
     if across:
-        width = reduce_columns.tile_width(kernel)
-        tasks = kept.size // kept.shape[-1] * math.ceil(kept.shape[-1] / width)
-    split = tasks < ENOUGH_TASKS and reduced.size > GROUP and not by_rows
-    plan = _columns if across else _rows
-    return plan(kernel, kept, reduced, slots, GROUP if split else reduced.size, area)
+        return _columns(kernel, kept, reduced, slots, area)
+    split = kept.size < ENOUGH_TASKS and reduced.size > GROUP and not by_rows
+    return _rows(kernel, kept, reduced, slots, GROUP if split else reduced.size, area)
 
 
 def _head(rank: int, slots: Sequence[int]) -> list[int]:
@@ -158,11 +156,18 @@ def _partials(kernel: Reduce, kept: Nest, groups: int, area: Area) -> tuple[int,
 
 
 def _grouped_words(
-    reduced: Nest, group: int, before: int, partials: tuple[int, int], columns: int, tiles: int
+    reduced: Nest,
+    group: int,
+    before: int,
+    partials: tuple[int, int],
+    columns: int = 0,
+    tiles: int = 0,
+    tile: int = 0,
 ) -> list[int]:
     """The words that follow the head; see `reduce_code.Grouped`."""
     groups = math.ceil(reduced.size / group)
-    return [reduced.size, groups, group, before, reduced.rank(1), *partials, columns, tiles]
+    sizes = (columns, tiles, tile)
+    return [reduced.size, groups, group, before, reduced.rank(1), *partials, *sizes]
 
 
 def _rows(
@@ -172,7 +177,7 @@ def _rows(
     groups = math.ceil(reduced.size / group)
     before = len(head) + reduce_code.Grouped.WORDS + len(records)
     partials = _partials(kernel, kept, groups, area)
-    words = _grouped_words(reduced, group, before, partials, 0, 0)
+    words = _grouped_words(reduced, group, before, partials)
     steps = _inner_steps(kernel, reduced, 0)
     if len(reduced.shape) > 1:
         steps = tuple("any" if any(own) else "zero" for own in reduced.strides)
@@ -185,21 +190,35 @@ def _rows(
 
 
 def _columns(
-    kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int], group: int, area: Area
+    kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int], area: Area
 ) -> list[native.Stage]:
     head, records = _head(kept.rank(), slots), kept.records()
+    columns = kept.shape[-1]
+    group, tile = _parts(kernel, kept.size // columns, columns, reduced.size)
     groups = math.ceil(reduced.size / group)
     before = len(head) + reduce_code.Grouped.WORDS + len(records)
     partials = _partials(kernel, kept, groups, area)
-    width, columns = reduce_columns.tile_width(kernel), kept.shape[-1]
-    tiles = math.ceil(columns / width)
-    words = _grouped_words(reduced, group, before, partials, columns, tiles)
+    tiles = math.ceil(columns / tile)
+    words = _grouped_words(reduced, group, before, partials, columns, tiles, tile)
     params = tuple(head + words + records + reduced.records(1))
-    units = (kept.size // columns * tiles if columns else 0) * groups
-    grain = _grain(kernel, units, words[2] * min(width, columns))
+    units = kept.size // columns * tiles * groups
+    grain = _grain(kernel, units, group * min(tile, columns))
     code = reduce_columns.columns(kernel, _inner_steps(kernel, kept, 1))
     stage = native.Stage(code, units, grain, params)
     return [stage, *_merge(kernel, kept, slots[0], groups, partials)]
+
+
+def _parts(kernel: Reduce, outer: int, columns: int, length: int) -> tuple[int, int]:
+    """Elements of a group and columns of a tile, so that there is work for several threads.
+
+    Groups are a power of two of blocks; tiles are not too narrow, because rows are read in pieces.
+    """
+    group, tile = BLOCK, reduce_columns.tile_width(kernel)
+    while group < length and outer * math.ceil(columns / tile) * (length // group) > ENOUGH_TASKS:
+        group *= 2
+    while tile > LEAST_TILE and outer * math.ceil(columns / tile) * length < ENOUGH_TASKS * group:
+        tile //= 2
+    return min(group, length), tile
 
 
 def _strips(kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int]) -> native.Stage:

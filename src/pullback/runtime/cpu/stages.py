@@ -1,4 +1,4 @@
-"""Stages made of stages: loops, branches, and kernels that share blocks of rows.
+"""Stages made of stages: loops, branches, parts, and kernels that share blocks of rows.
 
 They need no Python while they run. A loop changes the pointers of the program it is part of and
 leaves them as they were, so the stages may be nested in any way.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["branch_stage", "loop_stage", "rows_stage", "while_stage"]
+__all__ = ["branch_stage", "loop_stage", "parts_stage", "rows_stage", "while_stage"]
 
 _FOREVER = 2**63 - 1
 _LINE = 64
@@ -64,6 +64,16 @@ def branch_stage(flag_slot: int, then: Sequence[Stage], otherwise: Sequence[Stag
     """A stage that runs `then` if the byte at `flag_slot` is not 0, else `otherwise`."""
     yes, no = native.encode(then), native.encode(otherwise)
     return Stage(native.BRANCH, 1, 1, (flag_slot, 24, 24 + 8 * len(yes), *yes, *no))
+
+
+def parts_stage(parts: Sequence[Sequence[Stage]]) -> Stage:
+    """A stage whose tasks are lists of stages that need nothing of each other."""
+    offsets: list[int] = []
+    words: list[int] = []
+    for part in parts:
+        offsets.append(8 * (len(parts) + len(words)))
+        words += native.encode(part)
+    return Stage(native.PARTS, len(parts), 1, (*offsets, *words))
 
 
 def rows_stage(

@@ -1,0 +1,155 @@
+"""What compiling costs: work that grows with a function and no faster, code that kernels share."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pullback as pb
+from pullback.compile.groups import Stored
+from pullback.compile.memory import MANY, Life, Place, Plan, aligned
+from pullback.compile.memory_scan import Gaps, scanned
+from pullback.core.avals import aval, default_device
+from pullback.runtime.cpu import jit, printer
+
+X = np.linspace(0.1, 1, 8, dtype=np.float32)
+
+
+def chain(n: int) -> Callable[[Any], Any]:
+    def f(x: Any) -> Any:
+        for _ in range(n):
+            x = x * 1.0001 + 0.5
+        return x
+
+    return f
+
+
+def unrolled(n: int) -> Callable[[Any], Any]:
+    w = pb.tensor(np.eye(8, dtype=np.float32))
+
+    def loss(x: Any) -> Any:
+        h = x
+        for _ in range(n):
+            h = pb.tanh(h @ w + x)
+        return h.sum()
+
+    return pb.grad(loss)
+
+
+def folds(n: int) -> Callable[[Any], Any]:
+    def f(x: Any) -> Any:
+        for _ in range(n):
+            x = x + (x * 0.5).sum()
+        return x
+
+    return f
+
+
+def outputs(n: int) -> Callable[[Any], Any]:
+    return lambda x: [x * float(k) + 1 for k in range(n)]
+
+
+def large_folds(n: int) -> Callable[[Any], Any]:
+    big = pb.tensor(np.ones((5000, 8), np.float32))
+
+    def f(x: Any) -> Any:
+        for _ in range(n):
+            x = x + (big * x).sum() * 1e-6
+        return x
+
+    return f
+
+
+def calls(make: Callable[[int], Any], n: int) -> int:
+    """Calls of Python functions while a function of size n is traced and compiled."""
+    count = 0
+
+    def note(frame: Any, event: str, arg: Any) -> None:
+        nonlocal count
+        count += 1
+
+    f = pb.jit(make(n))
+    x = pb.tensor(X)
+    sys.setprofile(note)
+    try:
+        f.lower(x).executable  # noqa: B018
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("make", [chain, unrolled, folds, outputs, large_folds])
+def test_work_grows_with_the_function_and_no_faster(make):
+    size = 2 * MANY
+    calls(make, 10)  # what only the first time does
+    small, large = calls(make, size), calls(make, 3 * size)
+    assert large < 4 * small
+
+
+def value(k: int, nbytes: int) -> Stored:
+    return Stored(f"v{k}", aval((nbytes // 4,), pb.float32, default_device()))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 40), st.booleans()),
+        max_size=60,
+    )
+)
+def test_values_placed_in_order_of_time_never_meet(drawn):
+    """Also those that are lent the place of an output, or written over an operand."""
+    lives = [
+        Life(value(k, 16 * size), start, start + length, 16 * size)
+        for k, (start, length, size, _) in enumerate(drawn)
+    ]
+    for new in lives:
+        new.over = [o for o in lives if o.stop == new.start and o is not new and o.start < o.stop]
+    chosen = zip(lives, drawn, strict=True)
+    outs = [life for life, (*_, is_output) in chosen if is_output]
+    outs = [o for o in outs if not any(o in other.over for other in lives)][:8]
+    places, end = {}, 0
+    for life in outs:
+        life.stop = 99
+        life.over = []
+        places[life.value] = Place("out", end)
+        end += aligned(life.nbytes)
+    rest = [life for life in lives if life not in outs]
+    found, arena = scanned(rest, [(o, places[o.value].offset) for o in outs], 64)
+    places |= {life.value: Place(*where) for life, where in zip(rest, found, strict=True)}
+    for life in rest:
+        place = places[life.value]
+        assert place.offset + life.nbytes <= (arena if place.area == "arena" else end)
+    Plan(places, arena, end, lives).verify()
+
+
+def test_places_are_used_again():
+    """A chain of values of one size takes the memory of two."""
+    lives = [Life(value(k, 640), k, k + 1, 640) for k in range(100)]
+    assert scanned(lives, [], 64)[1] == 2 * 640
+
+
+def test_gaps_are_joined():
+    gaps = Gaps()
+    a, b, c = (gaps.take(64) for _ in range(3))
+    gaps.give(a, 64)
+    gaps.give(c, 64)
+    gaps.give(b, 64)
+    assert gaps.take(192) == 0 and gaps.end == 192
+
+
+def test_slow_sides_of_functions_are_compiled_once(monkeypatch):
+    texts = []
+    compile_ir = jit.compile_ir
+    monkeypatch.setattr(printer, "_slow", {})
+    monkeypatch.setattr(
+        jit, "compile_ir", lambda text, *a, **k: texts.append(text) or compile_ir(text, *a, **k)
+    )
+    f = pb.jit(lambda x: sum(pb.sin(x + float(k)) for k in range(6)))
+    got = f(pb.tensor(np.float32([1e6, 0.5, 3e7])))
+    eager = sum(pb.sin(pb.tensor(np.float32([1e6, 0.5, 3e7])) + float(k)) for k in range(6))
+    np.testing.assert_array_equal(got.numpy(), eager.numpy())
+    assert len([t for t in texts if "@slow(" in t.split("{")[0]]) == 1

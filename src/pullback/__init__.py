@@ -78,6 +78,15 @@ for _entry in _REGISTRY.values():
     _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()
     _home[_entry.name] = _entry.function
 
+_LAZY = ("nn",)  # imported when first used: pullback itself stays quick to import
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return _import_module(f"pullback.{name}")
+    raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+
+
 __all__ = sorted(
     {n for n in globals() if not n.startswith("_")}
     - {
@@ -93,5 +102,5 @@ __all__ = sorted(
         "register_runtime",
     }
     - {"runtime", "standard", "transforms"}
-    | {"__array_namespace_info__", "__version__"}
+    | {"__array_namespace_info__", "__version__", *_LAZY}
 )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pullback import linalg as linalg
+from pullback import nn as nn
 from pullback import primitive as primitive
 from pullback import random as random
 from pullback.autodiff.check import check_grad as check_grad
@@ -230,6 +231,7 @@ __all__ = [
     "negative",
     "newaxis",
     "nextafter",
+    "nn",
     "no_grad",
     "nonzero",
     "not_equal",

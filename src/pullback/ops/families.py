@@ -80,6 +80,11 @@ def normalise_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(axes)
 
 
+def _subject(function: Callable[..., Any]) -> str:
+    """The file that an operation stands in: "arithmetic", or "nn.losses" outside of ops/."""
+    return function.__module__.removeprefix("pullback.").removeprefix("ops.")
+
+
 def primitive(
     operands: str,
     *,
@@ -115,7 +120,7 @@ def primitive(
             vjp=vjp or {},
             jvp=jvp,
             no_gradient=no_gradient,
-            module=function.__module__.rpartition(".")[2],
+            module=_subject(function),
             **public,
         )
         function.op = op  # type: ignore[attr-defined]
@@ -144,7 +149,7 @@ def composite(
                 oracle=oracle,
                 samples=samples,
                 errors=errors,
-                module=function.__module__.rpartition(".")[2],
+                module=_subject(function),
                 **public,
             )
         )
@@ -234,7 +239,7 @@ def elementwise(
             jvp=jvp if vjp else "",
             no_gradient=no_gradient,
             unbroadcast=sum_to,
-            module=function.__module__.rpartition(".")[2],
+            module=_subject(function),
             **public,
         )
         op.accepts = accepts  # type: ignore[attr-defined]

@@ -160,13 +160,26 @@ steep.defvjp(
 )  # not the derivative: it shows who is used
 
 
+def recomputing(w, h0, xs):
+    def inner(c, x):
+        h, total = c
+        h = pb.tanh(h @ w) * x
+        return (h, total + pb.exp(h).sum()), h * w[0]
+
+    def outer(c, x):
+        (h, total), ys = pb.scan(inner, (c, x.sum()), xs, recompute=True)
+        return pb.sin(h + ys.sum(axis=0)) * total, None
+
+    return (pb.scan(outer, h0, xs[:2], recompute=True)[0] ** 2).sum()
+
+
 def custom_rule(w, h0, xs):
     return (pb.scan(lambda h, x: (steep(h * w[0]) + x, None), h0, xs)[0] ** 2).sum()
 
 
 FUNCTIONS = [
     recurrent, backwards, carries_only, without_xs, nested, choice_in_scan, scan_in_choice, counted,
-    gathering, gradient_in_body, bounded_loop, detached, custom_rule,
+    gathering, gradient_in_body, bounded_loop, detached, custom_rule, recomputing,
 ]  # fmt: skip
 ARGUMENTS = (normal(1, 3, 3), normal(2, 3), normal(3, 5, 3))
 
@@ -179,6 +192,26 @@ def test_values_and_derivatives_are_those_of_the_eager_loop(f):
     agree(lambda *a: pb.hvp(f, a, a), *ARGUMENTS)
     agree(lambda *a: pb.grad(lambda *b: pb.jvp(f, b, b)[1], (0, 1, 2))(*a), *ARGUMENTS)
     agree(lambda *a: pb.jvp(lambda *b: pb.jvp(f, b, b)[1], a, a), *ARGUMENTS)
+
+
+def test_a_scan_that_recomputes_keeps_its_carries_only():
+    def loss(recompute):
+        def f(w, h0, xs):
+            def step(total, x):
+                y = pb.exp(pb.tanh(x @ w) * h0)
+                return total + pb.log(y + 1.0).sum(), None
+
+            return pb.scan(step, h0.sum(), xs, recompute=recompute)[0]
+
+        return f
+
+    kept = []
+    for recompute in (False, True):
+        graph = pb.trace(lambda *a, r=recompute: all_grads(loss(r), *a))(*ARGUMENTS)
+        first = next(eq for eq in graph.equations if eq.op is SCAN)
+        kept.append(len(first.outs) - first.static["carries"])
+    assert kept[0] > 0
+    assert kept[1] == 0
 
 
 @pytest.mark.parametrize("f", FUNCTIONS)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import pullback as pb
+import pullback.nn
 from pullback.compile.kernel import Map, Reduce
 from pullback.compile.lower import fold_kernel, map_kernel
 from pullback.core import dtypes as dt

@@ -393,6 +393,37 @@ def test_custom_residuals_are_connected():
     assert pb.grad(pb.grad(cube))(pb.tensor(2.0)).item() == 12.0
 
 
+def test_a_residual_that_is_a_result_is_differentiated_by_the_rule():
+    """Forward leaves no tape here, so only the rule knows how its results depend on x."""
+
+    @pb.custom_vjp
+    def both(x):
+        return pb.exp(x), pb.exp(-x)
+
+    def forward(x):
+        with pb.no_grad():
+            up, down = both(x)
+        return (up, down), (up, down)
+
+    both.defvjp(forward, lambda res, g: (g[0] * res[0] - g[1] * res[1],))
+    for f in (lambda x: both(x)[0] - both(x)[1], pb.jit(lambda x: both(x)[0] - both(x)[1])):
+        x = pb.tensor(0.3, dtype="float64")
+        for value in (np.cosh, np.sinh, np.cosh, np.sinh):
+            f = pb.grad(f)
+            assert f(x).item() == pytest.approx(2 * value(0.3), rel=1e-13)
+    f = lambda x: both(x)[0] - both(x)[1]  # noqa: E731
+    assert pb.hvp(f, (x,), (x * 0 + 1.0,)).item() == pytest.approx(2 * np.sinh(0.3), rel=1e-13)
+
+
+def test_a_residual_that_is_an_argument_stays_one_though_it_is_returned():
+    @pb.custom_vjp
+    def same(x):
+        return x
+
+    same.defvjp(lambda x: (x, x), lambda x, g: (g * x,))
+    assert pb.grad(pb.grad(same))(pb.tensor(3.0)).item() == 1.0
+
+
 def test_custom_rule_with_trees_and_several_outputs():
     @pb.custom_vjp
     def both(p, x):

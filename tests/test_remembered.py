@@ -66,3 +66,16 @@ def test_remembered_calls_are_recorded():
         x.grad = None
         (x[:, 1:].sum() * 3.0 + x.reshape((2,)).sum()).backward()
         assert x.grad.tolist() == [[1.0, 4.0]]
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0, 0, 2.0, -3, float("nan")])
+def test_numbers_beside_arrays_keep_their_value_and_sign(number):
+    """The array of a number that was met before serves again; 0.0 and -0.0 are equal as keys."""
+    values = np.array([1.0, -1.0], np.float32)
+    x, condition = pb.tensor(values), pb.tensor([True, False])
+    for other in (0.0, -0.0, number, number):
+        chosen = np.where([True, False], np.float32(other), values)
+        assert pb.where(condition, other, x).numpy().tobytes() == chosen.tobytes()
+        with np.errstate(divide="ignore"):
+            quotient = values / np.float32(other)
+        np.testing.assert_array_equal(pb.divide(x, other).numpy(), quotient)

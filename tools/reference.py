@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+import pullback.nn
 from pullback.ir.op import REGISTRY, Op, Public
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -85,7 +86,9 @@ def plain_signature(function: Callable[..., Any]) -> str:
 
 
 def title_of(module: str) -> str:
-    return module.replace("_", " ").capitalize()
+    home, _, name = module.rpartition(".")
+    title = name.replace("_", " ").capitalize()
+    return f"{home}: {title}" if home else title
 
 
 def summary_of(doc: str) -> str:
@@ -180,7 +183,8 @@ def operation(entry: Public) -> str:
 
 
 def subject_page(module: str, entries: list[Public]) -> str:
-    doc = inspect.getdoc(import_module(f"pullback.ops.{module}")) or ""
+    home = "pullback" if "." in module else "pullback.ops"
+    doc = inspect.getdoc(import_module(f"{home}.{module}")) or ""
     sections = [operation(e) for e in sorted(entries, key=call_name)]
     return "\n".join([f"# {title_of(module)}\n\n{NOTICE}\n\n{doc}\n", *sections])
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+import pullback.nn
 from pullback.core import dtypes, pytrees
 from pullback.ir.op import REGISTRY, Public
 from pullback.ir.samples import Draw, Sample
@@ -461,7 +462,8 @@ def stubs() -> dict[str, str]:
         "tensor.pyi": module_text("pullback.tensor", tensor_text()),
     }
     for n in namespaces:
-        found[f"{n}.pyi"] = module_text(f"pullback.{n}", operations_text(n))
+        name = f"{n}/__init__.pyi" if (SOURCE / n).is_dir() else f"{n}.pyi"
+        found[name] = module_text(f"pullback.{n}", operations_text(n))
     return found
 
 

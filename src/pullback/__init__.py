@@ -54,7 +54,6 @@ from pullback.core.errors import (
     TraceError,
 )
 from pullback.core.pytrees import map_tree, register_pytree
-from pullback.ir.graph import Graph, trace
 from pullback.ir.op import REGISTRY as _REGISTRY
 from pullback.standard import (
     __array_namespace_info__,
@@ -64,6 +63,7 @@ from pullback.standard import (
 )
 from pullback.standard import make_finfo as finfo
 from pullback.standard import make_iinfo as iinfo
+from pullback.tape import Graph, GraphNode, trace
 from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
 from pullback.transforms import grad, hvp, jvp, value_and_grad, vjp
 
@@ -78,6 +78,15 @@ for _entry in _REGISTRY.values():
     _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()
     _home[_entry.name] = _entry.function
 
+_LAZY = ("nn", "optim")  # imported when first used: pullback itself stays quick to import
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return _import_module(f"pullback.{name}")
+    raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+
+
 __all__ = sorted(
     {n for n in globals() if not n.startswith("_")}
     - {
@@ -87,11 +96,12 @@ __all__ = sorted(
         "compiled",
         "control",
         "core",
+        "diagram",
         "install_methods",
         "ir",
         "ops",
         "register_runtime",
     }
-    - {"runtime", "standard", "transforms"}
-    | {"__array_namespace_info__", "__version__"}
+    - {"runtime", "standard", "tape", "transforms"}
+    | {"__array_namespace_info__", "__version__", *_LAZY}
 )

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pullback import linalg as linalg
+from pullback import nn as nn
+from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
 from pullback.autodiff.check import check_grad as check_grad
@@ -50,14 +52,15 @@ from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.errors import TraceError as TraceError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
-from pullback.ir.graph import Graph as Graph
-from pullback.ir.graph import trace as trace
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
 from pullback.standard import can_cast as can_cast
 from pullback.standard import isdtype as isdtype
 from pullback.standard import make_finfo as finfo
 from pullback.standard import make_iinfo as iinfo
 from pullback.standard import result_type as result_type
+from pullback.tape import Graph as Graph
+from pullback.tape import GraphNode as GraphNode
+from pullback.tape import trace as trace
 from pullback.tensor import Tensor as Tensor
 from pullback.tensor import _ArrayLike, _DeviceLike, _DTypeLike
 from pullback.tensor import from_dlpack as from_dlpack
@@ -81,6 +84,7 @@ __all__ = [
     "DeviceError",
     "GradientError",
     "Graph",
+    "GraphNode",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
@@ -230,11 +234,13 @@ __all__ = [
     "negative",
     "newaxis",
     "nextafter",
+    "nn",
     "no_grad",
     "nonzero",
     "not_equal",
     "ones",
     "ones_like",
+    "optim",
     "outer",
     "pad",
     "permute_dims",

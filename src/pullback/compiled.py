@@ -161,6 +161,7 @@ class Jitted:
     """A function that `jit` made."""
 
     wraps_function = "function"  # for whoever looks for what a function captures
+    exact = False  # whether passes must keep every bit
 
     def __init__(
         self,
@@ -324,7 +325,7 @@ class Jitted:
         foreign = [v for v in trace.graph.constants if isinstance(v.constant[0], Var)]
         if foreign or any(x._aval.is_symbolic for x in trace.lifted):
             return None  # it captured values of a trace that is going on: it belongs to that
-        return compiler.Unit(trace, Jitted, described)
+        return compiler.Unit(trace, type(self), described)
 
     def _warn(self, described: dict[str, str], updated: bool) -> None:
         changes = [

@@ -179,11 +179,14 @@ def scan(
     xs: Any,
     length: int | None = None,
     reverse: bool = False,
+    recompute: bool = False,
 ) -> tuple[Any, Any]:
     """The last carry and the stacked ys of `carry, y = f(carry, x)` for each row `x` of `xs`.
 
     `init`, `xs` and ys are trees; `xs` may be None where `length` is given. With `reverse` the
-    last row comes first; the y of a row has the place of that row either way.
+    last row comes first; the y of a row has the place of that row either way. Derivatives of a
+    traced scan read values of its steps, which are kept; with `recompute` they are computed again
+    from the carries and rows of each step.
 
     >>> pb.scan(lambda c, x: (c + x, c * x), pb.tensor(0.0), pb.tensor([1.0, 2.0, 3.0]))
     (tensor(6., float32, cpu), tensor([0., 2., 9.], float32, cpu))
@@ -205,7 +208,7 @@ def scan(
     if not _is_traced([*carry.init, *arrays]) or steps == 0:
         outs = _scanned(step, carry.init, arrays, steps, reverse)
     if outs is None:
-        outs = staged_scan(step, carry.init, arrays, steps, reverse, _name_of(f))
+        outs = staged_scan(step, carry.init, arrays, steps, reverse, _name_of(f), recompute)
     n = len(carry.init)
     return carry.tree(outs[:n]), pytrees.unflatten(seen[0], outs[n:])
 

@@ -18,6 +18,47 @@ def between(x: _ArrayLike, low: _ArrayLike, high: _ArrayLike, /) -> Tensor:
     round.
     """
 
+def conv(
+    x: _ArrayLike,
+    w: _ArrayLike,
+    /,
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: Any = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    layout: str = "channels_first",
+) -> Tensor:
+    """The sums of `x` under a kernel at all its places: `dT/dy`."""
+
+def conv_dw(
+    x: _ArrayLike,
+    y: _ArrayLike,
+    /,
+    *,
+    kernel: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: Any = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    layout: str = "channels_first",
+) -> Tensor:
+    """The sums of products of `x` and `y` for every place in a kernel of that shape: `dT/dw`."""
+
+def conv_dx(
+    y: _ArrayLike,
+    w: _ArrayLike,
+    /,
+    *,
+    size: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: Any = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    layout: str = "channels_first",
+) -> Tensor:
+    """The transpose of `conv` for inputs with spatial axes of `size`: `dT/dx`."""
+
 def embed(
     base: _ArrayLike,
     x: _ArrayLike,

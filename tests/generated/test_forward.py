@@ -4,6 +4,8 @@ runs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from matrix import (
@@ -22,7 +24,7 @@ from matrix import (
 import pullback as pb
 from pullback.core import pytrees
 from pullback.ir.lowering import Intrinsic
-from pullback.ir.op import REGISTRY, bind
+from pullback.ir.op import REGISTRY, Op, bind
 from pullback.ir.samples import Draw
 
 
@@ -133,10 +135,20 @@ def uses_vendor_gemm(case: Case) -> bool:
     """Whether the operation is, or is made with, the matrix product of a library."""
     f, inputs = of_tensors(case)
     try:
-        equations = pb.trace(f)(*inputs).equations
+        graph = pb.trace(f)(*inputs)
     except pb.DTypeError:
         return False
-    return any(eq.op.lowering == Intrinsic("matmul") for eq in equations)
+    return any(op.lowering == Intrinsic("matmul") for op in operations(graph))
+
+
+def operations(graph: pb.Graph) -> Iterator[Op]:
+    """The operations of a graph, and of the graphs that its loops and branches hold."""
+    for eq in graph.equations:
+        if isinstance(eq.op, Op):
+            yield eq.op
+        for inner in eq.static.values():
+            if isinstance(inner, pb.Graph):
+                yield from operations(inner)
 
 
 @pytest.mark.parametrize("case", cases((pb.float32,)), ids=str)

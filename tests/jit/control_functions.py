@@ -164,12 +164,25 @@ steep.defvjp(
 )  # not the derivative: it shows who is used
 
 
+def recomputing(w, h0, xs):
+    def inner(c, x):
+        h, total = c
+        h = pb.tanh(h @ w) * x
+        return (h, total + pb.exp(h).sum()), h * w[0]
+
+    def outer(c, x):
+        (h, total), ys = pb.scan(inner, (c, x.sum()), xs, recompute=True)
+        return pb.sin(h + ys.sum(axis=0)) * total, None
+
+    return (pb.scan(outer, h0, xs[:2], recompute=True)[0] ** 2).sum()
+
+
 def custom_rule(w, h0, xs):
     return (pb.scan(lambda h, x: (steep(h * w[0]) + x, None), h0, xs)[0] ** 2).sum()
 
 
 FUNCTIONS = [
     recurrent, backwards, carries_only, without_xs, nested, choice_in_scan, scan_in_choice, counted,
-    gathering, gradient_in_body, bounded_loop, detached, custom_rule,
+    gathering, gradient_in_body, bounded_loop, detached, custom_rule, recomputing,
 ]  # fmt: skip
 ARGUMENTS = (normal(1, 3, 3), normal(2, 3), normal(3, 5, 3))

@@ -38,6 +38,26 @@ def test_values_and_derivatives_are_those_of_the_eager_loop(f):
     agree(lambda *a: pb.jvp(lambda *b: pb.jvp(f, b, b)[1], a, a), *ARGUMENTS)
 
 
+def test_a_scan_that_recomputes_keeps_its_carries_only():
+    def loss(recompute):
+        def f(w, h0, xs):
+            def step(total, x):
+                y = pb.exp(pb.tanh(x @ w) * h0)
+                return total + pb.log(y + 1.0).sum(), None
+
+            return pb.scan(step, h0.sum(), xs, recompute=recompute)[0]
+
+        return f
+
+    kept = []
+    for recompute in (False, True):
+        graph = pb.trace(lambda *a, r=recompute: all_grads(loss(r), *a))(*ARGUMENTS)
+        first = next(eq for eq in graph.equations if eq.op is SCAN)
+        kept.append(len(first.outs) - first.static["carries"])
+    assert kept[0] > 0
+    assert kept[1] == 0
+
+
 @pytest.mark.parametrize("f", FUNCTIONS)
 def test_third_derivatives_are_those_of_the_eager_loop(f):
     agree(lambda *a: all_grads(squares(f), *a), *ARGUMENTS)

@@ -238,7 +238,7 @@ def test_a_failed_compilation_leaves_the_cache_usable(monkeypatch):
     x = tensor(3)
     with monkeypatch.context() as patch:
 
-        def broken(graph):
+        def broken(graph, exact):
             raise pb.PullbackError("compile: broken")
 
         patch.setattr(unit, "optimise", broken)

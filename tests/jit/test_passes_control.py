@@ -115,6 +115,24 @@ def test_products_leave_the_loop():
     assert names(graph).count("matmul") == 3
 
 
+def test_sums_of_products_with_a_carry_leave_the_loop():
+    """The product reads the carry as it comes into each step: its rows are then kept."""
+
+    def f(h, xs):
+        def step(c, x):
+            h, total = c
+            return (pb.tanh(h + x), total + x.T @ h), None
+
+        return pb.scan(step, (h, pb.zeros((4, 4))), xs)[0]
+
+    drawn = np.random.default_rng(0)
+    h, xs = (drawn.normal(size=s).astype("float32") for s in ((3, 4), (5, 3, 4)))
+    g = optimised(f, h, xs, exact=False)
+    (scan,) = [eq for eq in g.equations if eq.op.name == "scan"]
+    assert "matmul" not in names(scan.static["body"])
+    assert names(g).count("matmul") == 1
+
+
 def test_derivatives_of_loops_of_second_order():
     weights = (random(4, 8), random(8, 8))
     args = (weights, random(8), random(3, 8), random(6, 3, 4))

@@ -15,7 +15,7 @@ from pullback.autodiff.reverse import (
 from pullback.core import pytrees
 from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError, GradientError, ShapeError
-from pullback.ir.array import Array, Node, mode
+from pullback.ir.array import Array, Node, make, mode
 from pullback.ir.op import REGISTRY
 
 __all__ = ["Item", "Slots", "custom_vjp"]
@@ -31,20 +31,28 @@ class CustomCall:
         arguments: pytrees.Structure,
         outputs: Sequence[Aval],
         result: pytrees.Structure,
+        results: dict[int, int],
     ):
         self.name = name
         self.rule = rule
         self.arguments = arguments
         self.outputs = outputs
         self.result = result
+        self.results = results  # which residuals are outputs: by position, which output
 
     def saved_tensors(self, node: Node) -> tuple[Any, ...]:
-        (residuals,) = node.live_saved()
-        return tuple(x for x in pytrees.leaves(residuals) if isinstance(x, Array))
+        leaves, _ = node.live_saved()
+        return tuple(x for x in leaves if isinstance(x, Array))
 
     def pull(self, node: Node, g: Slots, wanted: Container[Node] | None) -> list[Any]:
         """The user's rule applied to the cotangents of all outputs, checked."""
-        (residuals,) = node.live_saved()
+        leaves, structure = node.live_saved()
+        count = len(self.outputs)
+        leaves = [
+            with_item(x, node, self.results[i], count) if i in self.results else x
+            for i, x in enumerate(leaves)
+        ]
+        residuals = pytrees.unflatten(structure, leaves)
         filled = [
             zeros(av) if v is None else v for v, av in zip(g.values, self.outputs, strict=True)
         ]
@@ -110,7 +118,8 @@ class custom_vjp:  # noqa: N801  (used as a decorator)
     """A function whose reverse-mode rule is given with `defvjp(forward, backward)`.
 
     `forward(*args)` returns (result, residuals); `backward(residuals, g)` returns one cotangent per
-    argument. Both are made of operations and can be differentiated again, residuals included.
+    argument. Both are made of operations and can be differentiated again, residuals included; a
+    residual that is a result is differentiated by this rule.
 
     >>> @pb.custom_vjp
     ... def log1pexp(x):
@@ -151,8 +160,14 @@ class custom_vjp:  # noqa: N801  (used as a decorator)
             self._active.on = False
         outputs, result_structure = pytrees.flatten(result)
         avals = [o._aval for o in outputs]
-        call = CustomCall(self.name, backward, structure, avals, result_structure)
+        kept, kept_structure = pytrees.flatten(residuals)
+        own = {id(o): i for i, o in enumerate(outputs)}
+        for x in arrays:
+            own.pop(id(x), None)
+        results = {i: own[id(x)] for i, x in enumerate(kept) if id(x) in own}
+        kept = [make(x._buf, x._aval) if i in results else x for i, x in enumerate(kept)]
+        call = CustomCall(self.name, backward, structure, avals, result_structure, results)
         edges, given = [x._node for x in arrays], [x._aval for x in arrays]
-        master = call_node(call, edges, given, avals[0], (residuals,))
+        master = call_node(call, edges, given, avals[0], (kept, kept_structure))
         wrapped = [with_item(o, master, i, len(outputs)) for i, o in enumerate(outputs)]
         return pytrees.unflatten(result_structure, wrapped)

@@ -29,6 +29,8 @@ CHEAP = {
 def choose(call: ScanCall, outputs: Iterable[Var], definitions: Definitions) -> Cut:
     """The equations that `call` computes itself, and what it needs from elsewhere."""
     outputs = list(outputs)
+    if call.recompute:
+        return call.space.cut(outputs, definitions)
 
     def elsewhere(var: Var) -> bool:
         return call.homes.get(definitions[var][1], call) is not call

@@ -46,12 +46,14 @@ class ScanCall:
         reverse: bool,
         parent: ScanCall | None = None,
         name: str = "scan",
+        recompute: bool = False,
     ):
         self.name = name
         self.space = space
         self.length = length
         self.reverse = reverse
         self.parent = parent
+        self.recompute = recompute if parent is None else parent.recompute
         self.homes: dict[Equation, ScanCall] = {} if parent is None else parent.homes
         self.rows: dict[Var, Any] = {} if parent is None else parent.rows  # stacked arrays outside
         self.owners: dict[Var, ScanCall] = {} if parent is None else parent.owners  # of carries
@@ -323,9 +325,10 @@ def staged_scan(
     length: int,
     reverse: bool,
     name: str = "scan",
+    recompute: bool = False,
 ) -> list[Any]:
     """The last carries and stacked ys of `f(carries, rows) -> (carries, ys)`, as one equation."""
-    call = ScanCall(Workspace(name), length, reverse, name=name)
+    call = ScanCall(Workspace(name), length, reverse, name=name, recompute=recompute)
     carries = [call.add_carry(a, mode.recording) for a in init]
     rows = [call.add_row(a) for a in xs]
     results, ys = f(carries, rows)

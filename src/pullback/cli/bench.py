@@ -20,10 +20,12 @@ import numpy as np
 import pullback as pb
 from pullback.cli import machine
 from pullback.cli.libraries import LIBRARIES
+from pullback.cli.nn_programs import NN_LIBRARIES, is_there
+from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
 from pullback.cli.progress import Progress
 from pullback.cli.rivals import compared
 from pullback.cli.scores import OURS, Row, page, summary, tables
-from pullback.cli.workloads import WORKLOADS
+from pullback.cli.workloads import WORKLOADS, Workload
 
 __all__ = ["arguments", "run"]
 
@@ -47,9 +49,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         action="append",
-        choices=sorted(WORKLOADS),
+        choices=sorted(ALL_WORKLOADS),
         metavar="NAME",
-        help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)}",
+        help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)};"
+        f" nn: {', '.join(NN_WORKLOADS)}",
     )
     parser.add_argument(
         "--peer",
@@ -95,12 +98,24 @@ def _facts(versions: dict[str, str]) -> dict[str, str]:
 
 def compiled_functions(options: argparse.Namespace) -> int:
     """Whole functions, compiled, side by side with every peer that is installed."""
-    wanted = [n for n in LIBRARIES if n == OURS or not options.peer or n in options.peer]
+    return _compared_all(options, WORKLOADS, list(LIBRARIES))
+
+
+def layers(options: argparse.Namespace) -> int:
+    """Layers with their first and second derivatives, side by side with PyTorch's."""
+    table = {n: w for n, w in NN_WORKLOADS.items() if is_there(n)}
+    return _compared_all(options, table, list(NN_LIBRARIES))
+
+
+def _compared_all(
+    options: argparse.Namespace, table: dict[str, Workload], libraries: list[str]
+) -> int:
+    wanted = [n for n in libraries if n == OURS or not options.peer or n in options.peer]
     absent = {n: reason for n in wanted if (reason := LIBRARIES[n].lacks())}
     names = [n for n in wanted if n not in absent]
     for name, reason in absent.items():
         print(f"{name} is left out: {reason}")
-    chosen = [w for n, w in WORKLOADS.items() if not options.only or n in options.only]
+    chosen = [w for n, w in table.items() if not options.only or n in options.only]
     capacity = machine.measured(options.threads)
     rows, needs = [], {}
     with Progress(len(chosen) * (len(names) + options.repeat), "bench") as progress:
@@ -301,4 +316,4 @@ class _Jax(_Library):
         return lambda: work().block_until_ready()
 
 
-SUITES = {"eager": single_operations, "jit": compiled_functions}
+SUITES = {"eager": single_operations, "jit": compiled_functions, "nn": layers}

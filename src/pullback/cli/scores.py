@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pullback.cli.drawing import bars
+from pullback.cli.nn_workloads import ALL_WORKLOADS
 from pullback.cli.report import Page
-from pullback.cli.workloads import WORKLOADS
 
 __all__ = ["OURS", "Row", "page", "summary", "tables"]
 
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
     def bar(self, field: str) -> float:
         """What the ratio may be."""
-        return WORKLOADS[self.workload].bar if field == "seconds" else 1.0
+        return ALL_WORKLOADS[self.workload].bar if field == "seconds" else 1.0
 
     def passes(self, field: str) -> bool | None:
         """Whether the ratio is within its bar; None if there is no peer to compare with."""
@@ -166,4 +166,4 @@ def _figure(row: Row, measure: Measure, names: Sequence[str]) -> tuple[str, str,
     caption = "" if ratio is None else f"ratio {ratio:.2f}, bar {row.bar(measure.field)}"
     failed = [n for n in names if "error" in row.cells.get(n, {})]
     note = f"failed: {', '.join(failed)}" if failed else ""
-    return WORKLOADS[row.workload].title, picture, "; ".join(filter(None, [caption, note]))
+    return ALL_WORKLOADS[row.workload].title, picture, "; ".join(filter(None, [caption, note]))

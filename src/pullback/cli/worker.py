@@ -22,7 +22,9 @@ from typing import Any, TextIO
 import numpy as np
 
 from pullback.cli.libraries import LIBRARIES
-from pullback.cli.workloads import WORKLOADS, leaves
+from pullback.cli.nn_programs import program
+from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
+from pullback.cli.workloads import leaves
 
 __all__ = ["main"]
 
@@ -34,7 +36,7 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("library", choices=LIBRARIES)
-    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("workload", choices=ALL_WORKLOADS)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--results", type=Path, required=True, help="folder for the results")
     parser.add_argument("--quick", action="store_true")
@@ -79,12 +81,15 @@ def _timed(work: Callable[[], Any], calls: int) -> float:
 
 def _prepared(options: argparse.Namespace) -> tuple[Callable[[], Any], dict[str, Any]]:
     """The call to time, and what came of compiling and running it."""
-    workload = WORKLOADS[options.workload]
+    workload = ALL_WORKLOADS[options.workload]
     library = LIBRARIES[options.library](options.threads)
     library.warm_up()
     arguments = library.prepared(workload.name, workload.arrays(options.quick))
     before = _settled()
-    function = getattr(library, workload.name)()
+    if workload.name in NN_WORKLOADS:
+        function = program(library, workload.name)
+    else:
+        function = getattr(library, workload.name)()
 
     def work() -> None:
         library.wait(function(*arguments))

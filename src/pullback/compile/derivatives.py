@@ -61,11 +61,12 @@ class Linearised:
     outputs that depend on a tracked input; there is one cotangent for each.
     """
 
-    def __init__(self, flat: Flat, tracked: Sequence[int]):
+    def __init__(self, flat: Flat, tracked: Sequence[int], exact: bool):
         self.name = flat.name
+        self._exact = exact
         self.tracked = tuple(tracked)
         joint, self.connected, self._found = _joint(flat, tracked)
-        joint = optimise(joint)
+        joint = optimise(joint, exact)
         n, m = len(flat.inputs) + len(flat.lifted), len(flat.outputs)
         self._primals, self._cotangents = joint.inputs[:n], joint.inputs[n:]
         outputs, self._gradients = joint.outputs[:m], joint.outputs[m:]
@@ -102,7 +103,7 @@ class Linearised:
         zero = {id(v): _zero(v) for v in absent}
         equations = [replaced(eq, zero) for eq in self._after]
         gradients = [zero.get(id(v), v) for v in gradients]
-        return Program(optimise(part(name, inputs, equations, gradients)))
+        return Program(optimise(part(name, inputs, equations, gradients), self._exact))
 
     def aligned(self, wanted: tuple[bool, ...], values: Sequence[Any]) -> list[Any]:
         """The results of `backward` for each tracked input; None if zero or not wanted."""

@@ -26,7 +26,7 @@ __all__ = ["Unit"]
 class Unit:
     """What is known of a function for one signature."""
 
-    def __init__(self, trace: Traced, jit: Callable[..., Any], described: dict[str, str]):
+    def __init__(self, trace: Traced, jit: Any, described: dict[str, str]):
         self.flat = trace.flat
         self.graph = trace.graph
         self.lifted = trace.lifted
@@ -57,7 +57,7 @@ class Unit:
     def optimised(self) -> Graph:
         with self._lock:
             if self._optimised is None:
-                self._optimised = optimise(self.graph)
+                self._optimised = optimise(self.graph, self._jit.exact)
             return self._optimised
 
     @property
@@ -106,7 +106,7 @@ class Unit:
             with self._lock:
                 found = self._linear.get(tracked)
                 if found is None:
-                    found = self._linear[tracked] = Linearised(self.flat, tracked)
+                    found = self._linear[tracked] = Linearised(self.flat, tracked, self._jit.exact)
         return found
 
     def derived(

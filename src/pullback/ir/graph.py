@@ -163,19 +163,12 @@ class Graph:
         return "\n".join(lines + [f"where {g!r}" for g in inner])
 
 
-def trace(f: Callable[..., Any]) -> Callable[..., Graph]:
-    """The function that records `f` as a `Graph` instead of running it.
-
-    >>> print(pb.trace(lambda x: (x * x).sum())(pb.tensor([1.0, 2.0])))
-    <lambda>(%0: float32[2])
-      %1 = multiply %0 %0 : float32[2]
-      %2 = sum %1 axes=(0,) keepdims=False : float32[]
-      return %2
-    """
+def trace(f: Callable[..., Any], kind: type[Any] = Graph) -> Callable[..., Any]:
+    """The function that records `f` as a graph, of the class `kind`, instead of running it."""
 
     def traced(*args: Any) -> Graph:
         leaves, structure = pytrees.flatten(args)
-        graph = Graph(getattr(f, "__name__", "graph"))
+        graph = kind(getattr(f, "__name__", "graph"))
         cls = handle.cls
         inputs = [graph.add_input(x._aval) if isinstance(x, cls) else x for x in leaves]
         result = f(*pytrees.unflatten(structure, inputs))

@@ -80,6 +80,11 @@ def normalise_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(axes)
 
 
+def _subject(function: Callable[..., Any]) -> str:
+    """The file that an operation stands in: "arithmetic", or "nn.losses" outside of ops/."""
+    return function.__module__.removeprefix("pullback.").removeprefix("ops.")
+
+
 def primitive(
     operands: str,
     *,
@@ -115,7 +120,7 @@ def primitive(
             vjp=vjp or {},
             jvp=jvp,
             no_gradient=no_gradient,
-            module=function.__module__.rpartition(".")[2],
+            module=_subject(function),
             **public,
         )
         function.op = op  # type: ignore[attr-defined]
@@ -144,7 +149,7 @@ def composite(
                 oracle=oracle,
                 samples=samples,
                 errors=errors,
-                module=function.__module__.rpartition(".")[2],
+                module=_subject(function),
                 **public,
             )
         )
@@ -182,11 +187,12 @@ def call({params}, /):
 """
 
 
+# A zero is looked up by its text: 0.0 and -0.0 would share a key.
 _CONSTANT = """
-        if a1.__class__ in numbers:
-            a1 = constants[a1, a1.__class__, a0._aval.dtype, a0._aval.device]
-        elif a0.__class__ in numbers:
-            a0 = constants[a0, a0.__class__, a1._aval.dtype, a1._aval.device]"""
+        if {b}.__class__ in numbers:
+            {b} = constants[{b} or repr({b}), {b}.__class__, {a}._aval.dtype, {a}._aval.device]
+        elif {a}.__class__ in numbers:
+            {a} = constants[{a} or repr({a}), {a}.__class__, {b}._aval.dtype, {b}._aval.device]"""
 
 
 def elementwise(
@@ -234,7 +240,7 @@ def elementwise(
             jvp=jvp if vjp else "",
             no_gradient=no_gradient,
             unbroadcast=sum_to,
-            module=function.__module__.rpartition(".")[2],
+            module=_subject(function),
             **public,
         )
         op.accepts = accepts  # type: ignore[attr-defined]
@@ -242,7 +248,8 @@ def elementwise(
         def prepare(*args: Any) -> list[Any]:
             return _promoted(name, accepts, names, unpromoted, args)
 
-        fast = _fast_function(op, prepare)
+        pair = [i for i, n in enumerate(names) if n not in unpromoted]
+        fast = _fast_function(op, prepare, pair if len(pair) == 2 else [])
         op.function = update_wrapper(fast, function)
         fast.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
         fast.op = op  # type: ignore[attr-defined]
@@ -252,23 +259,28 @@ def elementwise(
     return declare
 
 
-def _fast_function(op: Op, prepare: Callable[..., list[Any]]) -> Callable[..., Any]:
+def _fast_function(
+    op: Op, prepare: Callable[..., list[Any]], pair: Sequence[int]
+) -> Callable[..., Any]:
     """The public function of an elementwise operation: one dictionary look-up, one native call, one
     node.
+
+    `pair` is where two operands stand that are promoted together: of these one may be a number.
     """
     constants: dict[tuple, Any] = {}  # Python numbers met beside an array, as arrays
 
     def keep_constant(args: Sequence[Any], arrays: Sequence[Any]) -> None:
-        for number, kept, other, same in zip(args, arrays, args[::-1], arrays[::-1], strict=True):
-            # zero is left out: 0.0 and -0.0 would share a key
-            if type(number) in (int, float) and number != 0 and other is same:
+        for i, j in (pair, pair[::-1]):
+            number, other = args[i], args[j]
+            if type(number) in (int, float) and other is arrays[j]:
                 if len(constants) >= 256:
                     constants.clear()
-                constants[number, type(number), other._aval.dtype, other._aval.device] = kept
+                av = other._aval
+                constants[number or repr(number), type(number), av.dtype, av.device] = arrays[i]
 
     def slow(*args: Any) -> Any:
         arrays = prepare(*args)
-        if len(args) == 2:
+        if pair:
             keep_constant(args, arrays)
         avals = tuple(a._aval for a in arrays)
         key = avals[0] if len(avals) == 1 else avals
@@ -281,7 +293,7 @@ def _fast_function(op: Op, prepare: Callable[..., list[Any]]) -> Callable[..., A
             out._node = ir_op.record(op, arrays, {}, out)
         return out
 
-    source = _fast_source(op)
+    source = _fast_source(op, pair)
     scope = {
         "numbers": frozenset((int, float)), "constants": constants, "plans": op.plans, "slow": slow,
         "new": object.__new__, "handle": handle, "mode": mode, "Node": Node, "op": op,
@@ -311,7 +323,7 @@ def _compiled(source: str) -> Any:
     return compile(source, "<elementwise operation>", "exec")
 
 
-def _fast_source(op: Op) -> str:
+def _fast_source(op: Op, pair: Sequence[int]) -> str:
     """The template filled in for the arity of `op` and for what its rules save; operands are named
     a0, a1 ...
     """
@@ -324,7 +336,7 @@ def _fast_source(op: Op) -> str:
     untracked = " and ".join(f"a{i}._node is None" for i in ruled)
     return _TEMPLATE.format(
         params=joined("a{}"),
-        constant=_CONSTANT if len(op.names) == 2 else "",
+        constant=_CONSTANT.format(a=f"a{pair[0]}", b=f"a{pair[1]}") if pair else "",
         avals=joined("a{}._aval"),
         bufs=joined("a{}._buf"),
         untracked=f"({untracked})" if ruled else "True",

@@ -63,6 +63,11 @@ class _Scan:
             eq = self.made.get(var)
         return var
 
+    def is_made(self, var: Var) -> bool:
+        """Whether a variable is computed in the loop: in the same step, or as a carry before it."""
+        place = self.place(var)
+        return place is None or self.constants <= place < self.rows
+
     def is_row(self, var: Var) -> bool:
         place = self.place(self.root(var))
         return place is not None and place >= self.rows
@@ -136,8 +141,9 @@ class _Outside(Rewriter):
     def _stack(self, scan: _Scan, var: Var, gathered: dict[Var, Var]) -> Var:
         """The rows of a body variable for all steps."""
         root = scan.root(var)
-        place = scan.place(root)
-        stacked = gathered[root] if place is None else scan.inputs[place]
+        stacked = (
+            gathered[root] if scan.is_made(root) else scan.inputs[scan.body.inputs.index(root)]
+        )
         return self.reshape(stacked, (scan.length, *var.aval.shape))
 
     def _total(self, scan: _Scan, term: Equation, gathered: dict[Var, Var]) -> Var:
@@ -215,7 +221,7 @@ def _is_outer(scan: _Scan, term: Equation) -> bool:
 def _can_stack(scan: _Scan, var: Var) -> bool:
     """Whether the rows of a variable differ from step to step."""
     place = scan.place(scan.root(var))
-    return place is None or place >= scan.rows
+    return place is None or place >= scan.constants
 
 
 def _is_stacked(scan: _Scan, var: Var) -> bool:
@@ -225,5 +231,5 @@ def _is_stacked(scan: _Scan, var: Var) -> bool:
 
 def _keep(scan: _Scan, var: Var) -> None:
     root = scan.root(var)
-    if scan.place(root) is None and root not in scan.after:
+    if scan.is_made(root) and root not in scan.after:
         scan.after.append(root)

@@ -9,7 +9,7 @@ from pullback.compile.lower import broadcast_strides, gather_kernel, scatter_ker
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
-from pullback.runtime.cpu import gemm, index_kernels, sorting
+from pullback.runtime.cpu import convolution, gemm, index_kernels, pooling, sorting
 from pullback.runtime.cpu.native import Stage
 
 if TYPE_CHECKING:
@@ -159,5 +159,37 @@ def _searchsorted(frame: Frame, group: CallGroup) -> list[Stage]:
     )
 
 
+def _convolution(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    return convolution.conv_stages(
+        group.equation.op.lowering.name,
+        [(_slot(frame, r), r.aval) for r in group.operands],
+        group.equation.static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+    )
+
+
+def _pooling(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    name, static = group.equation.op.lowering.name, group.equation.static
+    avals = [r.aval for r in group.operands]
+    sizes = (pooling.plane_size(name, avals, static),) if name in pooling.INDEXED else ()
+    return pooling.pooling_stages(
+        name,
+        [(_slot(frame, r), r.aval) for r in group.operands],
+        static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+        _first_code(frame, name, sizes),
+    )
+
+
 _BUILDERS = {GatherRows: _gather, ScatterRows: _scatter}
-_INTRINSICS = {"matmul": _matmul, "argsort": _argsort, "searchsorted": _searchsorted}
+_INTRINSICS = {
+    "matmul": _matmul,
+    "argsort": _argsort,
+    "searchsorted": _searchsorted,
+    **dict.fromkeys(convolution.NAMES, _convolution),
+    **dict.fromkeys(pooling.NAMES, _pooling),
+}

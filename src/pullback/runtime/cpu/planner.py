@@ -5,6 +5,7 @@ program.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,16 @@ from pullback.core.errors import IndexOutOfRange
 from pullback.ir.graph import Graph
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
 from pullback.ir.op import Op, Plan
-from pullback.runtime.cpu import gemm, index_kernels, map_kernels, native, reduce_kernels, sorting
+from pullback.runtime.cpu import (
+    convolution,
+    gemm,
+    index_kernels,
+    map_kernels,
+    native,
+    pooling,
+    reduce_kernels,
+    sorting,
+)
 from pullback.runtime.cpu.graph_program import Executable
 
 __all__ = ["CpuRuntime"]
@@ -259,11 +269,24 @@ def _searchsorted(avals: Avals, static: Static, out: Aval) -> Callable[..., Any]
     )
 
 
+def _pooling(name: str, avals: Avals, static: Static, out: Aval) -> Callable[..., Any]:
+    program = pooling.pooling_program(name, avals, static, out)
+    if name not in pooling.INDEXED:
+        return program
+    return _checked(name, program, (pooling.plane_size(name, avals, static),))
+
+
 def _intrinsic(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     return Plan(_INTRINSICS[op.lowering.name](avals, static, out), out)
 
 
-_INTRINSICS = {"matmul": _matmul, "argsort": _argsort, "searchsorted": _searchsorted}
+_INTRINSICS = {
+    "matmul": _matmul,
+    "argsort": _argsort,
+    "searchsorted": _searchsorted,
+    **{name: partial(convolution.conv_program, name) for name in convolution.NAMES},
+    **{name: partial(_pooling, name) for name in pooling.NAMES},
+}
 _PLANNERS = {
     Elementwise: _elementwise,
     View: _view,

@@ -2,10 +2,12 @@
 PYTHON ?= python3
 WORKERS ?= 2
 FULL ?=
+EXTRAS ?= dev
+INSTALL ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
-STAMP := $(VENV)/.installed
+STAMP := $(VENV)/.installed-$(EXTRAS)
 export PULLBACK_FULL := $(if $(filter-out 0,$(FULL)),1,)
 
 .NOTPARALLEL:
@@ -23,7 +25,7 @@ help:
 
 $(STAMP): pyproject.toml tools/environment.py
 	$(PYTHON) tools/environment.py $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(RUN) -m pip install --quiet --disable-pip-version-check $(INSTALL) --editable '.[$(EXTRAS)]'
 	$(RUN) -m compileall -q src
 	@touch $@
 
@@ -44,6 +46,7 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(RUN) -m pullback.cli bench eager
 	$(RUN) -m pullback.cli bench jit --html report/bench.html
+	$(RUN) -m pullback.cli bench gather --html report/gather.html
 
 docs: $(STAMP)
 	$(RUN) -m mkdocs build --strict --site-dir build/docs

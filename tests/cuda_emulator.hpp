@@ -1,7 +1,10 @@
-// Enough of CUDA C on a host to run printed kernels: thread blocks one after another, the threads
-// of a block as fibers that take turns at __syncthreads and __shfl_down_sync.
+// Enough of CUDA C on a host to run printed kernels: the threads of a block as fibers that take
+// turns where they wait for each other; thread blocks one after another, or all at a time.
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <deque>
+#include <sys/mman.h>
 #include <ucontext.h>
 #include <utility>
 #include <vector>
@@ -9,12 +12,15 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
-#define __launch_bounds__(n)
+#define __noinline__
+#define __launch_bounds__(...)
 #define __shared__ static
+#define DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(fibers[current].shared)
+#define SPIN() yield()
 
 struct float2 { float x, y; };
 struct double2 { double x, y; };
-struct Dim { unsigned x; };
+struct Dim { unsigned x, y = 0; };
 static Dim threadIdx, blockIdx, blockDim, gridDim;
 
 template <typename To, typename From> static To as_bits(From x) {
@@ -27,56 +33,147 @@ static inline int __float_as_int(float x) { return as_bits<int>(x); }
 static inline float __int_as_float(int x) { return as_bits<float>(x); }
 static inline long long __double_as_longlong(double x) { return as_bits<long long>(x); }
 static inline double __longlong_as_double(long long x) { return as_bits<double>(x); }
+static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+static inline int __clzll(long long x) {
+  return x ? __builtin_clzll((unsigned long long)x) : 64;
+}
+static inline unsigned __umulhi(unsigned a, unsigned b) {
+  return (unsigned)((unsigned long long)a * b >> 32);
+}
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline void __threadfence() {}
 
+template <typename T> static T atomicAdd(T* at, T by) { T old = *at; *at = old + by; return old; }
+template <typename T> static T atomicMax(T* at, T x) { T old = *at; *at = x > old ? x : old; return old; }
+template <typename T> static T atomicOr(T* at, T x) { T old = *at; *at = old | x; return old; }
+
+// Threads that wait until all of them have come.
+struct Meeting {
+  unsigned members = 0, waiting = 0;
+  unsigned long long number = 0;
+  void check() {
+    if (waiting && waiting == members) {
+      waiting = 0;
+      ++number;
+    }
+  }
+};
 struct Fiber {
   ucontext_t context;
-  std::vector<char> stack = std::vector<char>(1 << 16);
+  char* stack = nullptr;
   bool done = false;
+  Dim thread, block;
+  Meeting *warp, *all;
+  char* shared = nullptr;
+  char exchange[16];
 };
-static std::vector<Fiber> fibers;
+constexpr size_t STACK = 1 << 16;
+static std::deque<Fiber> fibers;
+static unsigned current;
 static ucontext_t scheduler;
 static void (*run_thread)(void*);
 static void* thread_data;
-static char exchange[1024][8];
 
-static void yield() {
-  const unsigned own = threadIdx.x;
-  swapcontext(&fibers[own].context, &scheduler);
-  threadIdx.x = own;
+static void yield() { swapcontext(&fibers[current].context, &scheduler); }
+static void meet(Meeting* m) {
+  const unsigned long long number = m->number;
+  ++m->waiting;
+  m->check();
+  while (m->number == number) yield();
 }
-static inline void __syncthreads() { yield(); }
+static inline void __syncthreads() { meet(fibers[current].all); }
+static inline void __syncwarp() { meet(fibers[current].warp); }
+
+// Every lane shows a value, then looks at those of others.
+template <typename T, typename F> static auto show(T value, F look) {
+  const unsigned own = current, first = own - threadIdx.x % 32;
+  memcpy(fibers[own].exchange, &value, sizeof value);
+  __syncwarp();
+  const auto at = [first](unsigned lane) {
+    T other;
+    memcpy(&other, fibers[first + lane].exchange, sizeof other);
+    return other;
+  };
+  const auto found = look(at, threadIdx.x % 32);
+  __syncwarp();
+  return found;
+}
 template <typename T> static T __shfl_down_sync(unsigned, T value, int by, int width) {
-  const unsigned own = threadIdx.x;
-  memcpy(exchange[own], &value, sizeof value);
-  yield();
-  T other = value;
-  if ((int)(own % width) + by < width) memcpy(&other, exchange[own + by], sizeof other);
-  yield();
-  return other;
+  return show(value, [=](auto at, int lane) {
+    return at(lane % width + by < width ? lane + by : lane);
+  });
 }
+template <typename T> static T __shfl_up_sync(unsigned, T value, int by, int width) {
+  return show(value, [=](auto at, int lane) { return at(lane % width >= by ? lane - by : lane); });
+}
+template <typename T> static T __shfl_sync(unsigned, T value, int from, int width) {
+  return show(value, [=](auto at, int lane) { return at(lane / width * width + from % width); });
+}
+static inline unsigned warp_size() { return fibers[current].warp->members; }
+static unsigned __ballot_sync(unsigned, bool value) {
+  return show(value, [](auto at, int) {
+    unsigned mask = 0;
+    for (unsigned k = 0; k < warp_size(); ++k) mask |= (unsigned)at(k) << k;
+    return mask;
+  });
+}
+static bool __all_sync(unsigned mask, bool value) {
+  return __popc(__ballot_sync(mask, value)) == (int)warp_size();
+}
+static unsigned __match_any_sync(unsigned, unsigned value) {
+  return show(value, [=](auto at, int) {
+    unsigned mask = 0;
+    for (unsigned k = 0; k < warp_size(); ++k) mask |= (unsigned)(at(k) == value) << k;
+    return mask;
+  });
+}
+
 static void fiber_main() {
-  const unsigned own = threadIdx.x;
   run_thread(thread_data);
-  fibers[own].done = true;
+  Fiber& f = fibers[current];
+  f.done = true;
+  --f.warp->members;
+  f.warp->check();
+  --f.all->members;
+  f.all->check();
 }
-static void run_block_of_fibers() {
-  fibers.resize(blockDim.x);
-  for (unsigned t = 0; t < blockDim.x; ++t) {
-    Fiber& f = fibers[t];
+// Fibers for the blocks from `first` on, until all of them have ended.
+static void run_blocks(unsigned first, unsigned count, unsigned shared) {
+  const unsigned threads = blockDim.x, warps = (threads + 31) / 32;
+  std::vector<Meeting> meetings(count * (warps + 1));
+  std::vector<std::vector<char>> memory(count, std::vector<char>(shared + 16, (char)0x5a));
+  while (fibers.size() < count * threads) {
+    fibers.emplace_back();
+    fibers.back().stack = (char*)mmap(nullptr, STACK, PROT_READ | PROT_WRITE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
+  for (unsigned k = 0; k < count * threads; ++k) {
+    Fiber& f = fibers[k];
+    const unsigned block = k / threads, thread = k % threads;
     f.done = false;
+    f.thread.x = thread;
+    f.block = {(first + block) % gridDim.x, (first + block) / gridDim.x};
+    f.all = &meetings[block * (warps + 1)];
+    f.warp = f.all + 1 + thread / 32;
+    ++f.all->members;
+    ++f.warp->members;
+    f.shared = (char*)(((uintptr_t)memory[block].data() + 15) & ~(uintptr_t)15);
     getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.data();
-    f.context.uc_stack.ss_size = f.stack.size();
+    f.context.uc_stack.ss_sp = f.stack;
+    f.context.uc_stack.ss_size = STACK;
     f.context.uc_link = &scheduler;
     makecontext(&f.context, fiber_main, 0);
   }
   for (bool alive = true; alive;) {
     alive = false;
-    for (unsigned t = 0; t < blockDim.x; ++t) {
-      if (fibers[t].done) continue;
+    for (unsigned k = 0; k < count * threads; ++k) {
+      if (fibers[k].done) continue;
       alive = true;
-      threadIdx.x = t;
-      swapcontext(&scheduler, &fibers[t].context);
+      current = k;
+      threadIdx = fibers[k].thread;
+      blockIdx = fibers[k].block;
+      swapcontext(&scheduler, &fibers[k].context);
     }
   }
 }
@@ -84,19 +181,26 @@ template <typename... A, size_t... I>
 static void invoke(void (*f)(A...), void** args, std::index_sequence<I...>) {
   f(*reinterpret_cast<std::remove_cv_t<A>*>(args[I])...);
 }
+enum Mode { ALONE, BLOCKS, TOGETHER };  // no thread waits; threads of a block do; all threads do
 template <typename... A>
-static void launch(void (*f)(A...), unsigned grid, unsigned block, void** args, bool together) {
+static void launch(void (*f)(A...), unsigned grid, unsigned grid_y, unsigned block, unsigned shared,
+                   void** args, int mode) {
   static void (*function)(A...);
   function = f;
   run_thread = [](void* data) {
     invoke(function, static_cast<void**>(data), std::index_sequence_for<A...>());
   };
   thread_data = args;
-  gridDim.x = grid;
-  blockDim.x = block;
-  for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) {
-    if (together) run_block_of_fibers();
-    else
-      for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) run_thread(args);
+  gridDim = {grid, grid_y};
+  blockDim = {block, 1};
+  const unsigned blocks = grid * grid_y;
+  if (mode == TOGETHER) return run_blocks(0, blocks, shared);
+  for (unsigned b = 0; b < blocks; ++b) {
+    if (mode == BLOCKS) {
+      run_blocks(b, 1, shared);
+      continue;
+    }
+    blockIdx = {b % grid, b / grid};
+    for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) run_thread(args);
   }
 }

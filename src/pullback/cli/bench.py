@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
-from pullback.cli import machine
+from pullback.cli import gather_bench, machine
+from pullback.cli.gather_cases import CASES
 from pullback.cli.libraries import LIBRARIES
 from pullback.cli.nn_programs import NN_LIBRARIES, is_there
 from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
@@ -39,20 +40,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="eager",
         choices=sorted(SUITES),
-        help="what to measure: the cost of single operations, or whole compiled functions",
+        help="what to measure: the cost of single operations, whole compiled functions, or the"
+        " gradient of indexing",
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
-    parser.add_argument("--html", type=Path, help="jit: also write a page with bars to this file")
+    parser.add_argument("--html", type=Path, help="jit, gather: also write a page")
     parser.add_argument(
         "--repeat", type=_count, default=15, help="interleaved repetitions (default 15)"
     )
     parser.add_argument(
         "--only",
         action="append",
-        choices=sorted(ALL_WORKLOADS),
+        choices=sorted([*ALL_WORKLOADS, *CASES]),
         metavar="NAME",
         help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)};"
-        f" nn: {', '.join(NN_WORKLOADS)}",
+        f" nn: {', '.join(NN_WORKLOADS)}; gather: {', '.join(CASES)}",
     )
     parser.add_argument(
         "--peer",
@@ -60,8 +62,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=[n for n in LIBRARIES if n != OURS],
         help="jit: compare with this library alone (may be repeated)",
     )
-    parser.add_argument("--quick", action="store_true", help="jit: small sizes, to try it out")
-    parser.add_argument("--threads", type=_count, default=2, help="jit: of everyone (default 2)")
+    parser.add_argument("--quick", action="store_true", help="jit, gather: small sizes")
+    parser.add_argument("--threads", type=_count, default=2, help="jit, gather: of everyone (2)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="gather: where")
+    parser.add_argument(
+        "--stability",
+        type=int,
+        default=0,
+        metavar="N",
+        help="gather: repeat each case N times under load and compare the bits",
+    )
     parser.add_argument(
         "--limit",
         type=float,
@@ -316,4 +326,14 @@ class _Jax(_Library):
         return lambda: work().block_until_ready()
 
 
-SUITES = {"eager": single_operations, "jit": compiled_functions, "nn": layers}
+def gathering(options: argparse.Namespace) -> int:
+    """The gradient of indexing: time, accuracy and bits, beside the peers."""
+    return gather_bench.run(options, _write)
+
+
+SUITES = {
+    "eager": single_operations,
+    "jit": compiled_functions,
+    "gather": gathering,
+    "nn": layers,
+}

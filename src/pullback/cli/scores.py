@@ -9,7 +9,7 @@ from pullback.cli.drawing import bars
 from pullback.cli.nn_workloads import ALL_WORKLOADS
 from pullback.cli.report import Page
 
-__all__ = ["OURS", "Row", "page", "summary", "tables"]
+__all__ = ["OURS", "Row", "aligned", "page", "summary", "tables"]
 
 OURS = "pullback"
 
@@ -110,12 +110,13 @@ def tables(rows: Sequence[Row], names: Sequence[str]) -> str:
     parts = []
     for measure in MEASURES:
         lines = [_heads(measure, names), *[_cells(r, measure, names) for r in rows]]
-        parts.append(_aligned(lines))
+        parts.append(aligned(lines))
     failed = [f"failed: {w}, {n}: {text}" for w, n, text in _failures(rows)]
     return "\n\n".join([*parts, *(["\n".join(failed)] if failed else [])])
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Cells in columns: the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     pad: list[Callable[[str, int], str]] = [str.ljust, *[str.rjust] * (len(widths) - 1)]
     return "\n".join(

@@ -105,12 +105,15 @@ class Scatter:
     """Starts from a copy of `x` and folds `updates` in, in row-major order of the index arrays.
 
     `combine` joins the present value `acc("a", part)` and the update `acc("b", part)`; both have
-    the dtype of a part of `dtype` (float32 for float16 and bfloat16).
+    the dtype of a part of `dtype` (float32 for float16 and bfloat16). `sums`: it is the sum, and a
+    runtime may add in another fixed order and in a wider type; `exact`: as `fixed_point` says.
     """
 
     dtype: DType
     indices: tuple[DType, ...]
     combine: tuple[Expr, ...]
+    sums: bool = False
+    exact: bool = False
 
     @property
     def text(self) -> str:

@@ -97,10 +97,13 @@ class GatherRows:
 @dataclass(frozen=True)
 class ScatterRows:
     """`out = x; out[idx(i, r), r] = combine(out[idx(i, r), r], updates[i, r])` for operands (x,
-    updates, *indices).
+    updates, *indices). `sums`: combine adds, so that a runtime may sum in a wider type;
+    `exact`: it must give the exact sum, rounded once.
     """
 
     combine: Callable[[Value, Value], Value]
+    sums: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from pullback.ops.indexing import as_indices, take
 from pullback.ops.movement import reshape
 from pullback.ops.parts import astype
 from pullback.ops.reductions import sum
-from pullback.ops.scattering import put_along_axis, scatter, segment_sum
+from pullback.ops.scattering import put_along_axis, scatter
+from pullback.ops.segments import segment_sum
 from pullback.ops.selection import clip, where
 from pullback.ops.sorting import searchsorted
 

@@ -133,11 +133,11 @@ def checked_indices(
 # -- scatter ---------------------------------------------------------------------------------------
 
 
-def _scatter_infer(x: Aval, updates: Aval, *indices: Aval) -> Inferred:
+def scatter_infer(x: Aval, updates: Aval, *indices: Aval) -> Inferred:
     return x.shape, x.dtype
 
 
-def _scatter_oracle(fold: Callable[..., Any]) -> Callable[..., Any]:
+def scatter_oracle(fold: Callable[..., Any]) -> Callable[..., Any]:
     def oracle(x: np.ndarray, updates: np.ndarray, *indices: np.ndarray) -> np.ndarray:
         out = np.array(x)
         key = [np.broadcast_to(k, updates.shape) for k in _numpy_key(x, indices)]
@@ -149,7 +149,7 @@ def _scatter_oracle(fold: Callable[..., Any]) -> Callable[..., Any]:
     return oracle
 
 
-def _scatter_samples(order: int) -> Callable[[Draw], list[Sample]]:
+def scatter_samples(order: int) -> Callable[[Draw], list[Sample]]:
     def samples(d: Draw) -> list[Sample]:
         twice = np.array([1, 1, 1, 2, -4])
         rows = np.array([[2], [0], [2]])
@@ -173,7 +173,7 @@ def _scatter_samples(order: int) -> Callable[[Draw], list[Sample]]:
     return samples
 
 
-def _scatter_errors(d: Draw) -> list[Bad]:
+def scatter_errors(d: Draw) -> list[Bad]:
     i = np.array([0, 3])
     return [
         Bad((d.real(4), d.real(2), np.array([0, 4])), {}, IndexOutOfRange, "out of range"),
@@ -183,7 +183,7 @@ def _scatter_errors(d: Draw) -> list[Bad]:
     ]
 
 
-def _scattered(op: Any, x: Any, updates: Any, indices: Sequence[Any]) -> Any:
+def scattered(op: Any, x: Any, updates: Any, indices: Sequence[Any]) -> Any:
     name = op.name
     x = as_array(x, name)
     updates = as_array(updates, name, dev=x._aval.device)
@@ -200,22 +200,22 @@ def _scattered(op: Any, x: Any, updates: Any, indices: Sequence[Any]) -> Any:
     return bind(op, x, updates, *arrays)
 
 
-def _add(a: Any, b: Any) -> Value:
+def add(a: Any, b: Any) -> Value:
     return a + b if isinstance(a, Complex) or a.dtype.kind != "b" else a | b
 
 
 @primitive(
     "x updates *indices",
-    infer=_scatter_infer,
-    lowering=ScatterRows(_add),
+    infer=scatter_infer,
+    lowering=ScatterRows(add, sums=True),
     vjp={
         "x": lambda g: g,
         "updates": lambda g, indices: bind(gather.op, g, *indices),
     },
     jvp="linear",
-    oracle=_scatter_oracle(np.add),
-    samples=_scatter_samples(3),
-    errors=_scatter_errors,
+    oracle=scatter_oracle(np.add),
+    samples=scatter_samples(3),
+    errors=scatter_errors,
     namespace="primitive",
 )
 def scatter_add(x: Any, updates: Any, /, *indices: Any) -> Any:
@@ -224,7 +224,7 @@ def scatter_add(x: Any, updates: Any, /, *indices: Any) -> Any:
     >>> pb.primitive.scatter_add(pb.tensor([0, 0, 0]), pb.tensor([1, 2, 4]), pb.tensor([1, 1, 2]))
     tensor([0, 3, 4], int64, cpu)
     """
-    return _scattered(scatter_add.op, x, updates, indices)
+    return scattered(scatter_add.op, x, updates, indices)
 
 
 def _survivors(x: Aval, updates: Aval, indices: Sequence[Any]) -> Any:
@@ -251,16 +251,16 @@ def _set_updates_vjp(g: Any, x_aval: Aval, updates_aval: Aval, indices: tuple) -
 
 @primitive(
     "x updates *indices",
-    infer=_scatter_infer,
+    infer=scatter_infer,
     lowering=ScatterRows(lambda a, b: b),
     vjp={
         "x": _set_x_vjp,
         "updates": _set_updates_vjp,
     },
     jvp="linear",
-    oracle=_scatter_oracle(lambda a, b: b),
-    samples=_scatter_samples(3),
-    errors=_scatter_errors,
+    oracle=scatter_oracle(lambda a, b: b),
+    samples=scatter_samples(3),
+    errors=scatter_errors,
     namespace="primitive",
 )
 def scatter_set(x: Any, updates: Any, /, *indices: Any) -> Any:
@@ -269,7 +269,7 @@ def scatter_set(x: Any, updates: Any, /, *indices: Any) -> Any:
     >>> pb.primitive.scatter_set(pb.tensor([0, 0, 0]), pb.tensor([1, 2, 4]), pb.tensor([1, 1, 2]))
     tensor([0, 2, 4], int64, cpu)
     """
-    return _scattered(scatter_set.op, x, updates, indices)
+    return scattered(scatter_set.op, x, updates, indices)
 
 
 # -- extrema: the derivative is shared evenly among all that attain the result ---------------------
@@ -307,16 +307,16 @@ def _ordered(op: Any, x: Any, updates: Any, indices: Sequence[Any]) -> Any:
     x = as_array(x, op.name)
     if x._aval.dtype.is_complex:
         raise DTypeError(f"{op.name}: complex numbers have no order, got {x._aval.dtype.name}.")
-    return _scattered(op, x, updates, indices)
+    return scattered(op, x, updates, indices)
 
 
 _EXTREMUM = {
-    "infer": _scatter_infer,
+    "infer": scatter_infer,
     "vjp": {"x": _extremum_x_vjp, "updates": _extremum_updates_vjp},
     "jvp": "transpose",
-    "samples": _scatter_samples(3),
+    "samples": scatter_samples(3),
     "errors": lambda d: [
-        *_scatter_errors(d),
+        *scatter_errors(d),
         Bad((np.ones(2, complex), np.ones(1, complex), np.array([0])), {}, DTypeError, "order"),
     ],
     "namespace": "primitive",
@@ -326,7 +326,7 @@ _EXTREMUM = {
 @primitive(
     "x updates *indices",
     lowering=ScatterRows(_larger),
-    oracle=_scatter_oracle(np.maximum),
+    oracle=scatter_oracle(np.maximum),
     **_EXTREMUM,
 )
 def scatter_max(x: Any, updates: Any, /, *indices: Any) -> Any:
@@ -341,7 +341,7 @@ def scatter_max(x: Any, updates: Any, /, *indices: Any) -> Any:
 @primitive(
     "x updates *indices",
     lowering=ScatterRows(_smaller),
-    oracle=_scatter_oracle(np.minimum),
+    oracle=scatter_oracle(np.minimum),
     **_EXTREMUM,
 )
 def scatter_min(x: Any, updates: Any, /, *indices: Any) -> Any:
@@ -418,20 +418,20 @@ def _mul_samples(d: Draw) -> list[Sample]:
     zeros = d.positive(5)
     zeros[[0, 2]] = 0.0
     return [
-        *_scatter_samples(3)(d),
+        *scatter_samples(3)(d),
         Sample((d.real(4), zeros, np.array([1, 1, 1, 2, 2]))),
     ]
 
 
 @primitive(
     "x updates *indices",
-    infer=_scatter_infer,
+    infer=scatter_infer,
     lowering=ScatterRows(_mul),
     vjp={"x": _mul_x_vjp, "updates": _mul_updates_vjp},
     jvp="transpose",
-    oracle=_scatter_oracle(np.multiply),
+    oracle=scatter_oracle(np.multiply),
     samples=_mul_samples,
-    errors=_scatter_errors,
+    errors=scatter_errors,
     namespace="primitive",
 )
 def scatter_mul(x: Any, updates: Any, /, *indices: Any) -> Any:
@@ -440,4 +440,4 @@ def scatter_mul(x: Any, updates: Any, /, *indices: Any) -> Any:
     >>> pb.primitive.scatter_mul(pb.tensor([2, 2, 2]), pb.tensor([3, 4, 5]), pb.tensor([1, 1, 2]))
     tensor([ 2, 24, 10], int64, cpu)
     """
-    return _scattered(scatter_mul.op, x, updates, indices)
+    return scattered(scatter_mul.op, x, updates, indices)

@@ -17,19 +17,10 @@ from pullback.ir.op import Op, bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.families import broadcast_shapes, composite, normalise_axis
 from pullback.ops.gather_scatter import gather
+from pullback.ops.index_plans import as_indices
 from pullback.ops.movement import broadcast_to, permute_dims, reshape
-from pullback.ops.parts import astype
 
 __all__ = ["gather_nd", "masked_select", "nonzero", "take", "take_along_axis"]
-
-
-def as_indices(name: str, indices: Any, dev: Any) -> Any:
-    array = as_array(indices, name, dev=dev)
-    if isinstance(indices, (list, tuple)) and array._aval.size == 0:
-        array = astype(array, dt.int64)
-    if not array._aval.dtype.is_integer:
-        raise DTypeError(f"{name}: indices must be integers, got {array._aval.dtype.name}.")
-    return array
 
 
 def bind_named(name: str, op: Op, *arrays: Any) -> Any:
@@ -90,10 +81,10 @@ def take(x: Any, indices: Any, /, axis: int | None = None) -> Any:
             [4, 3]], int64, cpu)
     """
     x = as_array(x, "take")
-    indices = as_indices("take", indices, x._aval.device)
     if axis is None:
         x, axis = reshape(x, (-1,)), 0
     axis = normalise_axis("take", axis, x._aval.ndim)
+    indices = as_indices("take", indices, x._aval.device, x._aval.shape[axis])
     own = indices._aval.shape
     aligned = reshape(indices, own + (1,) * (x._aval.ndim - 1))
     rows = bind_named("take", gather.op, to_front(x, axis), aligned)

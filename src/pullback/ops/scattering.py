@@ -18,15 +18,25 @@ from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops import gather_scatter
 from pullback.ops.creation import constant
+from pullback.ops.exact_sums import scatter_add_exact
 from pullback.ops.families import broadcast_shapes, composite, normalise_axis
-from pullback.ops.indexing import along_axis, as_indices, bind_named, from_front, to_front
+from pullback.ops.index_plans import as_indices
+from pullback.ops.indexing import along_axis, bind_named, from_front, to_front
 from pullback.ops.movement import broadcast_to, permute_dims, reshape
 from pullback.ops.parts import astype
 
-__all__ = ["index_add", "put", "put_along_axis", "scatter", "scatter_add", "segment_sum"]
+__all__ = ["index_add", "put", "put_along_axis", "scatter", "scatter_add", "scatter_along"]
 
 
-_MODES = ("set", "add", "max", "min", "mul", "mean")
+_OPS = {
+    "set": gather_scatter.scatter_set,
+    "add": gather_scatter.scatter_add,
+    "add_exact": scatter_add_exact,
+    "max": gather_scatter.scatter_max,
+    "min": gather_scatter.scatter_min,
+    "mul": gather_scatter.scatter_mul,
+    "mean": gather_scatter.scatter_add,
+}
 _FOLDS: dict[str, Callable[..., Any]] = {
     "set": lambda a, b: b,
     "add": np.add,
@@ -39,9 +49,9 @@ _FOLDS: dict[str, Callable[..., Any]] = {
 
 def _folded(name: str, mode: str, x: Any, updates: Any, *indices: Any) -> Any:
     """Scatter in one of the modes; the mean counts the element of `x` too."""
-    if mode not in _MODES:
-        raise DTypeError(f"{name}: mode must be one of {', '.join(_MODES)}, got {mode!r}.")
-    op = getattr(gather_scatter, f"scatter_{'add' if mode == 'mean' else mode}").op
+    if mode not in _OPS:
+        raise DTypeError(f"{name}: mode must be one of {', '.join(_FOLDS)}, got {mode!r}.")
+    op = _OPS[mode].op
     if mode in ("max", "min") and x._aval.dtype.is_complex:
         raise DTypeError(f"{name}: complex numbers have no order, got {x._aval.dtype.name}.")
     result = bind_named(name, op, x, updates, *indices)
@@ -90,7 +100,7 @@ def _scatter_oracle(
 def _scatter_samples(d: Draw) -> list[Sample]:
     i = np.array([2, 0, -1, 2])
     x, u = d.distinct(6, 2)[:3], d.distinct(9, 2)[5:]
-    modes = [m for m in _MODES if d.dtype.kind != "c" or m not in ("max", "min")]
+    modes = [m for m in _FOLDS if d.dtype.kind != "c" or m not in ("max", "min")]
     cases = [Sample((x, i, u), {"mode": m}) for m in modes]
     return [
         *cases,
@@ -130,13 +140,14 @@ def scatter(x: Any, indices: Any, updates: Any, /, axis: int = 0, mode: str = "s
     element there: "set" (the last of several stays), "add", "mul", "max", "min", or "mean" (of it
     and all its updates). Ties in "max" and "min" share the derivative evenly.
     """
-    return _scatter("scatter", x, indices, updates, axis, mode)
+    return scatter_along("scatter", x, indices, updates, axis, mode)
 
 
-def _scatter(name: str, x: Any, indices: Any, updates: Any, axis: int, mode: str) -> Any:
+def scatter_along(name: str, x: Any, indices: Any, updates: Any, axis: int, mode: str) -> Any:
+    """`scatter` on behalf of the function `name`."""
     x = as_array(x, name)
-    indices = as_indices(name, indices, x._aval.device)
     axis = normalise_axis(name, axis, x._aval.ndim)
+    indices = as_indices(name, indices, x._aval.device, x._aval.shape[axis])
     shape, own = x._aval.shape, indices._aval.shape
     updates = _values(name, x, updates, shape[:axis] + own + shape[axis + 1 :])
     aligned = reshape(indices, own + (1,) * (len(shape) - 1))
@@ -149,23 +160,31 @@ def _scatter(name: str, x: Any, indices: Any, updates: Any, axis: int, mode: str
 
 
 @composite(
-    oracle=lambda x, indices, updates, axis=0: _scatter_oracle(x, indices, updates, axis, "add"),
+    oracle=lambda x, indices, updates, axis=0, exact=False: _scatter_oracle(
+        x, indices, updates, axis, "add"
+    ),
     samples=lambda d: [
         Sample((d.real(4), np.array([1, 1, 1, 2]), d.real(4))),
         Sample((d.real(2, 3), np.array([2, 0, 2, 2]), d.real(2, 4)), {"axis": 1}),
+        Sample((d.real(4), np.array([1, 1, 1, 2]), d.real(4)), {"exact": True}),
     ],
     errors=_scatter_errors,
     methods=("scatter_add",),
 )
-def scatter_add(x: Any, indices: Any, updates: Any, /, axis: int = 0) -> Any:
+def scatter_add(
+    x: Any, indices: Any, updates: Any, /, axis: int = 0, *, exact: bool = False
+) -> Any:
     """A copy of `x` with `updates` added at `indices` along `axis`; every duplicate counts.
 
     >>> pb.scatter_add(pb.zeros(4), pb.tensor([1, 1, 1, 2]), pb.tensor([1.0, 2.0, 4.0, 8.0]))
     tensor([0., 7., 8., 0.], float32, cpu)
 
-    The sum of each place is taken in the order of the updates: the same bits on every run.
+    Sums are taken in a wider type, in an order that depends on shapes only: the same bits on every
+    run, for any number of threads. With `exact` they are exact before they are rounded (float32 and
+    narrower, complex64), so that the bits are also the same on every device.
     """
-    return _scatter("scatter_add", x, indices, updates, axis, "add")
+    mode = "add_exact" if exact else "add"
+    return scatter_along("scatter_add", x, indices, updates, axis, mode)
 
 
 @composite(
@@ -186,7 +205,7 @@ def index_add(x: Any, indices: Any, updates: Any, /, axis: int = 0, alpha: Any =
     """
     updates = as_array(updates, "index_add")
     scaled = updates if isinstance(alpha, int) and alpha == 1 else updates * alpha
-    return _scatter("index_add", x, indices, scaled, axis, "add")
+    return scatter_along("index_add", x, indices, scaled, axis, "add")
 
 
 def _put_oracle(x: np.ndarray, indices: Any, values: Any, mode: str = "set") -> np.ndarray:
@@ -212,7 +231,7 @@ def put(x: Any, indices: Any, values: Any, /, mode: str = "set") -> Any:
             [3, 8]], int64, cpu)
     """
     x = as_array(x, "put")
-    flat = _scatter("put", reshape(x, (-1,)), indices, values, 0, mode)
+    flat = scatter_along("put", reshape(x, (-1,)), indices, values, 0, mode)
     return reshape(flat, x._aval.shape)
 
 
@@ -260,35 +279,3 @@ def put_along_axis(x: Any, indices: Any, values: Any, /, axis: int = -1, mode: s
     values = _values(name, x, values, (*shape[:axis], length, *shape[axis + 1 :]))
     front = [to_front(a, axis) for a in (x, values, indices)]
     return from_front(_folded(name, mode, *front), 1, axis)
-
-
-@composite(
-    oracle=lambda x, ids, count: _scatter_oracle(
-        np.zeros((count, *x.shape[1:]), x.dtype), ids, x, 0, "add"
-    ),
-    samples=lambda d: [
-        Sample((d.real(5), np.array([1, 1, 0, 3, 1]), 4)),
-        Sample((d.real(4, 2), np.array([1, 1, 0, 3]), 5)),
-    ],
-    errors=lambda d: [
-        Bad((d.real(2), np.array([0, 3]), 3), {}, IndexOutOfRange, "out of range"),
-        Bad((d.real(2), np.array([0]), 3), {}, ShapeError, "one segment"),
-        Bad((d.real(2), d.real(2), 3), {}, DTypeError, "integers"),
-    ],
-)
-def segment_sum(x: Any, segment_ids: Any, /, num_segments: int) -> Any:
-    """The sums of the rows of `x` by segment: `out[s]` adds the rows with `segment_ids == s`.
-
-    >>> pb.segment_sum(pb.tensor([1.0, 2.0, 4.0]), pb.tensor([1, 1, 0]), 3)
-    tensor([4., 3., 0.], float32, cpu)
-    """
-    x = as_array(x, "segment_sum")
-    ids = as_indices("segment_sum", segment_ids, x._aval.device)
-    if x._aval.ndim == 0 or ids._aval.shape != x._aval.shape[:1]:
-        raise ShapeError(
-            "segment_sum: every row needs one segment, got"
-            f" {ids._aval.shape} for an array of shape {x._aval.shape}."
-        )
-    shape = (int(num_segments), *x._aval.shape[1:])
-    start = constant(0, shape, x._aval.dtype, x._aval.device)
-    return _scatter("segment_sum", start, ids, x, 0, "add")

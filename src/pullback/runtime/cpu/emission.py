@@ -117,13 +117,17 @@ def _free_generator() -> Iterator[_Generator]:
         chosen.lock.release()
 
 
-def emit(text: str, optimise: bool) -> bytes:
-    """Object code of the LLVM module `text`."""
+def emit(text: str, passes: str) -> bytes:
+    """Object code of the LLVM module `text`.
+
+    `passes` says what runs over the IR: "" is nothing, "passes" all, and "plain" all but those
+    that widen and unroll loops.
+    """
     with _free_generator() as generator:
-        return _emitted(*generator.tools(), text, optimise)
+        return _emitted(*generator.tools(), text, passes)
 
 
-def _emitted(machine: Any, context: Any, text: str, optimise: bool) -> bytes:
+def _emitted(machine: Any, context: Any, text: str, passes: str) -> bytes:
     import llvmlite.binding as llvm
 
     try:
@@ -133,8 +137,10 @@ def _emitted(machine: Any, context: Any, text: str, optimise: bool) -> bytes:
         raise RuntimeError(f"compile_ir: invalid LLVM IR, {error}\n{text}") from error
     module.triple = host().triple
     module.data_layout = str(machine.target_data)
-    if optimise:
+    if passes:
         tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+        if passes == "plain":
+            tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
         builder = llvm.create_pass_builder(machine, tuning)
         builder.getModulePassManager().run(module, builder)
     unlocked = _unlocked()

@@ -17,7 +17,7 @@ from pullback.runtime.cpu.llvm import Function, Module, Operand, register
 from pullback.runtime.cpu.nest import TILE_PARAMETERS, Records, Streams, each_line, walk
 from pullback.runtime.cpu.printer import convert, emit, vector_width
 
-__all__ = ["MAX_AXES", "accumulator", "gather", "scatter"]
+__all__ = ["MAX_AXES", "accumulator", "gather", "ravel", "scatter"]
 
 MAX_AXES = 64
 CHUNK = 1024  # elements whose destinations are worked out before they are combined
@@ -116,6 +116,38 @@ def gather(kernel: Gather, step: str, by_rows: bool) -> int:
     f.finish()
     f = Function(module, "@kernel")
     records = streams.records(f, streams.count, 1 + 2 * len(kernel.indices))
+    walk(f, records, "%lo", "%hi", "null", "@tile")
+    f.finish()
+    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+
+
+@cache
+def ravel(dtypes: tuple[DType, ...]) -> int:
+    """The places that indices of these dtypes give, as one dense int64 array.
+
+    Streams: out, indices, and a place to which that of the indices is added. Words after the head:
+    elements of the iteration space for each place, then those of the indices.
+    """
+    module = Module()
+    f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
+    streams = Streams(1 + len(dtypes))
+    weight = f.int_at("%params", streams.words)
+    indices = _Indices(f, dtypes, streams.words + 1)
+    pointers = streams.pointers(f)
+    strides = Records("%records", "0", streams.count + 1).strides(f, 0)
+
+    def row(offsets: list[str], position: str) -> None:
+        out, *own = (f.offset(p, o) for p, o in zip(pointers, offsets[:-1], strict=True))
+        with f.loop("0", "%length") as at:
+            number = f.mul(f.add(position, at.i), weight)
+            where = indices.offset(own, strides[1:], at.i, number)
+            place = f.add(where, f.add(offsets[-1], f.mul(at.i, strides[-1])))
+            f.do(f"store i64 {place}, ptr {f.element(out, 'i64', at.i)}")
+
+    each_line(f, streams.count + 1, row)
+    f.finish()
+    f = Function(module, "@kernel")
+    records = streams.records(f, streams.count + 1, 2 + 2 * len(dtypes))
     walk(f, records, "%lo", "%hi", "null", "@tile")
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]

@@ -14,13 +14,20 @@ from typing import Any
 from pullback.compile.kernel import Gather, Map, Scatter
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import cast, load
-from pullback.runtime.cpu import index_code, native
+from pullback.runtime.cpu import gather_code, index_code, native, scatter_kernels
 from pullback.runtime.cpu.map_kernels import INLINE, dense_strides, grain_of, map_stage
 from pullback.runtime.cpu.nest import Nest, Streams, coalesce, step_of
 
-__all__ = ["gather_program", "gather_stages", "scatter_program", "scatter_stages"]
+__all__ = [
+    "gather_program",
+    "gather_stages",
+    "planned_program",
+    "scatter_program",
+    "scatter_stages",
+]
 
 LEAST_COLUMNS = 16  # of a row that a task takes
+FAR_BYTES = 1 << 18  # of an array that reads at random find in the cache
 
 Strides = Sequence[int]
 
@@ -62,6 +69,13 @@ def gather_stages(
     error code `first_code` + k.
     """
     item = kernel.dtype.itemsize
+    if len(indexed) == 1:
+        row = (x_strides, index_strides[0])
+        plain = _plain_gather(kernel, iteration_shape, row, indexed[0])
+        if plain is not None:
+            code, rows, grain, words = plain
+            slots = (index_slots[0], x_slot, out_slot)
+            return [native.Stage(code, rows, grain, (*slots, *words, first_code))]
     strides = [
         _scaled(dense_strides(iteration_shape), item),
         _scaled(x_strides, item),
@@ -76,6 +90,32 @@ def gather_stages(
     code = index_code.gather(kernel, step_of(nest.inner(1), item), by_rows)
     params = tuple(head + words + nest.records())
     return [native.Stage(code, nest.size, grain_of(nest.size), params)]
+
+
+def _plain_gather(
+    kernel: Gather,
+    shape: Sequence[int],
+    strides: tuple[Strides, Strides],
+    indexed: tuple[int, int],
+) -> tuple[int, int, int, tuple[int, ...]] | None:
+    """Kernel, rows, grain and words, where whole rows are moved in the order of one array.
+
+    `strides` are those of x and of the indices over the iteration space.
+    """
+    nest = coalesce(shape, [dense_strides(shape), *strides])
+    if nest.strides[1:] == ((0,), (1,)):
+        count, width = nest.shape[0], 1
+    elif nest.strides[1:] == ((0, 1), (1, 0)):
+        count, width = nest.shape
+    else:
+        return None
+    item, (size, step) = kernel.dtype.itemsize, indexed
+    nbytes = width * item
+    short = nbytes if nbytes <= gather_code.MOST_WORD else 0
+    far = not short and size * step * item > FAR_BYTES
+    code = gather_code.gather_rows(kernel.indices[0], short, far)
+    grain = grain_of(count, width) if count * width > INLINE else max(1, count)
+    return code, count, grain, (count, size, width, nbytes, step * item)
 
 
 def _scaled(strides: Strides, itemsize: int) -> tuple[int, ...]:
@@ -116,6 +156,35 @@ def scatter_program(
     return native.program(inputs, size * kernel.dtype.itemsize, area.sizes, stages, heavy)
 
 
+def planned_program(
+    kernel: Scatter,
+    x_shape: Sequence[int],
+    x_strides: Strides,
+    iteration_shape: Sequence[int],
+    out_strides: Strides,
+    index_strides: Sequence[Strides],
+    update_strides: Strides,
+    indexed: Sequence[tuple[int, int]],
+    arrays: int,
+) -> Callable[..., Any]:
+    """As `scatter_program`, a callable `(x, *plan, updates) -> out` of the arrays of a plan."""
+    inputs = 2 + arrays
+    area = native.Scratch(1 + inputs)
+    stages = scatter_kernels.sum_stages(
+        kernel,
+        (x_shape, 1, x_strides),
+        (iteration_shape, inputs, update_strides),
+        (0, out_strides),
+        [2],
+        index_strides,
+        indexed,
+        area,
+        plan=range(2, inputs),
+    )
+    nbytes = math.prod(x_shape) * kernel.dtype.itemsize
+    return native.program(inputs, nbytes, area.sizes, stages, True)
+
+
 def scatter_stages(
     kernel: Scatter,
     x: tuple[Sequence[int], int, Strides],
@@ -133,6 +202,10 @@ def scatter_stages(
     space. No copy is made where x is at the slot of the output. A bad index of array k gives the
     error code `first_code` + k.
     """
+    if kernel.sums:
+        return scatter_kernels.sum_stages(
+            kernel, x, updates, out, index_slots, index_strides, indexed, area, first_code
+        )
     (x_shape, x_slot, x_strides), (shape, update_slot, update_strides) = x, updates
     wide = index_code.accumulator(kernel.dtype)
     dense = dense_strides(x_shape)

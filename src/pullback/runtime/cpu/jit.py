@@ -53,13 +53,17 @@ def add_symbol(name: str, address: SupportsIndex) -> None:
     _symbols[name] = address
 
 
-def compile_ir(text: str, symbols: Sequence[str], *, optimise: bool = False) -> dict[str, Any]:
+def compile_ir(
+    text: str, symbols: Sequence[str], *, optimise: bool = False, plain_loops: bool = False
+) -> dict[str, Any]:
     """Returns the addresses of `symbols` defined by the LLVM module `text`.
 
-    The code lives as long as the process. No pass runs over the IR unless `optimise` is set.
+    The code lives as long as the process. No pass runs over the IR unless `optimise` is set;
+    `plain_loops` leaves out those that widen and unroll loops, which take half of the time.
     Undefined names are looked for among `add_symbol` names, then in the process.
     """
-    module = _Module(text, symbols, optimise)
+    passes = "" if not optimise else "plain" if plain_loops else "passes"
+    module = _Module(text, symbols, passes)
     if _open.batch is not None:
         return _open.batch.add(module)
     module.read()
@@ -69,9 +73,9 @@ def compile_ir(text: str, symbols: Sequence[str], *, optimise: bool = False) -> 
 class _Module:
     """LLVM IR on its way to machine code."""
 
-    def __init__(self, text: str, symbols: Sequence[str], optimise: bool):
-        self.text, self.symbols, self.optimise = text, symbols, optimise
-        self._path = _entry(_key(text, optimise))
+    def __init__(self, text: str, symbols: Sequence[str], passes: str):
+        self.text, self.symbols, self.passes = text, symbols, passes
+        self._path = _entry(_key(text, passes))
         self._code: bytes | None = None
         self._addresses: dict[str, int] | None = None
 
@@ -83,7 +87,7 @@ class _Module:
     def emit(self) -> bytes:
         """The object code, made if nobody has."""
         if self._code is None:
-            code = _emit(self.text, self.optimise)
+            code = _emit(self.text, self.passes)
             if self._path:
                 _write(self._path, code)
             self._code = code
@@ -178,13 +182,13 @@ def batch() -> Iterator[None]:
     mine.finish()
 
 
-def _key(text: str, optimise: bool) -> str:
-    parts = (str(_CACHE_FORMAT), *host(), "passes" if optimise else "", text)
+def _key(text: str, passes: str) -> str:
+    parts = (str(_CACHE_FORMAT), *host(), passes, text)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _emit(text: str, optimise: bool) -> bytes:
-    return emission.emit(text, optimise)
+def _emit(text: str, passes: str) -> bytes:
+    return emission.emit(text, passes)
 
 
 def _link(code: bytes, text: str, symbols: Sequence[str]) -> dict[str, int]:

@@ -145,7 +145,12 @@ def kernel(module: ir.Module, name: str) -> Code:
     return Code(module, name, (PTR, PTR, I64, I64, PTR))
 
 
-def address(code: Code) -> int:
-    """Ends the kernel `code`, compiles its module and returns where it is."""
+def address(code: Code, plain_loops: bool = False) -> int:
+    """Ends the kernel `code`, compiles its module and returns where it is.
+
+    `plain_loops`: they are fast as they are written.
+    """
     code.b.ret_void()
-    return jit.compile_ir(str(code.module), [code.function.name], optimise=True)[code.function.name]
+    name = code.function.name
+    made = jit.compile_ir(str(code.module), [name], optimise=True, plain_loops=plain_loops)
+    return made[name]

@@ -5,7 +5,7 @@ program.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ from pullback.runtime.cpu import (
     native,
     pooling,
     reduce_kernels,
+    scatter_kernels,
+    scatter_plans,
     sorting,
 )
 from pullback.runtime.cpu.graph_program import Executable
@@ -71,6 +73,22 @@ class CpuRuntime:
             return np.empty(av.shape, av.dtype.numpy)
         array = np.asarray(_Exported(buf, av))
         return array.view(bfloat16.numpy) if av.dtype is bfloat16 else array
+
+    def index_plan(self, buf: native.Buffer, av: Aval, size: int, by: object) -> int:
+        """Sort the positions of dense indices into `size` places, and keep that while `by` lives.
+
+        Returns the bytes it takes.
+        """
+        wanted = scatter_kernels.Wanted("order", av.size, size)
+        made = scatter_plans.build(buf, av.dtype, wanted)
+        if isinstance(made, tuple):
+            raise _out_of_range("scatter_plan", made, (size,))
+        scatter_plans.PLANS.hold(buf, wanted, made, by)
+        return made.nbytes
+
+    def index_plans(self) -> scatter_plans.PlanCache:
+        """All index plans that are kept."""
+        return scatter_plans.PLANS
 
     def capabilities(self) -> dict[str, str]:
         """Which library carries which intrinsic, and how many threads there are."""
@@ -200,19 +218,33 @@ def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     lead = updates.ndim - (x.ndim - n)
     dense = dense_strides(x.shape)
     sizes = x.shape[:n]
-    program = index_kernels.scatter_program(
-        scatter_kernel(op.lowering, avals),
+    kernel = scatter_kernel(op.lowering, avals)
+    index_strides = [broadcast_strides(i, updates.shape) for i in indices]
+    layout = (
+        kernel,
         x.shape,
         x.strides,
         updates.shape,
         (0,) * lead + dense[n:],
-        [broadcast_strides(i, updates.shape) for i in indices],
+        index_strides,
         updates.strides,
         list(zip(sizes, dense[:n], strict=True)),
     )
+    program = index_kernels.scatter_program(*layout)
 
     def run(x: Any, updates: Any, *indices: Any) -> Any:
         return program(x, *indices, updates)
+
+    wanted = scatter_kernels.wants_plan(kernel, x.shape, updates.shape, index_strides)
+    if wanted is not None:
+        index, arrays = indices[0].dtype, len(wanted.sizes())
+        planned = cache(lambda: index_kernels.planned_program(*layout, arrays))
+
+        def run(x: Any, updates: Any, *indices: Any) -> Any:
+            found = scatter_plans.PLANS.find(indices[0], index, wanted)
+            if found is None:
+                return program(x, *indices, updates)
+            return planned()(x, *found.arrays, updates)
 
     return Plan(_checked(op.name, run, sizes), out)
 
@@ -223,15 +255,19 @@ def _checked(name: str, program: Callable[..., Any], sizes: tuple[int, ...]) -> 
     def run(*bufs: Any) -> Any:
         result = program(*bufs)
         if type(result) is tuple:
-            code, position, value = result
-            raise IndexOutOfRange(
-                f"{name}: index {value} is out of range for an axis of size {sizes[code - 1]},"
-                f" at element {position} of the result. Valid indices are"
-                f" {-sizes[code - 1]} to {sizes[code - 1] - 1}."
-            )
+            raise _out_of_range(name, result, sizes)
         return result
 
     return run
+
+
+def _out_of_range(name: str, error: tuple, sizes: tuple[int, ...]) -> IndexOutOfRange:
+    code, position, value = error
+    size = sizes[code - 1]
+    return IndexOutOfRange(
+        f"{name}: index {value} is out of range for an axis of size {size},"
+        f" at element {position} of the result. Valid indices are {-size} to {size - 1}."
+    )
 
 
 def _matmul(avals: Avals, static: Static, out: Aval) -> Callable[..., Any]:

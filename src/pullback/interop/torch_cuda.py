@@ -1,0 +1,205 @@
+"""The kernels of `pullback.torch` on CUDA: on torch's memory and torch's current stream.
+
+The CUDA kernels take one index per row. Other forms are brought to it: several index arrays become
+one, of positions in the flattened axes.
+"""
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pullback.core.errors import DeviceError
+from pullback.interop.torch_errors import out_of_range
+from pullback.interop.torch_plans import planned
+
+__all__ = ["check", "gather", "make_plan", "scatter_add", "scatter_sum"]
+
+MOST_PENDING = 1000  # launches whose error words wait to be looked at
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise DeviceError(
+            f"pullback.torch: CUDA tensors need CuPy, got {error}. Install 'pullback[cuda]'."
+        ) from None
+
+
+class _Rows(NamedTuple):
+    """One index per row, and how many rows of what width there are."""
+
+    places: Tensor
+    rows: int
+    width: int
+
+
+def _flattened(indices: Sequence[Tensor], shape: Sequence[int]) -> _Rows:
+    """The indices as one index per row of an array of `shape`."""
+    k = len(indices)
+    rest = list(shape[k:])
+    whole = torch.broadcast_shapes(*[i.shape for i in indices])
+    lead = len(whole) - len(rest)
+    if all(n == 1 for n in whole[lead:]):
+        if k == 1:
+            return _Rows(indices[0].reshape(-1).contiguous(), shape[0], prod(rest))
+        target, axes = whole[:lead], [i.reshape(i.shape[:lead]) for i in indices]
+    else:  # an index for each element: the rest is indexed too
+        target, axes = (*whole[:lead], *rest), list(indices)
+        for d, n in enumerate(rest):
+            place = torch.arange(n, device=indices[0].device)
+            axes.append(place.reshape(-1, *[1] * (len(rest) - 1 - d)))
+    sizes = shape[: len(axes)]
+    position = _position(axes, sizes).expand(target).reshape(-1).contiguous()
+    return _Rows(position, prod(sizes), prod(shape[len(axes) :]))
+
+
+def _position(axes: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Row-major positions; an index out of range gives one that is out of range too."""
+    total, bad = torch.zeros((), dtype=torch.int64, device=axes[0].device), None
+    for axis, n in zip(axes, sizes, strict=True):
+        wide = axis.to(torch.int64)
+        outside = (wide < -n) | (wide >= n)
+        bad = outside if bad is None else bad | outside
+        total = total * n + torch.where(wide < 0, wide + n, wide)
+    assert bad is not None
+    return torch.where(bad, prod(sizes), total)
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+class _Pending(NamedTuple):
+    """A launch whose error word has not been looked at; the word comes to `word` by itself."""
+
+    done: Any
+    word: Tensor
+    checked: Any
+    name: str
+    indices: tuple[Tensor, ...]
+    sizes: tuple[int, ...]
+
+    def settle(self) -> None:
+        self.done.synchronize()
+        if int(self.word):
+            raise out_of_range(self.name, self.indices, self.sizes)
+
+
+_pending: deque[_Pending] = deque()
+
+
+def check() -> None:
+    """Wait for the CUDA launches of this module and raise the `IndexError` of a bad index.
+
+    Otherwise it is raised by a later call, when the launch has ended. On the CPU an index out of
+    range raises at once.
+    """
+    while _pending:
+        _pending.popleft().settle()
+
+
+def _settle_ended() -> None:
+    """Raise what launches that have ended found, without waiting for the others."""
+    while _pending and (len(_pending) > MOST_PENDING or _pending[0].done.query()):
+        _pending.popleft().settle()
+
+
+def _watch(checked: Any, name: str, indices: Sequence[Tensor], sizes: Sequence[int]) -> None:
+    word = torch.zeros(1, dtype=torch.int64, pin_memory=True)
+    checked.copy_word(word.data_ptr())
+    done = torch.cuda.Event()
+    done.record()
+    _pending.append(_Pending(done, word, checked, name, tuple(indices), tuple(sizes)))
+
+
+# -- the kernels -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _working_on(device: Any) -> Iterator[Any]:
+    """Our kernels, launched on torch's current stream of the device."""
+    cupy = _module("cupy")
+    stream = torch.cuda.current_stream(device)
+    with torch.cuda.device(device), cupy.cuda.ExternalStream(stream.cuda_stream, device.index):
+        _settle_ended()
+        yield _module("pullback.runtime.cuda.scatter")
+
+
+def _shared(t: Tensor) -> Any:
+    """The memory of a dense tensor as a CuPy array, which keeps it alive."""
+    cupy = _module("cupy")
+    nbytes = t.numel() * t.itemsize
+    memory = cupy.cuda.UnownedMemory(t.data_ptr(), nbytes, t, t.device.index)
+    dtype = "uint16" if t.dtype is torch.bfloat16 else str(t.dtype).removeprefix("torch.")
+    return cupy.ndarray(tuple(t.shape), dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def _checked_sizes(name: str, indices: Sequence[Tensor], sizes: Sequence[int]) -> None:
+    """No index is right where an axis is empty."""
+    if 0 in sizes and all(i.numel() for i in indices):
+        raise out_of_range(name, indices, sizes)
+
+
+def gather(x: Tensor, indices: Sequence[Tensor], plan: Tensor | None, name: str) -> Tensor:
+    """`x` read at the positions given: the form of `pullback.primitive.gather`."""
+    rest, sizes = tuple(x.shape[len(indices) :]), x.shape[: len(indices)]
+    whole = torch.broadcast_shapes(*[i.shape for i in indices])
+    out = x.new_empty((*whole[: len(whole) - len(rest)], *rest))
+    if out.numel() == 0:
+        return out
+    _checked_sizes(name, indices, sizes)
+    with _working_on(x.device) as kernels:
+        index, rows, width = _flattened(indices, x.shape)
+        table = x.contiguous().view(rows, width)
+        checked = kernels.gather(*map(_shared, (table, index, out.view(-1, width))))
+        _watch(checked, name, indices, sizes)
+    return out
+
+
+def _added(
+    out: Tensor, updates: Tensor, indices: Sequence[Tensor], plan: Tensor | None, name: str
+) -> Tensor:
+    if updates.numel() == 0:
+        return out
+    sizes = out.shape[: len(indices)]
+    _checked_sizes(name, indices, sizes)
+    with _working_on(out.device) as kernels:
+        index, rows, width = _flattened(indices, out.shape)
+        values = updates.reshape(-1, width).contiguous()
+        checked = kernels.scatter_add(
+            *map(_shared, (index, values, out.view(rows, width))),
+            plan=None if plan is None else planned(plan),
+            dtype="bfloat16" if out.dtype is torch.bfloat16 else None,
+        )
+        _watch(checked, name, indices, sizes)
+    return out
+
+
+def scatter_add(
+    x: Tensor, updates: Tensor, indices: Sequence[Tensor], plan: Tensor | None, name: str
+) -> Tensor:
+    """`x` with the updates added: the form of `pullback.primitive.scatter_add`."""
+    out = x.new_empty(x.shape).copy_(x)
+    return _added(out, updates, indices, plan, name)
+
+
+def scatter_sum(
+    updates: Tensor, indices: Sequence[Tensor], shape: Sequence[int], plan: Tensor | None, name: str
+) -> Tensor:
+    """The updates added into zeros of the given shape."""
+    return _added(updates.new_zeros(tuple(shape)), updates, indices, plan, name)
+
+
+def make_plan(indices: Tensor, size: int) -> Any:
+    """The CUDA plan of indices into `size` rows."""
+    with _working_on(indices.device) as kernels:
+        return kernels.make_plan(_shared(indices.reshape(-1)), size)

@@ -1,0 +1,235 @@
+"""Gather and scatter on NVIDIA GPUs, with the same bits on every run, through CuPy.
+
+Nothing here uses float atomics. A strategy is chosen by shapes and dtypes alone:
+
+- "few": each thread of a block has its own accumulators in shared memory, then a fixed tree;
+- "buckets": exact integer sums of narrow rows, contributions first moved near their destination;
+- "atomic": exact integer sums in device memory, for any shape;
+- "ordered": a stable sort by row, then folds in a fixed order.
+
+Sums of float16, bfloat16 and float32 are taken in float64 or exactly, those of float64 in pairs of
+float64, those of integers modulo 2**64.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from pullback.core.errors import DTypeError, ShapeError
+from pullback.runtime.cuda.scatter.atomic import atomic_recipe
+from pullback.runtime.cuda.scatter.buckets import (
+    EXACT,
+    MAX_BUCKET_ROWS,
+    bucket_plan_recipe,
+    bucket_recipe,
+)
+from pullback.runtime.cuda.scatter.executor import (
+    Array,
+    Checked,
+    Program,
+    cupy_module,
+    program,
+    shared_limit,
+)
+from pullback.runtime.cuda.scatter.few import few_recipe, few_threads
+from pullback.runtime.cuda.scatter.gathering import gather_recipe
+from pullback.runtime.cuda.scatter.ordered import MAX_ORDERED, order_recipe, segment_recipe
+from pullback.runtime.cuda.scatter.plans import Plan
+from pullback.runtime.cuda.scatter.recipes import Case, Recipe
+
+__all__ = [
+    "STRATEGIES",
+    "Case",
+    "Checked",
+    "Plan",
+    "choose",
+    "gather",
+    "make_plan",
+    "recipes_of",
+    "scatter",
+    "scatter_add",
+]
+
+STRATEGIES = ("few", "buckets", "atomic", "ordered")
+FOLDS = ("add", "mul", "min", "max", "set")
+_PARTS = {"complex64": "float32", "complex128": "float64", "bool": "uint8"}
+_INDEX_KINDS = "iu"
+
+
+def choose(case: Case) -> str:
+    """The strategy for a scatter: a plan changes what it costs, never which one it is."""
+    if case.fold != "set" and few_threads(case):
+        return "few"
+    narrow = case.width <= 2 and case.rows <= MAX_BUCKET_ROWS
+    # buckets go over all rows, so that there should be contributions for many of them
+    if narrow and case.fold == "add" and case.value in EXACT and 8 * case.n >= case.rows:
+        return "buckets"
+    if case.n <= MAX_ORDERED and case.rows < MAX_ORDERED:
+        return "ordered"
+    if case.fold == "add" and case.value in EXACT:
+        return "atomic"
+    raise ShapeError(f"scatter: at most {MAX_ORDERED} contributions of {case.value}, got {case.n}.")
+
+
+def recipes_of(case: Case, strategy: str, planned: bool) -> tuple[Recipe, ...]:
+    """What a strategy launches: first for the indices alone, if so, then for the values."""
+    if strategy == "few":
+        return (few_recipe(case),)
+    if strategy == "atomic":
+        return (atomic_recipe(case),)
+    if strategy == "ordered":
+        return order_recipe(case.index_dtype, case.n, case.rows), segment_recipe(case)
+    first = (bucket_plan_recipe(case),) if planned else ()
+    return (*first, bucket_recipe(case, planned))
+
+
+class Call(NamedTuple):
+    """What is known of a scatter from shapes and dtypes."""
+
+    case: Case
+    strategy: str
+    work: Program | None  # nothing to launch if there are no elements
+
+
+@lru_cache(4096)
+def _prepared(
+    op: str,
+    index: Any,
+    n: int,
+    dtypes: tuple[Any, Any],
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    dtype: str | None,
+    strategy: str | None,
+    planned: bool,
+    vectors: bool,
+    device: int,
+) -> Call:
+    """Check a call of given dtypes and shapes, choose how to do it, and load its kernels."""
+    _check_indices(op, index)
+    rows, width, value = _measure(op, n, dtypes, shapes, dtype)
+    fold = op.removeprefix("scatter_")
+    case = Case(value, index.name, fold, n, rows, width, vectors, shared_limit(device))
+    if 0 in (n, rows, width):
+        return Call(case, "few", None)
+    chosen = strategy or choose(case)
+    recipe = recipes_of(case, chosen, planned and chosen == "buckets")[-1]
+    return Call(case, chosen, program(recipe, device))
+
+
+@lru_cache(4096)
+def _gathering(row_bytes: int, index: str, n: int, rows: int, unit: int, device: int) -> Program:
+    return program(gather_recipe(row_bytes, index, n, rows, unit), device)
+
+
+def make_plan(indices: Array, rows: int) -> Plan:
+    """What can be derived from indices once, for every scatter with them into `rows` rows."""
+    _check_indices("scatter_plan", indices.dtype)
+    return Plan(cupy_module().ascontiguousarray(indices).reshape(-1), rows)
+
+
+def scatter_add(
+    indices: Array | None,
+    values: Array,
+    out: Array,
+    plan: Plan | None = None,
+    strategy: str | None = None,
+    dtype: str | None = None,
+) -> Checked:
+    """Add `values[i]` to row `indices[i]` of `out`, in place: see `scatter`."""
+    return scatter(indices, values, out, "add", plan, strategy, dtype)
+
+
+def scatter(
+    indices: Array | None,
+    values: Array,
+    out: Array,
+    fold: str = "add",
+    plan: Plan | None = None,
+    strategy: str | None = None,
+    dtype: str | None = None,
+) -> Checked:
+    """Fold `values[i]` into row `indices[i]` of `out`, in place, on CuPy's current stream.
+
+    `indices` has one axis, or may be None beside a plan. `dtype` names what the elements are if
+    CuPy has no such dtype, such as "bfloat16" in arrays of uint16. The result says, when asked,
+    whether an index was out of range; such contributions are left out.
+    """
+    given = _dense(indices if plan is None else plan.indices)
+    values = _dense(values)
+    if not out.flags.c_contiguous:
+        raise ShapeError(f"scatter_{fold}: out is dense, got strides {out.strides}.")
+    op, places = f"scatter_{fold}", (given.data.ptr, values.data.ptr, out.data.ptr)
+    checked = Checked(op, given, out.shape[0])
+    case, chosen, work = _prepared(
+        op,
+        given.dtype,
+        given.size,
+        (values.dtype, out.dtype),
+        (values.shape, out.shape),
+        dtype,
+        strategy,
+        plan is not None,
+        (places[1] | places[2]) % 16 == 0,
+        checked.device,
+    )
+    if work is None:
+        if case.n and case.rows == 0:
+            checked.raise_for(0)
+        return checked
+    buffers = {"index": places[0], "value": places[1], "out": places[2]}
+    buffers["aligned"] = (places[0] % 16 == 0) + 2 * (places[1] % 16 == 0)
+    if chosen == "ordered":
+        buffers |= (plan or Plan(given, case.rows)).order(checked)
+    elif chosen == "buckets" and plan is not None:
+        buffers |= plan.buckets(case, checked)
+    checked.run(work, buffers)
+    return checked
+
+
+def gather(x: Array, indices: Array, out: Array) -> Checked:
+    """Write row `indices[i]` of `x` to row `i` of `out`, on CuPy's current stream."""
+    _check_indices("gather", indices.dtype)
+    if x.dtype != out.dtype:
+        raise DTypeError(f"gather: x and out have one dtype, got {x.dtype} and {out.dtype}.")
+    rows, n = int(x.shape[0]), int(indices.size)
+    width = math.prod(x.shape[1:])
+    if out.size != n * width or not out.flags.c_contiguous:
+        raise ShapeError(f"gather: out is dense with {n} rows of {width}, got shape {out.shape}.")
+    x, indices = _dense(x), _dense(indices)
+    checked = Checked("gather", indices, rows)
+    if n and rows == 0:
+        checked.raise_for(0)
+    if n and width:
+        places = int(x.data.ptr) | int(out.data.ptr)
+        row_bytes, unit = width * x.itemsize, min(16, places & -places)
+        work = _gathering(row_bytes, indices.dtype.name, n, rows, unit, checked.device)
+        buffers = {"index": indices.data.ptr, "value": x.data.ptr, "out": out.data.ptr}
+        checked.run(work, buffers)
+    return checked
+
+
+def _dense(a: Any) -> Any:
+    return a if a.flags.c_contiguous else cupy_module().ascontiguousarray(a)
+
+
+def _check_indices(op: str, dtype: Any) -> None:
+    if dtype.kind not in _INDEX_KINDS:
+        raise DTypeError(f"{op}: indices are integers, got {dtype}.")
+
+
+def _measure(
+    op: str, n: int, dtypes: tuple[Any, Any], shapes: Any, dtype: str | None
+) -> tuple[int, int, str]:
+    """Rows, real elements of a row, and their dtype."""
+    if dtypes[0] != dtypes[1]:
+        raise DTypeError(f"{op}: values and out have one dtype, got {dtypes[0]}, {dtypes[1]}.")
+    given, (rows, *rest) = shapes
+    width = math.prod(rest)
+    if math.prod(given) != n * width:
+        raise ShapeError(f"{op}: values have {n} rows of {width}, got shape {given}.")
+    name = dtype or dtypes[0].name
+    if name.startswith("complex") and not op.endswith(("add", "set")):
+        raise DTypeError(f"{op}: values are real, got {name}.")
+    return rows, width * (2 if name.startswith("complex") else 1), _PARTS.get(name, name)

@@ -1,0 +1,202 @@
+"""Runs recipes on an NVIDIA GPU through CuPy, on its current stream.
+
+CuPy is imported on first use; it holds the memory, loads compiled kernels and launches them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any, ClassVar, NoReturn, TypeAlias
+
+from pullback.core.errors import IndexOutOfRange, PullbackError
+from pullback.runtime.cuda.scatter.code import machine_code
+from pullback.runtime.cuda.scatter.recipes import SLOT_BYTES, Recipe, Step
+
+__all__ = [
+    "Array",
+    "Checked",
+    "Program",
+    "Slots",
+    "compiled",
+    "cupy_module",
+    "program",
+    "shared_limit",
+]
+
+Array: TypeAlias = Any  # a cupy.ndarray
+SLOTS = 1024  # of one allocation
+PLAIN_SHARED = 48 * 1024
+
+
+class CupyMissing(PullbackError, ImportError):
+    """CuPy is not installed."""
+
+
+@cache
+def cupy_module() -> Any:
+    """CuPy, which only this runtime needs."""
+    try:
+        return import_module("cupy")
+    except ImportError as error:
+        raise CupyMissing(
+            "cuda: CuPy was not found. Install it with `pip install pullback[cuda]`."
+        ) from error
+
+
+@cache
+def shared_limit(device: int) -> int:
+    """The shared memory that a thread block can have."""
+    properties = cupy_module().cuda.runtime.getDeviceProperties(device)
+    return int(properties["sharedMemPerBlockOptin"])
+
+
+@cache
+def compiled(device: int, source: str) -> Any:
+    """The module of a source for a device."""
+    target = f"sm_{cupy_module().cuda.Device(device).compute_capability}"
+    return cupy_module().RawModule(path=str(machine_code(source, target)))
+
+
+@cache
+def _function(device: int, source: str, name: str, shared: int) -> Any:
+    """A loaded kernel of the device, which has to be the current one."""
+    kernel = compiled(device, source).get_function(name)
+    if shared > PLAIN_SHARED:
+        # all that there is: other shapes may use the same function with more
+        kernel.max_dynamic_shared_size_bytes = shared_limit(device)
+    return kernel.kernel
+
+
+class Program:
+    """A recipe with its kernels loaded on a device."""
+
+    def __init__(self, recipe: Recipe, device: int):
+        self._launches = [
+            (
+                _function(device, step.source, step.function, step.shared),
+                _grid(step, device),
+                (step.block, 1, 1),
+                step.arguments,
+                step.shared,
+                step.together,
+                step.function,
+            )
+            for step in recipe.steps
+        ]
+        self._scratch: list[tuple[str, int]] = []
+        self._bytes = 0
+        for name, size in recipe.scratch:
+            self._scratch.append((name, self._bytes))
+            self._bytes += -(-size // 512) * 512
+
+    def run(self, buffers: dict[str, int]) -> None:
+        """Enqueue the launches; `buffers` are addresses by name."""
+        if self._bytes:
+            # freed when this returns: what uses the memory next comes later on the same stream
+            memory = cupy_module().cuda.alloc(self._bytes)
+            start = memory.ptr
+            for name, offset in self._scratch:
+                buffers[name] = start + offset
+        for function, grid, block, arguments, shared, together, _ in self._launches:
+            values = [buffers[a] if isinstance(a, str) else a for a in arguments]
+            if together:
+                function(grid, block, values, shared, enable_cooperative_groups=True)
+            else:
+                function(grid, block, values, shared)
+
+
+def _grid(step: Step, device: int) -> tuple[int, int, int]:
+    """The grid; not more thread blocks than the device holds if they wait for each other."""
+    across, down = step.grid
+    if step.together:
+        cupy = cupy_module()
+        function = _function(device, step.source, step.function, step.shared)
+        each = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+            function.ptr, step.block, step.shared
+        )
+        count = cupy.cuda.runtime.getDeviceProperties(device)["multiProcessorCount"]
+        across = min(across, each * count)
+    return across, down, 1
+
+
+@cache
+def program(recipe: Recipe, device: int) -> Program:
+    """A recipe with its kernels loaded on a device, once."""
+    return Program(recipe, device)
+
+
+class Slots:
+    """Words for calls, zero at first; each is used once, so that no call has to clear any."""
+
+    _pools: ClassVar[dict[tuple[int, int], Slots]] = {}
+
+    def __init__(self, words: Any):
+        self.words = words
+        self.address = int(words.data.ptr)
+        self.used = 0
+
+    @classmethod
+    def take(cls, device: int, stream: int) -> tuple[Slots, int]:
+        """The next slot of a stream: its pool and its number."""
+        pool = cls._pools.get((device, stream))
+        if pool is None or pool.used == SLOTS:
+            words = cupy_module().zeros((SLOTS, SLOT_BYTES // 8), "u8")
+            pool = cls._pools[device, stream] = cls(words)
+        pool.used += 1
+        return pool, pool.used - 1
+
+
+class Checked:
+    """What a call found out about its indices; reading it waits for the device."""
+
+    __slots__ = ("_indices", "_made", "_number", "_op", "_pool", "_rows", "device", "stream")
+
+    def __init__(self, op: str, indices: Array, rows: int):
+        cuda = cupy_module().cuda
+        self.device = cuda.runtime.getDevice()
+        self.stream = cuda.get_current_stream()
+        self._pool, self._number = Slots.take(self.device, self.stream.ptr)
+        self._op, self._indices, self._rows = op, indices, rows
+        self._made: Checked | None = None
+
+    def follow(self, made: Checked) -> None:
+        """The indices were looked at when a plan was made, not by this call."""
+        self._made = made
+
+    def run(self, work: Program, buffers: dict[str, int]) -> None:
+        """Enqueue launches that report to this call's words."""
+        buffers["slot"] = self._pool.address + self._number * SLOT_BYTES
+        work.run(buffers)
+
+    def copy_word(self, address: int) -> None:
+        """Enqueue a copy of eight bytes to host memory that does not stay zero if an index is bad;
+        the memory must be page-locked.
+        """
+        source = self._made or self
+        place = source._pool.address + source._number * SLOT_BYTES
+        runtime = cupy_module().cuda.runtime
+        runtime.memcpyAsync(address, place, 8, runtime.memcpyDeviceToHost, self.stream.ptr)
+
+    def bad_position(self) -> int | None:
+        """The first position of an index that is out of range, or None."""
+        if self._made is not None:
+            return self._made.bad_position()
+        with self.stream:
+            word = int(self._pool.words[self._number, :1].get()[0])
+        return (1 << 64) - 1 - word if word else None
+
+    def raise_if_bad(self) -> None:
+        """Raise `IndexError`, with position and value, if an index was out of range."""
+        position = self.bad_position()
+        if position is not None:
+            self.raise_for(position)
+
+    def raise_for(self, position: int) -> NoReturn:
+        """Raise `IndexError` for the index at a position."""
+        with self.stream:
+            value = int(self._indices.reshape(-1)[position : position + 1].get()[0])
+        raise IndexOutOfRange(
+            f"{self._op}: index {value} at position {position} is out of range for"
+            f" {self._rows} rows."
+        )

@@ -1,0 +1,82 @@
+"""Few destinations: columns of accumulators in shared memory, and a fixed tree."""
+
+from __future__ import annotations
+
+from pullback.runtime.cuda.scatter.recipes import (
+    PROCESSORS,
+    SHARED_TOTAL,
+    Case,
+    Recipe,
+    Step,
+    ceil_div,
+    source_of,
+    sum_bytes,
+)
+
+__all__ = ["few_recipe", "few_threads"]
+
+PLAIN_SHARED = 48 * 1024  # what a thread block has without asking for more
+MERGED_ROWS = 32  # up to here the last thread block also folds the parts of all
+
+
+def few_threads(case: Case) -> int:
+    """The threads of a block whose columns fit in shared memory; 0 if there are too many rows."""
+    column = case.rows * sum_bytes(case.value, case.fold)
+    if 256 * column <= PLAIN_SHARED:
+        return 256
+    return next((t for t in (128, 64) if t * column <= case.shared), 0)
+
+
+def few_recipe(case: Case) -> Recipe:
+    """The launches for rows of one or several elements."""
+    threads = few_threads(case)
+    shared = threads * case.rows * sum_bytes(case.value, case.fold)
+    resident = max(1, min(1536 // threads, SHARED_TOTAL // (shared + 1024)))
+    return (_narrow if case.width == 1 else _wide)(case, threads, shared, resident)
+
+
+def _narrow(case: Case, threads: int, shared: int, resident: int) -> Recipe:
+    vector = min(4, 16 // max(case.index_bytes, case.value_bytes))
+    unroll = max(1, (4 if threads == 256 else 16) // vector)
+    definitions = (
+        ("THREADS", threads),
+        ("RESIDENT", resident),
+        ("VECTOR", vector),
+        ("UNROLL", unroll),
+    )
+    source = source_of(("few",), case.value, case.index_dtype, case.fold, definitions)
+    blocks = max(1, min(PROCESSORS * resident, ceil_div(case.n, threads * vector * unroll)))
+    parts = (("parts", blocks * case.rows * sum_bytes(case.value, case.fold)),)
+    merging = int(case.rows <= MERGED_ROWS)
+    arguments = ("index", "value", "out", "parts", "slot", case.n, case.rows, "aligned", merging)
+    steps = [Step(source, "few_narrow", (blocks, 1), threads, shared, arguments)]
+    if not merging:
+        grid = (ceil_div(case.rows, 8), 1)
+        steps.append(Step(source, "few_merge", grid, 256, 0, ("parts", "out", case.rows, blocks)))
+    return Recipe(tuple(steps), parts)
+
+
+def _wide(case: Case, threads: int, shared: int, resident: int) -> Recipe:
+    unroll = 8
+    definitions = (
+        ("THREADS", threads),
+        ("RESIDENT", resident),
+        ("VECTOR", 1),
+        ("UNROLL", unroll),
+    )
+    source = source_of(("few",), case.value, case.index_dtype, case.fold, definitions)
+    streams, chunks = max(1, threads // case.width), ceil_div(case.width, threads)
+    blocks = min(PROCESSORS * resident // chunks, ceil_div(case.n, streams * unroll))
+    # parts are to be little beside the contributions
+    blocks = max(1, min(blocks, case.n // (4 * case.rows)))
+    size = sum_bytes(case.value, case.fold)
+    destinations = case.rows * case.width
+    arguments = ("index", "value", "parts", "slot", case.n, case.rows, case.width)
+    merge = ("parts", "out", destinations, blocks)
+    return Recipe(
+        (
+            Step(source, "few_wide", (blocks, chunks), threads, shared, arguments),
+            Step(source, "few_merge_wide", (ceil_div(destinations, 32), 1), 256, 256 * size, merge),
+        ),
+        (("parts", blocks * destinations * size),),
+    )

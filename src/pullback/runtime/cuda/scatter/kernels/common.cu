@@ -1,0 +1,154 @@
+// Types, and how contributions fold into one: shared by every kernel of gather and scatter.
+// Before it stand the helpers of the printer, and the definitions
+//   VALUE_<dtype>, INDEX (a C type), FOLD_<add|mul|min|max|set>.
+typedef unsigned long long u64;
+typedef long long i64;
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef INDEX Index;
+
+#define DEVICE static __device__ __forceinline__
+#define KERNEL extern "C" __global__ void
+#ifndef DYNAMIC_SHARED
+#define DYNAMIC_SHARED(type, name)                           \
+  extern __shared__ __align__(16) unsigned char in_shared[]; \
+  type* name = reinterpret_cast<type*>(in_shared)
+#endif
+constexpr u32 WARP = 0xffffffffu;
+
+// Words of a call, zero at its start.
+struct Slot {
+  u64 bad;        // the greatest ~position of an index out of range
+  u32 highest;    // the greatest bits of a finite |value|
+  u32 lowest;     // the greatest ~bits of a finite |value| that is not zero
+  u32 special;    // whether a value is infinite or a NaN
+  u32 done;       // thread blocks that have written their parts
+  u64 arrived;    // of the barrier over the grid
+};
+
+DEVICE void report(Slot* slot, i64 position) { atomicMax(&slot->bad, ~(u64)position); }
+
+// Whether an index is in range; negative ones count from the end.
+DEVICE bool locate(Index index, i64 rows, i64& row) {
+  row = (i64)index;
+  if (Index(-1) < Index(0)) row += row < 0 ? rows : 0;
+  return (u64)row < (u64)rows;
+}
+
+template <typename T, int N> struct alignas(N * sizeof(T)) Pack { T at[N]; };
+
+#if defined(VALUE_float16) || defined(VALUE_bfloat16)
+struct Value { u16 bits; };
+#define IS_FLOAT 1
+#elif defined(VALUE_float32)
+typedef float Value;
+#define IS_FLOAT 1
+#elif defined(VALUE_float64)
+typedef double Value;
+#define IS_FLOAT 1
+#elif defined(VALUE_int8)
+typedef signed char Value;
+#elif defined(VALUE_int16)
+typedef short Value;
+#elif defined(VALUE_int32)
+typedef int Value;
+#elif defined(VALUE_int64)
+typedef i64 Value;
+#elif defined(VALUE_uint8)
+typedef unsigned char Value;
+#elif defined(VALUE_uint16)
+typedef u16 Value;
+#elif defined(VALUE_uint32)
+typedef u32 Value;
+#elif defined(VALUE_uint64)
+typedef u64 Value;
+#endif
+
+#if defined(VALUE_float16)
+DEVICE double wide(Value v) { return pb_from_float16(v.bits); }
+DEVICE Value narrow(double x) { return {pb_to_float16(pb_round_to_odd(x))}; }
+#elif defined(VALUE_bfloat16)
+DEVICE double wide(Value v) { return pb_from_bfloat16(v.bits); }
+DEVICE Value narrow(double x) { return {pb_to_bfloat16(pb_round_to_odd(x))}; }
+#elif IS_FLOAT
+DEVICE double wide(Value v) { return v; }
+DEVICE Value narrow(double x) { return (Value)x; }
+#elif defined(VALUE_uint64)
+DEVICE u64 wide(Value v) { return v; }
+DEVICE Value narrow(u64 x) { return x; }
+#else
+DEVICE i64 wide(Value v) { return v; }
+DEVICE Value narrow(i64 x) { return (Value)x; }
+#endif
+typedef decltype(wide(Value())) Wide;
+
+// A fold: Sum is its state; `start` is empty, `take` one more, `join` two in order, `result` with x.
+#if defined(FOLD_set)
+struct Sum { Value last; int some; };
+DEVICE Sum start() { return {Value(), 0}; }
+DEVICE void take(Sum& s, Value v) { s.last = v; s.some = 1; }
+DEVICE Sum join(Sum a, Sum b) { return b.some ? b : a; }
+DEVICE Value result(Value x, Sum s) { return s.some ? s.last : x; }
+#elif defined(FOLD_add) && defined(VALUE_float64)
+struct Sum { double high, low; };  // twice the digits
+DEVICE Sum start() { return {0.0, 0.0}; }
+DEVICE Sum join(Sum a, Sum b) {
+  const double s = a.high + b.high, t = s - a.high;
+  return {s, a.low + b.low + ((a.high - (s - t)) + (b.high - t))};
+}
+DEVICE void take(Sum& s, Value v) { s = join(s, {v, 0.0}); }
+DEVICE Value result(Value x, Sum s) {
+  take(s, x);
+  return fabs(s.high) < 1.0 / 0.0 && fabs(s.low) < 1.0 / 0.0 ? s.high + s.low : s.high;
+}
+#elif IS_FLOAT
+typedef double Sum;
+#if defined(FOLD_add)
+DEVICE Sum start() { return 0.0; }
+DEVICE Sum join(Sum a, Sum b) { return a + b; }
+#elif defined(FOLD_mul)
+DEVICE Sum start() { return 1.0; }
+DEVICE Sum join(Sum a, Sum b) { return a * b; }
+#elif defined(FOLD_min)
+DEVICE Sum start() { return 1.0 / 0.0; }
+DEVICE Sum join(Sum a, Sum b) { return a < b || a != a ? a : b; }
+#elif defined(FOLD_max)
+DEVICE Sum start() { return -1.0 / 0.0; }
+DEVICE Sum join(Sum a, Sum b) { return a > b || a != a ? a : b; }
+#endif
+DEVICE void take(Sum& s, Value v) { s = join(s, wide(v)); }
+DEVICE Value result(Value x, Sum s) { return narrow(join(wide(x), s)); }
+#else
+typedef Wide Sum;
+#if defined(FOLD_add)
+DEVICE Sum start() { return 0; }
+DEVICE Sum join(Sum a, Sum b) { return (Sum)((u64)a + (u64)b); }
+#elif defined(FOLD_mul)
+DEVICE Sum start() { return 1; }
+DEVICE Sum join(Sum a, Sum b) { return (Sum)((u64)a * (u64)b); }
+#elif defined(FOLD_min)
+DEVICE Sum start() { return (Sum)(Sum(-1) < 0 ? ~0ull >> 1 : ~0ull); }
+DEVICE Sum join(Sum a, Sum b) { return a < b ? a : b; }
+#elif defined(FOLD_max)
+DEVICE Sum start() { return (Sum)(Sum(-1) < 0 ? 1ull << 63 : 0); }
+DEVICE Sum join(Sum a, Sum b) { return a > b ? a : b; }
+#endif
+DEVICE void take(Sum& s, Value v) { s = join(s, wide(v)); }
+DEVICE Value result(Value x, Sum s) { return narrow(join(wide(x), s)); }
+#endif
+
+#if defined(FOLD_set)
+DEVICE Sum below(Sum s, int by, int width) { return s; }  // its lanes are never joined
+#elif defined(FOLD_add) && defined(VALUE_float64)
+DEVICE Sum below(Sum s, int by, int width) {
+  return {__shfl_down_sync(WARP, s.high, by, width), __shfl_down_sync(WARP, s.low, by, width)};
+}
+#else
+DEVICE Sum below(Sum s, int by, int width) { return __shfl_down_sync(WARP, s, by, width); }
+#endif
+
+// The fold of `width` neighbouring lanes, in the first of them.
+DEVICE Sum tree(Sum s, int width) {
+  for (int by = width / 2; by > 0; by /= 2) s = join(s, below(s, by, width));
+  return s;
+}

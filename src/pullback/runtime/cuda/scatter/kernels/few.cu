@@ -1,0 +1,152 @@
+// Few destinations: every thread owns a column of accumulators in shared memory, so that nothing
+// is shared while contributions come in; then a fixed tree over threads, and over thread blocks.
+// Definitions: THREADS, RESIDENT (thread blocks of a processor), VECTOR (elements of one load),
+// UNROLL (loads in flight).
+
+struct Batch {
+  Pack<Index, VECTOR> index[UNROLL];
+  Pack<Value, VECTOR> value[UNROLL];
+};
+constexpr i64 TILE = (i64)THREADS * VECTOR * UNROLL;
+
+DEVICE i64 place(i64 first, int u) { return first + ((i64)u * THREADS + threadIdx.x) * VECTOR; }
+
+DEVICE void fetch(Batch& b, const Index* index, const Value* value, i64 first, i64 n, bool whole) {
+  if (whole && first + TILE <= n) {
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+      b.index[u] = *reinterpret_cast<const Pack<Index, VECTOR>*>(index + place(first, u));
+      b.value[u] = *reinterpret_cast<const Pack<Value, VECTOR>*>(value + place(first, u));
+    }
+    return;
+  }
+#pragma unroll
+  for (int u = 0; u < UNROLL; ++u)
+#pragma unroll
+    for (int k = 0; k < VECTOR; ++k)
+      if (place(first, u) + k < n) {
+        b.index[u].at[k] = index[place(first, u) + k];
+        b.value[u].at[k] = value[place(first, u) + k];
+      }
+}
+
+DEVICE void absorb(Sum* columns, const Batch& b, i64 first, i64 n, int rows, Slot* slot) {
+  const i64 left = n - first;
+#pragma unroll
+  for (int u = 0; u < UNROLL; ++u)
+#pragma unroll
+    for (int k = 0; k < VECTOR; ++k) {
+      if (left < TILE && place(0, u) + k >= left) continue;
+      i64 row;
+      if (locate(b.index[u].at[k], rows, row))
+        take(columns[(int)row * THREADS + threadIdx.x], b.value[u].at[k]);
+      else
+        report(slot, place(first, u) + k);
+    }
+}
+
+// The fold of a row's parts, `blocks` of them side by side, by one warp.
+DEVICE void merge(const Sum* parts, Value* out, i64 row, int blocks) {
+  const int lane = threadIdx.x % 32;
+  Sum s = start();
+#pragma unroll 4
+  for (int b = lane; b < blocks; b += 32) s = join(s, parts[row * blocks + b]);
+  s = tree(s, 32);
+  if (lane == 0) out[row] = result(out[row], s);
+}
+
+KERNEL __launch_bounds__(THREADS, RESIDENT)
+few_narrow(const Index* __restrict__ index, const Value* __restrict__ value, Value* out, Sum* parts,
+           Slot* slot, i64 n, i64 rows, i64 aligned, i64 merging) {
+  DYNAMIC_SHARED(Sum, columns);
+  for (int r = 0; r < rows; ++r) columns[r * THREADS + threadIdx.x] = start();
+  const i64 step = gridDim.x * TILE;
+  i64 first = blockIdx.x * TILE;
+  Batch now, next;
+  fetch(now, index, value, first, n, aligned == 3);
+  while (first < n) {
+    if (first + step < n) fetch(next, index, value, first + step, n, aligned == 3);
+    absorb(columns, now, first, n, rows, slot);
+    now = next;
+    first += step;
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % 32;
+  for (int r = threadIdx.x / 32; r < rows; r += THREADS / 32) {
+    Sum s = start();
+#pragma unroll
+    for (int t = 0; t < THREADS; t += 32) s = join(s, columns[r * THREADS + t + lane]);
+    s = tree(s, 32);
+    if (lane == 0) parts[(i64)r * gridDim.x + blockIdx.x] = s;
+  }
+  if (!merging) return;
+  // The block that comes last folds the parts of all: a launch less for small calls.
+  u32* last = reinterpret_cast<u32*>(columns);
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) *last = atomicAdd(&slot->done, 1u) == gridDim.x - 1;
+  __syncthreads();
+  if (!*last) return;
+  __threadfence();
+  for (int r = threadIdx.x / 32; r < rows; r += THREADS / 32) merge(parts, out, r, gridDim.x);
+}
+
+KERNEL few_merge(const Sum* parts, Value* out, i64 rows, i64 blocks) {
+  const i64 row = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  if (row < rows) merge(parts, out, row, blocks);
+}
+
+// Rows of several elements: a thread owns a column of one of them; as many index streams as fit.
+KERNEL __launch_bounds__(THREADS, RESIDENT)
+few_wide(const Index* __restrict__ index, const Value* __restrict__ value, Sum* parts, Slot* slot,
+         i64 n, i64 rows, i64 width) {
+  DYNAMIC_SHARED(Sum, columns);
+  for (int r = 0; r < rows; ++r) columns[r * THREADS + threadIdx.x] = start();
+  const int lanes = width < THREADS ? width : THREADS, streams = THREADS / lanes;
+  const int stream = threadIdx.x / lanes;
+  const i64 column = (i64)blockIdx.y * THREADS + threadIdx.x % lanes;
+  const i64 step = (i64)gridDim.x * streams;
+  if (stream < streams && column < width)
+    for (i64 i = (i64)blockIdx.x * streams + stream; i < n; i += step * UNROLL) {
+      Index at[UNROLL];
+      Value v[UNROLL];
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u)
+        if (i + u * step < n) {
+          at[u] = index[i + u * step];
+          v[u] = value[(i + u * step) * width + column];
+        }
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) {
+        if (i + u * step >= n) continue;
+        i64 row;
+        if (locate(at[u], rows, row))
+          take(columns[(int)row * THREADS + threadIdx.x], v[u]);
+        else
+          report(slot, i + u * step);
+      }
+    }
+  __syncthreads();
+  for (int k = threadIdx.x; k < rows * lanes; k += THREADS) {
+    const int row = k / lanes, c = k % lanes;
+    if ((i64)blockIdx.y * THREADS + c >= width) continue;
+    Sum s = start();
+    for (int t = 0; t < streams; ++t) s = join(s, columns[row * THREADS + t * lanes + c]);
+    parts[((i64)blockIdx.x * rows + row) * width + (i64)blockIdx.y * THREADS + c] = s;
+  }
+}
+
+// Parts lie block after block: 32 destinations side by side, eight slices of the blocks for each.
+KERNEL few_merge_wide(const Sum* parts, Value* out, i64 destinations, i64 blocks) {
+  DYNAMIC_SHARED(Sum, slices);
+  const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
+  const i64 d = (i64)blockIdx.x * 32 + lane;
+  Sum s = start();
+  if (d < destinations)
+    for (i64 b = slice; b < blocks; b += 8) s = join(s, parts[b * destinations + d]);
+  slices[threadIdx.x] = s;
+  __syncthreads();
+  if (slice != 0 || d >= destinations) return;
+  for (int k = 1; k < 8; ++k) s = join(s, slices[k * 32 + lane]);
+  out[d] = result(out[d], s);
+}

@@ -1,0 +1,73 @@
+"""What can be known of indices before values come: a stable order of them, or buckets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.runtime.cuda.scatter.buckets import bucket_plan_recipe, plan_buffers
+from pullback.runtime.cuda.scatter.executor import Array, Checked, cupy_module, program
+from pullback.runtime.cuda.scatter.ordered import order_buffers, order_recipe
+from pullback.runtime.cuda.scatter.recipes import Case, Recipe
+
+__all__ = ["Kept", "Plan"]
+
+
+class Kept:
+    """Buffers in one allocation, by name."""
+
+    def __init__(self, sizes: dict[str, int]):
+        places, total = {}, 0
+        for name, size in sizes.items():
+            places[name] = total
+            total += -(-size // 512) * 512
+        self.nbytes = total
+        self._memory = cupy_module().cuda.alloc(total)
+        self.addresses = {name: self._memory.ptr + at for name, at in places.items()}
+
+
+class Plan:
+    """Indices and what was derived from them; the indices must not change while it is used.
+
+    An order serves wide rows and every fold, buckets serve exact sums of narrow rows: each is made
+    when a call first needs it, on that call's stream.
+    """
+
+    def __init__(self, indices: Array, rows: int):
+        self.indices, self.rows, self.count = indices, rows, int(indices.size)
+        self._kept: dict[object, tuple[Kept, Checked, Any]] = {}
+
+    @property
+    def size(self) -> int:
+        """Rows of the destination."""
+        return self.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory that the plan holds, besides the indices."""
+        return sum(kept.nbytes for kept, _, _ in self._kept.values())
+
+    def order(self, call: Checked) -> dict[str, int]:
+        """The buffers of a stable order, for a call."""
+        if "order" not in self._kept:
+            recipe = order_recipe(self.indices.dtype.name, self.count, self.rows)
+            self._make("order", order_buffers(self.count, self.rows), recipe)
+        return self._use("order", call)
+
+    def buckets(self, case: Case, call: Checked) -> dict[str, int]:
+        """The buffers of buckets for a call."""
+        if case.width not in self._kept:
+            self._make(case.width, plan_buffers(case), bucket_plan_recipe(case))
+        return self._use(case.width, call)
+
+    def _make(self, key: object, sizes: dict[str, int], recipe: Recipe) -> None:
+        kept, checked = Kept(sizes), Checked("scatter_plan", self.indices, self.rows)
+        places = {"index": self.indices.data.ptr, "aligned": int(self.indices.data.ptr % 16 == 0)}
+        checked.run(program(recipe, checked.device), places | kept.addresses)
+        self._kept[key] = kept, checked, checked.stream.record()
+
+    def _use(self, key: object, call: Checked) -> dict[str, int]:
+        kept, made, event = self._kept[key]
+        if made.stream.ptr != call.stream.ptr:
+            call.stream.wait_event(event)
+        call.follow(made)
+        return kept.addresses

@@ -1,0 +1,93 @@
+"""What to launch for a gather or a scatter, as data: an executor fills in the addresses.
+
+An argument of a step is an int, or the name of a buffer: "index", "value", "out", "slot", one of a
+plan, or one of the recipe's own scratch. The name "aligned" stands for a number: bit 0 says that
+the indices start at a multiple of 16 bytes, bit 1 that the values do.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+from pullback.core import dtypes as dt
+from pullback.runtime.cuda.printer import PRELUDE, register
+
+__all__ = ["SLOT_BYTES", "Case", "Recipe", "Step", "source_of", "sum_bytes"]
+
+SLOT_BYTES = 32  # the struct Slot of the kernels
+PROCESSORS = 132  # grids fill a Hopper; they do not depend on the device, so neither do the bits
+SHARED_TOTAL = 233_472  # bytes of shared memory of one of its processors
+
+
+class Case(NamedTuple):
+    """What a scatter is about: dtypes by name, `n` contributions of `width` elements to `rows`."""
+
+    value: str
+    index_dtype: str
+    fold: str
+    n: int
+    rows: int
+    width: int
+    vectors: bool = True  # whether values and destinations start at multiples of 16 bytes
+    shared: int = 232_448  # bytes of shared memory that a thread block can have
+
+    @property
+    def value_bytes(self) -> int:
+        return dt.as_dtype(self.value).itemsize
+
+    @property
+    def index_bytes(self) -> int:
+        return dt.as_dtype(self.index_dtype).itemsize
+
+
+class Step(NamedTuple):
+    """One launch; all thread blocks are on the device at the same time if `together`."""
+
+    source: str
+    function: str
+    grid: tuple[int, int]
+    block: int
+    shared: int
+    arguments: tuple[str | int, ...]
+    together: bool = False
+
+
+class Recipe(NamedTuple):
+    """Launches in order, and the bytes of scratch buffers by name."""
+
+    steps: tuple[Step, ...]
+    scratch: tuple[tuple[str, int], ...] = ()
+
+
+@cache
+def _text(name: str) -> str:
+    folder = resources.files("pullback.runtime.cuda.scatter") / "kernels"
+    return (folder / f"{name}.cu").read_text()
+
+
+@cache
+def source_of(
+    parts: tuple[str, ...],
+    value: str,
+    index: str,
+    fold: str,
+    definitions: tuple[tuple[str, object], ...],
+) -> str:
+    """The CUDA C of kernel files for dtypes, a fold and definitions."""
+    head = [f"#define {name} {content}" for name, content in definitions]
+    head += [f"#define VALUE_{value}", f"#define FOLD_{fold}"]
+    head += [f"#define INDEX {register(dt.as_dtype(index))}"]
+    return "\n".join([*head, PRELUDE, _text("common"), *map(_text, parts)])
+
+
+def sum_bytes(value: str, fold: str) -> int:
+    """The size of the struct Sum of the kernels."""
+    wide = value == "float64" and fold == "add"
+    kept = fold == "set" and dt.as_dtype(value).itemsize == 8
+    return 16 if wide or kept else 8
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)

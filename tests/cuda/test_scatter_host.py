@@ -1,0 +1,312 @@
+"""Gather and scatter as on a GPU, but on the host: a stand-in for CuPy and emulated kernels."""
+
+from __future__ import annotations
+
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import cuda_fake
+import pullback.runtime.cuda.scatter as sc
+from cuda_emulator import COMPILER
+from pullback.compile.fixed_point import exact_scatter_add_reference
+from pullback.core.errors import DTypeError, ShapeError
+from pullback.runtime.cuda.scatter import buckets, executor, ordered
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
+
+REALS = ("float32", "float64", "float16", "bfloat16")
+COMPLEX = ("complex64", "complex128")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+EXACT = ("float32", "float16", "bfloat16")
+CACHES = (
+    executor.cupy_module,
+    executor.shared_limit,
+    executor.compiled,
+    executor._function,
+    executor.program,
+    sc._prepared,
+)
+
+
+@pytest.fixture(autouse=True)
+def device(monkeypatch):
+    """Small thread blocks and grids: what is emulated is the logic, not the size."""
+    monkeypatch.setitem(sys.modules, "cupy", cuda_fake)
+    monkeypatch.setattr(executor, "machine_code", lambda source, target: source)
+    for name, value in (("THREADS", 64), ("ADDERS", 64), ("PROCESSORS", 3)):
+        monkeypatch.setattr(buckets, name, value)
+    monkeypatch.setattr(buckets, "TILE", 64 * buckets.ITEMS)
+    for cache in CACHES:
+        cache.cache_clear()
+    executor.Slots._pools.clear()
+    cuda_fake.launched.clear()
+    yield
+    for cache in CACHES:
+        cache.cache_clear()
+    executor.Slots._pools.clear()
+
+
+def draw(dtype, n, rows, width=1, index="int64", seed=0):
+    rng = np.random.default_rng(seed)
+    low = 0 if index.startswith("u") else -rows
+    indices = rng.integers(low, rows, n).astype(index)
+
+    def numbers(count):
+        shape = (count,) if width == 1 else (count, width)
+        if dtype in INTEGERS:
+            return rng.integers(0, 100, shape).astype(dtype)
+        a = rng.standard_normal(shape) * 2.0 ** rng.integers(-9, 3, shape)
+        a = a + 1j * rng.standard_normal(shape) if dtype in COMPLEX else a
+        return a.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+    return indices, numbers(n), numbers(rows)
+
+
+def scattered(indices, values, out, *arguments, **options):
+    """The result of a scatter into a copy of `out`."""
+    carrier = [a.view(np.uint16) if a.dtype == ml_dtypes.bfloat16 else a for a in (values, out)]
+    if values.dtype == ml_dtypes.bfloat16:
+        options["dtype"] = "bfloat16"
+    i, v, o = map(cuda_fake.asarray, (indices, *carrier))
+    if options.pop("planned", False):
+        options["plan"] = sc.make_plan(i, len(out))
+    sc.scatter(i, v, o, *arguments, **options).raise_if_bad()
+    return o.get().view(out.dtype)
+
+
+def same_bits(a, b):
+    np.testing.assert_array_equal(a.view(np.uint8), np.ascontiguousarray(b).view(np.uint8))
+
+
+def reference(indices, values, out, ufunc=np.add):
+    wide = out.astype({"c": np.clongdouble, "f": np.longdouble, "V": np.longdouble}[out.dtype.kind])
+    ufunc.at(wide, indices.astype(np.int64), values.astype(wide.dtype))
+    return wide
+
+
+@pytest.mark.parametrize("strategy", ["few", "ordered"])
+@pytest.mark.parametrize("dtype", REALS + COMPLEX)
+def test_sums_are_within_an_ulp_of_the_exact_ones(strategy, dtype):
+    indices, values, out = draw(dtype, 700, 5, 3)
+    got, want = scattered(indices, values, out, strategy=strategy), reference(indices, values, out)
+    eps = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "complex64": 2.0**-24}
+    size = reference(indices, np.abs(values.astype(want.dtype)), np.abs(out.astype(want.dtype)))
+    error = np.abs(got.astype(want.dtype) - want)
+    assert np.all(error <= 1.5 * np.abs(size) * eps.get(dtype, 2.0**-53))
+
+
+@pytest.mark.parametrize("strategy", ["few", "ordered"])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_sums_of_integers_wrap_around(strategy, dtype):
+    indices, values, out = draw(dtype, 700, 5)
+    want = out.copy()
+    np.add.at(want, indices, values)
+    same_bits(scattered(indices, values, out, strategy=strategy), want)
+
+
+@pytest.mark.parametrize("index", INTEGERS)
+@pytest.mark.parametrize("strategy", sc.STRATEGIES)
+def test_every_index_dtype(strategy, index):
+    indices, values, out = draw("float32", 300, 40, index=index)
+    values = np.round(values * 8)  # such sums are exact
+    got = scattered(indices, values, out * 0, strategy=strategy)
+    np.testing.assert_array_equal(got, reference(indices, values, out * 0).astype("f4"))
+
+
+@pytest.mark.parametrize("dtype", EXACT)
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("kind", ["buckets", "planned", "atomic"])
+def test_exact_sums_have_the_bits_of_the_reference(kind, width, dtype):
+    indices, values, out = draw(dtype, 1100, 40, width)
+    strategy = "buckets" if kind == "planned" else kind
+    got = scattered(indices, values, out, strategy=strategy, planned=kind == "planned")
+    same_bits(got, exact_scatter_add_reference(indices, values, out))
+
+
+@pytest.mark.parametrize("strategy", ["buckets", "atomic"])
+def test_exact_sums_over_the_whole_range_of_exponents(strategy):
+    rng = np.random.default_rng(4)
+    bits = rng.integers(0, 1 << 32, 900, dtype=np.uint64).astype(np.uint32)
+    values = bits.view(np.float32)
+    values = np.where(np.isfinite(values), values, np.float32(1e-45))
+    values[::3] = -values[1::3]
+    indices = np.repeat(np.arange(30), 30)
+    rng.shuffle(indices)
+    out = np.where(np.arange(30) % 2, np.float32(-0.0), values[:30])
+    want = exact_scatter_add_reference(indices, values, out)
+    same_bits(scattered(indices, values, out, strategy=strategy), want)
+
+
+@pytest.mark.parametrize("strategy", ["buckets", "atomic"])
+def test_what_is_not_finite(strategy):
+    inf, nan = np.inf, np.nan
+    values = np.array([inf, 1, -inf, nan, inf, -inf, 1, 3e38, 3e38, 1e-45, 0, 1, -1], "f4")
+    indices = np.array([0, 0, 1, 2, 3, 3, 4, 5, 5, 6, 7, 8, 8])
+    out = np.array([1, 1, 1, 1, inf, 1, 0, -0.0, -0.0, nan, -inf], "f4")
+    want = exact_scatter_add_reference(indices, values, out)
+    same_bits(scattered(indices, values, out, strategy=strategy), want)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_long_run_of_equal_indices_in_buckets(planned):
+    _, values, out = draw("float32", 2500, 4)
+    indices = np.full(2500, 2)
+    got = scattered(indices, values, out, strategy="buckets", planned=planned)
+    same_bits(got, exact_scatter_add_reference(indices, values, out))
+
+
+FOLDS = {"mul": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+@pytest.mark.parametrize("fold", FOLDS)
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint64"])
+@pytest.mark.parametrize("strategy", ["few", "ordered"])
+def test_other_folds(strategy, dtype, fold):
+    indices, values, out = draw(dtype, 60, 9, 2)
+    want = out.astype("f8") if dtype == "float32" else out.copy()
+    FOLDS[fold].at(want, indices, values.astype(want.dtype))
+    got = scattered(indices, values, out, fold, strategy=strategy)
+    np.testing.assert_allclose(got, want.astype(dtype), rtol=2e-7 if dtype == "float32" else 0)
+
+
+@pytest.mark.parametrize("fold", ["min", "max"])
+def test_a_nan_wins(fold):
+    values = np.array([1, np.nan, 2, 3], "f4")
+    got = scattered(np.array([0, 0, 0, 1]), values, np.zeros(2, "f4"), fold, strategy="ordered")
+    assert np.isnan(got[0]) and not np.isnan(got[1])
+
+
+@pytest.mark.parametrize("width", [1, 5, 40])
+def test_the_last_contribution_is_set(width):
+    indices, values, out = draw("float32", 9000, 7, width)
+    indices[100:] = 3  # a run that a whole block joins
+    want = out.copy()
+    want[indices] = values
+    same_bits(scattered(indices, values, out, "set"), want)
+
+
+@pytest.mark.parametrize("width", [1, 3, 40, 160])
+@pytest.mark.parametrize("n", [1, 127, 129, 3000])
+def test_ordered_sums_of_any_length_and_width(n, width):
+    indices, values, out = draw("float64", n, 900, width)
+    got = scattered(indices, values, out, strategy="ordered")
+    np.testing.assert_allclose(got, reference(indices, values, out).astype("f8"), rtol=1e-13)
+
+
+def test_the_order_is_stable_and_tasks_cover_it():
+    indices = np.random.default_rng(6).integers(0, 1000, 9000)
+    plan = sc.make_plan(cuda_fake.asarray(indices), 1000)
+    places = plan.order(executor.Checked("test", plan.indices, 1000))
+    sizes = ordered.order_buffers(9000, 1000)
+    kept, _, _ = plan._kept["order"]
+    start = kept._memory._held
+
+    def read(name):
+        at = places[name] - start.ctypes.data
+        return start[at : at + sizes[name]].view(np.uint32)
+
+    np.testing.assert_array_equal(read("order"), np.argsort(indices, kind="stable"))
+    count = int(read("task_count")[0])
+    starts = read("task_start")[: count + 1]
+    keys = np.sort(indices)
+    cuts = np.flatnonzero((np.diff(keys, prepend=-1) != 0) | (np.arange(9000) % ordered.SPAN == 0))
+    np.testing.assert_array_equal(starts, [*cuts, 9000])
+    np.testing.assert_array_equal(read("task_row")[:count], keys[cuts])
+
+
+@pytest.mark.parametrize("strategy", sc.STRATEGIES)
+@pytest.mark.parametrize("planned", [False, True])
+def test_the_first_bad_index_is_named_and_the_rest_is_added(strategy, planned):
+    indices = np.zeros(500, np.int64)
+    indices[[70, 31, 400]] = [7, -8, 1 << 40]
+    i, out = cuda_fake.asarray(indices), cuda_fake.zeros(7, "f4")
+    plan = sc.make_plan(i, 7) if planned else None
+    checked = sc.scatter_add(i, cuda_fake.asarray(np.ones(500, "f4")), out, plan, strategy)
+    with pytest.raises(IndexError, match=r"^scatter_add: index -8 at position 31 .* 7 rows\.$"):
+        checked.raise_if_bad()
+    np.testing.assert_array_equal(out, [497, 0, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("strategy", sc.STRATEGIES)
+def test_arrays_that_start_anywhere_give_the_same_bits(strategy, width):
+    indices, values, out = draw("float32", 700, 30, width)
+    want = scattered(indices, values, out, strategy=strategy)
+
+    def late(a):
+        raw = cuda_fake.empty(a.size + 1, a.dtype)
+        raw[1:] = a.reshape(-1)
+        return raw[1:].reshape(a.shape)
+
+    i, v, o = map(late, (indices, values, out))
+    sc.scatter_add(i, v, o, strategy=strategy).raise_if_bad()
+    same_bits(np.ascontiguousarray(o), want)
+
+
+def test_a_plan_is_made_once_and_changes_no_bits():
+    indices, values, out = draw("float32", 700, 60, 8)
+    i, v = cuda_fake.asarray(indices), cuda_fake.asarray(values)
+    plan = sc.make_plan(i, 60)
+    assert (plan.size, plan.count, plan.nbytes) == (60, 700, 0)
+    results = []
+    for given in (plan, plan, None):
+        o = cuda_fake.asarray(out)
+        sc.scatter_add(i, v, o, given, "ordered").raise_if_bad()
+        results.append(o)
+    assert cuda_fake.launched.count("sort_indices") == 2
+    assert plan.nbytes >= 4 * 700
+    same_bits(results[1], results[0])
+    same_bits(results[2], results[0])
+
+
+def test_few_bins_take_one_launch():
+    indices, values, out = draw("float32", 3000, 20)
+    scattered(indices, values, out)
+    assert cuda_fake.launched == ["few_narrow"]
+
+
+def test_nothing_to_add():
+    out = np.ones((3, 2), "f4")
+    same_bits(scattered(np.zeros(0, np.int64), np.zeros((0, 2), "f4"), out), out)
+    assert cuda_fake.launched == []
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 40])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "complex128"])
+def test_gather(width, dtype):
+    _, _, x = draw(dtype, 1, 9, width)
+    indices = np.random.default_rng(1).integers(-9, 9, 400)
+    x = x.reshape(9, width)
+    out = cuda_fake.empty((400, width), dtype)
+    sc.gather(cuda_fake.asarray(x), cuda_fake.asarray(indices), out).raise_if_bad()
+    same_bits(out, x[indices])
+
+
+def test_gather_names_a_bad_index():
+    out, x = cuda_fake.empty((2, 2)), cuda_fake.zeros((3, 2))
+    with pytest.raises(IndexError, match=r"^gather: index 3 at position 1 "):
+        sc.gather(x, cuda_fake.asarray(np.array([0, 3])), out).raise_if_bad()
+
+
+def test_strategies_by_shape():
+    case = sc.Case("float32", "int64", "add", 1 << 24, 20, 1)
+    assert sc.choose(case) == "few"
+    assert sc.choose(case._replace(rows=1 << 20)) == "buckets"
+    assert sc.choose(case._replace(rows=1 << 20, value="float64")) == "ordered"
+    assert sc.choose(case._replace(rows=100_000, width=64)) == "ordered"
+    assert sc.choose(case._replace(rows=1 << 20, n=10)) == "ordered"
+    assert sc.choose(case._replace(fold="set")) == "ordered"
+    assert sc.choose(case._replace(rows=1 << 32, width=3)) == "atomic"
+
+
+def test_errors_at_the_call():
+    i, v = cuda_fake.asarray(np.zeros(4, np.int64)), cuda_fake.zeros((4, 2), "f4")
+    with pytest.raises(DTypeError, match="one dtype"):
+        sc.scatter_add(i, v, cuda_fake.zeros((3, 2), "f8"))
+    with pytest.raises(DTypeError, match="indices are integers"):
+        sc.scatter_add(v, v, cuda_fake.zeros((3, 2), "f4"))
+    with pytest.raises(ShapeError, match="4 rows of 3"):
+        sc.scatter_add(i, v, cuda_fake.zeros((2, 3), "f4"))

@@ -1,0 +1,80 @@
+"""Kernels of gather and scatter: NVRTC compiles all of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pullback.runtime.cuda import nvrtc
+from pullback.runtime.cuda.scatter import FOLDS, recipes_of
+from pullback.runtime.cuda.scatter.few import few_threads
+from pullback.runtime.cuda.scatter.gathering import gather_recipe
+from pullback.runtime.cuda.scatter.recipes import Case
+
+FULL = os.environ.get("PULLBACK_FULL") == "1"
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+WIDTHS = {"few": (1, 3), "buckets": (1, 2), "atomic": (3,), "ordered": (1, 2, 64, 768)}
+EXACT = ("float16", "bfloat16", "float32")
+
+needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+
+
+def cases(strategy):
+    """Every dtype with one index dtype and the reverse, every fold with some dtypes."""
+    values = EXACT if strategy in ("buckets", "atomic") else FLOATS + INTEGERS
+    rows = {"few": 20}.get(strategy, 100_000)
+    widths = WIDTHS[strategy] if FULL else WIDTHS[strategy][-2:]
+    found = [Case(v, "int64", "add", 1 << 20, rows, w) for v in values for w in widths]
+    found += [Case("float32", i, "add", 1 << 20, rows, 1) for i in INTEGERS]
+    if strategy in ("few", "ordered"):
+        some = FLOATS + INTEGERS if FULL else ("float32", "uint64")
+        folds = [f for f in FOLDS if f != "set" or strategy == "ordered"]
+        found += [Case(v, "int32", f, 1 << 20, rows, 2) for v in some for f in folds]
+    if strategy == "few":
+        found += [Case("float32", "int64", "add", 1 << 20, r, 1) for r in (100, 200, 400)]
+    return found
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("strategy", WIDTHS)
+def test_nvrtc_compiles_every_scatter(strategy):
+    sources = {
+        step.source: step.function
+        for case in cases(strategy)
+        for planned in (False, True)
+        for recipe in recipes_of(case, strategy, planned)
+        for step in recipe.steps
+    }
+    for source, function in sources.items():
+        code = nvrtc.compile_source(source, "compute_75", nvrtc.QUICK)
+        assert f".entry {function}".encode() in code
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90"])
+def test_machine_code_for_three_generations(target):
+    case = Case("float32", "int64", "add", 1 << 20, 20, 1)
+    narrow = case._replace(rows=100_000)
+    wanted = [(case, "few"), (narrow, "buckets"), (narrow, "atomic"), (narrow, "ordered")]
+    for case, strategy in wanted:
+        for recipe in recipes_of(case, strategy, True):
+            assert nvrtc.compile_source(recipe.steps[0].source, target)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 8, 12, 16, 48, 256, 3072])
+def test_nvrtc_compiles_every_gather(row_bytes):
+    for index in INTEGERS if FULL else ("int64", "uint8"):
+        (step,) = gather_recipe(row_bytes, index, 1000, 100, 16).steps
+        assert nvrtc.compile_source(step.source, "compute_75", nvrtc.QUICK)
+
+
+@pytest.mark.parametrize("rows", [1, 20, 24, 25, 100, 220])
+@pytest.mark.parametrize("limit", [49_152, 65_536, 101_376, 232_448])
+def test_columns_fit_in_shared_memory(rows, limit):
+    case = Case("float32", "int64", "add", 1000, rows, 1, shared=limit)
+    threads = few_threads(case)
+    assert threads * rows * 8 <= limit
+    assert threads or rows * 64 * 8 > limit

@@ -1,0 +1,122 @@
+"""As much of CuPy as gather and scatter use, on the host: arrays of NumPy, emulated kernels."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from cuda_emulator import ALONE, BLOCKS, TOGETHER, Emulator
+
+# Kernels whose threads do not wait for each other.
+_ALONE = frozenset({"exact_clear", "exact_add", "exact_finish", "gather_rows"})
+_EMULATORS: dict[str, Emulator] = {}
+PROPERTIES = {"sharedMemPerBlockOptin": 65_536, "multiProcessorCount": 2}
+launched: list[str] = []
+
+
+class Array(np.ndarray):
+    """An array that knows its address as CuPy's do."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    def get(self) -> np.ndarray:
+        return np.array(self)
+
+
+def _raw(size: int) -> np.ndarray:
+    raw = np.full(size + 512, 0xAB, np.uint8)
+    return raw[-raw.ctypes.data % 512 :][:size]
+
+
+def empty(shape: Any, dtype: Any = float) -> Array:
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    return _raw(max(size, 1))[:size].view(dtype).reshape(shape).view(Array)
+
+
+def zeros(shape: Any, dtype: Any = float) -> Array:
+    a = empty(shape, dtype)
+    a[...] = 0
+    return a
+
+
+def asarray(a: Any) -> Array:
+    a = np.asarray(a)
+    new = empty(a.shape, a.dtype)
+    new[...] = a
+    return new
+
+
+def ascontiguousarray(a: Any) -> Array:
+    return a if a.flags.c_contiguous else asarray(a)
+
+
+class Function:
+    ptr = 0
+
+    def __init__(self, emulator: Emulator, name: str):
+        self._emulator, self._name = emulator, name
+
+    def __call__(
+        self,
+        grid: Any,
+        block: Any,
+        values: Any,
+        shared: int = 0,
+        *,
+        enable_cooperative_groups=False,
+    ) -> None:
+        mode = ALONE if self._name in _ALONE else BLOCKS
+        mode = TOGETHER if enable_cooperative_groups else mode
+        launched.append(self._name)
+        self._emulator.launch(self._name, grid[:2], block[0], shared, values, mode)
+
+
+class RawModule:
+    """Kernels of a source, which takes the place of a file with machine code."""
+
+    def __init__(self, path: str):
+        if path not in _EMULATORS:
+            _EMULATORS[path] = Emulator(path, Path(tempfile.mkdtemp()), "-O1")
+        self._emulator = _EMULATORS[path]
+
+    def get_function(self, name: str) -> Any:
+        return SimpleNamespace(kernel=Function(self._emulator, name))
+
+
+class Memory:
+    def __init__(self, size: int):
+        self._held = _raw(max(size, 1))
+        self.ptr = self._held.ctypes.data
+
+
+class Stream:
+    ptr = 0
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def record(self) -> None:
+        pass
+
+
+_STREAM = Stream()
+cuda = SimpleNamespace(
+    alloc=Memory,
+    Device=lambda device: SimpleNamespace(compute_capability="90"),
+    get_current_stream=lambda: _STREAM,
+    runtime=SimpleNamespace(getDevice=lambda: 0, getDeviceProperties=lambda device: PROPERTIES),
+    driver=SimpleNamespace(
+        occupancyMaxActiveBlocksPerMultiprocessor=lambda function, block, shared: 1
+    ),
+)

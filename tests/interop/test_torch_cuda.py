@@ -1,0 +1,127 @@
+"""The CUDA side of `pullback.torch`, with an emulator in the place of the device.
+
+The emulator runs the kernels of `pullback.runtime.cuda` on host memory, so that torch's CPU tensors
+can stand for CUDA tensors: what is tested is how calls are brought to the form of the kernels.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cuda_fake  # noqa: E402
+import pullback.torch as pbt  # noqa: E402
+from cuda_emulator import COMPILER  # noqa: E402
+from interop.torch_cases import CASES, tensors  # noqa: E402
+from pullback.interop import torch_cuda, torch_operators  # noqa: E402
+from pullback.runtime.cuda import scatter  # noqa: E402
+from pullback.runtime.cuda.scatter import executor  # noqa: E402
+
+pytestmark = [
+    pytest.mark.skipif(COMPILER is None, reason="there is no g++"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+def in_place(t):
+    """The memory of a host tensor as the emulator's array."""
+    assert t.is_contiguous()
+    bits = t.view(torch.uint16) if t.dtype is torch.bfloat16 else t.detach()
+    return bits.numpy().view(cuda_fake.Array)
+
+
+class Watched:
+    """A launch that has ended."""
+
+    def __init__(self, checked):
+        position = checked.bad_position()
+        self.word = torch.tensor(0 if position is None else position + 1)
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+def watch(checked, name, indices, sizes):
+    ended = Watched(checked)
+    pending = torch_cuda._Pending(ended, ended.word, checked, name, tuple(indices), tuple(sizes))
+    torch_cuda._pending.append(pending)
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", cuda_fake)
+    monkeypatch.setattr(executor, "machine_code", lambda source, target: source)
+    caches = (executor.cupy_module, executor.shared_limit, executor.compiled, executor.program)
+    for cache in (*caches, executor._function, scatter._prepared):
+        cache.cache_clear()
+    monkeypatch.setattr(executor.Slots, "_pools", {})
+    monkeypatch.setattr(torch_cuda, "_shared", in_place)
+    monkeypatch.setattr(torch_cuda, "_working_on", lambda device: nullcontext(scatter))
+    monkeypatch.setattr(torch_cuda, "_watch", watch)
+    for name in ("gather", "scatter_sum", "scatter_add"):
+        monkeypatch.setattr(torch_operators, f"_{name}_kernel", getattr(torch_cuda, name))
+    yield
+    torch_cuda._pending.clear()
+    for cache in (*caches, executor._function, scatter._prepared):
+        cache.cache_clear()
+
+
+FORMS = (
+    "buffer", "inner axis", "0-d", "scatter_add in a corner", "gather", "segment_sum, 2-d",
+    "index, apart", "index_put",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in FORMS], ids=lambda c: c.name)
+def test_every_form_and_its_gradients(case):
+    found = []
+    for f in (case.ours, case.theirs):
+        args = tensors(case, torch.float32, grad=True)
+        value = f(*args)
+        found.append([value, *torch.autograd.grad(value.sin().sum(), args)])
+    torch.testing.assert_close(*found)
+    pbt.check()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.complex64, torch.int64])
+def test_dtypes(dtype):
+    x, i = torch.arange(8).reshape(4, 2).to(dtype), torch.tensor([3, 0, 3, -1])
+    assert torch.equal(pbt.gather_with_index_add(x, i), x[i])
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    sums = torch.zeros(4, 2, dtype=wide).index_add(0, i % 4, x.to(wide))
+    assert torch.equal(pbt.segment_sum(x, i, 4).to(wide), sums)
+
+
+def test_an_index_out_of_range_is_raised_later():
+    x = torch.zeros(4, 3)
+    pbt.gather_with_index_add(x, torch.tensor([0, 9]))
+    with pytest.raises(IndexError, match=r"gather_with_index_add: index 9 at position 1 .* size 4"):
+        pbt.check()
+    pbt.check()
+    rows, columns = torch.tensor([0, 1]), torch.tensor([0, -4])
+    pbt.index_put(x, (rows, columns), torch.ones(2), accumulate=True)
+    with pytest.raises(IndexError, match=r"index_put: index -4 at position 1 .* size 3"):
+        torch_cuda._settle_ended()
+
+
+def test_an_empty_axis_has_no_places():
+    with pytest.raises(IndexError, match="size 0"):
+        pbt.gather_with_index_add(torch.zeros(0, 3), torch.tensor([0]))
+    with pytest.raises(IndexError, match="size 0"):
+        pbt.segment_sum(torch.ones(1, 3), torch.tensor([0]), 0)
+    assert pbt.segment_sum(torch.ones(0, 3), torch.zeros(0, dtype=torch.int64), 2).sum() == 0
+
+
+def test_a_plan():
+    i = torch.tensor([3, 0, 3, 1])
+    plan = pbt.ScatterPlan(i, 4, torch_cuda.make_plan(i, 4))
+    x = torch.randn(4, 2)
+    np.testing.assert_array_equal(pbt.segment_sum(x, plan), pbt.segment_sum(x, i, 4))

@@ -52,6 +52,7 @@ from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.errors import TraceError as TraceError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
+from pullback.ops.index_plans import scatter_plan as scatter_plan
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
 from pullback.standard import can_cast as can_cast
 from pullback.standard import isdtype as isdtype
@@ -112,6 +113,7 @@ __all__ = [
     "atan2",
     "atanh",
     "bfloat16",
+    "bincount",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
@@ -183,6 +185,7 @@ __all__ = [
     "grad",
     "greater",
     "greater_equal",
+    "histogram",
     "hvp",
     "hypot",
     "iinfo",
@@ -267,7 +270,12 @@ __all__ = [
     "scan",
     "scatter",
     "scatter_add",
+    "scatter_plan",
     "searchsorted",
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_prod",
     "segment_sum",
     "set_default_device",
     "set_default_float",
@@ -441,6 +449,16 @@ def atan2(y: _ArrayLike, x: _ArrayLike, /) -> Tensor:
 
 def atanh(x: _ArrayLike, /) -> Tensor:
     """The inverse of tanh."""
+
+def bincount(
+    x: _ArrayLike,
+    /,
+    weights: _ArrayLike | None = None,
+    *,
+    minlength: int = 0,
+    length: int | None = None,
+) -> Tensor:
+    """How often each number from 0 on occurs in `x`, or the sum of its weights."""
 
 def bitwise_and(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """The bits that x and y share; the logical and of booleans."""
@@ -673,6 +691,18 @@ def greater(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 
 def greater_equal(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x >= y`."""
+
+def histogram(
+    x: _ArrayLike,
+    /,
+    bins: _ArrayLike = 10,
+    range: tuple[float, float] | None = None,
+    weights: None = None,
+    density: builtins.bool = False,
+) -> tuple[Tensor, Tensor]:
+    """How many elements of `x` fall in each bin, or the sum of their weights; and the bins'
+    edges.
+    """
 
 def hypot(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`sqrt(x**2 + y**2)` without overflow on the way; its derivative at the origin is 0."""
@@ -931,7 +961,13 @@ def scatter(
     """A copy of `x` with `updates` put at `indices` along `axis`: what `take` reads is written."""
 
 def scatter_add(
-    x: _ArrayLike, indices: _ArrayLike, updates: _ArrayLike, /, axis: int = 0
+    x: _ArrayLike,
+    indices: _ArrayLike,
+    updates: _ArrayLike,
+    /,
+    axis: int = 0,
+    *,
+    exact: builtins.bool = False,
 ) -> Tensor:
     """A copy of `x` with `updates` added at `indices` along `axis`; every duplicate counts."""
 
@@ -942,7 +978,29 @@ def searchsorted(
     sorted.
     """
 
-def segment_sum(x: _ArrayLike, segment_ids: _ArrayLike, /, num_segments: int) -> Tensor:
+def segment_max(
+    x: _ArrayLike, segment_ids: _ArrayLike, /, num_segments: int | None = None
+) -> Tensor:
+    """The largest rows of `x` by segment; without rows, the least value of the dtype."""
+
+def segment_mean(
+    x: _ArrayLike, segment_ids: _ArrayLike, /, num_segments: int | None = None
+) -> Tensor:
+    """The means of the rows of `x` by segment; a segment without rows is 0."""
+
+def segment_min(
+    x: _ArrayLike, segment_ids: _ArrayLike, /, num_segments: int | None = None
+) -> Tensor:
+    """The smallest rows of `x` by segment; without rows, the greatest value of the dtype."""
+
+def segment_prod(
+    x: _ArrayLike, segment_ids: _ArrayLike, /, num_segments: int | None = None
+) -> Tensor:
+    """The products of the rows of `x` by segment; a segment without rows is 1."""
+
+def segment_sum(
+    x: _ArrayLike, segment_ids: _ArrayLike, /, num_segments: int | None = None
+) -> Tensor:
     """The sums of the rows of `x` by segment: `out[s]` adds the rows with `segment_ids == s`."""
 
 def sigmoid(x: _ArrayLike, /) -> Tensor:

@@ -90,6 +90,19 @@ def philox(
 ) -> Tensor:
     """One of the four words of Philox4x32-10 for a counter and a key, elementwise."""
 
+def pick(x: _ArrayLike, index: _ArrayLike, /, *, layout: str = "channels_first") -> Tensor:
+    """The elements of each batch and channel of `x` at the places that `index` gives."""
+
+def place(
+    y: _ArrayLike,
+    index: _ArrayLike,
+    /,
+    *,
+    size: int | Sequence[int],
+    layout: str = "channels_first",
+) -> Tensor:
+    """Zeros with spatial axes of `size`, and `y` added at the places that `index` gives."""
+
 def power(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x**y` elementwise for arrays of one dtype."""
 
@@ -105,6 +118,11 @@ def running_position(x: _ArrayLike, /, axis: int, *, sense: int = 1) -> Tensor:
 def scatter_add(x: _ArrayLike, updates: _ArrayLike, /, *indices: _ArrayLike) -> Tensor:
     """`x` with the updates added at the positions given; sums are taken in order, always the
     same.
+    """
+
+def scatter_add_exact(x: _ArrayLike, updates: _ArrayLike, /, *indices: _ArrayLike) -> Tensor:
+    """`scatter_add` whose sums are exact before they are rounded: no order can change their
+    bits.
     """
 
 def scatter_max(x: _ArrayLike, updates: _ArrayLike, /, *indices: _ArrayLike) -> Tensor:
@@ -142,3 +160,27 @@ def unit_uniform(
     key: _ArrayLike, shape: int | Sequence[int] = (), /, *, dtype: _DTypeLike | None = None
 ) -> Tensor:
     """Uniform random numbers in [0, 1)."""
+
+def window_argmax(
+    x: _ArrayLike,
+    /,
+    *,
+    kernel: int | Sequence[int],
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int | Sequence[int] = 1,
+    layout: str = "channels_first",
+) -> Tensor:
+    """The index of the largest element under each place of a window, the first of equal ones."""
+
+def window_max(
+    x: _ArrayLike,
+    /,
+    *,
+    kernel: int | Sequence[int],
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int | Sequence[int] = 1,
+    layout: str = "channels_first",
+) -> Tensor:
+    """The largest element under each place of a window; NaN if there is one."""

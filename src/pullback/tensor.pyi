@@ -278,7 +278,9 @@ class Tensor(Array):
         """A copy of `x` with `updates` put at `indices` along `axis`: what `take` reads is
         written.
         """
-    def scatter_add(self, indices: _ArrayLike, updates: _ArrayLike, /, axis: int = 0) -> Tensor:
+    def scatter_add(
+        self, indices: _ArrayLike, updates: _ArrayLike, /, axis: int = 0, *, exact: bool = False
+    ) -> Tensor:
         """A copy of `x` with `updates` added at `indices` along `axis`; every duplicate counts."""
     def sigmoid(self) -> Tensor:
         """The logistic function `1 / (1 + exp(-x))`."""

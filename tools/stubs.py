@@ -47,6 +47,7 @@ HOMES = {
     "_ArrayLike": "pullback.tensor",
     "_DTypeLike": "pullback.tensor",
     "_DeviceLike": "pullback.tensor",
+    "scatter_plan": "pullback.ops.index_plans",
 }
 ALIASES = """
 class _HasArray(Protocol):
@@ -65,6 +66,8 @@ BY_NAME = {
     "shape": "int | Sequence[int]",
     "where": "_DeviceLike",
 }
+# Parameters that take one integer for all axes or one for each, whatever the samples pass.
+PER_AXIS = {"dilation", "kernel_size", "output_padding", "padding", "stride"}
 # Members of Tensor, and functions beside it, that are annotated Any for want of the class. "Any" in
 # a union stands for a None that nobody should have to rule out before each use.
 RETURNS = {
@@ -137,6 +140,32 @@ def seen_types(entry: Public, parameter: Parameter) -> list[str]:
     return found
 
 
+def with_tensors(sample: Sample) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a sample, its arrays as tensors."""
+    return pytrees.map_tree(
+        lambda a: pb.tensor(a) if isinstance(a, np.ndarray) else a, (sample.args, sample.kwargs)
+    )
+
+
+def takes_plan(entry: Public, parameter: Parameter) -> bool:
+    """Whether a `scatter_plan` can stand for an index array that the samples pass."""
+    for sample in drawn(entry):
+        args, kwargs = with_tensors(sample)
+        bound = entry.signature.bind(*args, **kwargs)
+        indices = bound.arguments.get(parameter.name)
+        if not isinstance(indices, pb.Tensor) or not indices.dtype.is_integer:
+            continue
+        bound.arguments[parameter.name] = pb.scatter_plan(pb.zeros_like(indices), 1)
+        try:
+            entry.function(*bound.args, **bound.kwargs)
+        except pb.ShapeError:
+            return True  # it is only a plan for another size that is missing
+        except pb.DTypeError:
+            continue
+        return True
+    return False
+
+
 def parameter_type(entry: Public | None, p: Parameter) -> str:
     """The annotation of a parameter, as precise as is known."""
     given = "Any" if p.annotation is Parameter.empty else str(p.annotation)
@@ -156,7 +185,12 @@ def parameter_type(entry: Public | None, p: Parameter) -> str:
     parts = seen_types(entry, p)
     if p.default is not Parameter.empty:
         parts.append(type_of(p.default))
-    return "Any" if not parts or "Any" in parts else union(parts)
+    if p.name in PER_AXIS:
+        parts.append("int | Sequence[int]")
+    if "_ArrayLike" in parts and takes_plan(entry, p):
+        parts.append("scatter_plan")
+    unknown = "Any" in parts or set(parts) <= {"None"}  # nobody passes None alone
+    return "Any" if unknown else union(parts)
 
 
 def result_of(value: Any, records: dict[str, str]) -> str:
@@ -178,19 +212,23 @@ def result_of(value: Any, records: dict[str, str]) -> str:
 
 
 def return_type(entry: Public, records: dict[str, str]) -> str:
-    """The annotation of an operation's result, from its results on samples."""
+    """The annotation of an operation's result, from its results on samples.
+
+    Where an option decides between an array and a tuple, nobody should have to rule one of them
+    out before each use: "Any" stands for the tuple, and for both if its fields have names.
+    """
     kinds = set()
     for sample in drawn(entry):
-        args, kwargs = pytrees.map_tree(
-            lambda a: pb.tensor(a) if isinstance(a, np.ndarray) else a, (sample.args, sample.kwargs)
-        )
+        args, kwargs = with_tensors(sample)
         kinds.add(result_of(entry.function(*args, **kwargs), records))
     if len(kinds) == 1 and not (kind := next(iter(kinds))).startswith("list"):
         return kind
     outer = {k.partition("[")[0] for k in kinds}
     if outer == {"tuple"}:
         return "tuple[Tensor, ...]"
-    return "list[Tensor]" if outer == {"list"} else union(sorted(kinds))
+    if outer == {"list"}:
+        return "list[Tensor]"
+    return "Tensor | Any" if outer == {"Tensor", "tuple"} else "Any"
 
 
 # -- text ------------------------------------------------------------------------------------------

@@ -451,7 +451,7 @@ def atanh(x: _ArrayLike, /) -> Tensor:
     """The inverse of tanh."""
 
 def bincount(
-    x: _ArrayLike,
+    x: _ArrayLike | scatter_plan,
     /,
     weights: _ArrayLike | None = None,
     *,
@@ -697,7 +697,7 @@ def histogram(
     /,
     bins: _ArrayLike = 10,
     range: tuple[float, float] | None = None,
-    weights: None = None,
+    weights: Any = None,
     density: builtins.bool = False,
 ) -> tuple[Tensor, Tensor]:
     """How many elements of `x` fall in each bin, or the sum of their weights; and the bins'
@@ -711,7 +711,12 @@ def imag(x: _ArrayLike, /) -> Tensor:
     """The imaginary part of a complex array."""
 
 def index_add(
-    x: _ArrayLike, indices: _ArrayLike, updates: _ArrayLike, /, axis: int = 0, alpha: float = 1
+    x: _ArrayLike,
+    indices: _ArrayLike | scatter_plan,
+    updates: _ArrayLike,
+    /,
+    axis: int = 0,
+    alpha: float = 1,
 ) -> Tensor:
     """`scatter_add` of `alpha * updates`."""
 
@@ -903,7 +908,9 @@ def prod(
 ) -> Tensor:
     """The product of the elements along `axis` (None: all axes), differentiable at zeros too."""
 
-def put(x: _ArrayLike, indices: _ArrayLike, values: _ArrayLike, /, mode: str = "set") -> Tensor:
+def put(
+    x: _ArrayLike, indices: _ArrayLike | scatter_plan, values: _ArrayLike, /, mode: str = "set"
+) -> Tensor:
     """A copy of `x` with `values` at the row-major positions `indices`; modes as in `scatter`."""
 
 def put_along_axis(
@@ -956,13 +963,18 @@ def rsqrt(x: _ArrayLike, /) -> Tensor:
     """`1 / sqrt(x)`."""
 
 def scatter(
-    x: _ArrayLike, indices: _ArrayLike, updates: _ArrayLike, /, axis: int = 0, mode: str = "set"
+    x: _ArrayLike,
+    indices: _ArrayLike | scatter_plan,
+    updates: _ArrayLike,
+    /,
+    axis: int = 0,
+    mode: str = "set",
 ) -> Tensor:
     """A copy of `x` with `updates` put at `indices` along `axis`: what `take` reads is written."""
 
 def scatter_add(
     x: _ArrayLike,
-    indices: _ArrayLike,
+    indices: _ArrayLike | scatter_plan,
     updates: _ArrayLike,
     /,
     axis: int = 0,
@@ -979,27 +991,27 @@ def searchsorted(
     """
 
 def segment_max(
-    x: _ArrayLike, segment_ids: _ArrayLike, /, num_segments: int | None = None
+    x: _ArrayLike, segment_ids: _ArrayLike | scatter_plan, /, num_segments: int | None = None
 ) -> Tensor:
     """The largest rows of `x` by segment; without rows, the least value of the dtype."""
 
 def segment_mean(
-    x: _ArrayLike, segment_ids: _ArrayLike, /, num_segments: int | None = None
+    x: _ArrayLike, segment_ids: _ArrayLike | scatter_plan, /, num_segments: int | None = None
 ) -> Tensor:
     """The means of the rows of `x` by segment; a segment without rows is 0."""
 
 def segment_min(
-    x: _ArrayLike, segment_ids: _ArrayLike, /, num_segments: int | None = None
+    x: _ArrayLike, segment_ids: _ArrayLike | scatter_plan, /, num_segments: int | None = None
 ) -> Tensor:
     """The smallest rows of `x` by segment; without rows, the greatest value of the dtype."""
 
 def segment_prod(
-    x: _ArrayLike, segment_ids: _ArrayLike, /, num_segments: int | None = None
+    x: _ArrayLike, segment_ids: _ArrayLike | scatter_plan, /, num_segments: int | None = None
 ) -> Tensor:
     """The products of the rows of `x` by segment; a segment without rows is 1."""
 
 def segment_sum(
-    x: _ArrayLike, segment_ids: _ArrayLike, /, num_segments: int | None = None
+    x: _ArrayLike, segment_ids: _ArrayLike | scatter_plan, /, num_segments: int | None = None
 ) -> Tensor:
     """The sums of the rows of `x` by segment: `out[s]` adds the rows with `segment_ids == s`."""
 
@@ -1073,7 +1085,7 @@ def sum(
 def swapaxes(x: _ArrayLike, axis1: int, axis2: int, /) -> Tensor:
     """The array with two axes exchanged."""
 
-def take(x: _ArrayLike, indices: _ArrayLike, /, axis: int | None = None) -> Tensor:
+def take(x: _ArrayLike, indices: _ArrayLike | scatter_plan, /, axis: int | None = None) -> Tensor:
     """The slices of `x` at `indices` along `axis`; without an axis, elements of the flat array."""
 
 def take_along_axis(x: _ArrayLike, indices: _ArrayLike, /, axis: int = -1) -> Tensor:

@@ -25,7 +25,7 @@ def conv(
     *,
     stride: int | Sequence[int] = 1,
     padding: Any = 0,
-    dilation: int = 1,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
     layout: str = "channels_first",
 ) -> Tensor:
@@ -39,7 +39,7 @@ def conv_dw(
     kernel: int | Sequence[int],
     stride: int | Sequence[int] = 1,
     padding: Any = 0,
-    dilation: int = 1,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
     layout: str = "channels_first",
 ) -> Tensor:
@@ -53,7 +53,7 @@ def conv_dx(
     size: int | Sequence[int],
     stride: int | Sequence[int] = 1,
     padding: Any = 0,
-    dilation: int = 1,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
     layout: str = "channels_first",
 ) -> Tensor:
@@ -166,8 +166,8 @@ def window_argmax(
     /,
     *,
     kernel: int | Sequence[int],
-    stride: int = 1,
-    padding: int = 0,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     layout: str = "channels_first",
 ) -> Tensor:
@@ -178,8 +178,8 @@ def window_max(
     /,
     *,
     kernel: int | Sequence[int],
-    stride: int = 1,
-    padding: int = 0,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     layout: str = "channels_first",
 ) -> Tensor:

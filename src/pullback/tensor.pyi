@@ -11,6 +11,7 @@ from pullback.core.avals import Device
 from pullback.core.dtypes import DType
 from pullback.ir.array import Array, Node
 from pullback.ir.op import Public
+from pullback.ops.index_plans import scatter_plan
 
 class Hook:
     """A registered hook; `remove()` takes it away."""
@@ -273,13 +274,24 @@ class Tensor(Array):
     def rsqrt(self) -> Tensor:
         """`1 / sqrt(x)`."""
     def scatter(
-        self, indices: _ArrayLike, updates: _ArrayLike, /, axis: int = 0, mode: str = "set"
+        self,
+        indices: _ArrayLike | scatter_plan,
+        updates: _ArrayLike,
+        /,
+        axis: int = 0,
+        mode: str = "set",
     ) -> Tensor:
         """A copy of `x` with `updates` put at `indices` along `axis`: what `take` reads is
         written.
         """
     def scatter_add(
-        self, indices: _ArrayLike, updates: _ArrayLike, /, axis: int = 0, *, exact: bool = False
+        self,
+        indices: _ArrayLike | scatter_plan,
+        updates: _ArrayLike,
+        /,
+        axis: int = 0,
+        *,
+        exact: bool = False,
     ) -> Tensor:
         """A copy of `x` with `updates` added at `indices` along `axis`; every duplicate counts."""
     def sigmoid(self) -> Tensor:
@@ -318,7 +330,7 @@ class Tensor(Array):
         """
     def swapaxes(self, axis1: int, axis2: int, /) -> Tensor:
         """The array with two axes exchanged."""
-    def take(self, indices: _ArrayLike, /, axis: int | None = None) -> Tensor:
+    def take(self, indices: _ArrayLike | scatter_plan, /, axis: int | None = None) -> Tensor:
         """The slices of `x` at `indices` along `axis`; without an axis, elements of the flat
         array.
         """

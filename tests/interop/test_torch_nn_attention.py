@@ -63,13 +63,13 @@ def close(x: Any, y: Any, dtype: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_attention_is_that_of_torch(name: str, dtype: str):
     arrays, ours, theirs = given(name, dtype)
-    xs = [pb.tensor(a, requires_grad=True) for a in arrays]
+    q, k, v = (pb.tensor(a, requires_grad=True) for a in arrays)
     ts = [torch.tensor(a, requires_grad=True) for a in arrays]
-    x = pb.nn.scaled_dot_product_attention(*xs, **ours)
+    x = pb.nn.scaled_dot_product_attention(q, k, v, **ours)
     with attention.sdpa_kernel(attention.SDPBackend.MATH):  # the one with second derivatives
         t = functional.scaled_dot_product_attention(*ts, **theirs)
     close(x, t, dtype)
-    values = [x.detach() for x in xs]
+    values = [x.detach() for x in (q, k, v)]
     g = torch.autograd.grad((t * t).sum(), ts, create_graph=True)
     for a, b in zip(gradients(ours, *values), g, strict=True):
         close(a, b, dtype)
@@ -90,9 +90,9 @@ def gradients(options: dict[str, Any], *xs: Any) -> Any:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_rounded_once(dtype: str):
     arrays = [np.random.default_rng(i).normal(size=(2, 6, 4)).astype("float32") for i in range(3)]
-    xs = [pb.astype(pb.tensor(a), dtype) for a in arrays]
+    q, k, v = (pb.astype(pb.tensor(a), dtype) for a in arrays)
     ts = [torch.tensor(a).to(getattr(torch, dtype)).double() for a in arrays]
-    x = pb.nn.scaled_dot_product_attention(*xs)
+    x = pb.nn.scaled_dot_product_attention(q, k, v)
     t = functional.scaled_dot_product_attention(*ts)
     assert x.dtype.name == dtype
     eps = pb.finfo(x.dtype).eps
@@ -155,8 +155,11 @@ def test_several_heads_are_those_of_torch(name: str, dtype: str):
     def f(xs: Any, p: Any) -> Any:
         packed = p.get("in_proj_weight")
         separate = tuple(p.get(f"{n}_proj_weight") for n in "qkv")
+        query, key, value = (xs * 3)[:3]
         return pb.nn.multi_head_attention(
-            *(xs * 3)[:3],
+            query,
+            key,
+            value,
             2,
             separate if packed is None else packed,
             p.get("in_proj_bias"),
@@ -191,7 +194,9 @@ def test_the_functional_form_takes_torchs_arguments():
     last: Any = (m.out_proj.weight, m.out_proj.bias)
     t = torch.tensor(x)
     theirs = functional.multi_head_attention_forward(t, t, t, *given, *last, training=False)
-    args = [pb.tensor(a.detach().numpy()) if torch.is_tensor(a) else a for a in (*given, *last)]
+    args: Any = [
+        pb.tensor(a.detach().numpy()) if torch.is_tensor(a) else a for a in (*given, *last)
+    ]
     y = pb.tensor(x)
     ours = pb.nn.multi_head_attention_forward(y, y, y, *args, training=False)
     for a, b in zip(ours, theirs, strict=True):

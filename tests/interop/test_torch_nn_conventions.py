@@ -152,10 +152,12 @@ def test_ctc_of_logits(reduction, dtype):
 def test_ctc_of_a_target_that_is_too_long():
     x = np.log(np.full((2, 1, 3), 1.0 / 3.0))
     args = [[1, 2, 1]], [2], [3]
-    assert pb.nn.ctc_loss(pb.tensor(x), pb.tensor(args[0]), *args[1:]).item() == np.inf
+    targets, inputs, lengths = map(pb.tensor, args)
+    assert pb.nn.ctc_loss(pb.tensor(x), targets, *args[1:]).item() == np.inf
+    options: Any = {"reduction": "sum", "zero_infinity": True}
     agree(
-        lambda v: pb.nn.ctc_loss(pb.nn.log_softmax(v, 2), *map(pb.tensor, args), 0, "sum", True),
-        lambda v: F.ctc_loss(F.log_softmax(v, 2), *map(torch.tensor, args), 0, "sum", True),
+        lambda v: pb.nn.ctc_loss(pb.nn.log_softmax(v, 2), targets, inputs, lengths, **options),
+        lambda v: F.ctc_loss(F.log_softmax(v, 2), *map(torch.tensor, args), **options),
         [x],
         order=1,
     )

@@ -168,7 +168,7 @@ def torch_deformed(x, offset, weight, mask, stride, padding, dilation):
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_deformable_convolution(parts, groups):
-    options = {"stride": (1, 2), "padding": (1, 1), "dilation": (2, 1)}
+    options: Any = {"stride": (1, 2), "padding": (1, 1), "dilation": (2, 1)}
     x, weight = drawn("float64", (2, 4, 6, 5), (2, 4 // groups, 2, 3))
     rng = np.random.default_rng(1)
     shape = (2, parts * 6, 6, 3)

@@ -44,7 +44,7 @@ OPTIMISERS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
-@pytest.mark.parametrize(("ours", "theirs"), OPTIMISERS, ids=lambda c: str(c)[:70])
+@pytest.mark.parametrize(("ours", "theirs"), OPTIMISERS, ids=range(len(OPTIMISERS)))
 def test_ten_steps_are_theirs(ours, theirs, dtype):
     start = (
         RNG.normal(size=(2, 3)) + (1j * RNG.normal(size=(2, 3)) if "c" in dtype else 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import pullback as pb
 from jit.pass_checks import names, optimised, random
 from pullback.compile import passes

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.core.avals import dense_strides
 from pullback.runtime.cpu.scatter_kernels import Wanted
 from pullback.runtime.cpu.scatter_plans import PLANS, Plan, PlanCache, build
 
@@ -138,8 +140,10 @@ def test_a_held_plan_ignores_the_limit() -> None:
 
 def test_a_plan_of_a_strided_array_and_of_two_dimensions() -> None:
     index, _ = drawn()
-    for view in (index[::3], pb.permute_dims(pb.reshape(index, (20, 100)), (1, 0))):
+    turned = pb.permute_dims(pb.reshape(index, (20, 100)), (1, 0))
+    for view in (index[::3], turned, pb.full(COUNT, ROWS - 1)):
         plan = pb.scatter_plan(view, ROWS)
+        assert plan.indices._aval.strides == dense_strides(view.shape)
         x = pb.tensor(np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH))
         assert bits(pb.take(x, plan, axis=0)) == bits(pb.take(x, view, axis=0))
 
@@ -151,7 +155,7 @@ def test_errors() -> None:
         pb.scatter_plan(pb.tensor([0.5]), 7)
     with pytest.raises(pb.ShapeError, match="negative"):
         pb.scatter_plan(pb.tensor([0]), -1)
-    plan = pb.scatter_plan(pb.tensor([0, 1]), 7)
+    plan: Any = pb.scatter_plan(pb.tensor([0, 1]), 7)
     with pytest.raises(pb.ShapeError, match="take: the plan is for 7 places"):
         pb.take(pb.zeros(6), plan)
     with pytest.raises(pb.DTypeError, match="take_along_axis"):

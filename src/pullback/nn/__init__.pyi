@@ -45,7 +45,7 @@ def adaptive_max_pool1d(
     return_indices: bool = False,
     *,
     layout: str = "channels_first",
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | Any:
     """The largest elements of the windows of `adaptive_avg_pool1d`, optionally with their
     indices.
     """
@@ -56,7 +56,7 @@ def adaptive_max_pool2d(
     return_indices: bool = False,
     *,
     layout: str = "channels_first",
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | Any:
     """The largest elements of the windows of `adaptive_avg_pool2d`, optionally with their
     indices.
     """
@@ -67,7 +67,7 @@ def adaptive_max_pool3d(
     return_indices: bool = False,
     *,
     layout: str = "channels_first",
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | Any:
     """The largest elements of the windows of `adaptive_avg_pool3d`, optionally with their
     indices.
     """
@@ -85,8 +85,8 @@ def alpha_dropout(
 def avg_pool1d(
     input: _ArrayLike,
     kernel_size: int | Sequence[int],
-    stride: int | None = None,
-    padding: int = 0,
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     *,
@@ -97,8 +97,8 @@ def avg_pool1d(
 def avg_pool2d(
     input: _ArrayLike,
     kernel_size: int | Sequence[int],
-    stride: int | None = None,
-    padding: int = 0,
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -110,8 +110,8 @@ def avg_pool2d(
 def avg_pool3d(
     input: _ArrayLike,
     kernel_size: int | Sequence[int],
-    stride: int | None = None,
-    padding: int = 0,
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -131,7 +131,7 @@ def batch_norm(
     eps: float = 1e-05,
     *,
     layout: str = "channels_first",
-) -> Normalised | Tensor:
+) -> Any:
     """Each channel brought to mean 0 and variance 1, by the batch if `training`, else by the
     running statistics; then scaled.
     """
@@ -191,7 +191,7 @@ def conv1d(
     bias: _ArrayLike | None = None,
     stride: int | Sequence[int] = 1,
     padding: Any = 0,
-    dilation: int = 1,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
     *,
     padding_mode: str = "zeros",
@@ -207,7 +207,7 @@ def conv2d(
     bias: _ArrayLike | None = None,
     stride: int | Sequence[int] = 1,
     padding: Any = 0,
-    dilation: int = 1,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
     *,
     padding_mode: str = "zeros",
@@ -235,11 +235,11 @@ def conv_transpose1d(
     input: _ArrayLike,
     weight: _ArrayLike,
     bias: _ArrayLike | None = None,
-    stride: int = 1,
-    padding: int = 0,
-    output_padding: int = 0,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
     groups: int = 1,
-    dilation: int = 1,
+    dilation: int | Sequence[int] = 1,
     *,
     layout: str = "channels_first",
 ) -> Tensor:
@@ -253,7 +253,7 @@ def conv_transpose2d(
     padding: int | Sequence[int] = 0,
     output_padding: int | Sequence[int] = 0,
     groups: int = 1,
-    dilation: int = 1,
+    dilation: int | Sequence[int] = 1,
     *,
     layout: str = "channels_first",
 ) -> Tensor:
@@ -267,7 +267,7 @@ def conv_transpose3d(
     padding: int | Sequence[int] = 0,
     output_padding: int | Sequence[int] = 0,
     groups: int = 1,
-    dilation: int = 1,
+    dilation: int | Sequence[int] = 1,
     *,
     layout: str = "channels_first",
 ) -> Tensor:
@@ -314,7 +314,7 @@ def deform_conv2d(
     weight: _ArrayLike,
     bias: _ArrayLike | None = None,
     stride: int | Sequence[int] = 1,
-    padding: int = 0,
+    padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     mask: _ArrayLike | None = None,
     *,
@@ -550,7 +550,7 @@ def instance_norm(
     eps: float = 1e-05,
     *,
     layout: str = "channels_first",
-) -> Normalised | Tensor:
+) -> Any:
     """Each channel of each example brought to mean 0 and variance 1, then scaled."""
 
 def interpolate(
@@ -620,7 +620,7 @@ def lp_pool1d(
     input: _ArrayLike,
     norm_type: float,
     kernel_size: int | Sequence[int],
-    stride: int | None = None,
+    stride: int | Sequence[int] | None = None,
     ceil_mode: bool = False,
     *,
     layout: str = "channels_first",
@@ -631,7 +631,7 @@ def lp_pool2d(
     input: _ArrayLike,
     norm_type: float,
     kernel_size: int | Sequence[int],
-    stride: int | None = None,
+    stride: int | Sequence[int] | None = None,
     ceil_mode: bool = False,
     *,
     layout: str = "channels_first",
@@ -644,7 +644,7 @@ def lp_pool3d(
     input: _ArrayLike,
     norm_type: float,
     kernel_size: int | Sequence[int],
-    stride: int | None = None,
+    stride: int | Sequence[int] | None = None,
     ceil_mode: bool = False,
     *,
     layout: str = "channels_first",
@@ -690,27 +690,27 @@ def margin_ranking_loss(
 def max_pool1d(
     input: _ArrayLike,
     kernel_size: int | Sequence[int],
-    stride: int | None = None,
-    padding: int = 0,
-    dilation: int = 1,
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
     *,
     layout: str = "channels_first",
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | Any:
     """The largest element under each window of (batch, channels, length); NaN if there is one."""
 
 def max_pool2d(
     input: _ArrayLike,
     kernel_size: int | Sequence[int],
-    stride: int | None = None,
-    padding: int = 0,
-    dilation: int = 1,
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
     *,
     layout: str = "channels_first",
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | Any:
     """The largest element under each window of (batch, channels, height, width); see
     `max_pool1d`.
     """
@@ -718,14 +718,14 @@ def max_pool2d(
 def max_pool3d(
     input: _ArrayLike,
     kernel_size: int | Sequence[int],
-    stride: int | None = None,
-    padding: int = 0,
-    dilation: int = 1,
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
     *,
     layout: str = "channels_first",
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | Any:
     """The largest element under each window of (batch, channels, depth, height, width); see
     `max_pool1d`.
     """
@@ -734,8 +734,8 @@ def max_unpool1d(
     input: _ArrayLike,
     indices: _ArrayLike,
     kernel_size: int | Sequence[int],
-    stride: int | None = None,
-    padding: int = 0,
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
     output_size: int | Sequence[int] | None = None,
     *,
     layout: str = "channels_first",
@@ -746,8 +746,8 @@ def max_unpool2d(
     input: _ArrayLike,
     indices: _ArrayLike,
     kernel_size: int | Sequence[int],
-    stride: None = None,
-    padding: int = 0,
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
     output_size: int | Sequence[int] | None = None,
     *,
     layout: str = "channels_first",
@@ -758,8 +758,8 @@ def max_unpool3d(
     input: _ArrayLike,
     indices: _ArrayLike,
     kernel_size: int | Sequence[int],
-    stride: None = None,
-    padding: int = 0,
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
     output_size: int | Sequence[int] | None = None,
     *,
     layout: str = "channels_first",
@@ -799,7 +799,7 @@ def multi_head_attention(
     static_k: _ArrayLike | None = None,
     static_v: _ArrayLike | None = None,
     dropout_p: float = 0.0,
-    dropout_key: None = None,
+    dropout_key: Any = None,
     batch_first: bool = False,
 ) -> tuple[Tensor, ...]:
     """Attention of `num_heads` heads over projections of its inputs: (result, weights or None)."""
@@ -812,26 +812,26 @@ def multi_head_attention_forward(
     num_heads: int,
     in_proj_weight: _ArrayLike | None,
     in_proj_bias: _ArrayLike | None,
-    bias_k: None,
-    bias_v: None,
+    bias_k: Any,
+    bias_v: Any,
     add_zero_attn: bool,
     dropout_p: float,
     out_proj_weight: _ArrayLike,
     out_proj_bias: _ArrayLike,
     training: bool = True,
-    key_padding_mask: None = None,
+    key_padding_mask: Any = None,
     need_weights: bool = True,
-    attn_mask: None = None,
+    attn_mask: Any = None,
     use_separate_proj_weight: bool = False,
     q_proj_weight: _ArrayLike | None = None,
     k_proj_weight: _ArrayLike | None = None,
     v_proj_weight: _ArrayLike | None = None,
-    static_k: None = None,
-    static_v: None = None,
+    static_k: Any = None,
+    static_v: Any = None,
     average_attn_weights: bool = True,
     is_causal: bool = False,
     *,
-    dropout_key: None = None,
+    dropout_key: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """`multi_head_attention` with the arguments of torch.nn.functional."""
 

@@ -180,8 +180,10 @@ def _pairs(pad: Any) -> list[tuple[int, int]]:
 
 def _pad_oracle(x, pad, mode="constant", value=None):
     pairs = [(0, 0)] * (x.ndim - len(pad) // 2) + _pairs(pad)
-    options = {"constant_values": value or 0} if mode == "constant" else {}
-    out = np.pad(x, [(max(a, 0), max(b, 0)) for a, b in pairs], MODES[mode], **options)
+    options: dict[str, Any] = {"mode": MODES[mode]}
+    if mode == "constant":
+        options["constant_values"] = value or 0
+    out = np.pad(x, [(max(a, 0), max(b, 0)) for a, b in pairs], **options)
     cuts = [slice(max(-a, 0), n + min(b, 0)) for (a, b), n in zip(pairs, out.shape, strict=True)]
     return out[tuple(cuts)]
 

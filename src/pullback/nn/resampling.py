@@ -316,11 +316,12 @@ def _sizes(
     lengths = [x._aval.shape[d] for d in axes]
     if 0 in lengths:
         raise ShapeError(f"interpolate: a spatial axis is empty, got shape {x._aval.shape}.")
+    factors: list[float | None] = [None] * len(axes)
     if size is None:
         sizes = [math.floor(n * f) for n, f in zip(lengths, listed, strict=True)]
         factors = [None if recompute else float(f) for f in listed]
     else:
-        sizes, factors = [int(n) for n in listed], [None] * len(axes)
+        sizes = [int(n) for n in listed]
     if any(n < 1 for n in sizes):
         raise ShapeError(f"interpolate: sizes must be positive, got {sizes}.")
     return sizes, factors

@@ -64,7 +64,7 @@ def _by_channel(value: Any, ndim: int, axis: int) -> Any:
 
 
 def _batch_oracle(
-    x, running_mean=None, running_var=None, weight=None, bias=None, training=False,
+    x, running_mean: Any = None, running_var: Any = None, weight=None, bias=None, training=False,
     momentum=0.1, eps=1e-5, layout="channels_first",
 ):  # fmt: skip
     x = numpy_first(x, layout)
@@ -167,8 +167,8 @@ def batch_norm(
 
 
 def _instance_oracle(
-    x, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True,
-    momentum=0.1, eps=1e-5, layout="channels_first",
+    x, running_mean: Any = None, running_var: Any = None, weight=None, bias=None,
+    use_input_stats=True, momentum=0.1, eps=1e-5, layout="channels_first",
 ):  # fmt: skip
     if not use_input_stats:
         return _batch_oracle(

@@ -7,9 +7,8 @@ from typing import Any
 from pullback.core import dtypes as dt
 from pullback.core.avals import default_device, dense_strides
 from pullback.core.errors import DeviceError, DTypeError, ShapeError
-from pullback.ir.convert import as_array
+from pullback.ir.convert import as_array, from_numpy, to_numpy
 from pullback.ir.tracing import no_value
-from pullback.ops.creation import asarray
 from pullback.ops.parts import astype
 
 __all__ = ["as_indices", "scatter_plan"]
@@ -41,7 +40,7 @@ class scatter_plan:  # noqa: N801  (a function to its users)
         if size < 0:
             raise ShapeError(f"scatter_plan: the size must not be negative, got {size}.")
         if array._aval.strides != dense_strides(array._aval.shape):
-            array = asarray(array, copy=True)
+            array = from_numpy(to_numpy(array), array._aval.device)
         runtime = array._aval.device.runtime
         if not hasattr(runtime, "index_plan"):
             raise DeviceError(f"scatter_plan: there are no plans on {array._aval.device}.")

@@ -157,10 +157,9 @@ def _unlocked() -> Callable[[Any, Any], bytes] | None:
 
     names = ("TargetMachineEmitToMemory", "GetBufferStart", "GetBufferSize", "DisposeMemoryBuffer")
     library = ctypes.CDLL(ffi.lib._name)
-    functions = [getattr(library, f"LLVMPY_{name}", None) for name in names]
-    if None in functions:  # another llvmlite than the ones that are known
-        return None
-    generate, start, size, dispose = functions
+    if not all(hasattr(library, f"LLVMPY_{name}") for name in names):
+        return None  # another llvmlite than the ones that are known
+    generate, start, size, dispose = (getattr(library, f"LLVMPY_{name}") for name in names)
     pointer = ctypes.c_void_p
     generate.argtypes = [pointer, pointer, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
     start.argtypes = size.argtypes = dispose.argtypes = [pointer]

@@ -17,11 +17,13 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -564,6 +566,23 @@ def attempt(work: Callable[..., Any], *arguments: Any) -> Any:
         return traceback.format_exc(limit=-3)
 
 
+@contextmanager
+def watched(name: str, seconds: float = 30.0) -> Iterator[None]:
+    """End the process, with a word of what it was at, if something takes far too long."""
+
+    def give_up() -> None:
+        print(f"HANGS: {name}", flush=True)
+        os._exit(3)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def is_usable() -> bool:
     """Whether the device still answers: after some errors it does not, until the process ends."""
     try:
@@ -578,13 +597,16 @@ def run_checks(quick: bool) -> list[str]:
     warm_up(todo)
     failed: list[str] = []
     for k, check in enumerate(todo):
-        if note := attempt(run_check, check):
+        with watched(check.name):
+            note = attempt(run_check, check)
+        if note:
             failed.append(f"{check.name}: {note}")
         if not is_usable():
             failed.append(f"the device was lost after {k + 1} of {len(todo)} checks")
             break
     for part in (check_errors, check_gather, lambda: repeat_bits(quick)):
-        notes = attempt(part) if is_usable() else []
+        with watched(str(part)):
+            notes = attempt(part) if is_usable() else []
         failed += [notes] if isinstance(notes, str) else notes
     print(f"{len(todo)} checks, {len(failed)} failed", flush=True)
     for note in failed[:12]:
@@ -632,7 +654,8 @@ def main() -> int:
     for setup in TIMED:
         if options.only not in setup.name:
             continue
-        row = attempt(time_case, setup, bandwidth, options.quick, options.steps)
+        with watched(setup.name):
+            row = attempt(time_case, setup, bandwidth, options.quick, options.steps)
         if isinstance(row, str):
             status = 1
             print(f"FAILED {setup.name}: {row}", flush=True)

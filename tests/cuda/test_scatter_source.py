@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 
 from pullback.runtime.cuda import nvrtc
 from pullback.runtime.cuda.scatter import FOLDS, recipes_of
+from pullback.runtime.cuda.scatter.buckets import _deal
 from pullback.runtime.cuda.scatter.few import few_threads
 from pullback.runtime.cuda.scatter.gathering import gather_recipe
 from pullback.runtime.cuda.scatter.recipes import Case
@@ -69,6 +71,18 @@ def test_nvrtc_compiles_every_gather(row_bytes):
     for index in INTEGERS if FULL else ("int64", "uint8"):
         (step,) = gather_recipe(row_bytes, index, 1000, 100, 16).steps
         assert nvrtc.compile_source(step.source, "compute_75", nvrtc.QUICK)
+
+
+@pytest.mark.parametrize("rows", [3, 300, 5000, 1 << 20, 1_200_000, (1 << 24) - 1, 1 << 24])
+@pytest.mark.parametrize("width", [1, 2])
+def test_rows_are_dealt_out_to_buckets(rows, width):
+    deal = _deal(Case("float32", "int64", "add", 1 << 20, rows, width))
+    last = np.arange(1, deal.buckets + 1) * deal.cells - 1
+    row = np.unique(np.clip(np.concatenate([last - 1, last, last + 1, [0]]), 0, rows - 1))
+    found = (row.astype(np.uint64) * np.uint64(deal.reciprocal)) >> np.uint64(32 + deal.shift)
+    np.testing.assert_array_equal(found, row // deal.cells)
+    assert deal.reciprocal < 1 << 32
+    assert found.max() < deal.buckets < 1 << 16
 
 
 @pytest.mark.parametrize("rows", [1, 20, 24, 25, 100, 220])

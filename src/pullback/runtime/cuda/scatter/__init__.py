@@ -181,7 +181,8 @@ def scatter(
     buffers = {"index": places[0], "value": places[1], "out": places[2]}
     buffers["aligned"] = (places[0] % 16 == 0) + 2 * (places[1] % 16 == 0)
     if chosen == "ordered":
-        buffers |= (plan or Plan(given, case.rows)).order(checked)
+        plan = plan or Plan(given, case.rows)  # lives until its launches are enqueued
+        buffers |= plan.order(checked)
     elif chosen == "buckets" and plan is not None:
         buffers |= plan.buckets(case, checked)
     checked.run(work, buffers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pullback.core.errors import ShapeError
 from pullback.runtime.cuda.scatter.recipes import (
     PROCESSORS,
     SHARED_TOTAL,
@@ -30,6 +31,8 @@ def few_threads(case: Case) -> int:
 def few_recipe(case: Case) -> Recipe:
     """The launches for rows of one or several elements."""
     threads = few_threads(case)
+    if threads == 0:
+        raise ShapeError(f"scatter_{case.fold}: few rows fit in shared memory, got {case.rows}.")
     shared = threads * case.rows * sum_bytes(case.value, case.fold)
     resident = max(1, min(1536 // threads, SHARED_TOTAL // (shared + 1024)))
     return (_narrow if case.width == 1 else _wide)(case, threads, shared, resident)

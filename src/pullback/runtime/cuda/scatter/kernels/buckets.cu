@@ -324,7 +324,8 @@ DEVICE void add_rest(const Bucket& bucket, const Item* items, const u16* cells, 
 #pragma unroll
     for (int u = 0; u < CHUNK; ++u) {
       const bool active = p + 32 * u + lane < to;
-      const bool same = __all_sync(WARP, active && cell[u] == __shfl_sync(WARP, cell[u], 0, 32));
+      const int leader = __shfl_sync(WARP, cell[u], 0, 32);
+      const bool same = __all_sync(WARP, active && cell[u] == leader);
       if (same)
         for (int c = 0; c < WIDTH; ++c)
           bucket.add_together(cell[u] * WIDTH + c, single(item[u].at[c]));

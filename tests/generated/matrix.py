@@ -19,7 +19,7 @@ import pullback.nn
 from pullback.core import pytrees
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError
-from pullback.ir.op import REGISTRY, Public
+from pullback.ir.op import REGISTRY, Composite, Public
 from pullback.ir.samples import Draw, Sample
 
 FULL = os.environ.get("PULLBACK_FULL") == "1"
@@ -69,15 +69,21 @@ def accepts(entry: Public, dtype: DType) -> bool:
     return True
 
 
-def cases(dtypes: tuple[DType, ...], *, derivative: bool = False) -> list[Case]:
-    """Every operation x sample x dtype; a fixed part of them unless FULL."""
+def cases(
+    dtypes: tuple[DType, ...], *, derivative: bool = False, compiled: bool = False
+) -> list[Case]:
+    """Every operation x sample x dtype; a fixed part of them unless FULL.
+
+    Where each case is `compiled` anew, that part has one sample of an operation made of others.
+    """
     found = []
     for key, entry in sorted(REGISTRY.items()):
         if derivative and not differentiable(entry):
             continue
         for dtype in dtypes:
             count = len(samples(entry, dtype))
-            chosen = range(count) if FULL or dtype is dtypes[0] else range(min(count, 1))
+            whole = dtype is dtypes[0] and not (compiled and isinstance(entry, Composite))
+            chosen = range(count) if FULL or whole else range(min(count, 1))
             found += [Case(key, i, dtype) for i in chosen]
     return found
 

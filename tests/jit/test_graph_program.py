@@ -42,7 +42,7 @@ def traced(case: Case) -> tuple[Graph, list[Any]] | None:
     return (graph, arrays) if graph.outputs else None
 
 
-@pytest.mark.parametrize("case", cases(DTYPES), ids=str)
+@pytest.mark.parametrize("case", cases(DTYPES, compiled=True), ids=str)
 def test_an_operation_has_the_bits_of_eager_mode(case: Case) -> None:
     try:
         found = traced(case)
@@ -77,7 +77,9 @@ def second_order(case: Case) -> tuple[Graph, list[Any]] | None:
     return graph, arrays
 
 
-@pytest.mark.parametrize("case", cases((pb.float64, pb.float16), derivative=True), ids=str)
+@pytest.mark.parametrize(
+    "case", cases((pb.float64, pb.float16), derivative=True, compiled=True), ids=str
+)
 def test_derivatives_have_the_bits_of_eager_mode(case: Case) -> None:
     try:
         found = second_order(case)

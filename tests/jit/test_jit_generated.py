@@ -61,7 +61,9 @@ def skip_unless_accepted(case: Case) -> None:
         pytest.skip("the record does not accept this dtype")
 
 
-@pytest.mark.parametrize("case", cases((pb.float64, pb.float32, pb.complex128)), ids=str)
+@pytest.mark.parametrize(
+    "case", cases((pb.float64, pb.float32, pb.complex128), compiled=True), ids=str
+)
 def test_jit_agrees_with_eager(case: Case):
     skip_unless_accepted(case)
     f, arrays = of_arrays(case)
@@ -90,7 +92,7 @@ def line(case: Case):
     return along_line(f, xs)
 
 
-DERIVATIVES = cases((pb.float64, pb.complex128), derivative=True)
+DERIVATIVES = cases((pb.float64, pb.complex128), derivative=True, compiled=True)
 ZERO = pb.tensor(0.0, dtype="float64")
 
 

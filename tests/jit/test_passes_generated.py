@@ -94,7 +94,7 @@ def test_random_graphs(steps, seed):
 
 # -- every operation -------------------------------------------------------------------------------
 
-CASES = matrix.cases(matrix.FLOATS)
+CASES = matrix.cases(matrix.FLOATS, compiled=True)
 
 
 def check_equal(graph: Graph, arrays: list[Any], tolerance: float) -> None:
@@ -133,7 +133,9 @@ def test_every_operation(case):
     check_equal(graph, arrays, 1e-2 if case.dtype.itemsize == 2 else 1e-5)
 
 
-@pytest.mark.parametrize("case", matrix.cases((pb.float64,), derivative=True), ids=str)
+@pytest.mark.parametrize(
+    "case", matrix.cases((pb.float64,), derivative=True, compiled=True), ids=str
+)
 def test_derivatives_of_every_operation(case):
     sample = case.sample
     f = matrix.function_of(case.entry, sample)

@@ -4,8 +4,6 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from matrix import (
@@ -16,6 +14,7 @@ from matrix import (
     arrays_of,
     call,
     cases,
+    multiplies,
     oracle,
     tensors,
     widened,
@@ -23,8 +22,7 @@ from matrix import (
 
 import pullback as pb
 from pullback.core import pytrees
-from pullback.ir.lowering import Intrinsic
-from pullback.ir.op import REGISTRY, Op, bind
+from pullback.ir.op import REGISTRY, bind
 from pullback.ir.samples import Draw
 
 
@@ -138,17 +136,7 @@ def uses_vendor_gemm(case: Case) -> bool:
         graph = pb.trace(f)(*inputs)
     except pb.DTypeError:
         return False
-    return any(op.lowering == Intrinsic("matmul") for op in operations(graph))
-
-
-def operations(graph: pb.Graph) -> Iterator[Op]:
-    """The operations of a graph, and of the graphs that its loops and branches hold."""
-    for eq in graph.equations:
-        if isinstance(eq.op, Op):
-            yield eq.op
-        for inner in eq.static.values():
-            if isinstance(inner, pb.Graph):
-                yield from operations(inner)
+    return multiplies(graph)
 
 
 @pytest.mark.parametrize("case", cases((pb.float32,)), ids=str)

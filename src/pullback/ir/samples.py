@@ -64,6 +64,13 @@ class Draw:
         x = (self.rng.permutation(size) - size / 2) * 0.25 + self.rng.uniform(0.02, 0.1, size)
         return np.asarray(x.reshape(shape)).astype(self.dtype)
 
+    def with_nan(self, *shape: int) -> np.ndarray:
+        """Distinct floats, but for a NaN in the second place; integers have none."""
+        x = self.distinct(*shape)
+        if self.dtype.kind not in "iu":
+            x.reshape(-1)[1] = np.nan
+        return x
+
     def integers(
         self, *shape: int, low: int = 0, high: int = 10, dtype: Any = np.int64
     ) -> np.ndarray:

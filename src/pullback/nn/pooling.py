@@ -91,9 +91,7 @@ def _max_samples(axes: int) -> Any:
         ]
         if axes < 3:
             found.append(Sample((d.distinct(1, 1, *small), two, 1), {"dilation": 2}))
-            odd = d.distinct(1, 1, *small)
-            odd.reshape(-1)[1] = np.nan
-            found.append(Sample((odd, two), order=0))
+            found.append(Sample((d.with_nan(1, 1, *small), two), order=0))
         return found
 
     return samples

@@ -97,15 +97,13 @@ def _windows_by_numpy(x: np.ndarray, options: dict[str, Any], index: bool) -> np
 
 def _max_samples(d: Draw) -> list[Sample]:
     options = {"kernel": 3, "stride": 2, "padding": 1}
-    nan = d.distinct(1, 1, 5)
-    nan[..., 2] = np.nan
     return [
         Sample((d.distinct(2, 2, 7),), options),
         Sample((d.distinct(1, 2, 4, 5),), {"kernel": (2, 3), "dilation": (2, 1)}),
         Sample((d.distinct(1, 4, 5, 3),), {**options, "layout": "channels_last"}),
         Sample((d.distinct(1, 1, 3, 2, 3),), {"kernel": 2}),
         Sample((np.asarray([[[1.0, 3.0, 3.0, 2.0]]]),), {"kernel": 3}, order=0),
-        Sample((nan,), {"kernel": 2}, order=0),
+        Sample((d.with_nan(1, 1, 5),), {"kernel": 2}, order=0),
         Sample((np.full((1, 1, 4), -np.inf),), {"kernel": 3, "padding": 1}, order=0),
         Sample((d.distinct(0, 2, 5),), {"kernel": 2}),
     ]

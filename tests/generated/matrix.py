@@ -19,8 +19,6 @@ import pullback.nn
 from pullback.core import pytrees
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError
-from pullback.ir.graph import Graph
-from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import REGISTRY, Composite, Public
 from pullback.ir.samples import Draw, Sample
 
@@ -148,18 +146,6 @@ def function_of(entry: Public, sample: Sample) -> Callable[..., list[Any]]:
         return [o for o in arrays_of(entry.function(*args, **kwargs)) if o.dtype.is_inexact]
 
     return f
-
-
-def multiplies(graph: Graph) -> bool:
-    """Whether a graph, or one inside it, has a product of a library: such a library chooses its
-    order of summation by the layout of the operands.
-    """
-    for eq in graph.equations:
-        if getattr(eq.op, "lowering", None) == Intrinsic("matmul"):
-            return True
-        if any(multiplies(inner) for inner in eq.static.values() if isinstance(inner, Graph)):
-            return True
-    return False
 
 
 def weights(outputs: list[Any], seed: int) -> list[Any]:

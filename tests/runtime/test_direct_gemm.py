@@ -63,7 +63,7 @@ def test_segments_cover_the_columns(dtype, height, monkeypatch):
     monkeypatch.setattr(
         direct_gemm,
         "_block",
-        lambda dtype, rows, vectors, columns=0: columns or vectors * lanes,
+        lambda dtype, rows, vectors, columns=0, long=False: columns or vectors * lanes,
     )
     for n in range(1, 200):
         covered = set()

@@ -25,6 +25,8 @@ from pullback.cli.workloads import Workload
 
 __all__ = ["compared", "deviations", "environment"]
 
+PAUSE = 0.1  # seconds: a library's threads may look out for more work for some 30 ms
+
 
 class Gone(Exception):
     """A process that gave no answer."""
@@ -192,6 +194,7 @@ def _take_turns(
     times: dict[str, list[float]] = {n: [] for n in running}
     for _ in range(options.repeat):
         for name in list(running):
+            time.sleep(PAUSE)  # else they would take a core from the next library
             try:
                 times[name].append(running[name].turn(options.limit)["seconds"])
             except Gone as error:

@@ -1,1 +1,1 @@
-"""The CPU runtime: LLVM kernels, oneDNN and BLAS intrinsics, one pool of native threads."""
+"""The CPU runtime: LLVM kernels, BLAS for complex products, one pool of native threads."""

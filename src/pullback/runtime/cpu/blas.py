@@ -1,7 +1,7 @@
-"""The libraries behind matrix multiplication, found on first use, and calls of them in LLVM IR.
+"""The library behind products of complex matrices, found on first use, and calls of it in LLVM IR.
 
-Both run on the calling thread alone: `gemm` cuts the work into pieces that depend on shapes only,
-so that the bits of a product do not depend on the number of threads.
+It runs on the calling thread alone: `gemm` cuts the work into pieces that depend on shapes only, so
+that the bits of a product do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ from pullback.core import dtypes
 from pullback.core.dtypes import DType
 from pullback.core.errors import DeviceError
 from pullback.runtime.cpu import jit
-from pullback.runtime.cpu.loops import I8, I32, I64, PTR, VOID, Code, Value
+from pullback.runtime.cpu.loops import I32, PTR, VOID, Code, Value
 
-__all__ = ["Library", "choose", "emit_gemm", "emit_gemv", "onednn", "openblas", "single_threaded"]
+__all__ = ["Library", "emit_gemm", "emit_gemv", "openblas"]
 
 _PREFIX = "pullback_blas_"  # of the names under which IR finds the libraries' functions
-_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
-# AVX-512 with bfloat16: oneDNN's next level uses AMX, which some virtual machines advertise
-# and then kill the process for.
-_ONEDNN_ISA = 0xE7
+_LETTERS = {"complex64": "c", "complex128": "z"}
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
 
 
@@ -38,34 +35,16 @@ class Library(NamedTuple):
     largest: int
 
 
-def choose(dtype: DType) -> Library:
-    """The library that multiplies matrices of `dtype` on this machine.
-
-    oneDNN has the faster float32 kernels where there is AVX-512. With AVX2 OpenBLAS has them: on
-    a Zen 3 core it ran tiles of a 1024x1024 product at 85 GFLOP/s, oneDNN at 35.
-    """
-    wide = jit.host().vector_bits == 512
-    if dtype is not dtypes.float32:
-        candidates = (openblas,)
-    else:
-        candidates = (onednn, openblas) if wide else (openblas, onednn)
-    for candidate in candidates:
-        library = candidate()
-        if library is not None:
-            return library
-    raise DeviceError(
-        f"matmul: {dtype.name} on the CPU needs a BLAS library, got none. "
-        "Install the package scipy-openblas32."
-    )
-
-
 @functools.cache
-def openblas() -> Library | None:
-    """OpenBLAS from the package scipy-openblas32, or None without it."""
+def openblas() -> Library:
+    """OpenBLAS from the package scipy-openblas32."""
     with _environment("OPENBLAS_NUM_THREADS", "1"):  # else it starts threads of its own on loading
         handle = _load("scipy-openblas32", "libscipy_openblas")
     if handle is None:
-        return None
+        raise DeviceError(
+            "matmul: products of complex matrices on the CPU need OpenBLAS, got none. "
+            "Install the package scipy-openblas32."
+        )
     handle.scipy_openblas_set_num_threads(1)
     handle.scipy_openblas_get_config.restype = ctypes.c_char_p
     for letter in _LETTERS.values():
@@ -73,21 +52,6 @@ def openblas() -> Library | None:
             _register(handle, f"scipy_cblas_{letter}{routine}", f"cblas_{letter}{routine}")
     version = handle.scipy_openblas_get_config().decode().split()[1]
     return Library(f"OpenBLAS {version}", 2**31 - 1)
-
-
-@functools.cache
-def onednn() -> Library | None:
-    """OneDNN from the package onednn-cpu-gomp, or None without it."""
-    handle = _load("onednn-cpu-gomp", "libdnnl")
-    if handle is None:
-        return None
-    if not {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"} & os.environ.keys():
-        handle.dnnl_set_max_cpu_isa(_ONEDNN_ISA)
-    for name in ("dnnl_sgemm", "omp_get_max_threads", "omp_set_num_threads"):
-        _register(handle, name, name)
-    handle.dnnl_version.restype = ctypes.POINTER(ctypes.c_int)
-    version = handle.dnnl_version()
-    return Library(f"oneDNN {version[0]}.{version[1]}", 2**63 - 1)
 
 
 def _load(package: str, stem: str) -> ctypes.CDLL | None:
@@ -123,19 +87,6 @@ def _register(handle: ctypes.CDLL, name: str, short: str) -> None:
     jit.add_symbol(_PREFIX + short, address or 0)
 
 
-@contextmanager
-def single_threaded(code: Code, library: Library):
-    """Code in which the library starts no threads (OpenMP keeps that number per thread)."""
-    if not library.name.startswith("oneDNN"):
-        yield
-        return
-    before = code.b.call(code.declare(_PREFIX + "omp_get_max_threads", I32, ()), ())
-    restore = code.declare(_PREFIX + "omp_set_num_threads", VOID, (I32,))
-    code.b.call(restore, (code.int(1, I32),))
-    yield
-    code.b.call(restore, (before,))
-
-
 class Matrix(NamedTuple):
     """A row-major operand in IR: address, leading dimension, whether (i1) to transpose it."""
 
@@ -147,18 +98,14 @@ class Matrix(NamedTuple):
 def emit_gemm(
     code: Code,
     dtype: DType,
-    library: Library,
     shape: tuple[Value, Value, Value],
     a: Matrix,
     b: Matrix,
     c: Matrix,
 ) -> None:
     """Calls C = op(A) op(B), with `shape` = (m, n, k)."""
-    if library.name.startswith("oneDNN"):
-        _emit_onednn(code, shape, a, b, c)
-        return
-    scalar, (one, zero) = _scalars(code, dtype)
-    types = (*[I32] * 6, scalar, PTR, I32, PTR, I32, scalar, PTR, I32)
+    one, zero = _scalars(code, dtype)
+    types = (*[I32] * 6, PTR, PTR, I32, PTR, I32, PTR, PTR, I32)
     gemm = code.declare(f"{_PREFIX}cblas_{_LETTERS[dtype.name]}gemm", VOID, types)
     m, n, k, lda, ldb, ldc = (
         code.b.trunc(x, I32) for x in (*shape, a.leading, b.leading, c.leading)
@@ -167,16 +114,6 @@ def emit_gemm(
     order = code.int(_ROW_MAJOR, I32)
     operands = (one, a.pointer, lda, b.pointer, ldb, zero, c.pointer, ldc)
     code.b.call(gemm, (order, *flags, m, n, k, *operands))
-
-
-def _emit_onednn(code: Code, shape: tuple[Value, ...], a: Matrix, b: Matrix, c: Matrix) -> None:
-    real = ir.FloatType()
-    types = (I8, I8, I64, I64, I64, real, PTR, I64, PTR, I64, real, PTR, I64)
-    gemm = code.declare(_PREFIX + "dnnl_sgemm", I32, types)
-    flags = tuple(_flag(code, x, ord("N"), ord("T"), I8) for x in (a, b))
-    inputs = (a.pointer, a.leading, b.pointer, b.leading)
-    one, zero = ir.Constant(real, 1.0), ir.Constant(real, 0.0)
-    code.b.call(gemm, (*flags, *shape, one, *inputs, zero, c.pointer, c.leading))
 
 
 def emit_gemv(
@@ -188,8 +125,8 @@ def emit_gemv(
     y: Value,
 ) -> None:
     """Calls y = op(A) x through OpenBLAS: `extents` of y and x, `x` as (address, stride)."""
-    scalar, (one, zero) = _scalars(code, dtype)
-    types = (*[I32] * 4, scalar, PTR, I32, PTR, I32, scalar, PTR, I32)
+    one, zero = _scalars(code, dtype)
+    types = (*[I32] * 4, PTR, PTR, I32, PTR, I32, PTR, PTR, I32)
     gemv = code.declare(f"{_PREFIX}cblas_{_LETTERS[dtype.name]}gemv", VOID, types)
     long, short, lda, step = (code.b.trunc(v, I32) for v in (*extents, a.leading, x[1]))
     rows = code.b.select(a.transposed, short, long)
@@ -204,12 +141,10 @@ def _flag(code: Code, matrix: Matrix, plain: int, transposed: int, type_: ir.Typ
     return code.b.select(matrix.transposed, code.int(transposed, type_), code.int(plain, type_))
 
 
-def _scalars(code: Code, dtype: DType) -> tuple[ir.Type, tuple[Value, Value]]:
-    """The C type of alpha and beta, and the values 1 and 0 (complex ones go by address)."""
+def _scalars(code: Code, dtype: DType) -> tuple[Value, Value]:
+    """The addresses of 1 and 0, for alpha and beta."""
     real = ir.FloatType() if dtype.real is dtypes.float32 else ir.DoubleType()
-    if not dtype.is_complex:
-        return real, (ir.Constant(real, 1.0), ir.Constant(real, 0.0))
-    return PTR, (_complex(code, real, 1.0), _complex(code, real, 0.0))
+    return _complex(code, real, 1.0), _complex(code, real, 0.0)
 
 
 def _complex(code: Code, real: ir.Type, value: float) -> Value:

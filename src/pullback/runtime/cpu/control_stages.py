@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BUILDERS"]
 
+MOST_COPIED = 1 << 20  # bytes
+
 
 def _inner(
     frame: Frame,
@@ -37,6 +39,29 @@ def _slot(frame: Frame, r: Region) -> int:
 
 def _dense(av: Aval) -> Aval:
     return aval(av.shape, av.dtype, av.device)
+
+
+class _Fixed:
+    """What every round of a loop reads; small transposed arrays are copied once, row by row."""
+
+    def __init__(self, frame: Frame, regions: Sequence[Region]):
+        self.before: list[Stage] = []
+        self.slots: list[int] = []
+        self.layouts: list[Aval] = []
+        for region in regions:
+            slot, layout = _slot(frame, region), region.aval
+            if _is_across(layout) and layout.nbytes <= MOST_COPIED:
+                slot, layout = frame.scratch(layout.nbytes), _dense(layout)
+                self.before += frame.copy(region, slot)
+            self.slots.append(slot)
+            self.layouts.append(layout)
+
+
+def _is_across(av: Aval) -> bool:
+    """Whether the elements of a row are apart, though there is an axis along which they are not."""
+    assert av.strides is not None
+    steps = [s for n, s in zip(av.shape, av.strides, strict=True) if n > 1]
+    return len(steps) > 1 and steps[-1] != 1 and 1 in steps
 
 
 class _Carried:
@@ -62,7 +87,7 @@ def _scan(frame: Frame, group: CallGroup) -> list[Stage]:
     fixed, carries, length = static["constants"], static["carries"], static["length"]
     loop = assembly.Loop()
     table.loops.append(loop)
-    constants = group.operands[:fixed]
+    constants = _Fixed(frame, group.operands[:fixed])
     carried = _Carried(frame, loop, group, group.operands[fixed : fixed + carries])
     slices, places = [], []
     for x in group.operands[fixed + carries :]:
@@ -75,12 +100,13 @@ def _scan(frame: Frame, group: CallGroup) -> list[Stage]:
     for y in group.results[carries:]:
         step = y.nbytes // max(1, length)
         targets.append(_moving(frame, loop, frame.slot(y), step, length, static["reverse"]))
-    layouts = [*(r.aval for r in constants), *carried.layouts, *slices]
-    inputs = [*(_slot(frame, r) for r in constants), *carried.slots, *places]
+    layouts = [*constants.layouts, *carried.layouts, *slices]
+    inputs = [*constants.slots, *carried.slots, *places]
     body = _inner(frame, static["body"], layouts, inputs, [*carried.spares, *targets])
     table.loops.pop()
     moves = list(loop.moves.items())
-    return [*carried.before, stages.loop_stage(body, length, moves, loop.carry_entries())]
+    looped = stages.loop_stage(body, length, moves, loop.carry_entries())
+    return [*constants.before, *carried.before, looped]
 
 
 def _moving(frame: Frame, loop: Loop, slot: int, step: int, length: int, reverse: bool) -> int:
@@ -95,15 +121,16 @@ def _while(frame: Frame, group: CallGroup) -> list[Stage]:
     fixed = static["constants"]
     loop = assembly.Loop()
     table.loops.append(loop)
-    constants = group.operands[:fixed]
+    constants = _Fixed(frame, group.operands[:fixed])
     carried = _Carried(frame, loop, group, group.operands[fixed:])
     flag = frame.scratch(1)
-    layouts = [*(r.aval for r in constants), *carried.layouts]
-    inputs = [*(_slot(frame, r) for r in constants), *carried.slots]
+    layouts = [*constants.layouts, *carried.layouts]
+    inputs = [*constants.slots, *carried.slots]
     test = _inner(frame, static["test"], layouts, inputs, [flag])
     body = _inner(frame, static["body"], layouts, inputs, carried.spares)
     table.loops.pop()
-    return [*carried.before, stages.while_stage(test, flag, body, loop.carry_entries())]
+    looped = stages.while_stage(test, flag, body, loop.carry_entries())
+    return [*constants.before, *carried.before, looped]
 
 
 def _cond(frame: Frame, group: CallGroup) -> list[Stage]:

@@ -1,9 +1,10 @@
 """Products whose right operand has its columns side by side, in blocks that stay in registers.
 
-A block is some rows and some vectors of columns of the output; k runs in order, so the sum of an
-element does not depend on its neighbours, nor on the block that it is made in. Blocks at the end of
-rows and columns may therefore overlap others, and few kinds of them make every shape. Each kind is
-compiled once, for all shapes; the params of a product say which blocks lie where.
+A block is some rows and some vectors of columns of the output; k runs in order (see `panel_gemm`),
+so the sum of an element does not depend on its neighbours, nor on the block that it is made in.
+Blocks at the end of rows and columns may therefore overlap others, and few kinds of them make every
+shape. Each kind is compiled once, for all shapes; the params of a product say which blocks lie
+where.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import jit
-from pullback.runtime.cpu.llvm import Function, Module
+from pullback.runtime.cpu.llvm import Function, Module, literal
+from pullback.runtime.cpu.panel_gemm import CHUNK
 from pullback.runtime.cpu.vectors import Arguments, Vectors, lanes_of
 
 __all__ = ["direct_kernel", "direct_params", "part_lengths", "task_rows"]
@@ -78,24 +80,24 @@ def _reached(rules: Sequence[tuple[int, int]], lengths: Sequence[int]) -> set[in
     return found
 
 
-def _segments(dtype: DType, height: int, n: int) -> list[tuple[Any, int, int]]:
+def _segments(dtype: DType, height: int, n: int, long: bool = False) -> list[tuple[Any, int, int]]:
     """Which blocks make some rows of n columns: their code, the first column, how many there are.
 
     Of the columns that are left over, one more block makes some again.
     """
     lanes = lanes_of(dtype)
     if n < lanes or lanes < n < 2 * lanes:
-        return [(_block(dtype, height, -(-n // lanes), n), 0, 1)]
+        return [(_block(dtype, height, -(-n // lanes), n, long=long), 0, 1)]
     vectors = 1
     while 2 * vectors * lanes <= n and 2 * vectors * height <= max(_SUMS, 2 * height):
         vectors *= 2
     panels, rest = divmod(n, vectors * lanes)
-    found = [(_block(dtype, height, vectors), 0, panels)]
+    found = [(_block(dtype, height, vectors, long=long), 0, panels)]
     if rest:
         last = 1
         while last * lanes < rest:
             last *= 2
-        found.append((_block(dtype, height, last), n - last * lanes, 1))
+        found.append((_block(dtype, height, last, long=long), n - last * lanes, 1))
     return found
 
 
@@ -121,7 +123,7 @@ def direct_params(
     places, tables = {}, []
     for height in sorted(_reached(rules, lengths)):
         places[height] = at + len(tables)
-        segments = _segments(dtype, height, n)
+        segments = _segments(dtype, height, n, k > CHUNK)
         tables.append(len(segments))
         for code, column, panels in segments:
             tables += (code, column * size, panels)
@@ -165,21 +167,23 @@ def _call(f: Function, code: str, values: Sequence[str]) -> None:
 
 
 @functools.cache
-def _block(dtype: DType, rows: int, vectors: int, columns: int = 0) -> Any:
+def _block(dtype: DType, rows: int, vectors: int, columns: int = 0, long: bool = False) -> Any:
     """The function that makes panels of some vectors of columns each.
 
     With `columns`, which are no whole vectors, it makes one panel of just these: two vectors share
-    some of them, and one that is too wide is made in part.
+    some of them, and one that is too wide is made in part. A `long` sum has more than one chunk.
     """
     module = Module()
-    _Block(Function(module, "@block", _BLOCK), dtype, rows, vectors, columns)
+    _Block(Function(module, "@block", _BLOCK), dtype, rows, vectors, columns, long)
     return jit.compile_ir(module.text(), ["block"])["block"]
 
 
 class _Block:
     """Writes the code of a block."""
 
-    def __init__(self, f: Function, dtype: DType, rows: int, vectors: int, columns: int):
+    def __init__(
+        self, f: Function, dtype: DType, rows: int, vectors: int, columns: int, long: bool
+    ):
         self.f, self.v = f, Vectors(f, dtype)
         self.vectors, self.columns = vectors, columns
         words = {name: f.int_at("%params", i) for i, name in enumerate(WORDS) if i > 3}
@@ -194,23 +198,37 @@ class _Block:
         start = [("ptr", "%b"), ("ptr", "%out")]
         with f.loop("0", "%panels", carried=start) as panel:
             b, out = panel.carried
-            sums = self._products(b)
+            sums = self._chunks(b) if long else self._products(b, self.k)[2:]
             for r in range(rows):
                 target = f.offset(out, f.mul(words["out_row"], str(r)))
                 self._store(sums[r * vectors : (r + 1) * vectors], target)
             panel.next = [f.offset(b, width), f.offset(out, width)]
         f.finish()
 
-    def _products(self, b: str) -> list[str]:
-        """The sums over k, row by row."""
+    def _chunks(self, b: str) -> list[str]:
+        """The sums over k, row by row, chunk after chunk."""
+        f, v = self.f, self.v
+        nothing = f.splat(literal(-0.0, v.dtype), v.scalar, v.lanes)  # x + -0.0 is x, also for 0.0
+        totals = [(v.type, nothing)] * (len(self.heads) * self.vectors)
+        start = [("i64", "0"), ("ptr", b), *totals]
+        with f.loop("0", self.k, str(CHUNK), carried=start) as chunk:
+            at, line, *before = chunk.carried
+            k = f.minimum(f.sub(self.k, chunk.i), str(CHUNK))
+            at, line, *sums = self._products(line, k, at)
+            joined = [v.add(total, own) for total, own in zip(before, sums, strict=True)]
+            chunk.next = [at, line, *joined]
+        return chunk.results[2:]
+
+    def _products(self, b: str, count: str, first: str = "0") -> list[str]:
+        """Where a and b go on after so many k, and the sums of these, row by row."""
         f = self.f
         zeros = [(self.v.type, "zeroinitializer")] * (len(self.heads) * self.vectors)
-        state = [("i64", "0"), ("ptr", b), *zeros]
-        with f.loop("0", self.k, carried=state) as k:
+        state = [("i64", first), ("ptr", b), *zeros]
+        with f.loop("0", count, carried=state) as k:
             at, line, *sums = k.carried
             joined = self._step(at, line, sums)
             k.next = [f.add(at, self.along), f.offset(line, self.line), *joined]
-        return k.results[2:]
+        return k.results
 
     def _step(self, at: str, line: str, sums: Sequence[str]) -> list[str]:
         """The sums after one more k: `at` is the offset of a's elements, `line` b's row."""

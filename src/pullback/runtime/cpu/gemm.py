@@ -1,25 +1,32 @@
-"""Matrix products on the CPU: operands packed where a library can't read them, work cut in tiles.
+"""Matrix products on the CPU: which kernels make them, and how the work is cut.
 
-A tile is one single-threaded library call. Tiles depend on shapes only, so a product has the same
-bits on every run and for any number of threads (it may differ between CPUs and libraries).
+Products of real numbers are made by kernels of our own, which all add up in one order (see
+`panel_gemm`; a vector with a large matrix has its own): their bits depend on shapes and values, not
+on layouts. Complex ones are calls of a library, one for a
+tile, on a single thread; tiles depend on shapes only, so a product has the same bits on every run
+and for any number of threads (it may differ between CPUs and libraries).
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pullback.compile.kernel import Reduce
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.ir.scalar import acc, const, load
-from pullback.runtime.cpu import blas, direct_gemm, gemm_code, native, small_gemm, vectors
-from pullback.runtime.cpu.blas import Library
+from pullback.runtime.cpu import (
+    blas,
+    direct_gemm,
+    gemm_code,
+    native,
+    panel_gemm,
+    transpose_code,
+    vector_gemm,
+    vectors,
+)
 from pullback.runtime.cpu.loops import index_params
-from pullback.runtime.cpu.reduce_kernels import reduce_stages
 
 __all__ = ["library", "matmul_program", "matmul_row_stages", "matmul_stages"]
 
@@ -28,13 +35,14 @@ _SUPPORTED = (*_HALVES, dtypes.float32, dtypes.float64, dtypes.complex64, dtypes
 _TASK_FLOPS = 2_000_000  # 20-50 us: what a task needs to be worth handing to another thread
 _TASK_ELEMENTS = 1 << 16
 _HEAVY_FLOPS = 200_000
-_OWN = (dtypes.float32, dtypes.float64)  # what `small_gemm` multiplies
-_LARGEST_B = 1 << 17  # bytes: it reads b again for every few rows
+_OWN = (dtypes.float32, dtypes.float64)  # products of these are made without a library
+_LARGEST_B = 1 << 17  # bytes: `direct_gemm` reads b again for every few rows
 _LARGEST_A = 1 << 16  # bytes of a transposed a, whose lines it reads for every few rows
-_FEW_ROWS = 3  # not worth a copy of b
-_PART = 512  # a long k is cut in parts like this, where the output is too small to be cut
-_SMALL_OUTPUT = 1 << 14
-_NO_PARTS = 1 << 62
+_SMALL_OUTPUT = 1 << 14  # elements: it can't be cut, but a long k can
+_MANY_CHUNKS = 4
+_ALL = 1 << 62
+_LINE = 16  # columns of a tile are a multiple
+_VECTOR_COST = 8  # of a multiplication with an element that is used once
 
 
 class Operand(NamedTuple):
@@ -58,8 +66,8 @@ class Product(NamedTuple):
 
 
 def library(dtype: DType) -> str:
-    """The name and version of the library that multiplies matrices of `dtype`."""
-    return blas.choose(_compute_dtype(dtype)).name
+    """What multiplies matrices of `dtype`: our own kernels, or a library with its version."""
+    return "LLVM" if _compute_dtype(dtype) in _OWN else blas.openblas().name
 
 
 def matmul_program(
@@ -105,12 +113,12 @@ def matmul_stages(
             if elements
             else []
         )
-    chosen = blas.choose(compute)
     a = Operand(a_slot, tuple(a_strides[:-2]), *a_strides[-2:])
     b = Operand(b_slot, tuple(b_strides[:-2]), *b_strides[-2:])
     product = _collapsed(Product(tuple(batch_shape), m, n, k, a, b))
-    _check_extents(product, chosen)
-    plan = _Plan(compute, chosen, area)
+    if compute not in _OWN:
+        _check_extents(product)
+    plan = _Plan(compute, area, single=math.prod(batch_shape) == 1)
     if dtype is compute:
         plan.multiply(product, out_slot)
     else:
@@ -137,7 +145,7 @@ def matmul_row_stages(
     if dtype not in _OWN or 0 in (m, n, k):
         return None
     a, b = Operand(a_slot, (), *a_strides), Operand(b_slot, (), *b_strides)
-    plan = _Plan(dtype, blas.choose(dtype), area, any_rows=True)
+    plan = _Plan(dtype, area, any_rows=True)
     return plan.stages if plan.multiply_rows(Product((), m, n, k, a, b), out_slot) else None
 
 
@@ -148,8 +156,8 @@ def _compute_dtype(dtype: DType) -> DType:
     return dtypes.float32 if dtype in _HALVES else dtype
 
 
-def _check_extents(product: Product, chosen: Library) -> None:
-    extent = max(product.n, product.k)
+def _check_extents(product: Product) -> None:
+    extent, chosen = max(product.n, product.k), blas.openblas()
     if extent > chosen.largest:
         raise ShapeError(
             f"matmul: {chosen.name} takes extents up to {chosen.largest}, got {extent}. "
@@ -181,27 +189,34 @@ class _Plan:
     """The stages of a product, in the order they are found to be needed."""
 
     def __init__(
-        self, dtype: DType, chosen: Library, area: Callable[[int], int], any_rows: bool = False
+        self,
+        dtype: DType,
+        area: Callable[[int], int],
+        any_rows: bool = False,
+        single: bool = False,
     ):
-        self.dtype, self.library, self.area = dtype, chosen, area
+        self.dtype, self.area = dtype, area
         self.any_rows = any_rows  # whether stages may be run for any range of their rows
+        self.single = single  # whether there is one product, and no batch
         self.stages: list[native.Stage] = []
 
     def multiply(self, p: Product, out: int) -> None:
-        if self.dtype in _OWN and self.multiply_rows(_upright(p), out):
-            return
-        small = p.m * p.n <= _SMALL_OUTPUT and not p.batch and self.dtype in _OWN
-        if 1 in (p.m, p.n) and self.library.name.startswith("OpenBLAS"):
+        if self.dtype in _OWN:
+            self._multiply_real(_upright(p), out)
+        elif 1 in (p.m, p.n):
             self._gemv(p, out)
-        elif small and p.k >= 2 * _PART and self._is_readable(p):
-            self._parts(p, out)
         else:
             self._gemm(p, out)
 
-    def _is_readable(self, p: Product) -> bool:
-        most = self.library.largest
-        layouts = (_layout(p.a, p.m, p.k, most), _layout(p.b, p.k, p.n, most))
-        return None not in layouts
+    def _multiply_real(self, p: Product, out: int) -> None:
+        if self._is_large_vector(p):
+            self._in_chunks(self._vector_operands(p), out, vector_gemm.CHUNK, self._vector)
+        elif not self.multiply_rows(p, out):
+            self._in_chunks(p, out, panel_gemm.CHUNK, self._panels)
+
+    def _is_large_vector(self, p: Product) -> bool:
+        """Whether a product has the order of `vector_gemm`: that depends on its shape alone."""
+        return self.single and p.m == 1 and p.n * p.k * self.dtype.itemsize > _LARGEST_B
 
     def multiply_halves(self, p: Product, half: DType, elements: int, out: int) -> None:
         """The product of dense float32 copies, rounded once."""
@@ -213,16 +228,11 @@ class _Plan:
         self.stages.append(native.Stage(code, elements, _TASK_ELEMENTS, (wide, out)))
 
     def multiply_rows(self, p: Product, out: int) -> bool:
-        """Whether a kernel of `small_gemm` makes the product: then its stages are there."""
+        """Whether `direct_gemm` makes the product: then its stages are there."""
         side_by_side = p.b.column == 1 or p.n == 1
         across = p.a.column * p.k * self.dtype.itemsize if p.m > 1 and p.a.column != 1 else 0
         if p.n * p.k * self.dtype.itemsize > _LARGEST_B or across > _LARGEST_A:
             return False
-        if p.m < _FEW_ROWS and not side_by_side:
-            if p.k > 1 and (p.b.row, p.a.column) != (1, 1):
-                return False
-            self._dots(p, out)
-            return True
         if not side_by_side:
             if p.b.row != 1 and p.k > 1:
                 return False
@@ -230,42 +240,79 @@ class _Plan:
         self._direct(p, out)
         return True
 
-    def _parts(self, p: Product, out: int) -> None:
-        """Cuts k in parts and adds their products in order."""
-        part = -(-p.k // (p.k // _PART))
-        count, size = -(-p.k // part), p.m * p.n
-        a = p.a._replace(batch=(part * p.a.column,))
-        b = p.b._replace(batch=(part * p.b.row,))
+    def _in_chunks(self, p: Product, out: int, chunk: int, make: Callable[..., None]) -> None:
+        """Lets threads share k, if it is long and the output too small to be shared.
+
+        The products of chunks of k are made one by one and added up in order.
+        """
+        count, size = -(-p.k // chunk), p.m * p.n
+        light = 3 * count * size <= (p.m + p.n) * p.k  # beside the operands
+        if count < _MANY_CHUNKS or size > _SMALL_OUTPUT or p.batch or not light:
+            make(p, out)
+            return
+        a = p.a._replace(batch=(chunk * p.a.column,))
+        b = p.b._replace(batch=(chunk * p.b.row,))
         products = self._area(count * size)
-        self._gemm(Product((count,), p.m, p.n, part, a, b), products, p.k)
-        total, strides = _total(self.dtype), [(1, size)]
-        self.stages += reduce_stages(
-            total, (size,), (count,), [products], strides, out, self.area, shared=True
-        )
+        make(Product((count,), p.m, p.n, chunk, a, b), products, p.k)
+        params = (products, out, count, size * self.dtype.itemsize)
+        code = vector_gemm.sum_kernel(self.dtype)
+        self.stages.append(native.Stage(code, size, _TASK_ELEMENTS, params))
 
     def _direct(self, p: Product, out: int) -> None:
         rows = math.prod(p.batch) * p.m
         grain = direct_gemm.task_rows(rows, _grain(2 * p.n * p.k))
-        bytes_ = [[s * self.dtype.itemsize for s in x.batch] for x in (p.a, p.b)]
         params = direct_gemm.direct_params(
             self.dtype,
             (p.a.slot, p.b.slot, out),
             (p.m, p.n, p.k),
             (p.a.row, p.a.column, p.b.row),
-            index_params(p.batch, *bytes_),
+            index_params(p.batch, *self._bytes(p)),
             () if self.any_rows else direct_gemm.part_lengths(p.m, rows, grain),
         )
         self.stages.append(native.Stage(direct_gemm.direct_kernel(), rows, grain, params))
 
-    def _dots(self, p: Product, out: int) -> None:
+    def _vector_operands(self, p: Product) -> Product:
+        """The product with copies of operands that a kernel of `vector_gemm` can't read."""
+        if p.b.row != 1 and (p.b.column != 1 or p.n == 1):
+            p = p._replace(b=self._pack(p.b, (), p.k, p.n, self.dtype))
+        if not _is_beside(p) and p.a.column != 1:
+            p = p._replace(a=self._pack(p.a, (), 1, p.k, self.dtype))
+        return p
+
+    def _vector(self, p: Product, out: int, all_k: int = _ALL) -> None:
+        """A product whose left operand is one row."""
+        size, beside = self.dtype.itemsize, _is_beside(p)
+        tiles = -(-p.n // vector_gemm.MOST_COLUMNS)
+        width = -(-p.n // (tiles * _LINE)) * _LINE
         params = (
-            *(p.a.slot, p.b.slot, out, p.m, p.n, p.k, p.a.row, p.b.column),
-            *index_params(p.batch, p.a.batch, p.b.batch),
+            *(p.a.slot, p.b.slot, out, p.n, p.k, all_k, p.a.column * size),
+            *((p.b.row if beside else p.b.column) * size, width, tiles),
+            *index_params(p.batch, *self._bytes(p)),
         )
-        rows = math.prod(p.batch) * p.m
-        grain = min(rows, _grain(2 * p.n * p.k))
-        code = small_gemm.dots_kernel(self.dtype)
-        self.stages.append(native.Stage(code, rows, grain, params))
+        code = vector_gemm.rows_kernel if beside else vector_gemm.dots_kernel
+        grain = _grain(_VECTOR_COST * min(width, p.n) * p.k)
+        units = math.prod(p.batch) * tiles
+        self.stages.append(native.Stage(code(self.dtype), units, grain, params))
+
+    def _panels(self, p: Product, out: int, all_k: int = _ALL) -> None:
+        size, count = self.dtype.itemsize, math.prod(p.batch)
+        tile_n = panel_gemm.columns_of_tile(self.dtype, p.n)
+        across = -(-p.n // tile_n)
+        work = 2 * min(p.n, tile_n) * p.k
+        tile_m = _tile_rows(p.m, count * across, work)
+        tiles = -(-p.m // tile_m) * across
+        params = (
+            *(p.a.slot, p.b.slot, out, p.m, p.n, p.k, all_k),
+            *(s * size for s in (p.a.row, p.a.column, p.b.row, p.b.column)),
+            *(tile_m, tile_n, tiles, across),
+            *index_params(p.batch, *self._bytes(p)),
+        )
+        code, grain = panel_gemm.panel_kernel(self.dtype), _grain(tile_m * work)
+        self.stages.append(native.Stage(code, count * tiles, grain, params))
+
+    def _bytes(self, p: Product) -> list[list[int]]:
+        """The strides of a batch in bytes, of a and of b."""
+        return [[s * self.dtype.itemsize for s in x.batch] for x in (p.a, p.b)]
 
     def _transposed(self, p: Product) -> Operand:
         """A copy of b whose columns lie side by side."""
@@ -278,11 +325,11 @@ class _Plan:
         params = (p.b.slot, slot, p.k, p.n, p.b.column, pitch, *index_params(extents, strides))
         blocks = -(-p.k // lanes)
         grain = max(1, _TASK_ELEMENTS // (pitch * lanes))
-        code = small_gemm.transpose_kernel(self.dtype)
+        code = transpose_code.transpose_kernel(self.dtype)
         self.stages.append(native.Stage(code, count * blocks, grain, params))
         return Operand(slot, _packed_strides(p.batch, p.b.batch, height * pitch), pitch, 1)
 
-    def _gemm(self, p: Product, out: int, all_k: int = _NO_PARTS) -> None:
+    def _gemm(self, p: Product, out: int) -> None:
         a, a_transposed, lda = self._readable(p.a, p.batch, p.m, p.k)
         b, b_transposed, ldb = self._readable(p.b, p.batch, p.k, p.n)
         count = math.prod(p.batch)
@@ -290,12 +337,12 @@ class _Plan:
         across = -(-p.n // tile_n)
         tiles = -(-p.m // tile_m) * across
         params = (
-            *(a.slot, b.slot, out, tiles, across, tile_m, tile_n, p.m, p.n, p.k, all_k),
+            *(a.slot, b.slot, out, tiles, across, tile_m, tile_n, p.m, p.n, p.k),
             *(a_transposed, b_transposed, lda, ldb, a.row, b.column),
             *index_params(p.batch, a.batch, b.batch),
         )
         grain = _grain(2 * tile_m * tile_n * p.k)
-        code = gemm_code.gemm_kernel(self.dtype, self.library)
+        code = gemm_code.gemm_kernel(self.dtype)
         self.stages.append(native.Stage(code, count * tiles, grain, params))
 
     def _gemv(self, p: Product, out: int) -> None:
@@ -308,7 +355,7 @@ class _Plan:
             vector, step = p.a, p.a.column
         matrix, transposed, leading = self._readable(matrix, p.batch, long, p.k)
         step = 1 if p.k == 1 else step
-        if not 0 < step <= self.library.largest:
+        if not 0 < step <= blas.openblas().largest:
             vector = self._pack(vector._replace(row=0, column=step), p.batch, 1, p.k, self.dtype)
             step = 1
         count = math.prod(p.batch)
@@ -329,13 +376,13 @@ class _Plan:
         self, x: Operand, batch: tuple[int, ...], rows: int, columns: int
     ) -> tuple[Operand, int, int]:
         """The operand (packed if it must be), whether it is transposed, its leading dimension."""
-        found = _layout(x, rows, columns, self.library.largest)
+        found = _layout(x, rows, columns, blas.openblas().largest)
         if found is None:
             x = self._pack(x, batch, rows, columns, self.dtype)
-            found = _layout(x, rows, columns, self.library.largest)
+            found = _layout(x, rows, columns, blas.openblas().largest)
         if found is None:
             raise ShapeError(
-                f"matmul: {self.library.name} takes extents up to {self.library.largest}, "
+                f"matmul: {blas.openblas().name} takes extents up to {blas.openblas().largest}, "
                 f"got a matrix of {rows}x{columns}. Split it."
             )
         return (x, *found)
@@ -363,12 +410,6 @@ class _Plan:
         return self.area(elements * self.dtype.itemsize)
 
 
-@functools.cache
-def _total(dtype: DType) -> Reduce:
-    zero, x = const(0.0, dtype), acc("a", 0, dtype)
-    return Reduce((dtype,), dtype, (zero,), (load(0, dtype),), (x + acc("b", 0, dtype),), (x,))
-
-
 def _packed_strides(
     batch: tuple[int, ...], strides: tuple[int, ...], matrix: int
 ) -> tuple[int, ...]:
@@ -378,6 +419,11 @@ def _packed_strides(
         found.append(dense if stride else 0)
         dense *= extent if stride else 1
     return tuple(reversed(found))
+
+
+def _is_beside(p: Product) -> bool:
+    """Whether the columns of b lie side by side."""
+    return p.b.column == 1 and p.n > 1
 
 
 def _upright(p: Product) -> Product:
@@ -413,6 +459,21 @@ def _tile(m: int, n: int, k: int, count: int) -> tuple[int, int]:
                 break
             tile_m, tile_n = (half, tile_n) if tile_m == longest else (tile_m, half)
     return tile_m, tile_n
+
+
+def _tile_rows(m: int, others: int, work: int) -> int:
+    """The rows of a tile; there are `others` beside each other, a row of them takes `work` flops.
+
+    Few, high tiles: each copies its columns of b again.
+    """
+    rows = m
+    for enough, least in ((2, 24), (4, 96), (16, 192), (64, 768)):
+        while others * -(-m // rows) < enough:
+            half = -(-rows // 12) * 6
+            if half < least or half == rows or rows * work < 2 * _TASK_FLOPS:
+                break
+            rows = half
+    return rows
 
 
 def _grain(flops: int) -> int:

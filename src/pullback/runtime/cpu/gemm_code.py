@@ -9,7 +9,7 @@ from llvmlite import ir
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import blas
-from pullback.runtime.cpu.blas import Library, Matrix
+from pullback.runtime.cpu.blas import Matrix
 from pullback.runtime.cpu.loops import (
     I1,
     I8,
@@ -28,17 +28,17 @@ __all__ = ["gemm_kernel", "gemv_kernel", "narrow_kernel", "pack_kernel", "zero_k
 
 
 @functools.cache
-def gemm_kernel(dtype: DType, chosen: Library) -> int:
-    """Library calls; matrix i sums min(k, all_k - i k) products: they may be parts of one sum."""
+def gemm_kernel(dtype: DType) -> int:
+    """Library calls, one for each tile."""
     code = kernel(ir.Module(), "gemm")
     params, ptrs, lo, hi, _ = code.args
     b, size = code.b, ir.ArrayType(I8, dtype.itemsize)
-    names = ("a", "b", "out", "tiles", "across", "tile_m", "tile_n", "m", "n", "k", "all_k")
+    names = ("a", "b", "out", "tiles", "across", "tile_m", "tile_n", "m", "n", "k")
     names += ("a_transposed", "b_transposed", "lda", "ldb", "a_row", "b_column")
     p = {name: code.load(params, i, I64) for i, name in enumerate(names)}
     x, y, out = (code.load(ptrs, p[name], PTR) for name in ("a", "b", "out"))
     a_transposed, b_transposed = (b.trunc(p[f"{o}_transposed"], I1) for o in "ab")
-    with blas.single_threaded(code, chosen), code.range(lo, hi) as unit:
+    with code.range(lo, hi) as unit:
         item, tile = b.udiv(unit, p["tiles"]), b.urem(unit, p["tiles"])
         i = b.mul(b.udiv(tile, p["across"]), p["tile_m"])
         j = b.mul(b.urem(tile, p["across"]), p["tile_n"])
@@ -50,8 +50,7 @@ def gemm_kernel(dtype: DType, chosen: Library) -> int:
         blas.emit_gemm(
             code,
             dtype,
-            chosen,
-            (rows, columns, code.minimum(p["k"], b.sub(p["all_k"], b.mul(item, p["k"])))),
+            (rows, columns, p["k"]),
             Matrix(code.at(x, x_at, size), p["lda"], a_transposed),
             Matrix(code.at(y, y_at, size), p["ldb"], b_transposed),
             Matrix(code.at(out, out_at, size), p["n"], code.int(0, I1)),

@@ -10,7 +10,7 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cpu import jit
 from pullback.runtime.cpu.llvm import Function, of_width, register
 
-__all__ = ["Arguments", "Part", "Vectors", "lanes_of"]
+__all__ = ["Arguments", "Part", "Vectors", "lanes_of", "squared"]
 
 
 def lanes_of(dtype: DType) -> int:
@@ -86,6 +86,36 @@ class Vectors:
 
     def add(self, x: str, y: str) -> str:
         return self.f(f"fadd {self.type} {x}, {y}")
+
+
+def squared(v: Vectors, vectors: Sequence[str]) -> list[str]:
+    """As many vectors as they have lanes, transposed.
+
+    First inside of 128 bits, where that costs least, and then whole pieces of 128 bits.
+    """
+    found, lanes, piece = list(vectors), range(v.lanes), 16 // v.size
+    low = [k for k in lanes if k % piece < piece // 2]
+    width = 1
+    while width < piece:
+        blocks = [low[k : k + width] for k in range(0, len(low), width)]
+        near = [k for block in blocks for k in (*block, *(v.lanes + b for b in block))]
+        pairs = _pairs(found, width)
+        found = [v.pick(u, w, [k + far for k in near]) for u, w in pairs for far in (0, piece // 2)]
+        width *= 2
+    while width < v.lanes:
+        near = [k if not k & width else v.lanes + (k ^ width) for k in lanes]
+        far = [k + width if not k & width else v.lanes + k for k in lanes]
+        made = [[v.pick(u, w, chosen) for u, w in _pairs(found, width)] for chosen in (near, far)]
+        groups = range(0, len(made[0]), width)
+        found = [x for g in groups for half in made for x in half[g : g + width]]
+        width *= 2
+    return found
+
+
+def _pairs(vectors: Sequence[str], width: int) -> list[tuple[str, str]]:
+    """Each vector with the one `width` further, in groups of twice as many."""
+    firsts = [i for i in range(len(vectors)) if not i & width]
+    return [(vectors[i], vectors[i + width]) for i in firsts]
 
 
 class Part(NamedTuple):

@@ -33,3 +33,12 @@ def threads():
     before = native.get_threads()
     yield native.set_threads
     native.set_threads(before)
+
+
+@pytest.fixture
+def ours(monkeypatch, threads):
+    """Our library as `pullback bench` runs it, without what its measurements switch off."""
+    from pullback.cli.libraries import Pullback
+
+    monkeypatch.setenv("PULLBACK_CACHE_DIR", os.environ.get("PULLBACK_CACHE_DIR", ""))
+    return Pullback(1)

@@ -21,15 +21,6 @@ from pullback.cli.workloads import WORKLOADS, leaves
 from pullback.runtime.cpu import native
 
 
-@pytest.fixture
-def ours(monkeypatch):
-    """Our library, without what its measurements switch off."""
-    before = native.get_threads()
-    monkeypatch.setenv("PULLBACK_CACHE_DIR", os.environ.get("PULLBACK_CACHE_DIR", ""))
-    yield Pullback(1)
-    native.set_threads(before)
-
-
 def outputs(library, name: str) -> list[np.ndarray]:
     arguments = library.prepared(name, WORKLOADS[name].arrays(quick=True))
     result = getattr(library, name)()(*arguments)

@@ -1,24 +1,12 @@
 """`pullback bench nn`: the workloads agree across libraries, and are of the sizes promised."""
 
-import os
-
 import numpy as np
 import pytest
 
 from pullback.cli import nn_programs, rivals
-from pullback.cli.libraries import LIBRARIES, Pullback
+from pullback.cli.libraries import LIBRARIES
 from pullback.cli.nn_workloads import NN_WORKLOADS, layer_of
 from pullback.cli.workloads import WORKLOADS, leaves
-from pullback.runtime.cpu import native
-
-
-@pytest.fixture
-def ours(monkeypatch):
-    """Our library, without what its measurements switch off."""
-    before = native.get_threads()
-    monkeypatch.setenv("PULLBACK_CACHE_DIR", os.environ.get("PULLBACK_CACHE_DIR", ""))
-    yield Pullback(1)
-    native.set_threads(before)
 
 
 def outputs(library, name: str) -> list[np.ndarray]:

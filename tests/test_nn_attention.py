@@ -226,3 +226,16 @@ def test_a_sequence_of_32k_needs_less_than_a_gibibyte():
     _, gradients = value_and_grad(*xs)
     outputs = sum(g.nbytes for g in gradients)
     assert native.memory()["peak"] - before - outputs < 1 << 30
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(0, 2), (2, 0)])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_no_queries_or_an_empty_batch_give_an_empty_result(
+    rows: int, batch: int, need_weights: bool
+):
+    x, y = pb.zeros((rows, batch, 4)), pb.ones((3, batch, 4))
+    out, weights = pb.nn.multi_head_attention(
+        x, y, y, 2, pb.ones((12, 4)), need_weights=need_weights
+    )
+    assert out.shape == (rows, batch, 4)
+    assert not need_weights or weights.shape == (batch, rows, 3)

@@ -12,3 +12,10 @@ def no_garbage():
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture(params=[1, 2, 3])
+def thread_count(request, threads):
+    """Runs the test on so many native threads."""
+    threads(request.param)
+    return request.param

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pullback.core import dtypes as dt
-from pullback.runtime.cpu import native
+from pullback.runtime.cpu import map_kernels, native
 
 FLOATS = (dt.float32, dt.float64)
 INTEGERS = tuple(d for d in dt.ALL if d.is_integer)
@@ -59,3 +60,15 @@ def check_bits(got, want):
         got, want = np.where(both, 0, got), np.where(both, 0, want)
     bad = got.view(np.uint8) != want.view(np.uint8) if got.ndim else got != want
     assert not bad.any(), (got, want)
+
+
+def dense(kernel, n, outs, ins, by_rows=False):
+    """Stages of a map over `n` elements in a row."""
+    return map_kernels.map_stages(
+        kernel, (n,), outs, [(1,)] * len(outs), ins, [(1,)] * len(ins), by_rows
+    )
+
+
+def floats(result, dtype: npt.DTypeLike = np.float64, offset=0, count=-1):
+    assert isinstance(result, native.Buffer)
+    return np.frombuffer(memoryview(result), dtype, count, offset).copy()

@@ -7,17 +7,9 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 import pullback as pb
-from pullback.runtime.cpu import native
 
 TOLERANCE = {"float32": 3e-6, "float64": 1e-14}
 LAYOUTS = ("channels_first", "channels_last")
-
-
-@pytest.fixture
-def threads():
-    before = native.get_threads()
-    yield native.set_threads
-    native.set_threads(before)
 
 
 def random(dtype: str, *shape: int) -> np.ndarray:
@@ -72,6 +64,59 @@ def test_the_family_agrees_with_numpy(x, w, stride, pad, layout, dtype):
     form = np.vdot(expected, g)
     assert np.vdot(dx.numpy().astype("float64"), moved(a)) == pytest.approx(
         form, abs=200 * tolerance * np.sqrt(g.size) * scale
+    )
+
+
+def numpy_gradients(x, w, g, stride, pad, groups):
+    """Gradients of a 2-D convolution by loops over groups and the kernel, channels first."""
+    dx = np.zeros((*x.shape[:2], *(n + 2 * pad for n in x.shape[2:])))
+    padded = np.pad(x, [(0, 0), (0, 0), (pad, pad), (pad, pad)]).astype("float64")
+    dw = np.zeros(w.shape)
+    ins, outs = w.shape[1], w.shape[0] // groups
+    for group, i, j in np.ndindex(groups, *w.shape[2:]):
+        a, o = slice(group * ins, (group + 1) * ins), slice(group * outs, (group + 1) * outs)
+        rows = slice(i, i + (g.shape[2] - 1) * stride + 1, stride)
+        columns = slice(j, j + (g.shape[3] - 1) * stride + 1, stride)
+        dx[:, a, rows, columns] += np.einsum("noyx,oc->ncyx", g[:, o], w[o, :, i, j])
+        dw[o, :, i, j] = np.einsum("noyx,ncyx->oc", g[:, o], padded[:, a, rows, columns])
+    return dx[:, :, pad : pad + x.shape[2], pad : pad + x.shape[3]], dw
+
+
+# Strides with every residue or with some that no position reaches, groups of one and of several
+# channels, many channels on few pixels, and products of matrices.
+GRADIENTS = [
+    ((2, 37, 23, 21), (37, 1, 3, 3), 2, 1, 37),
+    ((2, 16, 17, 19), (24, 4, 2, 2), 3, 0, 4),
+    ((2, 20, 18, 18), (36, 20, 1, 1), 2, 0, 1),
+    ((1, 96, 5, 5), (80, 96, 3, 3), 1, 1, 1),
+    ((9, 40, 5, 6), (130, 40, 1, 1), 1, 0, 1),
+    ((2, 12, 14, 14), (18, 6, 1, 1), 1, 0, 2),
+]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("x", "w", "stride", "pad", "groups"), GRADIENTS)
+def test_gradients_agree_with_numpy(x, w, stride, pad, groups, layout, dtype):
+    a, b = random(dtype, *x), random(dtype, *w)
+    last = layout == "channels_last"
+    moved = (lambda v: np.ascontiguousarray(np.moveaxis(v, 1, -1))) if last else (lambda v: v)
+    options = {"stride": stride, "padding": pad, "groups": groups, "layout": layout}
+    out, pull = pb.vjp(
+        lambda x, w: pb.primitive.conv(x, w, **options), pb.tensor(moved(a)), pb.tensor(b)
+    )
+    counts = [(n + 2 * pad - k) // stride + 1 for n, k in zip(x[2:], w[2:], strict=True)]
+    g = random(dtype, x[0], w[0], *counts)
+    by_input, by_weight = numpy_gradients(a, b, g, stride, pad, groups)
+    dx, dw = pull(pb.tensor(moved(g)))
+    tolerance = 30 * TOLERANCE[dtype]
+    scale = np.sqrt(w[0] // groups * np.prod(w[2:]))
+    np.testing.assert_allclose(dx.numpy(), moved(by_input), rtol=0, atol=tolerance * scale)
+    many = np.sqrt(x[0] * np.prod(counts))
+    np.testing.assert_allclose(dw.numpy(), by_weight, rtol=0, atol=tolerance * many)
+    form = np.vdot(by_weight, b)
+    assert np.vdot(out.numpy().astype("float64"), moved(g)) == pytest.approx(
+        form, abs=10 * tolerance * np.sqrt(g.size) * scale
     )
 
 

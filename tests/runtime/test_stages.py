@@ -1,10 +1,9 @@
 """Programs of many stages: arenas, several outputs, loops, branches, blocks of rows."""
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from pullback.compile.kernel import Accumulate, Gather, Map, MultiMap, Reduce, Scatter
+from pullback.compile.kernel import Gather, Map, MultiMap, Reduce
 from pullback.core import dtypes as dt
 from pullback.ir.scalar import acc, cast, const, index, load, select
 from pullback.runtime.cpu import (
@@ -13,10 +12,9 @@ from pullback.runtime.cpu import (
     map_kernels,
     native,
     reduce_kernels,
-    sorting,
     stages,
 )
-from runtime.kernel_arrays import array, buffer, check_bits, sample, steps
+from runtime.kernel_arrays import array, buffer, check_bits, dense, floats, sample, steps
 
 X, Y = load(0, dt.float64), load(1, dt.float64)
 ADD = Map((dt.float64, dt.float64), dt.float64, (X + Y,))
@@ -35,27 +33,7 @@ TOTAL = Reduce(
 )
 
 
-@pytest.fixture(params=[1, 2, 3])
-def threads(request):
-    before = native.get_threads()
-    native.set_threads(request.param)
-    yield request.param
-    native.set_threads(before)
-
-
-def dense(kernel, n, outs, ins, by_rows=False):
-    """Stages of a map over `n` elements in a row."""
-    return map_kernels.map_stages(
-        kernel, (n,), outs, [(1,)] * len(outs), ins, [(1,)] * len(ins), by_rows
-    )
-
-
-def floats(result, dtype: npt.DTypeLike = np.float64, offset=0, count=-1):
-    assert isinstance(result, native.Buffer)
-    return np.frombuffer(memoryview(result), dtype, count, offset).copy()
-
-
-def test_arena_and_several_outputs(threads):
+def test_arena_and_several_outputs(thread_count):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 1000))
     # slots: 0 output, 1-2 inputs, 3 arena, 4 second half of the arena, 5 second output
@@ -85,7 +63,7 @@ def test_empty_program():
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (7,), (3, 37), (5, 4, 3), (300, 400)])
 @pytest.mark.parametrize("out", [(dt.float32, dt.complex64), (dt.bool_, dt.int8)])
-def test_multi_map(shape, out, threads):
+def test_multi_map(shape, out, thread_count):
     rng = np.random.default_rng(1)
     a = rng.standard_normal(shape).astype(np.float32)
     b = np.asarray(rng.standard_normal(shape[-1:])).astype(np.float32)
@@ -114,7 +92,7 @@ def test_multi_map(shape, out, threads):
     assert np.array_equal(second, expected[1].astype(out[1].numpy))
 
 
-def test_in_place(threads):
+def test_in_place(thread_count):
     x, y = np.random.default_rng(2).standard_normal((2, 100_003))
     body = [*dense(ADD, x.size, [0], [1, 2]), *dense(DOUBLE, x.size, [0], [0])]
     body += dense(BOTH, x.size, [0, 3], [0, 2])
@@ -133,7 +111,7 @@ def running_sum(n: int, rounds: int, reverse: bool) -> list[native.Stage]:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("rounds", [0, 1, 2, 7])
 @pytest.mark.parametrize("n", [1, 5, 100_000])
-def test_scan(n, rounds, reverse, threads):
+def test_scan(n, rounds, reverse, thread_count):
     rng = np.random.default_rng(3)
     x, start = rng.standard_normal((rounds, n)), rng.standard_normal(n)
     last = max(0, rounds - 1) * 8 * n if reverse else 0
@@ -153,7 +131,7 @@ def test_scan(n, rounds, reverse, threads):
         assert np.array_equal(result[rounds], expected[-1])
 
 
-def test_nested_loops(threads):
+def test_nested_loops(thread_count):
     """Three times: five rounds of doubling, then one addition."""
     x = np.arange(1.0, 4.0)
     inner = stages.loop_stage(dense(DOUBLE, 3, [3], [0]), 5, (), [(0, 3, 24)])
@@ -187,7 +165,7 @@ def test_branch(flag):
     assert np.array_equal(floats(program(buffer(x), buffer(np.array([flag])))), x * (1 + flag))
 
 
-def test_parts(threads):
+def test_parts(thread_count):
     """Lists that need nothing of each other, one of them empty."""
     x, y = np.random.default_rng(3).standard_normal((2, 900))
     first = [*dense(ADD, 900, [4], [1, 2]), *dense(DOUBLE, 900, [0], [4])]
@@ -225,7 +203,7 @@ def test_error_in_a_loop():
 
 @pytest.mark.parametrize("rows,columns", [(1, 1), (7, 5), (64, 1000), (1001, 130)])
 @pytest.mark.parametrize("local", [False, True])
-def test_blocks_of_rows(rows, columns, local, threads):
+def test_blocks_of_rows(rows, columns, local, thread_count):
     """(x + row sums of x) * 2, minus the sums of those; with temporaries in memory or per block."""
     x = np.random.default_rng(4).standard_normal((rows, columns))
     shape, own, column = (rows, columns), (columns, 1), (1, 0)
@@ -272,7 +250,7 @@ def test_no_rows():
     assert floats(program(buffer(np.empty(0)))).size == 0
 
 
-def test_grouped_reduction_with_an_area(threads):
+def test_grouped_reduction_with_an_area(thread_count):
     """Partial results of a long sum lie in the arena."""
     x = np.random.default_rng(5).standard_normal(400_000)
     sizes: list[int] = []
@@ -289,7 +267,7 @@ def test_grouped_reduction_with_an_area(threads):
     assert np.allclose(floats(program(buffer(x))), x.sum())
 
 
-def test_product_with_areas(threads):
+def test_product_with_areas(thread_count):
     """Strides that no library reads: packed into areas that the caller gives."""
     rng = np.random.default_rng(6)
     a, b = rng.standard_normal((30, 2 * 40))[:, ::2], rng.standard_normal((3 * 40, 20))[::3]
@@ -302,7 +280,7 @@ def test_product_with_areas(threads):
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 @pytest.mark.parametrize("m,n,k", [(50, 24, 40), (7, 3, 5), (1, 9, 70)])
-def test_product_and_bias_by_rows(m, n, k, layout, threads):
+def test_product_and_bias_by_rows(m, n, k, layout, thread_count):
     """A product, its sum with a row and a product again, block after block."""
     rng = np.random.default_rng(7)
     a, b, c = rng.standard_normal((m, k)), rng.standard_normal((k, n)), rng.standard_normal((n, n))
@@ -335,126 +313,6 @@ def test_no_product_by_rows():
     assert gemm.matmul_row_stages(dt.float32, 3, 3, 0, 1, (0, 1), 2, (3, 1), 0, take) is None
     big = gemm.matmul_row_stages(dt.float32, 3, 4096, 4096, 1, (4096, 1), 2, (4096, 1), 0, take)
     assert big is None
-
-
-def in_slots(inputs, out_nbytes, make, dtype):
-    """The result of `make(slots, out slot, area)`, at slots that no program of its own would use.
-
-    The inputs lie 8 bytes into buffers, the output and the scratch areas in an arena.
-    """
-    shifted = [
-        np.concatenate([np.zeros(8, np.uint8), x.reshape(-1).view(np.uint8)]) for x in inputs
-    ]
-    count = len(inputs)
-    arena = count + 1
-    sizes: list[int] = []
-
-    def take(nbytes):
-        sizes.append(-(-nbytes // 64) * 64)
-        return 2 * count + 2 + len(sizes)
-
-    slots = range(count + 2, 2 * count + 2)
-    out = 2 * count + 2
-    body = list(make(slots, out, take))
-    start = -(-out_nbytes // 64) * 64
-    pointers = [*((k + 1, 8) for k in range(count)), (arena, 0)]
-    pointers += [(arena, start + sum(sizes[:k])) for k in range(len(sizes))]
-    raw = Map((dt.uint8,), dt.uint8, (load(0, dt.uint8),))
-    body += dense(raw, out_nbytes, [0], [out])
-    program = native.arena_program(count, out_nbytes, start + sum(sizes), pointers, body)
-    result = program(*map(buffer, shifted))
-    return floats(result, dtype)
-
-
-def test_accumulate_in_slots(threads):
-    x = np.random.default_rng(8).standard_normal((40, 30))
-    kernel = Accumulate(*(getattr(TOTAL, f) for f in TOTAL.__dataclass_fields__))
-
-    def make(slots, out, take):
-        return reduce_kernels.accumulate_stages(
-            kernel, (40,), 30, slots, [(30, 1)], out, (30, 1), True
-        )
-
-    result = in_slots([x], x.nbytes, make, np.float64).reshape(x.shape)
-    assert np.allclose(result, x[:, ::-1].cumsum(1)[:, ::-1])
-
-
-def test_gather_and_scatter_in_slots(threads):
-    rng = np.random.default_rng(9)
-    x, at = rng.standard_normal((50, 6)), rng.integers(-50, 50, 80)
-
-    def gather(slots, out, take):
-        kernel = Gather(dt.float64, (dt.int64,))
-        source, index = slots
-        return index_kernels.gather_stages(
-            kernel, (80, 6), source, (0, 1), [index], [(1, 0)], [(50, 6)], out
-        )
-
-    assert np.array_equal(in_slots([x, at], 80 * 6 * 8, gather, np.float64), x[at].reshape(-1))
-    updates = rng.standard_normal((80, 6)).astype(np.float16)
-    half = x.astype(np.float16)
-
-    def scatter(slots, out, take):
-        total = acc("a", 0, dt.float32) + acc("b", 0, dt.float32)
-        kernel = Scatter(dt.float16, (dt.int64,), (total,))
-        target, index, update = slots
-        return index_kernels.scatter_stages(
-            kernel,
-            ((50, 6), target, (6, 1)),
-            ((80, 6), update, (6, 1)),
-            (out, (0, 1)),
-            [index],
-            [(1, 0)],
-            [(50, 6)],
-            take,
-        )
-
-    expected = half.astype(np.float32)
-    np.add.at(expected, at, updates.astype(np.float32))
-    result = in_slots([half, at, updates], half.nbytes, scatter, np.float16)
-    assert np.array_equal(result, expected.astype(np.float16).reshape(-1))
-
-
-@pytest.mark.parametrize("shape", [(20, 30), (3, 500), (1, 100_000)])
-def test_argsort_in_slots(shape, threads):
-    x = np.random.default_rng(10).standard_normal(shape)
-    rows, length = shape
-
-    def make(slots, out, take):
-        return sorting.argsort_stages(
-            dt.float64, (rows,), (length,), length, 1, False, slots[0], out, take
-        )
-
-    result = in_slots([x], x.size * 8, make, np.int64).reshape(shape)
-    assert np.array_equal(result, x.argsort(1, kind="stable"))
-
-
-def test_searchsorted_in_slots(threads):
-    rng = np.random.default_rng(11)
-    row, values = np.sort(rng.standard_normal(100)), rng.standard_normal(1000)
-
-    def make(slots, out, take):
-        return sorting.searchsorted_stages(
-            dt.float64, 100, 1, (1000,), (1,), "right", slots[0], slots[1], out
-        )
-
-    result = in_slots([row, values], 8000, make, np.int64)
-    assert np.array_equal(result, np.searchsorted(row, values, "right"))
-
-
-@pytest.mark.parametrize("dtype", [dt.float32, dt.float16])
-@pytest.mark.parametrize("m,n,k", [(10, 20, 30), (40, 50, 3000), (200, 300, 100), (3, 0, 4)])
-def test_matmul_in_slots(dtype, m, n, k, threads):
-    rng = np.random.default_rng(12)
-    a, b = (rng.standard_normal(s).astype(dtype.numpy) for s in ((m, k), (k, n)))
-
-    def make(slots, out, take):
-        x, y = slots
-        return gemm.matmul_stages(dtype, (), m, n, k, x, (k, 1), y, (n, 1), out, take)
-
-    result = in_slots([a, b], m * n * dtype.itemsize, make, dtype.numpy).reshape(m, n)
-    expected = a.astype(np.float64) @ b.astype(np.float64)
-    assert np.allclose(result, expected, rtol=2e-3, atol=1e-3 * k**0.5)
 
 
 TINY = [(), (1,), (5,), (16,), (31,), (3, 1), (3, 3, 2), (2, 3, 4), (64,), (4, 4, 6), (9, 13)]

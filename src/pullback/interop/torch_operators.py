@@ -134,6 +134,12 @@ def _without_row(t: Tensor, padding: Padding) -> Tensor:
     return t
 
 
+def _keep(ctx: Any, plan: Tensor | None, indices: Sequence[Tensor]) -> None:
+    """Saves what both modes of differentiation read."""
+    ctx.save_for_backward(plan, *indices)
+    ctx.save_for_forward(plan, *indices)
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     @_quick
@@ -144,8 +150,7 @@ class _Gather(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         x, ctx.padding, plan, ctx.name, *indices = inputs
         ctx.shape = x.shape
-        ctx.save_for_backward(plan, *indices)
-        ctx.save_for_forward(plan, *indices)
+        _keep(ctx, plan, indices)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
@@ -187,8 +192,7 @@ class _ScatterSum(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         _, ctx.shape, plan, ctx.name, *indices = inputs
-        ctx.save_for_backward(plan, *indices)
-        ctx.save_for_forward(plan, *indices)
+        _keep(ctx, plan, indices)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
@@ -227,8 +231,7 @@ class _ScatterAdd(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         x, _, plan, ctx.name, *indices = inputs
         ctx.shape = x.shape
-        ctx.save_for_backward(plan, *indices)
-        ctx.save_for_forward(plan, *indices)
+        _keep(ctx, plan, indices)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:

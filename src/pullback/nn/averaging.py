@@ -39,10 +39,15 @@ def _counts(size: Shape, kernel: Shape, window: Window, padded: bool) -> list[np
     after it where `padded`.
     """
     found = []
-    for n, k, s, (before, after) in zip(size, kernel, window.stride, window.padding, strict=True):
-        starts = np.arange((n + before + after - k) // s + 1) * s - before
+    starts = [
+        np.arange(n) * s for n, s in zip(window.counts(size, kernel), window.stride, strict=True)
+    ]
+    axes = zip(size, kernel, starts, window.padding, window.dilation, strict=True)
+    for n, k, start, (before, _), d in axes:
+        places = start[:, None] - before + d * np.arange(k)
         low, high = (-before, n + before) if padded else (0, n)
-        found.append(np.minimum(starts + k, high) - np.maximum(starts, low))
+        inside = ((low <= places) & (places < high)).sum(axis=1)
+        found.append(np.maximum(inside, 1))  # dilated windows may step over all elements
     return found
 
 
@@ -62,11 +67,13 @@ def _divided(x: Any, size: Shape, kernel: Shape, window: Window, padded: bool) -
 
 def _average(
     name: str, axes: int, input: Any, kernel_size: Any, stride: Any, padding: Any,
-    ceil_mode: bool, padded: bool, divisor: Any, layout: str,
+    ceil_mode: bool, padded: bool, divisor: Any, dilation: Any, layout: str,
 ) -> Any:  # fmt: skip
     x, had_batch, window = pooled(name, axes, input, layout, False)
     size = window.spatial(x._aval.shape)
-    kernel, window = pooling_window(name, window, size, kernel_size, stride, padding, 1, ceil_mode)
+    kernel, window = pooling_window(
+        name, window, size, kernel_size, stride, padding, dilation, ceil_mode
+    )
     total = window_sum(x, kernel, window)
     if divisor is None:
         return unbatched(_divided(total, size, kernel, window, padded), had_batch)
@@ -77,16 +84,18 @@ def _average(
 
 def _norm(
     name: str, axes: int, input: Any, norm_type: Any, kernel_size: Any, stride: Any,
-    ceil_mode: bool, layout: str,
+    ceil_mode: bool, padding: Any, dilation: Any, layout: str,
 ) -> Any:  # fmt: skip
     x, had_batch, window = pooled(name, axes, input, layout, True)
     p = float(norm_type)
     if not 0 < p < float("inf"):
         raise ShapeError(f"{name}: norm_type must be positive and finite, got {norm_type!r}.")
     size = window.spatial(x._aval.shape)
-    kernel, window = pooling_window(name, window, size, kernel_size, stride, 0, 1, ceil_mode)
+    kernel, window = pooling_window(
+        name, window, size, kernel_size, stride, padding, dilation, ceil_mode
+    )
     total = window_sum(x**p, kernel, window)
-    total = _divided(total, size, kernel, window, False) * prod(kernel)
+    total = _divided(total, size, kernel, window, True) * prod(kernel)
     # at 0 the root has no derivative, and the norm is given 0
     nothing = total == 0
     root = where(nothing, 1, total) ** (1 / p)
@@ -112,24 +121,25 @@ def _each_window(x: np.ndarray, axes: int, layout: str, value: Any, *options: An
 def _average_oracle(
     x: np.ndarray, kernel_size: Any, stride: Any = None, padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: Any = None,
-    layout: str = "channels_first",
+    dilation: Any = 1, layout: str = "channels_first",
 ) -> np.ndarray:  # fmt: skip
     def value(values: np.ndarray, count: int) -> np.ndarray:
         number = count if count_include_pad else values.shape[-1]
         return values.sum(-1) / (divisor_override or number)
 
-    options = (kernel_size, stride, padding, 1, ceil_mode)
+    options = (kernel_size, stride, padding, dilation, ceil_mode)
     return _each_window(x, len(kernel_size), layout, value, *options)
 
 
 def _norm_oracle(
     x: np.ndarray, norm_type: float, kernel_size: Any, stride: Any = None,
-    ceil_mode: bool = False, layout: str = "channels_first",
+    ceil_mode: bool = False, padding: Any = 0, dilation: Any = 1, layout: str = "channels_first",
 ) -> np.ndarray:  # fmt: skip
     def value(values: np.ndarray, count: int) -> np.ndarray:
-        return (np.mean(values**norm_type, -1) * np.prod(kernel_size)) ** (1 / norm_type)
+        mean = (values**norm_type).sum(-1) / count
+        return (mean * np.prod(kernel_size)) ** (1 / norm_type)
 
-    options = (kernel_size, stride, 0, 1, ceil_mode)
+    options = (kernel_size, stride, padding, dilation, ceil_mode)
     return _each_window(x, len(kernel_size), layout, value, *options)
 
 
@@ -143,6 +153,8 @@ def _average_samples(axes: int) -> Any:
             Sample((d.real(1, 2, *small), two)),
             Sample((d.real(2, *small), three, 2, 1), {"count_include_pad": False}),
             Sample((d.real(1, *small, 2), three, 2, 1), {"ceil_mode": True, **LAST}),
+            Sample((d.real(1, 2, *small), two, 1, 1), {"dilation": 2, "count_include_pad": False}),
+            Sample((d.real(1, *small, 1), two, 2, 1), {"dilation": 2, "ceil_mode": True, **LAST}),
             Sample((d.real(0, 2, *small), two)),
         ]
         if axes > 1:
@@ -171,6 +183,8 @@ def _norm_samples(axes: int) -> Any:
             Sample((d.positive(1, 2, *small), 2.0, two)),
             Sample((d.positive(2, *small), 3.0, two, 1)),
             Sample((d.positive(1, *small, 2), 1.5, two, 2), {"ceil_mode": True, **LAST}),
+            Sample((d.positive(1, 1, *small), 2.0, two, 2), {"padding": 1, "dilation": 2}),
+            Sample((d.positive(1, *small, 1), 2.0, two), {"padding": 1, "ceil_mode": True, **LAST}),
             Sample((zero, 2.0, two), order=0),
         ]
 
@@ -194,7 +208,7 @@ def _norm_errors(axes: int) -> Any:
 )
 def avg_pool1d(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, *, layout: str = "channels_first",
+    count_include_pad: bool = True, *, dilation: Any = 1, layout: str = "channels_first",
 ) -> Any:  # fmt: skip
     """The mean of the elements under each window of (batch, channels, length).
 
@@ -206,7 +220,7 @@ def avg_pool1d(
     """
     return _average(
         "avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None,
-        layout,
+        dilation, layout,
     )  # fmt: skip
 
 
@@ -215,7 +229,7 @@ def avg_pool1d(
 )
 def avg_pool2d(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: Any = None, *,
+    count_include_pad: bool = True, divisor_override: Any = None, *, dilation: Any = 1,
     layout: str = "channels_first",
 ) -> Any:  # fmt: skip
     """The mean of the elements under each window of (batch, channels, height, width).
@@ -227,7 +241,7 @@ def avg_pool2d(
     """
     return _average(
         "avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad,
-        divisor_override, layout,
+        divisor_override, dilation, layout,
     )  # fmt: skip
 
 
@@ -236,7 +250,7 @@ def avg_pool2d(
 )
 def avg_pool3d(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: Any = None, *,
+    count_include_pad: bool = True, divisor_override: Any = None, *, dilation: Any = 1,
     layout: str = "channels_first",
 ) -> Any:  # fmt: skip
     """The mean of the elements under each window of (batch, channels, depth, height, width).
@@ -248,14 +262,14 @@ def avg_pool3d(
     """
     return _average(
         "avg_pool3d", 3, input, kernel_size, stride, padding, ceil_mode, count_include_pad,
-        divisor_override, layout,
+        divisor_override, dilation, layout,
     )  # fmt: skip
 
 
 @composite(oracle=_norm_oracle, samples=_norm_samples(1), errors=_norm_errors(1), namespace="nn")
 def lp_pool1d(
     input: Any, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False,
-    *, layout: str = "channels_first",
+    *, padding: Any = 0, dilation: Any = 1, layout: str = "channels_first",
 ) -> Any:  # fmt: skip
     """`(sum x**p)**(1/p)` over each window of (batch, channels, length), with p = `norm_type`.
 
@@ -264,26 +278,30 @@ def lp_pool1d(
     >>> pb.nn.lp_pool1d(pb.tensor([[[3.0, 4.0]]]), 2, 2)
     tensor([[[5.]]], float32, cpu)
     """
-    return _norm("lp_pool1d", 1, input, norm_type, kernel_size, stride, ceil_mode, layout)
+    return _norm(
+        "lp_pool1d", 1, input, norm_type, kernel_size, stride, ceil_mode, padding, dilation, layout
+    )
 
 
 @composite(oracle=_norm_oracle, samples=_norm_samples(2), errors=_norm_errors(2), namespace="nn")
 def lp_pool2d(
     input: Any, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False,
-    *, layout: str = "channels_first",
+    *, padding: Any = 0, dilation: Any = 1, layout: str = "channels_first",
 ) -> Any:  # fmt: skip
     """`(sum x**p)**(1/p)` over each window of (batch, channels, height, width); see `lp_pool1d`.
 
     >>> pb.nn.lp_pool2d(pb.ones((1, 1, 2, 2)), 2, 2)
     tensor([[[[2.]]]], float32, cpu)
     """
-    return _norm("lp_pool2d", 2, input, norm_type, kernel_size, stride, ceil_mode, layout)
+    return _norm(
+        "lp_pool2d", 2, input, norm_type, kernel_size, stride, ceil_mode, padding, dilation, layout
+    )
 
 
 @composite(oracle=_norm_oracle, samples=_norm_samples(3), errors=_norm_errors(3), namespace="nn")
 def lp_pool3d(
     input: Any, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False,
-    *, layout: str = "channels_first",
+    *, padding: Any = 0, dilation: Any = 1, layout: str = "channels_first",
 ) -> Any:  # fmt: skip
     """`(sum x**p)**(1/p)` over each window of (batch, channels, depth, height, width); see
     `lp_pool1d`.
@@ -291,4 +309,6 @@ def lp_pool3d(
     >>> pb.nn.lp_pool3d(pb.ones((1, 1, 1, 2, 2)), 2, (1, 2, 2))
     tensor([[[[[2.]]]]], float32, cpu)
     """
-    return _norm("lp_pool3d", 3, input, norm_type, kernel_size, stride, ceil_mode, layout)
+    return _norm(
+        "lp_pool3d", 3, input, norm_type, kernel_size, stride, ceil_mode, padding, dilation, layout
+    )

@@ -331,9 +331,10 @@ class _Attention(NamedTuple):
         return _swept(tile, names, arrays, "columns", _block(arrays["key"].shape[-2], SIDE))
 
     def _pulled_tile(self, t: Arrays) -> Arrays:
-        p = exp(self.scores(t) - t["lse"])
         g, query = _merged(t["g"]), _merged(t["query"])
+        s = self.scores(t)
         dp = _grouped(matmul(g, matrix_transpose(t["value"])), t["query"])
+        p = exp(s - t["lse"])  # after both products, so that one pass over them makes p and ds
         ds = p * (self.thinned(dp, t) - t["delta"])
         flat = _merged(ds)
         found = {

@@ -11,6 +11,7 @@ from pullback.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from pullback.ir.convert import as_array
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import (
+    channel_axis,
     class_numbers,
     floating,
     numpy_reduced,
@@ -20,6 +21,7 @@ from pullback.nn.arguments import (
     reported_by,
 )
 from pullback.nn.gates import log_probabilities
+from pullback.nn.standardising import numpy_first
 from pullback.ops.arrangement import expand_dims
 from pullback.ops.creation import positions
 from pullback.ops.exponential import expm1
@@ -36,11 +38,11 @@ __all__ = ["cross_entropy", "focal_loss", "nll_loss"]
 # -- class indices ---------------------------------------------------------------------------------
 
 
-def _axis_of_classes(name: str, x: Any) -> int:
-    """The axis of the classes: 1, or 0 where there is no batch."""
+def _axis_of_classes(name: str, x: Any, layout: str) -> int:
+    """The axis of the classes: where channels are, or 0 where there is no batch."""
     if x._aval.ndim == 0:
         raise ShapeError(f"{name}: expected (C,), (N, C) or (N, C, ...), got a 0-d array.")
-    return min(1, x._aval.ndim - 1)
+    return channel_axis(name, x, layout, min(1, x._aval.ndim - 1))
 
 
 def _class_weights(name: str, weight: Any, classes: int) -> None:
@@ -64,9 +66,9 @@ def _checked_target(name: str, x: Any, target: Any, axis: int) -> None:
 class Picked:
     """What the classes named by a target pick out of arrays over the classes."""
 
-    def __init__(self, name: str, x: Any, target: Any, weight: Any, ignore_index: int):
+    def __init__(self, name: str, x: Any, target: Any, weight: Any, ignore_index: int, layout: str):
         self.name = name
-        self.axis = _axis_of_classes(name, x)
+        self.axis = _axis_of_classes(name, x, layout)
         _checked_target(name, x, target, self.axis)
         self.shape, self.dtype = x._aval.shape, x._aval.dtype
         _class_weights(name, weight, self.shape[self.axis])
@@ -134,8 +136,9 @@ def _finished(loss: np.ndarray, weights: np.ndarray, reduction: str, dtype: Any)
 
 def _nll_oracle(
     input: Any, target: Any, weight: Any = None, *, ignore_index: int = -100,
-    reduction: str = "mean",
+    reduction: str = "mean", layout: str = "channels_first",
 ) -> np.ndarray:  # fmt: skip
+    input = numpy_first(input, layout)
     loss, weights = _numpy_nll(input, target, weight, ignore_index, 0.0)
     return _finished(loss, weights, reduction, input.dtype)
 
@@ -148,6 +151,7 @@ def _index_samples(d: Draw) -> list[Sample]:
         Sample((d.real(2, 3, 2), t.reshape(2, 2)), {"reduction": "sum"}),
         Sample((d.real(2, 3, 1, 2), np.array([[[2, -100]], [[0, 1]]])), {"reduction": "none"}),
         Sample((d.real(3), np.array(1)), {"reduction": "none"}),
+        Sample((d.real(2, 2, 3), t.reshape(2, 2), d.positive(3)), {"layout": "channels_last"}),
         Sample((d.real(4, 3), t, d.positive(3)), {"reduction": "none"}),
         Sample((d.real(2, 3), np.array([-100, -100])), order=0),
         Sample((d.real(0, 3), np.zeros(0, np.int64)), {"reduction": "sum"}),
@@ -163,6 +167,7 @@ def _index_errors(d: Draw) -> list[Bad]:
         Bad((d.real(), np.array(0)), {}, ShapeError, "got a 0-d array"),
         Bad((d.real(2, 3), t, d.positive(2)), {}, ShapeError, "one weight for each of 3 classes"),
         Bad((d.real(2, 3), t), {"reduction": "max"}, DTypeError, "reduction is one of"),
+        Bad((d.real(2, 3), t), {"layout": "NHWC"}, DTypeError, "layout is one of"),
         Bad((np.ones((2, 3), complex), t), {}, DTypeError, "got complex128"),
     ]
 
@@ -183,6 +188,7 @@ def nll_loss(
     *,
     ignore_index: int = -100,
     reduction: str = "mean",
+    layout: str = "channels_first",
 ) -> Any:
     """`-weight[t] * input[t]` of log-probabilities (N, C, ...) and class indices t (N, ...).
 
@@ -192,7 +198,7 @@ def nll_loss(
     tensor(0.6931472, float32, cpu)
     """
     x, w = floating("nll_loss", input, weight)
-    picked = Picked("nll_loss", x, as_array(target, "nll_loss"), w, ignore_index)
+    picked = Picked("nll_loss", x, as_array(target, "nll_loss"), w, ignore_index, layout)
     return picked.reduced(-picked.of(x), reduction)
 
 
@@ -207,14 +213,15 @@ def _cross_entropy_oracle(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
+    layout: str = "channels_first",
 ) -> np.ndarray:
-    axis = min(1, input.ndim - 1)
+    input, axis = numpy_first(input, layout), min(1, input.ndim - 1)
     top = input.max(axis, keepdims=True) if input.size else 0.0
     logs = input - top - np.log(np.exp(input - top).sum(axis, keepdims=True))
     if target.dtype.kind in "iu":
         loss, weights = _numpy_nll(logs, target, weight, ignore_index, label_smoothing)
         return _finished(loss, weights, reduction, input.dtype)
-    classes = input.shape[axis]
+    target, classes = numpy_first(target, layout), input.shape[axis]
     shares = target * (1 - label_smoothing) + label_smoothing / classes
     shape = (classes,) + (1,) * (input.ndim - 1 - axis)
     scale = 1.0 if weight is None else weight.reshape(shape)
@@ -234,6 +241,10 @@ def _cross_entropy_oracle(
         Sample((d.real(2, 3), d.positive(2, 3))),
         Sample((d.real(2, 3, 2), d.positive(2, 3, 2), d.positive(3)), {"reduction": "sum"}),
         Sample((d.real(3), d.positive(3)), {"label_smoothing": 0.2, "reduction": "none"}),
+        Sample(
+            (d.real(2, 2, 3), d.positive(2, 2, 3), d.positive(3)),
+            {"label_smoothing": 0.2, "layout": "channels_last"},
+        ),
     ],
     errors=lambda d: [
         *_index_errors(d),
@@ -250,10 +261,12 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
+    layout: str = "channels_first",
 ) -> Any:
-    """The negative log-likelihood of targets under `softmax(input)` along axis 1.
+    """The negative log-likelihood of targets under `softmax(input)` along the classes.
 
-    Targets are class indices (N, ...) or probabilities (N, C, ...) for an input (N, C, ...).
+    Targets are class indices (N, ...) or probabilities (N, C, ...) for an input (N, C, ...), whose
+    classes come last with `layout="channels_last"`.
     `label_smoothing` mixes so much of the uniform distribution into the target.
 
     >>> pb.nn.cross_entropy(pb.tensor([[0.0, 0.0]]), pb.tensor([1]))
@@ -264,9 +277,9 @@ def cross_entropy(
     if not 0.0 <= label_smoothing <= 1.0:
         raise ShapeError(f"{name}: label_smoothing must be in [0, 1], got {label_smoothing}.")
     if not target._aval.dtype.is_integer:
-        return _with_probabilities(input, target, weight, reduction, label_smoothing)
+        return _with_probabilities(input, target, weight, reduction, label_smoothing, layout)
     x, w = floating(name, input, weight)
-    picked = Picked(name, x, target, w, ignore_index)
+    picked = Picked(name, x, target, w, ignore_index, layout)
     logs = log_probabilities(x, picked.axis)
     loss = picked.reduced(-picked.of(logs), reduction)
     if not label_smoothing:
@@ -290,11 +303,11 @@ def _smooth_part(picked: Picked, logs: Any, reduction: str) -> Any:
 
 
 def _with_probabilities(
-    input: Any, target: Any, weight: Any, reduction: str, smoothing: float
+    input: Any, target: Any, weight: Any, reduction: str, smoothing: float, layout: str
 ) -> Any:
     name = "cross_entropy"
     x, y, w = floating(name, input, target, weight)
-    axis = _axis_of_classes(name, x)
+    axis = _axis_of_classes(name, x, layout)
     if y._aval.shape != x._aval.shape:
         raise ShapeError(
             f"{name}: probabilities must have the shape of the input, {x._aval.shape},"
@@ -314,9 +327,9 @@ def _with_probabilities(
 
 def _focal_oracle(
     input: Any, target: Any, weight: Any = None, *, gamma: float = 2.0, ignore_index: int = -100,
-    reduction: str = "mean",
+    reduction: str = "mean", layout: str = "channels_first",
 ) -> np.ndarray:  # fmt: skip
-    axis = min(1, input.ndim - 1)
+    input, axis = numpy_first(input, layout), min(1, input.ndim - 1)
     shares = np.exp(input) / np.exp(input).sum(axis, keepdims=True)
     scaled = (1.0 - shares) ** gamma * np.log(shares)
     loss, weights = _numpy_nll(scaled, target, weight, ignore_index, 0.0)
@@ -341,6 +354,7 @@ def focal_loss(
     gamma: float = 2.0,
     ignore_index: int = -100,
     reduction: str = "mean",
+    layout: str = "channels_first",
 ) -> Any:
     """The cross entropy of class indices, each times `(1 - p)**gamma` of its probability p.
 
@@ -348,6 +362,6 @@ def focal_loss(
     tensor(0.1732868, float32, cpu)
     """
     x, w = floating("focal_loss", input, weight)
-    picked = Picked("focal_loss", x, as_array(target, "focal_loss"), w, ignore_index)
+    picked = Picked("focal_loss", x, as_array(target, "focal_loss"), w, ignore_index, layout)
     log_p = picked.of(log_probabilities(x, picked.axis))
     return picked.reduced(-log_p * (-expm1(log_p)) ** gamma, reduction)

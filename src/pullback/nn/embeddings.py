@@ -18,7 +18,8 @@ from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import class_numbers, detached, floating, inexact, option, reported_by
 from pullback.nn.distances import norm
 from pullback.ops.arrangement import expand_dims
-from pullback.ops.creation import constant, positions
+from pullback.ops.creation import constant
+from pullback.ops.cumulative import cumulative_sum
 from pullback.ops.extrema import max
 from pullback.ops.families import composite
 from pullback.ops.indexing import as_indices, take
@@ -28,7 +29,6 @@ from pullback.ops.reductions import sum
 from pullback.ops.scattering import put_along_axis, scatter
 from pullback.ops.segments import segment_sum
 from pullback.ops.selection import clip, where
-from pullback.ops.sorting import searchsorted
 
 __all__ = ["embedding", "embedding_bag", "one_hot"]
 
@@ -367,16 +367,18 @@ def _in_segments(rows: Any, keep: Any, offsets: Any, last: bool, mode: str) -> A
     bags = offsets._aval.shape[0] - int(last)
     if bags < 0:
         raise ShapeError(f"{name}: include_last_offset needs at least one offset, got none.")
-    places = searchsorted(offsets, astype(positions(n, dev), offsets._aval.dtype), side="right") - 1
+    one = constant(1, offsets._aval.shape, dt.int64, dev)
+    starts = reported_by(name, segment_sum, one, offsets, n + 1)  # bags that start at each row
+    places = cumulative_sum(starts)[:n] - 1
     places = where(places < 0, bags, places)  # before the first offset: out of range
-    if keep is None:
-        keep = constant(True, (n,), dt.bool_, dev)
-    else:
+    if keep is not None:
         rows = where(expand_dims(keep, -1), rows, -inf if mode == "max" else 0.0)
-    count = reported_by(name, segment_sum, astype(keep, dt.int64), places, bags)
     if mode == "max":
         lowest = constant(-inf, (bags, width), rows._aval.dtype, dev)
-        total = scatter(lowest, places, rows, mode="max")
+        total = reported_by(name, scatter, lowest, places, rows, mode="max")
     else:
-        total = segment_sum(rows, places, bags)
-    return _finished(total, expand_dims(count, 1), mode)
+        total = reported_by(name, segment_sum, rows, places, bags)
+    if mode == "sum":
+        return total
+    counted = constant(1, (n,), dt.int64, dev) if keep is None else astype(keep, dt.int64)
+    return _finished(total, expand_dims(segment_sum(counted, places, bags), 1), mode)

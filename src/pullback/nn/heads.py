@@ -142,7 +142,8 @@ def _multi_head(
         out = matmul(reshape(probable, (batch, num_heads, rows, k.shape[-2])), v)
         probable = probable[:, :, 0]
         probable = mean(probable, axis=1) if weights == "mean" else probable
-    out = reshape(moveaxis(reshape(out, (batch, num_heads, rows, -1)), 1, 2), (batch, rows, width))
+    out = reshape(out, (batch, num_heads, rows, width // num_heads))
+    out = reshape(moveaxis(out, 1, 2), (batch, rows, width))
     out = out if out_weight is None else _linear(out, out_weight, out_bias)
     return out if probable is None else (out, probable)
 

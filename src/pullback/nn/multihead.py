@@ -123,23 +123,13 @@ def _oracle(
     in_proj_bias: Any = None,
     out_proj_weight: Any = None,
     out_proj_bias: Any = None,
-    *,
-    key_padding_mask: Any = None,
-    need_weights: bool = True,
-    attn_mask: Any = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-    bias_k: Any = None,
-    bias_v: Any = None,
-    add_zero_attn: bool = False,
-    static_k: Any = None,
-    static_v: Any = None,
-    dropout_p: float = 0.0,
-    dropout_key: Any = None,
-    batch_first: bool = False,
+    **options: Any,
 ) -> tuple[Any, ...]:
     """Head by head, example by example."""
-    unbatched = query.ndim == 2
+    names = ("attn_mask", "key_padding_mask", "bias_k", "bias_v", "static_k", "static_v")
+    arrays: list[Any] = [options.get(n) for n in names]
+    attn_mask, key_padding_mask, bias_k, bias_v, static_k, static_v = arrays
+    batch_first, unbatched = options.get("batch_first", False), query.ndim == 2
     if unbatched:
         query, key, value = query[None], key[None], value[None]
     elif not batch_first:
@@ -159,7 +149,7 @@ def _oracle(
             vh = v[:, at] if static_v is None else static_v[n * num_heads + h]
             known = len(kh)
             for m_k, m_v in ((bias_k, bias_v), (np.zeros(width), np.zeros(width))):
-                if m_k is not None and (m_k is bias_k or add_zero_attn):
+                if m_k is not None and (m_k is bias_k or options.get("add_zero_attn")):
                     kh = np.vstack([kh, m_k.reshape(-1)[at]])
                     vh = np.vstack([vh, m_v.reshape(-1)[at]])
             s = q[:, at] @ kh.T / np.sqrt(size)
@@ -170,7 +160,7 @@ def _oracle(
                     m = np.broadcast_to(np.atleast_2d(m)[n], (rows, known))
                 m = m if m.ndim == 2 else m[n * num_heads + h]
                 s[:, :known] += np.where(m, -np.inf, 0) if m.dtype == bool else m
-            if is_causal and attn_mask is None:
+            if options.get("is_causal") and attn_mask is None:
                 s[:, :known][~np.tri(rows, known, dtype=bool)] = -np.inf
             top = np.max(s, axis=-1, keepdims=True)
             e = np.exp(s - np.where(np.isinf(top), 0, top))
@@ -181,13 +171,13 @@ def _oracle(
     if out_proj_weight is not None:
         outs = outs @ out_proj_weight.T + (0 if out_proj_bias is None else out_proj_bias)
     weights = np.array(all_weights).reshape(batch, num_heads, *all_weights[0].shape)
-    weights = weights.mean(axis=1) if average_attn_weights else weights
+    weights = weights.mean(axis=1) if options.get("average_attn_weights", True) else weights
     if unbatched:
         outs, weights = outs[0], weights[0]
     elif not batch_first:
         outs = np.swapaxes(outs, 0, 1)
     outs, weights = outs.astype(query.dtype), weights.astype(query.dtype)
-    return (outs, weights) if need_weights else (outs,)
+    return (outs, weights) if options.get("need_weights", True) else (outs,)
 
 
 def _samples(d: Draw) -> list[Sample]:

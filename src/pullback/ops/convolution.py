@@ -195,11 +195,13 @@ def trilinear(op: Any, a: Any, b: Any, **static: Any) -> Any:
     return bind(op, a, b, **static)
 
 
-def _operands(name: str, a: Any, b: Any) -> list[Any]:
-    arrays = promoted(name, a, b)
-    if not arrays[0]._aval.dtype.is_inexact:
-        arrays = [astype(v, default_float()) for v in arrays]
-    return arrays
+def _prepared(name: str, a: Any, b: Any, *options: Any) -> tuple[Any, Any, Window]:
+    """Two operands in one dtype with a derivative, and the window of their options."""
+    a, b = promoted(name, a, b)
+    if not a._aval.dtype.is_inexact:
+        a, b = (astype(v, default_float()) for v in (a, b))
+    axes = check_rank(name, a._aval.shape, b._aval.shape)
+    return a, b, window_of(name, axes, *options)
 
 
 # -- samples ---------------------------------------------------------------------------------------
@@ -373,9 +375,7 @@ def conv(
     >>> pb.primitive.conv(x, w)
     tensor([[[21., 32.]]], float32, cpu)
     """
-    x, w = _operands("conv", x, w)
-    axes = check_rank("conv", x._aval.shape, w._aval.shape)
-    window = window_of("conv", axes, stride, padding, dilation, groups, layout)
+    x, w, window = _prepared("conv", x, w, stride, padding, dilation, groups, layout)
     return trilinear(conv.op, x, w, window=window)
 
 
@@ -418,10 +418,8 @@ def conv_dx(
     >>> pb.primitive.conv_dx(y, w, size=3)
     tensor([[[ 1., 12., 20.]]], float32, cpu)
     """
-    y, w = _operands("conv_dx", y, w)
-    axes = check_rank("conv_dx", y._aval.shape, w._aval.shape)
-    window = window_of("conv_dx", axes, stride, padding, dilation, groups, layout)
-    extents = per_axis("conv_dx", "size", size, axes, 0)
+    y, w, window = _prepared("conv_dx", y, w, stride, padding, dilation, groups, layout)
+    extents = per_axis("conv_dx", "size", size, len(window.stride), 0)
     return trilinear(conv_dx.op, y, w, size=extents, window=window)
 
 
@@ -463,8 +461,6 @@ def conv_dw(
     >>> pb.primitive.conv_dw(x, y, kernel=2)
     tensor([[[21., 32.]]], float32, cpu)
     """
-    x, y = _operands("conv_dw", x, y)
-    axes = check_rank("conv_dw", x._aval.shape, y._aval.shape)
-    window = window_of("conv_dw", axes, stride, padding, dilation, groups, layout)
-    extents = per_axis("conv_dw", "kernel", kernel, axes, 0)
+    x, y, window = _prepared("conv_dw", x, y, stride, padding, dilation, groups, layout)
+    extents = per_axis("conv_dw", "kernel", kernel, len(window.stride), 0)
     return trilinear(conv_dw.op, x, y, kernel=extents, window=window)

@@ -27,8 +27,26 @@ from pullback.ops.parts import astype
 __all__ = ["pick", "place", "window_argmax", "window_max"]
 
 
+def _counts(name: str, window: Window, spatial: Shape, kernel: Shape) -> Shape:
+    """How many windows there are on each axis, if each has an element."""
+    counts = check_extents(name, window, spatial, kernel)
+    for size, k, count, stride, (before, _), dilation in zip(
+        spatial, kernel, counts, window.stride, window.padding, window.dilation, strict=True
+    ):
+        if dilation <= size:  # else it may step over the whole axis
+            continue
+        places = range(0, k * dilation, dilation)
+        for start in range(-before, count * stride - before, stride):
+            if not any(0 <= start + at < size for at in places):
+                raise ShapeError(
+                    f"{name}: a window has no element, got a dilation of {dilation} on an axis of"
+                    f" {size} with a padding of {before}. Dilate or pad less."
+                )
+    return counts
+
+
 def _max_infer(x: Aval, kernel: Shape, window: Window) -> tuple[Shape, DType]:
-    counts = check_extents("window_max", window, window.spatial(x.shape), kernel)
+    counts = _counts("window_max", window, window.spatial(x.shape), kernel)
     return window.shape(x.shape[0], window.channels(x.shape), counts), x.dtype
 
 
@@ -116,7 +134,9 @@ def _max_errors(d: Draw) -> list[Bad]:
         Bad((d.real(1, 2, 4),), {"kernel": 0}, ShapeError, "kernel must be at least 1"),
         Bad((d.real(1, 2, 4),), {"kernel": 2, "padding": 2}, ShapeError, "half of the kernel"),
         Bad((np.ones((1, 1, 3), np.complex64),), {"kernel": 2}, DTypeError, "no order"),
-    ]
+        Bad((d.real(1, 2, 2),), {"kernel": 2, "padding": 1, "dilation": 3}, ShapeError,
+            "a window has no element"),
+    ]  # fmt: skip
 
 
 def extremum_window(name: str, x: Any, kernel: Any, options: dict[str, Any]) -> tuple:
@@ -125,7 +145,7 @@ def extremum_window(name: str, x: Any, kernel: Any, options: dict[str, Any]) -> 
     axes = x._aval.ndim - 2
     kernel = per_axis(name, "kernel", kernel, axes, 1)
     window = window_of(name, axes, groups=1, **options)
-    check_extents(name, window, window.spatial(x._aval.shape), kernel)
+    _counts(name, window, window.spatial(x._aval.shape), kernel)
     for k, d, pads in zip(kernel, window.dilation, window.padding, strict=True):
         if 2 * max(pads) > d * (k - 1) + 1:
             raise ShapeError(

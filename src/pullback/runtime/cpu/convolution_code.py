@@ -12,40 +12,37 @@ import functools
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import jit
+from pullback.runtime.cpu.element_code import (
+    Elements,
+    add_move,
+    product,
+)
 from pullback.runtime.cpu.llvm import Function, Module
+from pullback.runtime.cpu.panel_code import add_pack, add_unpack, call_pack, call_unpack
 from pullback.runtime.cpu.tile_code import (
-    AXES,
     STRIDES,
     TILES,
-    Elements,
-    Names,
-    add_move,
+    TileKernel,
     call_blocks,
     copy_output,
     fill_input,
-    list_pixels,
-    local_input,
-    product,
-    tile_of,
 )
 
-__all__ = [
-    "FORWARD",
-    "PACK",
-    "UNPACK",
-    "WEIGHT",
-    "forward_kernel",
-    "pack_kernel",
-    "unpack_kernel",
-    "weight_kernel",
-]
+__all__ = ["FORWARD", "WEIGHT", "forward_kernel", "weight_kernel"]
 
-FORWARD = ("x", "weight", "y", "y_start", "parts", "part", *TILES, *STRIDES)
-WEIGHT = ("x", "y", "sums", "chunks", "chunk", "all_tiles", "blocks", "size", *TILES, *STRIDES)
-PACK = ("source", "target", "panels", "ins", "outs", "positions", "block",
-        "group", "out", "in")  # fmt: skip
-UNPACK = ("source", "target", "panels", "ins", "outs", "positions", "block",
-          "group", "out", "in", "chunks", "size")  # fmt: skip
+FORWARD = (
+    *("x", "weight", "y", "y_start", "parts", "part"),
+    "fresh",  # whether the weight is the array: a unit then packs what it needs itself
+    *("w_group", "w_out", "w_in"),
+    *(*TILES, *STRIDES),
+)  # after the offsets of kernel positions come, for a fresh weight, those in its array
+WEIGHT = (
+    "sums",  # the slot for panels of all chunks; -1: there is one chunk, and a unit writes the
+    "weight",  # array of this slot itself,
+    "span",  # so many kernel positions at a time
+    *("x", "y", "chunks", "chunk", "all_tiles", "blocks", "size", "parts", "part"),
+    *(*TILES, *STRIDES),
+)
 
 
 def _heights(vectors: int) -> tuple[int, ...]:
@@ -58,7 +55,7 @@ def _heights(vectors: int) -> tuple[int, ...]:
 
 _BLOCK = (
     ("ptr", "%source"), ("ptr", "%pixels"), ("ptr", "%offsets"), ("i64", "%count"),
-    ("i64", "%channels"), ("i64", "%run"), ("ptr", "%panel"), ("ptr", "%out"), ("i64", "%pitch"),
+    ("i64", "%distance"), ("i64", "%run"), ("ptr", "%panel"), ("ptr", "%out"), ("i64", "%pitch"),
 )  # fmt: skip
 _UNROLL = 4
 
@@ -70,13 +67,13 @@ def _add_pixel_block(module: Module, dtype: DType, rows: int, vectors: int) -> N
     width = vectors * v.lanes
     heads = []
     for r in range(rows):
-        place = f.mul(f.int_at("%pixels", r), "%channels")
+        place = f.mul(f.int_at("%pixels", r), "%distance")
         heads.append(v.at("%source", place))
     lines = [v.at("%out", f.mul("%pitch", str(r))) for r in range(rows)]
     places = [v.at(line, str(c * v.lanes)) for line in lines for c in range(vectors)]
     state = [("ptr", "%panel"), *[(v.type, v.load(place)) for place in places]]
     with f.loop("0", "%count", carried=state) as tap:
-        offset = f.mul(f.int_at("%offsets", tap.i), "%channels")
+        offset = f.mul(f.int_at("%offsets", tap.i), "%distance")
         firsts = [v.at(head, offset) for head in heads]
         inner = [(kind, value) for (kind, _), value in zip(state, tap.carried, strict=True)]
         whole = f(f"and i64 %run, {-_UNROLL}")
@@ -106,59 +103,64 @@ def forward_kernel(dtype: DType, vectors: int) -> int:
     """`y[q] = sum over k of w[k] x[q * step + k]`: units are (batch, group, tile, part of outs)."""
     module, heights = Module(), _heights(vectors)
     add_move(module, dtype)
+    add_pack(module, dtype, vectors)
     for rows in heights:
         _add_pixel_block(module, dtype, rows, vectors)
-    f = Function(module, "@kernel")
-    p, v = Names(f, FORWARD), Elements(f, dtype)
-    width = str(vectors * v.lanes)
-    tiles = product(f, *[p[f"tiles{d}"] for d in AXES])
-    most = product(f, *[p[f"tile{d}"] for d in AXES])
-    local = local_input(v, p)
+    k = TileKernel(module, FORWARD, dtype, vectors)
+    f, p, v, width = k.f, k.p, k.v, k.width
     pitch = f.mul(p["part"], width)
-    made = v.local(f.mul(most, pitch))
-    pixels = f(f"alloca i64, i64 {most}, align 64")
+    made = v.local(f.mul(k.most, pitch))
+    fresh = f(f"icmp ne i64 {p['fresh']}, 0")
+    panel_size = product(f, p["positions"], p["block"], width)
+    own_panel = v.local(f(f"select i1 {fresh}, i64 {panel_size}, i64 0"))
+    places = f.element(p.rest, "i64", p["outer"])
     x, y, weight = p.pointer("x"), v.at(p.pointer("y"), p["y_start"]), p.pointer("weight")
     with f.loop("%lo", "%hi") as unit:
         rest, part = f.divmod(unit.i, p["parts"])
-        rest, number = f.divmod(rest, tiles)
+        rest, number = f.divmod(rest, k.tiles)
         item, group = f.divmod(rest, p["groups"])
-        tile = tile_of(f, p, number)
-        list_pixels(f, p, tile, pixels)
-        count = product(f, *tile.counts)
+        tile = k.tile(number)
         first = f.mul(part, p["part"])
         panels = f.minimum(p["part"], f.sub(p["panels"], first))
-        v.clear(made, f.mul(count, pitch))
-        image = v.at(x, f.add(f.mul(item, p["x_batch"]), f.mul(group, p["x_group"])))
+        v.clear(made, f.mul(tile.total, pitch))
         own = f.add(f.mul(group, p["panels"]), first)
         with f.loop("0", p["ins"], p["block"]) as c:
             channels = f.minimum(p["block"], f.sub(p["ins"], c.i))
-            fill_input(v, p, tile, v.at(image, f.mul(c.i, p["x_channel"])), local, channels)
-            run = f.mul(p["run"], channels)
+            fill_input(v, p, tile, k.place("x", x, item, group, c.i), k.local, channels)
+            run, distance = f.mul(p["run"], channels), f.add(channels, p["gap"])
             with f.loop("0", panels) as panel:
                 line = f.add(f.mul(f.add(own, panel.i), p["ins"]), c.i)
                 packed = v.at(weight, product(f, line, p["positions"], width))
+                packed = f(f"select i1 {fresh}, ptr {own_panel}, ptr {packed}")
+                with f.when(fresh):
+                    out = f.mul(f.add(first, panel.i), width)
+                    at = f.add(f.mul(group, p["w_group"]), f.mul(out, p["w_out"]))
+                    source = v.at(weight, f.add(at, f.mul(c.i, p["w_in"])))
+                    left = f.minimum(width, f.sub(p["outs"], out))
+                    call_pack(
+                        f,
+                        *(source, p["w_in"], p["w_out"], places, packed),
+                        *(channels, p["positions"], left),
+                    )
                 target = v.at(made, f.mul(panel.i, width))
-                with f.loop("0", count) as q:
+                with f.loop("0", tile.total) as q:
                     passed = (
-                        f"ptr {local}, ptr {f.element(pixels, 'i64', q.i)}, ptr {p.rest}, "
-                        f"i64 {p['outer']}, i64 {channels}, i64 {run}, ptr {packed}, "
+                        f"ptr {k.local}, ptr {f.element(k.pixels, 'i64', q.i)}, ptr {p.rest}, "
+                        f"i64 {p['outer']}, i64 {distance}, i64 {run}, ptr {packed}, "
                         f"ptr {v.at(target, f.mul(q.i, pitch))}, i64 {pitch}"
                     )
-                    q.step = call_blocks(f, "pixels", heights, f.sub(count, q.i), passed)
+                    q.step = call_blocks(f, "pixels", heights, f.sub(tile.total, q.i), passed)
         outs = f.mul(first, width)
-        at = f.add(f.mul(item, p["y_batch"]), f.mul(group, p["y_group"]))
-        out = v.at(y, f.add(at, f.mul(outs, p["y_channel"])))
         wanted = f.minimum(f.mul(panels, width), f.sub(p["outs"], outs))
-        copy_output(v, p, tile, out, made, pitch, wanted, True)
-    f.finish()
-    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+        copy_output(v, p, tile, k.place("y", y, item, group, outs), made, pitch, wanted, True)
+    return k.finish()
 
 
 # -- weight from input and output ------------------------------------------------------------------
 
 _SUMS = (
-    ("ptr", "%source"), ("ptr", "%pixels"), ("i64", "%count"), ("i64", "%channels"),
-    ("ptr", "%other"), ("i64", "%pitch"), ("ptr", "%out"),
+    ("ptr", "%source"), ("ptr", "%pixels"), ("i64", "%count"), ("i64", "%distance"),
+    ("ptr", "%other"), ("ptr", "%out"),
 )  # fmt: skip
 
 
@@ -170,7 +172,7 @@ def _add_weight_block(module: Module, dtype: DType, rows: int, vectors: int) -> 
     state = [("ptr", "%other"), *[(v.type, v.load(place)) for place in places]]
     with f.loop("0", "%count", carried=state) as q:
         line, *sums = q.carried
-        head = v.at("%source", f.mul(f.int_at("%pixels", q.i), "%channels"))
+        head = v.at("%source", f.mul(f.int_at("%pixels", q.i), "%distance"))
         others = [v.load(v.at(line, str(c * v.lanes))) for c in range(vectors)]
         factors = [v.repeat(v.at(head, str(r))) for r in range(rows)]
         sums = [
@@ -178,7 +180,7 @@ def _add_weight_block(module: Module, dtype: DType, rows: int, vectors: int) -> 
             for r, factor in enumerate(factors)
             for c, other in enumerate(others)
         ]
-        q.next = [v.at(line, "%pitch"), *sums]
+        q.next = [v.at(line, str(vectors * v.lanes)), *sums]
     for place, value in zip(places, q.results[1:], strict=True):
         v.store(value, place)
     f.finish()
@@ -186,122 +188,66 @@ def _add_weight_block(module: Module, dtype: DType, rows: int, vectors: int) -> 
 
 @functools.cache
 def weight_kernel(dtype: DType, vectors: int) -> int:
-    """Sums over the tiles of a chunk, in the order of panels: units are (chunk, group, block)."""
+    """Sums over the tiles of a chunk, in panels: units are (chunk, group, block of ins, part)."""
     module, heights = Module(), _heights(vectors)
     add_move(module, dtype)
+    add_unpack(module, dtype, vectors)
     for rows in heights:
         _add_weight_block(module, dtype, rows, vectors)
-    f = Function(module, "@kernel")
-    p, v = Names(f, WEIGHT), Elements(f, dtype)
-    width = str(vectors * v.lanes)
-    tiles = product(f, *[p[f"tiles{d}"] for d in AXES])
-    most = product(f, *[p[f"tile{d}"] for d in AXES])
-    local = local_input(v, p)
-    pitch = f.mul(p["panels"], width)
-    other = v.local(f.mul(most, pitch))
-    pixels = f(f"alloca i64, i64 {most}, align 64")
-    x, y, sums = (p.pointer(n) for n in ("x", "y", "sums"))
+    k = TileKernel(module, WEIGHT, dtype, vectors)
+    f, p, v, width = k.f, k.p, k.v, k.width
+    columns = v.local(f.mul(k.most, width))  # a panel of the output
+    direct = f(f"icmp slt i64 {p['sums']}, 0")
+    panel_size = f.mul(p["positions"], width)  # of one input channel
+    most = product(f, p["part"], p["block"], panel_size)
+    own_sums = v.local(f(f"select i1 {direct}, i64 {most}, i64 0"))
+    slot = f(f"select i1 {direct}, i64 {p['weight']}, i64 {p['sums']}")
+    sums = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', slot)}")
+    x, y, weight = (p.pointer(n) for n in ("x", "y", "weight"))
     with f.loop("%lo", "%hi") as unit:
-        rest, block = f.divmod(unit.i, p["blocks"])
+        rest, part = f.divmod(unit.i, p["parts"])
+        rest, block = f.divmod(rest, p["blocks"])
         chunk, group = f.divmod(rest, p["groups"])
+        begin = f.mul(part, p["part"])
+        end = f.minimum(p["panels"], f.add(begin, p["part"]))
         c = f.mul(block, p["block"])
         channels = f.minimum(p["block"], f.sub(p["ins"], c))
-        run = f.mul(p["run"], channels)
-        own = v.at(sums, f.mul(chunk, p["size"]))
-        panel_size = product(f, p["ins"], p["positions"], width)
-        own = v.at(own, product(f, group, p["panels"], panel_size))
-        own = v.at(own, product(f, c, p["positions"], width))
-        with f.loop("0", p["panels"]) as panel:
-            v.clear(
-                v.at(own, f.mul(panel.i, panel_size)), product(f, channels, p["positions"], width)
+        run, distance = f.mul(p["run"], channels), f.add(channels, p["gap"])
+        ins = f(f"select i1 {direct}, i64 {channels}, i64 {p['ins']}")
+        pitch = f.mul(ins, panel_size)
+        at = f.mul(f.add(f.mul(group, p["panels"]), begin), pitch)
+        at = f.add(at, f.add(f.mul(chunk, p["size"]), f.mul(c, panel_size)))
+        own = f(f"select i1 {direct}, ptr {own_sums}, ptr {v.at(sums, at)}")
+        panels = f.sub(end, begin)
+        with f.loop("0", panels) as panel:
+            v.clear(v.at(own, f.mul(panel.i, pitch)), f.mul(channels, panel_size))
+        with k.chunk(chunk) as (item, tile):
+            fill_input(v, p, tile, k.place("x", x, item, group, c), k.local, channels)
+            with f.loop("0", panels) as panel:
+                outs = f.mul(f.add(begin, panel.i), width)
+                wanted = f.minimum(width, f.sub(p["outs"], outs))
+                map_ = k.place("y", y, item, group, outs)
+                copy_output(v, p, tile, map_, columns, width, wanted, False)
+                lines = v.at(own, f.mul(panel.i, pitch))
+                with f.loop("0", p["outer"]) as tap:
+                    offset = f.mul(f.int_at(p.rest, tap.i), distance)
+                    source = v.at(k.local, offset)
+                    line = v.at(lines, product(f, tap.i, run, width))
+                    with f.loop("0", run) as i:
+                        passed = (
+                            f"ptr {v.at(source, i.i)}, ptr {k.pixels}, i64 {tile.total}, "
+                            f"i64 {distance}, ptr {columns}, "
+                            f"ptr {v.at(line, f.mul(i.i, width))}"
+                        )
+                        i.step = call_blocks(f, "weights", heights, f.sub(run, i.i), passed)
+        with f.when(direct), f.loop("0", panels) as panel:
+            outs = f.mul(f.add(begin, panel.i), width)
+            row = f.mul(p["ins"], p["positions"])
+            at = f.mul(f.add(f.mul(group, p["outs"]), outs), row)
+            call_unpack(
+                f,
+                *(v.at(own, f.mul(panel.i, pitch)), "1", "0"),
+                *(v.at(weight, f.add(at, f.mul(c, p["positions"]))), row, channels),
+                *(p["positions"], f.minimum(width, f.sub(p["outs"], outs)), p["span"]),
             )
-        first = f.mul(chunk, p["chunk"])
-        last = f.minimum(p["all_tiles"], f.add(first, p["chunk"]))
-        with f.loop(first, last) as at:
-            item, number = f.divmod(at.i, tiles)
-            tile = tile_of(f, p, number)
-            list_pixels(f, p, tile, pixels)
-            count = product(f, *tile.counts)
-            image = v.at(x, f.add(f.mul(item, p["x_batch"]), f.mul(group, p["x_group"])))
-            fill_input(v, p, tile, v.at(image, f.mul(c, p["x_channel"])), local, channels)
-            map_ = v.at(y, f.add(f.mul(item, p["y_batch"]), f.mul(group, p["y_group"])))
-            copy_output(v, p, tile, map_, other, pitch, p["outs"], False)
-            with f.loop("0", p["panels"]) as panel, f.loop("0", p["outer"]) as tap:
-                offset = f.mul(f.int_at(p.rest, tap.i), channels)
-                source = v.at(local, offset)
-                line = v.at(own, f.mul(panel.i, panel_size))
-                line = v.at(line, product(f, tap.i, run, width))
-                columns = v.at(other, f.mul(panel.i, width))
-                with f.loop("0", run) as k:
-                    passed = (
-                        f"ptr {v.at(source, k.i)}, ptr {pixels}, i64 {count}, i64 {channels}, "
-                        f"ptr {columns}, i64 {pitch}, ptr {v.at(line, f.mul(k.i, width))}"
-                    )
-                    k.step = call_blocks(f, "weights", heights, f.sub(run, k.i), passed)
-    f.finish()
-    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
-
-
-# -- weights in panels -----------------------------------------------------------------------------
-
-
-def _place_in_panel(f: Function, p: Names, panel: str, c: str, t: str, width: str) -> str:
-    """Where a panel has channel `c` at kernel position `t`: blocks of channels, positions, c."""
-    block, inside = f.divmod(c, p["block"])
-    before = f.mul(block, p["block"])
-    channels = f.minimum(p["block"], f.sub(p["ins"], before))
-    line = f.mul(f.add(f.mul(panel, p["ins"]), before), p["positions"])
-    return f.mul(f.add(line, f.add(f.mul(t, channels), inside)), width)
-
-
-@functools.cache
-def pack_kernel(dtype: DType, vectors: int) -> int:
-    """Weights into panels, zeros after the last channel: units are (group, panel, input channel).
-
-    Offsets of kernel positions in the array come after the params.
-    """
-    f = Function(Module(), "@kernel")
-    p, v = Names(f, PACK), Elements(f, dtype)
-    width = vectors * v.lanes
-    source, target = p.pointer("source"), p.pointer("target")
-    with f.loop("%lo", "%hi") as unit:
-        panel, c = f.divmod(unit.i, p["ins"])
-        group, number = f.divmod(panel, p["panels"])
-        first = f.mul(number, str(width))
-        at = f.add(f.mul(group, p["group"]), f.mul(c, p["in"]))
-        with f.loop("0", p["positions"]) as t:
-            place = v.at(target, _place_in_panel(f, p, panel, c, t.i, str(width)))
-            v.clear(place, str(width))
-            line = f.add(at, f.int_at(p.rest, t.i))
-            count = f.minimum(str(width), f.sub(p["outs"], first))
-            with f.loop("0", count) as m:
-                out = f.mul(f.add(first, m.i), p["out"])
-                v.store_one(v.one(v.at(source, f.add(line, out))), v.at(place, m.i))
-    f.finish()
-    return jit.compile_ir(f.module.text(), ["kernel"], optimise=True)["kernel"]
-
-
-@functools.cache
-def unpack_kernel(dtype: DType, vectors: int) -> int:
-    """The sums of chunks, from panels into an array: units are (group, output channel)."""
-    f = Function(Module(), "@kernel")
-    p, v = Names(f, UNPACK), Elements(f, dtype)
-    width = str(vectors * v.lanes)
-    source, target = p.pointer("source"), p.pointer("target")
-    with f.loop("%lo", "%hi") as unit:
-        group, m = f.divmod(unit.i, p["outs"])
-        number, lane = f.divmod(m, width)
-        panel = f.add(f.mul(group, p["panels"]), number)
-        at = f.add(f.mul(group, p["group"]), f.mul(m, p["out"]))
-        with f.loop("0", p["ins"]) as c, f.loop("0", p["positions"]) as t:
-            place = f.add(_place_in_panel(f, p, panel, c.i, t.i, width), lane)
-            start = v.one(v.at(source, place))
-            following = f.add(place, p["size"])
-            with f.loop("1", p["chunks"], carried=[(v.scalar, start), ("i64", following)]) as k:
-                total, part = k.carried
-                more = v.one(v.at(source, part))
-                k.next = [f(f"fadd {v.scalar} {total}, {more}"), f.add(part, p["size"])]
-            line = f.add(f.add(at, f.mul(c.i, p["in"])), f.int_at(p.rest, t.i))
-            v.store_one(k.results[0], v.at(target, line))
-    f.finish()
-    return jit.compile_ir(f.module.text(), ["kernel"], optimise=True)["kernel"]
+    return k.finish()

@@ -10,7 +10,8 @@ from typing import Any
 from pullback.compile.lower import copy_kernel
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.runtime.cpu import gemm_code, map_kernels, native, window_code
-from pullback.runtime.cpu.convolution import Plan, reading_axes, side_of
+from pullback.runtime.cpu.convolution import reading_axes, side_of
+from pullback.runtime.cpu.convolution_plan import Plan
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["INDEXED", "NAMES", "plane_size", "pooling_program", "pooling_stages"]
@@ -79,7 +80,7 @@ def extremum_stages(
     steps = [(i * two + j) * three + k for i, j, k in product(*taps)]
     dilation = (*(1,) * (3 - len(window.dilation)), *window.dilation)
     params = (
-        *(plan.x.slot, plan.y.slot, parts, part, *dilation),
+        *(plan.x.slot, plan.y.slot, 0, parts, part, *dilation),
         *plan.geometry(tile, spare),
         *(*plan.x.words(), *plan.y.words()),
         *(*plan.offsets(tile), *steps),

@@ -10,38 +10,35 @@ import math
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import jit
+from pullback.runtime.cpu.element_code import (
+    Elements,
+    Names,
+    add_move,
+    otherwise,
+)
 from pullback.runtime.cpu.llvm import Function, Module, literal, register
 from pullback.runtime.cpu.tile_code import (
     AXES,
+    CHANNEL_BLOCK,
     STRIDES,
     TILES,
-    Elements,
-    Names,
     Tile,
-    add_move,
-    call_blocks,
-    copy_output,
-    fill_input,
-    list_pixels,
-    local_input,
-    otherwise,
-    product,
-    tile_of,
+    TileKernel,
+    channel_units,
 )
 
 __all__ = ["EXTREMUM", "PLANES", "extremum_kernel", "planes_kernel"]
 
-EXTREMUM = ("x", "y", "parts", "part", *(f"dilation{d}" for d in AXES), *TILES, *STRIDES)
+EXTREMUM = (
+    *("x", "y", "y_start", "parts", "part", *(f"dilation{d}" for d in AXES)),
+    *(*TILES, *STRIDES),
+)
 PLANES = (
     *("values", "index", "out", "code", "size", "count", "channels", "block", "blocks", "inner"),
     *("values_batch", "values_channel", "values_step"),
     *("index_batch", "index_channel", "index_step"),
     *("out_batch", "out_channel", "out_step"),
 )
-_BLOCK = (
-    ("ptr", "%source"), ("ptr", "%pixels"), ("ptr", "%offsets"), ("i64", "%count"),
-    ("i64", "%channels"), ("ptr", "%out"), ("i64", "%pitch"), ("ptr", "%bases"),
-)  # fmt: skip
 
 
 def _lowest(dtype: DType) -> str:
@@ -52,10 +49,10 @@ def _add_block(module: Module, dtype: DType, rows: int, vectors: int, indices: b
     """The function that makes `rows` pixels of a panel of channels.
 
     NaN is the largest of all, the last one if there are several; else it is the first largest.
-    `bases` has two numbers for each pixel: the index of its window's corner, which may lie outside
+    `other` has two numbers for each pixel: the index of its window's corner, which may lie outside
     the array, and of the first element inside.
     """
-    f = Function(module, f"@pixels{rows}", _BLOCK, qualifiers="internal ")
+    f = Function(module, f"@pixels{rows}", CHANNEL_BLOCK, qualifiers="internal ")
     v = Elements(f, dtype)
     whole = f"i{8 * dtype.itemsize}"
     numbers = f"<{v.lanes} x {whole}>"
@@ -65,9 +62,9 @@ def _add_block(module: Module, dtype: DType, rows: int, vectors: int, indices: b
     state = [(v.type, lowest)] * sums
     corners = []
     if indices:
-        corners = [f.int_at("%bases", 2 * r) for r in range(rows)]
+        corners = [f.int_at("%other", 2 * r) for r in range(rows)]
         for r in range(rows):
-            first = _narrowed(f, f.int_at("%bases", 2 * r + 1), whole)
+            first = _narrowed(f, f.int_at("%other", 2 * r + 1), whole)
             state += [(numbers, f.splat(first, whole, v.lanes))] * vectors
     with f.loop("0", "%count", carried=state) as tap:
         offset = f.mul(f.int_at("%offsets", tap.i), "%channels")
@@ -133,46 +130,17 @@ def extremum_kernel(dtype: DType, vectors: int, indices: bool) -> int:
     add_move(module, dtype)
     for rows in heights:
         _add_block(module, dtype, rows, vectors, indices)
-    f = Function(module, "@kernel")
-    p, v = Names(f, EXTREMUM), Elements(f, dtype)
-    width = str(vectors * v.lanes)
-    tiles = product(f, *[p[f"tiles{d}"] for d in AXES])
-    most = product(f, *[p[f"tile{d}"] for d in AXES])
-    local = local_input(v, p)
-    pitch = f.mul(p["part"], width)
-    made = v.local(f.mul(most, pitch))
-    pixels = f(f"alloca i64, i64 {most}, align 64")
-    bases = f(f"alloca i64, i64 {f.mul(most, '2')}, align 64")
-    x, y = p.pointer("x"), p.pointer("y")
-    with f.loop("%lo", "%hi") as unit:
-        rest, part = f.divmod(unit.i, p["parts"])
-        item, number = f.divmod(rest, tiles)
-        tile = tile_of(f, p, number)
-        list_pixels(f, p, tile, pixels)
-        if indices:
-            _list_bases(f, p, tile, bases)
-        count = product(f, *tile.counts)
-        first = f.mul(part, p["part"])
-        panels = f.minimum(p["part"], f.sub(p["panels"], first))
-        c = f.mul(first, width)
-        channels = f.minimum(f.mul(panels, width), f.sub(p["outs"], c))
-        image = v.at(x, f.add(f.mul(item, p["x_batch"]), f.mul(c, p["x_channel"])))
-        fill_input(v, p, tile, image, local, channels, _lowest(dtype))
-        with f.loop("0", panels) as panel:
-            column = f.mul(panel.i, width)
-            source, target = v.at(local, column), v.at(made, column)
-            with f.loop("0", count) as q:
-                passed = (
-                    f"ptr {source}, ptr {f.element(pixels, 'i64', q.i)}, ptr {p.rest}, "
-                    f"i64 {p['positions']}, i64 {channels}, "
-                    f"ptr {v.at(target, f.mul(q.i, pitch))}, i64 {pitch}, "
-                    f"ptr {f.element(bases, 'i64', f.mul(q.i, '2'))}"
-                )
-                q.step = call_blocks(f, "pixels", heights, f.sub(count, q.i), passed)
-        out = v.at(y, f.add(f.mul(item, p["y_batch"]), f.mul(c, p["y_channel"])))
-        copy_output(v, p, tile, out, made, pitch, channels, True)
-    f.finish()
-    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+    k = TileKernel(module, EXTREMUM, dtype, vectors)
+    f = k.f
+    bases = f(f"alloca i64, i64 {f.mul(k.most, '2')}, align 64")
+    channel_units(
+        k,
+        heights,
+        lambda _, pixel: f.element(bases, "i64", f.mul(pixel, "2")),
+        _lowest(dtype),
+        lambda tile: _list_bases(f, k.p, tile, bases) if indices else None,
+    )
+    return k.finish()
 
 
 @functools.cache

@@ -90,6 +90,7 @@ def avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     *,
+    dilation: int | Sequence[int] = 1,
     layout: str = "channels_first",
 ) -> Tensor:
     """The mean of the elements under each window of (batch, channels, length)."""
@@ -103,6 +104,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
     *,
+    dilation: int | Sequence[int] = 1,
     layout: str = "channels_first",
 ) -> Tensor:
     """The mean of the elements under each window of (batch, channels, height, width)."""
@@ -116,6 +118,7 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
     *,
+    dilation: int | Sequence[int] = 1,
     layout: str = "channels_first",
 ) -> Tensor:
     """The mean of the elements under each window of (batch, channels, depth, height, width)."""
@@ -294,8 +297,9 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
+    layout: str = "channels_first",
 ) -> Tensor:
-    """The negative log-likelihood of targets under `softmax(input)` along axis 1."""
+    """The negative log-likelihood of targets under `softmax(input)` along the classes."""
 
 def ctc_loss(
     log_probs: _ArrayLike,
@@ -414,6 +418,7 @@ def focal_loss(
     gamma: float = 2.0,
     ignore_index: int = -100,
     reduction: str = "mean",
+    layout: str = "channels_first",
 ) -> Tensor:
     """The cross entropy of class indices, each times `(1 - p)**gamma` of its probability p."""
 
@@ -623,6 +628,8 @@ def lp_pool1d(
     stride: int | Sequence[int] | None = None,
     ceil_mode: bool = False,
     *,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     layout: str = "channels_first",
 ) -> Tensor:
     """`(sum x**p)**(1/p)` over each window of (batch, channels, length), with p = `norm_type`."""
@@ -634,6 +641,8 @@ def lp_pool2d(
     stride: int | Sequence[int] | None = None,
     ceil_mode: bool = False,
     *,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     layout: str = "channels_first",
 ) -> Tensor:
     """`(sum x**p)**(1/p)` over each window of (batch, channels, height, width); see
@@ -647,6 +656,8 @@ def lp_pool3d(
     stride: int | Sequence[int] | None = None,
     ceil_mode: bool = False,
     *,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     layout: str = "channels_first",
 ) -> Tensor:
     """`(sum x**p)**(1/p)` over each window of (batch, channels, depth, height, width); see
@@ -869,6 +880,7 @@ def nll_loss(
     *,
     ignore_index: int = -100,
     reduction: str = "mean",
+    layout: str = "channels_first",
 ) -> Tensor:
     """`-weight[t] * input[t]` of log-probabilities (N, C, ...) and class indices t (N, ...)."""
 

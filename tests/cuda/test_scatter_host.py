@@ -13,7 +13,7 @@ import pullback.runtime.cuda.scatter as sc
 from cuda_emulator import COMPILER
 from pullback.compile.fixed_point import exact_scatter_add_reference
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.runtime.cuda.scatter import buckets, executor, ordered
+from pullback.runtime.cuda.scatter import buckets, executor, ordered, units
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
@@ -39,6 +39,8 @@ def device(monkeypatch):
     for name, value in (("THREADS", 64), ("ADDERS", 64), ("PROCESSORS", 3)):
         monkeypatch.setattr(buckets, name, value)
     monkeypatch.setattr(buckets, "TILE", 64 * buckets.ITEMS)
+    for name, value in (("THREADS", 64), ("ADDERS", 64), ("PROCESSORS", 2), ("TILE", 2048)):
+        monkeypatch.setattr(units, name, value)
     for cache in CACHES:
         cache.cache_clear()
     executor.Slots._pools.clear()
@@ -121,13 +123,18 @@ def test_every_index_dtype(strategy, index):
 @pytest.mark.parametrize("kind", ["buckets", "planned", "atomic"])
 def test_exact_sums_have_the_bits_of_the_reference(kind, width, dtype):
     indices, values, out = draw(dtype, 1100, 40, width)
-    strategy = "buckets" if kind == "planned" else kind
-    got = scattered(indices, values, out, strategy=strategy, planned=kind == "planned")
+    got = exactly(kind, indices, values, out)
     same_bits(got, exact_scatter_add_reference(indices, values, out))
 
 
-@pytest.mark.parametrize("strategy", ["buckets", "atomic"])
-def test_exact_sums_over_the_whole_range_of_exponents(strategy):
+def exactly(kind, indices, values, out):
+    """The exact sums in one of three ways."""
+    strategy = "buckets" if kind == "planned" else kind
+    return scattered(indices, values, out, strategy=strategy, planned=kind == "planned")
+
+
+@pytest.mark.parametrize("kind", ["buckets", "planned", "atomic"])
+def test_exact_sums_over_the_whole_range_of_exponents(kind):
     rng = np.random.default_rng(4)
     bits = rng.integers(0, 1 << 32, 900, dtype=np.uint64).astype(np.uint32)
     values = bits.view(np.float32)
@@ -137,17 +144,17 @@ def test_exact_sums_over_the_whole_range_of_exponents(strategy):
     rng.shuffle(indices)
     out = np.where(np.arange(30) % 2, np.float32(-0.0), values[:30])
     want = exact_scatter_add_reference(indices, values, out)
-    same_bits(scattered(indices, values, out, strategy=strategy), want)
+    same_bits(exactly(kind, indices, values, out), want)
 
 
-@pytest.mark.parametrize("strategy", ["buckets", "atomic"])
-def test_what_is_not_finite(strategy):
+@pytest.mark.parametrize("kind", ["buckets", "planned", "atomic"])
+def test_what_is_not_finite(kind):
     inf, nan = np.inf, np.nan
     values = np.array([inf, 1, -inf, nan, inf, -inf, 1, 3e38, 3e38, 1e-45, 0, 1, -1], "f4")
     indices = np.array([0, 0, 1, 2, 3, 3, 4, 5, 5, 6, 7, 8, 8])
     out = np.array([1, 1, 1, 1, inf, 1, 0, -0.0, -0.0, nan, -inf], "f4")
     want = exact_scatter_add_reference(indices, values, out)
-    same_bits(scattered(indices, values, out, strategy=strategy), want)
+    same_bits(exactly(kind, indices, values, out), want)
 
 
 @pytest.mark.parametrize("planned", [False, True])
@@ -156,6 +163,24 @@ def test_a_long_run_of_equal_indices_in_buckets(planned):
     indices = np.full(2500, 2)
     got = scattered(indices, values, out, strategy="buckets", planned=planned)
     same_bits(got, exact_scatter_add_reference(indices, values, out))
+
+
+@pytest.mark.parametrize("pattern", ["random", "sorted", "runs", "two", "distinct"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_units_of_a_plan_for_any_indices(dtype, pattern):
+    n, rows = 3100, 4000
+    indices, values, out = draw(dtype, n, rows)
+    lengths = np.random.default_rng(5).integers(1, 900, n)  # runs longer than a unit among them
+    found = {
+        "random": indices % 300,
+        "sorted": np.sort(indices),
+        "runs": np.repeat(np.arange(n), lengths)[:n],
+        "two": np.where(np.arange(n) % 7, 5, rows - 1),
+        "distinct": np.random.default_rng(5).permutation(rows)[:n],
+    }[pattern]
+    want = exact_scatter_add_reference(found, values, out)
+    same_bits(exactly("planned", found, values, out), want)
+    assert cuda_fake.launched[-2:] == ["unit_place", "unit_add"]
 
 
 FOLDS = {"mul": np.multiply, "min": np.minimum, "max": np.maximum}
@@ -196,11 +221,11 @@ def test_ordered_sums_of_any_length_and_width(n, width):
     np.testing.assert_allclose(got, reference(indices, values, out).astype("f8"), rtol=1e-13)
 
 
-def test_the_order_is_stable_and_tasks_cover_it():
+def test_the_order_is_stable():
     indices = np.random.default_rng(6).integers(0, 1000, 9000)
     plan = sc.make_plan(cuda_fake.asarray(indices), 1000)
     places = plan.order(executor.Checked("test", plan.indices, 1000))
-    sizes = ordered.order_buffers(9000, 1000)
+    sizes = ordered.order_buffers(9000)
     kept, _, _ = plan._kept["order"]
     start = kept._memory._held
 
@@ -209,12 +234,7 @@ def test_the_order_is_stable_and_tasks_cover_it():
         return start[at : at + sizes[name]].view(np.uint32)
 
     np.testing.assert_array_equal(read("order"), np.argsort(indices, kind="stable"))
-    count = int(read("task_count")[0])
-    starts = read("task_start")[: count + 1]
-    keys = np.sort(indices)
-    cuts = np.flatnonzero((np.diff(keys, prepend=-1) != 0) | (np.arange(9000) % ordered.SPAN == 0))
-    np.testing.assert_array_equal(starts, [*cuts, 9000])
-    np.testing.assert_array_equal(read("task_row")[:count], keys[cuts])
+    np.testing.assert_array_equal(read("keys"), np.sort(indices))
 
 
 @pytest.mark.parametrize("strategy", sc.STRATEGIES)

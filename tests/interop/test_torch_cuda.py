@@ -112,6 +112,22 @@ def test_an_index_out_of_range_is_raised_later():
         torch_cuda._settle_ended()
 
 
+def test_an_index_out_of_range_is_raised_at_the_end_of_backward(monkeypatch):
+    def working_on(device):
+        torch_cuda._settle_after_backward()
+        return nullcontext(scatter)
+
+    monkeypatch.setattr(torch_cuda, "_working_on", working_on)
+    monkeypatch.setattr(Watched, "query", lambda self: False)
+    x = torch.zeros(4, 3, requires_grad=True)
+    value = pbt.gather_with_index_add(x, torch.tensor([0, 9])).sum()
+    with pytest.raises(IndexError, match=r"gather_with_index_add: index 9 at position 1"):
+        value.backward()
+    torch_cuda._pending.clear()
+    pbt.gather_with_index_add(x, torch.tensor([0, 3])).sum().backward()
+    assert len(torch_cuda._pending) == 1  # what the pass itself launched is looked at later
+
+
 def test_an_empty_axis_has_no_places():
     with pytest.raises(IndexError, match="size 0"):
         pbt.gather_with_index_add(torch.zeros(0, 3), torch.tensor([0]))

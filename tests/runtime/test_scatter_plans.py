@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +26,7 @@ def limit() -> Iterator[None]:
     assert PLANS.nbytes == 0
     yield
     pb.scatter_plan.set_limit(before)
+    gc.collect()  # compiled functions and their constants
     assert PLANS.nbytes == 0
 
 
@@ -60,6 +62,42 @@ def test_the_second_use_makes_a_plan_and_no_bit_changes() -> None:
         sizes.append(PLANS.nbytes)
     assert len(seen) == 1
     assert sizes == [0, PLAN_BYTES, PLAN_BYTES, PLAN_BYTES]
+
+
+@pytest.mark.parametrize(("rows", "shape"), [(20, (140_003,)), (300, (40_000,)), (20, (70_000, 3))])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "complex64", "float16"])
+def test_reading_and_adding_few_rows_share_a_narrow_plan(
+    rows: int, shape: tuple[int, ...], dtype: str
+) -> None:
+    rng = np.random.default_rng(3)
+    index = pb.tensor(rng.integers(-rows, rows, shape[0]))
+    updates = pb.tensor((100 * rng.standard_normal(shape)).astype(dtype))
+    x = pb.tensor((100 * rng.standard_normal((rows, *shape[1:]))).astype(dtype))
+    sums = {bits(pb.scatter_add(x, index, updates))}
+    assert PLANS.nbytes == 0
+    rows_read = {bits(pb.take(x, index, axis=0)) for _ in range(2)}
+    sums |= {bits(pb.scatter_add(x, index, updates)) for _ in range(2)}
+    assert len(sums) == len(rows_read) == 1
+    assert rows_read == {np.asarray(x)[np.asarray(index)].tobytes()}
+    assert PLANS.nbytes == shape[0] * (1 if rows <= 256 else 2)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+@pytest.mark.parametrize("bad", [20, -21, 1 << 31, (1 << 63) - 1, -(1 << 63)])
+@pytest.mark.parametrize("at", [0, 39_999, 39_998])
+def test_a_bad_index_among_few_rows_is_never_narrowed(dtype: str, bad: int, at: int) -> None:
+    info = np.iinfo(dtype)
+    given = np.zeros(40_000, dtype)
+    given[at] = min(max(bad, info.min), info.max) or info.max
+    index, x = pb.tensor(given), pb.zeros(20)
+    for _ in range(3):
+        with pytest.raises(IndexError, match=f"out of range .* element {at} "):
+            pb.scatter_add(x, index, pb.ones(40_000))
+        with pytest.raises(IndexError, match=f"out of range .* element {at} "):
+            pb.take(x, index)
+    with pytest.raises(IndexError):
+        pb.scatter_plan(index, 20)
+    assert PLANS.nbytes == 0
 
 
 @pytest.mark.parametrize(("rows", "width", "count"), [(3_000, 1, 140_003), (70_000, 2, 140_000),
@@ -116,7 +154,7 @@ def test_the_least_recently_used_plan_goes_first() -> None:
         use(2)
     assert PLANS.nbytes == 2 * PLAN_BYTES
     kept = {key for key, entry in PLANS._entries.items() if entry.plan is not None}
-    assert kept == {(id(pairs[k][0]._buf), WANTED) for k in (0, 2)}
+    assert kept == {(id(pairs[k][0]._buf), pb.int64, WANTED) for k in (0, 2)}
     pb.scatter_plan.set_limit(0)
     assert PLANS.nbytes == 0
     assert use(1) == use(1) == 0
@@ -126,10 +164,10 @@ def test_a_held_plan_ignores_the_limit() -> None:
     pb.scatter_plan.set_limit(0)
     index, updates = drawn()
     plan = pb.scatter_plan(index, ROWS)
-    assert (plan.size, plan.count, plan.nbytes) == (ROWS, COUNT, PLAN_BYTES)
-    assert pb.scatter_plan.cached_bytes() == PLAN_BYTES
+    assert (plan.size, plan.count, plan.nbytes) == (ROWS, COUNT, 2 * COUNT)
     want = pb.scatter_add(pb.zeros((ROWS, WIDTH)), pb.tensor(np.asarray(index)), updates)
     assert bits(pb.scatter_add(pb.zeros((ROWS, WIDTH)), plan, updates)) == bits(want)
+    assert plan.nbytes == pb.scatter_plan.cached_bytes() == 2 * COUNT + PLAN_BYTES
     assert bits(pb.segment_sum(updates, plan)) == bits(want)
     assert bits(pb.index_add(pb.zeros((ROWS, WIDTH)), plan, updates)) == bits(want)
     read = pb.take(want, plan, axis=0)
@@ -194,3 +232,75 @@ def test_many_threads_use_and_drop_plans() -> None:
         worker.join()
     assert not failures
     assert cache.nbytes == 0 and not cache._entries
+
+
+@pytest.mark.parametrize(("rows", "rest"), [(ROWS, (WIDTH,)), (20, ()), (70_000, ())])
+def test_a_compiled_function_uses_plans_from_the_second_call_on(
+    rows: int, rest: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(5)
+    count = COUNT if rest else 140_000
+    index, captured = (pb.tensor(rng.integers(-rows, rows, count)) for _ in range(2))
+    x = pb.tensor(rng.standard_normal((rows, *rest)).astype(np.float32))
+    weights = pb.tensor(rng.standard_normal((count, *rest)).astype(np.float32))
+
+    def f(x: pb.Tensor, index: pb.Tensor) -> pb.Tensor:
+        return (pb.take(x, index, axis=0) * pb.take(x, captured, axis=0) * weights).sum()
+
+    compiled = pb.jit(pb.grad(f))
+    seen, sizes = {bits(compiled(x, pb.tensor(np.asarray(index))))}, [PLANS.nbytes]
+    for _ in range(3):
+        seen.add(bits(compiled(x, index)))
+        sizes.append(PLANS.nbytes)
+    assert sizes[0] == 0 < sizes[1] < sizes[2] == sizes[3]
+    want = pb.jit(pb.grad(f))
+    assert bits(want(x, index)) in seen
+    assert len(seen) == 1
+    bad = np.array(index)
+    bad[7] = rows
+    wrong = pb.tensor(bad)
+    for _ in range(3):
+        with pytest.raises(IndexError, match="out of range"):
+            compiled(x, wrong)
+
+
+def test_a_compiled_sum_has_the_bits_of_a_single_operation() -> None:
+    for rows, width in ((20, 1), (300, 40), (70_000, 1)):
+        rng = np.random.default_rng(6)
+        count = 140_000 if width == 1 else 3_000
+        index = pb.tensor(rng.integers(0, rows, count))
+        updates = pb.tensor(rng.standard_normal((count, width)).astype(np.float32))
+        zeros = pb.zeros((rows, width))
+        compiled = pb.jit(lambda z, i, u: pb.scatter_add(z, i, u))
+        want = bits(pb.scatter_add(zeros, pb.tensor(np.asarray(index)), updates))
+        assert {bits(compiled(zeros, index, updates)) for _ in range(3)} == {want}
+
+
+def test_a_plan_inside_of_subscripts() -> None:
+    rng = np.random.default_rng(7)
+    x = pb.tensor(rng.standard_normal((5, 7, 3)).astype(np.float32))
+    given = rng.integers(-7, 7, (4, 6))
+    plan = pb.scatter_plan(pb.tensor(given), 7)
+    for key, plain in (
+        ((slice(None), plan), np.s_[:, given]),
+        ((..., plan, 1), np.s_[..., given, 1]),
+        ((2, plan, slice(1, None)), np.s_[2, given, 1:]),
+    ):
+        for _ in range(2):  # the second time the reading of the key is remembered
+            assert np.array_equal(x[key].numpy(), np.asarray(x)[plain])
+    y = pb.grad(lambda x: (x[:, plan] ** 2).sum())(x)
+    want = np.zeros((5, 7, 3))
+    np.add.at(want.swapaxes(0, 1), given, 2 * np.asarray(x).swapaxes(0, 1)[given])
+    assert np.allclose(y.numpy(), want, rtol=1e-5)
+    x[:, plan] = 0.0
+    assert np.count_nonzero(np.asarray(x)) == 3 * 5 * (7 - len(np.unique(given % 7)))
+    with pytest.raises(pb.ShapeError, match="the plan is for 7 places, got an axis of size 5"):
+        x[plan]
+
+
+def test_a_plan_of_an_embedding() -> None:
+    rng = np.random.default_rng(8)
+    weight = pb.tensor(rng.standard_normal((ROWS, WIDTH)).astype(np.float32))
+    tokens = pb.tensor(rng.integers(0, ROWS, (50, 40)))
+    plan: Any = pb.scatter_plan(tokens, ROWS)
+    assert bits(pb.nn.embedding(plan, weight)) == bits(pb.nn.embedding(tokens, weight))

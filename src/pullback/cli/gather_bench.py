@@ -28,7 +28,7 @@ __all__ = ["run"]
 LEAST = 3  # turns that everyone gets
 PATIENCE = 3.0  # seconds that one contender may take in a case beyond that
 SHORT = 0.005  # seconds that a turn lasts at least
-THREADS = (1, 2, 3)  # of the runs that must agree to the bit
+THREADS = (1, 2, 4)  # of the runs that must agree to the bit
 
 
 def run(options: argparse.Namespace, write: Callable[[Any, str], None]) -> int:

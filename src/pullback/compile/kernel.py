@@ -106,7 +106,8 @@ class Scatter:
 
     `combine` joins the present value `acc("a", part)` and the update `acc("b", part)`; both have
     the dtype of a part of `dtype` (float32 for float16 and bfloat16). `sums`: it is the sum, and a
-    runtime may add in another fixed order and in a wider type; `exact`: as `fixed_point` says.
+    runtime may add in another fixed order and in a wider type; `exact`: as `fixed_point` says;
+    `fold`: as `ir.lowering.ScatterRows` says.
     """
 
     dtype: DType
@@ -114,6 +115,7 @@ class Scatter:
     combine: tuple[Expr, ...]
     sums: bool = False
     exact: bool = False
+    fold: str = ""
 
     @property
     def text(self) -> str:

@@ -83,7 +83,8 @@ def scatter_kernel(low: ScatterRows, avals: Sequence[Aval]) -> Scatter:
     """The kernel that folds updates into rows of a copy of the first operand."""
     dtype = avals[0].dtype
     value = low.combine(_accumulated("a", dtype), _accumulated("b", dtype))
-    return Scatter(dtype, tuple(a.dtype for a in avals[2:]), parts(value), low.sums, low.exact)
+    indices = tuple(a.dtype for a in avals[2:])
+    return Scatter(dtype, indices, parts(value), low.sums, low.exact, low.fold)
 
 
 def broadcast_strides(av: Aval, shape: tuple[int, ...]) -> tuple[int, ...]:

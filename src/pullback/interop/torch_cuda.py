@@ -7,9 +7,12 @@ one, of positions in the flattened axes.
 
 from __future__ import annotations
 
+import atexit
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from math import prod
 from typing import Any, NamedTuple
@@ -100,17 +103,44 @@ _pending: deque[_Pending] = deque()
 def check() -> None:
     """Wait for the CUDA launches of this module and raise the `IndexError` of a bad index.
 
-    Otherwise it is raised by a later call, when the launch has ended. On the CPU an index out of
+    Otherwise it is raised by whatever comes first: a later call, when the launch has ended, the end
+    of a backward pass through this module, or the end of the program. On the CPU an index out of
     range raises at once.
     """
     while _pending:
         _pending.popleft().settle()
 
 
+atexit.register(check)
+
+
 def _settle_ended() -> None:
     """Raise what launches that have ended found, without waiting for the others."""
     while _pending and (len(_pending) > MOST_PENDING or _pending[0].done.query()):
         _pending.popleft().settle()
+
+
+def _settle_up_to(last: _Pending) -> None:
+    """Raise what launches found up to this one, unless it has been looked at meanwhile."""
+    while any(p is last for p in _pending):
+        _pending.popleft().settle()
+
+
+_backward = threading.local()
+
+
+def _settle_after_backward() -> None:
+    """Have what was launched before a backward pass raise at its end, if one is under way.
+
+    Waiting for it then keeps no device waiting: the launches of the pass itself are enqueued.
+    """
+    task = torch._C._current_graph_task_id()
+    if task == -1 or task == getattr(_backward, "task", -1):
+        return
+    _backward.task = task
+    if _pending:
+        settle = partial(_settle_up_to, _pending[-1])
+        torch.autograd.Variable._execution_engine.queue_callback(settle)
 
 
 def _watch(checked: Any, name: str, indices: Sequence[Tensor], sizes: Sequence[int]) -> None:
@@ -131,6 +161,7 @@ def _working_on(device: Any) -> Iterator[Any]:
     stream = torch.cuda.current_stream(device)
     with torch.cuda.device(device), cupy.cuda.ExternalStream(stream.cuda_stream, device.index):
         _settle_ended()
+        _settle_after_backward()
         yield _module("pullback.runtime.cuda.scatter")
 
 

@@ -98,12 +98,14 @@ class GatherRows:
 class ScatterRows:
     """`out = x; out[idx(i, r), r] = combine(out[idx(i, r), r], updates[i, r])` for operands (x,
     updates, *indices). `sums`: combine adds, so that a runtime may sum in a wider type;
-    `exact`: it must give the exact sum, rounded once.
+    `exact`: it must give the exact sum, rounded once. `fold`: combine is the "max", "min" or "mul"
+    of real numbers, which a runtime may take in another fixed order.
     """
 
     combine: Callable[[Value, Value], Value]
     sums: bool = False
     exact: bool = False
+    fold: str = ""
 
 
 @dataclass(frozen=True)

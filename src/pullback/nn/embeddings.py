@@ -193,7 +193,7 @@ def embedding(
             [1., 2.]], float32, cpu)
     """
     table = _table("embedding", weight)
-    index = as_indices("embedding", input, table._aval.device)
+    index = as_indices("embedding", input, table._aval.device, table._aval.shape[0])
     count = table._aval.shape[0]
     padding = _padding("embedding", padding_idx, count)
     rows = _looked_up("embedding", table, index, max_norm, norm_type, scale_grad_by_freq)
@@ -293,7 +293,7 @@ def embedding_bag(
     """
     name = "embedding_bag"
     table = _table(name, weight)
-    index = as_indices(name, input, table._aval.device)
+    index = as_indices(name, input, table._aval.device, table._aval.shape[0])
     option(name, "mode", mode, ("mean", "sum", "max"))
     padding = _padding(name, padding_idx, table._aval.shape[0])
     if mode == "max":

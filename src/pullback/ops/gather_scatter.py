@@ -325,7 +325,7 @@ _EXTREMUM = {
 
 @primitive(
     "x updates *indices",
-    lowering=ScatterRows(_larger),
+    lowering=ScatterRows(_larger, fold="max"),
     oracle=scatter_oracle(np.maximum),
     **_EXTREMUM,
 )
@@ -340,7 +340,7 @@ def scatter_max(x: Any, updates: Any, /, *indices: Any) -> Any:
 
 @primitive(
     "x updates *indices",
-    lowering=ScatterRows(_smaller),
+    lowering=ScatterRows(_smaller, fold="min"),
     oracle=scatter_oracle(np.minimum),
     **_EXTREMUM,
 )
@@ -426,7 +426,7 @@ def _mul_samples(d: Draw) -> list[Sample]:
 @primitive(
     "x updates *indices",
     infer=scatter_infer,
-    lowering=ScatterRows(_mul),
+    lowering=ScatterRows(_mul, fold="mul"),
     vjp={"x": _mul_x_vjp, "updates": _mul_updates_vjp},
     jvp="transpose",
     oracle=scatter_oracle(np.multiply),

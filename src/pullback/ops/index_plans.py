@@ -46,12 +46,17 @@ class scatter_plan:  # noqa: N801  (a function to its users)
             raise DeviceError(f"scatter_plan: there are no plans on {array._aval.device}.")
         self.indices = array
         self.size = int(size)
-        self.nbytes: int = runtime.index_plan(array._buf, array._aval, self.size, self)
+        runtime.index_plan(array._buf, array._aval, self.size, self)
 
     @property
     def count(self) -> int:
         """How many indices there are."""
         return self.indices._aval.size
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what is kept beside the indices; more when another form of it is needed."""
+        return _cache(self.indices._aval.device).bytes_of(self.indices._buf)
 
     @staticmethod
     def cached_bytes(device: Any = None) -> int:

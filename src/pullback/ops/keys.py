@@ -18,6 +18,7 @@ from pullback.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array, from_numpy, to_numpy
 from pullback.ops.families import broadcast_shapes
+from pullback.ops.index_plans import as_indices, scatter_plan
 from pullback.ops.parts import astype
 
 __all__ = ["BadIndex", "Box", "IndexMismatch", "Selection", "selection"]
@@ -64,6 +65,7 @@ class Selection(NamedTuple):
 _kept: dict[tuple, Selection] = {}
 MAX_KEPT = 4096
 _PLAIN = {int, type(None)}
+_ARRAYS = (Array, np.ndarray, scatter_plan)
 bounds = attrgetter("start", "stop", "step")
 
 
@@ -83,6 +85,9 @@ def selection(name: str, av: Aval, key: Any) -> tuple[Selection, Sequence[Any]]:
         elif isinstance(item, Array) and item._aval.dtype.is_integer:
             parts.append(item._aval)
             indices.append(item)
+        elif isinstance(item, scatter_plan):
+            parts += ("plan", item.size, item.indices._aval)
+            indices.append(item.indices)
         else:
             return Reader(name, av, items).read()
     plain = tuple(parts)
@@ -122,10 +127,10 @@ class Reader:
 
     def read(self) -> tuple[Selection, list[Any]]:
         self._expand()
-        advanced = any(isinstance(i, (Array, np.ndarray, bool)) for i in self.items)
+        advanced = any(isinstance(i, (*_ARRAYS, bool)) for i in self.items)
         in_run = False
         for item in self.items:
-            is_advanced = advanced and isinstance(item, (int, Array, np.ndarray))
+            is_advanced = advanced and isinstance(item, (int, *_ARRAYS))
             if is_advanced and not in_run:
                 self.runs.append((len(self.result), len(self.rest)))
             in_run = is_advanced
@@ -133,8 +138,8 @@ class Reader:
         return self._finished(), self.indices
 
     def _item(self, item: Any) -> Any:
-        """An item of the key as int, slice, None, Ellipsis, bool, NumPy mask or integer array."""
-        if item is None or item is Ellipsis or isinstance(item, (int, slice)):
+        """An item of the key, with arrays as NumPy masks, booleans or integer arrays."""
+        if item is None or item is Ellipsis or isinstance(item, (int, slice, scatter_plan)):
             return item
         if isinstance(item, np.generic):
             item = item.item() if item.dtype.kind in "iub" else item
@@ -223,7 +228,7 @@ class Reader:
         self.box.append((0, n, 1))
         self.from_axes.append(len(self.inner))
         self.inner.append(n)
-        self.indices.append(item)
+        self.indices.append(as_indices(self.name, item, self.av.device, n))
         self.axis += 1
 
     def _mask(self, mask: np.ndarray) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pullback.compile.groups import (
     Access,
@@ -26,12 +27,14 @@ from pullback.compile.product_rows import product_work
 from pullback.compile.row_kernel import row_plan
 from pullback.compile.sequences import local_values
 from pullback.core.avals import dense_strides
+from pullback.core.dtypes import DType
 from pullback.ir.graph import Graph, Var
 from pullback.runtime.cpu import call_stages, control_stages, map_kernels, reduce_kernels, stages
 from pullback.runtime.cpu.native import Stage
 from pullback.runtime.cpu.row_stages import row_stages
+from pullback.runtime.cpu.scatter_kernels import Wanted
 
-__all__ = ["Frame", "Loop", "Table", "inner_graphs"]
+__all__ = ["Frame", "Loop", "Planned", "Table", "inner_graphs"]
 
 CACHE_BYTES = 1 << 17  # that a block of rows may take in all
 TASK_ELEMENTS = 1 << 16
@@ -60,16 +63,30 @@ class Loop:
         return [(slot, spare, nbytes) for slot, (spare, nbytes) in self.carries.items()]
 
 
+class Planned(NamedTuple):
+    """Indices, by their slot, of which a plan is of use."""
+
+    slot: int
+    dtype: DType
+    wanted: Wanted
+
+
 class Table:
     """What all frames of a program share: its pointers, arena and error codes.
 
-    Slots: 0 is the output, then inputs, constants (of inner graphs too), the arena, and pointers
-    derived from others.
+    Slots: 0 is the output, then inputs, constants (of inner graphs too), the arrays of the plans of
+    `planned` indices, the arena, and pointers derived from others.
     """
 
-    def __init__(self, inputs: int, constants: Sequence[Var]):
-        self.n_inputs = inputs + len(constants)
+    def __init__(self, inputs: int, constants: Sequence[Var], planned: Sequence[Planned] = ()):
+        self.n_given = self.n_inputs = inputs + len(constants)
         self.constants = {id(v): 1 + inputs + k for k, v in enumerate(constants)}
+        self.plannable: dict[Planned, None] = {}  # in the order of their first use
+        self._plans: dict[Planned, range] = {}
+        for own in planned:
+            first = 1 + self.n_inputs
+            self.n_inputs += len(own.wanted.sizes())
+            self._plans[own] = range(first, 1 + self.n_inputs)
         self.arena = 1 + self.n_inputs
         self.arena_nbytes = 0
         self.pointers: list[tuple[int, int]] = []
@@ -102,6 +119,14 @@ class Table:
                 if spare == base:
                     loop.carries[self.fresh(carry, nbytes, loop)] = (slot, 0)
         return slot
+
+    def plan(self, slot: int, dtype: DType, wanted: Wanted | None) -> range | None:
+        """The slots of the plan of indices that are an input or a constant, if it is given."""
+        if wanted is None or not 1 <= slot <= self.n_given:
+            return None
+        own = Planned(slot, dtype, wanted)
+        self.plannable.setdefault(own)
+        return self._plans.get(own)
 
     def reserve(self, start: int, nbytes: int) -> int:
         """The end of `nbytes` of the arena from `start` on."""

@@ -9,7 +9,7 @@ from pullback.compile.lower import broadcast_strides, gather_kernel, scatter_ker
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
-from pullback.runtime.cpu import convolution, gemm, index_kernels, pooling, sorting
+from pullback.runtime.cpu import convolution, gemm, index_kernels, pooling, scatter_kernels, sorting
 from pullback.runtime.cpu.native import Stage
 
 if TYPE_CHECKING:
@@ -53,16 +53,22 @@ def _gather(frame: Frame, group: CallGroup) -> list[Stage]:
     if result.aval.size == 0:
         return []
     lead = len(shape) - (x.ndim - n)
+    kernel = gather_kernel([r.aval for r in group.operands])
+    x_strides = (0,) * lead + strides[n:]
+    index_strides = [broadcast_strides(r.aval, shape) for r in indices]
+    slots = [_slot(frame, r) for r in indices]
+    wanted = index_kernels.gather_wants_plan(kernel, shape, x_strides, index_strides, x.shape[0])
     return index_kernels.gather_stages(
-        gather_kernel([r.aval for r in group.operands]),
+        kernel,
         shape,
         _slot(frame, group.operands[0]),
-        (0,) * lead + strides[n:],
-        [_slot(frame, r) for r in indices],
-        [broadcast_strides(r.aval, shape) for r in indices],
+        x_strides,
+        slots,
+        index_strides,
         list(zip(x.shape[:n], strides[:n], strict=True)),
         frame.slot(result),
         _first_code(frame, group.label, x.shape[:n]),
+        frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
 
@@ -75,16 +81,21 @@ def _scatter(frame: Frame, group: CallGroup) -> list[Stage]:
     dense = dense_strides(x.shape)
     if x.size == 0 and new.size == 0:
         return []
+    kernel = scatter_kernel(group.equation.op.lowering, [r.aval for r in group.operands])
+    index_strides = [broadcast_strides(r.aval, new.shape) for r in indices]
+    slots = [_slot(frame, r) for r in indices]
+    wanted = scatter_kernels.wants_plan(kernel, x.shape, new.shape, index_strides)
     return index_kernels.scatter_stages(
-        scatter_kernel(group.equation.op.lowering, [r.aval for r in group.operands]),
+        kernel,
         (x.shape, _slot(frame, base), x_strides),
         (new.shape, _slot(frame, updates), new_strides),
         (frame.slot(result), (0,) * (new.ndim - (x.ndim - n)) + dense[n:]),
-        [_slot(frame, r) for r in indices],
-        [broadcast_strides(r.aval, new.shape) for r in indices],
+        slots,
+        index_strides,
         list(zip(x.shape[:n], dense[:n], strict=True)),
         frame.scratch,
         _first_code(frame, group.label, x.shape[:n]),
+        frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
 

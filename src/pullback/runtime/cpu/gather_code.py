@@ -20,11 +20,12 @@ PIECE = 64  # bytes of a long row that are moved at once
 
 
 @cache
-def gather_rows(index: DType, row_bytes: int, far: bool) -> int:
+def gather_rows(index: DType, row_bytes: int, far: bool, checked: bool) -> int:
     """A unit moves a row: of `row_bytes` bytes, or if that is 0 of as many as an argument says.
 
-    `far`: the rows are spread over more memory than a core's cache holds. Words: units, rows,
-    elements of a row, its bytes, bytes from one row of x to the next, first code.
+    `far`: the rows are spread over more memory than a core's cache holds. `checked`: indices may
+    be bad; those of a plan are not. Words: units, rows, elements of a row, its bytes, bytes from
+    one row of x to the next, first code.
     """
     code = kernel(ir.Module(), "gather_rows")
     b = code.b
@@ -48,7 +49,8 @@ def gather_rows(index: DType, row_bytes: int, far: bool) -> int:
             ask(i)
         given = indices.given(i)
         row = indices.wrapped(given)
-        indices.check(row, a["rows"], given, i, a["code"])
+        if checked:
+            indices.check(row, a["rows"], given, i, a["code"])
         source = code.at(a["x"], b.mul(row, a["step"]), byte)
         if row_bytes:
             word = ir.IntType(8 * row_bytes)

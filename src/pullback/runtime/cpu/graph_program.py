@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from pullback.compile.fusion import fuse
@@ -12,9 +12,10 @@ from pullback.core.avals import Aval, aval
 from pullback.core.errors import IndexOutOfRange
 from pullback.ir.graph import Graph
 from pullback.runtime.cpu import jit, native
-from pullback.runtime.cpu.assembly import Frame, Table, inner_graphs
+from pullback.runtime.cpu.assembly import Frame, Planned, Table, inner_graphs
 from pullback.runtime.cpu.fold import BLOCK
 from pullback.runtime.cpu.native import Buffer, view
+from pullback.runtime.cpu.scatter_plans import PLANS
 
 __all__ = ["Executable"]
 
@@ -64,22 +65,17 @@ class Version:
         known = zip(graph.constants, self.grouped.constants, strict=True)
         used = [*(v for v, s in known if id(s) in read), *inner]
         self._constants = [v.constant[0] for v in graph.constants]
+        self._graph, self._used = graph, used
         self._passed = [v.constant[0] for v in used]
-        table = Table(len(graph.inputs), used)
-        with jit.batch():
-            frame = Frame(self.grouped, table, graph)
+        work = sum(s.aval.size for s in self.grouped.computed())
+        self._heavy = work > HEAVY_ELEMENTS or any(True for _ in inner_graphs(graph))
+        frame, table, self._program = self._assembled(())
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
         self.peak_bytes = table.arena_nbytes + self.plan.out_nbytes
-        work = sum(s.aval.size for s in self.grouped.computed())
-        loops = any(True for _ in inner_graphs(graph))
-        self._program = native.arena_program(
-            table.n_inputs,
-            self.plan.out_nbytes,
-            table.arena_nbytes,
-            table.pointers,
-            self.stages,
-            work > HEAVY_ELEMENTS or loops,
-        )
+        self._plannable = list(table.plannable)
+        if self._plannable:
+            self._programs: dict[tuple[bool, ...], Any] = {}
+            self._program, self._unplanned = self._run_planned, self._program
         self._outputs = [self._where(r) for r in self.grouped.outputs]
         only = len(self._outputs) == 1 and self._outputs[0][:2] == ("out", 0)
         self.run = self._run_single if only else self._run_several
@@ -89,6 +85,33 @@ class Version:
         if not self.stages:
             self.run = self._run_nothing
         self.seconds = time.perf_counter() - began
+
+    def _assembled(self, planned: Sequence[Planned]) -> tuple[Frame, Table, Callable[..., Any]]:
+        """The program; one with plans takes their arrays after all other buffers."""
+        table = Table(len(self._graph.inputs), self._used, planned)
+        with jit.batch():
+            frame = Frame(self.grouped, table, self._graph)
+        program = native.arena_program(
+            table.n_inputs,
+            frame.plan.out_nbytes,
+            table.arena_nbytes,
+            table.pointers,
+            frame.stages,
+            self._heavy,
+        )
+        return frame, table, program
+
+    def _run_planned(self, *buffers: Buffer) -> Any:
+        """Uses the plans that there are of these buffers, by the rule of single operations."""
+        found = [PLANS.find(buffers[p.slot - 1], p.dtype, p.wanted) for p in self._plannable]
+        known = tuple(f is not None for f in found)
+        if not any(known):
+            return self._unplanned(*buffers)
+        if known not in self._programs:
+            chosen = [p for p, is_known in zip(self._plannable, known, strict=True) if is_known]
+            self._programs[known] = self._assembled(chosen)[2]
+        arrays = [array for f in found if f is not None for array in f.arrays]
+        return self._programs[known](*buffers, *arrays)
 
     def _where(self, r: Region) -> tuple[str, int, int]:
         if r.stored.origin != "computed":

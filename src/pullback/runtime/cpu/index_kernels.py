@@ -11,17 +11,18 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pullback.compile.kernel import Gather, Map, Scatter
-from pullback.core.dtypes import DType
-from pullback.ir.scalar import cast, load
+from pullback.compile.kernel import Gather, Scatter
 from pullback.runtime.cpu import gather_code, index_code, native, scatter_kernels
 from pullback.runtime.cpu.map_kernels import INLINE, dense_strides, grain_of, map_stage
 from pullback.runtime.cpu.nest import Nest, Streams, coalesce, step_of
+from pullback.runtime.cpu.scatter_columns import narrow_dtype
+from pullback.runtime.cpu.scatter_kernels import PlanSlots, Wanted, narrow_plan
+from pullback.runtime.cpu.scatter_operands import copy_kernel
 
 __all__ = [
     "gather_program",
     "gather_stages",
-    "planned_program",
+    "gather_wants_plan",
     "scatter_program",
     "scatter_stages",
 ]
@@ -38,16 +39,20 @@ def gather_program(
     x_strides: Strides,
     index_strides: Sequence[Strides],
     indexed: Sequence[tuple[int, int]],
+    planned: bool = False,
 ) -> Callable[..., Any]:
     """A callable `(x, *indices) -> out`, dense over `iteration_shape`.
 
     `x_strides` and `index_strides` are element strides over the iteration space; `indexed` gives
     size and stride of each indexed axis of x. The position in an error is that of the output.
+    `planned`: in place of the indices comes the array of their plan.
     """
     inputs = 1 + len(kernel.indices)
+    slots = range(2, 1 + inputs)
     stages = gather_stages(
-        kernel, iteration_shape, 1, x_strides, range(2, 1 + inputs), index_strides, indexed, 0
-    )
+        kernel, iteration_shape, 1, x_strides, slots, index_strides, indexed, 0,
+        plan=slots if planned else None,
+    )  # fmt: skip
     size = math.prod(iteration_shape)
     return native.program(inputs, size * kernel.dtype.itemsize, (), stages, size > INLINE)
 
@@ -62,6 +67,7 @@ def gather_stages(
     indexed: Sequence[tuple[int, int]],
     out_slot: int,
     first_code: int = 1,
+    plan: PlanSlots | None = None,
 ) -> list[native.Stage]:
     """The stages of `gather_program` at the given slots.
 
@@ -69,13 +75,11 @@ def gather_stages(
     error code `first_code` + k.
     """
     item = kernel.dtype.itemsize
-    if len(indexed) == 1:
-        row = (x_strides, index_strides[0])
-        plain = _plain_gather(kernel, iteration_shape, row, indexed[0])
-        if plain is not None:
-            code, rows, grain, words = plain
-            slots = (index_slots[0], x_slot, out_slot)
-            return [native.Stage(code, rows, grain, (*slots, *words, first_code))]
+    plain = _plain_gather(iteration_shape, x_strides, index_strides)
+    if plain is not None:
+        slot = index_slots[0] if plan is None else plan[0]
+        slots = (slot, x_slot, out_slot)
+        return [_row_stage(kernel, *plain, indexed[0], slots, first_code, plan is not None)]
     strides = [
         _scaled(dense_strides(iteration_shape), item),
         _scaled(x_strides, item),
@@ -93,29 +97,53 @@ def gather_stages(
 
 
 def _plain_gather(
-    kernel: Gather,
-    shape: Sequence[int],
-    strides: tuple[Strides, Strides],
-    indexed: tuple[int, int],
-) -> tuple[int, int, int, tuple[int, ...]] | None:
-    """Kernel, rows, grain and words, where whole rows are moved in the order of one array.
-
-    `strides` are those of x and of the indices over the iteration space.
-    """
-    nest = coalesce(shape, [dense_strides(shape), *strides])
-    if nest.strides[1:] == ((0,), (1,)):
-        count, width = nest.shape[0], 1
-    elif nest.strides[1:] == ((0, 1), (1, 0)):
-        count, width = nest.shape
-    else:
+    shape: Sequence[int], x_strides: Strides, index_strides: Sequence[Strides]
+) -> tuple[int, int] | None:
+    """How many rows there are and their width, where one array numbers whole rows in order."""
+    if len(index_strides) != 1:
         return None
+    nest = coalesce(shape, [dense_strides(shape), x_strides, index_strides[0]])
+    if nest.strides[1:] == ((0,), (1,)):
+        return nest.shape[0], 1
+    if nest.strides[1:] == ((0, 1), (1, 0)):
+        count, width = nest.shape
+        return count, width
+    return None
+
+
+def _row_stage(
+    kernel: Gather,
+    count: int,
+    width: int,
+    indexed: tuple[int, int],
+    slots: tuple[int, int, int],
+    first_code: int,
+    planned: bool,
+) -> native.Stage:
+    """The stage that moves whole rows; `slots` are those of indices, x and output."""
     item, (size, step) = kernel.dtype.itemsize, indexed
     nbytes = width * item
     short = nbytes if nbytes <= gather_code.MOST_WORD else 0
     far = not short and size * step * item > FAR_BYTES
-    code = gather_code.gather_rows(kernel.indices[0], short, far)
+    index = narrow_dtype(size) if planned else kernel.indices[0]
+    code = gather_code.gather_rows(index, short, far, not planned)
     grain = grain_of(count, width) if count * width > INLINE else max(1, count)
-    return code, count, grain, (count, size, width, nbytes, step * item)
+    params = (*slots, count, size, width, nbytes, step * item, first_code)
+    return native.Stage(code, count, grain, params)
+
+
+def gather_wants_plan(
+    kernel: Gather,
+    shape: Sequence[int],
+    x_strides: Strides,
+    index_strides: Sequence[Strides],
+    size: int,
+) -> Wanted | None:
+    """The plan that is of use to read from `size` rows, if there is one."""
+    plain = _plain_gather(shape, x_strides, index_strides)
+    if plain is None or plain[1] * kernel.dtype.itemsize > gather_code.MOST_WORD:
+        return None
+    return narrow_plan(kernel.indices[0], plain[0], size)
 
 
 def _scaled(strides: Strides, itemsize: int) -> tuple[int, ...]:
@@ -131,58 +159,31 @@ def scatter_program(
     index_strides: Sequence[Strides],
     update_strides: Strides,
     indexed: Sequence[tuple[int, int]],
+    arrays: int = 0,
 ) -> Callable[..., Any]:
     """A callable `(x, *indices, updates) -> out`: a dense copy of x with the updates folded in.
 
     Strides are in elements; those of out, indices and updates are over the iteration space, and
     `indexed` gives size and stride of each indexed axis of the dense output. float16 and bfloat16
     are folded in float32 and rounded once. The position in an error is the row-major one in the
-    iteration space.
+    iteration space. In place of the indices may come the arrays of their plan.
     """
-    inputs = 2 + len(kernel.indices)
+    inputs = 2 + (arrays or len(kernel.indices))
     area = native.Scratch(1 + inputs)
     stages = scatter_stages(
         kernel,
         (x_shape, 1, x_strides),
         (iteration_shape, inputs, update_strides),
         (0, out_strides),
-        range(2, inputs),
+        range(2, 2 + len(kernel.indices)),
         index_strides,
         indexed,
         area,
+        plan=range(2, inputs) if arrays else None,
     )
     size = math.prod(x_shape)
     heavy = size + math.prod(iteration_shape) > INLINE
     return native.program(inputs, size * kernel.dtype.itemsize, area.sizes, stages, heavy)
-
-
-def planned_program(
-    kernel: Scatter,
-    x_shape: Sequence[int],
-    x_strides: Strides,
-    iteration_shape: Sequence[int],
-    out_strides: Strides,
-    index_strides: Sequence[Strides],
-    update_strides: Strides,
-    indexed: Sequence[tuple[int, int]],
-    arrays: int,
-) -> Callable[..., Any]:
-    """As `scatter_program`, a callable `(x, *plan, updates) -> out` of the arrays of a plan."""
-    inputs = 2 + arrays
-    area = native.Scratch(1 + inputs)
-    stages = scatter_kernels.sum_stages(
-        kernel,
-        (x_shape, 1, x_strides),
-        (iteration_shape, inputs, update_strides),
-        (0, out_strides),
-        [2],
-        index_strides,
-        indexed,
-        area,
-        plan=range(2, inputs),
-    )
-    nbytes = math.prod(x_shape) * kernel.dtype.itemsize
-    return native.program(inputs, nbytes, area.sizes, stages, True)
 
 
 def scatter_stages(
@@ -195,6 +196,7 @@ def scatter_stages(
     indexed: Sequence[tuple[int, int]],
     area: Callable[[int], int],
     first_code: int = 1,
+    plan: PlanSlots | None = None,
 ) -> list[native.Stage]:
     """The stages of `scatter_program`; `area` gives scratch memory a slot.
 
@@ -202,9 +204,9 @@ def scatter_stages(
     space. No copy is made where x is at the slot of the output. A bad index of array k gives the
     error code `first_code` + k.
     """
-    if kernel.sums:
+    if scatter_kernels.is_folded(kernel):
         return scatter_kernels.sum_stages(
-            kernel, x, updates, out, index_slots, index_strides, indexed, area, first_code
+            kernel, x, updates, out, index_slots, index_strides, indexed, area, first_code, plan
         )
     (x_shape, x_slot, x_strides), (shape, update_slot, update_strides) = x, updates
     wide = index_code.accumulator(kernel.dtype)
@@ -213,7 +215,7 @@ def scatter_stages(
     slot = area(math.prod(x_shape) * wide.itemsize) if narrow else out[0]
     stages = []
     if x_slot != slot:
-        copy = _copy(kernel.dtype, wide)
+        copy = copy_kernel(kernel.dtype, wide)
         stages.append(map_stage(copy, x_shape, slot, 0, dense, [x_slot], [x_strides]))
     strides = [
         _scaled(out[1], wide.itemsize),
@@ -226,15 +228,9 @@ def scatter_stages(
     span = sum((n - 1) * s * wide.itemsize for n, s in indexed) + 1
     stages.append(_fold_stage(kernel, nest, (slot, update_slot, *index_slots), span, words))
     if narrow:
-        copy = _copy(wide, kernel.dtype)
+        copy = copy_kernel(wide, kernel.dtype)
         stages.append(map_stage(copy, x_shape, out[0], 0, dense, [slot], [dense]))
     return stages
-
-
-def _copy(source: DType, target: DType) -> Map:
-    parts = 2 if source.is_complex else 1
-    body = tuple(cast(load(0, source.real, p), target.real) for p in range(parts))
-    return Map((source,), target, body)
 
 
 def _fold_stage(

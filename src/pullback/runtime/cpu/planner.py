@@ -19,7 +19,7 @@ from pullback.compile.lower import (
     scatter_kernel,
 )
 from pullback.core.avals import Aval, aval, dense_strides
-from pullback.core.dtypes import bfloat16, float32
+from pullback.core.dtypes import DType, bfloat16, float32
 from pullback.core.errors import IndexOutOfRange
 from pullback.ir.graph import Graph
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
@@ -74,17 +74,14 @@ class CpuRuntime:
         array = np.asarray(_Exported(buf, av))
         return array.view(bfloat16.numpy) if av.dtype is bfloat16 else array
 
-    def index_plan(self, buf: native.Buffer, av: Aval, size: int, by: object) -> int:
-        """Sort the positions of dense indices into `size` places, and keep that while `by` lives.
-
-        Returns the bytes it takes.
-        """
-        wanted = scatter_kernels.Wanted("order", av.size, size)
+    def index_plan(self, buf: native.Buffer, av: Aval, size: int, by: object) -> None:
+        """Check and arrange dense indices into `size` places, and keep that while `by` lives."""
+        wanted = scatter_kernels.held_plan(av.size, size)
         made = scatter_plans.build(buf, av.dtype, wanted)
         if isinstance(made, tuple):
             raise _out_of_range("scatter_plan", made, (size,))
-        scatter_plans.PLANS.hold(buf, wanted, made, by)
-        return made.nbytes
+        scatter_plans.PLANS.hold(buf, by)
+        scatter_plans.PLANS.keep(buf, av.dtype, wanted, made)
 
     def index_plans(self) -> scatter_plans.PlanCache:
         """All index plans that are kept."""
@@ -201,14 +198,20 @@ def _gather(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     n = len(indices)
     lead = out.ndim - (x.ndim - n)
     sizes = x.shape[:n]
-    program = index_kernels.gather_program(
-        gather_kernel(avals),
+    kernel = gather_kernel(avals)
+    layout = (
+        kernel,
         out.shape,
         (0,) * lead + x.strides[n:],
         [broadcast_strides(i, out.shape) for i in indices],
-        list(zip(sizes, x.strides[:n], strict=True)),
     )
-    return Plan(_checked(op.name, program, sizes), out)
+    indexed = list(zip(sizes, x.strides[:n], strict=True))
+    run = index_kernels.gather_program(*layout, indexed)
+    wanted = index_kernels.gather_wants_plan(*layout, sizes[0])
+    if wanted is not None:
+        planned = cache(lambda: index_kernels.gather_program(*layout, indexed, planned=True))
+        run = _by_plan(run, planned, indices[0].dtype, wanted)
+    return Plan(_checked(op.name, run, sizes), out)
 
 
 def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
@@ -232,21 +235,33 @@ def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     )
     program = index_kernels.scatter_program(*layout)
 
+    wanted = scatter_kernels.wants_plan(kernel, x.shape, updates.shape, index_strides)
+    if wanted is not None:
+        arrays = len(wanted.sizes())
+        planned = cache(lambda: index_kernels.scatter_program(*layout, arrays))
+        program = _by_plan(program, planned, indices[0].dtype, wanted)
+
     def run(x: Any, updates: Any, *indices: Any) -> Any:
         return program(x, *indices, updates)
 
-    wanted = scatter_kernels.wants_plan(kernel, x.shape, updates.shape, index_strides)
-    if wanted is not None:
-        index, arrays = indices[0].dtype, len(wanted.sizes())
-        planned = cache(lambda: index_kernels.planned_program(*layout, arrays))
-
-        def run(x: Any, updates: Any, *indices: Any) -> Any:
-            found = scatter_plans.PLANS.find(indices[0], index, wanted)
-            if found is None:
-                return program(x, *indices, updates)
-            return planned()(x, *found.arrays, updates)
-
     return Plan(_checked(op.name, run, sizes), out)
+
+
+def _by_plan(
+    program: Callable[..., Any],
+    planned: Callable[[], Callable[..., Any]],
+    index: DType,
+    wanted: scatter_kernels.Wanted,
+) -> Callable[..., Any]:
+    """A program of x and indices, or if there is a plan of these, of x and its arrays."""
+
+    def run(x: Any, indices: Any, *rest: Any) -> Any:
+        found = scatter_plans.PLANS.find(indices, index, wanted)
+        if found is None:
+            return program(x, indices, *rest)
+        return planned()(x, *found.arrays, *rest)
+
+    return run
 
 
 def _checked(name: str, program: Callable[..., Any], sizes: tuple[int, ...]) -> Callable[..., Any]:

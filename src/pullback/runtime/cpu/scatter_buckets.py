@@ -8,11 +8,11 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.loops import I32, I64, PTR, Code, Value, address, kernel
+from pullback.runtime.cpu.loops import I32, I64, Code, Value, address, kernel
+from pullback.runtime.cpu.scatter_columns import checked_numbers
 from pullback.runtime.cpu.scatter_rows import (
     LINE,
     Arguments,
-    Indices,
     add_row,
     chunk_bounds,
     local_memory,
@@ -24,169 +24,206 @@ from pullback.runtime.cpu.scatter_sums import Sums, Table, each_piece
 __all__ = ["LOCAL_BYTES", "move_rows", "partition", "plan_slots", "sort_runs", "sum_runs"]
 
 BYTE, I16 = ir.IntType(8), ir.IntType(16)
-PARTITION_SLOTS = ("index", "updates", "records", "offsets")
+SLOTS = ("index", "updates", "locals", "moved", "offsets")
 UNROLLED = 8
 LANES = 4  # parts of a chunk that are sorted side by side: equal buckets in a row wait less
-LOCAL_BYTES = 4  # of a record: the number of the destination in its bucket; then comes the payload
+PIECE = 32  # bytes that are written at once
+LOCAL_BYTES = 2  # of the number of a destination in its bucket
 
 
-class Record:
-    """An update with its destination, as the partition writes it."""
-
-    def __init__(self, code: Code, pointer: Value, row_bytes: int):
-        self.code, self.pointer, self.row_bytes = code, pointer, row_bytes
-        self.nbytes = LOCAL_BYTES + row_bytes
-        self.payload_type = ir.IntType(8 * row_bytes)
-
-    def at(self, i: Value, offset: int = 0) -> Value:
-        place = self.code.b.add(
-            self.code.b.mul(i, self.code.int(self.nbytes)), self.code.int(offset)
-        )
-        return self.code.at(self.pointer, place, BYTE)
-
-    def payload(self, i: Value) -> Value:
-        return self.at(i, LOCAL_BYTES)
-
-    def local(self, i: Value) -> Value:
-        return self.code.b.zext(self.code.b.load(self.at(i), typ=I32, align=1), I64)
-
-    def store(self, i: Value, local: Value, payload: Value) -> None:
-        b = self.code.b
-        prefetch(self.code, self.at(i, LINE), write=True)
-        if self.row_bytes == LOCAL_BYTES:  # one store instead of two
-            high = b.shl(b.zext(payload, I64), self.code.int(8 * LOCAL_BYTES))
-            b.store(b.or_(high, local), self.at(i), align=1)
-            return
-        b.store(b.trunc(local, I32), self.at(i), align=1)
-        b.store(payload, self.payload(i), align=1)
-
-
-class Planned:
-    """The same in two arrays: numbers of 16 bits, which a plan has, and rows of the updates."""
+class Runs:
+    """Updates in the order of their buckets: the numbers of their destinations, and their rows."""
 
     def __init__(self, code: Code, locals_: Value, rows: Value, row_bytes: int):
         self.code, self.locals, self.rows, self.row_bytes = code, locals_, rows, row_bytes
 
-    def at(self, i: Value, offset: int = 0) -> Value:
+    def row(self, i: Value, offset: int = 0) -> Value:
         place = self.code.b.mul(i, self.code.int(self.row_bytes))
         return self.code.at(self.rows, self.code.b.add(place, self.code.int(offset)), BYTE)
-
-    def payload(self, i: Value) -> Value:
-        return self.at(i)
 
     def local(self, i: Value) -> Value:
         return self.code.b.zext(self.code.load(self.locals, i, I16), I64)
 
+    def position(self, i: Value) -> Value:
+        """The row, where rows are positions."""
+        return self.code.load(self.rows, i, I32)
+
 
 @cache
-def partition(index: DType, row_bytes: int) -> int:
+def partition(index: DType, number: DType, row_bytes: int, chunk_rows: int, far: bool) -> int:
     """A unit sorts a chunk of the updates, stably, by bucket: a range of 2**shift destinations.
 
-    A record holds the number of the destination in its bucket and the row of the updates or, if
-    `row_bytes` is 0, its position (32 bits). `offsets` says where in the chunk each bucket starts.
-    Words: updates, chunk, rows, shift, buckets, width, first code.
+    `locals` are the numbers of the destinations in their buckets, `moved` the rows of updates or,
+    if `row_bytes` is 0, their positions (32 bits). `offsets` says where in the chunk each bucket
+    starts. `number` is a dtype for all destinations; `far`: results don't fit in a cache. Words:
+    updates, chunk, rows, shift, buckets, width, first code.
     """
     module = ir.Module()
-    report = _report(module, index)
+    checked = checked_numbers(module, index, number)
     code = kernel(module, "partition")
     b = code.b
-    words = ("count", "chunk", "rows", "shift", "buckets", "width", "code")
-    a = Arguments(code, PARTITION_SLOTS, words)
-    rows, shift, buckets = a["rows"], a["shift"], a["buckets"]
-    indices = Indices(code, index, a["index"], rows, a["width"])
+    a = Arguments(code, SLOTS, ("count", "chunk", "rows", "shift", "buckets", "width", "code"))
+    shift, buckets = a["shift"], a["buckets"]
+    payload = row_bytes or 4
+    moved = (_Packed if payload in (1, 2, 4) else _Apart)(code, payload, chunk_rows, far)
+    numbers = local_memory(code, BYTE, number.itemsize * chunk_rows)
     cursors = local_memory(code, I32, b.mul(buckets, code.int(LANES)))
-    payload_type = ir.IntType(8 * row_bytes) if row_bytes else I32
-    one = code.int(1, I32)
+    one, mask = code.int(1, I32), b.sub(b.shl(code.int(1), shift), code.int(1))
 
-    def cursor(row: Value, lane: int) -> Value:
-        bucket = b.lshr(row, shift)
-        return code.at(cursors, b.add(b.mul(bucket, code.int(LANES)), code.int(lane)), I32)
+    def cursor(i: Value, lane: int) -> tuple[Value, Value]:
+        """The number of a destination, and the cursor of its bucket."""
+        found = code.load(numbers, i, ir.IntType(8 * number.itemsize))
+        found = b.zext(found, I64) if number.itemsize < 8 else found
+        bucket = b.mul(b.lshr(found, shift), code.int(LANES))
+        return found, code.at(cursors, b.add(bucket, code.int(lane)), I32)
+
+    def count(i: Value, lane: int) -> None:
+        _, at = cursor(i, lane)
+        b.store(b.add(b.load(at, typ=I32), one), at)
 
     with code.range(code.args[2], code.args[3]) as chunk:
         start, stop = chunk_bounds(code, chunk, a["chunk"], a["count"])
+        length = b.sub(stop, start)
+        checked(code, a, start, stop, numbers)
         with code.range(0, b.mul(buckets, code.int(LANES))) as k:
             code.store(code.int(0, I32), cursors, k)
-
-        def count(i: Value, lane: int) -> None:
-            row = indices.wrapped(indices.given(i))
-            with b.if_then(b.icmp_unsigned(">=", row, rows), likely=False):
-                found = (a["index"], start, stop, rows, a["width"], a["code"], code.args[4])
-                b.call(report, found)
-                b.ret_void()
-            at = cursor(row, lane)
-            b.store(b.add(b.load(at, typ=I32), one), at)
-
-        _in_lanes(code, start, stop, count)
+        _in_lanes(code, length, count)
         offsets = code.at(a["offsets"], b.mul(chunk, b.add(buckets, code.int(1))), I32)
-        total = code.variable(code.int(0, I32))
-        with code.range(0, buckets) as k:
-            code.store(total.get(), offsets, k)
-            for lane in range(LANES):
-                at = b.add(b.mul(k, code.int(LANES)), code.int(lane))
-                found = code.load(cursors, at, I32)
-                code.store(total.get(), cursors, at)
-                total.add(found)
-        code.store(total.get(), offsets, buckets)
-        nbytes = LOCAL_BYTES + payload_type.width // 8
-        own = code.at(a["records"], b.mul(start, code.int(nbytes)), BYTE)
-        record = Record(code, own, payload_type.width // 8)
-        mask = b.sub(b.shl(code.int(1), shift), code.int(1))
+        _start_buckets(code, cursors, buckets, offsets)
+        updates = code.at(a["updates"], b.mul(start, code.int(payload)), BYTE)
 
         def move(i: Value, lane: int) -> None:
-            row = indices.wrapped(indices.given(i))
-            at = cursor(row, lane)
+            found, at = cursor(i, lane)
             to = b.load(at, typ=I32)
             b.store(b.add(to, one), at)
             if row_bytes:
-                source = code.at(a["updates"], b.mul(i, code.int(row_bytes)), BYTE)
-                payload = b.load(source, typ=payload_type, align=1)
+                own = code.at(updates, b.mul(i, code.int(row_bytes)), BYTE)
+                row = b.load(own, typ=ir.IntType(8 * row_bytes), align=1)
             else:
-                payload = b.trunc(i, I32)
-            record.store(b.zext(to, I64), b.and_(row, mask), payload)
+                row = b.trunc(b.add(start, i), I32)
+            moved.store(b.zext(to, I64), b.and_(found, mask), row)
 
-        _in_lanes(code, start, stop, move)
+        _in_lanes(code, length, move)
+        moved.write(a["locals"], a["moved"], start, length)
+    if far:
+        b.fence("seq_cst")  # other threads read what is on its way to memory
     return address(code, plain_loops=True)
 
 
-def _in_lanes(code: Code, start: Value, stop: Value, body: Callable[[Value, int], None]) -> None:
-    """`body(i, lane)` for [start, stop), cut in LANES parts that are walked side by side."""
+def _start_buckets(code: Code, cursors: Value, buckets: Value, offsets: Value) -> None:
+    """Turns the counts of all lanes into where each starts, and stores the starts of buckets."""
     b = code.b
-    part = b.udiv(b.sub(stop, start), code.int(LANES))
+    total = code.variable(code.int(0, I32))
+    with code.range(0, buckets) as k:
+        code.store(total.get(), offsets, k)
+        for lane in range(LANES):
+            at = b.add(b.mul(k, code.int(LANES)), code.int(lane))
+            found = code.load(cursors, at, I32)
+            code.store(total.get(), cursors, at)
+            total.add(found)
+    code.store(total.get(), offsets, buckets)
+
+
+class _Apart:
+    """The sorted updates of a chunk, in the cache: numbers and rows in two arrays."""
+
+    def __init__(self, code: Code, row_bytes: int, count: int, far: bool):
+        self.code, self.row_bytes, self.far = code, row_bytes, far
+        self.locals = local_memory(code, I16, count)
+        self.rows = local_memory(code, BYTE, row_bytes * count)
+
+    def store(self, i: Value, local: Value, row: Value) -> None:
+        code, b = self.code, self.code.b
+        code.store(b.trunc(local, I16), self.locals, i)
+        b.store(row, code.at(self.rows, b.mul(i, code.int(self.row_bytes)), BYTE), align=1)
+
+    def write(self, locals_: Value, rows: Value, start: Value, count: Value) -> None:
+        """Puts them where they belong, from element `start` on."""
+        self._copy(self.locals, locals_, start, count, LOCAL_BYTES)
+        self._copy(self.rows, rows, start, count, self.row_bytes)
+
+    def _copy(self, source: Value, target: Value, start: Value, count: Value, size: int) -> None:
+        code, b, vector = self.code, self.code.b, ir.VectorType(BYTE, PIECE)
+        target = code.at(target, b.mul(start, code.int(size)), BYTE)
+        nbytes = b.mul(count, code.int(size))
+        pieces = b.udiv(nbytes, code.int(PIECE))
+        with code.range(0, pieces) as k:
+            value = b.load(code.at(source, k, vector), typ=vector, align=PIECE)
+            self.put(value, code.at(target, k, vector))
+        with code.range(b.mul(pieces, code.int(PIECE)), nbytes) as k:
+            code.store(code.load(source, k, BYTE), target, k)
+
+    def put(self, value: Value, place: Value) -> None:
+        """Stores a vector; if `far`, around the caches, which then need not read the place."""
+        size = value.type.count * value.type.element.width // 8
+        stored = self.code.b.store(value, place, align=size)
+        if self.far:
+            once = self.code.module.add_metadata([self.code.int(1, I32)])
+            stored.set_metadata("nontemporal", once)
+
+
+class _Packed(_Apart):
+    """The same with number and row in one word, so that a store does for both."""
+
+    def __init__(self, code: Code, row_bytes: int, count: int, far: bool):
+        self.code, self.row_bytes, self.far = code, row_bytes, far
+        self.words = local_memory(code, I64, count)
+
+    def store(self, i: Value, local: Value, row: Value) -> None:
+        b = self.code.b
+        high = b.shl(b.zext(row, I64), self.code.int(32))
+        self.code.store(b.or_(high, local), self.words, i)
+
+    def write(self, locals_: Value, rows: Value, start: Value, count: Value) -> None:
+        code, b = self.code, self.code.b
+        row, lanes = ir.IntType(8 * self.row_bytes), PIECE // 2
+        pair = ir.VectorType(I32, 2 * lanes)
+        targets = ((locals_, I16), (rows, row))
+
+        def place(k: int, i: Value) -> Value:
+            return code.at(targets[k][0], b.add(start, i), targets[k][1])
+
+        pieces = b.udiv(count, code.int(lanes))
+        with code.range(0, pieces) as piece:
+            first = b.mul(piece, code.int(lanes))
+            words = b.load(code.at(self.words, first, I64), typ=pair, align=PIECE)
+            for k, (_, type_) in enumerate(targets):
+                chosen = ir.Constant(ir.VectorType(I32, lanes), list(range(k, 2 * lanes, 2)))
+                value = b.shuffle_vector(words, words, chosen)
+                narrow = ir.VectorType(type_, lanes)
+                self.put(value if type_ == I32 else b.trunc(value, narrow), place(k, first))
+        with code.range(b.mul(pieces, code.int(lanes)), count) as i:
+            word = code.load(self.words, i, I64)
+            for k, (_, type_) in enumerate(targets):
+                own = b.trunc(b.lshr(word, code.int(32 * k)), type_)
+                b.store(own, place(k, i), align=1)
+
+
+def _in_lanes(code: Code, length: Value, body: Callable[[Value, int], None]) -> None:
+    """`body(i, lane)` for [0, length), cut in LANES parts that are walked side by side."""
+    b = code.b
+    part = b.udiv(length, code.int(LANES))
     with code.range(0, part) as k:
         for lane in range(LANES):
-            body(b.add(b.add(start, b.mul(part, code.int(lane))), k), lane)
-    with code.range(b.add(start, b.mul(part, code.int(LANES))), stop) as i:
+            body(b.add(b.mul(part, code.int(lane)), k), lane)
+    with code.range(b.mul(part, code.int(LANES)), length) as i:
         body(i, LANES - 1)
-
-
-def _report(module: ir.Module, index: DType) -> ir.Function:
-    """A function that finds the first bad index of a span and sets the error word."""
-    code = Code(module, "report", (PTR, I64, I64, I64, I64, I64, PTR))
-    pointer, start, stop, rows, width, first, error = code.args
-    indices = Indices(code, index, pointer, rows, width)
-    with code.range(start, stop) as i:
-        given = indices.given(i)
-        indices.check(indices.wrapped(given), rows, given, i, first, error)
-    code.function.attributes.add("noinline")
-    return code.internal()
 
 
 @cache
 def plan_slots() -> int:
     """A unit says for a chunk of partitioned positions where in the chunk each has come to.
 
-    Pointers: records, slots, locals (both of 16 bits). Words: updates, chunk.
+    Pointers: positions, slots (of 16 bits). Words: updates, chunk.
     """
     code = kernel(ir.Module(), "plan_slots")
     b = code.b
-    a = Arguments(code, ("records", "slots", "locals"), ("count", "chunk"))
-    record = Record(code, a["records"], 4)
+    a = Arguments(code, ("positions", "slots"), ("count", "chunk"))
     with code.range(code.args[2], code.args[3]) as chunk:
         start, stop = chunk_bounds(code, chunk, a["chunk"], a["count"])
         with code.range(start, stop) as k:
-            position = b.zext(b.load(record.payload(k), typ=I32, align=1), I64)
+            position = b.zext(code.load(a["positions"], k, I32), I64)
             code.store(b.trunc(b.sub(k, start), I16), a["slots"], position)
-            code.store(b.trunc(record.local(k), I16), a["locals"], k)
     return address(code, plain_loops=True)
 
 
@@ -218,19 +255,19 @@ def move_rows(row_bytes: int) -> int:
     return address(code, plain_loops=True)
 
 
-RUNS_SLOTS = ("records", "offsets")
-FIRST_LINES = 8  # of a run of records, asked for during the run before
+RUNS_SLOTS = ("locals", "moved", "offsets")
+FIRST_LINES = 8  # of a run, asked for during the run before
 RUNS_WORDS = ("rows", "shift", "buckets", "chunks", "chunk")
 
 
 def _runs(
     code: Code,
     a: Arguments,
-    record: Record | Planned,
+    runs: Runs,
     bucket: Value,
     body: Callable[[Value], None],
 ) -> None:
-    """`body(i)` for the records of a bucket, in the order of the updates."""
+    """`body(i)` for the updates of a bucket, in the order of the updates."""
     b = code.b
     step = b.add(a["buckets"], code.int(1))
     last = b.sub(a["chunks"], code.int(1))
@@ -245,39 +282,34 @@ def _runs(
         # The hardware can't know where the next run is.
         next_start, _ = span(code.minimum(b.add(chunk, code.int(1)), last))
         for line in range(FIRST_LINES):
-            prefetch(code, record.at(next_start, line * LINE))
+            prefetch(code, runs.row(next_start, line * LINE))
         start, stop = span(chunk)
         with code.range(start, stop) as i:
             body(i)
 
 
 @cache
-def sum_runs(dtype: DType, width: int, capacity: int, planned: bool) -> int:
+def sum_runs(sums: Sums, width: int, capacity: int) -> int:
     """A unit sums a bucket of `capacity` rows; words: RUNS_WORDS, x's step.
 
-    Pointers: those of the runs, x, out; `planned`: in place of the records locals and moved rows.
+    Pointers: those of the runs, x, out.
     """
     code = kernel(ir.Module(), "sum_runs")
-    b, sums = code.b, Sums(dtype)
-    slots = ("locals", "moved", "offsets") if planned else RUNS_SLOTS
-    a = Arguments(code, (*slots, "x", "out"), (*RUNS_WORDS, "x_row"))
+    b = code.b
+    a = Arguments(code, (*RUNS_SLOTS, "x", "out"), (*RUNS_WORDS, "x_row"))
     elements = capacity * width
     table = Table(code, sums, local_memory(code, sums.wide, sums.parts * elements), elements)
-    row_bytes = width * dtype.itemsize
-    if planned:
-        record = Planned(code, a["locals"], a["moved"], row_bytes)
-    else:
-        record = Record(code, a["records"], row_bytes)
+    runs = Runs(code, a["locals"], a["moved"], width * sums.dtype.itemsize)
     with code.range(code.args[2], code.args[3]) as bucket:
         first = b.shl(bucket, a["shift"])
         rows = code.minimum(code.int(capacity), b.sub(a["rows"], first))
         start_rows(code, sums, a, table, first, rows, width)
 
         def add(i: Value) -> None:
-            to = b.mul(record.local(i), code.int(width))
-            add_row(code, sums, table, to, record.payload(i), code.int(0), width)
+            to = b.mul(runs.local(i), code.int(width))
+            add_row(code, sums, table, to, runs.row(i), code.int(0), width)
 
-        _runs(code, a, record, bucket, add)
+        _runs(code, a, runs, bucket, add)
         start = b.mul(first, code.int(width))
 
         def finish(at: Value, lanes: int) -> None:
@@ -298,7 +330,7 @@ def sort_runs(capacity: int) -> int:
     code = kernel(ir.Module(), "sort_runs")
     b = code.b
     a = Arguments(code, (*RUNS_SLOTS, "order", "starts"), RUNS_WORDS)
-    record = Record(code, a["records"], 4)
+    runs = Runs(code, a["locals"], a["moved"], 4)
     counts = local_memory(code, I32, capacity)
     one = code.int(1, I32)
     with code.range(code.args[2], code.args[3]) as bucket:
@@ -308,10 +340,10 @@ def sort_runs(capacity: int) -> int:
             code.store(code.int(0, I32), counts, k)
 
         def count(i: Value) -> None:
-            row = record.local(i)
+            row = runs.local(i)
             code.store(b.add(code.load(counts, row, I32), one), counts, row)
 
-        _runs(code, a, record, bucket, count)
+        _runs(code, a, runs, bucket, count)
         total = code.variable(code.int(0, I32))  # of all buckets before this one
         step = b.add(a["buckets"], code.int(1))
         with code.range(0, a["chunks"]) as chunk:
@@ -325,11 +357,10 @@ def sort_runs(capacity: int) -> int:
             code.store(total.get(), a["starts"], a["rows"])
 
         def put(i: Value) -> None:
-            row = record.local(i)
+            row = runs.local(i)
             at = code.load(counts, row, I32)
             code.store(b.add(at, one), counts, row)
-            position = b.load(record.payload(i), typ=I32, align=1)
-            code.store(position, a["order"], b.zext(at, I64))
+            code.store(runs.position(i), a["order"], b.zext(at, I64))
 
-        _runs(code, a, record, bucket, put)
+        _runs(code, a, runs, bucket, put)
     return address(code, plain_loops=True)

@@ -19,28 +19,38 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pullback.compile.kernel import Map, Scatter
+from pullback.compile.kernel import Scatter
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.core.errors import ShapeError
-from pullback.ir.scalar import cast, load
 from pullback.runtime.cpu import (
-    index_code,
     native,
     scatter_buckets,
     scatter_code,
+    scatter_columns,
     scatter_exact,
     scatter_segments,
 )
-from pullback.runtime.cpu.map_kernels import dense_strides, grain_of, map_stage
-from pullback.runtime.cpu.nest import Streams, coalesce
+from pullback.runtime.cpu.map_kernels import dense_strides, map_stage
+from pullback.runtime.cpu.scatter_columns import narrow_dtype
+from pullback.runtime.cpu.scatter_operands import (
+    copy_kernel,
+    dense_operand,
+    is_constant,
+    is_dense,
+    row_numbers,
+    x_rows,
+)
+from pullback.runtime.cpu.scatter_rows import LINE
 from pullback.runtime.cpu.scatter_sums import Sums
 
 __all__ = [
     "PlanSlots",
     "Shape",
     "Wanted",
-    "copy_kernel",
+    "held_plan",
+    "is_folded",
+    "narrow_plan",
     "plan_stages",
     "strategy",
     "sum_stages",
@@ -58,18 +68,26 @@ MOST_CHUNKS = 256
 TABLE_BYTES = 1 << 17  # of the accumulators of a bucket: part of a core's cache
 LEAST_BUCKETS = 16
 MOST_BUCKETS = 2048
+# Updates that are sorted into buckets at once. Their four parts are walked side by side: a power of
+# two would let these meet in the same lines of the cache.
+PARTED = 16_128
+FAR_BYTES = 1 << 23  # of sorted updates that are written around the caches
 PLAN_ROWS = 1 << 12  # destinations of a bucket whose positions are sorted
 PARTS = 64  # of equal work, into which wide rows are cut
 
 
 @dataclass(frozen=True)
 class Shape:
-    """`count` rows of `width` real elements of `dtype` are added to `rows` rows."""
+    """`count` rows of `width` real elements are added to, or otherwise folded into, `rows` rows."""
 
     count: int
     rows: int
     width: int
-    dtype: DType
+    sums: Sums
+
+    @property
+    def dtype(self) -> DType:
+        return self.sums.dtype
 
 
 def strategy(shape: Shape) -> str:
@@ -77,7 +95,7 @@ def strategy(shape: Shape) -> str:
     elements, updates = shape.rows * shape.width, shape.count * shape.width
     if updates <= FEW_UPDATES:
         return "direct" if elements <= max(4096, 4 * updates) else "sparse"
-    if elements * Sums(shape.dtype).parts <= FEW_DESTINATIONS and shape.count >= 16 * shape.rows:
+    if elements * shape.sums.parts <= FEW_DESTINATIONS and shape.count >= 16 * shape.rows:
         return "columns"
     return "buckets" if shape.width * shape.dtype.itemsize <= NARROW else "segments"
 
@@ -98,8 +116,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A plan of `count` indices into `rows` rows, in one of two forms.
+    """A plan of `count` indices into `rows` rows, in one of three forms.
 
+    "narrow": the row numbers, checked, in 8 or 16 bits.
     "order": the positions in the order of their rows, and where those of each row start.
     "buckets" (of 2**shift rows): where each update goes within its chunk, the numbers of the
     destinations in their buckets in that order, and where each bucket starts.
@@ -112,10 +131,12 @@ class Wanted:
 
     def sizes(self) -> tuple[int, ...]:
         """The bytes of its arrays."""
+        if self.form == "narrow":
+            return (narrow_dtype(self.rows).itemsize * self.count,)
         if self.form == "order":
             return 4 * self.count, 4 * (self.rows + 1)
         p = _partitioned(self.count, self.rows, 1 << self.shift)
-        return 2 * self.count, 2 * self.count, 4 * p.chunks * (p.buckets + 1)
+        return *[-(-2 * self.count // LINE) * LINE] * 2, 4 * p.chunks * (p.buckets + 1)
 
 
 PlanSlots = Sequence[int]  # of the arrays of a plan
@@ -128,23 +149,43 @@ def wants_plan(
     index_strides: Sequence[Strides],
 ) -> Wanted | None:
     """The plan of the one index array that is of use, if there is one."""
-    if not kernel.sums or len(index_strides) != 1 or math.prod(shape) == 0:
+    if not is_folded(kernel) or len(index_strides) != 1 or math.prod(shape) == 0:
         return None
     (strides,) = index_strides
     lead = len(shape) - (len(x_shape) - 1)
-    if not _constant(strides[lead:], shape[lead:]) or not _is_dense(shape[:lead], strides[:lead]):
+    if not is_constant(strides[lead:], shape[lead:]) or not is_dense(shape[:lead], strides[:lead]):
         return None
     count, width = math.prod(shape[:lead]), math.prod(shape[lead:])
     real = 2 if kernel.dtype.is_complex else 1
-    found = Shape(count, x_shape[0], width * real, _wide(kernel.dtype).real)
+    found = Shape(count, x_shape[0], width * real, _accumulators(kernel))
     chosen = strategy(found)
     if _is_exact(kernel) or chosen == "segments":
         return Wanted("order", count, x_shape[0])
+    if chosen == "columns":
+        return narrow_plan(kernel.indices[0], count, x_shape[0])
     if chosen == "buckets":
-        p = _bucketed(found)
-        if p.chunk <= 1 << 16:  # places in a chunk have 16 bits
-            return Wanted("buckets", count, x_shape[0], p.shift)
+        return Wanted("buckets", count, x_shape[0], _bucketed(found).shift)
     return None
+
+
+def narrow_plan(index: DType, count: int, rows: int) -> Wanted | None:
+    """The plan of narrow row numbers, if indices of this dtype are wider."""
+    shorter = rows <= FEW_DESTINATIONS and narrow_dtype(rows).itemsize < index.itemsize
+    return Wanted("narrow", count, rows) if shorter and count > FEW_UPDATES else None
+
+
+def held_plan(count: int, rows: int) -> Wanted:
+    """The plan that is made at once for someone who holds it."""
+    return Wanted("narrow" if rows <= FEW_DESTINATIONS else "order", count, rows)
+
+
+def is_folded(kernel: Scatter) -> bool:
+    """Whether the strategies here do what the kernel does."""
+    return kernel.sums or (bool(kernel.fold) and not kernel.dtype.is_complex)
+
+
+def _accumulators(kernel: Scatter) -> Sums:
+    return Sums(_wide(kernel.dtype).real, kernel.fold or "add")
 
 
 def _is_exact(kernel: Scatter) -> bool:
@@ -155,11 +196,6 @@ def _is_exact(kernel: Scatter) -> bool:
 def _wide(dtype: DType) -> DType:
     """The dtype in which updates are read."""
     return dt.float32 if dtype.is_float and dtype.itemsize == 2 else dtype
-
-
-def _constant(strides: Strides, shape: Sequence[int]) -> bool:
-    """Whether an array is the same everywhere along these axes."""
-    return all(s == 0 or n == 1 for s, n in zip(strides, shape, strict=True))
 
 
 def sum_stages(
@@ -187,25 +223,25 @@ def sum_stages(
         copy, dense = copy_kernel(dtype, dtype), dense_strides(x_shape)
         return [map_stage(copy, x_shape, out[0], 0, dense, [x_slot], [x_strides])]
     lead = len(shape) - (len(x_shape) - depth)
-    whole = all(_constant(own[lead:], shape[lead:]) for own in index_strides)
+    whole = all(is_constant(own[lead:], shape[lead:]) for own in index_strides)
     taken = lead if whole else len(shape)
     width = math.prod(shape[taken:])
     stages: list[native.Stage] = []
-    index, index_slot = _row_numbers(
+    index, index_slot = row_numbers(
         kernel, shape[:taken], index_slots, [s[:taken] for s in index_strides],
         out[1][:taken], indexed, width, area, first_code, stages,
     )  # fmt: skip
     wide = _wide(dtype)
-    update_slot = _dense(update_slot, shape, update_strides, dtype, wide, area, stages)
+    update_slot = dense_operand(update_slot, shape, update_strides, dtype, wide, area, stages)
     narrow = wide is not dtype
     out_slot = area(elements * wide.itemsize) if narrow else out[0]
     split = depth if whole else len(x_shape)
-    x_slot, x_row = _x_rows(
+    x_slot, x_row = x_rows(
         x_slot, x_shape, x_strides, split, dtype, wide, out_slot if narrow else None, area, stages
     )
     real = 2 if dtype.is_complex else 1
     task = Task(
-        Shape(math.prod(shape[:taken]), elements // width, width * real, wide.real),
+        Shape(math.prod(shape[:taken]), elements // width, width * real, _accumulators(kernel)),
         index, index_slot, update_slot, x_slot, x_row * real, out_slot, first_code,
     )  # fmt: skip
     if _is_exact(kernel):
@@ -219,94 +255,6 @@ def sum_stages(
     return stages
 
 
-# -- operands --------------------------------------------------------------------------------------
-
-
-def copy_kernel(source: DType, target: DType) -> Map:
-    """The kernel that converts one dtype to another."""
-    parts = 2 if source.is_complex else 1
-    body = tuple(cast(load(0, source.real, p), target.real) for p in range(parts))
-    return Map((source,), target, body)
-
-
-def _is_dense(shape: Sequence[int], strides: Strides) -> bool:
-    nest = coalesce(shape, [strides])
-    return not nest.shape or nest.strides[0] == (1,)
-
-
-def _dense(
-    slot: int,
-    shape: Sequence[int],
-    strides: Strides,
-    dtype: DType,
-    wide: DType,
-    area: Area,
-    stages: list[native.Stage],
-) -> int:
-    """The slot of an array in row-major order and in dtype `wide`."""
-    if wide is dtype and _is_dense(shape, strides):
-        return slot
-    copied = area(math.prod(shape) * wide.itemsize)
-    kernel = copy_kernel(dtype, wide)
-    stages.append(map_stage(kernel, shape, copied, 0, dense_strides(shape), [slot], [strides]))
-    return copied
-
-
-def _x_rows(
-    slot: int,
-    shape: Sequence[int],
-    strides: Strides,
-    split: int,
-    dtype: DType,
-    wide: DType,
-    target: int | None,
-    area: Area,
-    stages: list[native.Stage],
-) -> tuple[int, int]:
-    """Where the rows of x are (the axes from `split` on), and the step from one to the next.
-
-    A copy goes to `target` if that is given.
-    """
-    rest = shape[split:]
-    if _constant(strides[:split], shape[:split]):
-        return _dense(slot, rest, strides[split:], dtype, wide, area, stages), 0
-    if wide is not dtype and target is not None:
-        copy, dense = copy_kernel(dtype, wide), dense_strides(shape)
-        stages.append(map_stage(copy, shape, target, 0, dense, [slot], [strides]))
-        return target, math.prod(rest)
-    return _dense(slot, shape, strides, dtype, wide, area, stages), math.prod(rest)
-
-
-def _row_numbers(
-    kernel: Scatter,
-    shape: Sequence[int],
-    slots: Sequence[int],
-    strides: Sequence[Strides],
-    places: Strides,
-    indexed: Sequence[tuple[int, int]],
-    width: int,
-    area: Area,
-    first_code: int,
-    stages: list[native.Stage],
-) -> tuple[DType, int]:
-    """dtype and slot of one dense array that numbers the destinations of all rows."""
-    if len(slots) == 1 and not any(places) and _is_dense(shape, strides[0]):
-        return kernel.indices[0], slots[0]
-    count = math.prod(shape)
-    slot = area(8 * count)
-    scaled = [
-        tuple(s * d.itemsize for s in own) for own, d in zip(strides, kernel.indices, strict=True)
-    ]
-    dense = tuple(8 * s for s in dense_strides(shape))
-    nest = coalesce(shape, [dense, *scaled, tuple(places)])
-    head = Streams(1 + len(slots)).header(nest.rank(), (slot, *slots), [0] * (1 + len(slots)))
-    steps = [w for n, s in indexed for w in (n, s // width)]
-    params = (*head, width, first_code, *steps, *nest.records())
-    code = index_code.ravel(tuple(kernel.indices))
-    stages.append(native.Stage(code, nest.size, grain_of(nest.size), params))
-    return dt.uint64, slot
-
-
 # -- strategies ------------------------------------------------------------------------------------
 
 
@@ -317,29 +265,31 @@ def _power(n: int) -> int:
 
 def _columns(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stage]:
     s = task.shape
-    sums = Sums(s.dtype)
+    sums = s.sums
     elements = s.rows * s.width
     chunk = max(LEAST_CHUNK, -(-s.count // (64 * MOST_CHUNKS)) * 64)
     chunks = -(-s.count // chunk)
     partial = area(chunks * elements * sums.nbytes)
-    sides = 2 if task.index.kind == "i" else 1
-    capacity = max(64, _power(sides * elements))
-    code = scatter_code.columns(s.dtype, task.index, s.width, capacity)
-    slots = (task.index_slot, task.update_slot, partial)
-    params = (*slots, s.count, chunk, s.rows, task.first_code)
+    number = narrow_dtype(s.rows)
+    index = task.index if plan is None else None
+    paired = scatter_columns.is_paired(s.sums, s.rows, s.width)
+    capacity = 0 if paired else max(64, _power(elements))
+    code = scatter_columns.columns(s.sums, index, number, s.width, capacity, paired)
+    slots = (task.index_slot if plan is None else plan[0], task.update_slot, partial)
+    params = (*slots, s.count, chunk, s.rows, s.width, task.first_code)
     join = (partial, task.x_slot, task.out_slot, chunks, elements, s.width, task.x_row)
     return [
         native.Stage(code, chunks, 1, params),
-        native.Stage(scatter_code.join_columns(s.dtype), elements, 1024, join),
+        native.Stage(scatter_columns.join_columns(s.sums), elements, 1024, join),
     ]
 
 
 def _direct(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stage]:
     s = task.shape
-    table = area(max(1, s.rows * s.width * Sums(s.dtype).nbytes))
+    table = area(max(1, s.rows * s.width * s.sums.nbytes))
     slots = (task.index_slot, task.update_slot, task.x_slot, task.out_slot, table)
     params = (*slots, s.count, s.rows, s.width, task.x_row, task.first_code)
-    return [native.Stage(scatter_code.direct(s.dtype, task.index), 1, 1, params)]
+    return [native.Stage(scatter_code.direct(s.sums, task.index), 1, 1, params)]
 
 
 def _sparse(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stage]:
@@ -350,10 +300,10 @@ def _sparse(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stage
         strides = (task.x_row, 1)
         dense = dense_strides(shape)
         stages = [map_stage(copy, shape, task.out_slot, 0, dense, [task.x_slot], [strides])]
-    sizes = (s.count * s.width * Sums(s.dtype).nbytes, 4 * s.rows, 8 * s.count)
+    sizes = (s.count * s.width * s.sums.nbytes, 4 * s.rows, 8 * s.count)
     slots = (task.index_slot, task.update_slot, task.out_slot, *map(area, sizes))
     params = (*slots, s.count, s.rows, s.width, task.first_code)
-    return [*stages, native.Stage(scatter_code.sparse(s.dtype, task.index), 1, 1, params)]
+    return [*stages, native.Stage(scatter_code.sparse(s.sums, task.index), 1, 1, params)]
 
 
 @dataclass(frozen=True)
@@ -375,27 +325,34 @@ def _partitioned(count: int, rows: int, most_rows: int) -> _Partition:
     while -(-rows >> shift) > MOST_BUCKETS and shift < 16:
         shift += 1
     buckets = -(-rows // (1 << shift))
-    chunk = min(max(LEAST_CHUNK, _power(64 * buckets)), 1 << 18)
-    return _Partition(shift, buckets, chunk, -(-count // chunk))
+    return _Partition(shift, buckets, PARTED, -(-count // PARTED))
 
 
 def _partition_stage(
-    task: Task, p: _Partition, row_bytes: int, area: Area, offsets: int | None = None
-) -> tuple[native.Stage, tuple[int, int]]:
-    """The stage, and the slots of the runs; that of the offsets may be given."""
+    task: Task, p: _Partition, row_bytes: int, area: Area, slots: dict[str, int] | None = None
+) -> tuple[native.Stage, tuple[int, int, int]]:
+    """The stage, and the slots of the runs: locals, moved, offsets; some may be given."""
     s = task.shape
-    records = area((scatter_buckets.LOCAL_BYTES + (row_bytes or 4)) * s.count)
-    if offsets is None:
-        offsets = area(4 * p.chunks * (p.buckets + 1))
-    slots = (task.index_slot, task.update_slot, records, offsets)
+    sizes = {
+        "locals": scatter_buckets.LOCAL_BYTES * s.count,
+        "moved": (row_bytes or 4) * s.count,
+        "offsets": 4 * p.chunks * (p.buckets + 1),
+    }
+    found = slots or {}
+    locals_, moved, offsets = (
+        found[name] if name in found else area(n) for name, n in sizes.items()
+    )
     words = (s.count, p.chunk, s.rows, p.shift, p.buckets, s.width, task.first_code)
-    code = scatter_buckets.partition(task.index, row_bytes)
-    return native.Stage(code, p.chunks, 1, (*slots, *words)), (records, offsets)
+    far = sizes["locals"] + sizes["moved"] > FAR_BYTES
+    number = narrow_dtype(s.rows)
+    code = scatter_buckets.partition(task.index, number, row_bytes, p.chunk, far)
+    params = (task.index_slot, task.update_slot, locals_, moved, offsets, *words)
+    return native.Stage(code, p.chunks, 1, params), (locals_, moved, offsets)
 
 
 def _bucketed(s: Shape) -> _Partition:
     """The buckets whose accumulators fit in the cache."""
-    most = 1 << ((TABLE_BYTES // (s.width * Sums(s.dtype).nbytes)).bit_length() - 1)
+    most = 1 << ((TABLE_BYTES // (s.width * s.sums.nbytes)).bit_length() - 1)
     return _partitioned(s.count, s.rows, min(most, 1 << 16))
 
 
@@ -411,7 +368,7 @@ def _buckets(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stag
         params = (task.update_slot, slots, moved, s.count, p.chunk)
         first = native.Stage(scatter_buckets.move_rows(row_bytes), p.chunks, 1, params)
         runs = (numbers, moved, offsets)
-    code = scatter_buckets.sum_runs(s.dtype, s.width, 1 << p.shift, plan is not None)
+    code = scatter_buckets.sum_runs(s.sums, s.width, 1 << p.shift)
     params = (*runs, task.x_slot, task.out_slot, *p.words(s.rows), task.x_row)
     return [first, native.Stage(code, p.buckets, 1, params)]
 
@@ -421,12 +378,17 @@ def plan_stages(task: Task, wanted: Wanted, slots: PlanSlots, area: Area) -> lis
     s = task.shape
     if s.count >= 1 << 32:
         raise ShapeError(f"scatter_add: takes fewer than 2**32 rows of updates, got {s.count}.")
+    if wanted.form == "narrow":
+        code = scatter_columns.narrow(task.index, narrow_dtype(s.rows))
+        params = (task.index_slot, *slots, s.count, LEAST_CHUNK, s.rows, 1, task.first_code)
+        return [native.Stage(code, -(-s.count // LEAST_CHUNK), 1, params)]
     rows = PLAN_ROWS if wanted.form == "order" else 1 << wanted.shift
     p = _partitioned(s.count, s.rows, rows)
     if wanted.form == "buckets":
         places, numbers, offsets = slots
-        first, (records, _) = _partition_stage(task, p, 0, area, offsets)
-        params = (records, places, numbers, s.count, p.chunk)
+        given = {"locals": numbers, "offsets": offsets}
+        first, (_, positions, _) = _partition_stage(task, p, 0, area, given)
+        params = (positions, places, s.count, p.chunk)
         return [first, native.Stage(scatter_buckets.plan_slots(), p.chunks, 1, params)]
     first, runs = _partition_stage(task, p, 0, area)
     code = scatter_buckets.sort_runs(1 << p.shift)
@@ -435,7 +397,7 @@ def plan_stages(task: Task, wanted: Wanted, slots: PlanSlots, area: Area) -> lis
 
 
 def _segments(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stage]:
-    return _sorted(task, area, plan, scatter_segments.segments(task.shape.dtype))
+    return _sorted(task, area, plan, scatter_segments.segments(task.shape.sums))
 
 
 def _sorted(task: Task, area: Area, plan: PlanSlots | None, code: int) -> list[native.Stage]:

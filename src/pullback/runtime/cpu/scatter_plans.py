@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -18,13 +18,14 @@ from typing import Any
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.scatter_kernels import Shape, Task, Wanted, plan_stages
+from pullback.runtime.cpu.scatter_sums import Sums
 
 __all__ = ["PLANS", "Plan", "PlanCache", "build"]
 
 DEFAULT_LIMIT = 1 << 29  # bytes
 _LINE = 64
 
-Key = tuple[int, Wanted]
+Key = tuple[int, DType, Wanted]
 
 
 class Plan:
@@ -50,7 +51,7 @@ def _program(index: DType, wanted: Wanted) -> Callable[..., Any]:
         used += -(-nbytes // _LINE) * _LINE
         return arena + len(pointers)
 
-    task = Task(Shape(wanted.count, wanted.rows, 1, index), index, 1, 1, 1, 0, 0, 1)
+    task = Task(Shape(wanted.count, wanted.rows, 1, Sums(index)), index, 1, 1, 1, 0, 0, 1)
     slots = range(arena + 1, arena + 1 + len(sizes))
     stages = plan_stages(task, wanted, slots, area)
     return native.arena_program(1, sum(sizes), used, pointers, stages, True)
@@ -63,14 +64,13 @@ def build(buf: native.Buffer, index: DType, wanted: Wanted) -> Plan | tuple:
 
 
 class _Entry:
-    """What is known of a buffer: `plan` is None after the first use, `held` counts who keeps it."""
+    """What is known of a buffer: `plan` is None after the first use."""
 
-    __slots__ = ("held", "plan", "ref")
+    __slots__ = ("plan", "ref")
 
     def __init__(self, ref: weakref.ref):
         self.ref = ref
         self.plan: Plan | None = None
-        self.held = 0
 
 
 class PlanCache:
@@ -79,6 +79,7 @@ class PlanCache:
     def __init__(self, limit: int):
         self._limit = limit
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._held: Counter[int] = Counter()  # buffers by their id, and how many hold their plans
         self._nbytes = 0
         self._lock = threading.RLock()  # a buffer may die, and call back, at any point
 
@@ -98,52 +99,63 @@ class PlanCache:
             self._shrink()
 
     def find(self, buf: native.Buffer, index: DType, wanted: Wanted) -> Plan | None:
-        """The plan of a buffer, made at its second use; None before, or if an index is bad."""
+        """The plan of a buffer, made at its second use, at its first if somebody holds its plans.
+
+        None before that, or if an index is bad.
+        """
+        key = (id(buf), index, wanted)
         with self._lock:
-            entry = self._entry(buf, wanted)
-            if entry is None:
-                self._add(buf, wanted)
-                return None
-            if entry.plan is not None:
-                self._entries.move_to_end((id(buf), wanted))
+            entry, held = self._entry(key, buf), id(buf) in self._held
+            if entry is not None and entry.plan is not None:
+                self._entries.move_to_end(key)
                 return entry.plan
-        if sum(wanted.sizes()) > self._limit:
+            if entry is None and not held:
+                self._add(key, buf)
+                return None
+        if not held and sum(wanted.sizes()) > self._limit:
             return None
         made = build(buf, index, wanted)
-        return None if isinstance(made, tuple) else self._keep(buf, wanted, made, 0)
+        return None if isinstance(made, tuple) else self.keep(buf, index, wanted, made)
 
-    def hold(self, buf: native.Buffer, wanted: Wanted, plan: Plan, by: object) -> None:
-        """Keep a plan, whatever the limit, as long as the object `by` lives."""
-        self._keep(buf, wanted, plan, 1)
-        weakref.finalize(by, self._release, (id(buf), wanted), weakref.ref(buf))
+    def keep(self, buf: native.Buffer, index: DType, wanted: Wanted, plan: Plan) -> Plan:
+        """Keep a plan that was made."""
+        key = (id(buf), index, wanted)
+        with self._lock:
+            entry = self._entry(key, buf) or self._add(key, buf)
+            if entry.plan is None:
+                entry.plan = plan
+                self._nbytes += plan.nbytes
+            self._entries.move_to_end(key)
+            self._shrink()
+            return plan
 
-    def _entry(self, buf: native.Buffer, wanted: Wanted) -> _Entry | None:
-        entry = self._entries.get((id(buf), wanted))
+    def hold(self, buf: native.Buffer, by: object) -> None:
+        """Keep all plans of a buffer, whatever the limit, as long as `by`, which has it, lives."""
+        with self._lock:
+            self._held[id(buf)] += 1
+        weakref.finalize(by, self._release, id(buf))
+
+    def bytes_of(self, buf: native.Buffer) -> int:
+        """The bytes of the plans of one buffer."""
+        with self._lock:
+            entries = [e for (owner, *_), e in self._entries.items() if owner == id(buf)]
+            return sum(e.plan.nbytes for e in entries if e.plan is not None)
+
+    def _entry(self, key: Key, buf: native.Buffer) -> _Entry | None:
+        entry = self._entries.get(key)
         return entry if entry is not None and entry.ref() is buf else None
 
-    def _add(self, buf: native.Buffer, wanted: Wanted) -> _Entry:
-        key = (id(buf), wanted)
+    def _add(self, key: Key, buf: native.Buffer) -> _Entry:
         entry = _Entry(weakref.ref(buf, lambda ref: self._forget(key, ref)))
         self._entries[key] = entry
         return entry
 
-    def _keep(self, buf: native.Buffer, wanted: Wanted, plan: Plan, held: int) -> Plan:
+    def _release(self, owner: int) -> None:
         with self._lock:
-            entry = self._entry(buf, wanted) or self._add(buf, wanted)
-            if entry.plan is None:
-                entry.plan = plan
-                self._nbytes += plan.nbytes
-            entry.held += held
-            self._entries.move_to_end((id(buf), wanted))
+            self._held[owner] -= 1
+            if not self._held[owner]:
+                del self._held[owner]
             self._shrink()
-            return plan
-
-    def _release(self, key: Key, ref: weakref.ref) -> None:
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None and entry.ref() is ref() is not None:
-                entry.held -= 1
-                self._shrink()
 
     def _forget(self, key: Key, ref: weakref.ref) -> None:
         with self._lock:
@@ -155,10 +167,10 @@ class PlanCache:
 
     def _shrink(self) -> None:
         """Drop plans that nobody holds, the least recently used first, down to the limit."""
-        for entry in list(self._entries.values()):
+        for (owner, *_), entry in list(self._entries.items()):
             if self._nbytes <= self._limit:
                 return
-            if entry.plan is not None and not entry.held:
+            if entry.plan is not None and owner not in self._held:
                 self._nbytes -= entry.plan.nbytes
                 entry.plan = None
 

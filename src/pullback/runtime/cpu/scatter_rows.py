@@ -23,6 +23,7 @@ __all__ = [
     "chunk_bounds",
     "local_memory",
     "prefetch",
+    "report",
     "start_rows",
 ]
 
@@ -84,6 +85,18 @@ class Indices:
             code.store(given, error, 2)
             code.store(first, error, 0)
             b.ret_void()
+
+
+def report(module: ir.Module, index: DType) -> ir.Function:
+    """A function that finds the first bad index of a span and sets the error word."""
+    code = Code(module, "report", (PTR, I64, I64, I64, I64, I64, PTR))
+    pointer, start, stop, rows, width, first, error = code.args
+    indices = Indices(code, index, pointer, rows, width)
+    with code.range(start, stop) as i:
+        given = indices.given(i)
+        indices.check(indices.wrapped(given), rows, given, i, first, error)
+    code.function.attributes.add("noinline")
+    return code.internal()
 
 
 def local_memory(code: Code, type_: ir.Type, count: int | Value) -> Value:

@@ -7,7 +7,6 @@ from functools import cache
 
 from llvmlite import ir
 
-from pullback.core.dtypes import DType
 from pullback.runtime.cpu.loops import I1, I32, I64, PTR, VOID, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter_rows import LINE, Arguments, local_memory, prefetch
 from pullback.runtime.cpu.scatter_sums import Sums, Table, each_piece
@@ -62,10 +61,9 @@ class Segments:
 
 
 @cache
-def segments(dtype: DType) -> int:
+def segments(sums: Sums) -> int:
     """A unit sums a block of columns of a part of the rows; words: WORDS."""
     code = kernel(ir.Module(), "segments")
-    sums = Sums(dtype)
     a = Arguments(code, SLOTS, WORDS)
     table = Table(code, sums, local_memory(code, sums.wide, sums.parts * BLOCK), BLOCK)
 

@@ -4,12 +4,16 @@
     float64    two float64: the running sum, and the sum of all its rounding errors
     integers   themselves, modulo their range; a bool is the "or"
 
+Largest, smallest and product are folded in the same way: with one part, in float64 for floats.
+
 Complex numbers are pairs of reals; float16 and bfloat16 are made float32 before they get here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -17,25 +21,37 @@ from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.loops import Code, Value
 
-__all__ = ["Sums", "Table", "each_piece", "two_sum"]
+__all__ = ["Sums", "Table", "each_piece", "two_sum", "vector_of"]
 
 DOUBLE, FLOAT = ir.DoubleType(), ir.FloatType()
 
 
+@dataclass(frozen=True)
 class Sums:
-    """Sums of elements of a real `dtype`; an accumulator is a list of `parts` values."""
+    """Folds of elements of a real `dtype`, most of all sums; an accumulator is a list of values."""
 
-    def __init__(self, dtype: DType):
-        self.dtype = dtype
-        self.inexact = dtype.is_float
-        if dtype is dt.float32:
-            self.memory: ir.Type = FLOAT
-        elif dtype is dt.float64:
-            self.memory = DOUBLE
-        else:
-            self.memory = ir.IntType(8 * dtype.itemsize)
-        self.wide = DOUBLE if self.inexact else self.memory
-        self.parts = 2 if dtype is dt.float64 else 1
+    dtype: DType
+    fold: str = "add"  # or "max", "min", "mul"
+
+    @property
+    def inexact(self) -> bool:
+        return self.dtype.is_float
+
+    @property
+    def memory(self) -> ir.Type:
+        """The type of an element in memory."""
+        if self.inexact:
+            return FLOAT if self.dtype is dt.float32 else DOUBLE
+        return ir.IntType(8 * self.dtype.itemsize)
+
+    @property
+    def wide(self) -> ir.Type:
+        """The type of a part of an accumulator."""
+        return DOUBLE if self.inexact else self.memory
+
+    @property
+    def parts(self) -> int:
+        return 2 if self.dtype is dt.float64 and self.fold == "add" else 1
 
     @property
     def nbytes(self) -> int:
@@ -54,31 +70,56 @@ class Sums:
 
     def load(self, code: Code, pointer: Value, i: Value, lanes: int = 1) -> Value:
         """Elements from `i` on, in the type of an accumulator's part."""
-        type_ = _vector(self.memory, lanes)
+        type_ = vector_of(self.memory, lanes)
         at = code.at(pointer, i, self.memory)
         value = code.b.load(at, typ=type_, align=self.dtype.itemsize)
-        return code.b.fpext(value, _vector(self.wide, lanes)) if self.memory is FLOAT else value
+        return code.b.fpext(value, vector_of(self.wide, lanes)) if self.memory is FLOAT else value
 
     def empty(self, lanes: int = 1) -> list[Value]:
-        """The sum of nothing: -0.0, which leaves everything as it is."""
-        first = ir.Constant(self.wide, -0.0 if self.inexact else 0)
+        """The accumulator of nothing, which leaves everything as it is."""
+        first = ir.Constant(self.wide, self._neutral())
         if lanes > 1:
-            first = ir.Constant(_vector(self.wide, lanes), [first] * lanes)
+            first = ir.Constant(vector_of(self.wide, lanes), [first] * lanes)
         return self.start(first)
+
+    def _neutral(self) -> float | int:
+        if self.fold == "mul":
+            return 1.0 if self.inexact else 1
+        if self.inexact:
+            return {"add": -0.0, "max": -math.inf, "min": math.inf}[self.fold]
+        bits = 8 * self.dtype.itemsize
+        if self.fold == "add" or self.dtype is dt.bool_:
+            return int(self.fold == "min")
+        if self.dtype.kind == "u":
+            return 0 if self.fold == "max" else (1 << bits) - 1
+        return -(1 << bits - 1) if self.fold == "max" else (1 << bits - 1) - 1
 
     def start(self, value: Value) -> list[Value]:
         """The accumulator that holds a single value."""
         return [value, *(ir.Constant(value.type, None) for _ in range(self.parts - 1))]
 
     def add(self, code: Code, sums: Sequence[Value], value: Value) -> list[Value]:
-        b = code.b
+        b, before = code.b, sums[0]
+        if self.fold in ("max", "min"):
+            return [self._extremum(code, before, value)]
         if not self.inexact:
-            join = b.or_ if self.dtype is dt.bool_ else b.add
-            return [join(sums[0], value)]
+            joins = {"add": (b.add, b.or_), "mul": (b.mul, b.and_)}[self.fold]
+            return [joins[self.dtype is dt.bool_](before, value)]
+        if self.fold == "mul":
+            return [b.fmul(before, value)]
         if self.parts == 1:
-            return [b.fadd(sums[0], value)]
-        total, error = two_sum(code, sums[0], value)
+            return [b.fadd(before, value)]
+        total, error = two_sum(code, before, value)
         return [total, b.fadd(sums[1], error)]
+
+    def _extremum(self, code: Code, before: Value, value: Value) -> Value:
+        """The value if it is beyond what was before, or a NaN."""
+        b, sign = code.b, ">" if self.fold == "max" else "<"
+        if self.inexact:
+            beyond = b.fcmp_ordered(sign, value, before)
+            return b.select(b.or_(beyond, b.fcmp_unordered("uno", value, value)), value, before)
+        compare = b.icmp_signed if self.dtype.kind == "i" else b.icmp_unsigned
+        return b.select(compare(sign, value, before), value, before)
 
     def merge(self, code: Code, sums: Sequence[Value], others: Sequence[Value]) -> list[Value]:
         """One accumulator for what two of them hold."""
@@ -131,7 +172,7 @@ class Table:
         b, wide = self.code.b, self.sums.wide
         align = max(1, wide_bytes(self.sums))
         return [
-            b.load(self.code.at(s, i, wide), typ=_vector(wide, lanes), align=align)
+            b.load(self.code.at(s, i, wide), typ=vector_of(wide, lanes), align=align)
             for s in self.starts
         ]
 
@@ -175,5 +216,6 @@ def each_piece(
         done = b.add(done, b.mul(whole, code.int(lanes)))
 
 
-def _vector(type_: ir.Type, lanes: int) -> ir.Type:
+def vector_of(type_: ir.Type, lanes: int) -> ir.Type:
+    """The type of so many lanes."""
     return type_ if lanes == 1 else ir.VectorType(type_, lanes)

@@ -3,7 +3,8 @@
 Nothing here uses float atomics. A strategy is chosen by shapes and dtypes alone:
 
 - "few": each thread of a block has its own accumulators in shared memory, then a fixed tree;
-- "buckets": exact integer sums of narrow rows, contributions first moved near their destination;
+- "buckets": exact integer sums of narrow rows, contributions first moved near their destination,
+  or, by a plan, into their sorted order;
 - "atomic": exact integer sums in device memory, for any shape;
 - "ordered": a stable sort by row, then folds in a fixed order.
 
@@ -19,12 +20,7 @@ from typing import Any, NamedTuple
 
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.runtime.cuda.scatter.atomic import atomic_recipe
-from pullback.runtime.cuda.scatter.buckets import (
-    EXACT,
-    MAX_BUCKET_ROWS,
-    bucket_plan_recipe,
-    bucket_recipe,
-)
+from pullback.runtime.cuda.scatter.buckets import EXACT, MAX_BUCKET_ROWS, bucket_recipe
 from pullback.runtime.cuda.scatter.executor import (
     Array,
     Checked,
@@ -38,6 +34,7 @@ from pullback.runtime.cuda.scatter.gathering import gather_recipe
 from pullback.runtime.cuda.scatter.ordered import MAX_ORDERED, order_recipe, segment_recipe
 from pullback.runtime.cuda.scatter.plans import Plan
 from pullback.runtime.cuda.scatter.recipes import Case, Recipe
+from pullback.runtime.cuda.scatter.units import unit_plan_recipe, unit_recipe, units_pay
 
 __all__ = [
     "STRATEGIES",
@@ -54,6 +51,7 @@ __all__ = [
 
 STRATEGIES = ("few", "buckets", "atomic", "ordered")
 FOLDS = ("add", "mul", "min", "max", "set")
+_OPS = {fold: f"scatter_{fold}" for fold in FOLDS}
 _PARTS = {"complex64": "float32", "complex128": "float64", "bool": "uint8"}
 _INDEX_KINDS = "iu"
 
@@ -80,9 +78,11 @@ def recipes_of(case: Case, strategy: str, planned: bool) -> tuple[Recipe, ...]:
     if strategy == "atomic":
         return (atomic_recipe(case),)
     if strategy == "ordered":
-        return order_recipe(case.index_dtype, case.n, case.rows), segment_recipe(case)
-    first = (bucket_plan_recipe(case),) if planned else ()
-    return (*first, bucket_recipe(case, planned))
+        first = (order_recipe(case.index_dtype, case.n, case.rows),) if planned else ()
+        return (*first, segment_recipe(case, planned))
+    if planned and units_pay(case):
+        return unit_plan_recipe(case), unit_recipe(case)
+    return (bucket_recipe(case),)
 
 
 class Call(NamedTuple):
@@ -114,7 +114,7 @@ def _prepared(
     if 0 in (n, rows, width):
         return Call(case, "few", None)
     chosen = strategy or choose(case)
-    recipe = recipes_of(case, chosen, planned and chosen == "buckets")[-1]
+    recipe = recipes_of(case, chosen, planned)[-1]
     return Call(case, chosen, program(recipe, device))
 
 
@@ -160,31 +160,31 @@ def scatter(
     values = _dense(values)
     if not out.flags.c_contiguous:
         raise ShapeError(f"scatter_{fold}: out is dense, got strides {out.strides}.")
-    op, places = f"scatter_{fold}", (given.data.ptr, values.data.ptr, out.data.ptr)
-    checked = Checked(op, given, out.shape[0])
+    op, shape = _OPS[fold], out.shape
+    index, value, result = given.data.ptr, values.data.ptr, out.data.ptr
+    checked = Checked(op, given, shape[0])
     case, chosen, work = _prepared(
         op,
         given.dtype,
         given.size,
         (values.dtype, out.dtype),
-        (values.shape, out.shape),
+        (values.shape, shape),
         dtype,
         strategy,
         plan is not None,
-        (places[1] | places[2]) % 16 == 0,
+        (value | result) % 16 == 0,
         checked.device,
     )
     if work is None:
         if case.n and case.rows == 0:
             checked.raise_for(0)
         return checked
-    buffers = {"index": places[0], "value": places[1], "out": places[2]}
-    buffers["aligned"] = (places[0] % 16 == 0) + 2 * (places[1] % 16 == 0)
-    if chosen == "ordered":
-        plan = plan or Plan(given, case.rows)  # lives until its launches are enqueued
+    buffers = {"index": index, "value": value, "out": result}
+    buffers["aligned"] = (index % 16 == 0) + 2 * (value % 16 == 0)
+    if plan is not None and chosen == "ordered":
         buffers |= plan.order(checked)
-    elif chosen == "buckets" and plan is not None:
-        buffers |= plan.buckets(case, checked)
+    elif plan is not None and chosen == "buckets" and units_pay(case):
+        buffers |= plan.units(case, checked)
     checked.run(work, buffers)
     return checked
 

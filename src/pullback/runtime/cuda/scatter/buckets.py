@@ -14,13 +14,13 @@ from pullback.runtime.cuda.scatter.recipes import (
     source_of,
 )
 
-__all__ = ["EXACT", "MAX_BUCKET_ROWS", "bucket_plan_recipe", "bucket_recipe", "plan_buffers"]
+__all__ = ["EXACT", "MAX_BUCKET_ROWS", "bucket_recipe"]
 
 EXACT = ("float16", "bfloat16", "float32")
 MAX_BUCKET_ROWS = 1 << 24
 THREADS, ITEMS, ADDERS = 512, 16, 1024
 TILE = THREADS * ITEMS
-SPLITTERS, PLACERS = 2, 3  # thread blocks of a processor
+SPLITTERS = 2  # thread blocks of a processor
 _ADD_BYTES = 4 * (4096 + 4) + 1024  # shared memory of an adding block besides its cells
 
 
@@ -48,58 +48,29 @@ def _source(case: Case) -> str:
         ("WIDTH", case.width),
         ("THREADS", THREADS),
         ("ITEMS", ITEMS),
-        ("PLACERS", PLACERS),
         ("ADDERS", ADDERS),
     )
     return source_of(("exact", "buckets"), case.value, case.index_dtype, "add", definitions)
 
 
-def _counts_bytes(buckets: int) -> int:
-    return 4 * (buckets + 1 + THREADS // 32)
-
-
-def plan_buffers(case: Case) -> dict[str, int]:
-    """The bytes of what a plan keeps, by name."""
-    tiles, buckets = ceil_div(case.n, TILE), _deal(case).buckets
-    return {
-        "slots": 2 * tiles * TILE,
-        "cells": 2 * tiles * TILE,
-        "starts": 2 * tiles * (buckets + 1),
-    }
-
-
-def bucket_plan_recipe(case: Case) -> Recipe:
-    """The launch that makes a plan."""
-    deal = _deal(case)
-    arguments = ("index", "slots", "cells", "starts", "slot", case.n, case.rows, deal.cells)
-    arguments = (*arguments, deal.reciprocal, deal.shift, deal.buckets, "aligned")
-    shared = 2 * TILE + _counts_bytes(deal.buckets)
-    grid = (min(PROCESSORS * SPLITTERS, ceil_div(case.n, TILE)), 1)
-    return Recipe((Step(_source(case), "bucket_plan", grid, THREADS, shared, arguments),))
-
-
-def bucket_recipe(case: Case, planned: bool) -> Recipe:
-    """The launches of a scatter, by a plan or without."""
+def bucket_recipe(case: Case) -> Recipe:
+    """The launches of a scatter."""
     source, deal = _source(case), _deal(case)
     tiles, bits = ceil_div(case.n, TILE), limb_bits(case.n + 1)
     item = case.width * case.value_bytes
     destinations = case.rows * case.width
     scratch = {
         "items": tiles * TILE * item,
+        "cells": 2 * tiles * TILE,
+        "starts": 2 * tiles * (deal.buckets + 1),
         "deep": 8 * (ceil_div(128 + 149, bits) - 2) * destinations,
         "flags": 4 * destinations,
     }
-    if planned:
-        arguments = ("value", "out", "slots", "items", "slot", case.n, case.rows, "aligned")
-        grid = (min(PROCESSORS * PLACERS, tiles), 1)
-        first = Step(source, "bucket_place", grid, THREADS, TILE * item, arguments)
-    else:
-        scratch |= {k: v for k, v in plan_buffers(case).items() if k != "slots"}
-        arguments = ("index", "value", "out", "items", "cells", "starts", "slot", case.n)
-        arguments = (*arguments, case.rows, deal.cells, deal.reciprocal, deal.shift, deal.buckets)
-        shared = TILE * (item + 2) + _counts_bytes(deal.buckets)
-        grid = (min(PROCESSORS * SPLITTERS, tiles), 1)
-        first = Step(source, "bucket_split", grid, THREADS, shared, (*arguments, "aligned"))
+    arguments = ("index", "value", "out", "items", "cells", "starts", "slot", case.n)
+    arguments = (*arguments, case.rows, deal.cells, deal.reciprocal, deal.shift, deal.buckets)
+    shared = TILE * (item + 2) + 4 * (deal.buckets + 1 + THREADS // 32)
+    grid = (min(PROCESSORS * SPLITTERS, tiles), 1)
+    first = Step(source, "bucket_split", grid, THREADS, shared, (*arguments, "aligned"))
     arguments = ("items", "cells", "starts", "out", "deep", "flags", "slot", case.n, case.rows)
     shared = 16 * deal.cells * case.width + _ADD_BYTES - 1024
     arguments = (*arguments, deal.cells, bits)

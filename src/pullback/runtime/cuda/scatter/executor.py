@@ -26,6 +26,7 @@ __all__ = [
 
 Array: TypeAlias = Any  # a cupy.ndarray
 SLOTS = 1024  # of one allocation
+SMALL_SCRATCH = 1 << 20  # bytes of scratch memory that every stream keeps
 PLAIN_SHARED = 48 * 1024
 
 
@@ -77,9 +78,10 @@ class Program:
                 _function(device, step.source, step.function, step.shared),
                 _grid(step, device),
                 (step.block, 1, 1),
-                step.arguments,
+                list(step.arguments),
                 step.shared,
                 step.together,
+                [(k, a) for k, a in enumerate(step.arguments) if isinstance(a, str)],
                 step.function,
             )
             for step in recipe.steps
@@ -90,16 +92,21 @@ class Program:
             self._scratch.append((name, self._bytes))
             self._bytes += -(-size // 512) * 512
 
-    def run(self, buffers: dict[str, int]) -> None:
+    def run(self, buffers: dict[str, int], pool: Slots) -> None:
         """Enqueue the launches; `buffers` are addresses by name."""
         if self._bytes:
-            # freed when this returns: what uses the memory next comes later on the same stream
-            memory = cupy_module().cuda.alloc(self._bytes)
-            start = memory.ptr
+            # what uses the memory next comes later on the same stream
+            if self._bytes <= SMALL_SCRATCH:
+                start = pool.scratch
+            else:
+                memory = cupy_module().cuda.alloc(self._bytes)  # freed when this returns
+                start = memory.ptr
             for name, offset in self._scratch:
                 buffers[name] = start + offset
-        for function, grid, block, arguments, shared, together, _ in self._launches:
-            values = [buffers[a] if isinstance(a, str) else a for a in arguments]
+        for function, grid, block, template, shared, together, names, _ in self._launches:
+            values = template.copy()
+            for place, name in names:
+                values[place] = buffers[name]
             if together:
                 function(grid, block, values, shared, enable_cooperative_groups=True)
             else:
@@ -127,13 +134,16 @@ def program(recipe: Recipe, device: int) -> Program:
 
 
 class Slots:
-    """Words for calls, zero at first; each is used once, so that no call has to clear any."""
+    """Words for calls, zero at first; each is used once, so that no call has to clear any.
+
+    Beside them is scratch memory for calls that need little.
+    """
 
     _pools: ClassVar[dict[tuple[int, int], Slots]] = {}
 
-    def __init__(self, words: Any):
-        self.words = words
-        self.address = int(words.data.ptr)
+    def __init__(self, words: Any, memory: Any):
+        self.words, self._memory = words, memory
+        self.address, self.scratch = int(words.data.ptr), int(memory.ptr)
         self.used = 0
 
     @classmethod
@@ -142,7 +152,8 @@ class Slots:
         pool = cls._pools.get((device, stream))
         if pool is None or pool.used == SLOTS:
             words = cupy_module().zeros((SLOTS, SLOT_BYTES // 8), "u8")
-            pool = cls._pools[device, stream] = cls(words)
+            memory = pool._memory if pool else cupy_module().cuda.alloc(SMALL_SCRATCH)
+            pool = cls._pools[device, stream] = cls(words, memory)
         pool.used += 1
         return pool, pool.used - 1
 
@@ -167,7 +178,7 @@ class Checked:
     def run(self, work: Program, buffers: dict[str, int]) -> None:
         """Enqueue launches that report to this call's words."""
         buffers["slot"] = self._pool.address + self._number * SLOT_BYTES
-        work.run(buffers)
+        work.run(buffers, self._pool)
 
     def copy_word(self, address: int) -> None:
         """Enqueue a copy of eight bytes to host memory that does not stay zero if an index is bad;

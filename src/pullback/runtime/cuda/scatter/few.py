@@ -17,6 +17,7 @@ from pullback.runtime.cuda.scatter.recipes import (
 __all__ = ["few_recipe", "few_threads"]
 
 PLAIN_SHARED = 48 * 1024  # what a thread block has without asking for more
+ENOUGH = 12  # contributions of a thread, before a processor gets one more thread block
 MERGED_ROWS = 32  # up to here the last thread block also folds the parts of all
 
 
@@ -48,7 +49,9 @@ def _narrow(case: Case, threads: int, shared: int, resident: int) -> Recipe:
         ("UNROLL", unroll),
     )
     source = source_of(("few",), case.value, case.index_dtype, case.fold, definitions)
-    blocks = max(1, min(PROCESSORS * resident, ceil_div(case.n, threads * vector * unroll)))
+    # the parts of thread blocks that get little cost more than they help
+    most = PROCESSORS * min(resident, max(1, case.n // (PROCESSORS * threads * ENOUGH)))
+    blocks = max(1, min(most, ceil_div(case.n, threads * vector * unroll)))
     parts = (("parts", blocks * case.rows * sum_bytes(case.value, case.fold)),)
     merging = int(case.rows <= MERGED_ROWS)
     arguments = ("index", "value", "out", "parts", "slot", case.n, case.rows, "aligned", merging)

@@ -1,11 +1,10 @@
 // Exact sums in shared memory: contributions are first moved into buckets of neighbouring
 // destinations, tile after tile, then one thread block for each bucket adds them up.
 // No order is kept inside a bucket, since integer sums need none.
-// Definitions: WIDTH (elements of a row), THREADS, ITEMS (of a thread, a multiple of eight), PLACERS
-// (thread blocks of a processor that place by a plan), ADDERS (threads that add up a bucket).
+// Definitions: WIDTH (elements of a row), THREADS, ITEMS (of a thread, a multiple of eight), ADDERS
+// (threads that add up a bucket).
 constexpr int TILE = THREADS * ITEMS;
 constexpr u32 NOWHERE = ~0u;
-constexpr u16 NO_SLOT = 0xffff;
 typedef Pack<Value, WIDTH> Item;
 
 // How rows are dealt out: `cells` of them to a bucket; the quotient is a product and a shift.
@@ -154,75 +153,6 @@ bucket_split(const Index* __restrict__ index, const Value* __restrict__ value,
   range.tell(slot);
 }
 
-// The same for indices alone, and where each contribution goes: what a plan keeps.
-KERNEL __launch_bounds__(THREADS, 1024 / THREADS)
-bucket_plan(const Index* __restrict__ index, u16* slots, u16* cells_out, u16* starts, Slot* slot,
-            i64 n, i64 rows, i64 cells, i64 reciprocal, i64 shift, i64 buckets, i64 aligned) {
-  DYNAMIC_SHARED(u16, in_cell);
-  u32* counts = reinterpret_cast<u32*>(in_cell + TILE);
-  u32* sums = counts + buckets + 1;
-  const Deal deal = {(u32)cells, (u32)reciprocal, (u32)shift};
-  const i64 tiles = (n + TILE - 1) / TILE;
-  for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const i64 first = tile * TILE;
-    Arranged to;
-    arrange(to, index, first, n, rows, deal, aligned & 1, counts, sums, (int)buckets, slot);
-#pragma unroll
-    for (int u = 0; u < ITEMS / 2; ++u) {
-      Pack<u16, 2> p = {NO_SLOT, NO_SLOT};
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const u32 row = to.row[2 * u + k];
-        if (row == NOWHERE) continue;
-        const u32 bucket = deal.bucket(row), at = to.slot(2 * u + k, bucket, counts);
-        p.at[k] = (u16)at;
-        in_cell[at] = (u16)(row - bucket * deal.cells);
-      }
-      reinterpret_cast<Pack<u16, 2>*>(slots)[place(first, u, 0) / 2] = p;
-    }
-    write_starts(starts, counts, (int)buckets, tile, tiles);
-    __syncthreads();
-    write_tile(cells_out + first, in_cell);
-    __syncthreads();
-  }
-}
-
-// Contributions into buckets by a plan.
-KERNEL __launch_bounds__(THREADS, PLACERS)
-bucket_place(const Value* __restrict__ value, const Value* __restrict__ x,
-             const u16* __restrict__ slots, Item* items_out, Slot* slot, i64 n, i64 rows,
-             i64 aligned) {
-  DYNAMIC_SHARED(Item, items);
-  const i64 tiles = (n + TILE - 1) / TILE;
-  Range range;
-  see_all(range, x, rows * WIDTH);
-  for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const i64 first = tile * TILE;
-#pragma unroll
-    for (int h = 0; h < ITEMS; h += 8) {
-      Pack<u16, 2> at[4];
-      Pack<Item, 2> p[4];
-#pragma unroll
-      for (int u = 0; u < 4; ++u)
-        at[u] = reinterpret_cast<const Pack<u16, 2>*>(slots)[place(first, h / 2 + u, 0) / 2];
-#pragma unroll
-      for (int u = 0; u < 4; ++u) p[u] = items_at(value, place(first, h / 2 + u, 0), n, aligned & 2);
-#pragma unroll
-      for (int u = 0; u < 4; ++u)
-#pragma unroll
-        for (int k = 0; k < 2; ++k)
-          if (at[u].at[k] != NO_SLOT) {
-            items[at[u].at[k]] = p[u].at[k];
-            see(range, p[u].at[k]);
-          }
-    }
-    __syncthreads();
-    write_tile(items_out + first, items);
-    __syncthreads();
-  }
-  range.tell(slot);
-}
-
 // The first two limbs of a bucket's cells are in shared memory; deeper ones, which hardly any
 // data needs, and what is not finite, are in device memory.
 struct Bucket {
@@ -232,7 +162,7 @@ struct Bucket {
   int size;
   i64 first, destinations;
   Layout layout;
-  Plain plain;
+  Near near;
 
   __device__ static void add_words(u32* at, u32 low, u32 high) {
     const u32 sum = atomicAdd(at, low) + low;
@@ -257,10 +187,15 @@ struct Bucket {
     if (b) add(at + 1, cell, b);
   }
   __device__ void add(int cell, u32 bits) const {
-    if (plain.holds(bits)) {
+    if (near.one(bits)) {
       u32 low, high;
-      plain.words(bits, low, high);
+      near.words(bits, low, high);
       add_words(words + 2 * cell, low, high);
+    } else if (near.two(bits)) {
+      i64 a, b;
+      near.split(bits, a, b);
+      if (a) add_words(words + 2 * cell, (u32)a, (u32)((u64)a >> 32));
+      add_words(words + 2 * (size + cell), (u32)b, (u32)((u64)b >> 32));
     } else if (bits << 1) {
       add_slowly(cell, bits);
     }
@@ -375,7 +310,7 @@ bucket_add(const Item* __restrict__ items, const u16* __restrict__ cells_in,
   const i64 left = rows * WIDTH - first;
   const int size = (int)(left < cells * WIDTH ? left : cells * WIDTH);
   const Layout layout = layout_of(slot, (int)bits);
-  const Bucket bucket = {words, deep, flags, size, first, rows * WIDTH, layout, Plain(layout)};
+  const Bucket bucket = {words, deep, flags, size, first, rows * WIDTH, layout, Near(layout)};
   const bool special = slot->special;
   for (int k = threadIdx.x; k < 4 * size; k += ADDERS) words[k] = 0;
   for (int k = threadIdx.x; k < size; k += ADDERS) {

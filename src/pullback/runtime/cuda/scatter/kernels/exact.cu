@@ -67,17 +67,34 @@ DEVICE Layout layout_of(const Slot* slot, int bits) {
   return {top, bits, limbs < 1 ? 1 : limbs};
 }
 
-// Values with a field from `first` on need one limb only, the first one.
-struct Plain {
-  int base, first;
-  __device__ Plain(const Layout& l) : base(l.bits - 150 - l.top), first(-base > 1 ? -base : 1) {}
-  __device__ bool holds(u32 bits) const {
-    return (((bits >> 23) & 255) - (u32)first) < (u32)(255 - first);
+// Values with a field from `first` on need the first limb only, those from `second` on the first two:
+// nearly all values, without a division.
+struct Near {
+  int base, bits, first, second;
+  __device__ Near(const Layout& l)
+      : base(l.bits - 150 - l.top), bits(l.bits), first(-base > 1 ? -base : 1),
+        second(-base - l.bits > 1 ? -base - l.bits : 1) {}
+  __device__ bool one(u32 value) const {
+    return (((value >> 23) & 255) - (u32)first) < (u32)(255 - first);
   }
-  // The two words of such a value: it has at most 39 digits.
-  __device__ void words(u32 bits, u32& low, u32& high) const {
-    const int shift = (int)((bits >> 23) & 255) + base;
-    const u32 digits = (bits & 0x7fffffu) | 0x800000u, sign = (u32)((int)bits >> 31);
+  __device__ bool two(u32 value) const {
+    return (((value >> 23) & 255) - (u32)second) < (u32)(255 - second);
+  }
+  // What goes into the two limbs.
+  __device__ void split(u32 value, i64& high, i64& low) const {
+    const int shift = (int)((value >> 23) & 255) + base;
+    const u32 digits = (value & 0x7fffffu) | 0x800000u;
+    const int down = -shift < 31 ? -shift : 31;
+    const u64 a = shift >= 0 ? (u64)digits << shift : (u64)(digits >> down);
+    const u64 b = shift >= 0 ? 0 : ((u64)digits << (bits + shift)) & ((1ull << bits) - 1);
+    const u64 sign = (u64)((i64)(int)value >> 63);
+    high = (i64)((a ^ sign) - sign);
+    low = (i64)((b ^ sign) - sign);
+  }
+  // The two words of a value in the first limb: it has at most 39 digits.
+  __device__ void words(u32 value, u32& low, u32& high) const {
+    const int shift = (int)((value >> 23) & 255) + base;
+    const u32 digits = (value & 0x7fffffu) | 0x800000u, sign = (u32)((int)value >> 31);
     low = ((digits << shift) ^ sign) - sign;
     high = (((digits >> 1) >> (31 - shift)) ^ sign) + (low == 0 ? sign & 1u : 0u);
   }

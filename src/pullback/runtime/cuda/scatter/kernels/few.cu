@@ -8,6 +8,7 @@ struct Batch {
   Pack<Value, VECTOR> value[UNROLL];
 };
 constexpr i64 TILE = (i64)THREADS * VECTOR * UNROLL;
+constexpr int AT_ONCE = 8;  // parts of a lane that are read at a time
 
 DEVICE i64 place(i64 first, int u) { return first + ((i64)u * THREADS + threadIdx.x) * VECTOR; }
 
@@ -49,8 +50,14 @@ DEVICE void absorb(Sum* columns, const Batch& b, i64 first, i64 n, int rows, Slo
 DEVICE void merge(const Sum* parts, Value* out, i64 row, int blocks) {
   const int lane = threadIdx.x % 32;
   Sum s = start();
-#pragma unroll 4
-  for (int b = lane; b < blocks; b += 32) s = join(s, parts[row * blocks + b]);
+  for (int first = lane; first < blocks; first += 32 * AT_ONCE) {
+    Sum part[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; ++k)
+      part[k] = first + 32 * k < blocks ? parts[row * blocks + first + 32 * k] : start();
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; ++k) s = join(s, part[k]);
+  }
   s = tree(s, 32);
   if (lane == 0) out[row] = result(out[row], s);
 }

@@ -1,172 +1,208 @@
-// The fold of sorted contributions: a group of lanes for each task, its contributions in order.
-// Tasks that are pieces of a longer run of equal indices leave parts, which are joined afterwards.
-// Definitions: VECTOR (elements of one load), COLUMNS (lanes across a row), LANES (along a task;
-// COLUMNS * LANES divides 32), UNROLL (rows in flight), RESIDENT (thread blocks of a processor),
-// SPAN (as in the sort), LONG (spans of a run that a whole block joins, at most 32).
-constexpr int GROUP = COLUMNS * LANES;
+// The fold of sorted contributions: a group of lanes walks along one piece of the sorted places,
+// and writes a row's result where a run of equal indices ends.
+// Pieces have about SPAN places: a piece begins with the first run that starts at a multiple of
+// SPAN or soon after. Where there is none, it cuts a long run, whose parts are joined afterwards.
+// Definitions: VECTOR (elements of one load), COLUMNS (lanes across a row, divides 32), UNROLL (rows
+// in flight), RESIDENT (thread blocks of a processor), SPAN, LONG (pieces of a run that a whole
+// block joins, at most 32).
+constexpr int SLACK = SPAN / 2;
+constexpr u32 NO_ROW = ~0u;
 typedef Pack<Value, VECTOR> Chunk;
 struct Sums { Sum at[VECTOR]; };
 
-struct Tasks {
-  const u32 *order, *start, *row, *count, *edge_first, *edge_last;
-  i64 n, rows, spans;
-};
-
-#define TASKS                                                                              \
-  const u32 *order, const u32 *starts, const u32 *row_of, const u32 *count_of,             \
-      const u32 *edge_first, const u32 *edge_last, i64 n, i64 rows, i64 spans, i64 width
-
-// Parts of a span: of a run that began before it (0), of one that goes on after it (1).
-DEVICE Sum* part(Sum* parts, i64 span, int which, i64 width) {
-  return parts + (2 * span + which) * width;
+// Parts of a piece: of a run that began before it (0), of one that goes on after it (1).
+DEVICE Sum* part(Sum* parts, i64 piece, int which, i64 width) {
+  return parts + (2 * piece + which) * width;
 }
 
-DEVICE void finish(Value* out, const Sums& s) {
-  Chunk x = *reinterpret_cast<Chunk*>(out);
+DEVICE void clear(Sums& s) {
+#pragma unroll
+  for (int v = 0; v < VECTOR; ++v) s.at[v] = start();
+}
+
+DEVICE void finish(Value* out, Chunk x, const Sums& s) {
 #pragma unroll
   for (int v = 0; v < VECTOR; ++v) x.at[v] = result(x.at[v], s.at[v]);
   *reinterpret_cast<Chunk*>(out) = x;
 }
 
-// Rows are read as soon as their numbers are there, and the next numbers along with them.
-DEVICE void fold_rows(Sums& s, const Value* value, const u32* order, u32 from, u32 to, i64 width) {
-  u32 at[UNROLL];
+DEVICE Sums joined(Sums s, const Sum* next) {
 #pragma unroll
-  for (int u = 0; u < UNROLL; ++u)
-    if (from + u * LANES < to) at[u] = order[from + u * LANES];
-  for (u32 p = from; p < to; p += LANES * UNROLL) {
-    Chunk chunk[UNROLL];
+  for (int v = 0; v < VECTOR; ++v) s.at[v] = join(s.at[v], next[v]);
+  return s;
+}
+
+// Where a piece begins, and whether inside a run. All lanes of a warp come here together.
+DEVICE u32 piece_start(const u32* keys, i64 piece, i64 n, bool& cut) {
+  const i64 begin = piece * SPAN;
+  u32 found = SLACK;
 #pragma unroll
-    for (int u = 0; u < UNROLL; ++u)
-      if (p + u * LANES < to) chunk[u] = *reinterpret_cast<const Chunk*>(value + at[u] * width);
+  for (int j = (SLACK - 1) / COLUMNS * COLUMNS; j >= 0; j -= COLUMNS) {
+    const i64 p = begin + j + threadIdx.x % COLUMNS;
+    if (j + threadIdx.x % COLUMNS < SLACK && (p == 0 || p >= n || keys[p] != keys[p - 1]))
+      found = j + threadIdx.x % COLUMNS;
+  }
+  for (int by = COLUMNS / 2; by > 0; by /= 2) {
+    const u32 other = __shfl_down_sync(WARP, found, by, COLUMNS);
+    found = other < found ? other : found;
+  }
+  found = __shfl_sync(WARP, found, 0, COLUMNS);
+  cut = found == SLACK;
+  const i64 at = cut ? begin : begin + found;
+  return (u32)(at < n ? at : n);
+}
+
+struct Walk {
+  const Value* value;
+  Value* out;
+  Sum* parts;
+  const u32 *order, *keys;
+  i64 rows, width, piece;
+  u32 from, to;
+  bool head, tail;  // whether the first and the last run are parts of longer ones
+
+  __device__ Chunk before(u32 row) const {
+    return row < rows ? *reinterpret_cast<const Chunk*>(out + row * width) : Chunk();
+  }
+  __device__ void close(u32 row, bool first, bool last, const Chunk& x, const Sums& s) const {
+    if (row >= rows) return;
+    if ((first && head) || (last && tail)) {
+      Sum* to_part = part(parts, piece, first && head ? 0 : 1, width);
 #pragma unroll
-    for (int u = 0; u < UNROLL; ++u)
-      if (p + (UNROLL + u) * LANES < to) at[u] = order[p + (UNROLL + u) * LANES];
+      for (int v = 0; v < VECTOR; ++v) to_part[v] = s.at[v];
+    } else {
+      finish(out + row * width, x, s);
+    }
+  }
+  // Rows are read as soon as their numbers are there, and the next numbers along with them; a
+  // destination is read when its run begins.
+  __device__ void go() const {
+    u32 at[UNROLL], key[UNROLL + 1];
 #pragma unroll
-    for (int u = 0; u < UNROLL; ++u)
-      if (p + u * LANES < to)
+    for (int u = 0; u <= UNROLL; ++u) {
+      key[u] = from + u < to ? keys[from + u] : NO_ROW;
+      if (u < UNROLL && from + u < to) at[u] = order[from + u];
+    }
+    Sums s;
+    clear(s);
+    Chunk x = before(key[0]);
+    bool first = true;
+    for (u32 p = from; p < to; p += UNROLL) {
+      Chunk chunk[UNROLL];
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u)
+        if (p + u < to) chunk[u] = *reinterpret_cast<const Chunk*>(value + at[u] * width);
+      u32 next[UNROLL];
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) {
+        const u32 q = p + UNROLL + u;
+        if (q < to) at[u] = order[q];
+        next[u] = q + 1 < to ? keys[q + 1] : NO_ROW;
+      }
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) {
+        if (p + u >= to) break;
 #pragma unroll
         for (int v = 0; v < VECTOR; ++v) take(s.at[v], chunk[u].at[v]);
-  }
-}
-
-// One task; all lanes of a warp come here together, also those that have none.
-DEVICE void fold_task(const Value* value, Value* out, Sum* parts, const Tasks& tasks, i64 width,
-                      u32 task, u32 count, i64 column, u32 along) {
-  Sums s;
+        if (key[u] == key[u + 1]) continue;
+        close(key[u], first, p + u + 1 == to, x, s);
+        clear(s);
+        first = false;
+        x = before(key[u + 1]);
+      }
+      key[0] = key[UNROLL];
 #pragma unroll
-  for (int v = 0; v < VECTOR; ++v) s.at[v] = start();
-  u32 from = 0, before = ~0u, row = ~0u, after = ~0u;
-  if (task < count && column < width) {
-    from = tasks.start[task];
-    const u32 to = tasks.start[task + 1];
-    row = tasks.row[task];
-    before = task > 0 ? tasks.row[task - 1] : ~0u;
-    after = task + 1 < count ? tasks.row[task + 1] : ~0u;
-    if (row < tasks.rows) fold_rows(s, value + column, tasks.order, from + along, to, width);
+      for (int u = 0; u < UNROLL; ++u) key[u + 1] = next[u];
+    }
   }
-  if (LANES > 1)
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v)
-      for (int by = GROUP / 2; by >= COLUMNS; by /= 2)
-        s.at[v] = join(s.at[v], below(s.at[v], by, GROUP));
-  if (row >= tasks.rows || along != 0) return;
-  if (before != row && after != row) {
-    finish(out + row * width + column, s);
-    return;
-  }
-  Sum* to_part = part(parts, from / SPAN, before == row ? 0 : 1, width) + column;
-#pragma unroll
-  for (int v = 0; v < VECTOR; ++v) to_part[v] = s.at[v];
-}
+};
 
 KERNEL __launch_bounds__(256, RESIDENT)
-segments(const Value* __restrict__ value, Value* out, Sum* parts, TASKS) {
-  const Tasks tasks = {order, starts, row_of, count_of, edge_first, edge_last, n, rows, spans};
-  const u32 lane = threadIdx.x % GROUP, groups = gridDim.x * blockDim.x / GROUP;
-  const i64 column = ((i64)blockIdx.y * COLUMNS + lane % COLUMNS) * VECTOR;
-  const u32 own = (blockIdx.x * blockDim.x + threadIdx.x) / GROUP, count = *count_of;
-  // a warp goes on while any of its groups has a task
-  const u32 first = own - threadIdx.x % 32 / GROUP;
-  for (u32 k = 0; first + k < count; k += groups)
-    fold_task(value, out, parts, tasks, width, own + k, count, column, lane / COLUMNS);
+segments(const Value* __restrict__ value, Value* out, Sum* parts, u32* cuts,
+         const u32* __restrict__ order, const u32* __restrict__ keys, i64 n, i64 rows, i64 pieces,
+         i64 width) {
+  const i64 piece = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / COLUMNS;
+  const i64 column = ((i64)blockIdx.y * COLUMNS + threadIdx.x % COLUMNS) * VECTOR;
+  bool head, tail;
+  const u32 from = piece_start(keys, piece, n, head), to = piece_start(keys, piece + 1, n, tail);
+  if (piece >= pieces || column >= width) return;
+  if (column == 0) cuts[piece] = head ? keys[from] : NO_ROW;
+  const Walk walk = {value + column, out + column, parts + column, order, keys, rows, width, piece,
+                     from,           to,           head,           tail};
+  walk.go();
 }
 
-// Whether a run that crosses several spans first does so at the beginning of span k > 0.
-DEVICE bool owns(const Tasks& t, i64 k) {
-  const u32 row = t.edge_first[k];
-  return row < t.rows && t.edge_last[k - 1] == row && (k < 2 || t.edge_last[k - 2] != row);
-}
+struct Cuts {
+  const u32* row;
+  i64 rows, pieces;
+  // Whether a run that crosses several pieces first does so at the beginning of piece k > 0.
+  __device__ bool own(i64 k) const { return row[k] < rows && row[k - 1] != row[k]; }
+  __device__ bool is_long(i64 k) const { return k + LONG < pieces && row[k + LONG] == row[k]; }
+};
 
-DEVICE bool is_long(const Tasks& t, i64 k) {
-  return k + LONG < t.spans && t.edge_first[k + LONG] == t.edge_first[k];
-}
-
-// The runs of a few spans: a group of lanes joins one.
-DEVICE void join_short(Value* out, Sum* parts, const Tasks& tasks, i64 width, i64 block) {
+// The runs of a few pieces: a group of lanes joins one.
+DEVICE void join_short(Value* out, Sum* parts, const Cuts& cuts, i64 width, i64 block) {
   const i64 k = (block * blockDim.x + threadIdx.x) / COLUMNS + 1;
   const i64 column = ((i64)blockIdx.y * COLUMNS + threadIdx.x % COLUMNS) * VECTOR;
-  if (k >= tasks.spans || column >= width || !owns(tasks, k) || is_long(tasks, k)) return;
-  const u32 row = tasks.edge_first[k];
+  if (k >= cuts.pieces || column >= width || !cuts.own(k) || cuts.is_long(k)) return;
+  const u32 row = cuts.row[k];
   int length = 1;
 #pragma unroll
-  for (int j = 1; j < LONG; ++j)
-    length += k + j < tasks.spans && tasks.edge_first[k + j] == row;
+  for (int j = 1; j < LONG; ++j) length += k + j < cuts.pieces && cuts.row[k + j] == row;
   Sums s;
   const Sum* from = part(parts, k - 1, 1, width) + column;
 #pragma unroll
   for (int v = 0; v < VECTOR; ++v) s.at[v] = from[v];
 #pragma unroll 4
-  for (int j = 0; j < length; ++j) {
-    from = part(parts, k + j, 0, width) + column;
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) s.at[v] = join(s.at[v], from[v]);
-  }
-  finish(out + row * width + column, s);
+  for (int j = 0; j < length; ++j) s = joined(s, part(parts, k + j, 0, width) + column);
+  Value* to = out + row * width + column;
+  finish(to, *reinterpret_cast<const Chunk*>(to), s);
 }
 
-// At most one long run begins in LONG neighbouring spans: a whole block folds its parts.
-DEVICE void join_long(Value* out, Sum* parts, const Tasks& tasks, i64 width, i64 block, Sum* sums) {
+// At most one long run begins in LONG neighbouring pieces: a whole block folds its parts.
+DEVICE void join_long(Value* out, Sum* parts, const Cuts& cuts, i64 width, i64 block, Sum* sums) {
   const u32 lane_of_warp = threadIdx.x % 32;
   i64 k = block * LONG + 1 + lane_of_warp;
-  const bool found = lane_of_warp < LONG && k < tasks.spans && owns(tasks, k) && is_long(tasks, k);
+  const bool found = lane_of_warp < LONG && k < cuts.pieces && cuts.own(k) && cuts.is_long(k);
   const u32 which = __ballot_sync(WARP, found);
   if (which == 0) return;
   k = block * LONG + __ffs((int)which);
-  const u32 row = tasks.edge_first[k];
-  i64 low = k + LONG, high = tasks.spans;  // the run reaches `low`, but not `high`
+  const u32 row = cuts.row[k];
+  i64 low = k + LONG, high = cuts.pieces;  // the run reaches `low`, but not `high`
   while (high - low > 1) {
-    const i64 middle = (low + high) / 2;
-    (tasks.edge_first[middle] == row ? low : high) = middle;
+    const i64 step = (high - low + 31) / 32, probe = low + (lane_of_warp + 1) * step;
+    low += __popc(__ballot_sync(WARP, probe < high && cuts.row[probe] == row)) * step;
+    high = low + step < high ? low + step : high;
   }
-  const int lanes = COLUMNS * VECTOR < 32 ? COLUMNS * VECTOR : 32, slices = blockDim.x / lanes;
-  const int lane = threadIdx.x % lanes, slice = threadIdx.x / lanes;
-  for (i64 column = (i64)blockIdx.y * COLUMNS * VECTOR + lane;
-       column - lane < (i64)(blockIdx.y + 1) * COLUMNS * VECTOR; column += lanes) {
-    const bool inside = column < width;
-    // Slices are neighbouring spans, so that their order is the order of the contributions.
-    const i64 each = (high - k + slices - 1) / slices;
-    const i64 from = k + slice * each, to = from + each < high ? from + each : high;
-    Sum s = start();
-    if (inside)
+  // Slices are neighbouring pieces, so that their order is the order of the contributions.
+  const int slices = blockDim.x / COLUMNS, slice = threadIdx.x / COLUMNS;
+  const i64 column = ((i64)blockIdx.y * COLUMNS + threadIdx.x % COLUMNS) * VECTOR;
+  const i64 each = (high - k + slices - 1) / slices;
+  const i64 from = k + slice * each, to = from + each < high ? from + each : high;
+  Sums s;
+  clear(s);
+  if (column < width)
 #pragma unroll 4
-      for (i64 j = from; j < to; ++j) s = join(s, part(parts, j, 0, width)[column]);
-    __syncthreads();
-    sums[threadIdx.x] = s;
-    __syncthreads();
-    if (slice != 0 || !inside) continue;
-    s = part(parts, k - 1, 1, width)[column];
-    for (int j = 0; j < slices; ++j) s = join(s, sums[j * lanes + lane]);
-    out[row * width + column] = result(out[row * width + column], s);
-  }
+    for (i64 j = from; j < to; ++j) s = joined(s, part(parts, j, 0, width) + column);
+#pragma unroll
+  for (int v = 0; v < VECTOR; ++v) sums[threadIdx.x * VECTOR + v] = s.at[v];
+  __syncthreads();
+  if (slice != 0 || column >= width) return;
+  const Sum* first = part(parts, k - 1, 1, width) + column;
+#pragma unroll
+  for (int v = 0; v < VECTOR; ++v) s.at[v] = first[v];
+  for (int j = 0; j < slices; ++j) s = joined(s, sums + (j * COLUMNS + threadIdx.x) * VECTOR);
+  Value* at = out + row * width + column;
+  finish(at, *reinterpret_cast<const Chunk*>(at), s);
 }
 
 // The first `short_blocks` thread blocks join short runs, the others long ones.
-KERNEL join_parts(Value* out, Sum* parts, i64 short_blocks, TASKS) {
-  const Tasks tasks = {order, starts, row_of, count_of, edge_first, edge_last, n, rows, spans};
+KERNEL join_parts(Value* out, Sum* parts, const u32* rows_of_cuts, i64 short_blocks, i64 rows,
+                  i64 pieces, i64 width) {
   DYNAMIC_SHARED(Sum, sums);
+  const Cuts cuts = {rows_of_cuts, rows, pieces};
   if (blockIdx.x < short_blocks)
-    join_short(out, parts, tasks, width, blockIdx.x);
+    join_short(out, parts, cuts, width, blockIdx.x);
   else
-    join_long(out, parts, tasks, width, blockIdx.x - short_blocks, sums);
+    join_long(out, parts, cuts, width, blockIdx.x - short_blocks, sums);
 }

@@ -1,7 +1,6 @@
-// A stable sort of indices by radix, and its cut into tasks, in one launch: all thread blocks are
-// on the device at the same time and wait for each other at barriers.
-// A task is a run of equal indices, cut also at every multiple of SPAN sorted places.
-// Definitions: THREADS, ITEMS (of a thread), SPAN.
+// A stable sort of indices by radix, in one launch: all thread blocks are on the device at the same
+// time and wait for each other at barriers.
+// Definitions: THREADS, ITEMS (of a thread).
 #ifndef SPIN
 #define SPIN()
 #endif
@@ -18,8 +17,6 @@ struct Sort {
   const Index* index;
   u32 *keys, *order, *other_keys, *other_order;  // where it ends, and the other side
   u32 *counts, *totals;                          // of digits: for each tile, and of all
-  u32 *task_start, *task_row, *task_count;
-  u32 *edge_first, *edge_last;  // the rows of the first and last sorted place of every span
   Slot* slot;
   i64 n, rows, bits, passes;
 };
@@ -115,6 +112,16 @@ DEVICE void scan_digits(const Sort& s, u32 mask) {
   }
 }
 
+// The lanes of the warp that have the same digit: ballots, since `match` goes from value to value.
+DEVICE u32 same_digit(u32 digit, bool inside, int bits) {
+  u32 same = __ballot_sync(WARP, inside);
+  for (int b = 0; b < bits; ++b) {
+    const u32 set = __ballot_sync(WARP, digit >> b & 1);
+    same &= digit >> b & 1 ? set : ~set;
+  }
+  return same;
+}
+
 DEVICE void move_tile(const Sort& s, Shared& shared, const u32* keys, const u32* order, u32* to_keys,
                       u32* to_order, int shift, u32 mask, i64 tile, u32 digit_base) {
   const i64 tiles = (s.n + TILE - 1) / TILE;
@@ -134,8 +141,8 @@ DEVICE void move_tile(const Sort& s, Shared& shared, const u32* keys, const u32*
 #pragma unroll
   for (int k = 0; k < ITEMS; ++k) {
     const bool inside = tile * TILE + (warp * ITEMS + k) * 32 + lane < s.n;
-    const u32 digit = inside ? (key[k] >> shift) & mask : mask + 1;
-    const u32 same = __match_any_sync(WARP, digit);
+    const u32 digit = inside ? (key[k] >> shift) & mask : 0;
+    const u32 same = same_digit(digit, inside, (int)s.bits);
     if (inside) rank[k] = shared.counts[warp][digit] + __popc(same & ((1u << lane) - 1));
     __syncwarp();
     if (inside && (same >> lane) == 1u) shared.counts[warp][digit] += __popc(same);
@@ -172,64 +179,18 @@ DEVICE void move_tile(const Sort& s, Shared& shared, const u32* keys, const u32*
   __syncthreads();
 }
 
-DEVICE bool starts_task(const u32* keys, i64 p) { return p % SPAN == 0 || keys[p] != keys[p - 1]; }
-
-DEVICE void write_edges(const Sort& s, i64 p) {
-  if (p % SPAN == 0) s.edge_first[p / SPAN] = s.keys[p];
-  if (p % SPAN == SPAN - 1 || p == s.n - 1) s.edge_last[p / SPAN] = s.keys[p];
-}
-
-// Tasks in order: a block does neighbouring tiles, after a count of those of the blocks before; a
-// thread does neighbouring places.
-DEVICE void write_tasks(const Sort& s, Shared& shared) {
-  const i64 tiles = (s.n + TILE - 1) / TILE, each = (tiles + gridDim.x - 1) / gridDim.x;
-  const i64 first = blockIdx.x * each, last = first + each < tiles ? first + each : tiles;
-  u32 own = 0, all;
-  for (i64 p = first * TILE + threadIdx.x; p < last * TILE && p < s.n; p += THREADS) {
-    own += starts_task(s.keys, p);
-    write_edges(s, p);
-  }
-  before(own, shared.sums, all);
-  if (threadIdx.x == 0) s.counts[blockIdx.x] = all;
-  barrier(s.slot);
-  own = 0;
-  for (u32 b = threadIdx.x; b < blockIdx.x; b += THREADS) own += s.counts[b];
-  u32 running;
-  before(own, shared.sums, running);
-  for (i64 tile = first; tile < last; ++tile) {
-    const i64 p0 = tile * TILE + threadIdx.x * ITEMS;
-    u32 starts = 0;
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k)
-      if (p0 + k < s.n) starts |= (u32)starts_task(s.keys, p0 + k) << k;
-    u32 at = running + before(__popc(starts), shared.sums, all);
-    running += all;
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k)
-      if (starts >> k & 1) {
-        s.task_start[at] = (u32)(p0 + k);
-        s.task_row[at++] = s.keys[p0 + k];
-      }
-  }
-  if (last == tiles && first < last && threadIdx.x == 0) {
-    s.task_start[running] = (u32)s.n;
-    *s.task_count = running;
-  }
-}
-
 KERNEL __launch_bounds__(THREADS)
 sort_indices(const Index* index, u32* keys_out, u32* order_out, u32* other_keys, u32* other_order,
-             u32* counts, u32* totals, u32* task_start, u32* task_row, u32* task_count,
-             u32* edge_first, u32* edge_last, Slot* slot, i64 n, i64 rows, i64 bits, i64 passes) {
-  const Sort s = {index,     keys_out,   order_out,  other_keys, other_order, counts,
-                  totals,    task_start, task_row,   task_count, edge_first,  edge_last,
-                  slot,      n,          rows,       bits,       passes};
+             u32* counts, u32* totals, Slot* slot, i64 n, i64 rows, i64 bits, i64 passes) {
+  const Sort s = {index,  keys_out, order_out, other_keys, other_order, counts,
+                  totals, slot,     n,         rows,       bits,        passes};
   DYNAMIC_SHARED(Shared, memory);
   Shared& shared = *memory;
   const i64 tiles = (s.n + TILE - 1) / TILE;
   const u32* keys = nullptr;
   const u32* order = nullptr;
   for (i64 pass = 0; pass < s.passes; ++pass) {
+    if (pass > 0) barrier(s.slot);
     // Sides are taken in turn, such that the last pass ends in `keys`.
     const bool here = (s.passes - pass) % 2 == 1;
     u32 *to_keys = here ? s.keys : s.other_keys, *to_order = here ? s.order : s.other_order;
@@ -243,9 +204,7 @@ sort_indices(const Index* index, u32* keys_out, u32* order_out, u32* other_keys,
     const u32 base = before(threadIdx.x <= mask ? s.totals[threadIdx.x] : 0, shared.sums, all);
     for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x)
       move_tile(s, shared, keys, order, to_keys, to_order, shift, mask, tile, base);
-    barrier(s.slot);
     keys = to_keys;
     order = to_order;
   }
-  write_tasks(s, shared);
 }

@@ -1,0 +1,109 @@
+"""The operands of a fold by index, brought to what the strategies read: dense rows and numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from pullback.compile.kernel import Map, Scatter
+from pullback.core import dtypes as dt
+from pullback.core.dtypes import DType
+from pullback.ir.scalar import cast, load
+from pullback.runtime.cpu import index_code, native
+from pullback.runtime.cpu.map_kernels import dense_strides, grain_of, map_stage
+from pullback.runtime.cpu.nest import Streams, coalesce
+
+__all__ = ["copy_kernel", "dense_operand", "is_constant", "is_dense", "row_numbers", "x_rows"]
+
+Strides = Sequence[int]
+Area = Callable[[int], int]
+
+
+def is_constant(strides: Strides, shape: Sequence[int]) -> bool:
+    """Whether an array is the same everywhere along these axes."""
+    return all(s == 0 or n == 1 for s, n in zip(strides, shape, strict=True))
+
+
+def copy_kernel(source: DType, target: DType) -> Map:
+    """The kernel that converts one dtype to another."""
+    parts = 2 if source.is_complex else 1
+    body = tuple(cast(load(0, source.real, p), target.real) for p in range(parts))
+    return Map((source,), target, body)
+
+
+def is_dense(shape: Sequence[int], strides: Strides) -> bool:
+    nest = coalesce(shape, [strides])
+    return not nest.shape or nest.strides[0] == (1,)
+
+
+def dense_operand(
+    slot: int,
+    shape: Sequence[int],
+    strides: Strides,
+    dtype: DType,
+    wide: DType,
+    area: Area,
+    stages: list[native.Stage],
+) -> int:
+    """The slot of an array in row-major order and in dtype `wide`."""
+    if wide is dtype and is_dense(shape, strides):
+        return slot
+    copied = area(math.prod(shape) * wide.itemsize)
+    kernel = copy_kernel(dtype, wide)
+    stages.append(map_stage(kernel, shape, copied, 0, dense_strides(shape), [slot], [strides]))
+    return copied
+
+
+def x_rows(
+    slot: int,
+    shape: Sequence[int],
+    strides: Strides,
+    split: int,
+    dtype: DType,
+    wide: DType,
+    target: int | None,
+    area: Area,
+    stages: list[native.Stage],
+) -> tuple[int, int]:
+    """Where the rows of x are (the axes from `split` on), and the step from one to the next.
+
+    A copy goes to `target` if that is given.
+    """
+    rest = shape[split:]
+    if is_constant(strides[:split], shape[:split]):
+        return dense_operand(slot, rest, strides[split:], dtype, wide, area, stages), 0
+    if wide is not dtype and target is not None:
+        copy, dense = copy_kernel(dtype, wide), dense_strides(shape)
+        stages.append(map_stage(copy, shape, target, 0, dense, [slot], [strides]))
+        return target, math.prod(rest)
+    return dense_operand(slot, shape, strides, dtype, wide, area, stages), math.prod(rest)
+
+
+def row_numbers(
+    kernel: Scatter,
+    shape: Sequence[int],
+    slots: Sequence[int],
+    strides: Sequence[Strides],
+    places: Strides,
+    indexed: Sequence[tuple[int, int]],
+    width: int,
+    area: Area,
+    first_code: int,
+    stages: list[native.Stage],
+) -> tuple[DType, int]:
+    """dtype and slot of one dense array that numbers the destinations of all rows."""
+    if len(slots) == 1 and not any(places) and is_dense(shape, strides[0]):
+        return kernel.indices[0], slots[0]
+    count = math.prod(shape)
+    slot = area(8 * count)
+    scaled = [
+        tuple(s * d.itemsize for s in own) for own, d in zip(strides, kernel.indices, strict=True)
+    ]
+    dense = tuple(8 * s for s in dense_strides(shape))
+    nest = coalesce(shape, [dense, *scaled, tuple(places)])
+    head = Streams(1 + len(slots)).header(nest.rank(), (slot, *slots), [0] * (1 + len(slots)))
+    steps = [w for n, s in indexed for w in (n, s // width)]
+    params = (*head, width, first_code, *steps, *nest.records())
+    code = index_code.ravel(tuple(kernel.indices))
+    stages.append(native.Stage(code, nest.size, grain_of(nest.size), params))
+    return dt.uint64, slot

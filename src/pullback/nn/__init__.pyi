@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pullback.ops.index_plans import scatter_plan
 from pullback.tensor import Tensor, _ArrayLike, _DTypeLike
 
 class Normalised(NamedTuple):
@@ -374,7 +375,7 @@ def elu(input: _ArrayLike, alpha: float = 1.0) -> Tensor:
     """`x` where it is positive, elsewhere `alpha * (exp(x) - 1)`."""
 
 def embedding(
-    input: _ArrayLike,
+    input: _ArrayLike | scatter_plan,
     weight: _ArrayLike,
     padding_idx: int | None = None,
     max_norm: float | None = None,
@@ -384,7 +385,7 @@ def embedding(
     """The rows of `weight` at the indices `input`."""
 
 def embedding_bag(
-    input: _ArrayLike,
+    input: _ArrayLike | scatter_plan,
     weight: _ArrayLike,
     offsets: _ArrayLike | None = None,
     max_norm: float | None = None,

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from pullback.compile.product_rows import MOST_FACTOR_BYTES
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError, ShapeError
@@ -216,7 +217,8 @@ class _Plan:
 
     def _is_large_vector(self, p: Product) -> bool:
         """Whether a product has the order of `vector_gemm`: that depends on its shape alone."""
-        return self.single and p.m == 1 and p.n * p.k * self.dtype.itemsize > _LARGEST_B
+        size = p.n * p.k * self.dtype.itemsize
+        return self.single and p.m == 1 and size > MOST_FACTOR_BYTES
 
     def multiply_halves(self, p: Product, half: DType, elements: int, out: int) -> None:
         """The product of dense float32 copies, rounded once."""
@@ -231,7 +233,8 @@ class _Plan:
         """Whether `direct_gemm` makes the product: then its stages are there."""
         side_by_side = p.b.column == 1 or p.n == 1
         across = p.a.column * p.k * self.dtype.itemsize if p.m > 1 and p.a.column != 1 else 0
-        if p.n * p.k * self.dtype.itemsize > _LARGEST_B or across > _LARGEST_A:
+        most = MOST_FACTOR_BYTES if self.any_rows else _LARGEST_B
+        if p.n * p.k * self.dtype.itemsize > most or across > _LARGEST_A:
             return False
         if not side_by_side:
             if p.b.row != 1 and p.k > 1:

@@ -1,13 +1,24 @@
-"""Settings of the runtime tests: live memory changes by what a test does, and by nothing else."""
+"""Settings of the runtime tests."""
 
 import gc
 
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def no_garbage():
-    """Garbage of earlier tests goes before the test, none of it while the test counts bytes."""
+@pytest.fixture(scope="module")
+def settled():
+    """What earlier modules left is either gone or not looked at: collecting is quick from here on."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def no_garbage(settled):
+    """Live memory changes by what the test does, and by nothing else: garbage of earlier tests goes
+    before it, none while it counts bytes.
+    """
     gc.collect()
     gc.disable()
     yield

@@ -18,6 +18,8 @@ from pullback.runtime.cpu import jit, native
 from pullback.runtime.cpu.native import Buffer, Stage, empty, memory, program, view, wrap
 from runtime.native_kernels import kernel, of, values
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 
 @pytest.fixture(autouse=True)
 def settings_restored() -> Iterator[None]:

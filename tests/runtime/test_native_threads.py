@@ -14,6 +14,8 @@ from pullback.runtime.cpu import jit, native
 from pullback.runtime.cpu.native import Buffer, Stage, memory, program
 from runtime.native_kernels import MEET, REVERSE, SCALE, SLEEP, kernel, of, run_python, values
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 
 @pytest.fixture(autouse=True)
 def threads_restored() -> Iterator[None]:

@@ -21,7 +21,7 @@ WANTED = Wanted("order", COUNT, ROWS)
 
 
 @pytest.fixture(autouse=True)
-def limit() -> Iterator[None]:
+def limit(settled: None) -> Iterator[None]:
     before = PLANS.limit
     assert PLANS.nbytes == 0
     yield

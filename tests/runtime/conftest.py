@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def settled():
-    """What earlier modules left is either gone or not looked at: collecting is quick from here on."""
+    """What earlier modules left is gone or not looked at: collecting is quick from here on."""
     gc.collect()
     gc.freeze()
     yield

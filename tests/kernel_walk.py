@@ -41,6 +41,8 @@ def kernel_uses(dtypes: Iterable[DType]) -> dict[tuple[str, str], Use]:
     found: dict[tuple[str, str], Use] = {}
     for _, entry in sorted(REGISTRY.items()):
         for dtype in dtypes:
+            if entry.namespace == "nn" and not dtype.is_inexact:  # their samples are of floats
+                continue
             for use in _uses(entry, dtype):
                 found.setdefault((use.op.name, use.kernel.text), use)
     return found

@@ -19,10 +19,11 @@ from pullback.core.dtypes import DType
 from pullback.core.errors import PullbackError
 from pullback.ir.array import mode
 from pullback.ir.control import Control
-from pullback.ir.graph import Equation, Graph, trace
+from pullback.ir.graph import trace
 from pullback.ir.lowering import Elementwise, Fold
 from pullback.ir.op import REGISTRY, Op, Public
 from pullback.ir.samples import Draw, Sample
+from pullback.runtime.cpu.assembly import inner_graphs
 
 FLOATING = tuple(d for d in dt.ALL if d.is_inexact)
 
@@ -83,22 +84,12 @@ def _bound(entry: Public, sample: Sample) -> list[tuple[Op, tuple[Aval, ...], di
         mode.binds = before
     found = [
         (eq.op, tuple(v.aval for v in eq.inputs), eq.static, eq.out.aval.dtype)
-        for eq in _equations(graph)
-        if len(eq.outs) == 1
+        for g in (graph, *inner_graphs(graph))
+        for eq in g.equations
+        if len(eq.outs) == 1 and not isinstance(eq.op, Control)
     ]
     return found + [
         (op, tuple(a._aval for a in arrays), static, plan.aval.dtype)
         for op, arrays, static, plan, _ in ran
         if plan is not None
     ]
-
-
-def _equations(graph: Graph) -> Iterator[Equation]:
-    """The equations of a graph; for control flow those of the graphs that it holds."""
-    for eq in graph.equations:
-        if isinstance(eq.op, Control):
-            for held in eq.static.values():
-                if isinstance(held, Graph):
-                    yield from _equations(held)
-        else:
-            yield eq

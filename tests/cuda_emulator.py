@@ -76,7 +76,14 @@ class Emulator:
         """Run one kernel on addresses, int64s and structs."""
         held = [_argument(v) for v in values]
         pointers = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
-        getattr(self._library, f"run_{name}")(*grid, block, shared, pointers, mode)
+        self.start(name, grid, block, shared, ctypes.addressof(pointers), mode)
+
+    def start(
+        self, name: str, grid: tuple[int, int], block: int, shared: int, arguments: int, mode: int
+    ) -> None:
+        """Run one kernel; at `arguments` are the addresses of its arguments."""
+        place = ctypes.c_void_p(arguments)
+        getattr(self._library, f"run_{name}")(*grid, block, shared, place, mode)
 
 
 def _argument(value: int | bytes) -> ctypes.Array | ctypes.c_int64:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -59,24 +59,32 @@ def ascontiguousarray(a: Any) -> Array:
 
 
 class Function:
-    ptr = 0
+    """A kernel, known by its number."""
+
+    _all: ClassVar[list[Function]] = []
 
     def __init__(self, emulator: Emulator, name: str):
         self._emulator, self._name = emulator, name
+        self.ptr = len(self._all)
+        self._all.append(self)
 
-    def __call__(
-        self,
-        grid: Any,
-        block: Any,
-        values: Any,
-        shared: int = 0,
-        *,
-        enable_cooperative_groups=False,
-    ) -> None:
-        mode = ALONE if self._name in _ALONE else BLOCKS
-        mode = TOGETHER if enable_cooperative_groups else mode
-        launched.append(self._name)
-        self._emulator.launch(self._name, grid[:2], block[0], shared, values, mode)
+    @classmethod
+    def launch(cls, ptr: int, grid: Any, block: int, shared: int, arguments: int, together: bool):
+        """Run a kernel; at `arguments` are the addresses of its arguments."""
+        own = cls._all[ptr]
+        mode = TOGETHER if together else ALONE if own._name in _ALONE else BLOCKS
+        launched.append(own._name)
+        own._emulator.start(own._name, grid, block, shared, arguments, mode)
+
+
+def launch_kernel(f, grid_x, grid_y, grid_z, x, y, z, shared, stream, arguments, extra) -> None:
+    assert (grid_z, y, z, stream, extra) == (1, 1, 1, 0, 0)
+    Function.launch(f, (grid_x, grid_y), x, shared, arguments, False)
+
+
+def launch_together(f, grid_x, grid_y, grid_z, x, y, z, shared, stream, arguments) -> None:
+    assert (grid_z, y, z, stream) == (1, 1, 1, 0)
+    Function.launch(f, (grid_x, grid_y), x, shared, arguments, True)
 
 
 class RawModule:
@@ -114,9 +122,11 @@ _STREAM = Stream()
 cuda = SimpleNamespace(
     alloc=Memory,
     Device=lambda device: SimpleNamespace(compute_capability="90"),
-    get_current_stream=lambda: _STREAM,
+    get_current_stream=lambda device: _STREAM,
     runtime=SimpleNamespace(getDevice=lambda: 0, getDeviceProperties=lambda device: PROPERTIES),
     driver=SimpleNamespace(
-        occupancyMaxActiveBlocksPerMultiprocessor=lambda function, block, shared: 1
+        occupancyMaxActiveBlocksPerMultiprocessor=lambda function, block, shared: 1,
+        launchKernel=launch_kernel,
+        launchCooperativeKernel=launch_together,
     ),
 )

@@ -99,23 +99,23 @@ def step_times(call: Callable[[], Any]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     original = executor.Program.run
 
-    def timed(self: Any, buffers: dict[str, int], pool: Any) -> None:
+    def timed(self: Any, buffers: dict[str, int], pool: Any, stream: int) -> None:
         events = []
 
-        def wrap(launch: Any) -> Any:
-            def inner(*args: Any, **kwargs: Any) -> None:
+        def wrap(launch: executor.Launch) -> executor.Launch:
+            def inner(*args: Any) -> None:
                 start, end = cp.cuda.Event(), cp.cuda.Event()
                 start.record()
-                launch[0](*args, **kwargs)
+                launch.enqueue(*args)
                 end.record()
-                events.append((launch[-1], start, end))
+                events.append((launch.name, start, end))
 
-            return (inner, *launch[1:])
+            return launch._replace(enqueue=inner)
 
-        kept = self._launches
-        self._launches = [wrap(launch) for launch in kept]
-        original(self, buffers, pool)
-        self._launches = kept
+        kept = self.launches
+        self.launches = [wrap(launch) for launch in kept]
+        original(self, buffers, pool, stream)
+        self.launches = kept
         cp.cuda.Device().synchronize()
         for name, start, end in events:
             found.setdefault(name, []).append(cp.cuda.get_elapsed_time(start, end))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,7 @@ import pullback.runtime.cuda.scatter as sc
 from cuda_emulator import COMPILER
 from pullback.compile.fixed_point import exact_scatter_add_reference
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.runtime.cuda.scatter import buckets, executor, ordered, units
+from pullback.runtime.cuda.scatter import buckets, executor, ordered
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
@@ -36,19 +37,18 @@ def device(monkeypatch):
     """Small thread blocks and grids: what is emulated is the logic, not the size."""
     monkeypatch.setitem(sys.modules, "cupy", cuda_fake)
     monkeypatch.setattr(executor, "machine_code", lambda source, target: source)
-    for name, value in (("THREADS", 64), ("ADDERS", 64), ("PROCESSORS", 3)):
+    small = {"THREADS": {1: 64, 2: 64}, "TILE": 1024, "ADDERS": 64, "SHARERS": 32, "PROCESSORS": 3}
+    for name, value in small.items():
         monkeypatch.setattr(buckets, name, value)
-    monkeypatch.setattr(buckets, "TILE", 64 * buckets.ITEMS)
-    for name, value in (("THREADS", 64), ("ADDERS", 64), ("PROCESSORS", 2), ("TILE", 2048)):
-        monkeypatch.setattr(units, name, value)
+    monkeypatch.setattr(ordered, "THREADS", 512)
     for cache in CACHES:
         cache.cache_clear()
-    executor.Slots._pools.clear()
+    executor.Slots._own.__dict__.clear()
     cuda_fake.launched.clear()
     yield
     for cache in CACHES:
         cache.cache_clear()
-    executor.Slots._pools.clear()
+    executor.Slots._own.__dict__.clear()
 
 
 def draw(dtype, n, rows, width=1, index="int64", seed=0):
@@ -167,7 +167,7 @@ def test_a_long_run_of_equal_indices_in_buckets(planned):
 
 @pytest.mark.parametrize("pattern", ["random", "sorted", "runs", "two", "distinct"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_units_of_a_plan_for_any_indices(dtype, pattern):
+def test_buckets_of_a_plan_for_any_indices(dtype, pattern):
     n, rows = 3100, 4000
     indices, values, out = draw(dtype, n, rows)
     lengths = np.random.default_rng(5).integers(1, 900, n)  # runs longer than a unit among them
@@ -180,7 +180,7 @@ def test_units_of_a_plan_for_any_indices(dtype, pattern):
     }[pattern]
     want = exact_scatter_add_reference(found, values, out)
     same_bits(exactly("planned", found, values, out), want)
-    assert cuda_fake.launched[-2:] == ["unit_place", "unit_add"]
+    assert cuda_fake.launched[-2:] == ["bucket_place", "bucket_add"]
 
 
 FOLDS = {"mul": np.multiply, "min": np.minimum, "max": np.maximum}
@@ -221,20 +221,27 @@ def test_ordered_sums_of_any_length_and_width(n, width):
     np.testing.assert_allclose(got, reference(indices, values, out).astype("f8"), rtol=1e-13)
 
 
-def test_the_order_is_stable():
-    indices = np.random.default_rng(6).integers(0, 1000, 9000)
-    plan = sc.make_plan(cuda_fake.asarray(indices), 1000)
-    places = plan.order(executor.Checked("test", plan.indices, 1000))
-    sizes = ordered.order_buffers(9000)
-    kept, _, _ = plan._kept["order"]
+# Several tiles for a thread block, one to three digits, and counts that take more than 16 bits.
+@pytest.mark.parametrize(
+    ("n", "rows"), [(1, 1), (700, 3), (9000, 1000), (2500, 1 << 20), (140_000, 700)]
+)
+def test_the_order_is_stable(n, rows):
+    indices = np.random.default_rng(6).integers(-rows, rows, n)
+    indices[n // 3 :: 1000] = rows + 5
+    plan = sc.make_plan(cuda_fake.asarray(indices), rows)
+    places = plan.order(executor.Checked("test", plan.indices, rows))
+    sizes = ordered.order_buffers(n)
+    kept, made, _ = plan._kept["order"]
     start = kept._memory._held
 
     def read(name):
         at = places[name] - start.ctypes.data
         return start[at : at + sizes[name]].view(np.uint32)
 
-    np.testing.assert_array_equal(read("order"), np.argsort(indices, kind="stable"))
-    np.testing.assert_array_equal(read("keys"), np.sort(indices))
+    keys = np.where(indices < rows, indices % rows, rows)
+    np.testing.assert_array_equal(read("order"), np.argsort(keys, kind="stable"))
+    np.testing.assert_array_equal(read("keys"), np.sort(keys))
+    assert made.bad_position() == n // 3
 
 
 @pytest.mark.parametrize("strategy", sc.STRATEGIES)
@@ -330,3 +337,29 @@ def test_errors_at_the_call():
         sc.scatter_add(v, v, cuda_fake.zeros((3, 2), "f4"))
     with pytest.raises(ShapeError, match="4 rows of 3"):
         sc.scatter_add(i, v, cuda_fake.zeros((2, 3), "f4"))
+
+
+def test_calls_at_the_same_time_have_their_own_arguments(monkeypatch):
+    indices, values, out = map(cuda_fake.asarray, draw("float32", 300, 5))
+    other = cuda_fake.asarray(np.array(out))
+    plain, seen = cuda_fake.cuda.driver.launchKernel, []
+
+    def launch(*arguments):
+        if not seen:
+            seen.append(True)  # as another thread would, while this one waits for the driver
+            sc.scatter_add(indices, values, other).raise_if_bad()
+        plain(*arguments)
+
+    monkeypatch.setattr(cuda_fake.cuda.driver, "launchKernel", launch)
+    sc.scatter_add(indices, values, out).raise_if_bad()
+    assert seen
+    same_bits(out, other)
+
+
+def test_threads_have_their_own_scratch_memory():
+    with ThreadPoolExecutor(1) as thread:
+        theirs, _ = thread.submit(executor.Slots.take, 0, 0).result()
+    ours, first = executor.Slots.take(0, 0)
+    again, second = executor.Slots.take(0, 0)
+    assert ours is again and (first, second) == (0, 1)
+    assert ours.scratch != theirs.scratch and ours.address != theirs.address

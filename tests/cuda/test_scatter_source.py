@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 
 import numpy as np
 import pytest
 
 from pullback.runtime.cuda import nvrtc
-from pullback.runtime.cuda.scatter import FOLDS, recipes_of
+from pullback.runtime.cuda.scatter import FOLDS, choose, recipes_of
 from pullback.runtime.cuda.scatter.buckets import _deal
 from pullback.runtime.cuda.scatter.few import few_threads
 from pullback.runtime.cuda.scatter.gathering import gather_recipe
@@ -42,16 +43,19 @@ def cases(strategy):
 @needs_nvrtc
 @pytest.mark.parametrize("strategy", WIDTHS)
 def test_nvrtc_compiles_every_scatter(strategy):
-    sources = {
-        step.source: step.function
-        for case in cases(strategy)
-        for planned in (False, True)
-        for recipe in recipes_of(case, strategy, planned)
-        for step in recipe.steps
-    }
-    for source, function in sources.items():
-        code = nvrtc.compile_source(source, "compute_75", nvrtc.QUICK)
-        assert f".entry {function}".encode() in code
+    sources: dict[str, dict[str, int]] = {}
+    for case in cases(strategy):
+        for planned in (False, True):
+            for recipe in recipes_of(case, strategy, planned):
+                for step in recipe.steps:
+                    sources.setdefault(step.source, {})[step.function] = len(step.arguments)
+    for source, functions in sources.items():
+        code = nvrtc.compile_source(source, "compute_75", nvrtc.QUICK).decode()
+        for function, count in functions.items():
+            entry = re.search(rf"\.entry {function}\(([^)]*)\)", code)
+            assert entry
+            # arguments are words of eight bytes
+            assert re.findall(r"\.param \.(\w+)", entry[1]) == ["u64"] * count
 
 
 @needs_nvrtc
@@ -83,6 +87,8 @@ def test_rows_are_dealt_out_to_buckets(rows, width):
     np.testing.assert_array_equal(found, row // deal.cells)
     assert deal.reciprocal < 1 << 32
     assert found.max() < deal.buckets < 1 << 16
+    nowhere = deal.cells * deal.buckets  # stands for indices that are out of range
+    assert nowhere * deal.reciprocal >> (32 + deal.shift) == deal.buckets
 
 
 @pytest.mark.parametrize("rows", [1, 20, 24, 25, 100, 220])
@@ -92,3 +98,15 @@ def test_columns_fit_in_shared_memory(rows, limit):
     threads = few_threads(case)
     assert threads * rows * 8 <= limit
     assert threads or rows * 64 * 8 > limit
+
+
+@pytest.mark.parametrize("limit", [48 << 10, 64 << 10, 100 << 10, 232_448])
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("rows", [5000, 1 << 20, 1 << 24])
+def test_buckets_are_chosen_where_they_fit(rows, width, limit):
+    case = Case("float32", "int64", "add", 1 << 24, rows, width, shared=limit)
+    chosen = choose(case)
+    assert chosen in ("buckets", "atomic")  # both exact: the device does not change the bits
+    for recipe in recipes_of(case, chosen, True):
+        assert all(step.shared <= limit for step in recipe.steps)
+    assert chosen == "buckets" or limit < 232_448

@@ -6,6 +6,7 @@ can stand for CUDA tensors: what is tested is how calls are brought to the form 
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from contextlib import nullcontext
 
@@ -36,22 +37,21 @@ def in_place(t):
 
 
 class Watched:
-    """A launch that has ended."""
+    """The error word of a launch that has ended."""
 
     def __init__(self, checked):
         position = checked.bad_position()
-        self.word = torch.tensor(0 if position is None else position + 1)
+        self._word = 0 if position is None else position + 1
 
-    def query(self) -> bool:
+    def is_full(self) -> bool:
         return True
 
-    def synchronize(self) -> None:
-        pass
+    def empty(self) -> int:
+        return self._word
 
 
 def watch(checked, name, indices, sizes):
-    ended = Watched(checked)
-    pending = torch_cuda._Pending(ended, ended.word, checked, name, tuple(indices), tuple(sizes))
+    pending = torch_cuda._Pending(Watched(checked), checked, name, tuple(indices), tuple(sizes))
     torch_cuda._pending.append(pending)
 
 
@@ -62,7 +62,7 @@ def emulated(monkeypatch):
     caches = (executor.cupy_module, executor.shared_limit, executor.compiled, executor.program)
     for cache in (*caches, executor._function, scatter._prepared):
         cache.cache_clear()
-    monkeypatch.setattr(executor.Slots, "_pools", {})
+    executor.Slots._own.__dict__.clear()
     monkeypatch.setattr(torch_cuda, "_shared", in_place)
     monkeypatch.setattr(torch_cuda, "_working_on", lambda device: nullcontext(scatter))
     monkeypatch.setattr(torch_cuda, "_watch", watch)
@@ -118,7 +118,7 @@ def test_an_index_out_of_range_is_raised_at_the_end_of_backward(monkeypatch):
         return nullcontext(scatter)
 
     monkeypatch.setattr(torch_cuda, "_working_on", working_on)
-    monkeypatch.setattr(Watched, "query", lambda self: False)
+    monkeypatch.setattr(Watched, "is_full", lambda self: False)
     x = torch.zeros(4, 3, requires_grad=True)
     value = pbt.gather_with_index_add(x, torch.tensor([0, 9])).sum()
     with pytest.raises(IndexError, match=r"gather_with_index_add: index 9 at position 1"):
@@ -141,3 +141,43 @@ def test_a_plan():
     plan = pbt.ScatterPlan(i, 4, torch_cuda.make_plan(i, 4))
     x = torch.randn(4, 2)
     np.testing.assert_array_equal(pbt.segment_sum(x, plan), pbt.segment_sum(x, i, 4))
+
+
+class Done:
+    """An event that has come."""
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Copied:
+    """What a launch found, whose word is copied at once."""
+
+    def __init__(self, word):
+        self._word = word
+
+    def copy_word(self, address):
+        ctypes.c_int64.from_address(address).value = self._word
+
+
+def test_mailboxes_are_used_again(monkeypatch):
+    zeros = torch.zeros
+    monkeypatch.setattr(torch.cuda, "Event", Done)
+    monkeypatch.setattr(torch, "zeros", lambda n, dtype, pin_memory: zeros(n, dtype=dtype))
+    monkeypatch.setattr(torch_cuda, "_mailboxes", {})
+    taken = [torch_cuda._mailbox(0) for _ in range(torch_cuda.MAILBOXES + 1)]
+    assert len({m.address for m in taken}) == len(taken)
+    for k, mailbox in enumerate(taken):
+        mailbox.post(Copied(k))
+    assert taken[5].is_full()
+    assert [m.empty() for m in taken] == list(range(len(taken)))
+    again = torch_cuda._mailbox(0)
+    assert again is taken[-1]
+    again.post(Copied(7))
+    assert again.empty() == 7

@@ -39,6 +39,15 @@ class Contender:
     def wait(self, result: Any) -> None:
         """Return when the result is there."""
 
+    def kept(self, result: Any) -> Any:
+        """The result as it is now, whatever is computed next."""
+        return result
+
+    def same_bits(self, kept: Any, result: Any) -> bool:
+        """Whether two results have the same bits."""
+        one, other = (np.ascontiguousarray(self.host(a)).view(np.uint32) for a in (kept, result))
+        return np.array_equal(one, other)
+
 
 class Eager(Contender):
     """Our own arrays on the CPU; without a plan the indices are new to every call."""
@@ -82,6 +91,12 @@ class Cuda(Contender):
     def wait(self, result: Any) -> None:
         import_module("cupy").cuda.get_current_stream().synchronize()
 
+    def kept(self, result: Any) -> Any:
+        return result.copy()
+
+    def same_bits(self, kept: Any, result: Any) -> bool:
+        return bool((kept.view("u4") == result.view("u4")).all())
+
 
 class Torch(Contender):
     """Anything on torch tensors."""
@@ -117,6 +132,10 @@ class Torch(Contender):
     def wait(self, result: Any) -> None:
         if self.device == "cuda":
             import_module("torch").cuda.synchronize()
+
+    def same_bits(self, kept: Any, result: Any) -> bool:
+        torch = import_module("torch")
+        return torch.equal(kept.view(torch.int32), result.view(torch.int32))
 
 
 class OursInTorch(Torch):

@@ -12,11 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,8 +28,10 @@ from pullback.interop.torch_plans import planned
 __all__ = ["check", "gather", "make_plan", "scatter_add", "scatter_sum"]
 
 MOST_PENDING = 1000  # launches whose error words wait to be looked at
+MAILBOXES = 64  # made at a time
 
 
+@cache
 def _module(name: str) -> Any:
     try:
         return import_module(name)
@@ -46,11 +49,18 @@ class _Rows(NamedTuple):
     width: int
 
 
+def _whole(indices: Sequence[Tensor]) -> tuple[int, ...]:
+    """The shape that index arrays broadcast to."""
+    if len(indices) == 1:
+        return indices[0].shape
+    return torch.broadcast_shapes(*[i.shape for i in indices])
+
+
 def _flattened(indices: Sequence[Tensor], shape: Sequence[int]) -> _Rows:
     """The indices as one index per row of an array of `shape`."""
     k = len(indices)
     rest = list(shape[k:])
-    whole = torch.broadcast_shapes(*[i.shape for i in indices])
+    whole = _whole(indices)
     lead = len(whole) - len(rest)
     if all(n == 1 for n in whole[lead:]):
         if k == 1:
@@ -81,19 +91,57 @@ def _position(axes: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
 # -- errors ----------------------------------------------------------------------------------------
 
 
-class _Pending(NamedTuple):
-    """A launch whose error word has not been looked at; the word comes to `word` by itself."""
+class _Mailbox:
+    """A word of page-locked memory where the error word of a launch comes by itself."""
 
-    done: Any
-    word: Tensor
+    __slots__ = ("_done", "_free", "_place", "_words", "address")
+
+    def __init__(self, words: Tensor, place: int, free: list[_Mailbox]):
+        self._words, self._place, self._free = words.numpy(), place, free
+        self.address = words.data_ptr() + 8 * place
+        self._done = torch.cuda.Event()
+
+    def post(self, checked: Any) -> None:
+        """Enqueue the copy of the word of a launch."""
+        checked.copy_word(self.address)
+        self._done.record()
+
+    def is_full(self) -> bool:
+        """Whether the word has come."""
+        return self._done.query()
+
+    def empty(self) -> int:
+        """The word, which is waited for; the mailbox is free then."""
+        self._done.synchronize()
+        word = int(self._words[self._place])
+        self._free.append(self)
+        return word
+
+
+_mailboxes: dict[int, list[_Mailbox]] = {}  # free ones, by device
+
+
+def _mailbox(device: int) -> _Mailbox:
+    free = _mailboxes.setdefault(device, [])
+    try:
+        return free.pop()
+    except IndexError:
+        words = torch.zeros(MAILBOXES, dtype=torch.int64, pin_memory=True)
+        free += [_Mailbox(words, k, free) for k in range(1, MAILBOXES)]
+        return _Mailbox(words, 0, free)
+
+
+class _Pending(NamedTuple):
+    """A launch whose error word has not been looked at."""
+
+    mailbox: Any
     checked: Any
     name: str
     indices: tuple[Tensor, ...]
     sizes: tuple[int, ...]
 
     def settle(self) -> None:
-        self.done.synchronize()
-        if int(self.word):
+        if self.mailbox.empty():
             raise out_of_range(self.name, self.indices, self.sizes)
 
 
@@ -116,7 +164,7 @@ atexit.register(check)
 
 def _settle_ended() -> None:
     """Raise what launches that have ended found, without waiting for the others."""
-    while _pending and (len(_pending) > MOST_PENDING or _pending[0].done.query()):
+    while _pending and (len(_pending) > MOST_PENDING or _pending[0].mailbox.is_full()):
         _pending.popleft().settle()
 
 
@@ -144,34 +192,65 @@ def _settle_after_backward() -> None:
 
 
 def _watch(checked: Any, name: str, indices: Sequence[Tensor], sizes: Sequence[int]) -> None:
-    word = torch.zeros(1, dtype=torch.int64, pin_memory=True)
-    checked.copy_word(word.data_ptr())
-    done = torch.cuda.Event()
-    done.record()
-    _pending.append(_Pending(done, word, checked, name, tuple(indices), tuple(sizes)))
+    mailbox = _mailbox(checked.device)
+    mailbox.post(checked)
+    _pending.append(_Pending(mailbox, checked, name, tuple(indices), tuple(sizes)))
 
 
 # -- the kernels -----------------------------------------------------------------------------------
 
 
+@lru_cache(256)
+def _stream(pointer: int, device: int) -> Any:
+    """A stream of torch's for CuPy."""
+    return _module("cupy").cuda.ExternalStream(pointer, device)
+
+
 @contextmanager
 def _working_on(device: Any) -> Iterator[Any]:
     """Our kernels, launched on torch's current stream of the device."""
-    cupy = _module("cupy")
-    stream = torch.cuda.current_stream(device)
-    with torch.cuda.device(device), cupy.cuda.ExternalStream(stream.cuda_stream, device.index):
+    number = device.index
+    stream = _stream(torch.cuda.current_stream(number).cuda_stream, number)
+    with torch.cuda.device(number), stream:
         _settle_ended()
         _settle_after_backward()
         yield _module("pullback.runtime.cuda.scatter")
 
 
+class _Flags(NamedTuple):
+    """Those of a dense array."""
+
+    c_contiguous: bool = True
+
+
+class _Array:
+    """As much of a CuPy array as our kernels ask for, in the memory of a dense tensor."""
+
+    __slots__ = ("dtype", "itemsize", "ptr", "shape", "size", "tensor")
+    flags = _Flags()
+
+    def __init__(self, t: Tensor):
+        self.tensor, self.ptr = t, t.data_ptr()
+        self.dtype, self.shape = _carrier(t.dtype), tuple(t.shape)
+        self.itemsize, self.size = self.dtype.itemsize, t.numel()
+
+    @property
+    def data(self) -> _Array:
+        return self
+
+
+@cache
+def _carrier(dtype: torch.dtype) -> np.dtype:
+    """NumPy's dtype for a tensor's elements, or for their bits."""
+    name = str(dtype).removeprefix("torch.")
+    return np.dtype("uint16" if name == "bfloat16" else name)
+
+
 def _shared(t: Tensor) -> Any:
     """The memory of a dense tensor as a CuPy array, which keeps it alive."""
     cupy = _module("cupy")
-    nbytes = t.numel() * t.itemsize
-    memory = cupy.cuda.UnownedMemory(t.data_ptr(), nbytes, t, t.device.index)
-    dtype = "uint16" if t.dtype is torch.bfloat16 else str(t.dtype).removeprefix("torch.")
-    return cupy.ndarray(tuple(t.shape), dtype, cupy.cuda.MemoryPointer(memory, 0))
+    memory = cupy.cuda.UnownedMemory(t.data_ptr(), t.numel() * t.itemsize, t, t.device.index)
+    return cupy.ndarray(tuple(t.shape), _carrier(t.dtype), cupy.cuda.MemoryPointer(memory, 0))
 
 
 def _checked_sizes(name: str, indices: Sequence[Tensor], sizes: Sequence[int]) -> None:
@@ -183,7 +262,7 @@ def _checked_sizes(name: str, indices: Sequence[Tensor], sizes: Sequence[int]) -
 def gather(x: Tensor, indices: Sequence[Tensor], plan: Tensor | None, name: str) -> Tensor:
     """`x` read at the positions given: the form of `pullback.primitive.gather`."""
     rest, sizes = tuple(x.shape[len(indices) :]), x.shape[: len(indices)]
-    whole = torch.broadcast_shapes(*[i.shape for i in indices])
+    whole = _whole(indices)
     out = x.new_empty((*whole[: len(whole) - len(rest)], *rest))
     if out.numel() == 0:
         return out
@@ -191,7 +270,7 @@ def gather(x: Tensor, indices: Sequence[Tensor], plan: Tensor | None, name: str)
     with _working_on(x.device) as kernels:
         index, rows, width = _flattened(indices, x.shape)
         table = x.contiguous().view(rows, width)
-        checked = kernels.gather(*map(_shared, (table, index, out.view(-1, width))))
+        checked = kernels.gather(*map(_Array, (table, index, out.view(-1, width))))
         _watch(checked, name, indices, sizes)
     return out
 
@@ -207,7 +286,7 @@ def _added(
         index, rows, width = _flattened(indices, out.shape)
         values = updates.reshape(-1, width).contiguous()
         checked = kernels.scatter_add(
-            *map(_shared, (index, values, out.view(rows, width))),
+            *map(_Array, (index, values, out.view(rows, width))),
             plan=None if plan is None else planned(plan),
             dtype="bfloat16" if out.dtype is torch.bfloat16 else None,
         )

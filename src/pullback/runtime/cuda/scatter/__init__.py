@@ -3,8 +3,7 @@
 Nothing here uses float atomics. A strategy is chosen by shapes and dtypes alone:
 
 - "few": each thread of a block has its own accumulators in shared memory, then a fixed tree;
-- "buckets": exact integer sums of narrow rows, contributions first moved near their destination,
-  or, by a plan, into their sorted order;
+- "buckets": exact integer sums of narrow rows, contributions first moved near their destination;
 - "atomic": exact integer sums in device memory, for any shape;
 - "ordered": a stable sort by row, then folds in a fixed order.
 
@@ -20,7 +19,13 @@ from typing import Any, NamedTuple
 
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.runtime.cuda.scatter.atomic import atomic_recipe
-from pullback.runtime.cuda.scatter.buckets import EXACT, MAX_BUCKET_ROWS, bucket_recipe
+from pullback.runtime.cuda.scatter.buckets import (
+    EXACT,
+    MAX_BUCKET_ROWS,
+    bucket_plan_recipe,
+    bucket_recipe,
+    buckets_fit,
+)
 from pullback.runtime.cuda.scatter.executor import (
     Array,
     Checked,
@@ -34,7 +39,6 @@ from pullback.runtime.cuda.scatter.gathering import gather_recipe
 from pullback.runtime.cuda.scatter.ordered import MAX_ORDERED, order_recipe, segment_recipe
 from pullback.runtime.cuda.scatter.plans import Plan
 from pullback.runtime.cuda.scatter.recipes import Case, Recipe
-from pullback.runtime.cuda.scatter.units import unit_plan_recipe, unit_recipe, units_pay
 
 __all__ = [
     "STRATEGIES",
@@ -63,7 +67,7 @@ def choose(case: Case) -> str:
     narrow = case.width <= 2 and case.rows <= MAX_BUCKET_ROWS
     # buckets go over all rows, so that there should be contributions for many of them
     if narrow and case.fold == "add" and case.value in EXACT and 8 * case.n >= case.rows:
-        return "buckets"
+        return "buckets" if buckets_fit(case) else "atomic"
     if case.n <= MAX_ORDERED and case.rows < MAX_ORDERED:
         return "ordered"
     if case.fold == "add" and case.value in EXACT:
@@ -80,9 +84,8 @@ def recipes_of(case: Case, strategy: str, planned: bool) -> tuple[Recipe, ...]:
     if strategy == "ordered":
         first = (order_recipe(case.index_dtype, case.n, case.rows),) if planned else ()
         return (*first, segment_recipe(case, planned))
-    if planned and units_pay(case):
-        return unit_plan_recipe(case), unit_recipe(case)
-    return (bucket_recipe(case),)
+    first = (bucket_plan_recipe(case),) if planned else ()
+    return (*first, bucket_recipe(case, planned))
 
 
 class Call(NamedTuple):
@@ -179,12 +182,12 @@ def scatter(
         if case.n and case.rows == 0:
             checked.raise_for(0)
         return checked
-    buffers = {"index": index, "value": value, "out": result}
-    buffers["aligned"] = (index % 16 == 0) + 2 * (value % 16 == 0)
+    aligned = (index % 16 == 0) + 2 * (value % 16 == 0)
+    buffers = {"index": index, "value": value, "out": result, "aligned": aligned}
     if plan is not None and chosen == "ordered":
         buffers |= plan.order(checked)
-    elif plan is not None and chosen == "buckets" and units_pay(case):
-        buffers |= plan.units(case, checked)
+    elif plan is not None and chosen == "buckets":
+        buffers |= plan.buckets(case, checked)
     checked.run(work, buffers)
     return checked
 

@@ -5,9 +5,13 @@ CuPy is imported on first use; it holds the memory, loads compiled kernels and l
 
 from __future__ import annotations
 
-from functools import cache
+import threading
+from array import array
+from collections.abc import Callable
+from functools import cache, partial
 from importlib import import_module
-from typing import Any, ClassVar, NoReturn, TypeAlias
+from itertools import accumulate
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
 
 from pullback.core.errors import IndexOutOfRange, PullbackError
 from pullback.runtime.cuda.scatter.code import machine_code
@@ -69,31 +73,55 @@ def _function(device: int, source: str, name: str, shared: int) -> Any:
     return kernel.kernel
 
 
+class Arguments:
+    """Memory for the arguments of several launches: words of eight bytes, and their addresses."""
+
+    __slots__ = ("_addresses", "places", "words")
+
+    def __init__(self, words: array[int], counts: list[int]):
+        self.words = words[:]
+        start = self.words.buffer_info()[0]
+        self._addresses = array("Q", range(start, start + 8 * len(words), 8))
+        start = self._addresses.buffer_info()[0]
+        ends = list(accumulate(counts))
+        self.places = [start + 8 * (end - n) for end, n in zip(ends, counts, strict=True)]
+
+
+class Launch(NamedTuple):
+    """A kernel with everything but its arguments: `enqueue(stream, address of arguments, *end)`."""
+
+    enqueue: Callable[..., None]
+    end: tuple[int, ...]
+    name: str
+
+
 class Program:
     """A recipe with its kernels loaded on a device."""
 
     def __init__(self, recipe: Recipe, device: int):
-        self._launches = [
-            (
-                _function(device, step.source, step.function, step.shared),
-                _grid(step, device),
-                (step.block, 1, 1),
-                list(step.arguments),
-                step.shared,
-                step.together,
-                [(k, a) for k, a in enumerate(step.arguments) if isinstance(a, str)],
-                step.function,
-            )
-            for step in recipe.steps
-        ]
-        self._scratch: list[tuple[str, int]] = []
-        self._bytes = 0
+        self.launches = [_launch(step, device) for step in recipe.steps]
+        given = [a for step in recipe.steps for a in step.arguments]
+        self._words = array("Q", [0 if isinstance(a, str) else a for a in given])
+        self._counts = [len(step.arguments) for step in recipe.steps]
+        # each call takes one of them, be it in another thread
+        self._free: list[Arguments] = []
+        offsets, self._bytes = {}, 0
         for name, size in recipe.scratch:
-            self._scratch.append((name, self._bytes))
+            offsets[name] = self._bytes
             self._bytes += -(-size // 512) * 512
+        names = [(k, a) for k, a in enumerate(given) if isinstance(a, str)]
+        self._scratch = [(k, offsets[name]) for k, name in names if name in offsets]
+        self._names = [(k, name) for k, name in names if name not in offsets]
 
-    def run(self, buffers: dict[str, int], pool: Slots) -> None:
+    def run(self, buffers: dict[str, int], pool: Slots, stream: int) -> None:
         """Enqueue the launches; `buffers` are addresses by name."""
+        try:
+            arguments = self._free.pop()
+        except IndexError:
+            arguments = Arguments(self._words, self._counts)
+        words = arguments.words
+        for place, name in self._names:
+            words[place] = buffers[name]
         if self._bytes:
             # what uses the memory next comes later on the same stream
             if self._bytes <= SMALL_SCRATCH:
@@ -101,16 +129,20 @@ class Program:
             else:
                 memory = cupy_module().cuda.alloc(self._bytes)  # freed when this returns
                 start = memory.ptr
-            for name, offset in self._scratch:
-                buffers[name] = start + offset
-        for function, grid, block, template, shared, together, names, _ in self._launches:
-            values = template.copy()
-            for place, name in names:
-                values[place] = buffers[name]
-            if together:
-                function(grid, block, values, shared, enable_cooperative_groups=True)
-            else:
-                function(grid, block, values, shared)
+            for place, offset in self._scratch:
+                words[place] = start + offset
+        for (enqueue, end, _), address in zip(self.launches, arguments.places, strict=True):
+            enqueue(stream, address, *end)  # which copies the arguments
+        self._free.append(arguments)
+
+
+def _launch(step: Step, device: int) -> Launch:
+    function = _function(device, step.source, step.function, step.shared)
+    sizes = (function.ptr, *_grid(step, device), step.block, 1, 1, step.shared)
+    driver = cupy_module().cuda.driver
+    if step.together:
+        return Launch(partial(driver.launchCooperativeKernel, *sizes), (), step.function)
+    return Launch(partial(driver.launchKernel, *sizes), (0,), step.function)
 
 
 def _grid(step: Step, device: int) -> tuple[int, int, int]:
@@ -136,10 +168,11 @@ def program(recipe: Recipe, device: int) -> Program:
 class Slots:
     """Words for calls, zero at first; each is used once, so that no call has to clear any.
 
-    Beside them is scratch memory for calls that need little.
+    Beside them is scratch memory for calls that need little. A thread has its own for each stream:
+    launches of two threads may come in any order.
     """
 
-    _pools: ClassVar[dict[tuple[int, int], Slots]] = {}
+    _own: ClassVar[threading.local] = threading.local()
 
     def __init__(self, words: Any, memory: Any):
         self.words, self._memory = words, memory
@@ -149,13 +182,19 @@ class Slots:
     @classmethod
     def take(cls, device: int, stream: int) -> tuple[Slots, int]:
         """The next slot of a stream: its pool and its number."""
-        pool = cls._pools.get((device, stream))
+        try:
+            pools = cls._own.pools
+        except AttributeError:
+            pools = cls._own.pools = {}
+        pool = pools.get((device, stream))
         if pool is None or pool.used == SLOTS:
+            # CuPy also makes the device's context current in this thread, as launches need it
             words = cupy_module().zeros((SLOTS, SLOT_BYTES // 8), "u8")
             memory = pool._memory if pool else cupy_module().cuda.alloc(SMALL_SCRATCH)
-            pool = cls._pools[device, stream] = cls(words, memory)
-        pool.used += 1
-        return pool, pool.used - 1
+            pool = pools[device, stream] = cls(words, memory)
+        number = pool.used
+        pool.used = number + 1
+        return pool, number
 
 
 class Checked:
@@ -165,9 +204,9 @@ class Checked:
 
     def __init__(self, op: str, indices: Array, rows: int):
         cuda = cupy_module().cuda
-        self.device = cuda.runtime.getDevice()
-        self.stream = cuda.get_current_stream()
-        self._pool, self._number = Slots.take(self.device, self.stream.ptr)
+        self.device = device = cuda.runtime.getDevice()
+        self.stream = stream = cuda.get_current_stream(device)
+        self._pool, self._number = Slots.take(device, stream.ptr)
         self._op, self._indices, self._rows = op, indices, rows
         self._made: Checked | None = None
 
@@ -178,7 +217,7 @@ class Checked:
     def run(self, work: Program, buffers: dict[str, int]) -> None:
         """Enqueue launches that report to this call's words."""
         buffers["slot"] = self._pool.address + self._number * SLOT_BYTES
-        work.run(buffers, self._pool)
+        work.run(buffers, self._pool, self.stream.ptr)
 
     def copy_word(self, address: int) -> None:
         """Enqueue a copy of eight bytes to host memory that does not stay zero if an index is bad;

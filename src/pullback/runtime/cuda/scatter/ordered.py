@@ -23,9 +23,10 @@ __all__ = [
 MAX_ORDERED = (1 << 31) - 1  # contributions and rows are counted in 32 bits
 SPAN = 64  # sorted places of a piece, about
 LONG = 8  # a whole thread block joins a run of more pieces
-MAX_BITS = 9  # of a digit
+MIN_BITS, MAX_BITS = 3, 9  # of a digit in the sort
+DIGITS = 1 << MAX_BITS
 RESIDENT, UNROLL = 3, 5  # thread blocks of a processor that fold, and rows in flight
-THREADS = 512
+THREADS, FEW_TILES = 1024, 64  # of the sort
 
 
 def order_buffers(n: int) -> dict[str, int]:
@@ -35,8 +36,8 @@ def order_buffers(n: int) -> dict[str, int]:
 
 def sort_definitions(n: int) -> tuple[tuple[str, int], ...]:
     """What the kernels of the sort are compiled for."""
-    # small tiles as long as there are no more of them than thread blocks
-    items = 2 if n <= 2 * PROCESSORS * THREADS * 2 else 8
+    # every thread block reads the counts of all: few blocks, until tiles would get too large
+    items = next(i for i in (1, 2, 4, 8) if n <= FEW_TILES * THREADS * i or i == 8)
     return ("THREADS", THREADS), ("ITEMS", items)
 
 
@@ -45,21 +46,21 @@ def order_recipe(index: str, n: int, rows: int) -> Recipe:
     definitions = sort_definitions(n)
     items = dict(definitions)["ITEMS"]
     source = source_of(("sort",), "int32", index, "add", definitions)
-    tiles = ceil_div(n, THREADS * items)
+    blocks = min(ceil_div(n, THREADS * items), PROCESSORS)
     passes = ceil_div(rows.bit_length(), MAX_BITS)
-    bits = ceil_div(rows.bit_length(), passes)
-    names = ("index", "keys", "order", "other_keys", "other_order", "counts", "totals", "slot")
+    bits = max(MIN_BITS, ceil_div(rows.bit_length(), passes))
+    last_bits = max(MIN_BITS, rows.bit_length() - (passes - 1) * bits)
+    names = ("index", "keys", "order", "other_keys", "other_order", "counts", "slot")
     step = Step(
         source,
         "sort_indices",
-        (min(tiles, 2 * PROCESSORS), 1),
+        (blocks, 1),
         THREADS,
-        8 * THREADS * items + 2 * THREADS // 32 * 512 + 4 * (2 * 512 + THREADS // 32),
-        (*names, n, rows, bits, passes),
+        max(4 * THREADS * items, THREADS // 32 * 2 * DIGITS) + 4 * (4 * DIGITS + THREADS // 32),
+        (*names, n, rows, bits, last_bits, passes),
         together=True,
     )
-    scratch = {"other_keys": 4 * n, "other_order": 4 * n}
-    scratch |= {"counts": 4 * (tiles << bits), "totals": 4 << bits}
+    scratch = {"other_keys": 4 * n, "other_order": 4 * n, "counts": 4 * (blocks << bits)}
     return Recipe((step,), tuple(scratch.items()))
 
 

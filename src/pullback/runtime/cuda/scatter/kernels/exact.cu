@@ -25,12 +25,10 @@ struct Layout { int top, bits, limbs; };
 // What a thread has seen of the sizes of values: the greatest, and the least that is not zero, as
 // bits less one, so that zero is no candidate.
 struct Range {
-  u32 highest = 0, least = ~0u, special = 0;
+  u32 highest = 0, least = ~0u;
   __device__ void see(Value v) {
     const u32 size = single(v) & 0x7fffffffu;
-    const bool finite = size < 0x7f800000u;
-    special |= !finite;
-    highest = finite && size > highest ? size : highest;
+    highest = size > highest ? size : highest;
     least = size - 1 < least ? size - 1 : least;
   }
   // All threads of a warp have to call it.
@@ -38,12 +36,14 @@ struct Range {
     for (int by = 16; by > 0; by /= 2) {
       const u32 a = __shfl_down_sync(WARP, highest, by, 32);
       const u32 b = __shfl_down_sync(WARP, least, by, 32);
-      special |= __shfl_down_sync(WARP, special, by, 32);
       highest = a > highest ? a : highest;
       least = b < least ? b : least;
     }
     if (threadIdx.x % 32 != 0) return;
     const u32 lowest = highest ? ~(least + 1) : 0;
+    // The greatest that is finite can only be smaller: any layout above it will do.
+    const bool special = highest >= 0x7f800000u;
+    highest = special ? 0x7f7fffffu : highest;
     // Most warps find that others have told as much: a read is cheaper than an atomic.
     volatile Slot* now = slot;
     if (highest > now->highest) atomicMax(&slot->highest, highest);
@@ -67,38 +67,40 @@ DEVICE Layout layout_of(const Slot* slot, int bits) {
   return {top, bits, limbs < 1 ? 1 : limbs};
 }
 
-// Values with a field from `first` on need the first limb only, those from `second` on the first two:
-// nearly all values, without a division.
+// A double this large has an integer in its last bits: adding to it is a conversion to fixed point.
+constexpr double MAGIC = 6755399441055744.0;  // 1.5 * 2**52
+constexpr u64 MAGIC_BITS = 0x4338000000000000ull;
+
+DEVICE double power_of_two(int exponent) {
+  return __longlong_as_double((i64)(exponent + 1023) << 52);
+}
+
+// Values that need the first limb only, or the first two: nearly all, without a division. A limb is
+// the nearest integer here, so that the second can have the other sign.
 struct Near {
-  int base, bits, first, second;
+  double units, finer;  // of the first limb in one, and of the second in one of the first
+  u32 first, second;    // the least fields of values that one limb holds, and two
   __device__ Near(const Layout& l)
-      : base(l.bits - 150 - l.top), bits(l.bits), first(-base > 1 ? -base : 1),
-        second(-base - l.bits > 1 ? -base - l.bits : 1) {}
-  __device__ bool one(u32 value) const {
-    return (((value >> 23) & 255) - (u32)first) < (u32)(255 - first);
-  }
+      : units(power_of_two(l.bits - l.top)), finer(power_of_two(l.bits)),
+        first(least_field(150 + l.top - l.bits)), second(least_field(150 + l.top - 2 * l.bits)) {}
+  __device__ static u32 least_field(int field) { return field > 1 ? (u32)field : 1u; }
+  // One limb holds a value if it is less than `finite()` over the least of such values.
+  __device__ u32 over(u32 value) const { return (value << 1) - (first << 24); }
+  __device__ u32 finite() const { return (255 - first) << 24; }
+  __device__ bool one(u32 value) const { return over(value) < finite(); }
   __device__ bool two(u32 value) const {
-    return (((value >> 23) & 255) - (u32)second) < (u32)(255 - second);
+    return (value << 1) - (second << 24) < (255 - second) << 24;
   }
-  // What goes into the two limbs.
-  __device__ void split(u32 value, i64& high, i64& low) const {
-    const int shift = (int)((value >> 23) & 255) + base;
-    const u32 digits = (value & 0x7fffffu) | 0x800000u;
-    const int down = -shift < 31 ? -shift : 31;
-    const u64 a = shift >= 0 ? (u64)digits << shift : (u64)(digits >> down);
-    const u64 b = shift >= 0 ? 0 : ((u64)digits << (bits + shift)) & ((1ull << bits) - 1);
-    const u64 sign = (u64)((i64)(int)value >> 63);
-    high = (i64)((a ^ sign) - sign);
-    low = (i64)((b ^ sign) - sign);
+  // The limbs as last bits of MAGIC.
+  __device__ double high(u32 value) const {
+    return fma((double)__int_as_float((int)value), units, MAGIC);
   }
-  // The two words of a value in the first limb: it has at most 39 digits.
-  __device__ void words(u32 value, u32& low, u32& high) const {
-    const int shift = (int)((value >> 23) & 255) + base;
-    const u32 digits = (value & 0x7fffffu) | 0x800000u, sign = (u32)((int)value >> 31);
-    low = ((digits << shift) ^ sign) - sign;
-    high = (((digits >> 1) >> (31 - shift)) ^ sign) + (low == 0 ? sign & 1u : 0u);
+  __device__ double low(u32 value, double high) const {
+    return fma(fma((double)__int_as_float((int)value), units, MAGIC - high), finer, MAGIC);
   }
 };
+
+DEVICE u64 bits_of(double x) { return (u64)__double_as_longlong(x); }
 
 // A finite value is `first` in limb `at` and `second` in the next.
 DEVICE void cut(u32 bits, const Layout& l, int& at, i64& first, i64& second) {
@@ -166,6 +168,30 @@ template <int K> DEVICE void carry(i64 (&limb)[K], int bits) {
     limb[j - 1] += c;
   }
 }
+
+#if defined(VALUE_float32)
+// x plus the sum in two limbs, where a conversion to float rounds once: the result is normal, and what
+// is below the first limb only decides between neighbours. False if that cannot be said.
+DEVICE bool settle_near(Value& x, i64 high, i64 low, const Layout& l, const Near& near) {
+  const u32 bits = single(x);
+  if (l.limbs > 2 || l.top - l.bits < -125 || (bits << 1 && !near.two(bits))) return false;
+  const i64 over = low >> l.bits;
+  i64 sum = high + over, rest = low - (i64)((u64)over << l.bits);
+  if ((sum | rest) == 0) return true;
+  const double a = near.high(bits);
+  rest += (i64)(bits_of(near.low(bits, a)) - MAGIC_BITS);
+  const i64 more = rest >> l.bits;
+  sum += (i64)(bits_of(a) - MAGIC_BITS) + more;
+  if (rest != (i64)((u64)more << l.bits)) {
+    if (sum + (1ll << 26) >= 0 && sum <= 1ll << 26) return false;
+    sum |= 1;  // odd: more than 25 bits above it, so that it is no tie
+  }
+  x = (float)sum * (float)power_of_two(l.top - l.bits);
+  return true;
+}
+#else
+DEVICE bool settle_near(Value&, i64, i64, const Layout&, const Near&) { return false; }
+#endif
 
 // x plus the sum in limbs. Limbs past those of the layout are zero.
 template <int K> DEVICE Value settle(Value x, i64 (&limb)[K], const Layout& l, u32 special) {

@@ -1,0 +1,270 @@
+// Exact sums of narrow rows, the first half: contributions go to the others of their bucket, which has
+// neighbouring destinations, tile after tile. No order is kept inside a bucket, since integer sums
+// need none; it begins at a multiple of four in every tile, and what is left over belongs to no row.
+// Definitions: WIDTH (elements of a row), THREADS, ITEMS (of a thread, a multiple of four), SPLITTERS
+// and PLACERS (thread blocks of a processor that sort contributions, or move them by a plan).
+constexpr int TILE = THREADS * ITEMS;
+
+// How rows are dealt out: `cells` of them to a bucket; the quotient is a product and a shift. Indices
+// that are out of range have a bucket of their own, after all others.
+struct Deal {
+  u32 cells, reciprocal, shift, buckets;
+  __device__ u32 bucket(u32 row) const { return __umulhi(row, reciprocal) >> shift; }
+  __device__ u32 nowhere() const { return cells * buckets; }
+};
+
+// Elements of a thread lie in pairs.
+DEVICE i64 place(i64 first, int j) {
+  return first + ((i64)(j / 2) * THREADS + threadIdx.x) * 2 + j % 2;
+}
+
+// As `locate`, for fewer than 2**31 rows: no more than 32 bits of an index have to be looked at.
+DEVICE bool locate_near(Index index, u32 rows, u32& row) {
+  const int high = sizeof(Index) < 8 ? (int)index >> 31 : (int)((i64)index >> 32);
+  if (Index(-1) < Index(0)) {
+    row = (u32)index + ((u32)high & rows);
+    return row < rows && (sizeof(Index) < 8 || (u32)high + 1 < 2);
+  }
+  row = (u32)index;
+  return row < rows && (sizeof(Index) < 8 || high == 0);
+}
+
+// The rows of a tile's elements. All loads are under way before the first is used.
+DEVICE void load_rows(u32 (&row)[ITEMS], const Index* index, i64 first, i64 n, u32 rows,
+                      const Deal& deal, bool aligned, Slot* slot) {
+  Index own[ITEMS];
+  const bool whole = first + TILE <= n;
+  if (aligned && whole) {
+#pragma unroll
+    for (int j = 0; j < ITEMS; j += 2) {
+      const auto p = *reinterpret_cast<const Pack<Index, 2>*>(index + place(first, j));
+      own[j] = p.at[0];
+      own[j + 1] = p.at[1];
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < ITEMS; ++j) own[j] = place(first, j) < n ? index[place(first, j)] : Index(0);
+  }
+  bool bad = !whole;
+#pragma unroll
+  for (int j = 0; j < ITEMS; ++j) {
+    const bool found = locate_near(own[j], rows, row[j]);
+    row[j] = found ? row[j] : deal.nowhere();
+    bad |= !found;
+  }
+  if (!bad) return;
+#pragma unroll
+  for (int j = 0; j < ITEMS; ++j) {
+    const i64 at = place(first, j);
+    if (at >= n)
+      row[j] = deal.nowhere();
+    else if (row[j] == deal.nowhere())
+      report(slot, at);
+  }
+}
+
+// counts[b] becomes the sum of counts[0 .. b-1], each rounded up to a multiple of four; `filled(from,
+// to)` for what is added to a bucket by that.
+template <typename F> DEVICE void scan(u32* counts, u32* sums, int buckets, F filled) {
+  const int each = (buckets + THREADS) / THREADS, first = threadIdx.x * each;
+  const int lane = threadIdx.x % 32;
+  u32 own = 0;
+  for (int k = first; k < first + each && k <= buckets; ++k) own += (counts[k] + 3) / 4 * 4;
+  u32 upto = own;
+  for (int by = 1; by < 32; by *= 2) {
+    const u32 below = __shfl_up_sync(WARP, upto, by, 32);
+    upto += lane >= by ? below : 0;
+  }
+  if (lane == 31) sums[threadIdx.x / 32] = upto;
+  __syncthreads();
+  u32 running = upto - own;
+  for (int w = 0; w < (int)threadIdx.x / 32; ++w) running += sums[w];
+  for (int k = first; k < first + each && k <= buckets; ++k) {
+    const u32 count = counts[k];
+    counts[k] = running;
+    filled(running + count, running + (count + 3) / 4 * 4);
+    running += (count + 3) / 4 * 4;
+  }
+  __syncthreads();
+}
+
+// A tile in shared memory: where buckets begin, and the cells of elements, `cells` for no row.
+struct Tile {
+  u16* cell;
+  u32 *counts, *sums;
+  __device__ Tile(void* from, i64 pitch, const Deal& deal)
+      : cell(reinterpret_cast<u16*>(from)), counts(reinterpret_cast<u32*>(cell + pitch)),
+        sums(counts + deal.buckets + 1) {}
+  // The places of elements, two in a word.
+  __device__ void arrange(u32 (&at)[ITEMS / 2], const u32 (&row)[ITEMS], const Deal& deal) const {
+#pragma unroll
+    for (int j = 0; j < ITEMS; ++j) {
+      const u32 rank = atomicAdd(counts + deal.bucket(row[j]), 1u);
+      at[j / 2] = j % 2 ? at[j / 2] | rank << 16 : rank;
+    }
+    __syncthreads();
+    scan(counts, sums, (int)deal.buckets, [&](u32 from, u32 to) {
+      for (u32 k = from; k < to; ++k) cell[k] = (u16)deal.cells;
+    });
+#pragma unroll
+    for (int j = 0; j < ITEMS; ++j) {
+      const u32 bucket = deal.bucket(row[j]), start = counts[bucket];
+      at[j / 2] += j % 2 ? start << 16 : start;
+      cell[at[j / 2] >> (j % 2 * 16) & 0xffffu] = (u16)(row[j] - bucket * deal.cells);
+    }
+  }
+  __device__ void clear(const Deal& deal) const {
+    for (u32 b = threadIdx.x; b <= deal.buckets; b += THREADS) counts[b] = 0;
+  }
+  __device__ void write_starts(u16* starts, i64 tile, i64 tiles, const Deal& deal) const {
+    for (u32 b = threadIdx.x; b <= deal.buckets; b += THREADS)
+      starts[b * tiles + tile] = (u16)counts[b];
+  }
+};
+
+// The first `count` elements, and up to seven more.
+template <typename T> DEVICE void write_out(T* to, const T* from, u32 count) {
+  const u32 words = (count * (u32)sizeof(T) + 15) / 16;
+  for (u32 k = threadIdx.x; k < words; k += THREADS)
+    reinterpret_cast<Pack<u32, 4>*>(to)[k] = reinterpret_cast<const Pack<u32, 4>*>(from)[k];
+}
+
+// `COUNT` neighbouring items; they can start at any multiple of a value's size.
+template <int COUNT> DEVICE Pack<Item, COUNT> items_at(const Value* value, i64 at, i64 n, bool aligned) {
+  Pack<Item, COUNT> p = {};
+  if (aligned && at + COUNT <= n) {
+    constexpr int SIZE = COUNT * sizeof(Item) < 16 ? COUNT * sizeof(Item) : 16;
+    typedef Pack<u32, SIZE / 4> Part;
+    Part* to = reinterpret_cast<Part*>(&p);
+#pragma unroll
+    for (int k = 0; k < COUNT * (int)sizeof(Item) / SIZE; ++k)
+      to[k] = reinterpret_cast<const Part*>(value + at * WIDTH)[k];
+    return p;
+  }
+#pragma unroll
+  for (int k = 0; k < COUNT; ++k)
+#pragma unroll
+    for (int c = 0; c < WIDTH; ++c)
+      if (at + k < n) p.at[k].at[c] = value[(at + k) * WIDTH + c];
+  return p;
+}
+
+DEVICE void see(Range& range, const Item& item) {
+#pragma unroll
+  for (int c = 0; c < WIDTH; ++c) range.see(item.at[c]);
+}
+
+DEVICE void see_all(Range& range, const Value* x, i64 size) {
+  for (i64 d = (i64)blockIdx.x * THREADS + threadIdx.x; d < size; d += (i64)gridDim.x * THREADS)
+    range.see(x[d]);
+}
+
+#define DEAL i64 pitch, i64 cells, i64 reciprocal, i64 shift, i64 buckets
+
+// Contributions and their cells into buckets, and the range of values.
+KERNEL __launch_bounds__(THREADS, SPLITTERS)
+bucket_split(const Index* __restrict__ index, const Value* __restrict__ value,
+             const Value* __restrict__ x, Item* items_out, u16* cells_out, u16* starts, Slot* slot,
+             i64 n, i64 rows, i64 aligned, DEAL) {
+  DYNAMIC_SHARED(Item, items);
+  const Deal deal = {(u32)cells, (u32)reciprocal, (u32)shift, (u32)buckets};
+  const Tile own(items + pitch, pitch, deal);
+  const i64 tiles = (n + TILE - 1) / TILE;
+  Range range;
+  for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const i64 first = tile * TILE;
+    u32 row[ITEMS], at[ITEMS / 2];
+    Pack<Item, 2> item[ITEMS / 2];
+    own.clear(deal);
+    load_rows(row, index, first, n, (u32)rows, deal, aligned & 1, slot);
+    // As soon as there are registers for them.
+    if (WIDTH == 1)
+#pragma unroll
+      for (int u = 0; u < ITEMS / 2; ++u)
+        item[u] = items_at<2>(value, place(first, 2 * u), n, aligned & 2);
+    __syncthreads();
+    own.arrange(at, row, deal);
+    if (WIDTH > 1)
+#pragma unroll
+      for (int u = 0; u < ITEMS / 2; ++u)
+        item[u] = items_at<2>(value, place(first, 2 * u), n, aligned & 2);
+#pragma unroll
+    for (int j = 0; j < ITEMS; ++j) {
+      items[at[j / 2] >> (j % 2 * 16) & 0xffffu] = item[j / 2].at[j % 2];
+      see(range, item[j / 2].at[j % 2]);
+    }
+    own.write_starts(starts, tile, tiles, deal);
+    const u32 count = own.counts[buckets];
+    __syncthreads();
+    write_out(items_out + tile * pitch, items, count);
+    write_out(cells_out + tile * pitch, own.cell, count);
+    __syncthreads();
+  }
+  see_all(range, x, rows * WIDTH);  // last, while other blocks have tiles left
+  range.tell(slot);
+}
+
+// The same for a plan, without values: the places of elements in their tile are kept.
+KERNEL __launch_bounds__(THREADS, SPLITTERS)
+bucket_plan(const Index* __restrict__ index, u16* places, u16* cells_out, u16* starts, Slot* slot,
+            i64 n, i64 rows, i64 aligned, DEAL) {
+  DYNAMIC_SHARED(u16, memory);
+  const Deal deal = {(u32)cells, (u32)reciprocal, (u32)shift, (u32)buckets};
+  const Tile own(memory, pitch, deal);
+  const i64 tiles = (n + TILE - 1) / TILE;
+  for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    u32 row[ITEMS], at[ITEMS / 2];
+    own.clear(deal);
+    load_rows(row, index, tile * TILE, n, (u32)rows, deal, aligned & 1, slot);
+    __syncthreads();
+    own.arrange(at, row, deal);
+#pragma unroll
+    for (int j = 0; j < ITEMS; j += 2)
+      *reinterpret_cast<u32*>(places + place(tile * TILE, j)) = at[j / 2];
+    own.write_starts(starts, tile, tiles, deal);
+    const u32 count = own.counts[buckets];
+    __syncthreads();
+    write_out(cells_out + tile * pitch, own.cell, count);
+    __syncthreads();
+  }
+}
+
+// The same by a plan: values alone are moved. Clears what thread blocks that share a bucket have in
+// common.
+KERNEL __launch_bounds__(THREADS, PLACERS)
+bucket_place(const u16* __restrict__ places, const Value* __restrict__ value,
+             const Value* __restrict__ x, Item* items_out, const u16* __restrict__ starts, Slot* slot,
+             const Share* shares, u32* arrived, u64* deep, u32* flags, i64 n, i64 rows, i64 aligned,
+             i64 pitch, i64 cells, i64 buckets, i64 most, i64 limbs) {
+  DYNAMIC_SHARED(Item, items);
+  const i64 tiles = (n + TILE - 1) / TILE;
+  Range range;
+  for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const u32 count = starts[buckets * tiles + tile];
+    Pack<u16, 4> at[ITEMS / 4];
+    Pack<Item, 4> item[ITEMS / 4];
+#pragma unroll
+    for (int u = 0; u < ITEMS / 4; ++u) {
+      const i64 i = tile * TILE + (u * THREADS + threadIdx.x) * 4;
+      at[u] = *reinterpret_cast<const Pack<u16, 4>*>(places + i);
+      item[u] = items_at<4>(value, i, n, aligned & 2);
+    }
+#pragma unroll
+    for (int j = 0; j < ITEMS; ++j) {
+      items[at[j / 4].at[j % 4]] = item[j / 4].at[j % 4];
+      see(range, item[j / 4].at[j % 4]);
+    }
+    __syncthreads();
+    write_out(items_out + tile * pitch, items, count);
+    __syncthreads();
+  }
+  see_all(range, x, rows * WIDTH);
+  range.tell(slot);
+  for (u32 s = blockIdx.x; s < shares[most].bucket; s += gridDim.x) {
+    const Share share = shares[s];
+    if (share.part > 0) continue;
+    if (threadIdx.x == 0) arrived[share.bucket] = 0;
+    if (share.parts > 1)
+      clear_deep(deep, flags, share.bucket * cells * WIDTH, cells * WIDTH, rows * WIDTH, (int)limbs, true);
+  }
+}

@@ -264,7 +264,7 @@ bucket_place(const u16* __restrict__ places, const Value* __restrict__ value,
     const Share share = shares[s];
     if (share.part > 0) continue;
     if (threadIdx.x == 0) arrived[share.bucket] = 0;
-    if (share.parts > 1)
-      clear_deep(deep, flags, share.bucket * cells * WIDTH, cells * WIDTH, rows * WIDTH, (int)limbs, true);
+    const i64 own = share.bucket * cells * WIDTH;
+    if (share.parts > 1) clear_deep(deep, flags, own, cells * WIDTH, rows * WIDTH, (int)limbs, true);
   }
 }

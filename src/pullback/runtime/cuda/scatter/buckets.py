@@ -172,8 +172,8 @@ def _share(case: Case, deal: Deal, calls: bool) -> Step:
     limit = ceil_div(3 * case.n, 8 * PROCESSORS) + 1
     arguments = ("starts", "quads", "shares", *common, "slot", deal.tiles, case.rows * case.width)
     arguments = (*arguments, deal.cells, deal.shares, limit, limb_bits(case.n + 1), int(calls))
-    grid = (deal.buckets, 1)
-    return Step(_add_source(case), "bucket_share", grid, SHARERS, 4 * SHARERS // 32, arguments)
+    grid, shared = (deal.buckets, 1), 4 * (SHARERS // 32 + 1)
+    return Step(_add_source(case), "bucket_share", grid, SHARERS, shared, arguments)
 
 
 def _add(case: Case, deal: Deal) -> Step:

@@ -37,6 +37,7 @@ bucket_share(const u16* __restrict__ starts, u32* quads, Share* shares, u32* arr
              u32* flags, Slot* slot, i64 tiles, i64 destinations, i64 cells, i64 most, i64 limit,
              i64 bits, i64 calls) {
   DYNAMIC_SHARED(u32, sums);
+  u32* is_last = sums + SHARERS / 32;
   const u16 *begins = starts + blockIdx.x * tiles, *ends = begins + tiles;
   u32 own = 0, all;
 #pragma unroll 4
@@ -51,11 +52,10 @@ bucket_share(const u16* __restrict__ starts, u32* quads, Share* shares, u32* arr
     quads[blockIdx.x] = all;
     if (calls) arrived[blockIdx.x] = 0;
     __threadfence();
-    sums[0] = atomicAdd(&slot->done, 1u) == gridDim.x - 1;
+    *is_last = atomicAdd(&slot->done, 1u) == gridDim.x - 1;
   }
   __syncthreads();
-  const bool last = sums[0];
-  if (!last) return;
+  if (!*is_last) return;
   __threadfence();
   u32 running = 0, tables = 0;
   for (u32 b0 = 0; b0 < gridDim.x; b0 += SHARERS) {

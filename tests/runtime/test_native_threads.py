@@ -110,7 +110,7 @@ def test_no_wake_up_is_lost() -> None:
     a = np.arange(n, dtype=np.float32)
     chooser = random.Random(0)
     for _ in range(500):
-        until = time.perf_counter() + chooser.uniform(0, 150e-6)  # around the end of spinning
+        until = time.perf_counter() + chooser.uniform(0, 400e-6)  # around the end of spinning
         while time.perf_counter() < until:
             pass
         np.testing.assert_array_equal(values(run(of(a), of(a))), 2 * a)

@@ -289,6 +289,36 @@ def test_the_first_bad_index_is_reported(
             pb.scatter_add(pb.zeros(shaped(rows, width)), pb.tensor(index), updates)
 
 
+@pytest.mark.parametrize("count", [3, 50_000])
+@pytest.mark.parametrize("rows", [5, 3_000])
+def test_an_unsigned_index_is_reported_as_it_was_given(rows: int, count: int) -> None:
+    given = np.zeros(count, np.uint64)
+    given[1] = (1 << 63) + 5
+    index, x, updates = pb.tensor(given), pb.zeros(rows), pb.zeros(count)
+    for call in (
+        lambda i: pb.scatter_add(x, i, updates),
+        lambda i: pb.scatter(x, i, updates),
+        lambda i: pb.take(x, i),
+        lambda i: pb.scatter_plan(i, rows),
+        pb.jit(lambda i: pb.scatter_add(x, i, updates)),
+        pb.jit(lambda i: pb.take(x, i)),
+    ):
+        with pytest.raises(IndexError, match=r"index 9223372036854775813 .* element 1 "):
+            call(index)
+
+
+def test_more_buckets_than_a_byte_can_number() -> None:
+    rows, count = 5_000_000, 40_000
+    rng = np.random.default_rng(16)
+    index, updates = rng.integers(-rows, rows, count), rng.standard_normal(count)
+    index[:200], index[200:400] = rows - 1, 0
+    want = np.zeros(rows)
+    np.add.at(want, index, updates)
+    got = pb.scatter_add(pb.zeros(rows, dtype=pb.float64), pb.tensor(index), pb.tensor(updates))
+    assert strategy(Shape(count, rows, 1, Sums(dt.float64))) == "buckets"
+    assert np.allclose(np.asarray(got), want, rtol=1e-14, atol=1e-14)
+
+
 def test_every_layout_of_operands() -> None:
     rng = np.random.default_rng(14)
     x, updates = rng.standard_normal((6, 5, 300)), rng.standard_normal((4, 5, 6, 300))

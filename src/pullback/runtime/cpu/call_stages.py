@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pullback.compile.groups import CallGroup, Region
@@ -10,6 +11,7 @@ from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 from pullback.runtime.cpu import convolution, gemm, index_kernels, pooling, scatter_kernels, sorting
+from pullback.runtime.cpu.index_kernels import IndexedAxis
 from pullback.runtime.cpu.native import Stage
 
 if TYPE_CHECKING:
@@ -39,9 +41,10 @@ def _layout(r: Region) -> tuple[Aval, tuple[int, ...]]:
     return r.aval, r.aval.strides
 
 
-def _first_code(frame: Frame, name: str, sizes: tuple[int, ...]) -> int:
-    """The error code of the first of these axes."""
-    frame.table.errors += [(name, n) for n in sizes]
+def _first_code(frame: Frame, name: str, sizes: Sequence[int], indices: Sequence[Region]) -> int:
+    """The error code of the first of these axes, which indices go into."""
+    axes = [IndexedAxis(n, i.aval.dtype) for n, i in zip(sizes, indices, strict=True)]
+    frame.table.errors += [(name, axis) for axis in axes]
     return len(frame.table.errors) - len(sizes) + 1
 
 
@@ -67,7 +70,7 @@ def _gather(frame: Frame, group: CallGroup) -> list[Stage]:
         index_strides,
         list(zip(x.shape[:n], strides[:n], strict=True)),
         frame.slot(result),
-        _first_code(frame, group.label, x.shape[:n]),
+        _first_code(frame, group.label, x.shape[:n], indices),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -94,7 +97,7 @@ def _scatter(frame: Frame, group: CallGroup) -> list[Stage]:
         index_strides,
         list(zip(x.shape[:n], dense[:n], strict=True)),
         frame.scratch,
-        _first_code(frame, group.label, x.shape[:n]),
+        _first_code(frame, group.label, x.shape[:n], indices),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -185,14 +188,15 @@ def _pooling(frame: Frame, group: CallGroup) -> list[Stage]:
     (result,) = group.results
     name, static = group.equation.op.lowering.name, group.equation.static
     avals = [r.aval for r in group.operands]
-    sizes = (pooling.plane_size(name, avals, static),) if name in pooling.INDEXED else ()
+    indexed = name in pooling.INDEXED
+    sizes = [pooling.plane_size(name, avals, static)] if indexed else []
     return pooling.pooling_stages(
         name,
         [(_slot(frame, r), r.aval) for r in group.operands],
         static,
         (frame.slot(result), result.aval),
         frame.scratch,
-        _first_code(frame, name, sizes),
+        _first_code(frame, name, sizes, group.operands[1:] if indexed else []),
     )
 
 

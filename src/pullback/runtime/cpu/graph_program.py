@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 from pullback.compile.fusion import fuse
 from pullback.compile.groups import Region
 from pullback.core.avals import Aval, aval
-from pullback.core.errors import IndexOutOfRange
 from pullback.ir.graph import Graph
 from pullback.runtime.cpu import jit, native
 from pullback.runtime.cpu.assembly import Frame, Planned, Table, inner_graphs
@@ -153,11 +152,8 @@ class Version:
 
     def _fail(self, error: tuple[int, int, int]) -> NoReturn:
         code, position, value = error
-        name, size = self.errors[code - 1]
-        raise IndexOutOfRange(
-            f"{name}: index {value} is out of range for an axis of size {size},"
-            f" at element {position} of the result. Valid indices are {-size} to {size - 1}."
-        )
+        name, axis = self.errors[code - 1]
+        raise axis.error(name, position, value)
 
     def describe(self) -> str:
         lines = [

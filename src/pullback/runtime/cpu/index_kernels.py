@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pullback.compile.kernel import Gather, Scatter
-from pullback.runtime.cpu import gather_code, index_code, native, scatter_kernels
+from pullback.core.dtypes import DType, uint64
+from pullback.core.errors import IndexOutOfRange
+from pullback.runtime.cpu import gather_code, index_code, native, scatter_kernels, scatter_set
 from pullback.runtime.cpu.map_kernels import INLINE, dense_strides, grain_of, map_stage
 from pullback.runtime.cpu.nest import Nest, Streams, coalesce, step_of
-from pullback.runtime.cpu.scatter_columns import narrow_dtype
 from pullback.runtime.cpu.scatter_kernels import PlanSlots, Wanted, narrow_plan
-from pullback.runtime.cpu.scatter_operands import copy_kernel
+from pullback.runtime.cpu.scatter_numbers import narrow_dtype
+from pullback.runtime.cpu.scatter_operands import (
+    copy_kernel,
+    dense_operand,
+    is_constant,
+    is_dense,
+)
 
 __all__ = [
+    "IndexedAxis",
     "gather_program",
     "gather_stages",
     "gather_wants_plan",
@@ -29,8 +37,25 @@ __all__ = [
 
 LEAST_COLUMNS = 16  # of a row that a task takes
 FAR_BYTES = 1 << 18  # of an array that reads at random find in the cache
+NEAR_BYTES = 1 << 15  # of rows that are set in the first cache
+MOST_OWNERS = 4  # of rows that are set
 
 Strides = Sequence[int]
+
+
+class IndexedAxis(NamedTuple):
+    """The size of an axis, and the dtype of the indices into it."""
+
+    size: int
+    dtype: DType
+
+    def error(self, name: str, position: int, value: int) -> IndexOutOfRange:
+        """What the operation `name` says of an index out of range, given as 64 bits."""
+        size, value = self.size, value % (1 << 64) if self.dtype is uint64 else value
+        return IndexOutOfRange(
+            f"{name}: index {value} is out of range for an axis of size {size},"
+            f" at element {position} of the result. Valid indices are {-size} to {size - 1}."
+        )
 
 
 def gather_program(
@@ -209,8 +234,11 @@ def scatter_stages(
             kernel, x, updates, out, index_slots, index_strides, indexed, area, first_code, plan
         )
     (x_shape, x_slot, x_strides), (shape, update_slot, update_strides) = x, updates
-    wide = index_code.accumulator(kernel.dtype)
     dense = dense_strides(x_shape)
+    if _sets_short_rows(kernel, x_shape, shape, index_strides):
+        rows = (shape, update_slot, update_strides)
+        return _set_stages(kernel, x, rows, out[0], index_slots[0], area, first_code)
+    wide = index_code.accumulator(kernel.dtype)
     narrow = wide is not kernel.dtype
     slot = area(math.prod(x_shape) * wide.itemsize) if narrow else out[0]
     stages = []
@@ -231,6 +259,50 @@ def scatter_stages(
         copy = copy_kernel(wide, kernel.dtype)
         stages.append(map_stage(copy, x_shape, out[0], 0, dense, [slot], [dense]))
     return stages
+
+
+def _sets_short_rows(
+    kernel: Scatter,
+    x_shape: Sequence[int],
+    shape: Sequence[int],
+    index_strides: Sequence[Strides],
+) -> bool:
+    """Whether one dense index array says which rows, of few bytes, are set."""
+    replaces = all(e.value == ("b", part) for part, e in enumerate(kernel.combine))
+    if not replaces or len(index_strides) != 1 or math.prod(shape) == 0:
+        return False
+    (strides,), lead = index_strides, len(shape) - (len(x_shape) - 1)
+    nbytes = math.prod(shape[lead:]) * kernel.dtype.itemsize
+    numbered = is_constant(strides[lead:], shape[lead:]) and is_dense(shape[:lead], strides[:lead])
+    return numbered and nbytes <= scatter_set.MOST_BYTES
+
+
+def _set_stages(
+    kernel: Scatter,
+    x: tuple[Sequence[int], int, Strides],
+    updates: tuple[Sequence[int], int, Strides],
+    out_slot: int,
+    index_slot: int,
+    area: Callable[[int], int],
+    first_code: int,
+) -> list[native.Stage]:
+    """The stages that set short rows, by owners of rows: each reads all indices."""
+    (x_shape, x_slot, x_strides), (shape, update_slot, update_strides) = x, updates
+    stages: list[native.Stage] = []
+    if x_slot != out_slot:
+        copy, dense = copy_kernel(kernel.dtype, kernel.dtype), dense_strides(x_shape)
+        stages.append(map_stage(copy, x_shape, out_slot, 0, dense, [x_slot], [x_strides]))
+    dtype = kernel.dtype
+    update_slot = dense_operand(update_slot, shape, update_strides, dtype, dtype, area, stages)
+    width = math.prod(x_shape[1:])
+    count = math.prod(shape) // width
+    row_bytes = width * dtype.itemsize
+    far = x_shape[0] * row_bytes > NEAR_BYTES  # near ones would be in each other's lines
+    owners = min(native.get_threads(), MOST_OWNERS) if far and count > INLINE else 1
+    number = narrow_dtype(x_shape[0])
+    code = scatter_set.set_rows(kernel.indices[0], number, row_bytes, far)
+    params = (index_slot, update_slot, out_slot, count, x_shape[0], width, first_code, owners)
+    return [*stages, native.Stage(code, owners, 1, params)]
 
 
 def _fold_stage(

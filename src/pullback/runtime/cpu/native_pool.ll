@@ -31,7 +31,7 @@
 @wake = internal global [16 x i64] zeroinitializer, align 64       ; room for pthread_cond_t
 @clock_id = internal global i32 0                                  ; CLOCK_MONOTONIC
 @mask_how = internal global i32 0                                  ; SIG_SETMASK
-@spin_ns = internal constant i64 50000
+@spin_ns = internal constant i64 200000
 @stack_bytes = internal constant i64 8388608                       ; some systems give far less
 
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)

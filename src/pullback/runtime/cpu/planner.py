@@ -4,7 +4,7 @@ program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -20,7 +20,6 @@ from pullback.compile.lower import (
 )
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType, bfloat16, float32
-from pullback.core.errors import IndexOutOfRange
 from pullback.ir.graph import Graph
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
 from pullback.ir.op import Op, Plan
@@ -37,6 +36,7 @@ from pullback.runtime.cpu import (
     sorting,
 )
 from pullback.runtime.cpu.graph_program import Executable
+from pullback.runtime.cpu.index_kernels import IndexedAxis
 
 __all__ = ["CpuRuntime"]
 
@@ -79,7 +79,8 @@ class CpuRuntime:
         wanted = scatter_kernels.held_plan(av.size, size)
         made = scatter_plans.build(buf, av.dtype, wanted)
         if isinstance(made, tuple):
-            raise _out_of_range("scatter_plan", made, (size,))
+            _, position, value = made
+            raise IndexedAxis(size, av.dtype).error("scatter_plan", position, value)
         scatter_plans.PLANS.hold(buf, by)
         scatter_plans.PLANS.keep(buf, av.dtype, wanted, made)
 
@@ -211,7 +212,7 @@ def _gather(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     if wanted is not None:
         planned = cache(lambda: index_kernels.gather_program(*layout, indexed, planned=True))
         run = _by_plan(run, planned, indices[0].dtype, wanted)
-    return Plan(_checked(op.name, run, sizes), out)
+    return Plan(_checked(op.name, run, _axes(sizes, indices)), out)
 
 
 def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
@@ -234,6 +235,7 @@ def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
         list(zip(sizes, dense[:n], strict=True)),
     )
     program = index_kernels.scatter_program(*layout)
+    axes = _axes(sizes, indices)
 
     wanted = scatter_kernels.wants_plan(kernel, x.shape, updates.shape, index_strides)
     if wanted is not None:
@@ -244,7 +246,7 @@ def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     def run(x: Any, updates: Any, *indices: Any) -> Any:
         return program(x, *indices, updates)
 
-    return Plan(_checked(op.name, run, sizes), out)
+    return Plan(_checked(op.name, run, axes), out)
 
 
 def _by_plan(
@@ -264,25 +266,23 @@ def _by_plan(
     return run
 
 
-def _checked(name: str, program: Callable[..., Any], sizes: tuple[int, ...]) -> Callable[..., Any]:
+def _axes(sizes: Sequence[int], indices: Sequence[Aval]) -> list[IndexedAxis]:
+    return [IndexedAxis(n, i.dtype) for n, i in zip(sizes, indices, strict=True)]
+
+
+def _checked(
+    name: str, program: Callable[..., Any], axes: Sequence[IndexedAxis]
+) -> Callable[..., Any]:
     """The program with its error word turned into an exception."""
 
     def run(*bufs: Any) -> Any:
         result = program(*bufs)
         if type(result) is tuple:
-            raise _out_of_range(name, result, sizes)
+            code, position, value = result
+            raise axes[code - 1].error(name, position, value)
         return result
 
     return run
-
-
-def _out_of_range(name: str, error: tuple, sizes: tuple[int, ...]) -> IndexOutOfRange:
-    code, position, value = error
-    size = sizes[code - 1]
-    return IndexOutOfRange(
-        f"{name}: index {value} is out of range for an axis of size {size},"
-        f" at element {position} of the result. Valid indices are {-size} to {size - 1}."
-    )
 
 
 def _matmul(avals: Avals, static: Static, out: Aval) -> Callable[..., Any]:
@@ -324,7 +324,8 @@ def _pooling(name: str, avals: Avals, static: Static, out: Aval) -> Callable[...
     program = pooling.pooling_program(name, avals, static, out)
     if name not in pooling.INDEXED:
         return program
-    return _checked(name, program, (pooling.plane_size(name, avals, static),))
+    size = pooling.plane_size(name, avals, static)
+    return _checked(name, program, _axes([size], avals[1:]))
 
 
 def _intrinsic(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:

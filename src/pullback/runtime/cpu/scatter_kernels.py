@@ -29,10 +29,12 @@ from pullback.runtime.cpu import (
     scatter_code,
     scatter_columns,
     scatter_exact,
+    scatter_numbers,
+    scatter_partition,
     scatter_segments,
 )
 from pullback.runtime.cpu.map_kernels import dense_strides, map_stage
-from pullback.runtime.cpu.scatter_columns import narrow_dtype
+from pullback.runtime.cpu.scatter_numbers import narrow_dtype
 from pullback.runtime.cpu.scatter_operands import (
     copy_kernel,
     dense_operand,
@@ -63,17 +65,18 @@ Area = Callable[[int], int]
 FEW_UPDATES = 1 << 15  # elements that one thread adds alone
 FEW_DESTINATIONS = 2048  # elements for which every chunk has accumulators
 NARROW = 16  # bytes of a row that is moved into buckets
-LEAST_CHUNK = 1 << 16
+COLUMN_CHUNK = 1 << 16
 MOST_CHUNKS = 256
 TABLE_BYTES = 1 << 17  # of the accumulators of a bucket: part of a core's cache
 LEAST_BUCKETS = 16
 MOST_BUCKETS = 2048
-# Updates that are sorted into buckets at once. Their four parts are walked side by side: a power of
-# two would let these meet in the same lines of the cache.
+# Updates that are sorted into buckets at once. Their parts, of whole blocks, are walked side by
+# side: a power of two would let these meet in the same lines of the cache.
 PARTED = 16_128
 FAR_BYTES = 1 << 23  # of sorted updates that are written around the caches
 PLAN_ROWS = 1 << 12  # destinations of a bucket whose positions are sorted
 PARTS = 64  # of equal work, into which wide rows are cut
+MOST_IN_A_ROW = 16  # chunks of a task
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A plan of `count` indices into `rows` rows, in one of three forms.
+    """A plan of `count` indices into `rows` rows, in one of four forms.
 
     "narrow": the row numbers, checked, in 8 or 16 bits.
+    "pairs": the cells of pairs of row numbers, in 16 bits.
     "order": the positions in the order of their rows, and where those of each row start.
     "buckets" (of 2**shift rows): where each update goes within its chunk, the numbers of the
     destinations in their buckets in that order, and where each bucket starts.
@@ -133,6 +137,8 @@ class Wanted:
         """The bytes of its arrays."""
         if self.form == "narrow":
             return (narrow_dtype(self.rows).itemsize * self.count,)
+        if self.form == "pairs":
+            return (2 * -(-self.count // 2),)
         if self.form == "order":
             return 4 * self.count, 4 * (self.rows + 1)
         p = _partitioned(self.count, self.rows, 1 << self.shift)
@@ -162,16 +168,18 @@ def wants_plan(
     if _is_exact(kernel) or chosen == "segments":
         return Wanted("order", count, x_shape[0])
     if chosen == "columns":
-        return narrow_plan(kernel.indices[0], count, x_shape[0])
+        paired = scatter_columns.is_paired(found.sums, found.rows, found.width)
+        form = "pairs" if paired else "narrow"
+        return narrow_plan(kernel.indices[0], count, x_shape[0], form)
     if chosen == "buckets":
         return Wanted("buckets", count, x_shape[0], _bucketed(found).shift)
     return None
 
 
-def narrow_plan(index: DType, count: int, rows: int) -> Wanted | None:
-    """The plan of narrow row numbers, if indices of this dtype are wider."""
+def narrow_plan(index: DType, count: int, rows: int, form: str = "narrow") -> Wanted | None:
+    """The plan of narrow row numbers, or of their pairs, if indices of this dtype are wider."""
     shorter = rows <= FEW_DESTINATIONS and narrow_dtype(rows).itemsize < index.itemsize
-    return Wanted("narrow", count, rows) if shorter and count > FEW_UPDATES else None
+    return Wanted(form, count, rows) if shorter and count > FEW_UPDATES else None
 
 
 def held_plan(count: int, rows: int) -> Wanted:
@@ -263,11 +271,18 @@ def _power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+def _column_chunk(count: int) -> int:
+    """The updates of a chunk: all are of one size, and as many as threads share well."""
+    chunks = min(MOST_CHUNKS, -(-count // COLUMN_CHUNK))
+    chunks = _power(chunks) if chunks <= 16 else -(-chunks // 16) * 16
+    return -(-count // (64 * chunks)) * 64
+
+
 def _columns(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stage]:
     s = task.shape
     sums = s.sums
     elements = s.rows * s.width
-    chunk = max(LEAST_CHUNK, -(-s.count // (64 * MOST_CHUNKS)) * 64)
+    chunk = _column_chunk(s.count)
     chunks = -(-s.count // chunk)
     partial = area(chunks * elements * sums.nbytes)
     number = narrow_dtype(s.rows)
@@ -315,6 +330,11 @@ class _Partition:
     chunk: int
     chunks: int
 
+    @property
+    def grain(self) -> int:
+        """Chunks that a task sorts one after the other, so that each can ask for the next."""
+        return max(1, min(MOST_IN_A_ROW, self.chunks // PARTS))
+
     def words(self, rows: int) -> tuple[int, ...]:
         return (rows, self.shift, self.buckets, self.chunks, self.chunk)
 
@@ -334,7 +354,7 @@ def _partition_stage(
     """The stage, and the slots of the runs: locals, moved, offsets; some may be given."""
     s = task.shape
     sizes = {
-        "locals": scatter_buckets.LOCAL_BYTES * s.count,
+        "locals": scatter_partition.LOCAL_BYTES * s.count,
         "moved": (row_bytes or 4) * s.count,
         "offsets": 4 * p.chunks * (p.buckets + 1),
     }
@@ -345,9 +365,10 @@ def _partition_stage(
     words = (s.count, p.chunk, s.rows, p.shift, p.buckets, s.width, task.first_code)
     far = sizes["locals"] + sizes["moved"] > FAR_BYTES
     number = narrow_dtype(s.rows)
-    code = scatter_buckets.partition(task.index, number, row_bytes, p.chunk, far)
+    bucket = narrow_dtype(p.buckets)
+    code = scatter_partition.partition(task.index, number, bucket, row_bytes, p.chunk, far)
     params = (task.index_slot, task.update_slot, locals_, moved, offsets, *words)
-    return native.Stage(code, p.chunks, 1, params), (locals_, moved, offsets)
+    return native.Stage(code, p.chunks, p.grain, params), (locals_, moved, offsets)
 
 
 def _bucketed(s: Shape) -> _Partition:
@@ -366,7 +387,7 @@ def _buckets(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stag
         slots, numbers, offsets = plan
         moved = area(row_bytes * s.count)
         params = (task.update_slot, slots, moved, s.count, p.chunk)
-        first = native.Stage(scatter_buckets.move_rows(row_bytes), p.chunks, 1, params)
+        first = native.Stage(scatter_partition.move_rows(row_bytes), p.chunks, p.grain, params)
         runs = (numbers, moved, offsets)
     code = scatter_buckets.sum_runs(s.sums, s.width, 1 << p.shift)
     params = (*runs, task.x_slot, task.out_slot, *p.words(s.rows), task.x_row)
@@ -378,10 +399,10 @@ def plan_stages(task: Task, wanted: Wanted, slots: PlanSlots, area: Area) -> lis
     s = task.shape
     if s.count >= 1 << 32:
         raise ShapeError(f"scatter_add: takes fewer than 2**32 rows of updates, got {s.count}.")
-    if wanted.form == "narrow":
-        code = scatter_columns.narrow(task.index, narrow_dtype(s.rows))
-        params = (task.index_slot, *slots, s.count, LEAST_CHUNK, s.rows, 1, task.first_code)
-        return [native.Stage(code, -(-s.count // LEAST_CHUNK), 1, params)]
+    if wanted.form in ("narrow", "pairs"):
+        code = scatter_numbers.narrow(task.index, narrow_dtype(s.rows), wanted.form == "pairs")
+        params = (task.index_slot, *slots, s.count, COLUMN_CHUNK, s.rows, 1, task.first_code)
+        return [native.Stage(code, -(-s.count // COLUMN_CHUNK), 1, params)]
     rows = PLAN_ROWS if wanted.form == "order" else 1 << wanted.shift
     p = _partitioned(s.count, s.rows, rows)
     if wanted.form == "buckets":
@@ -389,7 +410,7 @@ def plan_stages(task: Task, wanted: Wanted, slots: PlanSlots, area: Area) -> lis
         given = {"locals": numbers, "offsets": offsets}
         first, (_, positions, _) = _partition_stage(task, p, 0, area, given)
         params = (positions, places, s.count, p.chunk)
-        return [first, native.Stage(scatter_buckets.plan_slots(), p.chunks, 1, params)]
+        return [first, native.Stage(scatter_partition.plan_slots(), p.chunks, 1, params)]
     first, runs = _partition_stage(task, p, 0, area)
     code = scatter_buckets.sort_runs(1 << p.shift)
     params = (*runs, *slots, *p.words(s.rows))

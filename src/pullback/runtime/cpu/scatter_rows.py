@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.loops import I32, I64, PTR, Code, Value
+from pullback.runtime.cpu.loops import I8, I32, I64, PTR, Code, Value
 from pullback.runtime.cpu.scatter_sums import Sums, Table, each_piece
 
 __all__ = [
@@ -20,11 +20,13 @@ __all__ = [
     "Arguments",
     "Indices",
     "add_row",
+    "ask",
     "chunk_bounds",
     "local_memory",
     "prefetch",
     "report",
     "start_rows",
+    "unpacked",
 ]
 
 LINE = 64  # bytes
@@ -120,6 +122,30 @@ def prefetch(code: Code, place: Value, write: bool = False) -> None:
     """Asks for a line of memory."""
     fetch = code.declare("llvm.prefetch.p0", ir.VoidType(), (PTR, I32, I32, I32))
     code.b.call(fetch, [place, code.int(int(write), I32), code.int(3, I32), code.int(1, I32)])
+
+
+def ask(code: Code, place: Value, nbytes: int) -> None:
+    """Asks for the lines of so many bytes."""
+    for line in range(0, nbytes, LINE):
+        prefetch(code, code.at(place, code.int(line), I8))
+
+
+def unpacked(code: Code, word: ir.IntType, pointer: Value, first: Value, count: int) -> list[Value]:
+    """`count` small numbers from `first` on, loaded in few words."""
+    b = code.b
+    wide = ir.IntType(min(64, word.width * count))
+    kept = wide.width // word.width
+    place = code.at(pointer, first, word)
+    words = [
+        b.load(code.at(place, code.int(k), wide), typ=wide, align=1) for k in range(count // kept)
+    ]
+    mask = ir.Constant(wide, (1 << word.width) - 1)
+    found = []
+    for k in range(count):
+        shifted = b.lshr(words[k // kept], ir.Constant(wide, word.width * (k % kept)))
+        number = b.and_(shifted, mask)
+        found.append(b.zext(number, I64) if wide.width < 64 else number)
+    return found
 
 
 def start_rows(

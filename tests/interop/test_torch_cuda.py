@@ -19,7 +19,7 @@ import cuda_fake  # noqa: E402
 import pullback.torch as pbt  # noqa: E402
 from cuda_emulator import COMPILER  # noqa: E402
 from interop.torch_cases import CASES, tensors  # noqa: E402
-from pullback.interop import torch_cuda, torch_operators  # noqa: E402
+from pullback.interop import torch_cuda, torch_operators, torch_reads  # noqa: E402
 from pullback.runtime.cuda import scatter  # noqa: E402
 from pullback.runtime.cuda.scatter import executor  # noqa: E402
 
@@ -98,6 +98,51 @@ def test_dtypes(dtype):
     wide = torch.complex128 if dtype.is_complex else torch.float64
     sums = torch.zeros(4, 2, dtype=wide).index_add(0, i % 4, x.to(wide))
     assert torch.equal(pbt.segment_sum(x, i, 4).to(wide), sums)
+
+
+READS = {
+    "item": lambda t: t.item(),
+    "list": lambda t: t.tolist(),
+    "print": repr,
+    "format": lambda t: f"{t:.2f}",
+    "number": float,
+    "condition": bool,
+    "array": np.asarray,
+    "copy to the host": lambda t: t.to(torch.float64),
+    "copy into the host": lambda t: torch.zeros(1, dtype=torch.float64).copy_(t),
+}
+
+
+@pytest.fixture
+def floats_on_device(monkeypatch):
+    """float32 stands for tensors on the device."""
+
+    def is_float(value):
+        return isinstance(value, torch.Tensor) and value.dtype is torch.float32
+
+    monkeypatch.setattr(torch_reads, "_is_on_device", is_float)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_an_index_out_of_range_is_raised_when_a_result_is_read(floats_on_device, read):
+    x = torch.zeros(4)
+    pbt.gather_with_index_add(x, torch.tensor([9]))
+    with pbt.checked_reads():
+        kept = x[:1] * 2 + 1  # stays on the device
+        assert kept.shape == (1,)
+        with pytest.raises(IndexError, match="index 9 at position 0"):
+            READS[read](kept[0] if read == "format" else kept)
+        READS[read](kept[0] if read == "format" else kept)  # once is enough
+
+
+def test_reading_raises_nothing_by_itself(floats_on_device):
+    x = torch.ones(4)
+    pbt.gather_with_index_add(x, torch.tensor([9]))
+    assert x[0].item() == 1
+    with pbt.checked_reads():
+        assert torch.ones(1, dtype=torch.float64).item() == 1  # on the host all the time
+        with pytest.raises(IndexError):
+            x[0].item()
 
 
 def test_an_index_out_of_range_is_raised_later():

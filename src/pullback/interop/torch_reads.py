@@ -27,7 +27,7 @@ def checked_reads() -> TorchFunctionMode:
     """In `with checked_reads():` a CUDA tensor that is read raises the `IndexError` of a bad index.
 
     Reading is `item()`, `tolist()`, a copy to the host, printing, and use as a number or as a
-    condition. Every call of PyTorch goes through Python for that, a microsecond or so; without it
+    condition. Every call of PyTorch goes through Python for that, some microseconds; without it
     `check()` does the same when it is called.
     """
     return _CheckedReads()
@@ -40,9 +40,8 @@ class _CheckedReads(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if any(map(_is_on_device, args)) and (
-            func in _READS or (func in _COPIES and not _is_on_device(result))
-        ):
+        left = func in _READS or (func in _COPIES and not _is_on_device(result))
+        if left and any(map(_is_on_device, args)):
             check()
         return result
 

@@ -15,15 +15,14 @@ from pullback.compile.kernel import Gather, Scatter
 from pullback.core.dtypes import DType, uint64
 from pullback.core.errors import IndexOutOfRange
 from pullback.runtime.cpu import gather_code, index_code, native, scatter_kernels, scatter_set
-from pullback.runtime.cpu.map_kernels import INLINE, dense_strides, grain_of, map_stage
+from pullback.runtime.cpu.map_kernels import INLINE, dense_strides, grain_of
 from pullback.runtime.cpu.nest import Nest, Streams, coalesce, step_of
 from pullback.runtime.cpu.scatter_kernels import PlanSlots, Wanted, narrow_plan
 from pullback.runtime.cpu.scatter_numbers import narrow_dtype
 from pullback.runtime.cpu.scatter_operands import (
-    copy_kernel,
+    copy_stage,
     dense_operand,
-    is_constant,
-    is_dense,
+    leading_axes,
 )
 
 __all__ = [
@@ -234,17 +233,14 @@ def scatter_stages(
             kernel, x, updates, out, index_slots, index_strides, indexed, area, first_code, plan
         )
     (x_shape, x_slot, x_strides), (shape, update_slot, update_strides) = x, updates
-    dense = dense_strides(x_shape)
     if _sets_short_rows(kernel, x_shape, shape, index_strides):
-        rows = (shape, update_slot, update_strides)
-        return _set_stages(kernel, x, rows, out[0], index_slots[0], area, first_code)
+        return _set_stages(kernel, x, updates, out[0], index_slots[0], area, first_code)
     wide = index_code.accumulator(kernel.dtype)
     narrow = wide is not kernel.dtype
     slot = area(math.prod(x_shape) * wide.itemsize) if narrow else out[0]
     stages = []
     if x_slot != slot:
-        copy = copy_kernel(kernel.dtype, wide)
-        stages.append(map_stage(copy, x_shape, slot, 0, dense, [x_slot], [x_strides]))
+        stages.append(copy_stage(kernel.dtype, wide, x_shape, slot, x_slot, x_strides))
     strides = [
         _scaled(out[1], wide.itemsize),
         _scaled(update_strides, kernel.dtype.itemsize),
@@ -256,8 +252,8 @@ def scatter_stages(
     span = sum((n - 1) * s * wide.itemsize for n, s in indexed) + 1
     stages.append(_fold_stage(kernel, nest, (slot, update_slot, *index_slots), span, words))
     if narrow:
-        copy = copy_kernel(wide, kernel.dtype)
-        stages.append(map_stage(copy, x_shape, out[0], 0, dense, [slot], [dense]))
+        dense = dense_strides(x_shape)
+        stages.append(copy_stage(wide, kernel.dtype, x_shape, out[0], slot, dense))
     return stages
 
 
@@ -269,12 +265,10 @@ def _sets_short_rows(
 ) -> bool:
     """Whether one dense index array says which rows, of few bytes, are set."""
     replaces = all(e.value == ("b", part) for part, e in enumerate(kernel.combine))
-    if not replaces or len(index_strides) != 1 or math.prod(shape) == 0:
+    lead = leading_axes(x_shape, shape, index_strides)
+    if not replaces or lead is None:
         return False
-    (strides,), lead = index_strides, len(shape) - (len(x_shape) - 1)
-    nbytes = math.prod(shape[lead:]) * kernel.dtype.itemsize
-    numbered = is_constant(strides[lead:], shape[lead:]) and is_dense(shape[:lead], strides[:lead])
-    return numbered and nbytes <= scatter_set.MOST_BYTES
+    return math.prod(shape[lead:]) * kernel.dtype.itemsize <= scatter_set.MOST_BYTES
 
 
 def _set_stages(
@@ -288,11 +282,9 @@ def _set_stages(
 ) -> list[native.Stage]:
     """The stages that set short rows, by owners of rows: each reads all indices."""
     (x_shape, x_slot, x_strides), (shape, update_slot, update_strides) = x, updates
-    stages: list[native.Stage] = []
+    dtype, stages = kernel.dtype, []
     if x_slot != out_slot:
-        copy, dense = copy_kernel(kernel.dtype, kernel.dtype), dense_strides(x_shape)
-        stages.append(map_stage(copy, x_shape, out_slot, 0, dense, [x_slot], [x_strides]))
-    dtype = kernel.dtype
+        stages = [copy_stage(dtype, dtype, x_shape, out_slot, x_slot, x_strides)]
     update_slot = dense_operand(update_slot, shape, update_strides, dtype, dtype, area, stages)
     width = math.prod(x_shape[1:])
     count = math.prod(shape) // width

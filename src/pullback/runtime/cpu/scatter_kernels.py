@@ -33,13 +33,13 @@ from pullback.runtime.cpu import (
     scatter_partition,
     scatter_segments,
 )
-from pullback.runtime.cpu.map_kernels import dense_strides, map_stage
+from pullback.runtime.cpu.map_kernels import dense_strides
 from pullback.runtime.cpu.scatter_numbers import narrow_dtype
 from pullback.runtime.cpu.scatter_operands import (
-    copy_kernel,
+    copy_stage,
     dense_operand,
     is_constant,
-    is_dense,
+    leading_axes,
     row_numbers,
     x_rows,
 )
@@ -155,11 +155,8 @@ def wants_plan(
     index_strides: Sequence[Strides],
 ) -> Wanted | None:
     """The plan of the one index array that is of use, if there is one."""
-    if not is_folded(kernel) or len(index_strides) != 1 or math.prod(shape) == 0:
-        return None
-    (strides,) = index_strides
-    lead = len(shape) - (len(x_shape) - 1)
-    if not is_constant(strides[lead:], shape[lead:]) or not is_dense(shape[:lead], strides[:lead]):
+    lead = leading_axes(x_shape, shape, index_strides)
+    if not is_folded(kernel) or lead is None:
         return None
     count, width = math.prod(shape[:lead]), math.prod(shape[lead:])
     real = 2 if kernel.dtype.is_complex else 1
@@ -228,8 +225,7 @@ def sum_stages(
     if math.prod(shape) == 0:
         if x_slot == out[0] or not elements:
             return []
-        copy, dense = copy_kernel(dtype, dtype), dense_strides(x_shape)
-        return [map_stage(copy, x_shape, out[0], 0, dense, [x_slot], [x_strides])]
+        return [copy_stage(dtype, dtype, x_shape, out[0], x_slot, x_strides)]
     lead = len(shape) - (len(x_shape) - depth)
     whole = all(is_constant(own[lead:], shape[lead:]) for own in index_strides)
     taken = lead if whole else len(shape)
@@ -258,8 +254,7 @@ def sum_stages(
         stages += _STRATEGIES[strategy(task.shape)](task, area, plan)
     if narrow:
         dense = dense_strides(x_shape)
-        copy = copy_kernel(wide, dtype)
-        stages.append(map_stage(copy, x_shape, out[0], 0, dense, [out_slot], [dense]))
+        stages.append(copy_stage(wide, dtype, x_shape, out[0], out_slot, dense))
     return stages
 
 
@@ -311,10 +306,8 @@ def _sparse(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stage
     s = task.shape
     stages = []
     if task.x_slot != task.out_slot:
-        copy, shape = copy_kernel(s.dtype, s.dtype), (s.rows, s.width)
-        strides = (task.x_row, 1)
-        dense = dense_strides(shape)
-        stages = [map_stage(copy, shape, task.out_slot, 0, dense, [task.x_slot], [strides])]
+        shape, strides = (s.rows, s.width), (task.x_row, 1)
+        stages = [copy_stage(s.dtype, s.dtype, shape, task.out_slot, task.x_slot, strides)]
     sizes = (s.count * s.width * s.sums.nbytes, 4 * s.rows, 8 * s.count)
     slots = (task.index_slot, task.update_slot, task.out_slot, *map(area, sizes))
     params = (*slots, s.count, s.rows, s.width, task.first_code)

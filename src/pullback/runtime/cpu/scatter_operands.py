@@ -13,7 +13,7 @@ from pullback.runtime.cpu import index_code, native
 from pullback.runtime.cpu.map_kernels import dense_strides, grain_of, map_stage
 from pullback.runtime.cpu.nest import Streams, coalesce
 
-__all__ = ["copy_kernel", "dense_operand", "is_constant", "is_dense", "row_numbers", "x_rows"]
+__all__ = ["copy_stage", "dense_operand", "is_constant", "leading_axes", "row_numbers", "x_rows"]
 
 Strides = Sequence[int]
 Area = Callable[[int], int]
@@ -24,16 +24,30 @@ def is_constant(strides: Strides, shape: Sequence[int]) -> bool:
     return all(s == 0 or n == 1 for s, n in zip(strides, shape, strict=True))
 
 
-def copy_kernel(source: DType, target: DType) -> Map:
-    """The kernel that converts one dtype to another."""
+def copy_stage(
+    source: DType, target: DType, shape: Sequence[int], to: int, slot: int, strides: Strides
+) -> native.Stage:
+    """The stage that copies an array to row-major order at the slot `to`, in dtype `target`."""
     parts = 2 if source.is_complex else 1
     body = tuple(cast(load(0, source.real, p), target.real) for p in range(parts))
-    return Map((source,), target, body)
+    kernel = Map((source,), target, body)
+    return map_stage(kernel, shape, to, 0, dense_strides(shape), [slot], [strides])
 
 
-def is_dense(shape: Sequence[int], strides: Strides) -> bool:
+def _is_dense(shape: Sequence[int], strides: Strides) -> bool:
     nest = coalesce(shape, [strides])
     return not nest.shape or nest.strides[0] == (1,)
+
+
+def leading_axes(
+    x_shape: Sequence[int], shape: Sequence[int], index_strides: Sequence[Strides]
+) -> int | None:
+    """The axes of the updates that one dense index array numbers rows of x for, if there is one."""
+    if len(index_strides) != 1 or math.prod(shape) == 0:
+        return None
+    (strides,), lead = index_strides, len(shape) - (len(x_shape) - 1)
+    whole = is_constant(strides[lead:], shape[lead:])
+    return lead if whole and _is_dense(shape[:lead], strides[:lead]) else None
 
 
 def dense_operand(
@@ -46,11 +60,10 @@ def dense_operand(
     stages: list[native.Stage],
 ) -> int:
     """The slot of an array in row-major order and in dtype `wide`."""
-    if wide is dtype and is_dense(shape, strides):
+    if wide is dtype and _is_dense(shape, strides):
         return slot
     copied = area(math.prod(shape) * wide.itemsize)
-    kernel = copy_kernel(dtype, wide)
-    stages.append(map_stage(kernel, shape, copied, 0, dense_strides(shape), [slot], [strides]))
+    stages.append(copy_stage(dtype, wide, shape, copied, slot, strides))
     return copied
 
 
@@ -73,8 +86,7 @@ def x_rows(
     if is_constant(strides[:split], shape[:split]):
         return dense_operand(slot, rest, strides[split:], dtype, wide, area, stages), 0
     if wide is not dtype and target is not None:
-        copy, dense = copy_kernel(dtype, wide), dense_strides(shape)
-        stages.append(map_stage(copy, shape, target, 0, dense, [slot], [strides]))
+        stages.append(copy_stage(dtype, wide, shape, target, slot, strides))
         return target, math.prod(rest)
     return dense_operand(slot, shape, strides, dtype, wide, area, stages), math.prod(rest)
 
@@ -92,7 +104,7 @@ def row_numbers(
     stages: list[native.Stage],
 ) -> tuple[DType, int]:
     """dtype and slot of one dense array that numbers the destinations of all rows."""
-    if len(slots) == 1 and not any(places) and is_dense(shape, strides[0]):
+    if len(slots) == 1 and not any(places) and _is_dense(shape, strides[0]):
         return kernel.indices[0], slots[0]
     count = math.prod(shape)
     slot = area(8 * count)

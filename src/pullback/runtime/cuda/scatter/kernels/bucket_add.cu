@@ -8,27 +8,6 @@ struct alignas(QUAD_BYTES) Quad { Item at[4]; };
 constexpr int AHEAD = WIDTH == 1 ? 4 : 2;  // quads of a lane that are loaded at a time
 constexpr int BATCH = 2 * ADDERS;          // tiles that are looked at together
 
-// The sum over the threads before this one; `all` is the sum over all. Every warp has a word in `sums`.
-DEVICE u32 before(u32 own, u32* sums, u32& all) {
-  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  u32 upto = own;
-  for (int by = 1; by < 32; by *= 2) {
-    const u32 below = __shfl_up_sync(WARP, upto, by, 32);
-    upto += lane >= by ? below : 0;
-  }
-  __syncthreads();
-  if (lane == 31) sums[threadIdx.x / 32] = upto;
-  __syncthreads();
-  const u32 others = lane < warps ? sums[lane] : 0;
-  u32 total = others;
-  for (int by = 1; by < 32; by *= 2) {
-    const u32 below = __shfl_up_sync(WARP, total, by, 32);
-    total += lane >= by ? below : 0;
-  }
-  all = __shfl_sync(WARP, total, 31, 32);
-  return __shfl_sync(WARP, total - others, threadIdx.x / 32, 32) + upto - own;
-}
-
 // Cuts buckets of more than `limit` quads into shares, and clears what the thread blocks of such a
 // bucket have in common, unless that is left to the calls of a plan (`calls` is 0). The block that
 // comes last writes down all shares, and how many there are in `shares[most]`.
@@ -42,7 +21,7 @@ bucket_share(const u16* __restrict__ starts, u32* quads, Share* shares, u32* arr
   u32 own = 0, all;
 #pragma unroll 4
   for (i64 t = threadIdx.x; t < tiles; t += SHARERS) own += (ends[t] - begins[t]) / 4u;
-  before(own, sums, all);
+  before<SHARERS / 32>(own, sums, all);
   if (calls && all > limit) {
     const Layout l = layout_of(slot, (int)bits);
     const i64 first = blockIdx.x * cells * WIDTH;
@@ -61,9 +40,9 @@ bucket_share(const u16* __restrict__ starts, u32* quads, Share* shares, u32* arr
   for (u32 b0 = 0; b0 < gridDim.x; b0 += SHARERS) {
     const u32 b = b0 + threadIdx.x;
     const u32 parts = b < gridDim.x ? (u32)((quads[b] + limit - 1) / limit) : 0;
-    const u32 at = running + before(parts, sums, all);
+    const u32 at = running + before<SHARERS / 32>(parts, sums, all);
     running += all;
-    const u32 table = tables + before(parts > 1 ? parts : 0, sums, all);
+    const u32 table = tables + before<SHARERS / 32>(parts > 1 ? parts : 0, sums, all);
     tables += all;
     for (u32 p = 0; p < parts; ++p) shares[at + p] = {b, p, parts, table};
   }
@@ -215,7 +194,7 @@ DEVICE u32 look(const Batch& batch, const u16* begins, const u16* ends, i64 last
     begin[j] = tile >= 0 ? begins[tile] : 0;
     quads[j] = tile >= 0 ? (ends[tile] - begin[j]) / 4 : 0;
   }
-  u32 running = before(quads[0] + quads[1], batch.sums, all);
+  u32 running = before<ADDERS / 32>(quads[0] + quads[1], batch.sums, all);
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const i64 tile = last - (2 * threadIdx.x + j) * step;

@@ -67,15 +67,10 @@ DEVICE void load_rows(u32 (&row)[ITEMS], const Index* index, i64 first, i64 n, u
 // to)` for what is added to a bucket by that.
 template <typename F> DEVICE void scan(u32* counts, u32* sums, int buckets, F filled) {
   const int each = (buckets + THREADS) / THREADS, first = threadIdx.x * each;
-  const int lane = threadIdx.x % 32;
   u32 own = 0;
   for (int k = first; k < first + each && k <= buckets; ++k) own += (counts[k] + 3) / 4 * 4;
-  u32 upto = own;
-  for (int by = 1; by < 32; by *= 2) {
-    const u32 below = __shfl_up_sync(WARP, upto, by, 32);
-    upto += lane >= by ? below : 0;
-  }
-  if (lane == 31) sums[threadIdx.x / 32] = upto;
+  const u32 upto = upto_lane(own);
+  if (threadIdx.x % 32 == 31) sums[threadIdx.x / 32] = upto;
   __syncthreads();
   u32 running = upto - own;
   for (int w = 0; w < (int)threadIdx.x / 32; ++w) running += sums[w];

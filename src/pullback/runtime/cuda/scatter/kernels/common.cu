@@ -152,3 +152,24 @@ DEVICE Sum tree(Sum s, int width) {
   for (int by = width / 2; by > 0; by /= 2) s = join(s, below(s, by, width));
   return s;
 }
+
+// The sum over the lanes up to this one.
+DEVICE u32 upto_lane(u32 own) {
+  for (int by = 1; by < 32; by *= 2) {
+    const u32 below = __shfl_up_sync(WARP, own, by, 32);
+    own += (int)threadIdx.x % 32 >= by ? below : 0;
+  }
+  return own;
+}
+
+// The sum over the threads before this one, of a block of WARPS; `all` is the sum over all.
+template <int WARPS> DEVICE u32 before(u32 own, u32* sums, u32& all) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const u32 upto = upto_lane(own);
+  __syncthreads();
+  if (lane == 31) sums[warp] = upto;
+  __syncthreads();
+  const u32 sum = lane < WARPS ? sums[lane] : 0, upto_warp = upto_lane(sum);
+  all = __shfl_sync(WARP, upto_warp, 31, 32);
+  return __shfl_sync(WARP, upto_warp - sum, warp, 32) + upto - own;
+}

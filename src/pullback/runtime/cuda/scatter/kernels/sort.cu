@@ -37,27 +37,6 @@ struct Barrier {
   }
 };
 
-// The sum over the lanes up to this one.
-DEVICE u32 upto_lane(u32 own) {
-  for (int by = 1; by < 32; by *= 2) {
-    const u32 below = __shfl_up_sync(WARP, own, by, 32);
-    own += (int)threadIdx.x % 32 >= by ? below : 0;
-  }
-  return own;
-}
-
-// The sum over the threads before this one; `all` is the sum over all.
-DEVICE u32 before(u32 own, u32* sums, u32& all) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const u32 upto = upto_lane(own);
-  __syncthreads();
-  if (lane == 31) sums[warp] = upto;
-  __syncthreads();
-  const u32 sum = lane < WARPS ? sums[lane] : 0, upto_warp = upto_lane(sum);
-  all = __shfl_sync(WARP, upto_warp, 31, 32);
-  return __shfl_sync(WARP, upto_warp - sum, warp, 32) + upto - own;
-}
-
 struct Shared {
   union {
     u16 counts[WARPS][MAX_DIGITS];  // of the warps' parts of a tile
@@ -196,7 +175,7 @@ DEVICE u32 rank(Shared& shared, const Digit& digit, int size, Items& own) {
 // Puts the keys in their new order; the result is where the digit of this thread's number starts.
 DEVICE u32 arrange(Shared& shared, const Digit& digit, int size, u32 count, Items& own) {
   u32 all;
-  const u32 start = before(count, shared.sums, all);
+  const u32 start = before<WARPS>(count, shared.sums, all);
   if ((int)threadIdx.x < digit.count()) shared.start[threadIdx.x] = start;
   __syncthreads();
 #pragma unroll
@@ -269,7 +248,7 @@ template <typename Count> DEVICE u32 first_place(const Sort& s, Shared& shared, 
   __syncthreads();
   const int d = threadIdx.x, at = (d % EACH << log_across) + d / EACH;
   u32 all;
-  const u32 smaller = before(d < digit.count() ? shared.all[at] : 0, shared.sums, all);
+  const u32 smaller = before<WARPS>(d < digit.count() ? shared.all[at] : 0, shared.sums, all);
   return d < digit.count() ? smaller + shared.below[at] : 0;
 }
 

@@ -14,7 +14,7 @@ import pullback.runtime.cuda.scatter as sc
 from cuda_emulator import COMPILER
 from pullback.compile.fixed_point import exact_scatter_add_reference
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.runtime.cuda.scatter import buckets, executor, ordered
+from pullback.runtime.cuda.scatter import buckets, chunks, executor, ordered
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
@@ -40,6 +40,9 @@ def device(monkeypatch):
     small = {"THREADS": {1: 64, 2: 64}, "TILE": 1024, "ADDERS": 64, "SHARERS": 32, "PROCESSORS": 3}
     for name, value in small.items():
         monkeypatch.setattr(buckets, name, value)
+    small = {"THREADS": 64, "ADDERS": 64, "PLANNERS": 64, "LEAST": 128, "STRIP": 16}
+    for name, value in (small | {"PROCESSORS": 3}).items():
+        monkeypatch.setattr(chunks, name, value)
     monkeypatch.setattr(ordered, "THREADS", 512)
     for cache in CACHES:
         cache.cache_clear()
@@ -167,10 +170,10 @@ def test_a_long_run_of_equal_indices_in_buckets(planned):
 
 @pytest.mark.parametrize("pattern", ["random", "sorted", "runs", "two", "distinct"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_buckets_of_a_plan_for_any_indices(dtype, pattern):
+def test_chunks_of_a_plan_for_any_indices(dtype, pattern):
     n, rows = 3100, 4000
     indices, values, out = draw(dtype, n, rows)
-    lengths = np.random.default_rng(5).integers(1, 900, n)  # runs longer than a unit among them
+    lengths = np.random.default_rng(5).integers(1, 900, n)  # runs longer than a chunk among them
     found = {
         "random": indices % 300,
         "sorted": np.sort(indices),
@@ -180,7 +183,7 @@ def test_buckets_of_a_plan_for_any_indices(dtype, pattern):
     }[pattern]
     want = exact_scatter_add_reference(found, values, out)
     same_bits(exactly("planned", found, values, out), want)
-    assert cuda_fake.launched[-2:] == ["bucket_place", "bucket_add"]
+    assert cuda_fake.launched[-3:] == ["chunk_place", "chunk_add", "chunk_settle"]
 
 
 FOLDS = {"mul": np.multiply, "min": np.minimum, "max": np.maximum}

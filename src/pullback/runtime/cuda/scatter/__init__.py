@@ -3,7 +3,8 @@
 Nothing here uses float atomics. A strategy is chosen by shapes and dtypes alone:
 
 - "few": each thread of a block has its own accumulators in shared memory, then a fixed tree;
-- "buckets": exact integer sums of narrow rows, contributions first moved near their destination;
+- "buckets": exact integer sums of narrow rows, contributions first moved near their destination
+  (with a plan, in chunks that one thread block adds up without atomics);
 - "atomic": exact integer sums in device memory, for any shape;
 - "ordered": a stable sort by row, then folds in a fixed order.
 
@@ -22,10 +23,10 @@ from pullback.runtime.cuda.scatter.atomic import atomic_recipe
 from pullback.runtime.cuda.scatter.buckets import (
     EXACT,
     MAX_BUCKET_ROWS,
-    bucket_plan_recipe,
     bucket_recipe,
     buckets_fit,
 )
+from pullback.runtime.cuda.scatter.chunks import chunk_plan_recipe, chunk_recipe, chunks_fit
 from pullback.runtime.cuda.scatter.executor import (
     Array,
     Checked,
@@ -84,8 +85,9 @@ def recipes_of(case: Case, strategy: str, planned: bool) -> tuple[Recipe, ...]:
     if strategy == "ordered":
         first = (order_recipe(case.index_dtype, case.n, case.rows),) if planned else ()
         return (*first, segment_recipe(case, planned))
-    first = (bucket_plan_recipe(case),) if planned else ()
-    return (*first, bucket_recipe(case, planned))
+    if planned and chunks_fit(case):
+        return chunk_plan_recipe(case), chunk_recipe(case)
+    return (bucket_recipe(case),)
 
 
 class Call(NamedTuple):
@@ -186,8 +188,8 @@ def scatter(
     buffers = {"index": index, "value": value, "out": result, "aligned": aligned}
     if plan is not None and chosen == "ordered":
         buffers |= plan.order(checked)
-    elif plan is not None and chosen == "buckets":
-        buffers |= plan.buckets(case, checked)
+    elif plan is not None and chosen == "buckets" and chunks_fit(case):
+        buffers |= plan.chunks(case, checked)
     checked.run(work, buffers)
     return checked
 

@@ -1,10 +1,10 @@
-"""What can be known of indices before values come: a stable order of them, or buckets."""
+"""What can be known of indices before values come: a stable order of them, or chunks."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pullback.runtime.cuda.scatter.buckets import bucket_buffers, bucket_plan_recipe
+from pullback.runtime.cuda.scatter.chunks import chunk_buffers, chunk_plan_recipe
 from pullback.runtime.cuda.scatter.executor import Array, Checked, cupy_module, program
 from pullback.runtime.cuda.scatter.ordered import order_buffers, order_recipe
 from pullback.runtime.cuda.scatter.recipes import Case, Recipe
@@ -28,7 +28,7 @@ class Kept:
 class Plan:
     """Indices and what was derived from them; the indices must not change while it is used.
 
-    An order serves wide rows and every fold, buckets serve exact sums of narrow rows: each is made
+    An order serves wide rows and every fold, chunks serve exact sums of narrow rows: each is made
     when a call first needs it, on that call's stream.
     """
 
@@ -53,11 +53,12 @@ class Plan:
             self._make("order", order_buffers(self.count), recipe)
         return self._use("order", call)
 
-    def buckets(self, case: Case, call: Checked) -> dict[str, int]:
-        """The buffers of buckets for a call."""
-        if case.width not in self._kept:
-            self._make(case.width, bucket_buffers(case), bucket_plan_recipe(case))
-        return self._use(case.width, call)
+    def chunks(self, case: Case, call: Checked) -> dict[str, int]:
+        """The buffers of chunks for a call."""
+        key = case.width * case.value_bytes, case.shared
+        if key not in self._kept:
+            self._make(key, chunk_buffers(case), chunk_plan_recipe(case))
+        return self._use(key, call)
 
     def _make(self, key: object, sizes: dict[str, int], recipe: Recipe) -> None:
         kept, checked = Kept(sizes), Checked("scatter_plan", self.indices, self.rows)

@@ -1,20 +1,35 @@
 // Exact sums of narrow rows, the second half: contributions that lie in buckets, tile after tile (see
 // bucket_split.cu), are added up in shared memory, by one thread block for each bucket, or by several
 // if it has a large share of all.
-// Definitions: WIDTH (elements of a row), ADDERS (threads that add up a bucket), SHARERS (threads of
-// a block that looks at the size of a bucket).
+// Definitions: WIDTH, ADDERS (threads that add up a bucket), SHARERS (threads of a block that looks at
+// the size of a bucket).
+
+// A share of a bucket: every `parts`-th tile. Where there are several, they have tables from `table` on.
+struct Share { u32 bucket, part, parts, table; };
+
+// Zeros for `count` destinations from `first` on: for limbs past the second, and what is not finite.
+DEVICE void clear_deep(u64* deep, u32* flags, i64 first, i64 count, i64 destinations, int limbs,
+                       bool special) {
+  const i64 end = first + count < destinations ? first + count : destinations;
+  if (limbs <= 2 && !special) return;
+  for (i64 k = first + threadIdx.x; k < end; k += blockDim.x) {
+    for (int j = 2; j < limbs; ++j) deep[(j - 2) * destinations + k] = 0;
+    flags[k] = 0;
+  }
+}
+
 constexpr int QUAD_BYTES = 4 * sizeof(Item) < 16 ? 4 * sizeof(Item) : 16;
 struct alignas(QUAD_BYTES) Quad { Item at[4]; };
 constexpr int AHEAD = WIDTH == 1 ? 4 : 2;  // quads of a lane that are loaded at a time
 constexpr int BATCH = 2 * ADDERS;          // tiles that are looked at together
 
 // Cuts buckets of more than `limit` quads into shares, and clears what the thread blocks of such a
-// bucket have in common, unless that is left to the calls of a plan (`calls` is 0). The block that
-// comes last writes down all shares, and how many there are in `shares[most]`.
+// bucket have in common. The block that comes last writes down all shares, and how many there are in
+// `shares[most]`.
 KERNEL __launch_bounds__(SHARERS)
 bucket_share(const u16* __restrict__ starts, u32* quads, Share* shares, u32* arrived, u64* deep,
              u32* flags, Slot* slot, i64 tiles, i64 destinations, i64 cells, i64 most, i64 limit,
-             i64 bits, i64 calls) {
+             i64 bits) {
   DYNAMIC_SHARED(u32, sums);
   u32* is_last = sums + SHARERS / 32;
   const u16 *begins = starts + blockIdx.x * tiles, *ends = begins + tiles;
@@ -22,14 +37,14 @@ bucket_share(const u16* __restrict__ starts, u32* quads, Share* shares, u32* arr
 #pragma unroll 4
   for (i64 t = threadIdx.x; t < tiles; t += SHARERS) own += (ends[t] - begins[t]) / 4u;
   before<SHARERS / 32>(own, sums, all);
-  if (calls && all > limit) {
+  if (all > limit) {
     const Layout l = layout_of(slot, (int)bits);
     const i64 first = blockIdx.x * cells * WIDTH;
     clear_deep(deep, flags, first, cells * WIDTH, destinations, l.limbs, slot->special);
   }
   if (threadIdx.x == 0) {
     quads[blockIdx.x] = all;
-    if (calls) arrived[blockIdx.x] = 0;
+    arrived[blockIdx.x] = 0;
     __threadfence();
     *is_last = atomicAdd(&slot->done, 1u) == gridDim.x - 1;
   }

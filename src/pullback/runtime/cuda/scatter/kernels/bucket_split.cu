@@ -1,8 +1,8 @@
 // Exact sums of narrow rows, the first half: contributions go to the others of their bucket, which has
 // neighbouring destinations, tile after tile. No order is kept inside a bucket, since integer sums
 // need none; it begins at a multiple of four in every tile, and what is left over belongs to no row.
-// Definitions: WIDTH (elements of a row), THREADS, ITEMS (of a thread, a multiple of four), SPLITTERS
-// and PLACERS (thread blocks of a processor that sort contributions, or move them by a plan).
+// Definitions: WIDTH, THREADS, ITEMS (of a thread, a multiple of four), SPLITTERS (thread blocks of a
+// processor).
 constexpr int TILE = THREADS * ITEMS;
 
 // How rows are dealt out: `cells` of them to a bucket; the quotient is a product and a shift. Indices
@@ -117,43 +117,6 @@ struct Tile {
   }
 };
 
-// The first `count` elements, and up to seven more.
-template <typename T> DEVICE void write_out(T* to, const T* from, u32 count) {
-  const u32 words = (count * (u32)sizeof(T) + 15) / 16;
-  for (u32 k = threadIdx.x; k < words; k += THREADS)
-    reinterpret_cast<Pack<u32, 4>*>(to)[k] = reinterpret_cast<const Pack<u32, 4>*>(from)[k];
-}
-
-// `COUNT` neighbouring items; they can start at any multiple of a value's size.
-template <int COUNT> DEVICE Pack<Item, COUNT> items_at(const Value* value, i64 at, i64 n, bool aligned) {
-  Pack<Item, COUNT> p = {};
-  if (aligned && at + COUNT <= n) {
-    constexpr int SIZE = COUNT * sizeof(Item) < 16 ? COUNT * sizeof(Item) : 16;
-    typedef Pack<u32, SIZE / 4> Part;
-    Part* to = reinterpret_cast<Part*>(&p);
-#pragma unroll
-    for (int k = 0; k < COUNT * (int)sizeof(Item) / SIZE; ++k)
-      to[k] = reinterpret_cast<const Part*>(value + at * WIDTH)[k];
-    return p;
-  }
-#pragma unroll
-  for (int k = 0; k < COUNT; ++k)
-#pragma unroll
-    for (int c = 0; c < WIDTH; ++c)
-      if (at + k < n) p.at[k].at[c] = value[(at + k) * WIDTH + c];
-  return p;
-}
-
-DEVICE void see(Range& range, const Item& item) {
-#pragma unroll
-  for (int c = 0; c < WIDTH; ++c) range.see(item.at[c]);
-}
-
-DEVICE void see_all(Range& range, const Value* x, i64 size) {
-  for (i64 d = (i64)blockIdx.x * THREADS + threadIdx.x; d < size; d += (i64)gridDim.x * THREADS)
-    range.see(x[d]);
-}
-
 #define DEAL i64 pitch, i64 cells, i64 reciprocal, i64 shift, i64 buckets
 
 // Contributions and their cells into buckets, and the range of values.
@@ -197,69 +160,4 @@ bucket_split(const Index* __restrict__ index, const Value* __restrict__ value,
   }
   see_all(range, x, rows * WIDTH);  // last, while other blocks have tiles left
   range.tell(slot);
-}
-
-// The same for a plan, without values: the places of elements in their tile are kept.
-KERNEL __launch_bounds__(THREADS, SPLITTERS)
-bucket_plan(const Index* __restrict__ index, u16* places, u16* cells_out, u16* starts, Slot* slot,
-            i64 n, i64 rows, i64 aligned, DEAL) {
-  DYNAMIC_SHARED(u16, memory);
-  const Deal deal = {(u32)cells, (u32)reciprocal, (u32)shift, (u32)buckets};
-  const Tile own(memory, pitch, deal);
-  const i64 tiles = (n + TILE - 1) / TILE;
-  for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    u32 row[ITEMS], at[ITEMS / 2];
-    own.clear(deal);
-    load_rows(row, index, tile * TILE, n, (u32)rows, deal, aligned & 1, slot);
-    __syncthreads();
-    own.arrange(at, row, deal);
-#pragma unroll
-    for (int j = 0; j < ITEMS; j += 2)
-      *reinterpret_cast<u32*>(places + place(tile * TILE, j)) = at[j / 2];
-    own.write_starts(starts, tile, tiles, deal);
-    const u32 count = own.counts[buckets];
-    __syncthreads();
-    write_out(cells_out + tile * pitch, own.cell, count);
-    __syncthreads();
-  }
-}
-
-// The same by a plan: values alone are moved. Clears what thread blocks that share a bucket have in
-// common.
-KERNEL __launch_bounds__(THREADS, PLACERS)
-bucket_place(const u16* __restrict__ places, const Value* __restrict__ value,
-             const Value* __restrict__ x, Item* items_out, const u16* __restrict__ starts, Slot* slot,
-             const Share* shares, u32* arrived, u64* deep, u32* flags, i64 n, i64 rows, i64 aligned,
-             i64 pitch, i64 cells, i64 buckets, i64 most, i64 limbs) {
-  DYNAMIC_SHARED(Item, items);
-  const i64 tiles = (n + TILE - 1) / TILE;
-  Range range;
-  for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const u32 count = starts[buckets * tiles + tile];
-    Pack<u16, 4> at[ITEMS / 4];
-    Pack<Item, 4> item[ITEMS / 4];
-#pragma unroll
-    for (int u = 0; u < ITEMS / 4; ++u) {
-      const i64 i = tile * TILE + (u * THREADS + threadIdx.x) * 4;
-      at[u] = *reinterpret_cast<const Pack<u16, 4>*>(places + i);
-      item[u] = items_at<4>(value, i, n, aligned & 2);
-    }
-#pragma unroll
-    for (int j = 0; j < ITEMS; ++j) {
-      items[at[j / 4].at[j % 4]] = item[j / 4].at[j % 4];
-      see(range, item[j / 4].at[j % 4]);
-    }
-    __syncthreads();
-    write_out(items_out + tile * pitch, items, count);
-    __syncthreads();
-  }
-  see_all(range, x, rows * WIDTH);
-  range.tell(slot);
-  for (u32 s = blockIdx.x; s < shares[most].bucket; s += gridDim.x) {
-    const Share share = shares[s];
-    if (share.part > 0) continue;
-    if (threadIdx.x == 0) arrived[share.bucket] = 0;
-    const i64 own = share.bucket * cells * WIDTH;
-    if (share.parts > 1) clear_deep(deep, flags, own, cells * WIDTH, rows * WIDTH, (int)limbs, true);
-  }
 }

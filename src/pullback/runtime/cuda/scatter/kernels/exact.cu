@@ -63,8 +63,9 @@ DEVICE Layout layout_of(const Slot* slot, int bits) {
   const int top = exponent_of(slot->highest);
   int low = exponent_of(~slot->lowest) - 24;
   low = low < -149 ? -149 : low;
-  const int limbs = (top - low + bits - 1) / bits;
-  return {top, bits, limbs < 1 ? 1 : limbs};
+  int limbs = 1;
+  while (limbs * bits < top - low) ++limbs;
+  return {top, bits, limbs};
 }
 
 // A double this large has an integer in its last bits: adding to it is a conversion to fixed point.

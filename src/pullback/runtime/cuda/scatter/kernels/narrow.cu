@@ -1,0 +1,66 @@
+// What exact sums of narrow rows have in common. Definition: WIDTH (elements of a row).
+typedef Pack<Value, WIDTH> Item;
+
+// `COUNT` neighbouring items; they can start at any multiple of a value's size.
+template <int COUNT> DEVICE Pack<Item, COUNT> items_at(const Value* value, i64 at, i64 n, bool aligned) {
+  Pack<Item, COUNT> p = {};
+  if (aligned && at + COUNT <= n) {
+    constexpr int SIZE = COUNT * sizeof(Item) < 16 ? COUNT * sizeof(Item) : 16;
+    typedef Pack<u32, SIZE / 4> Part;
+    Part* to = reinterpret_cast<Part*>(&p);
+#pragma unroll
+    for (int k = 0; k < COUNT * (int)sizeof(Item) / SIZE; ++k)
+      to[k] = reinterpret_cast<const Part*>(value + at * WIDTH)[k];
+    return p;
+  }
+#pragma unroll
+  for (int k = 0; k < COUNT; ++k)
+#pragma unroll
+    for (int c = 0; c < WIDTH; ++c)
+      if (at + k < n) p.at[k].at[c] = value[(at + k) * WIDTH + c];
+  return p;
+}
+
+// The first `count` elements, and up to seven more.
+template <typename T> DEVICE void write_out(T* to, const T* from, u32 count) {
+  const u32 words = (count * (u32)sizeof(T) + 15) / 16;
+  for (u32 k = threadIdx.x; k < words; k += blockDim.x)
+    reinterpret_cast<Pack<u32, 4>*>(to)[k] = reinterpret_cast<const Pack<u32, 4>*>(from)[k];
+}
+
+DEVICE void see(Range& range, const Item& item) {
+#pragma unroll
+  for (int c = 0; c < WIDTH; ++c) range.see(item.at[c]);
+}
+
+// A thread's part of x; several loads are under way at a time.
+DEVICE void see_all(Range& range, const Value* x, i64 size) {
+  constexpr int LOADS = 8;
+  const i64 step = (i64)gridDim.x * blockDim.x;
+  for (i64 d = (i64)blockIdx.x * blockDim.x + threadIdx.x; d < size; d += LOADS * step) {
+    Value own[LOADS];
+#pragma unroll
+    for (int u = 0; u < LOADS; ++u) own[u] = x[d + u * step < size ? d + u * step : d];
+#pragma unroll
+    for (int u = 0; u < LOADS; ++u) range.see(own[u]);
+  }
+}
+
+// Copies 16 bytes to shared memory, of which only the first `bytes` are read, the others being zero.
+// They are there after `copies_done`, for the thread that has copied them.
+DEVICE void copy_word(void* to, const void* from, int bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const u32 address = (u32)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
+#else
+  *static_cast<Pack<u32, 4>*>(to) = {};
+  for (int k = 0; k < bytes / 2; ++k)
+    static_cast<u16*>(to)[k] = static_cast<const u16*>(from)[k];
+#endif
+}
+DEVICE void copies_done() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}

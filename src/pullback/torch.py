@@ -26,13 +26,11 @@ from pullback.interop.torch_functions import (
     segment_sum,
 )
 from pullback.interop.torch_plans import ScatterPlan
-from pullback.interop.torch_reads import checked_reads
 
 __all__ = [
     "Embedding",
     "ScatterPlan",
     "check",
-    "checked_reads",
     "embedding",
     "gather",
     "gather_with_index_add",

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from contextlib import nullcontext
+from time import perf_counter
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import cuda_fake  # noqa: E402
 import pullback.torch as pbt  # noqa: E402
@@ -48,6 +52,9 @@ class Watched:
 
     def empty(self) -> int:
         return self._word
+
+
+watch_on_device = torch_cuda._watch
 
 
 def watch(checked, name, indices, sizes):
@@ -100,49 +107,178 @@ def test_dtypes(dtype):
     assert torch.equal(pbt.segment_sum(x, i, 4).to(wide), sums)
 
 
+def double(t):
+    """A tensor that stands for one on the host."""
+    return torch.zeros(t.shape, dtype=torch.float64)
+
+
 READS = {
     "item": lambda t: t.item(),
-    "list": lambda t: t.tolist(),
-    "print": repr,
-    "format": lambda t: f"{t:.2f}",
     "number": float,
     "condition": bool,
-    "array": np.asarray,
-    "copy to the host": lambda t: t.to(torch.float64),
-    "copy into the host": lambda t: torch.zeros(1, dtype=torch.float64).copy_(t),
+    "print": repr,
+    "format": lambda t: f"{t[0]:.2f}",
+    "comparison": lambda t: torch.allclose(t, t),
+    "to a device": lambda t: t.to("cpu", torch.float64),
+    "to options": lambda t: t.type_as(double(t)),
+    "to another": lambda t: torch.ops.aten.to.other(t, double(t)),
+    "copy into": lambda t: double(t).copy_(t),
+    "copy of storage": lambda t: torch.UntypedStorage(4).copy_(t.untyped_storage()),
 }
 
 
 @pytest.fixture
-def floats_on_device(monkeypatch):
-    """float32 stands for tensors on the device."""
+def watched_reads(monkeypatch):
+    """The CPU stands for the device, and there float32 for what is on it."""
 
     def is_float(value):
         return isinstance(value, torch.Tensor) and value.dtype is torch.float32
 
     monkeypatch.setattr(torch_reads, "_is_on_device", is_float)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    library = torch_reads.call_after_reads(torch_cuda._settle_read, "CPU")
+    yield
+    library._destroy()
+
+
+def launch_with(*indices):
+    """A launch for each index into an axis of four."""
+    for index in [torch.tensor([i]) for i in indices]:
+        pbt.gather_with_index_add(torch.zeros(4), index)
 
 
 @pytest.mark.parametrize("read", READS)
-def test_an_index_out_of_range_is_raised_when_a_result_is_read(floats_on_device, read):
-    x = torch.zeros(4)
-    pbt.gather_with_index_add(x, torch.tensor([9]))
-    with pbt.checked_reads():
-        kept = x[:1] * 2 + 1  # stays on the device
-        assert kept.shape == (1,)
-        with pytest.raises(IndexError, match="index 9 at position 0"):
-            READS[read](kept[0] if read == "format" else kept)
-        READS[read](kept[0] if read == "format" else kept)  # once is enough
+def test_a_read_raises_the_error_of_an_index(watched_reads, read):
+    launch_with(9)
+    kept = torch.zeros(4)[:1] * 2 + 1  # stays on the device
+    with pytest.raises(IndexError, match=r"index 9 at position 0 .* size 4"):
+        READS[read](kept)
+    READS[read](kept)  # once is enough
+    launch_with(3)
+    READS[read](kept)
+    assert not torch_cuda._pending
 
 
-def test_reading_raises_nothing_by_itself(floats_on_device):
-    x = torch.ones(4)
-    pbt.gather_with_index_add(x, torch.tensor([9]))
-    assert x[0].item() == 1
-    with pbt.checked_reads():
-        assert torch.ones(1, dtype=torch.float64).item() == 1  # on the host all the time
-        with pytest.raises(IndexError):
-            x[0].item()
+@pytest.mark.parametrize("read", ["item", "to a device", "to options"])
+def test_a_read_in_inference_mode_raises(watched_reads, read):
+    with torch.inference_mode():
+        launch_with(9)
+        with pytest.raises(IndexError, match="index 9"):
+            READS[read](torch.ones(1))
+
+
+def test_what_stays_on_the_device_raises_nothing(watched_reads):
+    launch_with(9)
+    x, y = torch.ones(3, 2), torch.zeros(3, 2)
+    y.copy_(x)
+    y[0] = 2.5
+    y[1:].copy_(7)
+    assert x.to("cpu") is x
+    for copied in (x.t().contiguous(), x.clone(), x.to(torch.float64), x.half()):
+        assert copied is not x
+    assert len(torch_cuda._pending) == 1
+    with pytest.raises(IndexError):
+        y.sum().item()
+    assert y.tolist() == [[2.5, 2.5], [7, 7], [7, 7]]
+
+
+def test_every_error_is_raised_by_a_read_of_its_own(watched_reads):
+    launch_with(9, 1, -5, 7)
+    x = torch.ones(1)
+    for index in (9, -5, 7):
+        with pytest.raises(IndexError, match=f"index {index} at"):
+            x.item()
+    assert x.item() == 1
+
+
+def test_a_read_waits_for_no_other_launch(watched_reads, monkeypatch):
+    launch_with(9, 8)
+    other_stream = torch_cuda._pending[0]
+    ended = lambda self: self is not other_stream.mailbox  # noqa: E731
+    monkeypatch.setattr(Watched, "is_full", ended)
+    with pytest.raises(IndexError, match="index 8"):
+        torch.ones(1).item()
+    assert torch.ones(1).item() == 1
+    assert list(torch_cuda._pending) == [other_stream]
+
+
+def test_a_copy_that_a_cuda_graph_records_raises_nothing(watched_reads, monkeypatch):
+    launch_with(9)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    double(torch.ones(2)).copy_(torch.ones(2), non_blocking=True)
+    assert len(torch_cuda._pending) == 1
+
+
+def test_a_read_gives_what_it_gave_before(watched_reads):
+    numbers = (True, 2**62, -1.5, 2 - 3j, float("inf"))
+    assert [torch.tensor(n).item() for n in numbers] == list(numbers)
+    assert torch.tensor(2**63 + 1, dtype=torch.uint64).item() == 2**63 + 1
+    x = torch.ones(3, requires_grad=True)
+    y = torch.zeros(3).copy_(x * 2)
+    (y.to("cpu", torch.float64) ** 2).sum().backward()
+    assert x.grad.tolist() == [8, 8, 8]
+    out = torch.zeros(3)
+    assert out.copy_(x) is out
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        out.copy_(torch.ones(2))
+
+
+def test_a_read_in_a_hook_of_backward_raises(watched_reads):
+    x = torch.ones(3, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda grad: launch_with(9) or grad * grad.sum().item())
+    with pytest.raises(IndexError, match="index 9"):
+        y.sum().backward()
+
+
+def test_other_threads_run_during_a_read(watched_reads):
+    source, target = torch.zeros(30_000_000, dtype=torch.int8), torch.zeros(30_000_000)
+    times, over = [], threading.Event()
+
+    def note_times():
+        while not over.wait(0.001):
+            times.append(perf_counter())
+
+    def runs_during_copy():
+        start = perf_counter()
+        target.copy_(source)
+        quarter = (perf_counter() - start) / 4
+        return any(start + quarter < t < start + 3 * quarter for t in times)
+
+    other = threading.Thread(target=note_times)
+    other.start()
+    try:
+        assert any(runs_during_copy() for _ in range(10))
+    finally:
+        over.set()
+        other.join()
+
+
+def partly_compiled(x):
+    total = (x * 2).sum().item()  # between two graphs
+    return x.to("cpu", torch.float64) + total
+
+
+def compiled_frames():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    value = torch.compile(partly_compiled, backend="aot_eager")(torch.ones(3))
+    assert value.tolist() == [7, 7, 7]
+    return torch._dynamo.utils.counters["frames"]["total"]
+
+
+def test_reads_are_not_compiled(request):
+    frames = compiled_frames()
+    request.getfixturevalue("watched_reads")
+    assert compiled_frames() == frames
+
+
+def test_tensors_without_values_are_not_read(watched_reads):
+    launch_with(9)
+    with FakeTensorMode():
+        x = torch.ones(3)
+        assert x.to("cpu", torch.float64).shape == double(x).copy_(x).shape
+    assert len(torch_cuda._pending) == 1
 
 
 def test_an_index_out_of_range_is_raised_later():
@@ -204,6 +340,8 @@ class Done:
 class Copied:
     """What a launch found, whose word is copied at once."""
 
+    device = 0
+
     def __init__(self, word):
         self._word = word
 
@@ -211,11 +349,29 @@ class Copied:
         ctypes.c_int64.from_address(address).value = self._word
 
 
-def test_mailboxes_are_used_again(monkeypatch):
+@pytest.fixture
+def host_mailboxes(monkeypatch):
     zeros = torch.zeros
     monkeypatch.setattr(torch.cuda, "Event", Done)
     monkeypatch.setattr(torch, "zeros", lambda n, dtype, pin_memory: zeros(n, dtype=dtype))
     monkeypatch.setattr(torch_cuda, "_mailboxes", {})
+
+
+def test_the_first_launch_overrides_reads(host_mailboxes):
+    def is_overridden():
+        return torch._C._dispatch_has_kernel_for_dispatch_key("aten::copy_", "AutogradCUDA")
+
+    assert not is_overridden()
+    for _ in range(2):
+        watch_on_device(Copied(0), "gather", (), ())
+        assert is_overridden() and torch_cuda._watch_reads.cache_info().misses == 1
+    torch_cuda._watch_reads()._destroy()
+    torch_cuda._watch_reads.cache_clear()
+    assert not is_overridden()
+    torch_cuda.check()
+
+
+def test_mailboxes_are_used_again(host_mailboxes):
     taken = [torch_cuda._mailbox(0) for _ in range(torch_cuda.MAILBOXES + 1)]
     assert len({m.address for m in taken}) == len(taken)
     for k, mailbox in enumerate(taken):

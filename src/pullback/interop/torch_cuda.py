@@ -10,10 +10,12 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib import import_module
+from itertools import takewhile
 from math import prod
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ from torch import Tensor
 from pullback.core.errors import DeviceError
 from pullback.interop.torch_errors import out_of_range
 from pullback.interop.torch_plans import planned
+from pullback.interop.torch_reads import call_after_reads
 
 __all__ = ["check", "gather", "make_plan", "scatter_add", "scatter_sum"]
 
@@ -131,7 +134,18 @@ def _mailbox(device: int) -> _Mailbox:
         return _Mailbox(words, 0, free)
 
 
-class _Pending(NamedTuple):
+class _Thread(threading.local):
+    """What a thread is doing."""
+
+    task = -1  # the last backward pass it was seen in
+    is_reporting = False
+
+
+_thread = _Thread()
+
+
+@dataclass(frozen=True, eq=False)
+class _Pending:
     """A launch whose error word has not been looked at."""
 
     mailbox: Any
@@ -142,39 +156,60 @@ class _Pending(NamedTuple):
 
     def settle(self) -> None:
         if self.mailbox.empty():
-            raise out_of_range(self.name, self.indices, self.sizes)
+            raise self._error()
+
+    def _error(self) -> IndexError:
+        _thread.is_reporting = True  # the indices are read
+        try:
+            return out_of_range(self.name, self.indices, self.sizes)
+        finally:
+            _thread.is_reporting = False
 
 
 _pending: deque[_Pending] = deque()
 
 
+def _settle(launches: Iterable[_Pending]) -> None:
+    """Raise what launches found, without those that another thread has looked at meanwhile."""
+    for launch in launches:
+        try:
+            _pending.remove(launch)
+        except ValueError:
+            continue
+        launch.settle()
+
+
 def check() -> None:
     """Wait for the CUDA launches of this module and raise the `IndexError` of a bad index.
 
-    Otherwise it is raised by whatever comes first: a later call, when the launch has ended, the end
-    of a backward pass through this module, or the end of the program. On the CPU an index out of
-    range raises at once.
+    Otherwise it is raised by whatever comes first: reading a CUDA tensor, a later call, when the
+    launch has ended, the end of a backward pass through this module, or the end of the program. On
+    the CPU an index out of range raises at once.
     """
-    while _pending:
-        _pending.popleft().settle()
+    _settle(tuple(_pending))
 
 
 atexit.register(check)
 
 
 def _settle_ended() -> None:
-    """Raise what launches that have ended found, without waiting for the others."""
-    while _pending and (len(_pending) > MOST_PENDING or _pending[0].mailbox.is_full()):
-        _pending.popleft().settle()
+    """Raise what launches that have ended found, up to the first that has not."""
+
+    def is_due(launch: _Pending) -> bool:
+        return len(_pending) > MOST_PENDING or launch.mailbox.is_full()
+
+    _settle(takewhile(is_due, tuple(_pending)))
 
 
-def _settle_up_to(last: _Pending) -> None:
-    """Raise what launches found up to this one, unless it has been looked at meanwhile."""
-    while any(p is last for p in _pending):
-        _pending.popleft().settle()
+def _settle_read() -> None:
+    """Raise what launches that have ended found: all that a value comes from, when it was read."""
+    if _pending and not _thread.is_reporting and not torch.cuda.is_current_stream_capturing():
+        _settle(launch for launch in tuple(_pending) if launch.mailbox.is_full())
 
 
-_backward = threading.local()
+@cache
+def _watch_reads() -> Any:
+    return call_after_reads(_settle_read)
 
 
 def _settle_after_backward() -> None:
@@ -183,15 +218,16 @@ def _settle_after_backward() -> None:
     Waiting for it then keeps no device waiting: the launches of the pass itself are enqueued.
     """
     task = torch._C._current_graph_task_id()
-    if task == -1 or task == getattr(_backward, "task", -1):
+    if task == -1 or task == _thread.task:
         return
-    _backward.task = task
+    _thread.task = task
     if _pending:
-        settle = partial(_settle_up_to, _pending[-1])
+        settle = partial(_settle, tuple(_pending))
         torch.autograd.Variable._execution_engine.queue_callback(settle)
 
 
 def _watch(checked: Any, name: str, indices: Sequence[Tensor], sizes: Sequence[int]) -> None:
+    _watch_reads()
     mailbox = _mailbox(checked.device)
     mailbox.post(checked)
     _pending.append(_Pending(mailbox, checked, name, tuple(indices), tuple(sizes)))

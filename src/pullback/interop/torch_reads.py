@@ -1,50 +1,68 @@
-"""Reading a CUDA tensor of PyTorch, as an occasion to raise what launches before it have found."""
-# pyright: reportMissingImports=false
+"""Reads of a device's tensors, as PyTorch's dispatcher sees them.
+
+Values leave a device by few operators: `item`, the forms of `to` that name a device, and `copy_`.
+They are overridden where a call comes from outside, so that the copies and casts in PyTorch's own
+kernels stay what they are.
+"""
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from pullback.interop.torch_cuda import check
+__all__ = ["call_after_reads"]
 
-__all__ = ["checked_reads"]
+_aten = torch.ops.aten
+_Key = torch._C.DispatchKey
 
-_READS = frozenset(
-    getattr(Tensor, name)
-    for name in (
-        *("item", "tolist", "numpy", "__array__", "__repr__", "__format__"),
-        *("__bool__", "__int__", "__float__", "__complex__", "__index__"),
-    )
+# The operator, the key of PyTorch's own kernel, and the keys to override. The second of two is for
+# calls without autograd: in inference mode, and from kernels. `copy_` is left alone there, since
+# every clone and cast ends in one.
+_OVERRIDES = (
+    (_aten.item.default, _Key.CompositeImplicitAutograd, ("Autograd{}", "{}")),
+    (_aten.to.device, _Key.CompositeImplicitAutograd, ("Autograd{}", "{}")),
+    (_aten.to.dtype_layout, _Key.CompositeImplicitAutograd, ("Autograd{}", "{}")),
+    (_aten.to.other, _Key.CompositeImplicitAutograd, ("Autograd{}", "{}")),
+    (_aten.copy_.default, _Key.Autograd, ("Autograd{}",)),
 )
-_COPIES = frozenset((Tensor.cpu, Tensor.to, Tensor.copy_))
 
 
-def checked_reads() -> TorchFunctionMode:
-    """In `with checked_reads():` a CUDA tensor that is read raises the `IndexError` of a bad index.
+def call_after_reads(action: Callable[[], None], device: str = "CUDA") -> Any:
+    """Have `action` called whenever values of a device's tensor have been read or copied elsewhere.
 
-    Reading is `item()`, `tolist()`, a copy to the host, printing, and use as a number or as a
-    condition. Every call of PyTorch goes through Python for that, some microseconds; without it
-    `check()` does the same when it is called.
+    That lasts as long as the library that is returned. A copy with `non_blocking=True` counts when
+    it is enqueued.
     """
-    return _CheckedReads()
+    library = torch.library.Library("aten", "IMPL")
+    for operator, own, keys in _OVERRIDES:
+        # This way of calling a kernel lets other threads run while it waits for the device.
+        kernel = partial(operator._op_dk, own)
+        for key in keys:
+            override = _followed(kernel, action)
+            library.impl(operator, override, key.format(device), allow_override=True)
+    return library
 
 
-class _CheckedReads(TorchFunctionMode):
-    """Looks at the result of every function of PyTorch."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        left = func in _READS or (func in _COPIES and not _is_on_device(result))
-        if left and any(map(_is_on_device, args)):
-            check()
+def _followed(kernel: Callable[..., Any], action: Callable[[], None]) -> Callable[..., Any]:
+    @torch.compiler.disable  # or a read between two compiled graphs would be compiled itself
+    def read(*args: Any, **kwargs: Any) -> Any:
+        result = kernel(*args, **kwargs)
+        if not _is_on_device(result) and not _is_traced(args[0]):
+            action()
         return result
+
+    return read
 
 
 def _is_on_device(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_cuda
+
+
+def _is_traced(value: Any) -> bool:
+    """Whether a tensor has no values of its own, as when a function is compiled."""
+    return isinstance(value, Tensor) and torch._C._dispatch_keys(value).has(_Key.Python)

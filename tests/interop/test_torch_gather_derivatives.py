@@ -8,8 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.autograd import forward_ad  # noqa: E402
+
 import pullback.torch as pbt  # noqa: E402
 from interop.torch_cases import CASES, I5, NAMES, tensors  # noqa: E402
+from pullback.interop import torch_operators  # noqa: E402
 
 # PyTorch warns of its own use of what it no longer likes.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -138,6 +141,31 @@ def test_forward_mode_with_one_tangent():
             at = x if which == 0 else u
             found.append(torch.func.jvp(part, (at,), (at.cos(),)))
         torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_forward_mode_where_nothing_is_recorded(case):
+    args = tensors(case)
+    found = []
+    for f in (case.ours, case.theirs):
+        with torch.no_grad(), forward_ad.dual_level():
+            result = f(*(forward_ad.make_dual(t, t.cos()) for t in args))
+            found.append(forward_ad.unpack_dual(result).tangent)
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_nothing_is_recorded_where_nobody_asks(case, monkeypatch):
+    args = tensors(case, grad=True)
+    result = case.ours(*args)
+    for name in ("_Gather", "_ScatterSum", "_ScatterAdd"):
+        monkeypatch.setattr(getattr(torch_operators, name), "apply", None)
+    with torch.no_grad():
+        assert torch.equal(case.ours(*args), result)
+    assert torch.equal(case.ours(*(t.detach() for t in args)), result)
+    torch.autograd.grad(result, args, result)  # the first order alone
+    with pytest.raises(TypeError):
+        case.ours(*args)
 
 
 # -- torch.compile ---------------------------------------------------------------------------------

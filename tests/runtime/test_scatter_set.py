@@ -1,4 +1,4 @@
-"""Setting rows by index: the last update of a row stays, whoever owns it."""
+"""Setting rows by index: the last update of a row stays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import pullback as pb
 
-# rows, width, updates: one owner and several, near and far, short rows and one that is not short
+# rows, width, updates: few and many, in a cache and beyond, short rows and one that is not short
 SHAPES = [
     *((20, 1, 5), (20, 1, 60_001), (7, 2, 40_000), (9_000, 1, 100_003), (200_000, 1, 70_000)),
     *((50_000, 2, 90_001), (30_000, 3, 50_000), (500, 40, 2_000), (1, 1, 40_000)),

@@ -100,7 +100,7 @@ def _same_dtype(name: str, x: Tensor, other: Tensor) -> None:
 
 def _aligned(indices: Tensor, rest: int) -> Tensor:
     """Indices that broadcast over `rest` more axes."""
-    return indices[(..., *[None] * rest)]
+    return indices[(..., *[None] * rest)] if rest else indices
 
 
 def _to_place(t: Tensor, count: int, dim: int) -> Tensor:

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from pullback.interop import torch_cpu, torch_cuda
 
@@ -268,11 +269,22 @@ class _ScatterAdd(torch.autograd.Function):
 # Compilers take the functions as they are, with all their derivatives, instead of looking inside.
 
 
+def _is_plain(*tensors: Tensor) -> bool:
+    """Whether nobody asks for derivatives or batches: an operator alone is quicker."""
+    if torch._C._are_functorch_transforms_active():
+        return False
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return False
+    return all(unpack_dual(t).tangent is None for t in tensors)
+
+
 @torch.compiler.allow_in_graph
 def gather(
     x: Tensor, indices: Sequence[Tensor], padding: Padding, plan: Tensor | None, name: str
 ) -> Tensor:
     """`x` read at the positions given; `padding` is a row that gets no gradient."""
+    if _is_plain(x):
+        return _gather_kernel(x, indices, plan, name)
     return _Gather.apply(x, padding, plan, name, *indices)
 
 
@@ -281,6 +293,8 @@ def scatter_sum(
     updates: Tensor, indices: Sequence[Tensor], shape: Any, plan: Tensor | None, name: str
 ) -> Tensor:
     """The updates added into zeros of the given shape."""
+    if _is_plain(updates):
+        return _scatter_sum_kernel(updates, indices, shape, plan, name)
     return _ScatterSum.apply(updates, shape, plan, name, *indices)
 
 
@@ -289,4 +303,6 @@ def scatter_add(
     x: Tensor, updates: Tensor, indices: Sequence[Tensor], plan: Tensor | None, name: str
 ) -> Tensor:
     """`x` with the updates added at the positions given."""
+    if _is_plain(x, updates):
+        return _scatter_add_kernel(x, updates, indices, plan, name)
     return _ScatterAdd.apply(x, updates, plan, name, *indices)

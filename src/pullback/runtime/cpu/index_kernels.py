@@ -36,8 +36,6 @@ __all__ = [
 
 LEAST_COLUMNS = 16  # of a row that a task takes
 FAR_BYTES = 1 << 18  # of an array that reads at random find in the cache
-NEAR_BYTES = 1 << 15  # of rows that are set in the first cache
-MOST_OWNERS = 4  # of rows that are set
 
 Strides = Sequence[int]
 
@@ -280,7 +278,7 @@ def _set_stages(
     area: Callable[[int], int],
     first_code: int,
 ) -> list[native.Stage]:
-    """The stages that set short rows, by owners of rows: each reads all indices."""
+    """The stages that set short rows, one after the other."""
     (x_shape, x_slot, x_strides), (shape, update_slot, update_strides) = x, updates
     dtype, stages = kernel.dtype, []
     if x_slot != out_slot:
@@ -288,13 +286,10 @@ def _set_stages(
     update_slot = dense_operand(update_slot, shape, update_strides, dtype, dtype, area, stages)
     width = math.prod(x_shape[1:])
     count = math.prod(shape) // width
-    row_bytes = width * dtype.itemsize
-    far = x_shape[0] * row_bytes > NEAR_BYTES  # near ones would be in each other's lines
-    owners = min(native.get_threads(), MOST_OWNERS) if far and count > INLINE else 1
     number = narrow_dtype(x_shape[0])
-    code = scatter_set.set_rows(kernel.indices[0], number, row_bytes, far)
-    params = (index_slot, update_slot, out_slot, count, x_shape[0], width, first_code, owners)
-    return [*stages, native.Stage(code, owners, 1, params)]
+    code = scatter_set.set_rows(kernel.indices[0], number, width * dtype.itemsize)
+    params = (index_slot, update_slot, out_slot, count, x_shape[0], width, first_code)
+    return [*stages, native.Stage(code, 1, 1, params)]
 
 
 def _fold_stage(

@@ -12,6 +12,8 @@ from pullback.runtime.cpu.scatter_partition import LOCAL_BYTES
 from pullback.runtime.cpu.scatter_rows import (
     Arguments,
     add_row,
+    add_to_one,
+    are_equal,
     ask,
     local_memory,
     start_rows,
@@ -48,7 +50,9 @@ class Runs:
 
 RUNS_SLOTS = ("locals", "moved", "offsets")
 TURN = 8  # updates of a run that are added in a turn
+LONG = 2048  # updates of a run: twice its share of a chunk where buckets are fewest
 RUNS_WORDS = ("rows", "shift", "buckets", "chunks", "chunk")
+Body = Callable[[Value, int], None]
 
 
 def _runs(
@@ -56,9 +60,13 @@ def _runs(
     a: Arguments,
     runs: Runs,
     bucket: Value,
-    body: Callable[[Value, int], None],
+    body: Body,
+    crowded: Body | None = None,
 ) -> None:
-    """`body(i, count)` for the updates of a bucket, in the order of the updates."""
+    """`body(i, count)` for the updates of a bucket, in the order of the updates.
+
+    `crowded` in its place for turns of long runs, in which many may have one destination.
+    """
     b = code.b
     step = b.add(a["buckets"], code.int(1))
     last = b.sub(a["chunks"], code.int(1))
@@ -74,11 +82,24 @@ def _runs(
         following, _ = span(code.minimum(b.add(chunk, code.int(1)), last))
         runs.ask(following, TURN)
         start, stop = span(chunk)
-        turns = b.udiv(b.sub(stop, start), code.int(TURN))
-        with code.range(0, turns) as turn:
-            done = b.mul(turn, code.int(TURN))
-            runs.ask(b.add(following, b.add(done, code.int(TURN))), TURN)
-            body(b.add(start, done), TURN)
+        length = b.sub(stop, start)
+        turns = b.udiv(length, code.int(TURN))
+
+        def each_turn(body: Body) -> None:
+            with code.range(0, turns) as turn:
+                done = b.mul(turn, code.int(TURN))
+                runs.ask(b.add(following, b.add(done, code.int(TURN))), TURN)
+                body(b.add(start, done), TURN)
+
+        if crowded is None:
+            each_turn(body)
+        else:
+            long = b.icmp_unsigned(">", length, code.int(LONG))
+            with b.if_else(long, likely=False) as (many, few):
+                with many:
+                    each_turn(crowded)
+                with few:
+                    each_turn(body)
         with code.range(b.add(start, b.mul(turns, code.int(TURN))), stop) as i:
             body(i, 1)
 
@@ -111,7 +132,18 @@ def sum_runs(sums: Sums, width: int, capacity: int) -> int:
                 to, row = b.mul(local, code.int(width)), runs.row(b.add(i, code.int(k)))
                 add_row(code, sums, table, to, row, code.int(0), width)
 
-        _runs(code, a, runs, bucket, add)
+        def add_to_few(i: Value, count: int) -> None:
+            """The same, but equal destinations in a row don't wait for each other's stores."""
+            same = are_equal(code, I16, runs.locals, i, count)
+            with b.if_else(same) as (equal, others):
+                with equal:
+                    (local,) = runs.local(i, 1)
+                    rows = [runs.row(b.add(i, code.int(k))) for k in range(count)]
+                    add_to_one(code, sums, table, b.mul(local, code.int(width)), rows, width)
+                with others:
+                    add(i, count)
+
+        _runs(code, a, runs, bucket, add, add_to_few)
         start = b.mul(first, code.int(width))
 
         def finish(at: Value, lanes: int) -> None:

@@ -124,8 +124,8 @@ class Wanted:
     "narrow": the row numbers, checked, in 8 or 16 bits.
     "pairs": the cells of pairs of row numbers, in 16 bits.
     "order": the positions in the order of their rows, and where those of each row start.
-    "buckets" (of 2**shift rows): where each update goes within its chunk, the numbers of the
-    destinations in their buckets in that order, and where each bucket starts.
+    "buckets" (of 2**shift rows): the positions in each chunk in the order of their buckets, the
+    numbers of the destinations in their buckets in that order, and where each bucket starts.
     """
 
     form: str
@@ -377,10 +377,12 @@ def _buckets(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stag
     if plan is None:
         first, runs = _partition_stage(task, p, row_bytes, area)
     else:
-        slots, numbers, offsets = plan
-        moved = area(row_bytes * s.count)
-        params = (task.update_slot, slots, moved, s.count, p.chunk)
-        first = native.Stage(scatter_partition.move_rows(row_bytes), p.chunks, p.grain, params)
+        places, numbers, offsets = plan
+        nbytes = row_bytes * s.count
+        moved = area(nbytes)
+        params = (task.update_slot, places, moved, s.count, p.chunk)
+        code = scatter_partition.move_rows(row_bytes, nbytes > FAR_BYTES)
+        first = native.Stage(code, p.chunks, p.grain, params)
         runs = (numbers, moved, offsets)
     code = scatter_buckets.sum_runs(s.sums, s.width, 1 << p.shift)
     params = (*runs, task.x_slot, task.out_slot, *p.words(s.rows), task.x_row)
@@ -403,7 +405,7 @@ def plan_stages(task: Task, wanted: Wanted, slots: PlanSlots, area: Area) -> lis
         given = {"locals": numbers, "offsets": offsets}
         first, (_, positions, _) = _partition_stage(task, p, 0, area, given)
         params = (positions, places, s.count, p.chunk)
-        return [first, native.Stage(scatter_partition.plan_slots(), p.chunks, 1, params)]
+        return [first, native.Stage(scatter_partition.plan_places(), p.chunks, 1, params)]
     first, runs = _partition_stage(task, p, 0, area)
     code = scatter_buckets.sort_runs(1 << p.shift)
     params = (*runs, *slots, *p.words(s.rows))

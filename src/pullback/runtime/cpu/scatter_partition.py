@@ -29,7 +29,7 @@ from pullback.runtime.cpu.scatter_rows import (
 )
 from pullback.runtime.cpu.scatter_sums import vector_of
 
-__all__ = ["LOCAL_BYTES", "move_rows", "partition", "plan_slots"]
+__all__ = ["LOCAL_BYTES", "move_rows", "partition", "plan_places"]
 
 BYTE, I16 = ir.IntType(8), ir.IntType(16)
 SLOTS = ("index", "updates", "locals", "moved", "offsets")
@@ -37,7 +37,8 @@ WORDS = ("count", "chunk", "rows", "shift", "buckets", "width", "code")
 TURN = 8  # updates that are loaded together
 LANES = 2  # parts of a chunk that are sorted side by side: equal buckets in a row wait less
 PIECE = 32  # bytes that are written at once
-LOCAL_BYTES = 2  # of the number of a destination in its bucket
+LOCAL_BYTES = 2  # of the number of a destination in its bucket, or of an update in its chunk
+AHEAD = 1024  # updates by which a plan is asked for before it is needed
 
 
 @cache
@@ -235,17 +236,9 @@ class _Apart:
         pieces = b.udiv(nbytes, code.int(PIECE))
         with code.range(0, pieces) as k:
             value = b.load(code.at(source, k, vector), typ=vector, align=PIECE)
-            self.put(value, code.at(target, k, vector))
+            _put(code, value, code.at(target, k, vector), PIECE, self.far)
         with code.range(b.mul(pieces, code.int(PIECE)), nbytes) as k:
             code.store(code.load(source, k, BYTE), target, k)
-
-    def put(self, value: Value, place: Value) -> None:
-        """Stores a vector; if `far`, around the caches, which then need not read the place."""
-        size = value.type.count * value.type.element.width // 8
-        stored = self.code.b.store(value, place, align=size)
-        if self.far:
-            once = self.code.module.add_metadata([self.code.int(1, I32)])
-            stored.set_metadata("nontemporal", once)
 
 
 class _Packed(_Apart):
@@ -286,7 +279,8 @@ class _Packed(_Apart):
             found = b.load(code.at(self.words, first, I64), typ=words, align=PIECE)
             for k, (left, (_, type_)) in enumerate(zip(halves(code, found), targets, strict=True)):
                 value = left if type_ == I32 else b.trunc(left, ir.VectorType(type_, GROUP))
-                self.put(in_order(code, value), place(k, first))
+                size = GROUP * type_.width // 8
+                _put(code, in_order(code, value), place(k, first), size, self.far)
         with code.range(b.mul(groups, code.int(GROUP)), count) as i:
             word = code.load(self.words, i, I64)
             for k, (_, type_) in enumerate(targets):
@@ -294,45 +288,64 @@ class _Packed(_Apart):
                 b.store(own, place(k, i), align=1)
 
 
-@cache
-def plan_slots() -> int:
-    """A unit says for a chunk of partitioned positions where in the chunk each has come to.
+def _put(code: Code, value: Value, place: Value, align: int, far: bool) -> None:
+    """Stores a value; if `far`, around the caches, which then need not read the place."""
+    stored = code.b.store(value, place, align=align)
+    if far:
+        once = code.module.add_metadata([code.int(1, I32)])
+        stored.set_metadata("nontemporal", once)
 
-    Pointers: positions, slots (of 16 bits). Words: updates, chunk.
+
+@cache
+def plan_places() -> int:
+    """A unit says for a chunk of partitioned positions where in the chunk each comes from.
+
+    Pointers: positions, places (of 16 bits). Words: updates, chunk.
     """
-    code = kernel(ir.Module(), "plan_slots")
+    code = kernel(ir.Module(), "plan_places")
     b = code.b
-    a = Arguments(code, ("positions", "slots"), ("count", "chunk"))
+    a = Arguments(code, ("positions", "places"), ("count", "chunk"))
     with code.range(code.args[2], code.args[3]) as chunk:
         start, stop = chunk_bounds(code, chunk, a["chunk"], a["count"])
         with code.range(start, stop) as k:
-            position = b.zext(code.load(a["positions"], k, I32), I64)
-            code.store(b.trunc(b.sub(k, start), I16), a["slots"], position)
-    return address(code, plain_loops=True)
+            position = b.sub(code.load(a["positions"], k, I32), b.trunc(start, I32))
+            code.store(b.trunc(position, I16), a["places"], k)
+    return address(code)
 
 
 @cache
-def move_rows(row_bytes: int) -> int:
-    """A unit brings a chunk of the updates in the order of a plan.
+def move_rows(row_bytes: int, far: bool) -> int:
+    """A unit brings a chunk of the updates in the order of a plan; `far` as in `partition`.
 
-    Pointers: updates, slots, rows. Words: updates, chunk.
+    Reads go anywhere in the chunk, which is asked for during the one before. Stores go in order:
+    to places anywhere they would wait for one line after the other. Pointers: updates, places,
+    rows. Words: updates, chunk.
     """
     code = kernel(ir.Module(), "move_rows")
-    b, word = code.b, ir.IntType(8 * row_bytes)
-    a = Arguments(code, ("updates", "slots", "rows"), ("count", "chunk"))
-    size = code.int(row_bytes)
+    b, size = code.b, code.int(row_bytes)
+    word = ir.VectorType(I64, 2) if row_bytes == 16 else ir.IntType(8 * row_bytes)
+    around = far and row_bytes in (4, 8, 16)  # what processors have an instruction for
+    a = Arguments(code, ("updates", "places", "rows"), ("count", "chunk"))
 
-    def move(i: Value, start: Value, count: int) -> None:
-        for k, slot in enumerate(unpacked(code, I16, a["slots"], i, count)):
-            own = code.at(a["updates"], b.mul(b.add(i, code.int(k)), size), BYTE)
-            place = code.at(a["rows"], b.mul(b.add(slot, start), size), BYTE)
-            b.store(b.load(own, typ=word, align=1), place, align=1)
+    def move(own: Value, i: Value, count: int) -> None:
+        for k, place in enumerate(unpacked(code, I16, a["places"], i, count)):
+            row = b.load(code.at(own, b.mul(place, size), BYTE), typ=word, align=1)
+            to = code.at(a["rows"], b.mul(b.add(i, code.int(k)), size), BYTE)
+            _put(code, row, to, row_bytes if around else 1, around)
 
     with code.range(code.args[2], code.args[3]) as chunk:
         start, stop = chunk_bounds(code, chunk, a["chunk"], a["count"])
+        own = code.at(a["updates"], b.mul(start, size), BYTE)
+        following = code.at(own, b.mul(a["chunk"], size), BYTE)
         rounds = b.udiv(b.sub(stop, start), code.int(TURN))
         with code.range(0, rounds) as turn:
-            move(b.add(start, b.mul(turn, code.int(TURN))), start, TURN)
+            done = b.mul(turn, code.int(TURN))
+            first = b.add(start, done)
+            ask(code, code.at(following, b.mul(done, size), BYTE), TURN * row_bytes)
+            ask(code, code.at(a["places"], b.add(first, code.int(AHEAD)), I16), TURN * LOCAL_BYTES)
+            move(own, first, TURN)
         with code.range(b.add(start, b.mul(rounds, code.int(TURN))), stop) as i:
-            move(i, start, 1)
+            move(own, i, 1)
+    if around:
+        b.fence("seq_cst")
     return address(code, plain_loops=True)

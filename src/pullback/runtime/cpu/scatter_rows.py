@@ -20,6 +20,8 @@ __all__ = [
     "Arguments",
     "Indices",
     "add_row",
+    "add_to_one",
+    "are_equal",
     "ask",
     "chunk_bounds",
     "local_memory",
@@ -118,10 +120,10 @@ def chunk_bounds(code: Code, chunk: Value, size: Value, total: Value) -> tuple[V
     return start, code.minimum(code.b.add(start, size), total)
 
 
-def prefetch(code: Code, place: Value, write: bool = False) -> None:
+def prefetch(code: Code, place: Value) -> None:
     """Asks for a line of memory."""
     fetch = code.declare("llvm.prefetch.p0", ir.VoidType(), (PTR, I32, I32, I32))
-    code.b.call(fetch, [place, code.int(int(write), I32), code.int(3, I32), code.int(1, I32)])
+    code.b.call(fetch, [place, *(code.int(word, I32) for word in (0, 3, 1))])
 
 
 def ask(code: Code, place: Value, nbytes: int) -> None:
@@ -146,6 +148,17 @@ def unpacked(code: Code, word: ir.IntType, pointer: Value, first: Value, count: 
         number = b.and_(shifted, mask)
         found.append(b.zext(number, I64) if wide.width < 64 else number)
     return found
+
+
+def are_equal(code: Code, word: ir.IntType, pointer: Value, first: Value, count: int) -> Value:
+    """Whether `count` small numbers from `first` on are all the same."""
+    b, wide = code.b, ir.IntType(word.width * count)
+    found = b.load(code.at(pointer, first, word), typ=wide, align=1)
+    turned = b.or_(
+        b.shl(found, ir.Constant(wide, word.width)),
+        b.lshr(found, ir.Constant(wide, wide.width - word.width)),
+    )
+    return b.icmp_unsigned("==", found, turned)
 
 
 def start_rows(
@@ -189,5 +202,20 @@ def add_row(
     def piece(at: Value, lanes: int) -> None:
         value = sums.load(code, updates, code.b.add(source, at), lanes)
         table.add(code.b.add(to, at), value, lanes)
+
+    each_piece(code, sums, width, piece)
+
+
+def add_to_one(
+    code: Code, sums: Sums, table: Table, to: Value, rows: Sequence[Value], width: int
+) -> None:
+    """Adds several rows, one after the other, to one, whose sums stay in registers meanwhile."""
+
+    def piece(at: Value, lanes: int) -> None:
+        place = code.b.add(to, at)
+        total = table.load(place, lanes)
+        for row in rows:
+            total = sums.add(code, total, sums.load(code, row, at, lanes))
+        table.store(total, place)
 
     each_piece(code, sums, width, piece)

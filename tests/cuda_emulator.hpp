@@ -52,10 +52,13 @@ template <typename T> static T atomicOr(T* at, T x) { T old = *at; *at = old | x
 struct Meeting {
   unsigned members = 0, waiting = 0;
   unsigned long long number = 0;
+  bool some = false, result = false;  // whether one of them says so, now and at the last meeting
   void check() {
     if (waiting && waiting == members) {
       waiting = 0;
       ++number;
+      result = some;
+      some = false;
     }
   }
 };
@@ -83,6 +86,12 @@ static void meet(Meeting* m) {
   while (m->number == number) yield();
 }
 static inline void __syncthreads() { meet(fibers[current].all); }
+static inline int __syncthreads_or(int says) {
+  Meeting* all = fibers[current].all;
+  all->some |= says != 0;
+  meet(all);
+  return all->result;
+}
 static inline void __syncwarp() { meet(fibers[current].warp); }
 
 // Every lane shows a value, then looks at those of others.

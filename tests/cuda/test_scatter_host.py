@@ -44,6 +44,7 @@ def device(monkeypatch):
     for name, value in (small | {"PROCESSORS": 3}).items():
         monkeypatch.setattr(chunks, name, value)
     monkeypatch.setattr(ordered, "THREADS", 512)
+    monkeypatch.setattr(ordered, "PROCESSORS", 6)
     for cache in CACHES:
         cache.cache_clear()
     executor.Slots._own.__dict__.clear()
@@ -186,6 +187,22 @@ def test_chunks_of_a_plan_for_any_indices(dtype, pattern):
     assert cuda_fake.launched[-3:] == ["chunk_place", "chunk_add", "chunk_settle"]
 
 
+@pytest.mark.parametrize("dtype", EXACT)
+def test_sums_half_way_between_neighbours(dtype):
+    digits = {"float32": 24, "float16": 11, "bfloat16": 8}[dtype]
+    one, half, tiny = 2.0 ** (digits - 1), 0.5, 2.0**-8
+    sums = [(one, [half]), (one + 1, [half]), (one, [half, tiny]), (one + 1, [half, -tiny])]
+    sums += [(-one, [-half, tiny]), (0.0, [one, half]), (one, [half, half, half]), (half, [-half])]
+    sums += [(-0.0, [half, -half]), (one, [one, 1.0]), (2 * one, [tiny, 1.0, -tiny]), (tiny, [])]
+    indices = np.repeat(np.arange(len(sums)), [len(values) for _, values in sums])
+    values = np.array([v for _, values in sums for v in values])
+    out = np.array([x for x, _ in sums])
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    values, out = values.astype(kind), out.astype(kind)
+    want = exact_scatter_add_reference(indices, values, out)
+    same_bits(exactly("planned", indices, values, out), want)
+
+
 FOLDS = {"mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
@@ -224,16 +241,11 @@ def test_ordered_sums_of_any_length_and_width(n, width):
     np.testing.assert_allclose(got, reference(indices, values, out).astype("f8"), rtol=1e-13)
 
 
-# Several tiles for a thread block, one to three digits, and counts that take more than 16 bits.
-@pytest.mark.parametrize(
-    ("n", "rows"), [(1, 1), (700, 3), (9000, 1000), (2500, 1 << 20), (140_000, 700)]
-)
-def test_the_order_is_stable(n, rows):
-    indices = np.random.default_rng(6).integers(-rows, rows, n)
-    indices[n // 3 :: 1000] = rows + 5
+def check_order(indices, rows):
+    """Sort, compare, and say how many thread blocks found a range that is too large."""
     plan = sc.make_plan(cuda_fake.asarray(indices), rows)
     places = plan.order(executor.Checked("test", plan.indices, rows))
-    sizes = ordered.order_buffers(n)
+    sizes = ordered.order_buffers(len(indices))
     kept, made, _ = plan._kept["order"]
     start = kept._memory._held
 
@@ -241,10 +253,72 @@ def test_the_order_is_stable(n, rows):
         at = places[name] - start.ctypes.data
         return start[at : at + sizes[name]].view(np.uint32)
 
-    keys = np.where(indices < rows, indices % rows, rows)
+    wide = indices.astype(object) if indices.dtype == np.uint64 else indices
+    inside = (wide >= -rows) & (wide < rows)
+    keys = np.where(inside, wide % rows, rows).astype(np.int64)
     np.testing.assert_array_equal(read("order"), np.argsort(keys, kind="stable"))
     np.testing.assert_array_equal(read("keys"), np.sort(keys))
-    assert made.bad_position() == n // 3
+    bad = np.flatnonzero(~inside.astype(bool))
+    assert made.bad_position() == (bad[0] if len(bad) else None)
+    return int(made._pool.words[made._number, 3]) >> 32
+
+
+def sort_of(n, rows):
+    return ordered._sort(n, rows, cuda_fake.PROPERTIES["sharedMemPerBlockOptin"])
+
+
+# Several tiles for a thread block, one to three digits, and counts that take more than 16 bits.
+@pytest.mark.parametrize(
+    ("n", "rows"), [(1, 1), (700, 3), (9000, 500), (2500, 1 << 20), (140_000, 400)]
+)
+def test_the_order_is_stable(n, rows):
+    indices = np.random.default_rng(6).integers(-rows, rows, n)
+    indices[n // 3 :: 1000] = rows + 5
+    assert sort_of(n, rows).ranges == 0
+    check_order(indices, rows)
+
+
+# One tile and several, one pass over a range and two, one range of a thread block and several.
+@pytest.mark.parametrize(
+    ("n", "rows", "passes"),
+    [(1, 600, 2), (300, 2000, 2), (4097, 700, 1), (9000, 3000, 1), (12_000, 100_000, 2)],
+)
+@pytest.mark.parametrize("pattern", ["random", "sorted", "equal"])
+def test_the_order_is_stable_with_ranges(n, rows, passes, pattern):
+    rng = np.random.default_rng(7)
+    indices = rng.integers(-rows, rows, n)
+    indices[n // 3 :: 1000] = -rows - 1
+    indices = {"random": indices, "sorted": np.sort(indices), "equal": np.full(n, -1)}[pattern]
+    sort = sort_of(n, rows)
+    (step,) = ordered.order_recipe("int64", n, rows, 65_536).steps
+    numbers = [a for a in step.arguments if isinstance(a, int)]
+    ranges, width, _, _, bits, digit_bits = numbers[-6:]
+    assert ranges == sort.ranges > 0 and ranges * width > rows
+    assert -(-bits // digit_bits) == passes
+    objections = check_order(indices, rows)
+    assert (objections > 0) == (pattern == "equal" and n > sort.rounds * ordered.THREADS)
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_range_that_just_fits_in_shared_memory(over):
+    n, rows = 7000, 5000
+    sort = sort_of(n, rows)
+    full, width = sort.rounds * ordered.THREADS, ordered._keys_of_range(rows, sort.ranges)
+    assert 0 < full < n and sort.ranges > 4
+    rng = np.random.default_rng(8)
+    indices = rng.integers(3 * width, rows, n)
+    indices[: full + over] = rng.integers(2 * width, 3 * width, full + over)
+    indices[full + over :] = np.where(indices[full + over :] % 3, rows - 1, 3 * width)
+    rng.shuffle(indices)
+    assert check_order(indices, rows) == over
+
+
+@pytest.mark.parametrize("value", [5, 999, 1000, 1 << 63, (1 << 64) - 1])
+def test_the_order_of_unsigned_indices(value):
+    indices = np.random.default_rng(9).integers(0, 1000, 3000).astype(np.uint64)
+    indices[1234] = value
+    assert sort_of(3000, 1000).ranges > 0
+    assert check_order(indices, 1000) == 0
 
 
 @pytest.mark.parametrize("strategy", sc.STRATEGIES)

@@ -11,9 +11,11 @@ import pytest
 from pullback.runtime.cuda import nvrtc
 from pullback.runtime.cuda.scatter import FOLDS, choose, recipes_of
 from pullback.runtime.cuda.scatter.buckets import _deal
+from pullback.runtime.cuda.scatter.chunks import _cut, chunks_fit
 from pullback.runtime.cuda.scatter.few import few_threads
 from pullback.runtime.cuda.scatter.gathering import gather_recipe
-from pullback.runtime.cuda.scatter.recipes import Case
+from pullback.runtime.cuda.scatter.ordered import order_recipe
+from pullback.runtime.cuda.scatter.recipes import Case, reciprocal_of
 
 FULL = os.environ.get("PULLBACK_FULL") == "1"
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -91,6 +93,28 @@ def test_rows_are_dealt_out_to_buckets(rows, width):
     assert nowhere * deal.reciprocal >> (32 + deal.shift) == deal.buckets
 
 
+@pytest.mark.parametrize("divisor", [2, 3, 758, 1 << 16, (1 << 16) - 1, 100_001, 1 << 30])
+def test_reciprocals(divisor):
+    reciprocal, shift = reciprocal_of(divisor)
+    assert reciprocal < 1 << 32
+    most = (1 << 31) - 1
+    multiples = (0, divisor, most // 2 // divisor * divisor, most // divisor * divisor)
+    for number in {min(max(m + d, 0), most) for m in multiples for d in (-1, 0, 1)}:
+        assert number * reciprocal >> 32 + shift == number // divisor
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("limit", [65_536, 101_376, 166_912, 232_448])
+@pytest.mark.parametrize("n", [1000, 200_000, 400_000, 1 << 20])
+def test_the_sort_fits_in_shared_memory(n, limit):
+    (step,) = order_recipe("int64", n, 100_000, limit).steps
+    assert step.shared <= limit
+    ranges = step.arguments[12]
+    assert (ranges == 0) == ((n, limit) == (1 << 20, 65_536))
+    # the kernel asserts that it uses as much
+    assert nvrtc.compile_source(step.source, "compute_75", nvrtc.QUICK)
+
+
 @pytest.mark.parametrize("rows", [1, 20, 24, 25, 100, 220])
 @pytest.mark.parametrize("limit", [49_152, 65_536, 101_376, 232_448])
 def test_columns_fit_in_shared_memory(rows, limit):
@@ -110,3 +134,18 @@ def test_buckets_are_chosen_where_they_fit(rows, width, limit):
     for recipe in recipes_of(case, chosen, True):
         assert all(step.shared <= limit for step in recipe.steps)
     assert chosen == "buckets" or limit < 232_448
+
+
+@pytest.mark.parametrize("limit", [64 << 10, 100 << 10, 232_448])
+@pytest.mark.parametrize(("value", "width"), [("float16", 1), ("float32", 1), ("float32", 2)])
+@pytest.mark.parametrize("n", [1, 5000, 1 << 20, (1 << 24) + 7, 1 << 25, 1 << 26])
+def test_chunks_fit_in_shared_memory_and_in_sixteen_bits(n, value, width, limit):
+    case = Case(value, "int64", "add", n, 1 << 20, width, shared=limit)
+    if not chunks_fit(case):
+        assert limit < 232_448 or n > 1 << 25
+        return
+    cut = _cut(case)
+    assert cut.tile * cut.tiles >= n and cut.size * cut.chunks >= n
+    assert max(cut.capacity, cut.pitch, cut.chunks) < 1 << 16
+    for recipe in recipes_of(case, "buckets", True):
+        assert all(step.shared <= limit for step in recipe.steps)

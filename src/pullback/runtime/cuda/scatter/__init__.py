@@ -83,8 +83,8 @@ def recipes_of(case: Case, strategy: str, planned: bool) -> tuple[Recipe, ...]:
     if strategy == "atomic":
         return (atomic_recipe(case),)
     if strategy == "ordered":
-        first = (order_recipe(case.index_dtype, case.n, case.rows),) if planned else ()
-        return (*first, segment_recipe(case, planned))
+        order = order_recipe(case.index_dtype, case.n, case.rows, case.shared)
+        return (*((order,) if planned else ()), segment_recipe(case, planned))
     if planned and chunks_fit(case):
         return chunk_plan_recipe(case), chunk_recipe(case)
     return (bucket_recipe(case),)

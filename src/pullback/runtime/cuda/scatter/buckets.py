@@ -11,6 +11,7 @@ from pullback.runtime.cuda.scatter.recipes import (
     Recipe,
     Step,
     ceil_div,
+    reciprocal_of,
     source_of,
 )
 
@@ -65,12 +66,9 @@ def _deal(case: Case) -> Deal:
     most = (case.shared - _batch_bytes()) // (16 * case.width) - 1
     rounds = ceil_div(ceil_div(case.rows, most), PROCESSORS)
     cells = max(2, ceil_div(case.rows, PROCESSORS * rounds))
-    digits = (cells - 1).bit_length()
-    # exact for rows up to 2**24, since the reciprocal is too large by less than cells / 2**digits
-    reciprocal = ceil_div(1 << (31 + digits), cells)
     buckets = ceil_div(case.rows, cells)
     pitch = 16 * ceil_div(TILE + 4 * (buckets + 2), 16)
-    return Deal(cells, buckets, reciprocal, digits - 1, ceil_div(case.n, TILE), pitch)
+    return Deal(cells, buckets, *reciprocal_of(cells), ceil_div(case.n, TILE), pitch)
 
 
 def _split_source(case: Case) -> str:

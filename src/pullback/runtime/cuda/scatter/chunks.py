@@ -121,7 +121,7 @@ def chunk_buffers(case: Case) -> dict[str, int]:
 
 def chunk_plan_recipe(case: Case) -> Recipe:
     """The launches that make a plan."""
-    cut, first = _cut(case), order_recipe(case.index_dtype, case.n, case.rows)
+    cut, first = _cut(case), order_recipe(case.index_dtype, case.n, case.rows, case.shared)
     definitions = (("STRIP", STRIP), ("WORD", cut.word), ("THREADS", PLANNERS))
     source = source_of(("chunks", "chunk_plan"), "int32", case.index_dtype, "add", definitions)
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.runtime.cuda.scatter.chunks import chunk_buffers, chunk_plan_recipe
-from pullback.runtime.cuda.scatter.executor import Array, Checked, cupy_module, program
+from pullback.runtime.cuda.scatter.executor import (
+    Array,
+    Checked,
+    cupy_module,
+    program,
+    shared_limit,
+)
 from pullback.runtime.cuda.scatter.ordered import order_buffers, order_recipe
 from pullback.runtime.cuda.scatter.recipes import Case, Recipe
 
@@ -49,7 +55,8 @@ class Plan:
     def order(self, call: Checked) -> dict[str, int]:
         """The buffers of a stable order, for a call."""
         if "order" not in self._kept:
-            recipe = order_recipe(self.indices.dtype.name, self.count, self.rows)
+            shared = shared_limit(call.device)
+            recipe = order_recipe(self.indices.dtype.name, self.count, self.rows, shared)
             self._make("order", order_buffers(self.count), recipe)
         return self._use("order", call)
 

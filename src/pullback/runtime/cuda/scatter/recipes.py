@@ -14,7 +14,16 @@ from typing import NamedTuple
 from pullback.core import dtypes as dt
 from pullback.runtime.cuda.printer import PRELUDE, register
 
-__all__ = ["SLOT_BYTES", "Case", "Recipe", "Step", "source_of", "sum_bytes"]
+__all__ = [
+    "SLOT_BYTES",
+    "Case",
+    "Recipe",
+    "Step",
+    "ceil_div",
+    "reciprocal_of",
+    "source_of",
+    "sum_bytes",
+]
 
 SLOT_BYTES = 32  # the struct Slot of the kernels
 PROCESSORS = 132  # grids fill a Hopper; they do not depend on the device, so neither do the bits
@@ -91,3 +100,13 @@ def sum_bytes(value: str, fold: str) -> int:
 
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
+
+
+def reciprocal_of(divisor: int) -> tuple[int, int]:
+    """Such that the quotient of a number below 2**31 is `number * reciprocal >> 32 + shift`.
+
+    The divisor is at least two. The reciprocal has 32 bits, and is too large by less than
+    `divisor / 2**digits` at most.
+    """
+    digits = (divisor - 1).bit_length()
+    return ceil_div(1 << (31 + digits), divisor), digits - 1

@@ -35,7 +35,7 @@ chunk_place(const u16* __restrict__ sources, const u32* __restrict__ sizes,
     const Item* from = reinterpret_cast<const Item*>(value) + first;
     if (aligned & 2) {
       for (int k = WORD * threadIdx.x; k < size; k += WORD * THREADS)
-        copy_word(own + k, from + k, (int)sizeof(Item) * (k + WORD <= size ? WORD : size - k));
+        copy_four(own + k, from + k, (int)sizeof(Item) * (k + WORD <= size ? WORD : size - k));
     } else {
       for (int k = threadIdx.x; k < size * WIDTH; k += THREADS)
         reinterpret_cast<Value*>(own)[k] = value[first * WIDTH + k];
@@ -251,9 +251,9 @@ DEVICE void collect(Word* own, const Word* items, const Run* runs, int tiles) {
 #pragma unroll
     for (int u = 0; u < AHEAD; ++u) {
       u32 k = run[u].at + lane;
-      if (k < end[u]) copy_word(own + k, items + (run[u].shift + k), 16);
+      if (k < end[u]) copy_four(own + k, items + (run[u].shift + k), 16);
 #pragma unroll 1
-      while ((k += ACROSS) < end[u]) copy_word(own + k, items + (run[u].shift + k), 16);
+      while ((k += ACROSS) < end[u]) copy_four(own + k, items + (run[u].shift + k), 16);
     }
   }
 }
@@ -288,7 +288,7 @@ chunk_add(const Word* __restrict__ items, const Run* __restrict__ runs,
   collect(reinterpret_cast<Word*>(own), items, runs + blockIdx.x * stride, (int)tiles);
   entries += first_entry(chunk, blockIdx.x);
   for (u32 k = threadIdx.x; k < 4 * chunk.rows; k += ADDERS)
-    copy_word(places + 8 * k, entries + 8 * k, 16);
+    copy_four(places + 8 * k, entries + 8 * k, 16);
   const Job job = strips.job(threadIdx.x / 32, out);
   copies_done();
   __syncthreads();

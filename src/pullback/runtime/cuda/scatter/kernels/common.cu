@@ -23,7 +23,7 @@ struct Slot {
   u32 lowest;     // the greatest ~bits of a finite |value| that is not zero
   u32 special;    // whether a value is infinite or a NaN
   u32 done;       // thread blocks that have written their parts
-  u64 arrived;    // of the barrier over the grid
+  u64 arrived;    // thread blocks at the barriers over the grid; in the high half, votes against
 };
 
 DEVICE void report(Slot* slot, i64 position) { atomicMax(&slot->bad, ~(u64)position); }
@@ -154,22 +154,46 @@ DEVICE Sum tree(Sum s, int width) {
 }
 
 // The sum over the lanes up to this one.
-DEVICE u32 upto_lane(u32 own) {
+template <typename T> DEVICE T upto_lane(T own) {
   for (int by = 1; by < 32; by *= 2) {
-    const u32 below = __shfl_up_sync(WARP, own, by, 32);
+    const T below = __shfl_up_sync(WARP, own, by, 32);
     own += (int)threadIdx.x % 32 >= by ? below : 0;
   }
   return own;
 }
 
 // The sum over the threads before this one, of a block of WARPS; `all` is the sum over all.
-template <int WARPS> DEVICE u32 before(u32 own, u32* sums, u32& all) {
+template <int WARPS, typename T> DEVICE T before(T own, T* sums, T& all) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const u32 upto = upto_lane(own);
+  const T upto = upto_lane(own);
   __syncthreads();
   if (lane == 31) sums[warp] = upto;
   __syncthreads();
-  const u32 sum = lane < WARPS ? sums[lane] : 0, upto_warp = upto_lane(sum);
+  const T sum = lane < WARPS ? sums[lane] : 0, upto_warp = upto_lane(sum);
   all = __shfl_sync(WARP, upto_warp, 31, 32);
   return __shfl_sync(WARP, upto_warp - sum, warp, 32) + upto - own;
 }
+
+// Copies to shared memory, through no register where that can be: a word, or four of them, of which only
+// the first `bytes` are read, the others being zero. What a thread has copied is there for it after
+// `copies_done`.
+#if __CUDA_ARCH__ >= 800
+DEVICE void copy_word(u32* to, const u32* from) {
+  const u32 place = (u32)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(place), "l"(from) : "memory");
+}
+DEVICE void copy_four(void* to, const void* from, int bytes) {
+  const u32 place = (u32)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes)
+               : "memory");
+}
+DEVICE void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#else
+DEVICE void copy_word(u32* to, const u32* from) { *to = *from; }
+DEVICE void copy_four(void* to, const void* from, int bytes) {
+  Pack<u16, 8> four = {};
+  for (int k = 0; k < bytes / 2; ++k) four.at[k] = static_cast<const u16*>(from)[k];
+  *static_cast<Pack<u16, 8>*>(to) = four;
+}
+DEVICE void copies_done() {}
+#endif

@@ -45,22 +45,3 @@ DEVICE void see_all(Range& range, const Value* x, i64 size) {
     for (int u = 0; u < LOADS; ++u) range.see(own[u]);
   }
 }
-
-// Copies 16 bytes to shared memory, of which only the first `bytes` are read, the others being zero.
-// They are there after `copies_done`, for the thread that has copied them.
-DEVICE void copy_word(void* to, const void* from, int bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  const u32 address = (u32)__cvta_generic_to_shared(to);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
-               : "memory");
-#else
-  *static_cast<Pack<u32, 4>*>(to) = {};
-  for (int k = 0; k < bytes / 2; ++k)
-    static_cast<u16*>(to)[k] = static_cast<const u16*>(from)[k];
-#endif
-}
-DEVICE void copies_done() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}

@@ -13,7 +13,6 @@ from cuda_scatter_data import MEGA, Inputs, Setup, inputs_of
 from pullback.runtime.cuda import scatter as sc
 from pullback.runtime.cuda.scatter import executor
 
-
 BATCH = 8  # calls in a row, of which none is waited for
 
 

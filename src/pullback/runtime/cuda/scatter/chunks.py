@@ -160,7 +160,8 @@ def chunk_plan_recipe(case: Case) -> Recipe:
             cut.capacity,
         ),
     )
-    scratch = {**dict(first.scratch), **order_buffers(case.n), "chunk_of": 2 * case.n, "places": 2 * case.n}
+    scratch = dict(first.scratch) | order_buffers(case.n)
+    scratch |= {"chunk_of": 2 * case.n, "places": 2 * case.n}
     return Recipe((*first.steps, *steps), tuple(scratch.items()))
 
 

@@ -24,8 +24,8 @@ __all__ = ["chunk_buffers", "chunk_plan_recipe", "chunk_recipe", "chunks_fit"]
 MOST = 1 << 25  # contributions: with more, a chunk would have too little of a tile
 LEAST = 4096  # elements of a tile, and of a chunk, if there are as many
 STRIP = 64  # the most contributions that a lane adds up
-PLACERS, RESIDENT = 2, 2  # thread blocks of a processor that move values, and that add them up
-THREADS, ADDERS, PLANNERS = 512, 512, 512
+PLACERS, RESIDENT = 1, 2  # thread blocks of a processor that move values, and that add them up
+THREADS, ADDERS, PLANNERS = 1024, 512, 512
 RESERVED = 1024  # bytes of shared memory that a thread block has besides
 ADDER = 48  # of the struct Adder of the kernels
 

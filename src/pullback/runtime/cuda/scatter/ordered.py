@@ -18,7 +18,7 @@ from pullback.runtime.cuda.scatter.recipes import (
 __all__ = ["MAX_ORDERED", "order_buffers", "order_recipe", "segment_recipe"]
 
 MAX_ORDERED = (1 << 31) - 1  # contributions and rows are counted in 32 bits
-SPAN = 64  # sorted places of a piece, about
+SPANS = (64, 60, 56, 52, 48)  # sorted places of a piece, about
 LONG = 8  # a whole thread block joins a run of more pieces
 RESIDENT, UNROLL = 3, 5  # thread blocks of a processor that fold, and rows in flight
 # The sort:
@@ -112,20 +112,27 @@ def segment_recipe(case: Case, planned: bool) -> Recipe:
     columns = 1
     while columns < 32 and columns * vector < case.width:
         columns *= 2
+    chunks = ceil_div(case.width, columns * vector)
+
+    def blocks(span: int) -> int:
+        return ceil_div(ceil_div(case.n, span) * columns, 256)
+
+    # all thread blocks do the same: there should be no few left over in the end
+    span = min(SPANS, key=lambda s: s * ceil_div(blocks(s) * chunks, PROCESSORS * RESIDENT))
     definitions = (
         ("VECTOR", vector),
         ("COLUMNS", columns),
         ("UNROLL", UNROLL),
         ("RESIDENT", RESIDENT),
-        ("SPAN", SPAN),
+        ("SPAN", span),
         ("LONG", LONG),
     )
     source = source_of(("segments",), case.value, case.index_dtype, case.fold, definitions)
-    pieces, chunks = ceil_div(case.n, SPAN), ceil_div(case.width, columns * vector)
+    pieces = ceil_div(case.n, span)
     size = sum_bytes(case.value, case.fold)
     arguments = ("value", "out", "parts", "cuts", "order", "keys")
     arguments = (*arguments, case.n, case.rows, pieces, case.width)
-    grid = (ceil_div(pieces * columns, 256), chunks)
+    grid = (blocks(span), chunks)
     steps = [Step(source, "segments", grid, 256, 0, arguments)]
     if pieces > 1:
         short = ceil_div((pieces - 1) * columns, 256)

@@ -83,8 +83,10 @@ def recipes_of(case: Case, strategy: str, planned: bool) -> tuple[Recipe, ...]:
     if strategy == "atomic":
         return (atomic_recipe(case),)
     if strategy == "ordered":
+        if not planned:
+            return (segment_recipe(case, planned),)
         order = order_recipe(case.index_dtype, case.n, case.rows, case.shared)
-        return (*((order,) if planned else ()), segment_recipe(case, planned))
+        return order, segment_recipe(case, planned)
     if planned and chunks_fit(case):
         return chunk_plan_recipe(case), chunk_recipe(case)
     return (bucket_recipe(case),)
@@ -94,7 +96,7 @@ class Call(NamedTuple):
     """What is known of a scatter from shapes and dtypes."""
 
     case: Case
-    strategy: str
+    form: str | None  # of the plan that is read: "order" or "chunks"
     work: Program | None  # nothing to launch if there are no elements
 
 
@@ -117,10 +119,11 @@ def _prepared(
     fold = op.removeprefix("scatter_")
     case = Case(value, index.name, fold, n, rows, width, vectors, shared_limit(device))
     if 0 in (n, rows, width):
-        return Call(case, "few", None)
+        return Call(case, None, None)
     chosen = strategy or choose(case)
-    recipe = recipes_of(case, chosen, planned)[-1]
-    return Call(case, chosen, program(recipe, device))
+    *first, recipe = recipes_of(case, chosen, planned)
+    form = {"ordered": "order", "buckets": "chunks"}[chosen] if first else None
+    return Call(case, form, program(recipe, device))
 
 
 @lru_cache(4096)
@@ -168,7 +171,7 @@ def scatter(
     op, shape = _OPS[fold], out.shape
     index, value, result = given.data.ptr, values.data.ptr, out.data.ptr
     checked = Checked(op, given, shape[0])
-    case, chosen, work = _prepared(
+    case, form, work = _prepared(
         op,
         given.dtype,
         given.size,
@@ -186,9 +189,9 @@ def scatter(
         return checked
     aligned = (index % 16 == 0) + 2 * (value % 16 == 0)
     buffers = {"index": index, "value": value, "out": result, "aligned": aligned}
-    if plan is not None and chosen == "ordered":
+    if plan is not None and form == "order":
         buffers |= plan.order(checked)
-    elif plan is not None and chosen == "buckets" and chunks_fit(case):
+    elif plan is not None and form == "chunks":
         buffers |= plan.chunks(case, checked)
     checked.run(work, buffers)
     return checked

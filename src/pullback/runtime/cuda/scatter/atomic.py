@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pullback.compile.fixed_point import limb_bits
+from pullback.compile.fixed_point import limb_bits, limb_count
 from pullback.runtime.cuda.scatter.recipes import (
+    EXPONENTS,
     PROCESSORS,
     Case,
     Recipe,
@@ -26,7 +27,7 @@ def atomic_recipe(case: Case) -> Recipe:
     source = source_of(("exact", "atomic"), case.value, case.index_dtype, "add", ())
     values, destinations = case.n * case.width, case.rows * case.width
     bits = limb_bits(case.n + 1)
-    limbs = ceil_div(128 + 149, bits)
+    limbs = limb_count(case.n + 1, *EXPONENTS)
     steps = [
         ("exact_range", max(values, destinations), ("value", "out", "slot", values, destinations)),
         ("exact_clear", destinations, ("limbs", "flags", "slot", bits, destinations)),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pullback.compile.fixed_point import limb_bits
+from pullback.compile.fixed_point import limb_bits, limb_count
 from pullback.runtime.cuda.scatter.recipes import (
+    EXPONENTS,
     PROCESSORS,
     Case,
     Recipe,
@@ -98,7 +99,7 @@ def buckets_fit(case: Case) -> bool:
 def bucket_recipe(case: Case) -> Recipe:
     """The launches of a scatter."""
     deal, item = _deal(case), case.width * case.value_bytes
-    destinations, limbs = case.rows * case.width, ceil_div(128 + 149, limb_bits(case.n + 1))
+    destinations, limbs = case.rows * case.width, limb_count(case.n + 1, *EXPONENTS)
     scratch = {
         "items": deal.tiles * deal.pitch * item,
         "cells": 2 * deal.tiles * deal.pitch,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pullback.compile.fixed_point import limb_bits
+from pullback.compile.fixed_point import limb_bits, limb_count
 from pullback.runtime.cuda.scatter.ordered import order_buffers, order_recipe
 from pullback.runtime.cuda.scatter.recipes import (
+    EXPONENTS,
     PROCESSORS,
     SHARED_TOTAL,
     Case,
@@ -52,11 +53,6 @@ class Cut(NamedTuple):
         """Places of a chunk, in which every tile begins at a word."""
         places = self.size + STRIP + (self.word - 1) * self.tiles
         return self.word * ceil_div(places, self.word)
-
-    @property
-    def stride(self) -> int:
-        """Places for the runs of a chunk, and for their end."""
-        return 2 * ceil_div(self.tiles + 1, 2)
 
     @property
     def room(self) -> int:
@@ -110,7 +106,7 @@ def chunk_buffers(case: Case) -> dict[str, int]:
     return {
         "sources": 2 * cut.tiles * cut.pitch,
         "sizes": 4 * cut.tiles,
-        "runs": 8 * cut.chunks * cut.stride,
+        "runs": 8 * cut.chunks * (cut.tiles + 1),
         "chunks": 16 * (cut.chunks + 1),
         "groups": 2 * (cut.strips // 32 + 3 * (cut.chunks + 1)),
         "entries": 64 * (case.n // 32 + (STRIP + 2) * (cut.chunks + 1)),
@@ -149,15 +145,14 @@ def chunk_plan_recipe(case: Case) -> Recipe:
             cut.tiles,
             4 * cut.chunks + warps,
             *("chunk_of", "places", "sources", "sizes", "runs"),
-            *(case.n, cut.chunks, cut.stride, cut.tile, cut.pitch),
+            *(case.n, cut.chunks, cut.tiles, cut.tile, cut.pitch),
         ),
         step(
             "chunk_strips",
             cut.chunks,
             8 * (STRIP + 1) + warps + 2 * (cut.size + STRIP),
             *("keys", "order", "places", "runs", "chunks", "groups", "entries", "targets"),
-            *("split_rows", case.n, case.rows, cut.tiles, cut.stride, cut.tile, cut.pitch),
-            cut.capacity,
+            *("split_rows", case.n, cut.tiles, cut.tile, cut.pitch, cut.capacity),
         ),
     )
     scratch = dict(first.scratch) | order_buffers(case.n)
@@ -168,7 +163,7 @@ def chunk_plan_recipe(case: Case) -> Recipe:
 def chunk_recipe(case: Case) -> Recipe:
     """The launches of a scatter by a plan."""
     cut, item, bits = _cut(case), case.width * case.value_bytes, limb_bits(case.n + 1)
-    limbs = ceil_div(128 + 149, bits)
+    limbs = limb_count(case.n + 1, *EXPONENTS)
     definitions = (
         ("WIDTH", case.width),
         ("STRIP", STRIP),
@@ -199,7 +194,7 @@ def chunk_recipe(case: Case) -> Recipe:
             ADDERS,
             ADDER + cut.room,
             *("items", "runs", "chunks", "groups", "entries", "targets", "out", "sums", "flags"),
-            *("slot", cut.tiles, cut.stride, cut.capacity, cut.splits, bits),
+            *("slot", cut.tiles, cut.capacity, cut.splits, bits),
         ),
         step(
             "chunk_settle",

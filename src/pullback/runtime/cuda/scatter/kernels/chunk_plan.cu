@@ -49,7 +49,7 @@ chunk_mark(const u32* order, const Chunk* chunks, u16* chunk_of, i64 n, i64 coun
 // length and its place in the tile for now.
 KERNEL __launch_bounds__(THREADS)
 chunk_tile(const u16* chunk_of, u16* places, u16* sources, u32* sizes, Run* runs, i64 n, i64 count,
-           i64 stride, i64 tile, i64 pitch) {
+           i64 tiles, i64 tile, i64 pitch) {
   DYNAMIC_SHARED(u32, counts);
   u32* sums = counts + count;
   const i64 first = blockIdx.x * tile, end = first + tile < n ? first + tile : n;
@@ -69,7 +69,7 @@ chunk_tile(const u16* chunk_of, u16* places, u16* sources, u32* sizes, Run* runs
     running += all;
     if (c >= count) continue;
     counts[c] = start * WORD;
-    runs[c * stride + blockIdx.x] = {words, start};
+    runs[c * (tiles + 1) + blockIdx.x] = {words, start};
   }
   if (threadIdx.x == 0) sizes[blockIdx.x] = running;
   __syncthreads();
@@ -98,12 +98,12 @@ template <typename F> DEVICE void each_row(const u32* keys, u32 from, u32 to, F 
 // than the first of its group reads `capacity`, where a zero is.
 KERNEL __launch_bounds__(THREADS)
 chunk_strips(const u32* keys, const u32* order, const u16* places, Run* runs_of_all, Chunk* chunks,
-             u16* groups, u16* entries, u32* targets, u32* split_rows, i64 n, i64 rows, i64 tiles,
-             i64 stride, i64 tile, i64 pitch, i64 capacity) {
+             u16* groups, u16* entries, u32* targets, u32* split_rows, i64 n, i64 tiles, i64 tile,
+             i64 pitch, i64 capacity) {
   DYNAMIC_SHARED(Strips, own);
   const Chunk chunk = chunks[blockIdx.x];
   const u32 from = chunk.begin, to = chunks[blockIdx.x + 1].begin;
-  Run* runs = runs_of_all + blockIdx.x * stride;
+  Run* runs = runs_of_all + blockIdx.x * (tiles + 1);
   u32 running = 0, all;
   for (i64 t0 = 0; t0 <= tiles; t0 += THREADS) {
     const i64 t = t0 + threadIdx.x;

@@ -275,7 +275,7 @@ KERNEL __launch_bounds__(ADDERS, RESIDENT)
 chunk_add(const Word* __restrict__ items, const Run* __restrict__ runs,
           const Chunk* __restrict__ chunks, const u16* __restrict__ groups,
           const u16* __restrict__ entries, const u32* __restrict__ targets, Value* out, u64* sums,
-          u32* flags, const Slot* slot, i64 tiles, i64 stride, i64 capacity, i64 splits, i64 bits) {
+          u32* flags, const Slot* slot, i64 tiles, i64 capacity, i64 splits, i64 bits) {
   DYNAMIC_SHARED(Adder, adder);  // for calls, which would have it in local memory otherwise
   Item* own = reinterpret_cast<Item*>(adder + 1);
   u16* places = reinterpret_cast<u16*>(own + capacity + WORD);
@@ -285,7 +285,7 @@ chunk_add(const Word* __restrict__ items, const Run* __restrict__ runs,
     *adder = {out, sums, flags, splits, layout_of(slot, (int)bits)};
     own[capacity] = Item();
   }
-  collect(reinterpret_cast<Word*>(own), items, runs + blockIdx.x * stride, (int)tiles);
+  collect(reinterpret_cast<Word*>(own), items, runs + blockIdx.x * (tiles + 1), (int)tiles);
   entries += first_entry(chunk, blockIdx.x);
   for (u32 k = threadIdx.x; k < 4 * chunk.rows; k += ADDERS)
     copy_four(places + 8 * k, entries + 8 * k, 16);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pullback.compile.fixed_point import limb_bits, limb_count
 from pullback.runtime.cuda.scatter.recipes import (
     EXPONENTS,
     PROCESSORS,
@@ -29,6 +28,9 @@ TILE = 8192  # elements of a tile
 THREADS = {1: 256, 2: 512}  # of a thread block that splits, by width
 SPLITTERS = 2  # such blocks of a processor
 ADDERS, SHARERS = 1024, 512
+LOOKS = 2  # tiles that a thread looks at at a time
+BUCKET, RESTS = 64, 64  # the struct Bucket of the kernels, and values that can wait in a warp
+WORDS, BITS = 4, 31  # of a sum in shared memory, and between the units of two words
 
 
 class Deal(NamedTuple):
@@ -54,17 +56,18 @@ class Deal(NamedTuple):
         return self.buckets + PROCESSORS
 
     def table_bytes(self, width: int) -> int:
-        """Two limbs of all cells of a bucket, and of one more."""
-        return 16 * (self.cells + 1) * width
+        """The words of all cells of a bucket, and of one more."""
+        return 4 * WORDS * (self.cells + 1) * width
 
 
-def _batch_bytes() -> int:
+def _side_bytes() -> int:
     """What an adding block has in shared memory besides its table."""
-    return 4 * (2 * 2 * ADDERS + 1 + 32)
+    rests, runs = 8 * RESTS * ADDERS // 32, 4 * (2 * LOOKS * ADDERS + 1)
+    return BUCKET + rests + 8 * 32 + runs
 
 
 def _deal(case: Case) -> Deal:
-    most = (case.shared - _batch_bytes()) // (16 * case.width) - 1
+    most = (case.shared - _side_bytes()) // (4 * WORDS * case.width) - 1
     rounds = ceil_div(ceil_div(case.rows, most), PROCESSORS)
     cells = max(2, ceil_div(case.rows, PROCESSORS * rounds))
     buckets = ceil_div(case.rows, cells)
@@ -91,28 +94,30 @@ def _split_bytes(case: Case, deal: Deal) -> int:
 
 
 def buckets_fit(case: Case) -> bool:
-    """Whether there is enough shared memory, and 16 bits for the places of a tile."""
+    """Whether there is enough shared memory, 16 bits for places of a tile, and a word for carries."""
     deal = _deal(case)
-    return _split_bytes(case, deal) <= case.shared and deal.pitch < 1 << 16
+    few = deal.pitch < 1 << 16 and case.n < 1 << BITS
+    return few and _split_bytes(case, deal) <= case.shared
 
 
 def bucket_recipe(case: Case) -> Recipe:
     """The launches of a scatter."""
     deal, item = _deal(case), case.width * case.value_bytes
-    destinations, limbs = case.rows * case.width, limb_count(case.n + 1, *EXPONENTS)
+    destinations, (top, low) = case.rows * case.width, EXPONENTS
+    limbs = ceil_div(top - low, BITS) - (WORDS - 1)  # that are not in shared memory
     scratch = {
         "items": deal.tiles * deal.pitch * item,
         "cells": 2 * deal.tiles * deal.pitch,
         "starts": 2 * deal.tiles * (deal.buckets + 1),
         "quads": 4 * deal.buckets,
         "shares": 16 * (deal.shares + 1),
-        "deep": 8 * max(0, limbs - 2) * destinations,
+        "deep": 8 * limbs * destinations,
         "flags": 4 * destinations,
         "arrived": 4 * deal.buckets,
         # of buckets with several shares, each of which is more than three quarters of a processor's
         "tables": 2 * PROCESSORS * deal.table_bytes(case.width),
     }
-    arguments = ("index", "value", "out", "items", "cells", "starts", "slot", case.n, case.rows)
+    arguments = ("index", "value", "items", "cells", "starts", "slot", case.n, case.rows)
     arguments = (*arguments, "aligned", *deal.arguments)
     grid = (min(PROCESSORS * SPLITTERS, deal.tiles), 1)
     shared = _split_bytes(case, deal)
@@ -121,7 +126,15 @@ def bucket_recipe(case: Case) -> Recipe:
 
 
 def _add_source(case: Case) -> str:
-    definitions = (("WIDTH", case.width), ("ADDERS", ADDERS), ("SHARERS", SHARERS))
+    definitions = (
+        ("WIDTH", case.width),
+        ("ADDERS", ADDERS),
+        ("LOOKS", LOOKS),
+        ("RESTS", RESTS),
+        ("SHARERS", SHARERS),
+        ("WORDS", WORDS),
+        ("BITS", BITS),
+    )
     parts = ("exact", "narrow", "bucket_add")
     return source_of(parts, case.value, case.index_dtype, "add", definitions)
 
@@ -132,7 +145,6 @@ def _share(case: Case, deal: Deal) -> Step:
     limit = ceil_div(3 * case.n, 8 * PROCESSORS) + 1
     arguments = ("starts", "quads", "shares", "arrived", "deep", "flags", "slot", deal.tiles)
     arguments = (*arguments, case.rows * case.width, deal.cells, deal.shares, limit)
-    arguments = (*arguments, limb_bits(case.n + 1))
     grid, shared = (deal.buckets, 1), 4 * (SHARERS // 32 + 1)
     return Step(_add_source(case), "bucket_share", grid, SHARERS, shared, arguments)
 
@@ -140,6 +152,6 @@ def _share(case: Case, deal: Deal) -> Step:
 def _add(case: Case, deal: Deal) -> Step:
     arguments = ("items", "cells", "starts", "shares", "arrived", "tables", "out", "deep", "flags")
     arguments = (*arguments, "slot", deal.tiles, deal.pitch, case.rows * case.width, deal.cells)
-    arguments = (*arguments, deal.shares, limb_bits(case.n + 1))
-    shared = deal.table_bytes(case.width) + _batch_bytes()
+    arguments = (*arguments, deal.shares)
+    shared = deal.table_bytes(case.width) + _side_bytes()
     return Step(_add_source(case), "bucket_add", (deal.shares, 1), ADDERS, shared, arguments)

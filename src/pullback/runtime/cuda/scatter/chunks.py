@@ -12,7 +12,6 @@ from pullback.runtime.cuda.scatter.ordered import order_buffers, order_recipe
 from pullback.runtime.cuda.scatter.recipes import (
     EXPONENTS,
     PROCESSORS,
-    SHARED_TOTAL,
     Case,
     Recipe,
     Step,
@@ -27,7 +26,6 @@ LEAST = 4096  # elements of a tile, and of a chunk, if there are as many
 STRIP = 64  # the most contributions that a lane adds up
 PLACERS, RESIDENT = 1, 2  # thread blocks of a processor that move values, and that add them up
 THREADS, ADDERS, PLANNERS = 1024, 512, 512
-RESERVED = 1024  # bytes of shared memory that a thread block has besides
 ADDER = 48  # of the struct Adder of the kernels
 
 
@@ -72,7 +70,7 @@ def _cut(case: Case) -> Cut:
 
 
 def _tile(case: Case) -> int:
-    most = min(_shared(case, PLACERS) // (case.width * case.value_bytes), 1 << 15) // 64 * 64
+    most = min(case.shared_of(PLACERS) // (case.width * case.value_bytes), 1 << 15) // 64 * 64
     return min(most, max(LEAST, 64 * ceil_div(_even(case.n, PLACERS, most), 64)))
 
 
@@ -81,12 +79,7 @@ def _most_of_a_chunk(case: Case) -> int:
     item, tiles = case.width * case.value_bytes, ceil_div(case.n, _tile(case))
     fixed = ADDER + item * (STRIP + 32 // item) + 66 * (STRIP + 2)
     fixed += (16 - item) * tiles  # what may be left over of words
-    return min((_shared(case, RESIDENT) - fixed) // (item + 2), 1 << 15)
-
-
-def _shared(case: Case, blocks: int) -> int:
-    """Shared memory of each of some thread blocks of a processor."""
-    return min(case.shared, SHARED_TOTAL // blocks - RESERVED)
+    return min((case.shared_of(RESIDENT) - fixed) // (item + 2), 1 << 15)
 
 
 def _even(n: int, blocks: int, most: int) -> int:
@@ -185,8 +178,8 @@ def chunk_recipe(case: Case) -> Recipe:
             min(PROCESSORS * PLACERS, cut.tiles),
             THREADS,
             cut.tile * item,
-            *("sources", "sizes", "value", "out", "items", "split_rows", "sums", "flags", "slot"),
-            *(case.n, case.rows, "aligned", cut.tile, cut.pitch, cut.splits, limbs),
+            *("sources", "sizes", "value", "items", "split_rows", "sums", "flags", "slot"),
+            *(case.n, "aligned", cut.tile, cut.pitch, cut.splits, limbs),
         ),
         step(
             "chunk_add",

@@ -28,6 +28,7 @@ __all__ = [
 SLOT_BYTES = 32  # the struct Slot of the kernels
 PROCESSORS = 132  # grids fill a Hopper; they do not depend on the device, so neither do the bits
 SHARED_TOTAL = 233_472  # bytes of shared memory of one of its processors
+RESERVED = 1024  # bytes of it that a thread block has besides its own
 EXPONENTS = 128, -149  # float32: all values are less than 2**128, and multiples of 2**-149
 
 
@@ -50,6 +51,10 @@ class Case(NamedTuple):
     @property
     def index_bytes(self) -> int:
         return dt.as_dtype(self.index_dtype).itemsize
+
+    def shared_of(self, blocks: int) -> int:
+        """Bytes of shared memory for a thread block if so many share a processor."""
+        return min(self.shared, SHARED_TOTAL // blocks - RESERVED)
 
 
 class Step(NamedTuple):

@@ -119,10 +119,9 @@ struct Tile {
 
 // Contributions and their cells into buckets, and the range of values.
 KERNEL __launch_bounds__(THREADS, SPLITTERS)
-bucket_split(const Index* __restrict__ index, const Value* __restrict__ value,
-             const Value* __restrict__ x, Item* items_out, u16* cells_out, u16* starts, Slot* slot,
-             i64 n, i64 rows, i64 aligned, i64 pitch, i64 cells, i64 reciprocal, i64 shift,
-             i64 buckets) {
+bucket_split(const Index* __restrict__ index, const Value* __restrict__ value, Item* items_out,
+             u16* cells_out, u16* starts, Slot* slot, i64 n, i64 rows, i64 aligned, i64 pitch,
+             i64 cells, i64 reciprocal, i64 shift, i64 buckets) {
   DYNAMIC_SHARED(Item, items);
   const Deal deal = {(u32)cells, (u32)reciprocal, (u32)shift, (u32)buckets};
   const Tile own(items + pitch, pitch, deal);
@@ -157,6 +156,5 @@ bucket_split(const Index* __restrict__ index, const Value* __restrict__ value,
     write_out(cells_out + tile * pitch, own.cell, count);
     __syncthreads();
   }
-  see_all(range, x, rows * WIDTH);  // last, while other blocks have tiles left
   range.tell(slot);
 }

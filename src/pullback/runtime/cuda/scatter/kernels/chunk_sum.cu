@@ -22,9 +22,9 @@ DEVICE void clear_sums(const u32* split_rows, u64* sums, u32* flags, i64 splits,
 // Moves values.
 KERNEL __launch_bounds__(THREADS, PLACERS)
 chunk_place(const u16* __restrict__ sources, const u32* __restrict__ sizes,
-            const Value* __restrict__ value, const Value* __restrict__ x, Item* items,
-            const u32* __restrict__ split_rows, u64* sums, u32* flags, Slot* slot, i64 n, i64 rows,
-            i64 aligned, i64 tile, i64 pitch, i64 splits, i64 limbs) {
+            const Value* __restrict__ value, Item* items, const u32* __restrict__ split_rows,
+            u64* sums, u32* flags, Slot* slot, i64 n, i64 aligned, i64 tile, i64 pitch, i64 splits,
+            i64 limbs) {
   DYNAMIC_SHARED(Item, own);
   constexpr u32 LOADS = 12;
   Range range;
@@ -50,10 +50,7 @@ chunk_place(const u16* __restrict__ sources, const u32* __restrict__ sizes,
       for (u32 u = 0; u < LOADS; ++u)
         if (w0 + THREADS * u + threadIdx.x < words) place[u] = source[w0 + THREADS * u];
       if (w0 == 0) {
-        if (t == blockIdx.x) {  // while values are under way
-          see_all(range, x, rows * WIDTH);
-          clear_sums(split_rows, sums, flags, splits, limbs);
-        }
+        if (t == blockIdx.x) clear_sums(split_rows, sums, flags, splits, limbs);  // meanwhile
         copies_done();
         __syncthreads();
       }
@@ -86,28 +83,6 @@ struct Pile {
   }
   __device__ bool is_finite() const { return high - high == 0; }
 };
-
-// What is lost when a and b are added up.
-DEVICE double lost(double a, double b, double sum) {
-  const double part = sum - a;
-  return (a - (sum - part)) + (b - part);
-}
-
-// x plus a sum, rounded once. False if that cannot be said: the sum in double is off by less than two
-// units of its last place, which must not matter, and the result has to be normal.
-DEVICE bool round_once(Value& x, const Pile& pile) {
-  if (pile.high == 0 && pile.low == 0) return true;
-  const double first = pile.high + wide(x), sum = first + pile.low, size = fabs(sum);
-  constexpr u64 HALF = 1ull << (52 - DIGITS);
-  const u64 rest = bits_of(sum) & (2 * HALF - 1);
-  if (size < power_of_two(LOWEST + DIGITS - 1) || !(size < power_of_two(LIMIT - 1))) return false;
-  if (2 * size < fabs(first)) return false;
-  if (rest - HALF + 4 <= 8) {  // about half way: often so exactly, since values have few digits
-    if (lost(pile.high, wide(x), first) != 0 || lost(first, pile.low, sum) != 0) return false;
-  }
-  x = narrow(sum);
-  return true;
-}
 
 struct alignas(16) Adder {
   Value* out;
@@ -143,7 +118,7 @@ static __device__ __noinline__ void add_slowly(const Adder& adder, const Item* o
     }
     if (target < SPLIT) {
       Value* to = adder.out + (i64)target * WIDTH + c;
-      *to = settle(*to, limb, l, special);
+      *to = settle_far(*to, limb, l, special);
     } else {
       for (int j = 0; j < l.limbs; ++j) adder.add(target & ~SPLIT, c, j, (u64)limb[j]);
       if (special) atomicOr(adder.flags + (i64)(target & ~SPLIT) * WIDTH + c, special);
@@ -206,7 +181,7 @@ DEVICE void add_group(const Adder& adder, double magic, u32 second, const Item* 
       add_parts(adder, c, pile[c], split && !far ? job.target : NOWHERE);
   if (some && !split && !far) {
 #pragma unroll
-    for (int c = 0; c < WIDTH; ++c) far |= !round_once(job.x[c], pile[c]);
+    for (int c = 0; c < WIDTH; ++c) far |= !round_once(job.x[c], pile[c].high, pile[c].low);
     if (!far)
 #pragma unroll
       for (int c = 0; c < WIDTH; ++c) adder.out[(i64)job.target * WIDTH + c] = job.x[c];
@@ -262,7 +237,8 @@ template <bool WIDE>
 DEVICE void add_chunk(const Strips& strips, const Adder& adder, const Item* own, const u16* entries,
                       Job job) {
   const double magic = 1.5 * STRIP / 2 * power_of_two(adder.layout.top);
-  const u32 second = Near(adder.layout).second;
+  const int field = 150 + adder.layout.top - 2 * adder.layout.bits;
+  const u32 second = field > 1 ? (u32)field : 1u;
   for (u32 group = threadIdx.x / 32; 32 * group < strips.chunk.strips; group += ADDERS / 32) {
     const Job next = strips.job(group + ADDERS / 32, adder.out);
     add_group<WIDE>(adder, magic, second, own, entries, job);
@@ -306,16 +282,17 @@ chunk_settle(const u32* __restrict__ split_rows, const u64* __restrict__ sums,
   const u32 row = s < splits ? split_rows[s] : NOWHERE;
   if (row == NOWHERE) return;
   const Layout layout = layout_of(slot, (int)bits);
-  const Near near(layout);
   for (int c = 0; c < WIDTH; ++c) {
     const u32 special = flags[s * WIDTH + c];
     const auto sum = [&](int j) { return (i64)sums[(j * splits + s) * WIDTH + c]; };
     Value* to = out + (i64)row * WIDTH + c;
     Value x = *to;
-    if (special || !settle_near(x, sum(0), layout.limbs > 1 ? sum(1) : 0, layout, near)) {
+    const int unit = layout.top - layout.bits, finer = unit - layout.bits;
+    if (special || layout.limbs > 2 ||
+        !round_once(x, sum(0), layout.limbs > 1 ? sum(1) : 0, unit, finer)) {
       i64 limb[MAX_LIMBS] = {};
       for (int j = 0; j < layout.limbs; ++j) limb[j] = sum(j);
-      x = settle(x, limb, layout, special);
+      x = settle_far(x, limb, layout, special);
     }
     *to = x;
   }

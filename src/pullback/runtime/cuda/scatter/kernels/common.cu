@@ -162,6 +162,21 @@ template <typename T> DEVICE T upto_lane(T own) {
   return own;
 }
 
+// The sum over all lanes, and all bits that one of them has.
+#if __CUDA_ARCH__ >= 800
+DEVICE int sum_of_lanes(int own) { return __reduce_add_sync(WARP, own); }
+DEVICE u32 any_of_lanes(u32 own) { return __reduce_or_sync(WARP, own); }
+#else
+DEVICE int sum_of_lanes(int own) {
+  for (int by = 16; by > 0; by /= 2) own += __shfl_down_sync(WARP, own, by, 32);
+  return __shfl_sync(WARP, own, 0, 32);
+}
+DEVICE u32 any_of_lanes(u32 own) {
+  for (int by = 16; by > 0; by /= 2) own |= __shfl_down_sync(WARP, own, by, 32);
+  return __shfl_sync(WARP, own, 0, 32);
+}
+#endif
+
 // The sum over the threads before this one, of a block of WARPS; `all` is the sum over all.
 template <int WARPS, typename T> DEVICE T before(T own, T* sums, T& all) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -68,38 +68,9 @@ DEVICE Layout layout_of(const Slot* slot, int bits) {
   return {top, bits, limbs};
 }
 
-// A double this large has an integer in its last bits: adding to it is a conversion to fixed point.
-constexpr double MAGIC = 6755399441055744.0;  // 1.5 * 2**52
-constexpr u64 MAGIC_BITS = 0x4338000000000000ull;
-
 DEVICE double power_of_two(int exponent) {
   return __longlong_as_double((i64)(exponent + 1023) << 52);
 }
-
-// Values that need the first limb only, or the first two: nearly all, without a division. A limb is
-// the nearest integer here, so that the second can have the other sign.
-struct Near {
-  double units, finer;  // of the first limb in one, and of the second in one of the first
-  u32 first, second;    // the least fields of values that one limb holds, and two
-  __device__ Near(const Layout& l)
-      : units(power_of_two(l.bits - l.top)), finer(power_of_two(l.bits)),
-        first(least_field(150 + l.top - l.bits)), second(least_field(150 + l.top - 2 * l.bits)) {}
-  __device__ static u32 least_field(int field) { return field > 1 ? (u32)field : 1u; }
-  // One limb holds a value if it is less than `finite()` over the least of such values.
-  __device__ u32 over(u32 value) const { return (value << 1) - (first << 24); }
-  __device__ u32 finite() const { return (255 - first) << 24; }
-  __device__ bool one(u32 value) const { return over(value) < finite(); }
-  __device__ bool two(u32 value) const {
-    return (value << 1) - (second << 24) < (255 - second) << 24;
-  }
-  // The limbs as last bits of MAGIC.
-  __device__ double high(u32 value) const {
-    return fma((double)__int_as_float((int)value), units, MAGIC);
-  }
-  __device__ double low(u32 value, double high) const {
-    return fma(fma((double)__int_as_float((int)value), units, MAGIC - high), finer, MAGIC);
-  }
-};
 
 DEVICE u64 bits_of(double x) { return (u64)__double_as_longlong(x); }
 
@@ -170,29 +141,36 @@ template <int K> DEVICE void carry(i64 (&limb)[K], int bits) {
   }
 }
 
-#if defined(VALUE_float32)
-// x plus the sum in two limbs, where a conversion to float rounds once: the result is normal, and what
-// is below the first limb only decides between neighbours. False if that cannot be said.
-DEVICE bool settle_near(Value& x, i64 high, i64 low, const Layout& l, const Near& near) {
-  const u32 bits = single(x);
-  if (l.limbs > 2 || l.top - l.bits < -125 || (bits << 1 && !near.two(bits))) return false;
-  const i64 over = low >> l.bits;
-  i64 sum = high + over, rest = low - (i64)((u64)over << l.bits);
-  if ((sum | rest) == 0) return true;
-  const double a = near.high(bits);
-  rest += (i64)(bits_of(near.low(bits, a)) - MAGIC_BITS);
-  const i64 more = rest >> l.bits;
-  sum += (i64)(bits_of(a) - MAGIC_BITS) + more;
-  if (rest != (i64)((u64)more << l.bits)) {
-    if (sum + (1ll << 26) >= 0 && sum <= 1ll << 26) return false;
-    sum |= 1;  // odd: more than 25 bits above it, so that it is no tie
+// What is lost when a and b are added up.
+DEVICE double lost(double a, double b, double sum) {
+  const double part = sum - a;
+  return (a - (sum - part)) + (b - part);
+}
+
+// x + high + low, rounded once; `exact` if low is not rounded itself. False if that cannot be said: the
+// sum in double is off by less than four units of its last place, which must not matter, and the result
+// has to be normal.
+DEVICE bool round_once(Value& x, double high, double low, bool exact = true) {
+  if (high == 0 && low == 0) return true;
+  const double first = high + wide(x), sum = first + low, size = fabs(sum);
+  constexpr u64 HALF = 1ull << (52 - DIGITS);
+  const u64 rest = bits_of(sum) & (2 * HALF - 1);
+  if (size < power_of_two(LOWEST + DIGITS - 1) || !(size < power_of_two(LIMIT - 1))) return false;
+  if (2 * size < fabs(first)) return false;
+  if (rest - HALF + 4 <= 8) {  // about half way: often so exactly, since values have few digits
+    if (!exact || lost(high, wide(x), first) != 0 || lost(first, low, sum) != 0) return false;
   }
-  x = (float)sum * (float)power_of_two(l.top - l.bits);
+  x = narrow(sum);
   return true;
 }
-#else
-DEVICE bool settle_near(Value&, i64, i64, const Layout&, const Near&) { return false; }
-#endif
+
+// The same for integers in units of 2**unit and 2**finer.
+DEVICE bool round_once(Value& x, i64 high, i64 low, int unit, int finer) {
+  constexpr i64 MOST = 1ll << 53;  // up to it, a double has all integers
+  if (high < -MOST || high > MOST) return false;
+  return round_once(x, (double)high * power_of_two(unit), (double)low * power_of_two(finer),
+                    low >= -MOST && low <= MOST);
+}
 
 // x plus the sum in limbs. Limbs past those of the layout are zero.
 template <int K> DEVICE Value settle(Value x, i64 (&limb)[K], const Layout& l, u32 special) {
@@ -234,4 +212,15 @@ template <int K> DEVICE Value settle(Value x, i64 (&limb)[K], const Layout& l, u
     }
   }
   return encode(negative, m, exponent, sticky);
+}
+
+// The same if x can be greater than all that the limbs hold.
+DEVICE Value settle_far(Value x, i64 (&limb)[MAX_LIMBS], Layout l, u32 special) {
+  const u32 size = single(x) & 0x7fffffffu;
+  const int beyond = size ? exponent_of(size) - l.top : 0;
+  const int more = beyond > 0 ? (beyond + l.bits - 1) / l.bits : 0;
+  if (more > 0)
+    for (int j = MAX_LIMBS - 1; j >= 0; --j) limb[j] = j < more ? 0 : limb[j - more];
+  l.top += more * l.bits;
+  return settle(x, limb, l, special);
 }

@@ -32,16 +32,3 @@ DEVICE void see(Range& range, const Item& item) {
 #pragma unroll
   for (int c = 0; c < WIDTH; ++c) range.see(item.at[c]);
 }
-
-// A thread's part of x; several loads are under way at a time.
-DEVICE void see_all(Range& range, const Value* x, i64 size) {
-  constexpr int LOADS = 8;
-  const i64 step = (i64)gridDim.x * blockDim.x;
-  for (i64 d = (i64)blockIdx.x * blockDim.x + threadIdx.x; d < size; d += LOADS * step) {
-    Value own[LOADS];
-#pragma unroll
-    for (int u = 0; u < LOADS; ++u) own[u] = x[d + u * step < size ? d + u * step : d];
-#pragma unroll
-    for (int u = 0; u < LOADS; ++u) range.see(own[u]);
-  }
-}

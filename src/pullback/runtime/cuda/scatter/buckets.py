@@ -94,7 +94,7 @@ def _split_bytes(case: Case, deal: Deal) -> int:
 
 
 def buckets_fit(case: Case) -> bool:
-    """Whether there is enough shared memory, 16 bits for places of a tile, and a word for carries."""
+    """Whether there is enough shared memory, and bits enough for places of a tile and carries."""
     deal = _deal(case)
     few = deal.pitch < 1 << 16 and case.n < 1 << BITS
     return few and _split_bytes(case, deal) <= case.shared

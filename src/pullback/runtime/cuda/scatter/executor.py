@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
 
 from pullback.core.errors import IndexOutOfRange, PullbackError
 from pullback.runtime.cuda.scatter.code import machine_code
+from pullback.runtime.cuda.scatter.overlap import LEAST_CAPABILITY, overlapping
 from pullback.runtime.cuda.scatter.recipes import SLOT_BYTES, Recipe, Step
 
 __all__ = [
@@ -57,10 +58,15 @@ def shared_limit(device: int) -> int:
 
 
 @cache
+def capability(device: int) -> int:
+    """The compute capability: 90 is 9.0."""
+    return int(cupy_module().cuda.Device(device).compute_capability)
+
+
+@cache
 def compiled(device: int, source: str) -> Any:
     """The module of a source for a device."""
-    target = f"sm_{cupy_module().cuda.Device(device).compute_capability}"
-    return cupy_module().RawModule(path=str(machine_code(source, target)))
+    return cupy_module().RawModule(path=str(machine_code(source, f"sm_{capability(device)}")))
 
 
 @cache
@@ -99,7 +105,7 @@ class Program:
     """A recipe with its kernels loaded on a device."""
 
     def __init__(self, recipe: Recipe, device: int):
-        self.launches = [_launch(step, device) for step in recipe.steps]
+        self.launches = [_launch(step, device, k > 0) for k, step in enumerate(recipe.steps)]
         given = [a for step in recipe.steps for a in step.arguments]
         self._words = array("Q", [0 if isinstance(a, str) else a for a in given])
         self._counts = [len(step.arguments) for step in recipe.steps]
@@ -136,13 +142,18 @@ class Program:
         self._free.append(arguments)
 
 
-def _launch(step: Step, device: int) -> Launch:
-    function = _function(device, step.source, step.function, step.shared)
-    sizes = (function.ptr, *_grid(step, device), step.block, 1, 1, step.shared)
+def _launch(step: Step, device: int, early: bool) -> Launch:
+    """A launch, which may begin `early` if it is not the first of a recipe."""
+    function = _function(device, step.source, step.function, step.shared).ptr
+    sizes = (*_grid(step, device), step.block, 1, 1, step.shared)
     driver = cupy_module().cuda.driver
     if step.together:
-        return Launch(partial(driver.launchCooperativeKernel, *sizes), (), step.function)
-    return Launch(partial(driver.launchKernel, *sizes), (0,), step.function)
+        return Launch(partial(driver.launchCooperativeKernel, function, *sizes), (), step.function)
+    if early and capability(device) >= LEAST_CAPABILITY:
+        enqueue = overlapping(function, sizes)
+        if enqueue is not None:
+            return Launch(enqueue, (), step.function)
+    return Launch(partial(driver.launchKernel, function, *sizes), (0,), step.function)
 
 
 def _grid(step: Step, device: int) -> tuple[int, int, int]:

@@ -20,7 +20,7 @@ __all__ = ["MAX_ORDERED", "order_buffers", "order_recipe", "segment_recipe"]
 MAX_ORDERED = (1 << 31) - 1  # contributions and rows are counted in 32 bits
 SPANS = (64, 60, 56, 52, 48)  # sorted places of a piece, about
 LONG = 8  # a whole thread block joins a run of more pieces
-RESIDENT, UNROLL = 3, 5  # thread blocks of a processor that fold, and rows in flight
+RESIDENT, UNROLL = 4, 3  # thread blocks of a processor that fold, and rows in flight
 # The sort:
 THREADS = 1024
 MIN_BITS, MAX_BITS = 3, 10  # of a digit
@@ -135,10 +135,11 @@ def segment_recipe(case: Case, planned: bool) -> Recipe:
     grid = (blocks(span), chunks)
     steps = [Step(source, "segments", grid, 256, 0, arguments)]
     if pieces > 1:
-        short = ceil_div((pieces - 1) * columns, 256)
-        grid = (short + (ceil_div(pieces - 1, LONG) if pieces > LONG + 1 else 0), chunks)
-        arguments = ("out", "parts", "cuts", short, case.rows, pieces, case.width)
-        steps.append(Step(source, "join_parts", grid, 256, 256 * vector * size, arguments))
+        # few thread blocks, unless most of them would have nothing to look at
+        each = min(256, max(256 // columns, ceil_div(pieces * chunks, 2 * PROCESSORS)))
+        arguments = ("out", "parts", "cuts", each, case.rows, pieces, case.width)
+        grid, shared = (ceil_div(pieces - 1, each), chunks), 256 * (vector * size + 4) + 4 * 8
+        steps.append(Step(source, "join_parts", grid, 256, shared, arguments))
     scratch = {"parts": 2 * pieces * case.width * size, "cuts": 4 * pieces}
     if planned:
         return Recipe(tuple(steps), tuple(scratch.items()))

@@ -3,6 +3,7 @@
 
 KERNEL exact_range(const Value* __restrict__ value, const Value* __restrict__ x, Slot* slot,
                    i64 values, i64 destinations) {
+  wait_for_others();
   Range range;
   const i64 step = (i64)gridDim.x * blockDim.x, first = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   constexpr int N = 16 / sizeof(Value);
@@ -20,6 +21,7 @@ KERNEL exact_range(const Value* __restrict__ value, const Value* __restrict__ x,
 }
 
 KERNEL exact_clear(u64* limbs, u32* flags, const Slot* slot, i64 bits, i64 destinations) {
+  wait_for_others();
   const i64 size = destinations * layout_of(slot, (int)bits).limbs;
   const i64 step = (i64)gridDim.x * blockDim.x, first = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   for (i64 i = first; i < size; i += step) limbs[i] = 0;
@@ -42,6 +44,7 @@ DEVICE void add_to(u64* limbs, u32* flags, const Layout& l, i64 destinations, i6
 
 KERNEL exact_add(const Index* __restrict__ index, const Value* __restrict__ value, u64* limbs,
                  u32* flags, Slot* slot, i64 bits, i64 n, i64 rows, i64 width) {
+  wait_for_others();
   const Layout l = layout_of(slot, (int)bits);
   const i64 step = (i64)gridDim.x * blockDim.x, size = n * width;
 #pragma unroll 4
@@ -57,6 +60,7 @@ KERNEL exact_add(const Index* __restrict__ index, const Value* __restrict__ valu
 
 KERNEL exact_finish(const u64* limbs, const u32* flags, Value* out, const Slot* slot, i64 bits,
                     i64 destinations) {
+  wait_for_others();
   const Layout l = layout_of(slot, (int)bits);
   const i64 step = (i64)gridDim.x * blockDim.x;
   for (i64 d = (i64)blockIdx.x * blockDim.x + threadIdx.x; d < destinations; d += step) {

@@ -36,6 +36,7 @@ DEVICE void clear_deep(u64* deep, u32* flags, i64 first, i64 count, i64 destinat
 KERNEL __launch_bounds__(SHARERS)
 bucket_share(const u16* __restrict__ starts, u32* quads, Share* shares, u32* arrived, u64* deep,
              u32* flags, Slot* slot, i64 tiles, i64 destinations, i64 cells, i64 most, i64 limit) {
+  wait_for_others();
   DYNAMIC_SHARED(u32, sums);
   u32* is_last = sums + SHARERS / 32;
   const u16 *begins = starts + blockIdx.x * tiles, *ends = begins + tiles;
@@ -372,6 +373,7 @@ bucket_add(const Quad* __restrict__ items, const Pack<u16, 4>* __restrict__ cell
            const u16* __restrict__ starts, const Share* __restrict__ shares, u32* arrived, u32* parts,
            Value* out, u64* deep, u32* flags, const Slot* slot, i64 tiles, i64 pitch,
            i64 destinations, i64 cells, i64 most) {
+  wait_for_others();
   if (blockIdx.x >= shares[most].bucket) return;
   DYNAMIC_SHARED(Bucket, bucket);
   const Share share = shares[blockIdx.x];

@@ -122,6 +122,7 @@ KERNEL __launch_bounds__(THREADS, SPLITTERS)
 bucket_split(const Index* __restrict__ index, const Value* __restrict__ value, Item* items_out,
              u16* cells_out, u16* starts, Slot* slot, i64 n, i64 rows, i64 aligned, i64 pitch,
              i64 cells, i64 reciprocal, i64 shift, i64 buckets) {
+  wait_for_others();
   DYNAMIC_SHARED(Item, items);
   const Deal deal = {(u32)cells, (u32)reciprocal, (u32)shift, (u32)buckets};
   const Tile own(items + pitch, pitch, deal);

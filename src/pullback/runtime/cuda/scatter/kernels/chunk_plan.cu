@@ -19,6 +19,7 @@ DEVICE u32 lower_bound(const u32* keys, u32 from, u32 to, u32 key) {
 KERNEL __launch_bounds__(THREADS)
 chunk_cut(const u32* keys, Chunk* chunks, u32* split_rows, i64 n, i64 rows, i64 size, i64 count,
           i64 by_rows, i64 splits) {
+  wait_for_others();
   const i64 c = (i64)blockIdx.x * THREADS + threadIdx.x;
   if (c < splits) split_rows[c] = NOWHERE;
   if (c > count) return;
@@ -39,6 +40,7 @@ chunk_cut(const u32* keys, Chunk* chunks, u32* split_rows, i64 n, i64 rows, i64 
 // The chunk of every element; what is out of range has one more.
 KERNEL __launch_bounds__(THREADS)
 chunk_mark(const u32* order, const Chunk* chunks, u16* chunk_of, i64 n, i64 count) {
+  wait_for_others();
   const u32 end = blockIdx.x < count ? chunks[blockIdx.x + 1].begin : (u32)n;
   for (u32 p = chunks[blockIdx.x].begin + threadIdx.x; p < end; p += THREADS)
     chunk_of[order[p]] = (u16)blockIdx.x;
@@ -50,6 +52,7 @@ chunk_mark(const u32* order, const Chunk* chunks, u16* chunk_of, i64 n, i64 coun
 KERNEL __launch_bounds__(THREADS)
 chunk_tile(const u16* chunk_of, u16* places, u16* sources, u32* sizes, Run* runs, i64 n, i64 count,
            i64 tiles, i64 tile, i64 pitch) {
+  wait_for_others();
   DYNAMIC_SHARED(u32, counts);
   u32* sums = counts + count;
   const i64 first = blockIdx.x * tile, end = first + tile < n ? first + tile : n;
@@ -100,6 +103,7 @@ KERNEL __launch_bounds__(THREADS)
 chunk_strips(const u32* keys, const u32* order, const u16* places, Run* runs_of_all, Chunk* chunks,
              u16* groups, u16* entries, u32* targets, u32* split_rows, i64 n, i64 tiles, i64 tile,
              i64 pitch, i64 capacity) {
+  wait_for_others();
   DYNAMIC_SHARED(Strips, own);
   const Chunk chunk = chunks[blockIdx.x];
   const u32 from = chunk.begin, to = chunks[blockIdx.x + 1].begin;

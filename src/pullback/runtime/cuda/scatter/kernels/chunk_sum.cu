@@ -25,6 +25,7 @@ chunk_place(const u16* __restrict__ sources, const u32* __restrict__ sizes,
             const Value* __restrict__ value, Item* items, const u32* __restrict__ split_rows,
             u64* sums, u32* flags, Slot* slot, i64 n, i64 aligned, i64 tile, i64 pitch, i64 splits,
             i64 limbs) {
+  wait_for_others();
   DYNAMIC_SHARED(Item, own);
   constexpr u32 LOADS = 12;
   Range range;
@@ -257,15 +258,17 @@ chunk_add(const Word* __restrict__ items, const Run* __restrict__ runs,
   u16* places = reinterpret_cast<u16*>(own + capacity + WORD);
   const Chunk chunk = chunks[blockIdx.x];
   const Strips strips = {chunk, groups + first_group(chunk, blockIdx.x), targets + chunk.base};
+  // What a plan says, and x, are there before values have been moved.
+  entries += first_entry(chunk, blockIdx.x);
+  for (u32 k = threadIdx.x; k < 4 * chunk.rows; k += ADDERS)
+    copy_four(places + 8 * k, entries + 8 * k, 16);
+  const Job job = strips.job(threadIdx.x / 32, out);
+  wait_for_others();
   if (threadIdx.x == 0) {
     *adder = {out, sums, flags, splits, layout_of(slot, (int)bits)};
     own[capacity] = Item();
   }
   collect(reinterpret_cast<Word*>(own), items, runs + blockIdx.x * (tiles + 1), (int)tiles);
-  entries += first_entry(chunk, blockIdx.x);
-  for (u32 k = threadIdx.x; k < 4 * chunk.rows; k += ADDERS)
-    copy_four(places + 8 * k, entries + 8 * k, 16);
-  const Job job = strips.job(threadIdx.x / 32, out);
   copies_done();
   __syncthreads();
   if (adder->layout.limbs > 2)
@@ -278,6 +281,7 @@ chunk_add(const Word* __restrict__ items, const Run* __restrict__ runs,
 KERNEL __launch_bounds__(THREADS)
 chunk_settle(const u32* __restrict__ split_rows, const u64* __restrict__ sums,
              const u32* __restrict__ flags, Value* out, const Slot* slot, i64 splits, i64 bits) {
+  wait_for_others();
   const i64 s = (i64)blockIdx.x * THREADS + threadIdx.x;
   const u32 row = s < splits ? split_rows[s] : NOWHERE;
   if (row == NOWHERE) return;

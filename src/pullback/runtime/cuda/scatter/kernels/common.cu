@@ -16,6 +16,14 @@ typedef INDEX Index;
 #endif
 constexpr u32 WARP = 0xffffffffu;
 
+// A launch may begin before those of the same call that come before it have ended: this waits for them,
+// and lets the next one begin as soon as all thread blocks are here.
+DEVICE void wait_for_others() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Words of a call, zero at its start.
 struct Slot {
   u64 bad;        // the greatest ~position of an index out of range
@@ -187,6 +195,21 @@ template <int WARPS, typename T> DEVICE T before(T own, T* sums, T& all) {
   const T sum = lane < WARPS ? sums[lane] : 0, upto_warp = upto_lane(sum);
   all = __shfl_sync(WARP, upto_warp, 31, 32);
   return __shfl_sync(WARP, upto_warp - sum, warp, 32) + upto - own;
+}
+
+// Reads what is not needed again, and need not stay in the cache.
+template <typename T> DEVICE T read_once(const T* from) {
+#if __CUDA_ARCH__ >= 800
+  if (sizeof(T) == 16) {
+    T value;
+    u32* to = reinterpret_cast<u32*>(&value);
+    asm("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+        : "l"(from));
+    return value;
+  }
+#endif
+  return *from;
 }
 
 // Copies to shared memory, through no register where that can be: a word, or four of them, of which only

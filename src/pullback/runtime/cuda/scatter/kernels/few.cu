@@ -65,6 +65,7 @@ DEVICE void merge(const Sum* parts, Value* out, i64 row, int blocks) {
 KERNEL __launch_bounds__(THREADS, RESIDENT)
 few_narrow(const Index* __restrict__ index, const Value* __restrict__ value, Value* out, Sum* parts,
            Slot* slot, i64 n, i64 rows, i64 aligned, i64 merging) {
+  wait_for_others();
   DYNAMIC_SHARED(Sum, columns);
   for (int r = 0; r < rows; ++r) columns[r * THREADS + threadIdx.x] = start();
   const i64 step = gridDim.x * TILE;
@@ -99,6 +100,7 @@ few_narrow(const Index* __restrict__ index, const Value* __restrict__ value, Val
 }
 
 KERNEL few_merge(const Sum* parts, Value* out, i64 rows, i64 blocks) {
+  wait_for_others();
   const i64 row = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
   if (row < rows) merge(parts, out, row, blocks);
 }
@@ -107,6 +109,7 @@ KERNEL few_merge(const Sum* parts, Value* out, i64 rows, i64 blocks) {
 KERNEL __launch_bounds__(THREADS, RESIDENT)
 few_wide(const Index* __restrict__ index, const Value* __restrict__ value, Sum* parts, Slot* slot,
          i64 n, i64 rows, i64 width) {
+  wait_for_others();
   DYNAMIC_SHARED(Sum, columns);
   for (int r = 0; r < rows; ++r) columns[r * THREADS + threadIdx.x] = start();
   const int lanes = width < THREADS ? width : THREADS, streams = THREADS / lanes;
@@ -145,6 +148,7 @@ few_wide(const Index* __restrict__ index, const Value* __restrict__ value, Sum* 
 
 // Parts lie block after block: 32 destinations side by side, eight slices of the blocks for each.
 KERNEL few_merge_wide(const Sum* parts, Value* out, i64 destinations, i64 blocks) {
+  wait_for_others();
   DYNAMIC_SHARED(Sum, slices);
   const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
   const i64 d = (i64)blockIdx.x * 32 + lane;

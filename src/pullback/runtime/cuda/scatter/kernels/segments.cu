@@ -4,7 +4,7 @@
 // SPAN or soon after. Where there is none, it cuts a long run, whose parts are joined afterwards.
 // Definitions: VECTOR (elements of one load), COLUMNS (lanes across a row, divides 32), UNROLL (rows
 // in flight), RESIDENT (thread blocks of a processor), SPAN, LONG (pieces of a run that a whole
-// block joins, at most 32).
+// block joins).
 constexpr int SLACK = SPAN / 2;
 constexpr u32 NO_ROW = ~0u;
 typedef Pack<Value, VECTOR> Chunk;
@@ -91,7 +91,7 @@ struct Walk {
       Chunk chunk[UNROLL];
 #pragma unroll
       for (int u = 0; u < UNROLL; ++u)
-        if (p + u < to) chunk[u] = *reinterpret_cast<const Chunk*>(value + at[u] * width);
+        if (p + u < to) chunk[u] = read_once(reinterpret_cast<const Chunk*>(value + at[u] * width));
       u32 next[UNROLL];
 #pragma unroll
       for (int u = 0; u < UNROLL; ++u) {
@@ -121,6 +121,7 @@ KERNEL __launch_bounds__(256, RESIDENT)
 segments(const Value* __restrict__ value, Value* out, Sum* parts, u32* cuts,
          const u32* __restrict__ order, const u32* __restrict__ keys, i64 n, i64 rows, i64 pieces,
          i64 width) {
+  wait_for_others();
   const i64 piece = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / COLUMNS;
   const i64 column = ((i64)blockIdx.y * COLUMNS + threadIdx.x % COLUMNS) * VECTOR;
   bool head, tail;
@@ -140,11 +141,10 @@ struct Cuts {
   __device__ bool is_long(i64 k) const { return k + LONG < pieces && row[k + LONG] == row[k]; }
 };
 
-// The runs of a few pieces: a group of lanes joins one.
-DEVICE void join_short(Value* out, Sum* parts, const Cuts& cuts, i64 width, i64 block) {
-  const i64 k = (block * blockDim.x + threadIdx.x) / COLUMNS + 1;
+// A run of a few pieces: a group of lanes joins one.
+DEVICE void join_short(Value* out, Sum* parts, const Cuts& cuts, i64 width, i64 k) {
   const i64 column = ((i64)blockIdx.y * COLUMNS + threadIdx.x % COLUMNS) * VECTOR;
-  if (k >= cuts.pieces || column >= width || !cuts.own(k) || cuts.is_long(k)) return;
+  if (column >= width) return;
   const u32 row = cuts.row[k];
   int length = 1;
 #pragma unroll
@@ -159,15 +159,9 @@ DEVICE void join_short(Value* out, Sum* parts, const Cuts& cuts, i64 width, i64 
   finish(to, *reinterpret_cast<const Chunk*>(to), s);
 }
 
-// At most one long run begins in LONG neighbouring pieces: a whole block folds its parts.
-DEVICE void join_long(Value* out, Sum* parts, const Cuts& cuts, i64 width, i64 block, Sum* sums) {
-  const u32 lane_of_warp = threadIdx.x % 32;
-  i64 k = block * LONG + 1 + lane_of_warp;
-  const bool found = lane_of_warp < LONG && k < cuts.pieces && cuts.own(k) && cuts.is_long(k);
-  const u32 which = __ballot_sync(WARP, found);
-  if (which == 0) return;
-  k = block * LONG + __ffs((int)which);
-  const u32 row = cuts.row[k];
+// A long run: a whole block folds its parts.
+DEVICE void join_long(Value* out, Sum* parts, const Cuts& cuts, i64 width, i64 k, Sum* sums) {
+  const u32 lane_of_warp = threadIdx.x % 32, row = cuts.row[k];
   i64 low = k + LONG, high = cuts.pieces;  // the run reaches `low`, but not `high`
   while (high - low > 1) {
     const i64 step = (high - low + 31) / 32, probe = low + (lane_of_warp + 1) * step;
@@ -187,22 +181,35 @@ DEVICE void join_long(Value* out, Sum* parts, const Cuts& cuts, i64 width, i64 b
 #pragma unroll
   for (int v = 0; v < VECTOR; ++v) sums[threadIdx.x * VECTOR + v] = s.at[v];
   __syncthreads();
-  if (slice != 0 || column >= width) return;
-  const Sum* first = part(parts, k - 1, 1, width) + column;
+  if (slice == 0 && column < width) {
+    const Sum* first = part(parts, k - 1, 1, width) + column;
 #pragma unroll
-  for (int v = 0; v < VECTOR; ++v) s.at[v] = first[v];
-  for (int j = 0; j < slices; ++j) s = joined(s, sums + (j * COLUMNS + threadIdx.x) * VECTOR);
-  Value* at = out + row * width + column;
-  finish(at, *reinterpret_cast<const Chunk*>(at), s);
+    for (int v = 0; v < VECTOR; ++v) s.at[v] = first[v];
+    for (int j = 0; j < slices; ++j) s = joined(s, sums + (j * COLUMNS + threadIdx.x) * VECTOR);
+    Value* at = out + row * width + column;
+    finish(at, *reinterpret_cast<const Chunk*>(at), s);
+  }
+  __syncthreads();
 }
 
-// The first `short_blocks` thread blocks join short runs, the others long ones.
-KERNEL join_parts(Value* out, Sum* parts, const u32* rows_of_cuts, i64 short_blocks, i64 rows,
-                  i64 pieces, i64 width) {
+// A thread block joins the runs that are first cut at one of `each` pieces, at most as many as it has
+// threads: there are none at most places.
+KERNEL __launch_bounds__(256)
+join_parts(Value* out, Sum* parts, const u32* rows_of_cuts, i64 each, i64 rows, i64 pieces, i64 width) {
+  wait_for_others();
   DYNAMIC_SHARED(Sum, sums);
+  u32 *found = reinterpret_cast<u32*>(sums + 256 * VECTOR), *sums_of_warps = found + 256;
   const Cuts cuts = {rows_of_cuts, rows, pieces};
-  if (blockIdx.x < short_blocks)
-    join_short(out, parts, cuts, width, blockIdx.x);
-  else
-    join_long(out, parts, cuts, width, blockIdx.x - short_blocks, sums);
+  const i64 k = blockIdx.x * each + 1 + threadIdx.x;
+  const bool own = threadIdx.x < each && k < pieces && cuts.own(k);
+  if (!__syncthreads_or(own)) return;
+  const bool is_long = own && cuts.is_long(k);
+  u32 all;  // short runs, and long ones in the high half
+  const u32 at = before<8>((u32)own << 16 * is_long, sums_of_warps, all);
+  const u32 shorts = all & 0xffff, longs = all >> 16;
+  if (own) found[is_long ? shorts + (at >> 16) : at & 0xffff] = (u32)k;
+  __syncthreads();
+  for (u32 j = threadIdx.x / COLUMNS; j < shorts; j += 256 / COLUMNS)
+    join_short(out, parts, cuts, width, found[j]);
+  for (u32 j = shorts; j < shorts + longs; ++j) join_long(out, parts, cuts, width, found[j], sums);
 }

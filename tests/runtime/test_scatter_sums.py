@@ -289,6 +289,24 @@ def test_the_first_bad_index_is_reported(
             pb.scatter_add(pb.zeros(shaped(rows, width)), pb.tensor(index), updates)
 
 
+@pytest.mark.parametrize("rows", [20, 120, 300])
+@pytest.mark.parametrize("index_dtype", ["int8", "int16", "int32", "int64", "uint8", "uint64"])
+def test_few_indices_from_the_end_in_few_places(index_dtype: str, rows: int) -> None:
+    count, most = 70_003, min(rows, np.iinfo(index_dtype).max)
+    rng = np.random.default_rng(5)
+    index = rng.integers(0, most, count).astype(index_dtype)
+    if index_dtype.startswith("i"):
+        index[[5, 700, 40_000, -1]] = [-1, -2, -most, -1]
+    updates = rng.standard_normal(count, np.float32)
+    exact = np.zeros(rows)
+    np.add.at(exact, index.astype(np.int64), updates)
+    x, added, indices = pb.zeros(rows), pb.tensor(updates), pb.tensor(index)
+    found = pb.scatter_add(x, indices, added).numpy()
+    planned = pb.scatter_add(x, pb.scatter_plan(indices, rows), added).numpy()
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-4)
+    np.testing.assert_array_equal(found.view(np.uint32), planned.view(np.uint32))
+
+
 @pytest.mark.parametrize("count", [3, 50_000])
 @pytest.mark.parametrize("rows", [5, 3_000])
 def test_an_unsigned_index_is_reported_as_it_was_given(rows: int, count: int) -> None:

@@ -12,15 +12,9 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.loops import I1, I8, I32, I64, Code, Value, address, kernel
-from pullback.runtime.cpu.scatter_numbers import (
-    AHEAD,
-    BLOCK,
-    WORDS,
-    CheckedNumbers,
-    Numbers,
-    each_block,
-)
+from pullback.runtime.cpu.loops import I1, I8, I32, Code, Value, address, kernel
+from pullback.runtime.cpu.scatter_local import LocalNumbers, each_block_ahead
+from pullback.runtime.cpu.scatter_numbers import AHEAD, BLOCK, GROUP, I16, WORDS, Numbers
 from pullback.runtime.cpu.scatter_rows import (
     Arguments,
     ask,
@@ -47,10 +41,17 @@ class _Turns:
     """Adds updates to tables: element k of a turn to table k."""
 
     def __init__(
-        self, code: Code, sums: Sums, numbers: Numbers, width: int, capacity: int, copies: int
+        self,
+        code: Code,
+        sums: Sums,
+        numbers: Numbers | LocalNumbers,
+        width: int,
+        capacity: int,
+        copies: int,
     ):
         self.code, self.sums, self.numbers, self.width = code, sums, numbers, width
         self.copies = copies
+        self.turn = GROUP if width == 1 else copies
         # Tables a multiple of 4096 bytes apart would look alike to the store buffer.
         step = capacity + 64 // 8
         memory = local_memory(code, sums.wide, self.copies * sums.parts * step)
@@ -60,30 +61,33 @@ class _Turns:
         ]
 
     def run(self, numbers: Value, updates: Value, count: int | Value) -> None:
-        """All turns of `count` updates; what is left over goes to the first table."""
+        """All turns of `count` updates; those of a rest go to the first table."""
         code, b = self.code, self.code.b
-        count = code.int(count) if isinstance(count, int) else count
-        rounds = b.udiv(count, code.int(self.copies))
-        with code.range(0, rounds) as turn:
-            first = b.mul(turn, code.int(self.copies))
-            if self.width == 1 and self.copies > 1:
-                self._together(numbers, updates, first)
-            else:
-                for k, table in enumerate(self.tables):
-                    self._row(table, numbers, updates, b.add(first, code.int(k)))
-        with code.range(b.mul(rounds, code.int(self.copies)), count) as i:
-            self._row(self.tables[0], numbers, updates, i)
+        if not isinstance(count, int):
+            self._rest(numbers, updates, count)
+            return
+        with code.range(0, count // self.turn) as turn:
+            self._turn(numbers, updates, b.mul(turn, code.int(self.turn)))
 
-    def _together(self, numbers: Value, updates: Value, first: Value) -> None:
-        """A turn of single elements, which are loaded, as their numbers are, in few words."""
-        values = self.sums.load(self.code, updates, first, self.copies)
-        found = unpacked(self.code, self.numbers.word, numbers, first, self.copies)
-        for k, (table, number) in enumerate(zip(self.tables, found, strict=True)):
-            table.add(number, self.code.b.extract_element(values, self.code.int(k, I32)))
+    def _turn(self, numbers: Value, updates: Value, first: Value) -> None:
+        code, b = self.code, self.code.b
+        if self.width > 1:
+            for k, table in enumerate(self.tables):
+                self._row(table, numbers, updates, b.add(first, code.int(k)))
+            return
+        found = self.numbers.many(code, numbers, first)
+        for at in range(0, GROUP, self.copies):
+            values = self.sums.load(code, updates, b.add(first, code.int(at)), self.copies)
+            for k, table in enumerate(self.tables):
+                table.add(found[at + k], b.extract_element(values, code.int(k, I32)))
+
+    def _rest(self, numbers: Value, updates: Value, count: Value) -> None:
+        with self.code.range(0, count) as i:
+            self._row(self.tables[0], numbers, updates, i)
 
     def _row(self, table: Table, numbers: Value, updates: Value, i: Value) -> None:
         code, b = self.code, self.code.b
-        number = b.zext(code.load(numbers, i, self.numbers.word), I64)
+        number = self.numbers.one(code, numbers, i)
         to, source = (b.mul(v, code.int(self.width)) for v in (number, i))
 
         def piece(at: Value, lanes: int) -> None:
@@ -117,34 +121,25 @@ class _Pairs(_Turns):
 
     def __init__(self, code: Code, sums: Sums, numbers: Numbers):
         super().__init__(code, sums, numbers, 1, 2 * PAIRED_ROWS**2, PAIR_TABLES)
+        self.turn = 2 * PAIR_TABLES
 
-    def run(self, numbers: Value, updates: Value, count: int | Value) -> None:
-        code, b, sums = self.code, self.code.b, self.sums
-        turn = 2 * self.copies
-        given = code.int(count) if isinstance(count, int) else count
-        rounds = b.udiv(given, code.int(turn))
-        with code.range(0, rounds) as k:
-            first = b.mul(k, code.int(turn))
-            values = sums.load(code, updates, first, turn)
-            cells = unpacked(
-                code, self.numbers.word, numbers, b.lshr(first, code.int(1)), turn // 2
-            )
-            for j, (table, cell) in enumerate(zip(self.tables, cells, strict=True)):
-                both = ir.Constant(ir.VectorType(I32, 2), [2 * j, 2 * j + 1])
-                table.add(cell, b.shuffle_vector(values, values, both), 2)
-        if isinstance(count, int):
-            return
-        table = self.tables[0]
+    def _turn(self, numbers: Value, updates: Value, first: Value) -> None:
+        code, b = self.code, self.code.b
+        values = self.sums.load(code, updates, first, self.turn)
+        cells = unpacked(code, I16, numbers, b.lshr(first, code.int(1)), self.copies)
+        for j, (table, cell) in enumerate(zip(self.tables, cells, strict=True)):
+            both = ir.Constant(ir.VectorType(I32, 2), [2 * j, 2 * j + 1])
+            table.add(cell, b.shuffle_vector(values, values, both), 2)
 
-        def cell(pair: Value) -> Value:
-            return b.zext(code.load(numbers, pair, self.numbers.word), I64)
-
+    def _rest(self, numbers: Value, updates: Value, count: Value) -> None:
+        code, b, table = self.code, self.code.b, self.tables[0]
         pairs = b.lshr(count, code.int(1))
-        with code.range(b.mul(rounds, code.int(self.copies)), pairs) as k:
-            table.add(cell(k), sums.load(code, updates, b.mul(k, code.int(2)), 2), 2)
+        with code.range(0, pairs) as k:
+            both = self.sums.load(code, updates, b.mul(k, code.int(2)), 2)
+            table.add(self.numbers.one(code, numbers, k), both, 2)
         with b.if_then(b.trunc(count, I1)):
-            last = sums.load(code, updates, b.sub(count, code.int(1)))
-            table.add(cell(pairs), last)
+            last = self.sums.load(code, updates, b.sub(count, code.int(1)))
+            table.add(self.numbers.one(code, numbers, pairs), last)
 
     def clear(self, elements: Value) -> None:
         super().clear(self._accumulators(elements))
@@ -187,35 +182,36 @@ def columns(
     Pointers: index, updates, partial. Without a dtype the indices are numbers that a plan has.
     """
     code = kernel(ir.Module(), "columns")
-    b, numbers = code.b, Numbers(number, paired)
+    b = code.b
     a = Arguments(code, ("index", "updates", "partial"), WORDS)
+    planned = Numbers(number, paired)
+    local = None if index is None else LocalNumbers(code, a, index, number, paired)
     if paired:
-        turns: _Turns = _Pairs(code, sums, numbers)
+        turns: _Turns = _Pairs(code, sums, planned)
     else:
         copies = max(1, COPIES // (width * sums.parts))
-        turns = _Turns(code, sums, numbers, width, capacity, copies)
+        turns = _Turns(code, sums, local or planned, width, capacity, copies)
     elements = b.mul(a["rows"], code.int(width))
-    checked = None if index is None else CheckedNumbers(code, a, index, number, numbers)
-    own = numbers.room(code, BLOCK)
+    row = width * sums.dtype.itemsize
 
-    def block(first: Value, count: int | Value) -> None:
+    def numbers(first: Value, count: int | Value, odd: Value) -> Value:
+        if local is not None:
+            return local.block(first, count, odd)
+        found = planned.at(code, a["index"], first)
+        if row <= NARROW:
+            ask(code, code.at(found, code.int(AHEAD // 4), I8), planned.nbytes * BLOCK)
+        return found
+
+    def add(found: Value, first: Value, count: int | Value) -> None:
         updates = code.at(a["updates"], b.mul(first, code.int(width)), sums.memory)
-        if index is None or checked is None:
-            found = numbers.at(code, a["index"], first)
-            row = width * sums.dtype.itemsize
-            if row <= NARROW:
-                ask(code, code.at(updates, code.int(AHEAD), I8), row * BLOCK)
-                ask(code, code.at(found, code.int(AHEAD // 4), I8), numbers.nbytes * BLOCK)
-        else:
-            found = own
-            ahead = b.add(b.mul(first, code.int(index.itemsize)), code.int(AHEAD))
-            ask(code, code.at(a["index"], ahead, I8), index.itemsize * BLOCK)
-            checked.block(first, count, own)
+        if local is None and row <= NARROW:
+            ask(code, code.at(updates, code.int(AHEAD), I8), row * BLOCK)
         turns.run(found, updates, count)
 
     with code.range(code.args[2], code.args[3]) as chunk:
         turns.clear(elements)
-        each_block(code, *chunk_bounds(code, chunk, a["chunk"], a["count"]), block)
+        start, stop = chunk_bounds(code, chunk, a["chunk"], a["count"])
+        each_block_ahead(code, start, stop, numbers, add)
         place = b.mul(chunk, b.mul(elements, code.int(sums.parts)))
         turns.join(Table(code, sums, code.at(a["partial"], place, sums.wide), elements), elements)
     return address(code, plain_loops=True)

@@ -14,20 +14,30 @@ from llvmlite import ir
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.loops import I8, I32, I64, Code, Value, address, kernel
-from pullback.runtime.cpu.scatter_rows import Arguments, chunk_bounds, local_memory, report
+from pullback.runtime.cpu.loops import I1, I8, I32, I64, Code, Value, address, kernel
+from pullback.runtime.cpu.scatter_rows import (
+    Arguments,
+    chunk_bounds,
+    local_memory,
+    report,
+    unpacked,
+)
 from pullback.runtime.cpu.scatter_sums import vector_of
 
 __all__ = [
     "AHEAD",
     "BLOCK",
     "GROUP",
+    "I16",
     "WORDS",
     "CheckedNumbers",
     "Numbers",
+    "any_lane",
+    "cells_of_pairs",
     "each_block",
     "halves",
     "in_order",
+    "lanes_in",
     "narrow",
     "narrow_dtype",
     "spread",
@@ -92,23 +102,33 @@ class Numbers:
         """Local memory for the numbers of so many rows."""
         return local_memory(code, self.word, rows // self.together)
 
+    def one(self, code: Code, numbers: Value, i: Value) -> Value:
+        """Number i, or the cell of pair i."""
+        return code.b.zext(code.load(numbers, i, self.word), I64)
+
+    def many(self, code: Code, numbers: Value, first: Value) -> list[Value]:
+        """GROUP numbers."""
+        return unpacked(code, self.word, numbers, first, GROUP)
+
     def store(self, rows: CheckedNumbers, found: list[Value], target: Value, at: Value) -> None:
         code, b = rows.code, rows.code.b
         if self.together == 1:
             value = rows.narrowed(found[0], self.word)
         elif len(found) == 1:
             both = b.bitcast(rows.narrowed(found[0], I8), ir.VectorType(I16, GROUP // 2))
-            value = self._cells(rows, b.and_(both, _same(255)), b.lshr(both, _same(8)))
+            value = cells_of_pairs(
+                code, rows.a["rows"], b.and_(both, _same(255)), b.lshr(both, _same(8))
+            )
         else:
-            value = self._cells(rows, *(b.trunc(row, I16) for row in found))
+            value = cells_of_pairs(code, rows.a["rows"], *(b.trunc(row, I16) for row in found))
         b.store(value, self.at(code, target, at), align=1)
 
-    def _cells(self, rows: CheckedNumbers, even: Value, odd: Value) -> Value:
-        code, b = rows.code, rows.code.b
-        lanes = 1 if even.type == I16 else GROUP // 2
-        count = spread(code, b.trunc(rows.a["rows"], I16), lanes)
-        cell = b.add(even, b.mul(odd, count))
-        return b.add(cell, cell)
+
+def cells_of_pairs(code: Code, rows: Value, even: Value, odd: Value) -> Value:
+    """The cells of pairs of numbers, as `Numbers` defines them."""
+    b, lanes = code.b, getattr(even.type, "count", 1)
+    cell = b.add(even, b.mul(odd, spread(code, b.trunc(rows, I16), lanes)))
+    return b.add(cell, cell)
 
 
 class CheckedNumbers:
@@ -151,8 +171,7 @@ class CheckedNumbers:
             self.form.store(self, [row], target, at)
         below = b.icmp_signed("<", bad.get(), none)
         some = b.or_(below, b.icmp_unsigned("!=", beyond.get(), none))
-        bits = ir.IntType(GROUP)
-        return b.icmp_unsigned("!=", b.bitcast(some, bits), ir.Constant(bits, 0))
+        return any_lane(code, some)
 
     def _rest(self, source: Value, count: Value, target: Value) -> Value:
         code, b, each = self.code, self.code.b, self.form.together
@@ -218,23 +237,33 @@ class CheckedNumbers:
         return spread(self.code, word, lanes)
 
 
+def any_lane(code: Code, lanes: Value) -> Value:
+    """Whether a lane is set."""
+    if lanes.type == I1:
+        return lanes
+    bits = ir.IntType(lanes.type.count)
+    return code.b.icmp_unsigned("!=", code.b.bitcast(lanes, bits), ir.Constant(bits, 0))
+
+
 def halves(code: Code, words: Value) -> tuple[Value, Value]:
     """The low and the high halves of GROUP words of 64 bits, left as `in_order` finds them."""
     order = [0] * GROUP
     for k, at in enumerate(_FOUND):
         order[at] = 2 * k
     low, high = (
-        code.b.shuffle_vector(words, words, _lanes([k + part for k in order])) for part in range(2)
+        code.b.shuffle_vector(words, words, lanes_in([k + part for k in order]))
+        for part in range(2)
     )
     return low, high
 
 
 def in_order(code: Code, left: Value) -> Value:
     """What was computed from `halves`, in order."""
-    return code.b.shuffle_vector(left, left, _lanes(_FOUND))
+    return code.b.shuffle_vector(left, left, lanes_in(_FOUND))
 
 
-def _lanes(order: list[int]) -> ir.Constant:
+def lanes_in(order: list[int]) -> ir.Constant:
+    """The constant by which a shuffle takes lanes in an order."""
     return ir.Constant(ir.VectorType(I32, len(order)), order)
 
 

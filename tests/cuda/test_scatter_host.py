@@ -25,6 +25,7 @@ EXACT = ("float32", "float16", "bfloat16")
 CACHES = (
     executor.cupy_module,
     executor.shared_limit,
+    executor.capability,
     executor.compiled,
     executor._function,
     executor.program,
@@ -159,6 +160,25 @@ def test_what_is_not_finite(kind):
     out = np.array([1, 1, 1, 1, inf, 1, 0, -0.0, -0.0, nan, -inf], "f4")
     want = exact_scatter_add_reference(indices, values, out)
     same_bits(exactly(kind, indices, values, out), want)
+
+
+@pytest.mark.parametrize("capability", [75, 90])
+def test_all_launches_but_the_first_may_begin_early(monkeypatch, capability):
+    early = []
+
+    def overlapping(function, sizes):
+        early.append(function)
+        return lambda stream, arguments: cuda_fake.launch_kernel(
+            function, *sizes, stream, arguments, 0
+        )
+
+    monkeypatch.setattr(executor, "overlapping", overlapping)
+    monkeypatch.setattr(executor, "capability", lambda device: capability)
+    indices, values, out = draw("float32", 700, 40)
+    got = scattered(indices, values, out, strategy="buckets")
+    same_bits(got, exact_scatter_add_reference(indices, values, out))
+    assert cuda_fake.launched == ["bucket_split", "bucket_share", "bucket_add"]
+    assert len(early) == (2 if capability == 90 else 0)
 
 
 @pytest.mark.parametrize("planned", [False, True])

@@ -23,6 +23,7 @@ import cuda_fake  # noqa: E402
 import pullback.torch as pbt  # noqa: E402
 from cuda_emulator import COMPILER  # noqa: E402
 from interop.torch_cases import CASES, tensors  # noqa: E402
+from pullback.core.errors import DeviceError  # noqa: E402
 from pullback.interop import torch_cuda, torch_operators, torch_reads  # noqa: E402
 from pullback.runtime.cuda import scatter  # noqa: E402
 from pullback.runtime.cuda.scatter import executor  # noqa: E402
@@ -55,6 +56,7 @@ class Watched:
 
 
 watch_on_device = torch_cuda._watch
+working_on_device = torch_cuda._working_on
 
 
 def watch(checked, name, indices, sizes):
@@ -382,3 +384,9 @@ def test_mailboxes_are_used_again(host_mailboxes):
     assert again is taken[-1]
     again.post(Copied(7))
     assert again.empty() == 7
+
+
+def test_a_graph_that_is_being_captured_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(DeviceError, match="CUDA graph"), working_on_device(torch.device("cuda", 0)):
+        pass

@@ -15,8 +15,9 @@ Details that a sum of reals leaves open:
 
 How an implementation can hold the exact sum in int64 "limbs" (the layout changes no bits):
 
-- `top` is the least integer with |v| < 2**top for every finite contribution and x; `low` is the
-  least `exponent - 24` (for frexp's exponent; no less than -149) of those that are not zero.
+- `top` is the least integer with |v| < 2**top for every finite contribution; `low` is the least
+  `exponent - 24` (for frexp's exponent; no less than -149) of those that are not zero. x may be
+  among them, or is added to the sum when it is rounded.
 - P = `limb_bits(count)`: limb j counts units of 2**(top - (j + 1) * P); a value is cut, toward
   zero, into signed pieces of less than 2**P, one for each limb, of which at most two are not zero.
   `count` pieces cannot overflow an int64.

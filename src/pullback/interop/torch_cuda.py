@@ -245,6 +245,11 @@ def _stream(pointer: int, device: int) -> Any:
 @contextmanager
 def _working_on(device: Any) -> Iterator[Any]:
     """Our kernels, launched on torch's current stream of the device."""
+    if torch.cuda.is_current_stream_capturing():
+        raise DeviceError(
+            "pullback.torch: a CUDA graph can't hold these launches, got one that is being"
+            " captured. They report bad indices to words that serve once: call them outside."
+        )
     number = device.index
     stream = _stream(torch.cuda.current_stream(number).cuda_stream, number)
     with torch.cuda.device(number), stream:

@@ -18,6 +18,7 @@ constexpr int BATCH = LOOKS * ADDERS;      // tiles that are looked at together
 constexpr float RADIX = 2147483648.0f, BEYOND = RADIX, ONE_WORD = 8388608.0f;
 constexpr float THREE_WORDS = ONE_WORD / RADIX / RADIX;
 constexpr u32 WHOLE = 8u << 24;
+static_assert(WORDS == 4 && BITS == 31, "as RADIX and the words of a sum have it");
 
 // Zeros for `count` destinations from `first` on: for limbs past the words, and what is not finite.
 DEVICE void clear_deep(u64* deep, u32* flags, i64 first, i64 count, i64 destinations, int limbs,

@@ -35,6 +35,7 @@ def test_structs_are_laid_out_as_in_cuda_h():
 def test_each_stream_has_its_own_configuration(calls):
     sizes = (1, 2, 3, 4, 5, 6, 7)
     launch = overlap.overlapping(11, sizes)
+    assert launch is not None
     for stream in (70, 80, 70):
         launch(stream, 90)
     assert calls == [(sizes, stream, 11, 90, None) for stream in (70, 80, 70)]
@@ -42,6 +43,7 @@ def test_each_stream_has_its_own_configuration(calls):
 
 def test_a_launch_that_the_driver_refuses(calls):
     launch = overlap.overlapping(11, (1,) * 7)
+    assert launch is not None
     with pytest.raises(overlap.LaunchError, match="error 701"):
         launch(70, 0)
 

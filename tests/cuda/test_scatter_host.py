@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -168,9 +169,8 @@ def test_all_launches_but_the_first_may_begin_early(monkeypatch, capability):
 
     def overlapping(function, sizes):
         early.append(function)
-        return lambda stream, arguments: cuda_fake.launch_kernel(
-            function, *sizes, stream, arguments, 0
-        )
+        launch: Any = cuda_fake.launch_kernel
+        return lambda stream, arguments: launch(function, *sizes, stream, arguments, 0)
 
     monkeypatch.setattr(executor, "overlapping", overlapping)
     monkeypatch.setattr(executor, "capability", lambda device: capability)

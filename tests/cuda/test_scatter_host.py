@@ -153,6 +153,40 @@ def test_exact_sums_over_the_whole_range_of_exponents(kind):
     same_bits(exactly(kind, indices, values, out), want)
 
 
+@pytest.mark.parametrize("dtype", EXACT)
+@pytest.mark.parametrize("kind", ["buckets", "planned", "atomic"])
+def test_x_can_be_greater_than_all_contributions(kind, dtype):
+    rng = np.random.default_rng(6)
+    rows, each = 60, 40
+    values = np.repeat(2.0 ** rng.integers(-12, 1, rows), each) * rng.choice([-1, 1], rows * each)
+    values[rng.random(rows * each) < 0.1] *= 2.0**-10
+    indices = np.repeat(np.arange(rows), each)
+    sums = values.reshape(rows, each).sum(axis=1)
+    # what nearly cancels the sum, what drowns it, and what is small beside it
+    out = np.choose(np.arange(rows) % 4, [-sums, -sums * 1.01, np.full(rows, 6e4), sums * 2.0**-9])
+    order = rng.permutation(rows * each)
+    values = values[order]
+    values[:3] *= 2.0**-14
+    kind_of_value = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    values, out = values.astype(kind_of_value), out.astype(kind_of_value)
+    want = exact_scatter_add_reference(indices[order], values, out)
+    same_bits(exactly(kind, indices[order], values, out), want)
+
+
+@pytest.mark.parametrize("kind", ["buckets", "planned", "atomic"])
+def test_sums_that_go_around_words(kind):
+    rng = np.random.default_rng(7)
+    n, rows = 3000, 7
+    values = (1.0 + rng.random(n)).astype("f4") * rng.choice([1, 1, 1, -1], n).astype("f4")
+    values[::5] *= np.float32(2.0**-37)  # need all words
+    values[::11] *= np.float32(2.0**-60)  # and more
+    indices = rng.integers(0, rows, n)
+    out = np.zeros(rows, "f4")
+    want = exact_scatter_add_reference(indices, values, out)
+    same_bits(exactly(kind, indices, values, out), want)
+    same_bits(exactly(kind, indices, -values, -out), -want)
+
+
 @pytest.mark.parametrize("kind", ["buckets", "planned", "atomic"])
 def test_what_is_not_finite(kind):
     inf, nan = np.inf, np.nan

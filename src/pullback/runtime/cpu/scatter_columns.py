@@ -1,6 +1,6 @@
 """LLVM IR of sums by index into few places: private accumulators for every chunk of the updates.
 
-Row numbers are narrowed a block at a time (see `scatter_numbers`), or come from a plan. A turn then
+Row numbers are narrowed a block at a time (see `scatter_local`), or come from a plan. A turn then
 adds an update, or a pair of them, to each of several tables, which the chunk joins at its end:
 equal indices in a row must not wait for each other.
 """

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.loops import I1, I8, I32, I64, Code, Value, address, kernel
+from pullback.runtime.cpu.loops import I8, I32, I64, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter_rows import (
     Arguments,
     chunk_bounds,
@@ -239,8 +239,6 @@ class CheckedNumbers:
 
 def any_lane(code: Code, lanes: Value) -> Value:
     """Whether a lane is set."""
-    if lanes.type == I1:
-        return lanes
     bits = ir.IntType(lanes.type.count)
     return code.b.icmp_unsigned("!=", code.b.bitcast(lanes, bits), ir.Constant(bits, 0))
 

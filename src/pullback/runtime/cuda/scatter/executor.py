@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
 from pullback.core.errors import IndexOutOfRange, PullbackError
 from pullback.runtime.cuda.scatter.code import machine_code
 from pullback.runtime.cuda.scatter.overlap import LEAST_CAPABILITY, overlapping
-from pullback.runtime.cuda.scatter.recipes import SLOT_BYTES, Recipe, Step
+from pullback.runtime.cuda.scatter.recipes import PLAIN_SHARED, SLOT_BYTES, Recipe, Step
 
 __all__ = [
     "Array",
@@ -32,7 +32,6 @@ __all__ = [
 Array: TypeAlias = Any  # a cupy.ndarray
 SLOTS = 1024  # of one allocation
 SMALL_SCRATCH = 1 << 20  # bytes of scratch memory that every stream keeps
-PLAIN_SHARED = 48 * 1024
 
 
 class CupyMissing(PullbackError, ImportError):

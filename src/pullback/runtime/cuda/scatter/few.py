@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pullback.core.errors import ShapeError
 from pullback.runtime.cuda.scatter.recipes import (
+    PLAIN_SHARED,
     PROCESSORS,
+    RESERVED,
     SHARED_TOTAL,
     Case,
     Recipe,
@@ -16,7 +18,6 @@ from pullback.runtime.cuda.scatter.recipes import (
 
 __all__ = ["few_recipe", "few_threads"]
 
-PLAIN_SHARED = 48 * 1024  # what a thread block has without asking for more
 ENOUGH = 12  # contributions of a thread, before a processor gets one more thread block
 MERGED_ROWS = 32  # up to here the last thread block also folds the parts of all
 
@@ -35,7 +36,7 @@ def few_recipe(case: Case) -> Recipe:
     if threads == 0:
         raise ShapeError(f"scatter_{case.fold}: few rows fit in shared memory, got {case.rows}.")
     shared = threads * case.rows * sum_bytes(case.value, case.fold)
-    resident = max(1, min(1536 // threads, SHARED_TOTAL // (shared + 1024)))
+    resident = max(1, min(1536 // threads, SHARED_TOTAL // (shared + RESERVED)))
     return (_narrow if case.width == 1 else _wide)(case, threads, shared, resident)
 
 

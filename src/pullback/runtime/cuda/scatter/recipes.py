@@ -29,6 +29,7 @@ SLOT_BYTES = 32  # the struct Slot of the kernels
 PROCESSORS = 132  # grids fill a Hopper; they do not depend on the device, so neither do the bits
 SHARED_TOTAL = 233_472  # bytes of shared memory of one of its processors
 RESERVED = 1024  # bytes of it that a thread block has besides its own
+PLAIN_SHARED = 48 * 1024  # what a thread block has without asking for more
 EXPONENTS = 128, -149  # float32: all values are less than 2**128, and multiples of 2**-149
 
 

@@ -113,7 +113,8 @@ DEVICE void sort_digit(const Sort& s, Shared& shared, const Digit& digit, const 
   }
 }
 
-// Without ranges, digits are sorted by.
+// Without ranges, digits are sorted by. The next launch is not let begin early (`wait_for_others`): that
+// takes longer.
 KERNEL __launch_bounds__(THREADS)
 sort_indices(const Index* index, u32* keys, u32* order, u32* other_keys, u32* other_order,
              void* counts, Slot* slot, i64 n, i64 rows, i64 bits, i64 last_bits, i64 passes,

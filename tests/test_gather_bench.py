@@ -14,7 +14,7 @@ from pullback.cli import gather_bench, main
 from pullback.cli.gather_bench import digest, taking_turns
 from pullback.cli.gather_cases import CASES, Bar, Inputs, errors_of
 from pullback.cli.gather_page import Row, Stability, page, summary, tables
-from pullback.cli.gather_rivals import OURS, Cuda, Eager
+from pullback.cli.gather_rivals import OURS, READING, Cuda, Eager
 from pullback.cli.machine import Machine
 
 
@@ -133,6 +133,9 @@ def test_the_command_writes_what_it_measures(quick_machine, threads, tmp_path):
     written = json.loads((tmp_path / "a.json").read_text())
     assert [r["name"] for r in written["rows"]] == ["few", "tokens"]
     assert all(len(s[3]) == 1 and s[2] == 6 for s in written["stability"])
+    cells = [r["cells"] for r in written["rows"]]
+    assert all(c[READING]["seconds"] > 0 and "ulp" not in c[READING] for c in cells)
+    assert all("ulp" in c[name] for c in cells for name in OURS[:2])
     assert "same bits" in out.getvalue()
     assert "<svg" in (tmp_path / "a.html").read_text()
 

@@ -11,7 +11,7 @@ import pytest
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.scatter_numbers import BLOCK, narrow, narrow_dtype
+from pullback.runtime.cpu.scatter_numbers import BLOCK, EIGHT, narrow, narrow_dtype
 
 INDICES = [dt.int8, dt.int16, dt.int32, dt.int64, dt.uint8, dt.uint16, dt.uint32, dt.uint64]
 COUNT = 5 * BLOCK + 37  # whole blocks, and an odd rest
@@ -56,9 +56,13 @@ def test_numbers_are_wrapped_indices(index: DType, rows: int) -> None:
 @pytest.mark.parametrize("count", [1, 2, BLOCK, BLOCK + 1, COUNT])
 def test_cells_of_pairs(index: DType, rows: int, count: int) -> None:
     given = drawn(index, rows)[:count]
-    row = np.append(wrapped(given, rows), 0)
-    cells = row[:count:2] + rows * row[1 : count + 1 : 2]
-    assert np.array_equal(numbers_of(given, rows, True), 2 * cells)
+    row = wrapped(given, rows)
+    blocks = row[: count // BLOCK * BLOCK].reshape(-1, 2, EIGHT // 2)
+    rest = np.append(row[blocks.size :], 0)
+    pairs = rest[: rest.size // 2 * 2].reshape(-1, 2)
+    cells = [first + rows * second for first, second in ((blocks[:, 0], blocks[:, 1]), pairs.T)]
+    expected = 2 * np.concatenate([part.ravel() for part in cells])
+    assert np.array_equal(numbers_of(given, rows, True), expected)
 
 
 @pytest.mark.parametrize("rows", [20, 300, 1_000_000, 1 << 31, 1 << 33])

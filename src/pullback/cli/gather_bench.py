@@ -20,7 +20,7 @@ import numpy as np
 from pullback.cli import machine
 from pullback.cli.gather_cases import CASES, Case, Inputs, errors_of
 from pullback.cli.gather_page import Row, Stability, page, summary, tables
-from pullback.cli.gather_rivals import OURS, Contender, contenders
+from pullback.cli.gather_rivals import OURS, READING, Contender, contenders
 from pullback.cli.progress import Progress
 
 __all__ = ["run"]
@@ -105,7 +105,8 @@ def _measured(
             work = contender.prepared(inputs)
             result = work()
             contender.wait(result)
-            results[contender.name] = contender.host(result)
+            if contender.name != READING:
+                results[contender.name] = contender.host(result)
             works[contender.name] = work
         except (AttributeError, ImportError, RuntimeError, TypeError, ValueError) as error:
             cells[contender.name] = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}

@@ -1,6 +1,7 @@
 """Who takes part in `pullback bench gather`: ours in four forms, PyTorch in four, and JAX.
 
-A contender is prepared once with its own copies of the inputs; what it returns is called and timed.
+On the CPU there is one more, which does no more than read what all of them read. A contender is
+prepared once with its own copies of the inputs; what it returns is called and timed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 
 from pullback.cli.gather_cases import Inputs
 
-__all__ = ["OURS", "PEERS", "Contender", "contenders"]
+__all__ = ["OURS", "PEERS", "READING", "Contender", "contenders"]
 
 Work = Callable[[], Any]
 
 OURS = ("pullback", "pullback, plan", "pullback.torch", "pullback.torch, plan")
 PEERS = ("index_put_", "index_add_", "scatter_add_", "x[idx] backward", "jax")
+READING = "reading"
 
 
 class Contender:
@@ -64,6 +66,15 @@ class Eager(Contender):
 
     def host(self, result: Any) -> np.ndarray:
         return result.numpy()
+
+
+class Reading(Contender):
+    """Our threads read new indices and updates, in sums of all of them."""
+
+    def prepared(self, inputs: Inputs) -> Work:
+        pb = import_module("pullback")
+        updates = pb.tensor(inputs.updates.view(np.float32))
+        return lambda: (pb.sum(pb.from_dlpack(inputs.indices)), pb.sum(updates))
 
 
 class Cuda(Contender):
@@ -178,7 +189,7 @@ def contenders(device: str, threads: int) -> list[Contender]:
             os.environ.setdefault("JAX_PLATFORMS", "cpu")
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         found.append(Jax("jax", device))
-    return found
+    return [*found, Reading(READING, device)] if device == "cpu" else found
 
 
 def _set_threads(threads: int) -> None:

@@ -1,27 +1,38 @@
 """LLVM IR of sums by index into few places: private accumulators for every chunk of the updates.
 
-Row numbers are narrowed a block at a time (see `scatter_local`), or come from a plan. A turn then
-adds an update, or a pair of them, to each of several tables, which the chunk joins at its end:
-equal indices in a row must not wait for each other.
+Row numbers are new indices (see `scatter_local`), or come from a plan. A turn adds an update, or a
+pair of them, to each of several tables, which the chunk joins at its end: equal indices in a row
+must not wait for each other.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.loops import I1, I8, I32, Code, Value, address, kernel
-from pullback.runtime.cpu.scatter_local import LocalNumbers, each_block_ahead
-from pullback.runtime.cpu.scatter_numbers import AHEAD, BLOCK, GROUP, I16, WORDS, Numbers
-from pullback.runtime.cpu.scatter_rows import (
-    Arguments,
-    ask,
-    chunk_bounds,
-    local_memory,
-    unpacked,
+from pullback.runtime.cpu.scatter_local import (
+    LATER,
+    GivenNumbers,
+    LocalCells,
+    each_block_ahead,
 )
+from pullback.runtime.cpu.scatter_numbers import (
+    AHEAD,
+    BLOCK,
+    EIGHT,
+    GROUP,
+    PAIR_TURN,
+    WORDS,
+    Cells,
+    Numbers,
+    each_block,
+    lanes_in,
+)
+from pullback.runtime.cpu.scatter_rows import Arguments, ask, chunk_bounds, local_memory
 from pullback.runtime.cpu.scatter_sums import Sums, Table, each_piece
 
 __all__ = ["columns", "is_paired", "join_columns"]
@@ -44,7 +55,7 @@ class _Turns:
         self,
         code: Code,
         sums: Sums,
-        numbers: Numbers | LocalNumbers,
+        numbers: Numbers,
         width: int,
         capacity: int,
         copies: int,
@@ -60,14 +71,25 @@ class _Turns:
             for k in range(self.copies)
         ]
 
-    def run(self, numbers: Value, updates: Value, count: int | Value) -> None:
-        """All turns of `count` updates; those of a rest go to the first table."""
+    def run(
+        self,
+        numbers: Value,
+        updates: Value,
+        count: int | Value,
+        before: Callable[[Value], None] | None = None,
+    ) -> None:
+        """All turns of `count` updates, with `before(first)` before each; a rest goes to the first
+        table.
+        """
         code, b = self.code, self.code.b
         if not isinstance(count, int):
             self._rest(numbers, updates, count)
             return
         with code.range(0, count // self.turn) as turn:
-            self._turn(numbers, updates, b.mul(turn, code.int(self.turn)))
+            first = b.mul(turn, code.int(self.turn))
+            if before:
+                before(first)
+            self._turn(numbers, updates, first)
 
     def _turn(self, numbers: Value, updates: Value, first: Value) -> None:
         code, b = self.code, self.code.b
@@ -75,11 +97,12 @@ class _Turns:
             for k, table in enumerate(self.tables):
                 self._row(table, numbers, updates, b.add(first, code.int(k)))
             return
-        found = self.numbers.many(code, numbers, first)
         for at in range(0, GROUP, self.copies):
-            values = self.sums.load(code, updates, b.add(first, code.int(at)), self.copies)
+            place = b.add(first, code.int(at))
+            found = self.numbers.many(code, numbers, place, self.copies)
+            values = self.sums.load(code, updates, place, self.copies)
             for k, table in enumerate(self.tables):
-                table.add(found[at + k], b.extract_element(values, code.int(k, I32)))
+                table.add(found[k], b.extract_element(values, code.int(k, I32)))
 
     def _rest(self, numbers: Value, updates: Value, count: Value) -> None:
         with self.code.range(0, count) as i:
@@ -119,27 +142,37 @@ class _Pairs(_Turns):
     With half as many additions to memory, it is for so few rows that their pairs are few.
     """
 
-    def __init__(self, code: Code, sums: Sums, numbers: Numbers):
-        super().__init__(code, sums, numbers, 1, 2 * PAIRED_ROWS**2, PAIR_TABLES)
-        self.turn = 2 * PAIR_TABLES
+    def __init__(self, code: Code, sums: Sums, cells: Cells):
+        super().__init__(code, sums, cells, 1, 2 * PAIRED_ROWS**2, PAIR_TABLES)
+        self.cells, self.turn = cells, PAIR_TURN
 
     def _turn(self, numbers: Value, updates: Value, first: Value) -> None:
-        code, b = self.code, self.code.b
-        values = self.sums.load(code, updates, first, self.turn)
-        cells = unpacked(code, I16, numbers, b.lshr(first, code.int(1)), self.copies)
-        for j, (table, cell) in enumerate(zip(self.tables, cells, strict=True)):
-            both = ir.Constant(ir.VectorType(I32, 2), [2 * j, 2 * j + 1])
-            table.add(cell, b.shuffle_vector(values, values, both), 2)
+        code, b, half = self.code, self.code.b, EIGHT // 2
+        cells = self.cells.turn(code, numbers, first)
+        for eight in range(0, PAIR_TURN, EIGHT):
+            low, high = (
+                self.sums.load(code, updates, b.add(first, code.int(eight + k)), half)
+                for k in (0, half)
+            )
+            # Pairs 0 and 2 in one vector, 1 and 3 in another, as instructions leave them.
+            mixed = [
+                b.shuffle_vector(low, high, lanes_in([k, k + half, k + 2, k + 2 + half]))
+                for k in range(2)
+            ]
+            for k in range(half):
+                values, lane = mixed[k % 2], k // 2 * 2
+                both = b.shuffle_vector(values, values, lanes_in([lane, lane + 1]))
+                self.tables[k].add(cells[eight // 2 + k], both, 2)
 
     def _rest(self, numbers: Value, updates: Value, count: Value) -> None:
         code, b, table = self.code, self.code.b, self.tables[0]
         pairs = b.lshr(count, code.int(1))
         with code.range(0, pairs) as k:
             both = self.sums.load(code, updates, b.mul(k, code.int(2)), 2)
-            table.add(self.numbers.one(code, numbers, k), both, 2)
+            table.add(self.cells.one(code, numbers, k), both, 2)
         with b.if_then(b.trunc(count, I1)):
             last = self.sums.load(code, updates, b.sub(count, code.int(1)))
-            table.add(self.numbers.one(code, numbers, pairs), last)
+            table.add(self.cells.single(code, numbers, pairs), last)
 
     def clear(self, elements: Value) -> None:
         super().clear(self._accumulators(elements))
@@ -184,34 +217,48 @@ def columns(
     code = kernel(ir.Module(), "columns")
     b = code.b
     a = Arguments(code, ("index", "updates", "partial"), WORDS)
-    planned = Numbers(number, paired)
-    local = None if index is None else LocalNumbers(code, a, index, number, paired)
     if paired:
-        turns: _Turns = _Pairs(code, sums, planned)
+        numbers = Cells() if index is None else LocalCells(code, a, index, number)
+        turns: _Turns = _Pairs(code, sums, numbers)
     else:
+        numbers = Numbers(number) if index is None else GivenNumbers(code, a, index, number)
         copies = max(1, COPIES // (width * sums.parts))
-        turns = _Turns(code, sums, local or planned, width, capacity, copies)
+        turns = _Turns(code, sums, numbers, width, capacity, copies)
     elements = b.mul(a["rows"], code.int(width))
     row = width * sums.dtype.itemsize
 
-    def numbers(first: Value, count: int | Value, odd: Value) -> Value:
-        if local is not None:
-            return local.block(first, count, odd)
-        found = planned.at(code, a["index"], first)
-        if row <= NARROW:
-            ask(code, code.at(found, code.int(AHEAD // 4), I8), planned.nbytes * BLOCK)
-        return found
+    def updates(first: Value) -> Value:
+        return code.at(a["updates"], b.mul(first, code.int(width)), sums.memory)
 
     def add(found: Value, first: Value, count: int | Value) -> None:
-        updates = code.at(a["updates"], b.mul(first, code.int(width)), sums.memory)
-        if local is None and row <= NARROW:
-            ask(code, code.at(updates, code.int(AHEAD), I8), row * BLOCK)
-        turns.run(found, updates, count)
+        turns.run(found, updates(first), count)
+
+    def add_planned(first: Value, count: int | Value) -> None:
+        found = numbers.at(code, a["index"], first)
+        if row <= NARROW:
+            ask(code, code.at(found, code.int(AHEAD // 4), I8), numbers.nbytes(BLOCK))
+            ask(code, code.at(updates(first), code.int(AHEAD), I8), row * BLOCK)
+        add(found, first, count)
+
+    def add_given(given: GivenNumbers, first: Value, count: int | Value) -> None:
+        def before(turn: Value) -> None:
+            at = b.add(b.add(first, turn), code.int(LATER))
+            given.ask(at, turns.turn)
+            if row <= NARROW:
+                ask(code, updates(at), row * turns.turn)
+
+        turns.run(given.block(first, count), updates(first), count, before)
 
     with code.range(code.args[2], code.args[3]) as chunk:
         turns.clear(elements)
         start, stop = chunk_bounds(code, chunk, a["chunk"], a["count"])
-        each_block_ahead(code, start, stop, numbers, add)
+        match numbers:
+            case LocalCells():
+                each_block_ahead(code, start, stop, numbers.block, add)
+            case GivenNumbers():
+                each_block(code, start, stop, partial(add_given, numbers))
+            case _:
+                each_block(code, start, stop, add_planned)
         place = b.mul(chunk, b.mul(elements, code.int(sums.parts)))
         turns.join(Table(code, sums, code.at(a["partial"], place, sums.wide), elements), elements)
     return address(code, plain_loops=True)

@@ -1,4 +1,4 @@
-"""LLVM IR of row numbers that a kernel keeps in local memory, a block ahead of their use."""
+"""LLVM IR of new indices as row numbers: used where they are, or, as pairs, a block ahead."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
+from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.loops import I8, I32, I64, Code, Value
+from pullback.runtime.cpu.loops import I32, I64, Code, Value
 from pullback.runtime.cpu.scatter_numbers import (
     BLOCK,
-    GROUP,
-    I16,
+    EIGHT,
+    PAIR_TURN,
+    Cells,
     CheckedNumbers,
     Numbers,
     any_lane,
     cells_of_pairs,
-    lanes_in,
     spread,
 )
-from pullback.runtime.cpu.scatter_rows import Arguments, ask, local_memory, unpacked
+from pullback.runtime.cpu.scatter_rows import Arguments, ask
 from pullback.runtime.cpu.scatter_sums import vector_of
 
-__all__ = ["LocalNumbers", "each_block_ahead"]
+__all__ = ["LATER", "GivenNumbers", "LocalCells", "each_block_ahead"]
 
-NEAR = 2048  # where tables should stay in the first cache meanwhile
+LATER = 256  # indices by which memory is asked for: tables stay in the first cache meanwhile
 
 
 def each_block_ahead(
@@ -55,60 +56,33 @@ def each_block_ahead(
         body(prepare(rest, count, none), rest, count)
 
 
-class LocalNumbers:
-    """The numbers of blocks of indices, of at most 16 bits, in local memory, or cells of pairs.
+class GivenNumbers(Numbers):
+    """The numbers of blocks of indices: where they are, or wrapped, in local memory.
 
     Most indices are row numbers as they are, which takes less to find out than to wrap those that
     count from the end. The kernel has the arguments index, rows, width and code; at a bad index it
     is left, with an error.
     """
 
-    def __init__(self, code: Code, a: Arguments, index: DType, number: DType, paired: bool):
+    def __init__(self, code: Code, a: Arguments, index: DType, number: DType):
+        # Eight bits can count from the end of more rows than they can number.
+        super().__init__(index if index.itemsize > 1 else dt.uint16)
         self.code, self.a, self.index = code, a, index
         self.given = ir.IntType(8 * index.itemsize)
-        self.pairs = Numbers(number, paired) if paired else None
-        self.together = 2 if paired else 1
         self.checked = CheckedNumbers(code, a, index, number, self)
-        self.room = BLOCK // self.together
-        self.numbers = local_memory(code, I16, 2 * self.room)
-        # Numbers that shifts bring into the bits of one index: number k of a GROUP is at order[k].
-        self.merged = max(1, self.given.width // 16)
-        self.lanes = GROUP // self.merged
-        self.order = [k % self.lanes * self.merged + k // self.lanes for k in range(GROUP)]
+        self.wrapped = self.room(code, BLOCK)
 
-    def one(self, code: Code, numbers: Value, i: Value) -> Value:
-        """Number i of a block."""
-        return code.b.zext(code.load(numbers, self._place(i), I16), I64)
-
-    def many(self, code: Code, numbers: Value, first: Value) -> list[Value]:
-        """GROUP numbers of a block."""
-        found = unpacked(code, I16, numbers, first, GROUP)
-        return [found[at] for at in self.order]
-
-    def _place(self, i: Value) -> Value:
+    def block(self, first: Value, count: int | Value) -> Value:
+        """The place of the numbers of `count` indices."""
         code, b = self.code, self.code.b
-        group, lane = (b.and_(i, code.int(mask)) for mask in (-GROUP, self.lanes - 1))
-        part = b.udiv(b.sub(i, group), code.int(self.lanes))
-        return b.add(group, b.add(b.mul(lane, code.int(self.merged)), part))
-
-    def block(self, first: Value, count: int | Value, odd: Value) -> Value:
-        """The place of the numbers of `count` indices, in one of two halves of the memory.
-
-        Indices after them are asked for.
-        """
-        code, b = self.code, self.code.b
+        if not isinstance(count, int) or self.word != self.given:
+            self.checked.block(first, count, self.wrapped)
+            return self.wrapped
         source = code.at(self.a["index"], first, self.given)
-        ask(code, code.at(source, code.int(NEAR), I8), self.index.itemsize * BLOCK)
-        target = code.at(self.numbers, b.mul(odd, code.int(self.room)), I16)
-        if not isinstance(count, int):
-            self.checked.block(first, count, target)
-            return target
-        with b.if_else(self._are_others(source), likely=False) as (others, rows):
-            with others:
-                self.checked.block(first, count, target)
-            with rows:
-                self._narrowed(source, target)
-        return target
+        others = self._are_others(source)
+        with b.if_then(others, likely=False):
+            self.checked.block(first, count, self.wrapped)
+        return b.select(others, self.wrapped, source)
 
     def _are_others(self, source: Value) -> Value:
         """Whether some indices of a block are no row numbers: the largest of all words says so.
@@ -132,35 +106,54 @@ class LocalNumbers:
             found = [b.call(larger, pair) for pair in zip(found[::2], found[1::2], strict=True)]
         return any_lane(code, b.icmp_unsigned(">", found[0], limit))
 
-    def _narrowed(self, source: Value, target: Value) -> None:
-        """Stores row numbers of a block in 16 bits, or the cells of its pairs.
+    def ask(self, i: Value, count: int) -> None:
+        """Asks for the memory of `count` indices from `i` on."""
+        place = self.code.at(self.a["index"], i, self.given)
+        ask(self.code, place, self.index.itemsize * count)
 
-        Shifts put several numbers in the bits of one: few units of a processor can shuffle.
+
+class LocalCells(Cells):
+    """The cells of pairs of new indices: those of whole blocks in local memory."""
+
+    def __init__(self, code: Code, a: Arguments, index: DType, number: DType):
+        super().__init__()
+        self.rows, self.given = a["rows"], GivenNumbers(code, a, index, number)
+        self.memory = self.room(code, 2 * BLOCK)
+
+    def block(self, first: Value, count: int | Value, odd: Value) -> Value:
+        """The place of the cells of a block, in one of two halves of the memory; of a rest, the
+        place of its numbers.
         """
-        code, b = self.code, self.code.b
-        part, short = vector_of(self.given, self.lanes), ir.VectorType(I16, GROUP)
-        for first in range(0, BLOCK, GROUP):
-            both = ir.Constant(part, None)
-            for k in range(self.merged):
-                at = code.at(source, code.int(first + k * self.lanes), self.given)
-                found = b.load(at, typ=part, align=self.index.itemsize)
-                both = b.or_(both, b.shl(found, ir.Constant(part, [16 * k] * self.lanes)))
-            both = b.zext(both, short) if self.given.width < 16 else b.bitcast(both, short)
-            if self.pairs:
-                parts = (b.shuffle_vector(both, both, lanes_in(self.order[k::2])) for k in range(2))
-                both = cells_of_pairs(code, self.a["rows"], *parts)
-            b.store(both, code.at(target, code.int(first // self.together), I16), align=2)
+        code, b = self.given.code, self.given.code.b
+        self.given.ask(b.add(first, code.int(LATER)), BLOCK)
+        numbers = self.given.block(first, count)
+        if not isinstance(count, int):
+            return numbers
+        target = self.at(code, self.memory, b.mul(odd, code.int(BLOCK)))
+        # Shifts put four numbers in the bits of one: few units of a processor can shuffle.
+        half, word, wide = EIGHT // 2, self.given.word, vector_of(I64, EIGHT // 2)
+        for at in range(0, BLOCK, PAIR_TURN):
+            parts = [ir.Constant(wide, None)] * 2
+            for eight in range(PAIR_TURN // EIGHT):
+                shift = ir.Constant(wide, [16 * eight] * half)
+                for k in range(2):
+                    place = code.at(numbers, code.int(at + EIGHT * eight + half * k), word)
+                    rows = b.load(place, typ=vector_of(word, half), align=word.width // 8)
+                    parts[k] = b.or_(parts[k], b.shl(b.zext(rows, wide), shift))
+            parts = [b.bitcast(part, ir.VectorType(self.word, PAIR_TURN // 2)) for part in parts]
+            cells = cells_of_pairs(code, self.rows, *parts)
+            b.store(cells, self.at(code, target, code.int(at)), align=2)
+        return target
 
-    def store(self, rows: CheckedNumbers, found: list[Value], target: Value, at: Value) -> None:
-        """Stores what was checked and wrapped, as `Form` has it, where `_narrowed` would."""
-        if self.pairs:
-            self.pairs.store(rows, found, target, at)
-            return
-        code, (row,) = self.code, found
-        value = rows.narrowed(row, I16)
-        if isinstance(value.type, ir.VectorType):
-            order = [self.order.index(k) for k in range(GROUP)]
-            value = code.b.shuffle_vector(value, value, lanes_in(order))
-        else:
-            at = self._place(at)
-        code.b.store(value, code.at(target, at, I16), align=2)
+    def turn(self, code: Code, numbers: Value, first: Value) -> list[Value]:
+        found, eights = super().turn(code, numbers, first), PAIR_TURN // EIGHT
+        return [found[eights * k + eight] for eight in range(eights) for k in range(EIGHT // 2)]
+
+    def one(self, code: Code, numbers: Value, i: Value) -> Value:
+        at = code.b.mul(i, code.int(2))
+        pair = (self.given.one(code, numbers, code.b.add(at, code.int(k))) for k in range(2))
+        return cells_of_pairs(code, self.rows, *pair)
+
+    def single(self, code: Code, numbers: Value, i: Value) -> Value:
+        row = self.given.one(code, numbers, code.b.mul(i, code.int(2)))
+        return cells_of_pairs(code, self.rows, row, code.int(0))

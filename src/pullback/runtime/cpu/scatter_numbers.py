@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.loops import I8, I32, I64, Code, Value, address, kernel
+from pullback.runtime.cpu.loops import I32, I64, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter_rows import (
     Arguments,
     chunk_bounds,
@@ -27,9 +27,11 @@ from pullback.runtime.cpu.scatter_sums import vector_of
 __all__ = [
     "AHEAD",
     "BLOCK",
+    "EIGHT",
     "GROUP",
-    "I16",
+    "PAIR_TURN",
     "WORDS",
+    "Cells",
     "CheckedNumbers",
     "Numbers",
     "any_lane",
@@ -43,9 +45,10 @@ __all__ = [
     "spread",
 ]
 
-I16 = ir.IntType(16)
 BLOCK = 64  # indices that are narrowed before they are used
 GROUP = 16  # of which vectors hold
+EIGHT = 8  # of which four pairs are made
+PAIR_TURN = 32  # whose cells are found, and added to, together
 AHEAD = 3072  # bytes by which memory is asked for before it is needed
 WORDS = ("count", "chunk", "rows", "width", "code")
 _BITS = {dt.uint8: 8, dt.uint16: 16, dt.int32: 31, dt.uint64: 64}
@@ -83,51 +86,77 @@ class Form(Protocol):
 
 
 class Numbers:
-    """Numbers as they are, or those of pairs: their cells, in 16 bits.
+    """Row numbers side by side."""
 
-    The cell of a pair is even + rows * odd, twice: it counts accumulators, two for each pair.
-    """
+    together = 1
 
-    def __init__(self, dtype: DType, paired: bool = False):
-        self.together = 2 if paired else 1
-        self.word = I16 if paired else ir.IntType(8 * dtype.itemsize)
-        self.nbytes = self.word.width // 8 // self.together
+    def __init__(self, dtype: DType):
+        self.word = ir.IntType(8 * dtype.itemsize)
 
     def at(self, code: Code, pointer: Value, row: Value) -> Value:
-        """Where the number of a row is, which is even for pairs."""
-        row = code.b.lshr(row, code.int(1)) if self.together == 2 else row
+        """Where the number of a row is."""
         return code.at(pointer, row, self.word)
 
     def room(self, code: Code, rows: int) -> Value:
         """Local memory for the numbers of so many rows."""
         return local_memory(code, self.word, rows // self.together)
 
+    def nbytes(self, rows: int) -> int:
+        """Of the numbers of so many rows."""
+        return self.word.width // 8 * rows // self.together
+
     def one(self, code: Code, numbers: Value, i: Value) -> Value:
-        """Number i, or the cell of pair i."""
+        """Number i."""
         return code.b.zext(code.load(numbers, i, self.word), I64)
 
-    def many(self, code: Code, numbers: Value, first: Value) -> list[Value]:
-        """GROUP numbers."""
-        return unpacked(code, self.word, numbers, first, GROUP)
+    def many(self, code: Code, numbers: Value, first: Value, count: int) -> list[Value]:
+        """`count` numbers."""
+        return unpacked(code, self.word, numbers, first, count)
+
+    def store(self, rows: CheckedNumbers, found: list[Value], target: Value, at: Value) -> None:
+        value = rows.narrowed(found[0], self.word)
+        rows.code.b.store(value, self.at(rows.code, target, at), align=1)
+
+
+class Cells(Numbers):
+    """Numbers of pairs of rows.
+
+    Of each EIGHT rows of a block, k and k + 4 are a pair, as vectors hold them; in a rest that is
+    no block, neighbours are. The cell of a pair is first + rows * second, twice: it counts
+    accumulators, two for each pair.
+    """
+
+    together = 2
+
+    def __init__(self) -> None:
+        super().__init__(dt.uint16)
+
+    def at(self, code: Code, pointer: Value, row: Value) -> Value:
+        """Where the cells of a row's EIGHT begin."""
+        return super().at(code, pointer, code.b.lshr(row, code.int(1)))
+
+    def turn(self, code: Code, numbers: Value, first: Value) -> list[Value]:
+        """The cells of PAIR_TURN rows of a block, from row `first` on."""
+        return self.many(code, numbers, code.b.lshr(first, code.int(1)), PAIR_TURN // 2)
+
+    def single(self, code: Code, numbers: Value, i: Value) -> Value:
+        """The cell of pair i of a rest, which has one row only."""
+        return self.one(code, numbers, i)
 
     def store(self, rows: CheckedNumbers, found: list[Value], target: Value, at: Value) -> None:
         code, b = rows.code, rows.code.b
-        if self.together == 1:
-            value = rows.narrowed(found[0], self.word)
-        elif len(found) == 1:
-            both = b.bitcast(rows.narrowed(found[0], I8), ir.VectorType(I16, GROUP // 2))
-            value = cells_of_pairs(
-                code, rows.a["rows"], b.and_(both, _same(255)), b.lshr(both, _same(8))
-            )
-        else:
-            value = cells_of_pairs(code, rows.a["rows"], *(b.trunc(row, I16) for row in found))
-        b.store(value, self.at(code, target, at), align=1)
+        found = [rows.narrowed(row, self.word) for row in found]
+        if len(found) == 1:
+            parts = ([k for k in range(GROUP) if k % EIGHT // 4 == part] for part in range(2))
+            found = [b.shuffle_vector(found[0], found[0], lanes_in(part)) for part in parts]
+        b.store(cells_of_pairs(code, rows.a["rows"], *found), self.at(code, target, at), align=1)
 
 
-def cells_of_pairs(code: Code, rows: Value, even: Value, odd: Value) -> Value:
-    """The cells of pairs of numbers, as `Numbers` defines them."""
-    b, lanes = code.b, getattr(even.type, "count", 1)
-    cell = b.add(even, b.mul(odd, spread(code, b.trunc(rows, I16), lanes)))
+def cells_of_pairs(code: Code, rows: Value, first: Value, second: Value) -> Value:
+    """The cells of pairs of numbers, as `Cells` defines them."""
+    b, type_ = code.b, first.type
+    lanes, lane = getattr(type_, "count", 1), getattr(type_, "element", type_)
+    cell = b.add(first, b.mul(second, spread(code, b.trunc(rows, lane), lanes)))
     return b.add(cell, cell)
 
 
@@ -221,12 +250,13 @@ class CheckedNumbers:
         return low, high
 
     def narrowed(self, row: Value, word: ir.IntType) -> Value:
-        """Numbers in order, in fewer bits if they are fewer."""
+        """Numbers in order, in the bits of a word."""
         b, lanes = self.code.b, getattr(row.type, "count", 1)
         if word.width < self.lane.width:
             row = b.trunc(row, vector_of(word, lanes))
         ordered = lanes == 1 or not self.halved
-        return row if ordered else in_order(self.code, row)
+        row = row if ordered else in_order(self.code, row)
+        return b.zext(row, vector_of(word, lanes)) if word.width > self.lane.width else row
 
     def all(self, value: Value | int, lanes: int) -> Value:
         """A number in every lane."""
@@ -265,10 +295,6 @@ def lanes_in(order: list[int]) -> ir.Constant:
     return ir.Constant(ir.VectorType(I32, len(order)), order)
 
 
-def _same(value: int) -> ir.Constant:
-    return ir.Constant(ir.VectorType(I16, GROUP // 2), [value] * (GROUP // 2))
-
-
 def spread(code: Code, value: Value, lanes: int) -> Value:
     """A value in every lane."""
     if lanes == 1:
@@ -283,7 +309,7 @@ def narrow(index: DType, number: DType, paired: bool) -> int:
     """A unit narrows a chunk of row numbers. Pointers: index, numbers. Words: WORDS."""
     code = kernel(ir.Module(), "narrow")
     a = Arguments(code, ("index", "numbers"), WORDS)
-    numbers = Numbers(number, paired)
+    numbers = Cells() if paired else Numbers(number)
     checked = CheckedNumbers(code, a, index, number, numbers)
 
     def block(first: Value, count: int | Value) -> None:

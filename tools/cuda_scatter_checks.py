@@ -60,7 +60,7 @@ def checks(quick: bool) -> Iterator[Check]:
     """Every strategy on dtypes, index dtypes, patterns and shapes that it takes."""
     shapes = {
         "few": ((20, 1), (100, 1), (7, 3), (3, 300)),
-        "buckets": ((5000, 1), (3000, 2), (300_000, 1)),
+        "buckets": ((5000, 1), (3000, 2), (4000, 3), (2000, 4), (300_000, 1)),
         "atomic": ((5000, 1), (700, 5)),
         "ordered": ((5000, 1), (700, 5), (300, 64), (100, 200)),
     }

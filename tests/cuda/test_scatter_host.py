@@ -39,7 +39,8 @@ def device(monkeypatch):
     """Small thread blocks and grids: what is emulated is the logic, not the size."""
     monkeypatch.setitem(sys.modules, "cupy", cuda_fake)
     monkeypatch.setattr(executor, "machine_code", lambda source, target: source)
-    small = {"THREADS": {1: 64, 2: 64}, "TILE": 1024, "ADDERS": 64, "SHARERS": 32, "PROCESSORS": 3}
+    by_places = {"THREADS": {1: 64, 2: 64, 4: 64}, "TILE": {1: 1024, 2: 1024, 4: 512}}
+    small = by_places | {"ADDERS": 64, "SHARERS": 32, "PROCESSORS": 3}
     for name, value in small.items():
         monkeypatch.setattr(buckets, name, value)
     small = {"THREADS": 64, "ADDERS": 64, "PLANNERS": 64, "LEAST": 128, "STRIP": 16}
@@ -125,10 +126,24 @@ def test_every_index_dtype(strategy, index):
 
 
 @pytest.mark.parametrize("dtype", EXACT)
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", ["buckets", "planned", "atomic"])
 def test_exact_sums_have_the_bits_of_the_reference(kind, width, dtype):
     indices, values, out = draw(dtype, 1100, 40, width)
+    got = exactly(kind, indices, values, out)
+    same_bits(got, exact_scatter_add_reference(indices, values, out))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["buckets", "planned"])
+@pytest.mark.parametrize("pattern", ["sorted", "reversed", "in runs", "near"])
+def test_exact_sums_of_indices_in_order(pattern, kind, width):
+    indices, values, out = draw("float32", 2500, 300, width)
+    rows, k = np.sort(indices % 300), np.arange(2500)
+    runs = indices[k // 128] % 300  # most of which fill the lanes of a warp
+    near = (k // 2 * 7 + k % 2) % 300  # lanes have neighbouring rows, but not one bucket
+    back = rows[::-1].copy()
+    indices = {"sorted": rows, "reversed": back, "in runs": runs, "near": near}[pattern]
     got = exactly(kind, indices, values, out)
     same_bits(got, exact_scatter_add_reference(indices, values, out))
 
@@ -388,7 +403,7 @@ def test_the_first_bad_index_is_named_and_the_rest_is_added(strategy, planned):
     np.testing.assert_array_equal(out, [497, 0, 0, 0, 0, 0, 0])
 
 
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
 @pytest.mark.parametrize("strategy", sc.STRATEGIES)
 def test_arrays_that_start_anywhere_give_the_same_bits(strategy, width):
     indices, values, out = draw("float32", 700, 30, width)
@@ -447,17 +462,6 @@ def test_gather_names_a_bad_index():
     out, x = cuda_fake.empty((2, 2)), cuda_fake.zeros((3, 2))
     with pytest.raises(IndexError, match=r"^gather: index 3 at position 1 "):
         sc.gather(x, cuda_fake.asarray(np.array([0, 3])), out).raise_if_bad()
-
-
-def test_strategies_by_shape():
-    case = sc.Case("float32", "int64", "add", 1 << 24, 20, 1)
-    assert sc.choose(case) == "few"
-    assert sc.choose(case._replace(rows=1 << 20)) == "buckets"
-    assert sc.choose(case._replace(rows=1 << 20, value="float64")) == "ordered"
-    assert sc.choose(case._replace(rows=100_000, width=64)) == "ordered"
-    assert sc.choose(case._replace(rows=1 << 20, n=10)) == "ordered"
-    assert sc.choose(case._replace(fold="set")) == "ordered"
-    assert sc.choose(case._replace(rows=1 << 32, width=3)) == "atomic"
 
 
 def test_errors_at_the_call():

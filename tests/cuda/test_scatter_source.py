@@ -20,7 +20,7 @@ from pullback.runtime.cuda.scatter.recipes import Case, reciprocal_of
 FULL = os.environ.get("PULLBACK_FULL") == "1"
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-WIDTHS = {"few": (1, 3), "buckets": (1, 2), "atomic": (3,), "ordered": (1, 2, 64, 768)}
+WIDTHS = {"few": (1, 3), "buckets": (1, 2, 4, 3), "atomic": (3,), "ordered": (1, 2, 64, 768)}
 EXACT = ("float16", "bfloat16", "float32")
 
 needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
@@ -79,8 +79,28 @@ def test_nvrtc_compiles_every_gather(row_bytes):
         assert nvrtc.compile_source(step.source, "compute_75", nvrtc.QUICK)
 
 
+def test_strategies_by_shape():
+    case = Case("float32", "int64", "add", 1 << 24, 20, 1)
+    assert choose(case) == "few"
+    assert choose(case._replace(rows=1 << 20)) == "buckets"
+    assert choose(case._replace(rows=1 << 20, value="float64")) == "ordered"
+    assert choose(case._replace(rows=100_000, width=64)) == "ordered"
+    assert choose(case._replace(rows=1 << 20, n=10)) == "ordered"
+    assert choose(case._replace(fold="set")) == "ordered"
+    assert choose(case._replace(rows=1 << 32, width=3)) == "atomic"
+    assert choose(case._replace(rows=1 << 20, width=4)) == "buckets"
+    assert choose(case._replace(rows=1 << 20, width=5)) == "ordered"
+    assert choose(case._replace(rows=20, width=64)) == "ordered"
+    assert choose(case._replace(rows=20, width=64, n=1 << 10)) == "few"
+    assert choose(case._replace(rows=200, width=4)) == "buckets"
+    assert choose(case._replace(rows=200, width=4, n=1 << 10)) == "few"
+    assert choose(case._replace(rows=100, width=4, value="float64")) == "few"
+    assert choose(case._replace(rows=200, width=4, value="float64")) == "ordered"
+    assert choose(case._replace(rows=200, width=8, n=1 << 10)) == "ordered"
+
+
 @pytest.mark.parametrize("rows", [3, 300, 5000, 1 << 20, 1_200_000, (1 << 24) - 1, 1 << 24])
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
 def test_rows_are_dealt_out_to_buckets(rows, width):
     deal = _deal(Case("float32", "int64", "add", 1 << 20, rows, width))
     last = np.arange(1, deal.buckets + 1) * deal.cells - 1
@@ -125,11 +145,14 @@ def test_columns_fit_in_shared_memory(rows, limit):
 
 
 @pytest.mark.parametrize("limit", [48 << 10, 64 << 10, 100 << 10, 232_448])
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
 @pytest.mark.parametrize("rows", [5000, 1 << 20, 1 << 24])
 def test_buckets_are_chosen_where_they_fit(rows, width, limit):
     case = Case("float32", "int64", "add", 1 << 24, rows, width, shared=limit)
     chosen = choose(case)
+    if rows * width > 1 << 25:
+        assert chosen == "ordered"
+        return
     assert chosen in ("buckets", "atomic")  # both exact: the device does not change the bits
     for recipe in recipes_of(case, chosen, True):
         assert all(step.shared <= limit for step in recipe.steps)
@@ -137,7 +160,10 @@ def test_buckets_are_chosen_where_they_fit(rows, width, limit):
 
 
 @pytest.mark.parametrize("limit", [64 << 10, 100 << 10, 232_448])
-@pytest.mark.parametrize(("value", "width"), [("float16", 1), ("float32", 1), ("float32", 2)])
+@pytest.mark.parametrize(
+    ("value", "width"),
+    [("float16", 1), ("float16", 3), ("float32", 1), ("float32", 2), ("float32", 4)],
+)
 @pytest.mark.parametrize("n", [1, 5000, 1 << 20, (1 << 24) + 7, 1 << 25, 1 << 26])
 def test_chunks_fit_in_shared_memory_and_in_sixteen_bits(n, value, width, limit):
     case = Case(value, "int64", "add", n, 1 << 20, width, shared=limit)

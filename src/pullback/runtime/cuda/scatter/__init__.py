@@ -22,9 +22,9 @@ from pullback.core.errors import DTypeError, ShapeError
 from pullback.runtime.cuda.scatter.atomic import atomic_recipe
 from pullback.runtime.cuda.scatter.buckets import (
     EXACT,
-    MAX_BUCKET_ROWS,
     bucket_recipe,
     buckets_fit,
+    is_narrow,
 )
 from pullback.runtime.cuda.scatter.chunks import chunk_plan_recipe, chunk_recipe, chunks_fit
 from pullback.runtime.cuda.scatter.executor import (
@@ -35,7 +35,7 @@ from pullback.runtime.cuda.scatter.executor import (
     program,
     shared_limit,
 )
-from pullback.runtime.cuda.scatter.few import few_recipe, few_threads
+from pullback.runtime.cuda.scatter.few import few_pays, few_recipe
 from pullback.runtime.cuda.scatter.gathering import gather_recipe
 from pullback.runtime.cuda.scatter.ordered import MAX_ORDERED, order_recipe, segment_recipe
 from pullback.runtime.cuda.scatter.plans import Plan
@@ -63,15 +63,16 @@ _INDEX_KINDS = "iu"
 
 def choose(case: Case) -> str:
     """The strategy for a scatter: a plan changes what it costs, never which one it is."""
-    if case.fold != "set" and few_threads(case):
+    add = case.fold == "add" and case.value in EXACT
+    # exact sums go over all rows, so that there should be contributions for many of them
+    exact = add and is_narrow(case) and 8 * case.n >= case.rows
+    if case.fold != "set" and few_pays(case, exact):
         return "few"
-    narrow = case.width <= 2 and case.rows <= MAX_BUCKET_ROWS
-    # buckets go over all rows, so that there should be contributions for many of them
-    if narrow and case.fold == "add" and case.value in EXACT and 8 * case.n >= case.rows:
+    if exact:
         return "buckets" if buckets_fit(case) else "atomic"
     if case.n <= MAX_ORDERED and case.rows < MAX_ORDERED:
         return "ordered"
-    if case.fold == "add" and case.value in EXACT:
+    if add:
         return "atomic"
     raise ShapeError(f"scatter: at most {MAX_ORDERED} contributions of {case.value}, got {case.n}.")
 

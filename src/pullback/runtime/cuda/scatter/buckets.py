@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pullback.runtime.cuda.scatter.recipes import (
     EXPONENTS,
     PROCESSORS,
+    SHARED_MOST,
     Case,
     Recipe,
     Step,
@@ -17,15 +18,17 @@ from pullback.runtime.cuda.scatter.recipes import (
 
 __all__ = [
     "EXACT",
-    "MAX_BUCKET_ROWS",
     "bucket_recipe",
     "buckets_fit",
+    "is_narrow",
 ]
 
 EXACT = ("float16", "bfloat16", "float32")
-MAX_BUCKET_ROWS = 1 << 24
-TILE = 8192  # elements of a tile
-THREADS = {1: 256, 2: 512}  # of a thread block that splits, by width
+MAX_NARROW = 4  # elements of a row
+MAX_DESTINATIONS = 1 << 25  # each of which takes some 60 bytes of scratch
+MAX_PITCH = 3  # places of a tile, by its elements
+TILE = {1: 8192, 2: 8192, 4: 4096}  # elements of a tile, by the places of an item
+THREADS = {1: 256, 2: 512, 4: 512}  # of a thread block that splits
 SPLITTERS = 2  # such blocks of a processor
 ADDERS, SHARERS = 1024, 512
 LOOKS = 2  # tiles that a thread looks at at a time
@@ -71,15 +74,18 @@ def _deal(case: Case) -> Deal:
     rounds = ceil_div(ceil_div(case.rows, most), PROCESSORS)
     cells = max(2, ceil_div(case.rows, PROCESSORS * rounds))
     buckets = ceil_div(case.rows, cells)
-    pitch = 16 * ceil_div(TILE + 4 * (buckets + 2), 16)
-    return Deal(cells, buckets, *reciprocal_of(cells), ceil_div(case.n, TILE), pitch)
+    tile = TILE[case.places]
+    pitch = 16 * ceil_div(tile + 4 * (buckets + 2), 16)
+    return Deal(cells, buckets, *reciprocal_of(cells), ceil_div(case.n, tile), pitch)
 
 
 def _split_source(case: Case) -> str:
+    threads = THREADS[case.places]
     definitions = (
         ("WIDTH", case.width),
-        ("THREADS", THREADS[case.width]),
-        ("ITEMS", TILE // THREADS[case.width]),
+        ("PLACES", case.places),
+        ("THREADS", threads),
+        ("ITEMS", TILE[case.places] // threads),
         ("SPLITTERS", SPLITTERS),
     )
     return source_of(
@@ -89,24 +95,31 @@ def _split_source(case: Case) -> str:
 
 def _split_bytes(case: Case, deal: Deal) -> int:
     """Shared memory of a block that splits: contributions, their cells, and counts of buckets."""
-    item, warps = case.width * case.value_bytes, THREADS[case.width] // 32
-    return deal.pitch * (item + 2) + 4 * (deal.buckets + 1 + warps)
+    warps = THREADS[case.places] // 32
+    return deal.pitch * (case.item_bytes + 2) + 4 * (deal.buckets + 1 + warps)
+
+
+def is_narrow(case: Case) -> bool:
+    """Whether rows are narrow, and not too many for exact sums, whatever the device is."""
+    if case.width > MAX_NARROW or case.rows * case.width > MAX_DESTINATIONS:
+        return False
+    return case.width <= 2 or buckets_fit(case._replace(shared=SHARED_MOST))
 
 
 def buckets_fit(case: Case) -> bool:
-    """Whether there is enough shared memory, and bits enough for places of a tile and carries."""
+    """Whether there are few enough buckets for a tile, shared memory, and bits for carries."""
     deal = _deal(case)
-    few = deal.pitch < 1 << 16 and case.n < 1 << BITS
+    few = deal.pitch <= MAX_PITCH * TILE[case.places] and case.n < 1 << BITS
     return few and _split_bytes(case, deal) <= case.shared
 
 
 def bucket_recipe(case: Case) -> Recipe:
     """The launches of a scatter."""
-    deal, item = _deal(case), case.width * case.value_bytes
+    deal = _deal(case)
     destinations, (top, low) = case.rows * case.width, EXPONENTS
     limbs = ceil_div(top - low, BITS) - (WORDS - 1)  # that are not in shared memory
     scratch = {
-        "items": deal.tiles * deal.pitch * item,
+        "items": deal.tiles * deal.pitch * case.item_bytes,
         "cells": 2 * deal.tiles * deal.pitch,
         "starts": 2 * deal.tiles * (deal.buckets + 1),
         "quads": 4 * deal.buckets,
@@ -121,13 +134,15 @@ def bucket_recipe(case: Case) -> Recipe:
     arguments = (*arguments, "aligned", *deal.arguments)
     grid = (min(PROCESSORS * SPLITTERS, deal.tiles), 1)
     shared = _split_bytes(case, deal)
-    split = Step(_split_source(case), "bucket_split", grid, THREADS[case.width], shared, arguments)
+    threads = THREADS[case.places]
+    split = Step(_split_source(case), "bucket_split", grid, threads, shared, arguments)
     return Recipe((split, _share(case, deal), _add(case, deal)), tuple(scratch.items()))
 
 
 def _add_source(case: Case) -> str:
     definitions = (
         ("WIDTH", case.width),
+        ("PLACES", case.places),
         ("ADDERS", ADDERS),
         ("LOOKS", LOOKS),
         ("RESTS", RESTS),

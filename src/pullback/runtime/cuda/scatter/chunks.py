@@ -60,7 +60,7 @@ class Cut(NamedTuple):
 
 
 def _cut(case: Case) -> Cut:
-    item, tile = case.width * case.value_bytes, _tile(case)
+    item, tile = case.item_bytes, _tile(case)
     word, tiles = 16 // item, ceil_div(case.n, tile)
     size = max(LEAST, _even(case.n, RESIDENT, _most_of_a_chunk(case)))
     chunks = ceil_div(case.n, size)
@@ -70,13 +70,13 @@ def _cut(case: Case) -> Cut:
 
 
 def _tile(case: Case) -> int:
-    most = min(case.shared_of(PLACERS) // (case.width * case.value_bytes), 1 << 15) // 64 * 64
+    most = min(case.shared_of(PLACERS) // (case.item_bytes), 1 << 15) // 64 * 64
     return min(most, max(LEAST, 64 * ceil_div(_even(case.n, PLACERS, most), 64)))
 
 
 def _most_of_a_chunk(case: Case) -> int:
     """How many items there is room for, with two bytes for each."""
-    item, tiles = case.width * case.value_bytes, ceil_div(case.n, _tile(case))
+    item, tiles = case.item_bytes, ceil_div(case.n, _tile(case))
     fixed = ADDER + item * (STRIP + 32 // item) + 66 * (STRIP + 2)
     fixed += (16 - item) * tiles  # what may be left over of words
     return min((case.shared_of(RESIDENT) - fixed) // (item + 2), 1 << 15)
@@ -155,10 +155,11 @@ def chunk_plan_recipe(case: Case) -> Recipe:
 
 def chunk_recipe(case: Case) -> Recipe:
     """The launches of a scatter by a plan."""
-    cut, item, bits = _cut(case), case.width * case.value_bytes, limb_bits(case.n + 1)
+    cut, item, bits = _cut(case), case.item_bytes, limb_bits(case.n + 1)
     limbs = limb_count(case.n + 1, *EXPONENTS)
     definitions = (
         ("WIDTH", case.width),
+        ("PLACES", case.places),
         ("STRIP", STRIP),
         ("WORD", cut.word),
         ("THREADS", THREADS),

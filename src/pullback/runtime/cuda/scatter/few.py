@@ -16,10 +16,12 @@ from pullback.runtime.cuda.scatter.recipes import (
     sum_bytes,
 )
 
-__all__ = ["few_recipe", "few_threads"]
+__all__ = ["few_pays", "few_recipe"]
 
 ENOUGH = 12  # contributions of a thread, before a processor gets one more thread block
 MERGED_ROWS = 32  # up to here the last thread block also folds the parts of all
+SMALL_ROWS = 64  # up to here a processor has threads enough to read wide rows
+SMALL_CALL = 1 << 21  # elements for which one launch more counts
 
 
 def few_threads(case: Case) -> int:
@@ -28,6 +30,18 @@ def few_threads(case: Case) -> int:
     if 256 * column <= PLAIN_SHARED:
         return 256
     return next((t for t in (128, 64) if t * column <= case.shared), 0)
+
+
+def few_pays(case: Case, exact: bool) -> bool:
+    """Whether there are few rows, and nothing else is faster; `exact` if buckets are an option."""
+    threads, small = few_threads(case), case.rows <= SMALL_ROWS
+    if threads == 0 or case.width == 1:
+        return threads > 0
+    worth_a_sort = 16 if small else 8 if threads > 64 else 3  # elements of a row
+    others = 2 if exact and not small else worth_a_sort
+    if case.width < others:
+        return True
+    return case.n * case.width <= SMALL_CALL and (small or case.width < worth_a_sort)
 
 
 def few_recipe(case: Case) -> Recipe:

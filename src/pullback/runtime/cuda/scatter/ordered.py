@@ -118,7 +118,10 @@ def segment_recipe(case: Case, planned: bool) -> Recipe:
         return ceil_div(ceil_div(case.n, span) * columns, 256)
 
     # all thread blocks do the same: there should be no few left over in the end
-    span = min(SPANS, key=lambda s: s * ceil_div(blocks(s) * chunks, PROCESSORS * RESIDENT))
+    together = PROCESSORS * RESIDENT
+    halved = 2 if 2 * blocks(SPANS[0]) * chunks <= together else 1  # or half of the device is idle
+    spans = [span // halved for span in SPANS]
+    span = min(spans, key=lambda s: s * ceil_div(blocks(s) * chunks, together))
     definitions = (
         ("VECTOR", vector),
         ("COLUMNS", columns),

@@ -62,7 +62,7 @@ class Plan:
 
     def chunks(self, case: Case, call: Checked) -> dict[str, int]:
         """The buffers of chunks for a call."""
-        key = case.width * case.value_bytes, case.shared
+        key = case.item_bytes, case.shared
         if key not in self._kept:
             self._make(key, chunk_buffers(case), chunk_plan_recipe(case))
         return self._use(key, call)

@@ -28,6 +28,7 @@ __all__ = [
 SLOT_BYTES = 32  # the struct Slot of the kernels
 PROCESSORS = 132  # grids fill a Hopper; they do not depend on the device, so neither do the bits
 SHARED_TOTAL = 233_472  # bytes of shared memory of one of its processors
+SHARED_MOST = 232_448  # of which a thread block can have so many
 RESERVED = 1024  # bytes of it that a thread block has besides its own
 PLAIN_SHARED = 48 * 1024  # what a thread block has without asking for more
 EXPONENTS = 128, -149  # float32: all values are less than 2**128, and multiples of 2**-149
@@ -43,7 +44,7 @@ class Case(NamedTuple):
     rows: int
     width: int
     vectors: bool = True  # whether values and destinations start at multiples of 16 bytes
-    shared: int = 232_448  # bytes of shared memory that a thread block can have
+    shared: int = SHARED_MOST  # bytes of shared memory that a thread block can have
 
     @property
     def value_bytes(self) -> int:
@@ -52,6 +53,16 @@ class Case(NamedTuple):
     @property
     def index_bytes(self) -> int:
         return dt.as_dtype(self.index_dtype).itemsize
+
+    @property
+    def places(self) -> int:
+        """Elements of a row, and up to the next power of two."""
+        return 1 << (self.width - 1).bit_length()
+
+    @property
+    def item_bytes(self) -> int:
+        """Of all places of a row."""
+        return self.places * self.value_bytes
 
     def shared_of(self, blocks: int) -> int:
         """Bytes of shared memory for a thread block if so many share a processor."""

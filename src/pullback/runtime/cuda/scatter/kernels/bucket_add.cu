@@ -1,17 +1,18 @@
 // Exact sums of narrow rows, the second half: contributions that lie in buckets, tile after tile (see
 // bucket_split.cu), are added up in shared memory, by one thread block for each bucket, or by several
 // if it has a large share of all.
-// Definitions: WIDTH, ADDERS (threads that add up a bucket), LOOKS (tiles that each of them looks at at a
-// time), RESTS (values that can wait in a warp), SHARERS (threads of a block that looks at the size of a
-// bucket), WORDS and BITS (of a sum).
+// Definitions: WIDTH, PLACES, ADDERS (threads that add up a bucket), LOOKS (tiles that each of them looks
+// at at a time), RESTS (values that can wait in a warp), SHARERS (threads of a block that looks at the
+// size of a bucket), WORDS and BITS (of a sum).
 
 // A share of a bucket: every `parts`-th tile. Where there are several, they have tables from `table` on.
 struct Share { u32 bucket, part, parts, table; };
 
 constexpr int QUAD_BYTES = 4 * sizeof(Item) < 16 ? 4 * sizeof(Item) : 16;
 struct alignas(QUAD_BYTES) Quad { Item at[4]; };
-constexpr int AHEAD = WIDTH == 1 ? 4 : 2;  // quads of a lane that are loaded at a time
-constexpr int BATCH = LOOKS * ADDERS;      // tiles that are looked at together
+constexpr int AHEAD = 4 / PLACES;         // quads of a lane that are loaded at a time
+constexpr int ROWS = PLACES < 4 ? 4 : 2;  // of a quad that are added at a time
+constexpr int BATCH = LOOKS * ADDERS;     // tiles that are looked at together
 
 // Of values in units of the second word: what all are less than, the least that need no other word,
 // and no more than three of them; and of `over`, what those of one word are less than.
@@ -357,7 +358,10 @@ DEVICE void add_runs(const Runs& runs, Adder& adder, const Quad* items, const Pa
 #pragma unroll
     for (int u = 0; u < AHEAD; ++u) {
       const bool active = base + 32 * u + threadIdx.x % 32 < quads;
-      if (!HOT) adder.add<4>(active, loaded.cell[u].at, loaded.item[u].at);
+      if (!HOT)
+#pragma unroll
+        for (int k = 0; k < 4; k += ROWS)
+          adder.add<ROWS>(active, loaded.cell[u].at + k, loaded.item[u].at + k);
       if (HOT)
 #pragma unroll
         for (int k = 0; k < 4; ++k)

@@ -1,7 +1,7 @@
 // Exact sums of narrow rows, the first half: contributions go to the others of their bucket, which has
 // neighbouring destinations, tile after tile. No order is kept inside a bucket, since integer sums
 // need none; it begins at a multiple of four in every tile, and what is left over belongs to no row.
-// Definitions: WIDTH, THREADS, ITEMS (of a thread, a multiple of four), SPLITTERS (thread blocks of a
+// Definitions: WIDTH, PLACES, THREADS, ITEMS (of a thread, a multiple of four), SPLITTERS (thread blocks of a
 // processor).
 constexpr int TILE = THREADS * ITEMS;
 
@@ -90,13 +90,36 @@ struct Tile {
   __device__ Tile(void* from, i64 pitch, const Deal& deal)
       : cell(reinterpret_cast<u16*>(from)), counts(reinterpret_cast<u32*>(cell + pitch)),
         sums(counts + deal.buckets + 1) {}
-  // The places of elements, two in a word.
-  __device__ void arrange(u32 (&at)[ITEMS / 2], const u32 (&row)[ITEMS], const Deal& deal) const {
+  // The ranks of elements among those of their bucket, two in a word.
+  __device__ void rank(u32 (&at)[ITEMS / 2], const u32 (&row)[ITEMS], const Deal& deal) const {
 #pragma unroll
     for (int j = 0; j < ITEMS; ++j) {
-      const u32 rank = atomicAdd(counts + deal.bucket(row[j]), 1u);
-      at[j / 2] = j % 2 ? at[j / 2] | rank << 16 : rank;
+      const u32 own = atomicAdd(counts + deal.bucket(row[j]), 1u);
+      at[j / 2] = j % 2 ? at[j / 2] | own << 16 : own;
     }
+  }
+  // The same where neighbours have rows that are near: as long as all lanes have one bucket, they would
+  // wait for each other, and the first of them counts for all.
+  __device__ void rank_near(u32 (&at)[ITEMS / 2], const u32 (&row)[ITEMS], const Deal& deal) const {
+    const u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < ITEMS; ++j) {
+      const u32 bucket = deal.bucket(row[j]), first = __shfl_sync(WARP, bucket, 0, 32);
+      const bool one = __ballot_sync(WARP, bucket == first) == WARP;
+      u32 own = 0;
+      if (!one || lane == 0) own = atomicAdd(counts + bucket, one ? 32u : 1u);
+      if (one) own = __shfl_sync(WARP, own, 0, 32) + lane;
+      at[j / 2] = j % 2 ? at[j / 2] | own << 16 : own;
+    }
+  }
+  // The places of elements, two in a word.
+  __device__ void arrange(u32 (&at)[ITEMS / 2], const u32 (&row)[ITEMS], const Deal& deal) const {
+    // Two pairs of each lane tell.
+    const bool near = row[1] - row[0] + 32u < 64u && row[ITEMS - 1] - row[ITEMS - 2] + 32u < 64u;
+    if (__ballot_sync(WARP, near) == WARP)
+      rank_near(at, row, deal);
+    else
+      rank(at, row, deal);
     __syncthreads();
     scan(counts, sums, (int)deal.buckets, [&](u32 from, u32 to) {
       for (u32 k = from; k < to; ++k) cell[k] = (u16)deal.cells;
@@ -138,13 +161,13 @@ bucket_split(const Index* __restrict__ index, const Value* __restrict__ value, I
     if (WIDTH == 1)
 #pragma unroll
       for (int u = 0; u < ITEMS / 2; ++u)
-        item[u] = items_at<2>(value, place(first, 2 * u), n, aligned & 2);
+        item[u] = two_items(value, place(first, 2 * u), n, aligned & 2);
     __syncthreads();
     own.arrange(at, row, deal);
     if (WIDTH > 1)
 #pragma unroll
       for (int u = 0; u < ITEMS / 2; ++u)
-        item[u] = items_at<2>(value, place(first, 2 * u), n, aligned & 2);
+        item[u] = two_items(value, place(first, 2 * u), n, aligned & 2);
 #pragma unroll
     for (int j = 0; j < ITEMS; ++j) {
       items[at[j / 2] >> (j % 2 * 16) & 0xffffu] = item[j / 2].at[j % 2];

@@ -1,6 +1,6 @@
 // Exact sums of narrow rows by a plan (see chunk_plan.cu): the values of a tile go to the others of their
 // chunk, then a thread block has a chunk in shared memory, and a lane adds up a strip.
-// Definitions: WIDTH, STRIP, WORD, THREADS and PLACERS (of a block that moves values, and such blocks of
+// Definitions: WIDTH, PLACES, STRIP, WORD, THREADS and PLACERS (of a block that moves values, and such blocks of
 // a processor), ADDERS and RESIDENT (of a block that adds them up).
 
 typedef Pack<Item, WORD> Word;
@@ -34,12 +34,12 @@ chunk_place(const u16* __restrict__ sources, const u32* __restrict__ sizes,
     const i64 first = t * tile;
     const int size = (int)(first + tile < n ? tile : n - first);
     const Item* from = reinterpret_cast<const Item*>(value) + first;
-    if (aligned & 2) {
+    if (WIDTH == PLACES && aligned & 2) {
       for (int k = WORD * threadIdx.x; k < size; k += WORD * THREADS)
         copy_four(own + k, from + k, (int)sizeof(Item) * (k + WORD <= size ? WORD : size - k));
     } else {
       for (int k = threadIdx.x; k < size * WIDTH; k += THREADS)
-        reinterpret_cast<Value*>(own)[k] = value[first * WIDTH + k];
+        own[k / WIDTH].at[k % WIDTH] = value[first * WIDTH + k];
     }
     const volatile u32* next = sizes + ((t + gridDim.x) * tile < n ? t + gridDim.x : t);
     const u32 words_of_next = *next;  // long before it is needed

@@ -1,20 +1,24 @@
-// What exact sums of narrow rows have in common. Definition: WIDTH (elements of a row).
-typedef Pack<Value, WIDTH> Item;
+// What exact sums of narrow rows have in common. Definitions: WIDTH (elements of a row), PLACES (that an
+// item has for them, a power of two).
+typedef Pack<Value, PLACES> Item;
 
-// `COUNT` neighbouring items; they can start at any multiple of a value's size.
-template <int COUNT> DEVICE Pack<Item, COUNT> items_at(const Value* value, i64 at, i64 n, bool aligned) {
-  Pack<Item, COUNT> p = {};
-  if (aligned && at + COUNT <= n) {
-    constexpr int SIZE = COUNT * sizeof(Item) < 16 ? COUNT * sizeof(Item) : 16;
+// Two neighbouring rows, from an even one on; they can start at any multiple of a value's size.
+DEVICE Pack<Item, 2> two_items(const Value* value, i64 at, i64 n, bool aligned) {
+  Pack<Item, 2> p = {};
+  if (aligned && at + 2 <= n) {
+    constexpr int BYTES = 2 * WIDTH * sizeof(Value), SIZE = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : 4;
     typedef Pack<u32, SIZE / 4> Part;
-    Part* to = reinterpret_cast<Part*>(&p);
+    struct alignas(16) { Part part[BYTES / SIZE]; } own;
 #pragma unroll
-    for (int k = 0; k < COUNT * (int)sizeof(Item) / SIZE; ++k)
-      to[k] = reinterpret_cast<const Part*>(value + at * WIDTH)[k];
+    for (int k = 0; k < BYTES / SIZE; ++k)
+      own.part[k] = reinterpret_cast<const Part*>(value + at * WIDTH)[k];
+#pragma unroll
+    for (int k = 0; k < 2 * WIDTH; ++k)
+      p.at[k / WIDTH].at[k % WIDTH] = reinterpret_cast<const Value*>(&own)[k];
     return p;
   }
 #pragma unroll
-  for (int k = 0; k < COUNT; ++k)
+  for (int k = 0; k < 2; ++k)
 #pragma unroll
     for (int c = 0; c < WIDTH; ++c)
       if (at + k < n) p.at[k].at[c] = value[(at + k) * WIDTH + c];

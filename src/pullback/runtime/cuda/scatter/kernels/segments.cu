@@ -185,7 +185,9 @@ DEVICE void join_long(Value* out, Sum* parts, const Cuts& cuts, i64 width, i64 k
     const Sum* first = part(parts, k - 1, 1, width) + column;
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) s.at[v] = first[v];
-    for (int j = 0; j < slices; ++j) s = joined(s, sums + (j * COLUMNS + threadIdx.x) * VECTOR);
+    const int used = (int)((high - k + each - 1) / each);
+#pragma unroll 4
+    for (int j = 0; j < used; ++j) s = joined(s, sums + (j * COLUMNS + threadIdx.x) * VECTOR);
     Value* at = out + row * width + column;
     finish(at, *reinterpret_cast<const Chunk*>(at), s);
   }

@@ -70,7 +70,7 @@ def _cut(case: Case) -> Cut:
 
 
 def _tile(case: Case) -> int:
-    most = min(case.shared_of(PLACERS) // (case.item_bytes), 1 << 15) // 64 * 64
+    most = min(case.shared_of(PLACERS) // case.item_bytes, 1 << 15) // 64 * 64
     return min(most, max(LEAST, 64 * ceil_div(_even(case.n, PLACERS, most), 64)))
 
 

@@ -37,9 +37,10 @@ def few_pays(case: Case, exact: bool) -> bool:
     threads, small = few_threads(case), case.rows <= SMALL_ROWS
     if threads == 0 or case.width == 1:
         return threads > 0
-    worth_a_sort = 16 if small else 8 if threads > 64 else 3  # elements of a row
-    others = 2 if exact and not small else worth_a_sort
-    if case.width < others:
+    # from how many elements of a row on a sort is faster, and whatever else there is
+    worth_a_sort = 16 if small else 8 if threads > 64 else 3
+    worth_others = 2 if exact and not small else worth_a_sort
+    if case.width < worth_others:
         return True
     return case.n * case.width <= SMALL_CALL and (small or case.width < worth_a_sort)
 

@@ -1,8 +1,8 @@
 // Exact sums of narrow rows, the first half: contributions go to the others of their bucket, which has
 // neighbouring destinations, tile after tile. No order is kept inside a bucket, since integer sums
 // need none; it begins at a multiple of four in every tile, and what is left over belongs to no row.
-// Definitions: WIDTH, PLACES, THREADS, ITEMS (of a thread, a multiple of four), SPLITTERS (thread blocks of a
-// processor).
+// Definitions: WIDTH, PLACES, THREADS, ITEMS (of a thread, a multiple of four), SPLITTERS (thread blocks
+// of a processor).
 constexpr int TILE = THREADS * ITEMS;
 
 // How rows are dealt out: `cells` of them to a bucket; the quotient is a product and a shift. Indices

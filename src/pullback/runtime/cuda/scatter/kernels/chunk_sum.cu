@@ -1,7 +1,7 @@
 // Exact sums of narrow rows by a plan (see chunk_plan.cu): the values of a tile go to the others of their
 // chunk, then a thread block has a chunk in shared memory, and a lane adds up a strip.
-// Definitions: WIDTH, PLACES, STRIP, WORD, THREADS and PLACERS (of a block that moves values, and such blocks of
-// a processor), ADDERS and RESIDENT (of a block that adds them up).
+// Definitions: WIDTH, PLACES, STRIP, WORD, THREADS and PLACERS (of a block that moves values, and such
+// blocks of a processor), ADDERS and RESIDENT (of a block that adds them up).
 
 typedef Pack<Item, WORD> Word;
 typedef Pack<u16, WORD> Places;

@@ -6,7 +6,8 @@ typedef Pack<Value, PLACES> Item;
 DEVICE Pack<Item, 2> two_items(const Value* value, i64 at, i64 n, bool aligned) {
   Pack<Item, 2> p = {};
   if (aligned && at + 2 <= n) {
-    constexpr int BYTES = 2 * WIDTH * sizeof(Value), SIZE = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : 4;
+    constexpr int BYTES = 2 * WIDTH * sizeof(Value);
+    constexpr int SIZE = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : 4;
     typedef Pack<u32, SIZE / 4> Part;
     struct alignas(16) { Part part[BYTES / SIZE]; } own;
 #pragma unroll

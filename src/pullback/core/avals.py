@@ -152,7 +152,7 @@ def aval(
     """The interned aval of a concrete array; dense unless strides are given."""
     dense = dense_strides(shape)
     if strides is None:
-        strides = dense
+        return _intern(shape, dtype, dev, dense, True)
     # the stride of an axis with at most one element means nothing: normalise it
     strides = tuple(d if n <= 1 else s for n, s, d in zip(shape, strides, dense, strict=True))
     return _intern(shape, dtype, dev, strides, strides == dense)

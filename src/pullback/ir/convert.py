@@ -32,10 +32,10 @@ def from_numpy(array: np.ndarray, dev: Device | None = None, copy: bool = True) 
     dev = dev or default_device()
     dtype = dt.as_dtype(array.dtype)
     if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("="))
-    dense = np.ascontiguousarray(array).reshape(array.shape)
-    owned = dense is not array and not np.may_share_memory(dense, array)  # a copy was made just now
-    buf = dev.runtime.from_numpy(dense, copy and not owned)
+        array, copy = array.astype(array.dtype.newbyteorder("="), order="C"), False
+    elif not array.flags.c_contiguous:
+        array, copy = np.ascontiguousarray(array), False
+    buf = dev.runtime.from_numpy(array, copy)
     return make(buf, aval(array.shape, dtype, dev))
 
 

@@ -382,6 +382,8 @@ def tensor(
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
     """A tensor of the data of another library's array, sharing its memory on the CPU.
 
+    What is shared must not be changed while a call uses it: indices are checked, then used.
+
     >>> pb.from_dlpack(np.asarray([1.0, 2.0]))
     tensor([1., 2.], float64, cpu)
     """

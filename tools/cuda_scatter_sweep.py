@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import cupy as cp
 import torch
 
-from cuda_scatter_data import attempt, watched, write
+from cuda_scatter_data import attempt, draw, watched, write
 from cuda_scatter_times import median_ms
 from pullback.runtime.cuda import scatter
 
@@ -43,17 +43,8 @@ class Point(NamedTuple):
         return self.ours / self.peer
 
 
-def indices(pattern: str, count: int, rows: int) -> Any:
-    drawn = cp.random.random(count)
-    if pattern == "zipf":  # the logarithms of row numbers are spread evenly
-        found = cp.minimum(cp.floor(rows**drawn).astype(cp.int64) - 1, rows - 1)
-        return cp.random.permutation(rows)[found] if rows <= 2_000_000 else found
-    found = cp.minimum((drawn * rows).astype(cp.int64), rows - 1)
-    return cp.sort(found) if pattern == "sorted" else found
-
-
 def measured(pattern: str, rows: int, width: int, count: int) -> Point:
-    i = indices(pattern, count, rows)
+    i = draw(pattern, count, rows, cp)
     v = cp.random.standard_normal((count, width), dtype=cp.float32)
     out = cp.zeros((rows, width), cp.float32)
     peer_i, peer_v, peer_out = (torch.from_dlpack(a) for a in (i, v, cp.zeros_like(out)))

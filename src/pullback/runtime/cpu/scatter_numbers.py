@@ -147,7 +147,8 @@ class Cells(Numbers):
         code, b = rows.code, rows.code.b
         found = [rows.narrowed(row, self.word) for row in found]
         if len(found) == 1:
-            parts = ([k for k in range(GROUP) if k % EIGHT // 4 == part] for part in range(2))
+            half = EIGHT // 2
+            parts = ([k for k in range(GROUP) if k // half % 2 == part] for part in range(2))
             found = [b.shuffle_vector(found[0], found[0], lanes_in(part)) for part in parts]
         b.store(cells_of_pairs(code, rows.a["rows"], *found), self.at(code, target, at), align=1)
 

@@ -17,7 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # pyright: ignore[reportMissingImports]  # noqa: E402
 
 import cuda_fake  # noqa: E402
 import pullback.torch as pbt  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.autograd import forward_ad  # noqa: E402
+from torch.autograd import forward_ad  # pyright: ignore[reportMissingImports]  # noqa: E402
 
 import pullback.torch as pbt  # noqa: E402
 from interop.torch_cases import CASES, I5, NAMES, tensors  # noqa: E402

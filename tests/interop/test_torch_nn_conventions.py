@@ -12,7 +12,7 @@ import pullback.nn
 
 torch = pytest.importorskip("torch")
 
-from torch_agreement import agree  # noqa: E402
+from interop.torch_agreement import agree  # noqa: E402
 
 F: Any = torch.nn.functional
 

@@ -13,7 +13,7 @@ import pullback as pb
 
 torch = pytest.importorskip("torch")
 
-from torch_agreement import agree  # noqa: E402
+from interop.torch_agreement import agree  # noqa: E402
 
 F: Any = torch.nn.functional
 DTYPES = ["float64", "float32"]

@@ -19,7 +19,7 @@ from pullback.ir.samples import Draw, Sample
 
 torch = pytest.importorskip("torch")
 
-from torch_agreement import agree  # noqa: E402
+from interop.torch_agreement import agree  # noqa: E402
 
 F: Any = torch.nn.functional
 

@@ -213,3 +213,12 @@ def test_flags_are_not_divided_one_by_one() -> None:
     assert sizes and max(sizes) == 60
     expected = eager_run(pb.trace(shares)(x), [x])
     assert_same_bits(compiled_run(graph, [x]), expected)
+
+
+@pytest.mark.parametrize("n", [181, 182, 256])
+def test_sums_of_columns_are_not_numbers_of_rows(n: int) -> None:
+    """In a square array both have one shape."""
+    x, y = numbers(n, n, dtype="float64"), numbers(n, dtype="float64")
+    check(lambda x, y: pb.std(x, axis=0) * y, x, y)
+    check(lambda x, y: pb.sum(pb.exp(x), axis=0) + pb.sum(pb.exp(x), axis=1) * y, x, y)
+    check(pb.grad(lambda b, x: pb.mean(pb.tanh(x + b) ** 2) + pb.sum(b * b)), y, x)

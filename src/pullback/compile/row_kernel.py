@@ -197,7 +197,8 @@ class RowMembers:
         blocks, rest = divmod(length, block)
         self._is_subtree = not rest and not blocks & (blocks - 1)
         self._block = block
-        self._made: dict[Stored, tuple[int, str]] = {}
+        # how a row is read again; None is for what is complete only after the last row
+        self._made: dict[Stored, tuple[int, int, str] | None] = {}
         self._instructions = 0
         self._walks: dict[int, _Walk | None] = {}
 
@@ -219,7 +220,7 @@ class RowMembers:
             return False
         for r in walk.reads:
             straight = (r.place.offset, r.place.stride, r.step)
-            if r.place.stored in self._made and straight != (0, *self._made[r.place.stored]):
+            if self._made.get(r.place.stored, straight) != straight:
                 return False
         return self._instructions + walk.instructions <= MOST_INSTRUCTIONS
 
@@ -231,7 +232,9 @@ class RowMembers:
     def add(self, m: Member) -> None:
         walk = self._walk(m)
         assert walk is not None
-        straight = (self.length, "unit") if walk.form == "map" else (1, "zero")
+        straight = None
+        if self.makes_rows(m):
+            straight = (0, self.length, "unit") if walk.form == "map" else (0, 1, "zero")
         self._made.update((s, straight) for s in m.values_written())
         self._instructions += walk.instructions
 

@@ -54,6 +54,11 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
             finite = np.abs(y[np.isfinite(y)])
             scale = float(np.max(finite, initial=0.0))
             np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * scale)
+            for part in (np.real, np.imag) if a.dtype.is_complex else (np.positive,):
+                zeros = (part(x) == 0) & (part(y) == 0)
+                np.testing.assert_array_equal(
+                    np.signbit(part(x))[zeros], np.signbit(part(y))[zeros], "signs of zeros"
+                )
 
 
 def skip_unless_accepted(case: Case) -> None:

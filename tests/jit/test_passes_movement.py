@@ -96,13 +96,14 @@ def test_views_keep_every_bit(name):
 
 PRODUCTS = {
     "sum of broadcast": (
-        lambda x: pb.broadcast_to(x, (50, 4, 6)).sum(axis=0), [random(4, 6)], ["multiply"],
+        lambda x: pb.broadcast_to(x, (50, 4, 6)).sum(axis=0), [random(4, 6)],
+        ["multiply", "add"],
     ),
     "sum of partly broadcast": (
         lambda x: pb.broadcast_to(x, (50, 4, 6)).sum(axis=(0, 1)), [random(4, 6)],
         ["sum", "multiply", "reshape"],
     ),
-    "outer product": (lambda x, y: x @ y, [random(5, 1), random(1, 3)], ["multiply"]),
+    "outer product": (lambda x, y: x @ y, [random(5, 1), random(1, 3)], ["multiply", "add"]),
     "transposed product": (
         lambda x, y: (x @ y).T, [random(5, 4), random(4, 3)],
         ["permute_dims", "permute_dims", "matmul"],
@@ -120,7 +121,7 @@ PRODUCTS = {
     ),
     "equal inner rows": (
         lambda x, y: x @ pb.broadcast_to(y, (50, 3)), [random(7, 50), random(3)],
-        ["sum", "multiply"],
+        ["sum", "multiply", "add"],
     ),
     "x**0.5": (lambda x: x ** pb.tensor(0.5), [random(7) ** 2], ["sqrt"]),
     "x**1.5": (lambda x: x ** pb.tensor(1.5), [random(7) ** 2], ["sqrt", "multiply"]),
@@ -142,6 +143,32 @@ PRODUCTS = {
 def test_rules_that_round_otherwise(name):
     f, args, wanted = PRODUCTS[name]
     assert Counter(names(optimised(f, *args, exact=False))) == Counter(wanted)
+
+
+ZEROS = np.array([[-0.0], [0.0], [-1.0], [2.0]], np.float32)
+SUMS = {
+    "sum over size 1": (lambda x: x.sum(axis=1), [ZEROS]),
+    "mean over size 1": (lambda x: x.mean(axis=1, keepdims=True), [ZEROS]),
+    "product over size 1": (lambda x: x.prod(axis=1), [ZEROS]),
+    "sum of narrow numbers": (lambda x: x.sum(axis=1), [ZEROS.astype(np.float16)]),
+    "sum of complex numbers": (lambda x: x.sum(axis=1), [ZEROS * np.complex64(-1j)]),
+    "sum of broadcast": (lambda x: pb.broadcast_to(x, (4, 50)).sum(axis=1), [ZEROS]),
+    "sum of sums": (lambda x: x.sum(axis=1).reshape(4, 1).sum(axis=1), [ZEROS]),
+    "sum of squares": (lambda x: (x * x).sum(axis=1), [ZEROS]),
+    "outer product": (lambda x, y: x @ y, [ZEROS, ZEROS.T]),
+    "batches of outer products": (lambda x, y: x @ y, [np.stack([ZEROS] * 2), ZEROS.T]),
+    "equal inner rows": (lambda x, y: x @ pb.broadcast_to(y, (4, 4)), [ZEROS.T, ZEROS.T]),
+    "equal inner columns": (lambda x, y: pb.broadcast_to(x, (4, 4)) @ y, [ZEROS, ZEROS]),
+    "gradient of a broadcast": (
+        pb.grad(lambda x: (pb.broadcast_to(x, (4, 8)) * -0.0).sum()), [ZEROS],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_and_their_like_have_no_negative_zero(name):
+    f, args = SUMS[name]
+    optimised(f, *args, exact=True)
 
 
 BATCHES = [((), ()), ((5,), ()), ((), (5,)), ((2, 1), (3,)), ((5,), (5,))]

@@ -31,6 +31,7 @@ from pullback.ops.bits import bitwise_and, bitwise_or
 from pullback.ops.exponential import exp, integer_power, power, sqrt
 from pullback.ops.logic import logical_and, logical_not, logical_or
 from pullback.ops.parts import astype, conj, imag, real
+from pullback.ops.reductions import sum as sum_
 from pullback.ops.selection import fmax, fmin, maximum, minimum, where
 
 __all__ = ["MADE_BY_OTHERS", "REASSOCIATING", "exactly_holds", "rules"]
@@ -62,13 +63,22 @@ def _never_negative_zero(rw: Rewriter, x: Var) -> bool:
         return False
     if eq.op in (exp.op, abs_.op):
         return True
+    if eq.op is sum_.op:  # it starts from 0.0; a narrow dtype may round a small number to -0.0
+        return x.aval.dtype in (dt.float32, dt.float64)
     if eq.op is multiply.op:
-        return eq.inputs[0] is eq.inputs[1]
+        a, b = eq.inputs
+        return a is b or any(_at_least_one(rw.value(u)) and _never_negative_zero(rw, v)
+                             for u, v in ((a, b), (b, a)))  # fmt: skip
     if eq.op is add.op:  # a sum is -0.0 only if both terms are
         return any(_positive_zero_or_not_zero(rw.value(v)) for v in eq.inputs)
     if eq.op is subtract.op:
         return _positive_zero_or_not_zero(rw.value(eq.inputs[0]))
     return False
+
+
+def _at_least_one(value: Any) -> bool:
+    """Whether a number (or None) makes no product smaller, which might become -0.0."""
+    return value is not None and bool(value >= 1)
 
 
 def _positive_zero_or_not_zero(value: Any) -> bool:

@@ -17,7 +17,7 @@ from pullback.core.dtypes import float32, float64
 from pullback.ir.graph import Var
 from pullback.ir.lowering import Fold
 from pullback.ir.op import REGISTRY, Op
-from pullback.ops.arithmetic import multiply
+from pullback.ops.arithmetic import add, multiply
 from pullback.ops.movement import broadcast_to, permute_dims, reshape
 from pullback.ops.movement import slice as slice_
 from pullback.ops.parts import astype
@@ -194,7 +194,12 @@ def _short_total(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -
     if 0 in x.aval.shape or any(x.aval.shape[a] != 1 for a in static["axes"]):
         return None
     x = x if x.aval.dtype is av.dtype else rw.emit(astype.op, (x,), {"dtype": av.dtype})
-    return rw.reshape(x, av.shape)
+    return rw.reshape(_summed(rw, x) if op is sum_.op else x, av.shape)
+
+
+def _summed(rw: Rewriter, x: Var) -> Var:
+    """What stands for a sum: it starts from 0.0, so that -0.0 becomes 0.0."""
+    return rw.emit(add.op, (x, rw.number(0, x.aval)))
 
 
 def sum_of_broadcast(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> Var | None:
@@ -214,7 +219,7 @@ def sum_of_broadcast(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Ava
     rest = tuple(a - lead for a in static["axes"] if a not in repeated)
     if rest:
         y = rw.emit(op, (y,), {"axes": rest, "keepdims": True})
-    scaled = rw.emit(multiply.op, (y, rw.number(count, av)))
+    scaled = _summed(rw, rw.emit(multiply.op, (y, rw.number(count, av))))
     if scaled.aval.size != av.size:  # it also repeats along axes that stay
         kept = tuple(1 if a in static["axes"] else n for a, n in enumerate(shape))
         scaled = rw.broadcast(scaled, kept)
@@ -228,7 +233,7 @@ def _outer(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> Var 
     """A product with inner size 1 is an outer product: elementwise, so it can be fused."""
     if inputs[0].aval.shape[-1] != 1:
         return None
-    return rw.emit(multiply.op, inputs)
+    return _summed(rw, rw.emit(multiply.op, inputs))
 
 
 def _repeated_rows(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> Var | None:
@@ -249,12 +254,14 @@ def _repeated_inside(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Ava
     column = _once(rw, x, -1)
     if column is not None:
         total = {"axes": (y.aval.ndim - 2,), "keepdims": True}
-        return rw.broadcast(rw.emit(multiply.op, (column, rw.emit(sum_.op, (y,), total))), av.shape)
+        product = rw.emit(multiply.op, (column, rw.emit(sum_.op, (y,), total)))
+        return rw.broadcast(_summed(rw, product), av.shape)
     row = _once(rw, y, -2)
     if row is None:
         return None
     total = {"axes": (x.aval.ndim - 1,), "keepdims": True}
-    return rw.broadcast(rw.emit(multiply.op, (rw.emit(sum_.op, (x,), total), row)), av.shape)
+    product = rw.emit(multiply.op, (rw.emit(sum_.op, (x,), total), row))
+    return rw.broadcast(_summed(rw, product), av.shape)
 
 
 def _once(rw: Rewriter, x: Var, axis: int) -> Var | None:
@@ -287,11 +294,9 @@ def _sliced_product(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval
     return rw.reshape(part, av.shape)
 
 
-# Rules whose results may be rounded otherwise than eager mode's, or where a zero that eager mode
-# adds to +0.0 stays -0.0.
+# Rules whose results may be rounded otherwise than eager mode's.
 REASSOCIATING = (
     sum_of_broadcast,
-    _short_total,
     _outer,
     _transposed_product,
     _repeated_rows,

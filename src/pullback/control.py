@@ -25,7 +25,7 @@ from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import Array
 from pullback.ir.control import stacked
 from pullback.ir.convert import as_array
-from pullback.ir.op import REGISTRY
+from pullback.ir.op import REGISTRY, another
 
 __all__ = ["cond", "fori_loop", "scan", "while_loop"]
 
@@ -70,7 +70,8 @@ class _Carry:
         self.avals = [a._aval for a in self.init]
 
     def tree(self, arrays: Sequence[Any]) -> Any:
-        return pytrees.unflatten(self.structure, arrays)
+        """The arrays as a tree of handles of its own, which a function may update in place."""
+        return pytrees.unflatten(self.structure, [another(a) for a in arrays])
 
     def checked(self, tree: Any) -> list[Any]:
         """The arrays of the next carry; Python numbers take the dtype of what they replace."""
@@ -93,7 +94,7 @@ class _Carry:
                     f"{self.name}: {self._path(i)} must keep its dtype, {av.dtype.name},"
                     f" got {x._aval.dtype.name} after a step. Cast one of them with astype."
                 )
-            found.append(x)
+            found.append(another(x))
         return found
 
     def _path(self, i: int) -> str:
@@ -116,14 +117,16 @@ def cond(
     pred = _predicate("cond", pred)
     if not pred._aval.is_symbolic:
         chosen = true_fn if pred.item() else false_fn
-        found, structure = _arrays("cond", chosen(*operands))
-        return pytrees.unflatten(structure, found)
+        own = pytrees.map_tree(lambda x: another(x) if isinstance(x, Array) else x, operands)
+        found, structure = _arrays("cond", chosen(*own))
+        return pytrees.unflatten(structure, [another(x) for x in found])
     arrays, structure = _arrays("cond", operands)
     structures: list[pytrees.Structure] = []
 
     def flat(f: Callable[..., Any]) -> Callable[[list[Any]], list[Any]]:
         def branch(xs: list[Any]) -> list[Any]:
-            found, result = _arrays("cond", f(*pytrees.unflatten(structure, xs)))
+            own = pytrees.unflatten(structure, [another(x) for x in xs])
+            found, result = _arrays("cond", f(*own))
             structures.append(result)
             if structures[0] != result:
                 raise ShapeError(
@@ -135,7 +138,7 @@ def cond(
         return branch
 
     outs = staged_cond(pred, flat(true_fn), flat(false_fn), arrays, _check_branches(structures))
-    return pytrees.unflatten(structures[0], outs)
+    return pytrees.unflatten(structures[0], [another(x) for x in outs])
 
 
 def _predicate(name: str, value: Any) -> Any:
@@ -197,12 +200,12 @@ def scan(
     seen: list[pytrees.Structure] = []
 
     def step(carries: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        result = f(carry.tree(carries), pytrees.unflatten(structure, rows))
+        result = f(carry.tree(carries), pytrees.unflatten(structure, [another(r) for r in rows]))
         if not isinstance(result, tuple) or len(result) != 2:
             raise DTypeError(f"scan: f must return (carry, y), got {type(result).__name__}.")
         ys, y_structure = _arrays("scan", result[1])
         seen[:] = [y_structure]
-        return carry.checked(result[0]), ys
+        return carry.checked(result[0]), [another(y) for y in ys]
 
     outs = None
     if not _is_traced([*carry.init, *arrays]) or steps == 0:
@@ -210,7 +213,7 @@ def scan(
     if outs is None:
         outs = staged_scan(step, carry.init, arrays, steps, reverse, _name_of(f), recompute)
     n = len(carry.init)
-    return carry.tree(outs[:n]), pytrees.unflatten(seen[0], outs[n:])
+    return carry.tree(outs[:n]), pytrees.unflatten(seen[0], [another(y) for y in outs[n:]])
 
 
 def _name_of(f: Callable[..., Any]) -> str:

@@ -15,7 +15,7 @@ from pullback.ir import graph as ir_graph
 from pullback.ir.array import Array, leaf_node, make
 from pullback.ir.convert import as_array, default_device, shape_of
 from pullback.ir.graph import Equation, Var
-from pullback.ir.op import bind
+from pullback.ir.op import another, bind
 
 __all__ = ["Graph", "GraphNode", "trace"]
 
@@ -215,7 +215,7 @@ class Graph(ir_graph.Graph):
                 v.number: as_array(a, self.name) for v, a in zip(inputs, arrays, strict=True)
             }
             _evaluate(equations, values)
-            found = tuple(values[n] for n in numbers)
+            found = tuple(another(values[n]) for n in numbers)
             return found[0] if len(found) == 1 else found
 
         return run
@@ -245,7 +245,8 @@ class Graph(ir_graph.Graph):
 
     def grad(self, x: Any) -> Any:
         """The derivative by an input or parameter that `backward` has added up, or None."""
-        return self._gradients.get(self._var(x).number)
+        found = self._gradients.get(self._var(x).number)
+        return None if found is None else another(found)
 
     def zero_grad(self) -> None:
         """Forget what `backward` has added up."""

@@ -15,9 +15,9 @@ from pullback.core.avals import Device
 from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
 from pullback.core.errors import DTypeError, GradientError, ShapeError
-from pullback.ir.array import LEAF, Array, Node, handle, leaf_node, make, mode
+from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
 from pullback.ir.convert import as_array, from_numpy, to_numpy
-from pullback.ir.op import REGISTRY, Public
+from pullback.ir.op import REGISTRY, Public, another
 from pullback.ir.tracing import no_value
 from pullback.ops import subscript
 
@@ -88,8 +88,8 @@ class Tensor(Array):
 
     @property
     def real(self) -> Any:
-        """The real part; a real tensor is its own."""
-        return REGISTRY["real"].function(self) if self.dtype.is_complex else self
+        """The real part; that of a real tensor is equal to it."""
+        return REGISTRY["real"].function(self) if self.dtype.is_complex else another(self)
 
     @property
     def imag(self) -> Any:
@@ -191,7 +191,8 @@ class Tensor(Array):
 
     def _rebind(self, name: str, new: Any) -> None:
         """Let this handle stand for another array; whoever shared the old one keeps the old one."""
-        if self._node is not None and self._node.op is LEAF:
+        node = self._node
+        if node is not None and node.op is LEAF and not is_variable(node):
             if mode.recording:
                 raise GradientError(
                     f"{name}: a leaf that requires a gradient can't be updated in place. Do it"
@@ -312,14 +313,22 @@ class Tensor(Array):
             )
         return pullback
 
-    def __dlpack__(self, **options: Any) -> Any:
-        array = self.numpy()
-        if array.dtype.kind == "V" or self.dtype is dt.bfloat16:
+    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+        """A capsule of a copy: consumers may write, and not all of them heed a read-only flag.
+
+        With `copy=False` the memory is shared, if nothing but this tensor has it: no recorded
+        operation, no other tensor. Who writes to it then changes this tensor.
+        """
+        if self.dtype is dt.bfloat16:
             raise BufferError("__dlpack__: NumPy can't export bfloat16. Cast to float32 first.")
-        if options.get("max_version") is None:
-            # the unversioned protocol can't say "read-only"; consumers must not write
-            array = _writable(array)
-        return array.__dlpack__(**options)
+        if copy is not False:
+            return np.array(self.numpy(), order="C").__dlpack__(**options)
+        if not self.device.runtime.has_one_owner(self._buf):
+            raise BufferError(
+                "__dlpack__: the memory belongs to others too, and can't be shared with one who may"
+                " write. Leave out copy=False."
+            )
+        return _writable(self.numpy()).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -360,6 +369,8 @@ def tensor(
     `__array__` or DLPack.
 
     Python floats become float32 (see `pb.set_default_float`), integers int64. The data is copied.
+    A tensor, or a list that holds tensors, keeps its link to what it was computed from, unless
+    `requires_grad` asks for a new leaf.
 
     >>> pb.tensor([[1, 2], [3, 4]], dtype="float64")
     tensor([[1., 2.],
@@ -368,7 +379,7 @@ def tensor(
     where = None if device is None else as_device(device)
     wanted = None if dtype is None else as_dtype(dtype, "tensor")
     if isinstance(data, Array):
-        x = make(data._buf, data._aval)
+        x = make(data._buf, data._aval) if requires_grad else another(data)
         if where is not None:
             x = x.to_device(where)
         x = x if wanted is None else REGISTRY["astype"].function(x, wanted)

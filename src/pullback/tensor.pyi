@@ -47,7 +47,7 @@ class Tensor(Array):
         """The transpose of the last two axes."""
     @property
     def real(self) -> Tensor:
-        """The real part; a real tensor is its own."""
+        """The real part; that of a real tensor is equal to it."""
     @property
     def imag(self) -> Tensor:
         """The imaginary part of a complex tensor."""
@@ -113,7 +113,8 @@ class Tensor(Array):
     def to_device(self, where: str | Device, /, *, stream: Any = None) -> Tensor:
         """The tensor on another device."""
     def __array_namespace__(self, *, api_version: str | None = None) -> Any: ...
-    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+        """A capsule of a copy: consumers may write, and not all of them heed a read-only flag."""
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __reduce__(self) -> Any: ...
     def __copy__(self) -> Tensor: ...

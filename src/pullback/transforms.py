@@ -22,6 +22,7 @@ from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError, ShapeError
 from pullback.ir.array import Array, make
 from pullback.ir.convert import as_array
+from pullback.ir.op import another
 
 __all__ = ["grad", "hvp", "jvp", "value_and_grad", "vjp"]
 
@@ -43,6 +44,11 @@ def _variables(name: str, trees: Sequence[Any]) -> tuple[list[Any], pytrees.Stru
     return result, structure
 
 
+def _arguments(variables: Sequence[Any]) -> list[Any]:
+    """Handles for the function, which may update its arguments in place."""
+    return [another(v) for v in variables]
+
+
 def _outputs(name: str, tree: Any) -> tuple[list[Any], pytrees.Structure]:
     leaves, structure = pytrees.flatten(tree)
     return [as_array(leaf, name) for leaf in leaves], structure
@@ -53,7 +59,7 @@ def _released(outputs: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     own = {v._node for v in variables}
     roots = [o._node for o in outputs if o._node is not None]
     if depends_on_others(ancestors(roots, stop=own), own):
-        return list(outputs)
+        return [another(o) for o in outputs]
     return [make(o._buf, o._aval) for o in outputs]
 
 
@@ -67,7 +73,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     """
     variables, structure = _variables("vjp", primals)
     with recording(True):
-        result = f(*pytrees.unflatten(structure, variables))
+        result = f(*pytrees.unflatten(structure, _arguments(variables)))
     outputs, out_structure = _outputs("vjp", result)
 
     def pull(cotangent: Any) -> tuple:
@@ -84,7 +90,10 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
                     f" got {g._aval.shape}."
                 )
         found = cotangents(outputs, weights, variables, retain=True)
-        filled = [zeros(v._aval) if g is None else g for g, v in zip(found, variables, strict=True)]
+        filled = [
+            zeros(v._aval) if g is None else another(g)
+            for g, v in zip(found, variables, strict=True)
+        ]
         return pytrees.unflatten(structure, filled)
 
     close(variables)
@@ -127,7 +136,7 @@ def value_and_grad(
         of_chosen, primals = _split(f, argnums, args, kwargs)
         variables, structure = _variables("grad", primals)
         with recording(True):
-            result = of_chosen(*pytrees.unflatten(structure, variables))
+            result = of_chosen(*pytrees.unflatten(structure, _arguments(variables)))
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, Array):
             raise GradientError(
@@ -145,7 +154,10 @@ def value_and_grad(
         released = iter(_released([value, *aux_arrays], variables))
         value = next(released)
         aux_leaves = [next(released) if isinstance(a, Array) else a for a in aux_leaves]
-        filled = [zeros(v._aval) if g is None else g for g, v in zip(found, variables, strict=True)]
+        filled = [
+            zeros(v._aval) if g is None else another(g)
+            for g, v in zip(found, variables, strict=True)
+        ]
         gradients = pytrees.unflatten(structure, filled)
         gradient = gradients[0] if isinstance(argnums, int) else gradients
         if has_aux:
@@ -203,11 +215,13 @@ def jvp(
             )
         seeds.append(t)
     with recording(True):
-        result = f(*pytrees.unflatten(structure, variables))
+        result = f(*pytrees.unflatten(structure, _arguments(variables)))
     outputs, out_structure = _outputs("jvp", result)
     found = tangents(outputs, variables, seeds)
     close(variables)
-    filled = [zeros(o._aval) if t is None else t for t, o in zip(found, outputs, strict=True)]
+    filled = [
+        zeros(o._aval) if t is None else another(t) for t, o in zip(found, outputs, strict=True)
+    ]
     values = _released(outputs, variables)
     return pytrees.unflatten(out_structure, values), pytrees.unflatten(out_structure, filled)
 

@@ -13,9 +13,12 @@ DTYPES = ["float32", "float64", "int32", "int64", "uint8", "complex64", "float16
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_to_torch_is_zero_copy(dtype):
+def test_to_torch_is_a_copy_unless_told_otherwise(dtype):
     x = pb.astype(pb.tensor(np.arange(6).reshape(2, 3)), dtype)
-    t = torch.from_dlpack(x)
+    before = x.tolist()
+    torch.from_dlpack(x).zero_()
+    assert x.tolist() == before
+    t = torch.from_dlpack(x, copy=False)
     assert t.data_ptr() == x.numpy().__array_interface__["data"][0]
     np.testing.assert_array_equal(t.numpy(), x.numpy())
 

@@ -16,7 +16,7 @@ from pullback.core import pytrees
 from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError, GradientError, ShapeError
 from pullback.ir.array import Array, Node, make, mode
-from pullback.ir.op import REGISTRY
+from pullback.ir.op import REGISTRY, another
 
 __all__ = ["Item", "Slots", "custom_vjp"]
 
@@ -165,7 +165,7 @@ class custom_vjp:  # noqa: N801  (used as a decorator)
         for x in arrays:
             own.pop(id(x), None)
         results = {i: own[id(x)] for i, x in enumerate(kept) if id(x) in own}
-        kept = [make(x._buf, x._aval) if i in results else x for i, x in enumerate(kept)]
+        kept = [make(x._buf, x._aval) if i in results else another(x) for i, x in enumerate(kept)]
         call = CustomCall(self.name, backward, structure, avals, result_structure, results)
         edges, given = [x._node for x in arrays], [x._aval for x in arrays]
         master = call_node(call, edges, given, avals[0], (kept, kept_structure))

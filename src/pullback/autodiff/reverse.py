@@ -12,8 +12,8 @@ from typing import Any
 
 from pullback.core.avals import Aval
 from pullback.core.errors import GradientError, ShapeError
-from pullback.ir.array import LEAF, Array, Node, leaf_node, make, mode
-from pullback.ir.op import REGISTRY, bind
+from pullback.ir.array import LEAF, Array, Node, make, mode, variable_node
+from pullback.ir.op import REGISTRY, another, bind
 
 __all__ = ["ancestors", "backward", "enable_grad", "no_grad", "recording", "sweep"]
 
@@ -114,8 +114,11 @@ def _observed(node: Node, g: Any) -> Any:
     """The cotangent after the hooks of a node; a retained gradient is accumulated after them."""
     extra = node.extra or {}
     for hook in list(extra.get("hooks", {}).values()):
-        new = hook(g)
-        if new is not None:
+        given = another(g)
+        new = hook(given)
+        if new is None:
+            g = given  # a hook may also update what it is given
+        else:
             if not isinstance(new, Array) or new._aval.shape != g._aval.shape:
                 raise ShapeError(
                     f"{node.name}: a hook must return None or a tensor of shape {g._aval.shape},"
@@ -132,7 +135,7 @@ def accumulate(node: Node, g: Any) -> None:
     if node.extra is None:
         node.extra = {}
     before = node.extra.get("grad")
-    node.extra["grad"] = g if before is None else before + g
+    node.extra["grad"] = another(g) if before is None else before + g
 
 
 def check_cotangent(name: str, g: Any, out: Array) -> Any:
@@ -210,7 +213,7 @@ def fresh(array: Array) -> Array:
     it.
     """
     if array._node is None:
-        return make(array._buf, array._aval, leaf_node(array._aval))
+        return make(array._buf, array._aval, variable_node(array._aval))
     with recording(True):
         return bind(REGISTRY["positive"], array)
 

@@ -18,7 +18,7 @@ from pullback.autodiff.forward import tangents
 from pullback.autodiff.reverse import ancestors, cotangents, depends
 from pullback.core.avals import Aval, aval
 from pullback.core.errors import PullbackError
-from pullback.ir.array import Array, Node, leaf_node, make, mode, next_order
+from pullback.ir.array import Array, Node, make, mode, next_order, variable_node
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.op import REGISTRY
 
@@ -76,7 +76,7 @@ class Workspace:
         """A new input like `av`; with `tracked`, derivatives can be taken by it."""
         x = self.graph.add_input(av)
         if tracked and av.dtype.is_inexact:
-            x._node = leaf_node(x._aval)
+            x._node = variable_node(x._aval)
         return x
 
     def constant(self, array: Array) -> Any:

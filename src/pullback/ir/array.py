@@ -16,7 +16,19 @@ from pullback.core.errors import GradientError
 if TYPE_CHECKING:
     from pullback.ir.op import Op
 
-__all__ = ["LEAF", "Array", "Mode", "Node", "handle", "leaf_node", "make", "mode", "next_order"]
+__all__ = [
+    "LEAF",
+    "Array",
+    "Mode",
+    "Node",
+    "handle",
+    "is_variable",
+    "leaf_node",
+    "make",
+    "mode",
+    "next_order",
+    "variable_node",
+]
 
 
 class Mode(threading.local):
@@ -164,6 +176,18 @@ def make(buf: Any, av: Aval, node: Node | None = None) -> Any:
     out._aval = av
     out._node = node
     return out
+
+
+def is_variable(node: Node) -> bool:
+    """Whether a leaf belongs to a transform: then a handle on it may be updated like a result."""
+    return node.extra is not None and "closed" in node.extra
+
+
+def variable_node(av: Aval) -> Node:
+    """A fresh variable of a transform, which says with `closed` when it has ended."""
+    node = leaf_node(av)
+    node.extra = {"closed": False}
+    return node
 
 
 def leaf_node(av: Aval) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from pullback.core.avals import Device, aval, default_device
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import Array, make
+from pullback.ir.op import REGISTRY
 from pullback.ir.tracing import no_value
 
 __all__ = [
@@ -58,8 +60,7 @@ def scalar(value: Any, dtype: DType, dev: Device, name: str = "scalar") -> Any:
     """A 0-d array of a Python number, for use as an operand: the common ones are kept, so it must
     not be given away.
     """
-    # 0.0 == -0.0, and NaN equals nothing: as text they are good keys
-    key = (value if value == value and value != 0 else repr(value), type(value), dtype, dev)
+    key = (_bits(value), type(value), dtype, dev)
     found = _scalars.get(key)
     if found is None:
         _check_range(value, dtype, name)
@@ -68,6 +69,13 @@ def scalar(value: Any, dtype: DType, dev: Device, name: str = "scalar") -> Any:
             _scalars.clear()
         _scalars[key] = found
     return found
+
+
+def _bits(value: Any) -> Any:
+    """A number as a key: -0.0 and 0.0 are equal, and NaN equals nothing, but their bits tell."""
+    if isinstance(value, complex):
+        return struct.pack("dd", value.real, value.imag)
+    return struct.pack("d", value) if isinstance(value, float) else value
 
 
 def _check_range(value: Any, dtype: DType, name: str) -> None:
@@ -91,6 +99,10 @@ def as_array(
             dtype = dt.bool_ if isinstance(value, bool) else dt.as_dtype(type(value))
         kept = scalar(value, dtype, dev or default_device(), name)
         return make(kept._buf, kept._aval)
+    if isinstance(value, (list, tuple)):
+        flat = _flattened(value)
+        if any(isinstance(v, Array) for v in flat):
+            return _stacked(value, name, dtype or _common_dtype(flat, name), dev)
     return from_numpy(_numpy_of(value, name, dtype), dev)
 
 
@@ -118,16 +130,7 @@ def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
     """A nested list of numbers or arrays as NumPy; Python floats take the default float dtype,
     unless told otherwise.
     """
-    flat: list[Any] = []
-    stack = [value]
-    while stack:
-        v = stack.pop()
-        if isinstance(v, (list, tuple)):
-            stack.extend(v)
-        else:
-            flat.append(v)
-    if any(isinstance(v, Array) for v in flat):
-        value = _unwrapped(value)
+    flat = _flattened(value)
     try:
         array = np.asarray(value)
     except ValueError:
@@ -147,10 +150,48 @@ def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
     return array
 
 
-def _unwrapped(value: Any) -> Any:
+def _flattened(value: Any) -> list[Any]:
+    """What nested lists hold, in any order."""
+    flat: list[Any] = []
+    stack = [value]
+    while stack:
+        v = stack.pop()
+        if isinstance(v, (list, tuple)):
+            stack.extend(v)
+        else:
+            flat.append(v)
+    return flat
+
+
+def _common_dtype(flat: list[Any], name: str) -> DType:
+    """The dtype of a list that holds arrays; Python numbers take theirs from what is beside."""
+    strong = [
+        v._aval.dtype if isinstance(v, Array) else dt.as_dtype(np.asarray(v).dtype, name)
+        for v in flat
+        if not is_number(v)
+    ]
+    dtype = strong[0]
+    for other in strong[1:]:
+        dtype = dt.promote(dtype, other)
+    for v in flat:
+        if is_number(v):
+            dtype = dt.of_scalar(v, dtype)
+    return dtype
+
+
+def _stacked(value: Any, name: str, dtype: DType, dev: Device | None) -> Any:
+    """Nested lists of arrays and numbers as one array, connected to what the arrays came from."""
     if isinstance(value, (list, tuple)):
-        return [_unwrapped(v) for v in value]
-    return to_numpy(value) if isinstance(value, Array) else value
+        rows = [_stacked(v, name, dtype, dev) for v in value]
+        if not rows or any(r._aval.shape != rows[0]._aval.shape for r in rows):
+            raise ShapeError(
+                f"{name}: the nested lists are ragged. Every row must have the same length."
+            )
+        return REGISTRY["stack"].function(rows)
+    array = as_array(value, name, dtype=None if isinstance(value, Array) else dtype, dev=dev)
+    if array._aval.dtype is dtype:
+        return array
+    return REGISTRY["astype"].function(array, dtype)
 
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:

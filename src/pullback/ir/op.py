@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 from pullback.core.avals import Aval, aval, symbolic
 from pullback.core.errors import DeviceError
-from pullback.ir.array import Array, Node, make, mode, next_order
+from pullback.ir.array import LEAF, Array, Node, is_variable, make, mode, next_order
 from pullback.ir.lowering import Lowering
 from pullback.ir.rules import Rule, compile_pull, compile_record, pull_variadic
 
-__all__ = ["REGISTRY", "Composite", "Op", "Plan", "bind", "record", "register"]
+__all__ = ["REGISTRY", "Composite", "Op", "Plan", "another", "bind", "record", "register"]
 
 MAX_PLANS = 4096  # per operation; a program with ever-new shapes starts over rather than grow
 
@@ -181,6 +181,14 @@ def bind(op: Op, *arrays: Any, **static: Any) -> Any:
                 out._node = record(op, arrays, static, out)
                 break
     return out
+
+
+def another(array: Array) -> Any:
+    """Another handle of the same value: what is done to it in place leaves `array` as it is."""
+    node = array._node
+    if node is None or node.op is not LEAF or is_variable(node):
+        return make(array._buf, array._aval, node)
+    return bind(REGISTRY["reshape"], array, shape=array._aval.shape)
 
 
 def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any) -> Any:

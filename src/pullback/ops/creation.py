@@ -15,7 +15,7 @@ from pullback.ir import scalar as sc
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array, is_number, scalar, shape_of, to_numpy
 from pullback.ir.lowering import Elementwise
-from pullback.ir.op import REGISTRY, bind
+from pullback.ir.op import REGISTRY, another, bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Complex, Value
 from pullback.ops.families import composite, primitive, sum_to
@@ -37,7 +37,7 @@ def _at(where: str | Device | None) -> Device:
 def constant(value: Any, shape: tuple[int, ...], dtype: DType, dev: Device) -> Any:
     """A constant array: one element, seen from everywhere."""
     x = scalar(value, dtype, dev)
-    return x if shape == () else bind(broadcast_to.op, x, shape=shape)
+    return another(x) if shape == () else bind(broadcast_to.op, x, shape=shape)
 
 
 def _numpy_dtype(dtype: Any, default: Any) -> np.dtype:
@@ -453,6 +453,7 @@ def diagonal_span(rows: int, columns: int, k: int) -> tuple[int, int]:
         Bad((object(),), {}, DTypeError, "expected an array"),
         Bad(([[1, 2], [3]],), {}, ShapeError, "ragged"),
     ],
+    returns_argument=True,
 )
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
     """`obj` (an array, a number, nested lists, anything with `__array__`) as an array.
@@ -460,8 +461,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     >>> pb.asarray([1, 2])
     tensor([1, 2], int64, cpu)
 
-    Arrays never change under somebody else's hands, so `copy` only matters as `copy=False`,
-    which refuses a conversion that needs one.
+    An array is returned as it is, unless `copy` is true; `copy=False` refuses a conversion that
+    needs a copy.
     """
     wanted = None if dtype is None else as_dtype(dtype, "asarray")
     if not isinstance(obj, Array):
@@ -472,7 +473,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     if device is not None and find_device(device) is not x._aval.device:
         x = x.to_device(device)
     if wanted is None or wanted is x._aval.dtype:
-        return x
+        return another(x) if copy and x is obj else x
     if copy is False:
         raise ShapeError("asarray: a change of dtype needs a copy.")
     return astype(x, wanted)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import lru_cache, update_wrapper
+from functools import lru_cache, update_wrapper, wraps
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from pullback.ir import op as ir_op
 from pullback.ir.array import Array, Node, handle, mode, next_order
 from pullback.ir.convert import SCALARS, as_array, default_device, is_number, scalar
 from pullback.ir.lowering import Elementwise, Lowering
-from pullback.ir.op import REGISTRY, Composite, Op, bind, first_bind, register
+from pullback.ir.op import REGISTRY, Composite, Op, another, bind, first_bind, register
 from pullback.ir.rules import saved_source
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.remembered import remembering
@@ -85,6 +85,26 @@ def _subject(function: Callable[..., Any]) -> str:
     return function.__module__.removeprefix("pullback.").removeprefix("ops.")
 
 
+def apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with another handle as its result where that is one of its arguments.
+
+    In-place operators rebind a handle, so a result that shared one would change its argument.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        for a in args:
+            if a is out and isinstance(out, Array):
+                return another(out)
+        for a in kwargs.values():
+            if a is out and isinstance(out, Array):
+                return another(out)
+        return out
+
+    return call
+
+
 def primitive(
     operands: str,
     *,
@@ -97,6 +117,7 @@ def primitive(
     jvp: dict[str, Callable[..., Any]] | str = "",
     no_gradient: str = "",
     front: int = 0,
+    returns_argument: bool = False,
     **public: Any,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declare a primitive; the decorated function checks the user's arguments and calls `bind(op,
@@ -104,7 +125,8 @@ def primitive(
 
     It receives the record as its attribute `op` once declared. `front=n` promises that the function
     only normalises: on n leading arrays, what it binds follows from their avals and its other
-    arguments. Such calls are remembered.
+    arguments. Such calls are remembered. `returns_argument` says that the result may be an
+    argument itself, which is otherwise given another handle.
     """
 
     def declare(function: Callable[..., Any]) -> Any:
@@ -124,8 +146,8 @@ def primitive(
             **public,
         )
         function.op = op  # type: ignore[attr-defined]
-        if front:
-            op.function = remembering(op, function, front)
+        own = function if returns_argument else apart(function)
+        op.function = remembering(op, own, front) if front else own
         register(op)
         return op.function
 
@@ -137,11 +159,13 @@ def composite(
     oracle: Callable[..., Any] | str,
     samples: Callable[[Draw], list[Sample]],
     errors: Callable[[Draw], list[Bad]],
+    returns_argument: bool = False,
     **public: Any,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Declare a public function that is made of other operations."""
+    """Declare a public function that is made of other operations; see `primitive`."""
 
     def declare(function: Callable[..., Any]) -> Any:
+        function = function if returns_argument else apart(function)
         register(
             Composite(
                 name=function.__name__,

@@ -39,11 +39,11 @@ class scatter_plan:  # noqa: N801  (a function to its users)
             )
         if size < 0:
             raise ShapeError(f"scatter_plan: the size must not be negative, got {size}.")
-        if array._aval.strides != dense_strides(array._aval.shape):
-            array = from_numpy(to_numpy(array), array._aval.device)
         runtime = array._aval.device.runtime
         if not hasattr(runtime, "index_plan"):
             raise DeviceError(f"scatter_plan: there are no plans on {array._aval.device}.")
+        if array._aval.strides != dense_strides(array._aval.shape) or runtime.shares(array._buf):
+            array = from_numpy(to_numpy(array), array._aval.device)
         self.indices = array
         self.size = int(size)
         runtime.index_plan(array._buf, array._aval, self.size, self)

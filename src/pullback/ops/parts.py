@@ -11,11 +11,10 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, as_dtype
 from pullback.core.errors import DTypeError
 from pullback.ir import scalar
-from pullback.ir.array import make
 from pullback.ir.convert import as_array
 from pullback.ir.lowering import Elementwise
 from pullback.ir.mathfun import angle as angle_of
-from pullback.ir.op import bind
+from pullback.ir.op import another, bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Complex, Value
 from pullback.ops.families import elementwise, primitive
@@ -67,6 +66,7 @@ def _cast_back(g: Any, x_aval: Aval) -> Any:
     ],
     errors=lambda d: [Bad((d.real(2), "float31"), {}, DTypeError, "unknown dtype")],
     methods=("astype",),
+    returns_argument=True,
 )
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     """The array with its elements converted to `dtype`; complex to real keeps the real part.
@@ -81,7 +81,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
     x = x if device is None else x.to_device(device)
     dtype = as_dtype(dtype, "astype")
     if x._aval.dtype is dtype:
-        return make(x._buf, x._aval, x._node) if copy else x
+        return another(x) if copy else x
     return bind(astype.op, x, dtype=dtype)
 
 

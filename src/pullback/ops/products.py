@@ -33,7 +33,7 @@ def promoted(name: str, *xs: Any) -> list[Any]:
     dtype = arrays[0]._aval.dtype
     for a in arrays[1:]:
         dtype = dt.promote(dtype, a._aval.dtype)
-    return [astype(a, dtype) for a in arrays]
+    return [astype(a, dtype, copy=False) for a in arrays]
 
 
 def _matmul_infer(x: Aval, y: Aval) -> tuple[tuple[int, ...], DType]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pullback.core import pytrees
 from pullback.ir.convert import as_array
+from pullback.ir.op import another
 from pullback.ops.selection import where
 from pullback.optim.base import Optimizer, checked
 
@@ -39,7 +40,7 @@ class Lookahead:
         return {
             "step": as_array(np.int64(0), "Lookahead"),
             "inner": self.inner.init(params),
-            "slow": params,
+            "slow": pytrees.map_tree(lambda p: another(as_array(p, "Lookahead")), params),
         }
 
     def step(self, params: Any, grads: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

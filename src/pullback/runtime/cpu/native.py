@@ -41,6 +41,7 @@ __all__ = [
     "empty",
     "encode",
     "get_threads",
+    "is_foreign",
     "memory",
     "program",
     "release_cached",
@@ -113,6 +114,7 @@ _TEXTS = {
     "name.limit": "cache_limit",
     "name.address": "address",
     "name.nbytes": "nbytes",
+    "name.owner": "owner",
     "name.weak": "__weaklistoffset__",
 }
 
@@ -218,6 +220,8 @@ if TYPE_CHECKING:
         def address(self) -> int: ...
         @property
         def nbytes(self) -> int: ...
+        @property
+        def owner(self) -> object: ...
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
     def empty(nbytes: int, /) -> Buffer: ...
@@ -239,6 +243,11 @@ else:
     release_cached, set_cache_limit = _core["release_cached"], _core["set_cache_limit"]
     set_threads, get_threads = _core["set_threads"], _core["get_threads"]
     os.register_at_fork(after_in_child=_core["reset_pool"])
+
+
+def is_foreign(buf: Buffer) -> bool:
+    """Whether the memory belongs to somebody else, who may write to it."""
+    return buf.owner is not None and type(buf.owner) is not Buffer
 
 
 class Scratch:

@@ -111,11 +111,13 @@ define internal i32 @buffer_get(ptr %self, ptr %view, i32 %flags) nounwind {
   ret i32 %status
 }
 
-; PyMemberDef: name, Py_T_PYSSIZET (19), offset, Py_READONLY (1), docstring
+; PyMemberDef: name, Py_T_PYSSIZET (19) or _Py_T_OBJECT (6, None for null), offset,
+; Py_READONLY (1), docstring
 %MemberDef = type { ptr, i32, i64, i32, ptr }
-@buffer_members = internal global [4 x %MemberDef] [
+@buffer_members = internal global [5 x %MemberDef] [
   %MemberDef { ptr @name.address, i32 19, i64 16, i32 1, ptr null },
   %MemberDef { ptr @name.nbytes, i32 19, i64 24, i32 1, ptr null },
+  %MemberDef { ptr @name.owner, i32 6, i64 32, i32 1, ptr null },
   %MemberDef { ptr @name.weak, i32 19, i64 48, i32 1, ptr null },
   %MemberDef zeroinitializer]
 

@@ -4,6 +4,7 @@ program.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
@@ -68,11 +69,26 @@ class CpuRuntime:
         return buf
 
     def to_numpy(self, buf: native.Buffer, av: Aval) -> np.ndarray:
-        """A read-only view of the buffer as a NumPy array."""
+        """The contents as a read-only NumPy array: a view of the buffer, but of one element a copy.
+
+        Kept constants have one element, and some who take NumPy arrays write to them all the same.
+        """
         if av.size == 0:
             return np.empty(av.shape, av.dtype.numpy)
         array = np.asarray(_Exported(buf, av))
+        if buf.nbytes == av.dtype.itemsize:
+            array = np.array(array)
+            array.flags.writeable = False
         return array.view(bfloat16.numpy) if av.dtype is bfloat16 else array
+
+    def has_one_owner(self, buf: native.Buffer) -> bool:
+        """Whether one handle, which the caller holds, is all that has the memory of a buffer."""
+        # The references are that handle's, the one of this call, and that of `getrefcount` itself.
+        return type(buf.owner) is not native.Buffer and sys.getrefcount(buf) <= 3
+
+    def shares(self, buf: native.Buffer) -> bool:
+        """Whether the memory of a buffer belongs to somebody else, who may write to it."""
+        return native.is_foreign(buf)
 
     def index_plan(self, buf: native.Buffer, av: Aval, size: int, by: object) -> None:
         """Check and arrange dense indices into `size` places, and keep that while `by` lives."""

@@ -1,6 +1,7 @@
 """Index plans: the positions of an index array sorted by what they point at, kept for the next use.
 
-A plan is found by the buffer of its indices, which never changes, and dies with it. The second sum
+A plan is found by the buffer of its indices, which never changes, and dies with it; memory that
+is shared with others may change, and gets none. The second sum
 with the same buffer makes it; sums give the same bits with and without. The bytes of all plans are
 bounded: the one that was not used for longest goes first.
 """
@@ -101,8 +102,10 @@ class PlanCache:
     def find(self, buf: native.Buffer, index: DType, wanted: Wanted) -> Plan | None:
         """The plan of a buffer, made at its second use, at its first if somebody holds its plans.
 
-        None before that, or if an index is bad.
+        None before that, if an index is bad, or if the indices may change under our hands.
         """
+        if native.is_foreign(buf):
+            return None
         key = (id(buf), index, wanted)
         with self._lock:
             entry, held = self._entry(key, buf), id(buf) in self._held

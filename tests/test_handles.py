@@ -1,0 +1,304 @@
+"""Handles have one owner: what is done to one in place, or to its memory, changes no other."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import numpy as np
+import pytest
+
+import pullback as pb
+
+
+def test_kept_scalars_are_not_given_away():
+    for made in (pb.ones(()), pb.ones_like(pb.tensor(3.0)), pb.full((), 1.0), pb.asarray(1.0)):
+        made *= 5
+        made += 1
+        assert made.item() == 6
+    assert (pb.tensor([10.0]) + 1).tolist() == [11.0]
+    x = pb.tensor(2.0, requires_grad=True)
+    x.sum().backward()
+    x.grad *= 0.5
+    y = pb.tensor(2.0, requires_grad=True)
+    y.sum().backward()
+    assert y.grad.item() == 1.0
+
+
+def test_kept_scalars_are_found_by_their_bits():
+    pb.asarray(complex(-1, 0.0))
+    assert pb.sqrt(pb.asarray(complex(-1, -0.0))).item() == -1j
+    pb.asarray(float("nan"))
+    assert math.copysign(1, pb.asarray(-float("nan")).item()) == -1
+    pb.asarray(0.0)
+    assert math.copysign(1, pb.asarray(-0.0).item()) == -1
+
+
+def test_gradients_share_no_handle():
+    a, b = pb.tensor([1.0]), pb.tensor([2.0])
+    ga, gb = pb.grad(lambda p: pb.sum(p[0] + p[1]))((a, b))
+    ga += 5
+    assert gb.tolist() == [1.0]
+    x, seed = pb.tensor([1.0], requires_grad=True), pb.tensor([3.0])
+    x.backward(seed)
+    x.grad *= 2
+    assert seed.tolist() == [3.0]
+    _, pull = pb.vjp(lambda x, y: (x, x), a, b)
+    pulled = pull((seed, pb.tensor([0.0])))
+    assert pulled[0] is not seed
+    value, tangent = pb.jvp(lambda x: x, (a,), (seed,))
+    assert value is not a and tangent is not seed
+
+
+def test_a_hook_may_update_what_it_is_given():
+    x, y = (pb.tensor([1.0], requires_grad=True) for _ in range(2))
+
+    def double(g):
+        g *= 2
+
+    x.register_hook(double)
+    pb.sum(x + y).backward()
+    assert (x.grad.item(), y.grad.item()) == (2.0, 1.0)
+
+
+def test_residuals_of_a_custom_rule_are_snapshots():
+    @pb.custom_vjp
+    def square(x):
+        return x * x
+
+    square.defvjp(lambda x: (x * x, x), lambda x, g: (2 * x * g,))
+    x = pb.tensor(3.0, requires_grad=True)
+    y = x + 0
+    z = square(y)
+    y += 100
+    z.backward()
+    assert x.grad.item() == 6.0
+
+
+def in_place(c, x):
+    c += x
+    return c, c
+
+
+def functional(c, x):
+    c = c + x
+    return c, c
+
+
+def fill(i, c):
+    c[i] = c[i] + i
+    return c
+
+
+def filled(i, c):
+    c = c + 0
+    c[i] = c[i] + i
+    return c
+
+
+def grow(c):
+    c *= 2
+    return c
+
+
+def grown(c):
+    return c * 2
+
+
+def shifted(x, y):
+    x += y
+    y += 1
+    return x * y
+
+
+def shift(x, y):
+    return (x + y) * (y + 1)
+
+
+# Each a function of one vector with bodies that update their arguments, and one that does not.
+PAIRS = {
+    "scan": tuple(lambda x, f=f: pb.scan(f, x[0], x) for f in (in_place, functional)),
+    "scan_of_init": tuple(
+        lambda x, f=f: pb.scan(f, x, x[:, None])[1] for f in (in_place, functional)
+    ),
+    "fori_loop": tuple(lambda x, f=f: pb.fori_loop(0, 3, f, x) for f in (fill, filled)),
+    "while_loop": tuple(
+        lambda x, f=f: pb.while_loop(lambda c: c.sum() < 50, f, x, max_steps=9)
+        for f in (grow, grown)
+    ),
+    "cond": tuple(
+        lambda x, f=f: pb.cond(x[0] > 0, f, lambda a, b: a - b, x, x[::-1])
+        for f in (shifted, shift)
+    ),
+    "grad": tuple(lambda x, f=f: pb.grad(lambda a: f(a, a * a).sum())(x) for f in (shifted, shift)),
+    "vjp": tuple(lambda x, f=f: pb.vjp(f, x, x)[1](x) for f in (shifted, shift)),
+    "jvp": tuple(lambda x, f=f: pb.jvp(f, (x, x), (x, x)) for f in (shifted, shift)),
+    "hvp": tuple(
+        lambda x, f=f: pb.hvp(lambda a: f(a, a * a).sum(), (x,), (x,)) for f in (shifted, shift)
+    ),
+}
+
+
+def leaves(tree):
+    return [np.array(x.detach().numpy()) for x in (tree if isinstance(tree, tuple) else (tree,))]
+
+
+def total(f):
+    def loss(x):
+        out = f(x)
+        parts = [pb.sum(y * y) for y in (out if isinstance(out, tuple) else (out,))]
+        return pb.sum(pb.stack(parts))
+
+    return loss
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_bodies_may_update_their_arguments_in_place(name, compiled):
+    wrap = pb.jit if compiled else lambda f: f
+    updating, plain = PAIRS[name]
+    x = pb.tensor([1.0, 3.0, 2.0], dtype="float64")
+    before = x.tolist()
+    for got, expected in zip(leaves(wrap(updating)(x)), leaves(plain(x)), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert x.tolist() == before
+    by_grad = wrap(pb.grad(total(updating)))(x), pb.grad(total(plain))(x)
+    np.testing.assert_allclose(by_grad[0].numpy(), by_grad[1].numpy(), rtol=1e-12)
+    assert x.tolist() == before
+    tracked = pb.tensor(before, dtype="float64", requires_grad=True)
+    total(wrap(updating))(tracked).backward()
+    np.testing.assert_allclose(tracked.grad.numpy(), by_grad[1].numpy(), rtol=1e-12)
+    assert tracked.tolist() == before
+
+
+def test_outputs_of_a_loop_are_snapshots():
+    held = pb.tensor(0.0)
+
+    def body(c, x):
+        nonlocal held
+        held += x
+        return c, held
+
+    assert pb.scan(body, pb.tensor(0.0), pb.tensor([1.0, 2.0, 3.0]))[1].tolist() == [1.0, 3.0, 6.0]
+
+
+def test_a_loop_without_steps_returns_other_handles():
+    x = pb.tensor([1.0])
+    for out in (
+        pb.fori_loop(0, 0, lambda i, c: c, x),
+        pb.while_loop(lambda c: c.sum() < 0, lambda c: c, x),
+        pb.scan(lambda c, r: (c, r), x, pb.zeros((0, 2)))[0],
+        pb.cond(pb.tensor(True), lambda a: a, lambda a: a, x),
+    ):
+        out += 1
+        assert x.tolist() == [1.0]
+
+
+def test_optimisers_and_graphs_keep_no_handle_of_the_user():
+    p = pb.tensor([1.0])
+    state = pb.optim.Lookahead(pb.optim.SGD(lr=1.0)).init(p)
+    p += 5
+    assert state["slow"].tolist() == [1.0]
+    g = pb.Graph()
+    x = g.input(())
+    y = x * x
+    g.forward({x: 3.0})
+    g.backward(y)
+    got = g.grad(x)
+    got *= 0
+    assert g.grad(x).item() == 6.0
+
+
+# -- links to what a tensor was computed from ------------------------------------------------------
+
+
+def rotation(a):
+    return pb.tensor([[pb.cos(a), -pb.sin(a)], [pb.sin(a), pb.cos(a)]])
+
+
+@pytest.mark.parametrize("make", [pb.tensor, pb.asarray])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_lists_of_tensors_keep_their_link(make, compiled):
+    wrap = pb.jit if compiled else lambda f: f
+
+    def f(a):
+        return pb.sum(make([2 * a[0], 3.0, [5 * a[1]][0]]) * make((1, a[0], 1)))
+
+    a = pb.tensor([2.0, 7.0])
+    assert wrap(pb.grad(f))(a).tolist() == [5.0, 5.0]
+    assert pb.jvp(wrap(f), (a,), (pb.tensor([1.0, 0.0]),))[1].item() == 5.0
+    turn = wrap(pb.grad(lambda t: (rotation(t) @ pb.tensor([1.0, 0.0]))[1]))
+    assert turn(pb.tensor(0.0)).item() == 1.0
+    assert wrap(pb.grad(lambda t: pb.sum(make(t) * t)))(a).tolist() == [4.0, 14.0]
+
+
+def test_lists_of_tensors_promote_like_operations():
+    one = pb.tensor(1.0, dtype="float32")
+    assert pb.tensor([one, 2.5]).dtype is pb.float32
+    assert pb.tensor([one, pb.tensor(1.0, dtype="float64")]).dtype is pb.float64
+    assert pb.tensor([pb.tensor(1), 2.5]).dtype is pb.default_float()
+    assert pb.tensor([one, 1], dtype="int32").tolist() == [1, 1]
+    with pytest.raises(pb.ShapeError, match="ragged"):
+        pb.tensor([[one, one], [one]])
+
+
+def test_tensor_makes_a_leaf_where_it_is_asked_to():
+    x = pb.tensor([1.0], requires_grad=True)
+    assert pb.tensor(x).grad_fn is not None
+    assert pb.tensor(x, requires_grad=True).is_leaf
+
+
+# -- memory that others can write to ---------------------------------------------------------------
+
+
+def written(x, value):
+    """What somebody does who takes memory by DLPack and does not heed a read-only flag."""
+    array = np.from_dlpack(x)
+    pointer = array.__array_interface__["data"][0]
+    filled = np.full(array.size, value, array.dtype)
+    ctypes.memmove(pointer, filled.ctypes.data, filled.nbytes)
+
+
+def test_exported_memory_is_no_constant_and_no_saved_value():
+    written(pb.zeros(1), 7)
+    written(pb.ones(()), 7)
+    written(pb.tensor(1.0), 7)
+    assert pb.zeros(2).tolist() == [0.0, 0.0]
+    assert (pb.tensor(5.0) + 1.0).item() == 6.0
+    x = pb.tensor([1.0, 2.0], requires_grad=True)
+    y = x * 1.0
+    z = y * y
+    written(y.detach(), 101)
+    pb.sum(z).backward()
+    assert x.grad.tolist() == [2.0, 4.0]
+    written(x.grad, 0)
+    assert pb.ones(2).tolist() == [1.0, 1.0]
+
+
+def test_small_arrays_of_numpy_are_copies():
+    for x in (pb.ones(()), pb.zeros(3), pb.tensor(1.0)):
+        array = x.numpy()
+        assert not array.flags.writeable
+        assert array.__array_interface__["data"][0] != x._buf.address
+
+
+def test_memory_is_shared_on_request_if_nobody_else_has_it():
+    x = pb.tensor(np.arange(6.0))
+    capsule = x.__dlpack__(copy=False)
+    assert capsule is not None
+    y = x[1:]
+    for held in (x, y, pb.zeros(3), pb.ones(())):
+        with pytest.raises(BufferError, match="belongs to others"):
+            held.__dlpack__(copy=False)
+
+
+def test_indices_in_shared_memory_may_change():
+    a = np.arange(100000) % 1000
+    indices = pb.from_dlpack(a)
+    plan = pb.scatter_plan(indices, 1000)
+    x = pb.ones(100000)
+    for _ in range(4):
+        assert pb.segment_sum(x, indices, 1000)[0].item() == 100
+    a[:] = 0
+    assert pb.segment_sum(x, indices, 1000)[0].item() == 100000
+    assert pb.segment_sum(x, plan)[0].item() == 100

@@ -97,9 +97,10 @@ class CondCall:
     def _built(self) -> tuple[list[Any], dict[str, Any]]:
         """The operands and static parameters of the equation."""
         outputs = [b.space.variables_of(b.results) for b in self.branches]
+        checks = [b.space.checks if self.parent is None else [] for b in self.branches]
         cuts = [
-            b.space.cut(o, b.space.definitions())
-            for b, o in zip(self.branches, outputs, strict=True)
+            b.space.cut([*o, *c], b.space.definitions())
+            for b, o, c in zip(self.branches, outputs, checks, strict=True)
         ]
         inputs = [[x._buf for x in b.inputs] for b in self.branches]
         used = [
@@ -199,6 +200,8 @@ def staged_cond(
         chosen = then(list(first.inputs))
     with second.space.entered():
         other = otherwise(list(second.inputs))
+    first.space.close()
+    second.space.close()
     if check is not None:
         check(chosen, other)
     return call.close(chosen, other)

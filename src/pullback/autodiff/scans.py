@@ -174,7 +174,8 @@ class ScanCall:
         outputs = space.variables_of([*self.results, *self.ys])
         carries = [x._buf for x in self.carries]
         definitions = space.definitions()
-        cut = choose(self, outputs, definitions)
+        checks = space.checks if self.parent is None else []
+        cut = choose(self, [*outputs, *checks], definitions)
         for eq in cut.equations:
             self.homes.setdefault(eq, self)
         constants = {v: space.outer(v) for v in cut.needed if space.outer(v) is not None}
@@ -332,6 +333,7 @@ def staged_scan(
     carries = [call.add_carry(a, mode.recording) for a in init]
     rows = [call.add_row(a) for a in xs]
     results, ys = f(carries, rows)
+    call.space.close()
     return call.close(results, ys)
 
 

@@ -97,8 +97,9 @@ class WhileCall:
         """The operands and static parameters of the equation."""
         answer = self.test.variables_of([self.answer])
         results = self.body.variables_of(self.results)
-        tested = self.test.cut(answer, self.test.definitions())
-        computed = self.body.cut(results, self.body.definitions())
+        checks = [s.checks if self.parent is None else [] for s in (self.test, self.body)]
+        tested = self.test.cut([*answer, *checks[0]], self.test.definitions())
+        computed = self.body.cut([*results, *checks[1]], self.body.definitions())
         carries = [x._buf for x in self.carries]
         inputs = [x._buf for x in self.tested]
         first = {v: self.test.outer(v) for v in tested.needed if v not in inputs}
@@ -166,7 +167,10 @@ def staged_while(
     with recording(False):
         call.answer = test(call.tested)
     carries = [call.add_carry(a) for a in init]
-    return call.close(body(carries), instead)
+    results = body(carries)
+    call.test.close()
+    call.body.close()
+    return call.close(results, instead)
 
 
 def _run_while(

@@ -19,6 +19,7 @@ from pullback.autodiff.reverse import ancestors, cotangents, depends
 from pullback.core.avals import Aval, aval
 from pullback.core.errors import PullbackError
 from pullback.ir.array import Array, Node, make, mode, next_order, variable_node
+from pullback.ir.control import may_raise
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.op import REGISTRY
 
@@ -60,6 +61,7 @@ class Workspace:
     def __init__(self, name: str):
         self.graph = _BodyGraph(name)
         self.given: dict[Var, Array] = {}
+        self.checks: list[Var] = []  # of equations that may raise, though nobody needs them
         self._start = next_order()
 
     @contextmanager
@@ -88,6 +90,10 @@ class Workspace:
     def variables_of(self, arrays: Iterable[Array]) -> list[Var]:
         """The variables of results, some of which may come from outside."""
         return [self.graph.capture(a) for a in arrays]
+
+    def close(self) -> None:
+        """End of the traced function: from now on only derivatives are added."""
+        self.checks = [v for eq in self.graph.equations if may_raise(eq) for v in eq.outs]
 
     def outer(self, var: Var) -> Any:
         """The array outside that a variable stands for, None if it varies inside."""

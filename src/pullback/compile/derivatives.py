@@ -99,11 +99,12 @@ class Linearised:
         inputs = [*self._primals, *self._residuals, *given]
         name = f"{self.name}.pullback"
         if not absent:
-            return Program(part(name, inputs, self._after, gradients))
+            return Program(part(name, inputs, self._after, gradients, checks=False))
         zero = {id(v): _zero(v) for v in absent}
         equations = [replaced(eq, zero) for eq in self._after]
         gradients = [zero.get(id(v), v) for v in gradients]
-        return Program(optimise(part(name, inputs, equations, gradients), self._exact))
+        small = part(name, inputs, equations, gradients, checks=False)
+        return Program(optimise(small, self._exact))
 
     def aligned(self, wanted: tuple[bool, ...], values: Sequence[Any]) -> list[Any]:
         """The results of `backward` for each tracked input; None if zero or not wanted."""
@@ -184,9 +185,9 @@ def _residuals(
     kept = {id(v): v for v in read if id(v) in producer}
     again: set[int] = set()
     for eq in reversed(before):
-        out, lowering = eq.outs[0], getattr(eq.op, "lowering", None)
-        if isinstance(lowering, View) and id(out) in kept:
-            (base,) = eq.inputs
+        lowering = getattr(eq.op, "lowering", None)
+        if isinstance(lowering, View) and id(eq.out) in kept:
+            (base,), out = eq.inputs, eq.out
             if id(base) not in producer or id(base) in kept or out.aval.size >= base.aval.size:
                 del kept[id(out)]
                 again.add(id(eq))
@@ -194,10 +195,10 @@ def _residuals(
     at_hand = {id(v) for v in primals} | set(kept)
     at_hand |= {id(v) for eq in before for v in eq.inputs if v.constant is not None}
     for eq in before:
-        out, lowering = eq.outs[0], getattr(eq.op, "lowering", None)
+        lowering = getattr(eq.op, "lowering", None)
         cheap = isinstance(lowering, Elementwise) and all(id(v) in at_hand for v in eq.inputs)
-        if cheap and id(out) in kept:
-            del kept[id(out)]
+        if cheap and id(eq.out) in kept:
+            del kept[id(eq.out)]
             again.add(id(eq))
     return list(kept.values()), [eq for eq in before if id(eq) in again]
 

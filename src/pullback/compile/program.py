@@ -10,6 +10,7 @@ import numpy as np
 
 from pullback.core.avals import Aval, aval
 from pullback.ir.array import make, mode
+from pullback.ir.control import may_raise
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.op import bind
 
@@ -17,14 +18,21 @@ __all__ = ["Interpreted", "Program", "part"]
 
 
 def part(
-    name: str, inputs: Sequence[Var], equations: Iterable[Equation], outputs: Sequence[Var]
+    name: str,
+    inputs: Sequence[Var],
+    equations: Iterable[Equation],
+    outputs: Sequence[Var],
+    checks: bool = True,
 ) -> Graph:
-    """The graph of those `equations` that the outputs need, with the constants that they use."""
+    """The graph of those `equations` that the outputs need, with the constants that they use.
+
+    With `checks`, those that check indices stay too.
+    """
     graph = Graph(name)
     needed = {id(v) for v in outputs}
     kept: list[Equation] = []
     for eq in reversed(list(equations)):
-        if any(id(v) in needed for v in eq.outs):
+        if any(id(v) in needed for v in eq.outs) or (checks and may_raise(eq)):
             kept.append(eq)
             needed.update(id(v) for v in eq.inputs)
     graph.inputs, graph.outputs, graph.equations = list(inputs), list(outputs), kept[::-1]
@@ -64,7 +72,7 @@ def _dense(x: Any) -> Any:
 
 def executable(graph: Graph) -> Any:
     """The graph compiled by the runtime of its device."""
-    runtime = graph.outputs[0].aval.device.runtime
+    runtime = graph.equations[-1].inputs[0].aval.device.runtime
     compiler: Callable[[Graph], Any] = getattr(runtime, "compile", Interpreted)
     return compiler(graph)
 
@@ -96,7 +104,7 @@ class Program:
         self.plain = [s for s, _ in self.sources] == ["computed"] * len(outputs)
         self.run: Callable[[Sequence[Any], Sequence[Aval]], list[Any]] = _nothing
         self.executable = None
-        if outputs:
+        if outputs or any(map(may_raise, graph.equations)):
             computing = part(graph.name, graph.inputs, graph.equations, outputs)
             self.executable = self.run = executable(computing)
         self.seconds = time.perf_counter() - began

@@ -152,7 +152,7 @@ class Storage:
         while stack:
             at, repeated = stack.pop()
             for eq in self.users.get(at, ()):
-                more = repeated or eq.outs[0].aval.size > at.aval.size
+                more = repeated or any(o.aval.size > at.aval.size for o in eq.outs[:1])
                 if _kind(eq) is View:
                     if (eq.out, more) not in seen:
                         seen.add((eq.out, more))

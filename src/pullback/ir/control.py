@@ -22,10 +22,11 @@ from pullback.core.dtypes import DType, bool_
 from pullback.core.errors import PullbackError
 from pullback.ir.array import Array
 from pullback.ir.convert import to_numpy
-from pullback.ir.graph import Graph
+from pullback.ir.graph import Equation, Graph
+from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 from pullback.ir.op import REGISTRY, bind
 
-__all__ = ["COND", "CONTROL", "SCAN", "WHILE", "Control", "row", "stacked"]
+__all__ = ["COND", "CONTROL", "SCAN", "WHILE", "Control", "may_raise", "row", "stacked"]
 
 Type = tuple[tuple[int, ...], DType]
 
@@ -167,3 +168,14 @@ SCAN = Control("scan", _scan_infer, _scan_evaluate)
 WHILE = Control("while", _while_infer, _while_evaluate)
 COND = Control("cond", _cond_infer, _cond_evaluate)
 CONTROL = (SCAN, WHILE, COND)
+
+
+def may_raise(eq: Equation) -> bool:
+    """Whether running the equation, or one inside it, may find an index out of range."""
+    if eq.op in CONTROL:
+        graphs = [g for g in eq.static.values() if isinstance(g, Graph)]
+        return any(may_raise(e) for g in graphs for e in g.equations)
+    lowering = eq.op.lowering
+    if isinstance(lowering, Intrinsic):
+        return lowering.indexed
+    return isinstance(lowering, (GatherRows, ScatterRows))

@@ -111,10 +111,11 @@ class ScatterRows:
 @dataclass(frozen=True)
 class Intrinsic:
     """A named routine that runtimes take from a library made for it: "matmul", "argsort",
-    "searchsorted".
+    "searchsorted". `indexed`: it checks that the indices it is given are inside.
     """
 
     name: str
+    indexed: bool = False
 
 
 Lowering = Elementwise | Fold | View | Boxes | GatherRows | ScatterRows | Intrinsic

@@ -77,7 +77,7 @@ class _Joining(Rewriter):
         self.joined = False
 
     def step(self, eq: Equation) -> tuple[Var, ...]:
-        terms = self.chains.get(eq.outs[0])
+        terms = self.chains.get(eq.outs[0]) if eq.outs else None
         return super().step(eq) if terms is None else (self._sum([self.env[v] for v in terms]),)
 
     def _sum(self, terms: list[Var]) -> Var:

@@ -7,13 +7,14 @@ outputs, and carries that matter to none of them; a carry that never changes bec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pullback.compile.passes.constants import FOLDED_BYTES, is_known
+from pullback.compile.passes.dead import live
 from pullback.compile.passes.rewriter import Rewriter, uses
 from pullback.core.avals import Aval, aval
-from pullback.ir.control import COND, CONTROL, SCAN, WHILE
+from pullback.ir.control import COND, CONTROL, SCAN, WHILE, may_raise
 from pullback.ir.graph import Equation, Graph, Var
 
 __all__ = ["with_optimised_bodies"]
@@ -132,9 +133,9 @@ class _Bodies(Rewriter):
         same: dict[int, Var],
     ) -> tuple[Var, ...]:
         """The variables for all outputs of `eq`, of which the equation now has the `kept` ones."""
-        made = self.append(eq.op, operands, static, avals) if kept else ()
+        made = self.append(eq.op, operands, static, avals) if kept or may_raise(eq) else ()
         outs = {**dict(zip(kept, made, strict=True)), **same}
-        unused = next(iter(outs.values()))  # what nobody reads may be anything
+        unused = next(iter(outs.values()), self.env[eq.inputs[0]])  # nobody reads it
         return tuple(outs.get(k, unused) for k in range(len(eq.outs)))
 
 
@@ -260,16 +261,6 @@ def _unread(graph: Graph, av: Aval) -> Var:
     return graph.new_var(av)
 
 
-def live(graph: Graph, outputs: Iterable[Var], given: Iterable[Var] = ()) -> set[Var]:
-    """The variables that these outputs are computed from; the `given` ones come from nowhere."""
-    needed = set(outputs)
-    known = set(given)
-    for eq in reversed(graph.equations):
-        if any(v in needed and v not in known for v in eq.outs):
-            needed.update(eq.inputs)
-    return needed
-
-
 def copied(
     graph: Graph,
     inputs: Sequence[Var],
@@ -295,7 +286,7 @@ def copied(
             env[v] = result.new_var(v.aval, constant)
             result.constants.append(env[v])
     for eq in graph.equations:
-        if any(v in needed and v not in env for v in eq.outs):
+        if any(v in needed and v not in env for v in eq.outs) or may_raise(eq):
             outs = tuple(result.new_var(v.aval) for v in eq.outs)
             env.update(zip(eq.outs, outs, strict=True))
             operands = tuple(env[v] for v in eq.inputs)

@@ -44,7 +44,7 @@ class _Turning(Rewriter):
         self.turned = turned
 
     def step(self, eq: Equation) -> tuple[Var, ...]:
-        shape = self.turned.get(eq.outs[0])
+        shape = self.turned.get(eq.outs[0]) if eq.outs else None
         if shape is not None:
             static = {**eq.static, "keepdims": not eq.static["keepdims"]}
             av = symbolic(shape, eq.out.aval.dtype, eq.out.aval.device)

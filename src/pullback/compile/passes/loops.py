@@ -15,7 +15,7 @@ from typing import Any
 from pullback.compile.passes.control import copied
 from pullback.compile.passes.rewriter import Rewriter, uses
 from pullback.core.avals import symbolic
-from pullback.ir.control import SCAN
+from pullback.ir.control import SCAN, may_raise
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ops.arithmetic import add
 from pullback.ops.movement import permute_dims, reshape
@@ -113,7 +113,7 @@ class _Outside(Rewriter):
             symbolic((scan.length, *v.aval.shape), v.aval.dtype, v.aval.device) for v in scan.after
         ]
         avals = [eq.outs[k].aval for k in (*kept, *ys)] + stacked
-        outs = self.append(SCAN, operands, static, avals) if outputs else ()
+        outs = self.append(SCAN, operands, static, avals) if outputs or may_raise(eq) else ()
         found = dict(zip((*kept, *ys), outs, strict=False))
         gathered = dict(zip(scan.after, outs[len(kept) + len(ys) :], strict=True))
         for k, term in scan.totals.items():

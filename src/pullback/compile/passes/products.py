@@ -23,7 +23,7 @@ MOST_TERMS = 4096  # of one sum
 
 def with_common_factors(graph: Graph) -> Graph:
     """The graph with products that share a factor, and are only added up, as one product."""
-    made = {eq.outs[0]: eq for eq in graph.equations}
+    made = {v: eq for eq in graph.equations for v in eq.outs}
     counts = uses(graph)
 
     def own(v: Var, op: Any) -> bool:
@@ -94,7 +94,7 @@ class _Factored(Rewriter):
         self.own = own
 
     def step(self, eq: Equation) -> tuple[Var, ...]:
-        terms = self.sums.get(eq.outs[0])
+        terms = self.sums.get(eq.outs[0]) if eq.outs else None
         if terms is None:
             return super().step(eq)
         product: dict[Var, Var] = {}  # by the first term of a group

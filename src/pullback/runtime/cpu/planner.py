@@ -20,10 +20,11 @@ from pullback.compile.lower import (
     scatter_kernel,
 )
 from pullback.core.avals import Aval, aval, dense_strides
-from pullback.core.dtypes import DType, bfloat16, float32
+from pullback.core.dtypes import DType, bfloat16, bool_, float32
 from pullback.ir.graph import Graph
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
 from pullback.ir.op import Op, Plan
+from pullback.ops.families import broadcast_shapes
 from pullback.runtime.cpu import (
     convolution,
     gemm,
@@ -215,6 +216,8 @@ def _gather(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     n = len(indices)
     lead = out.ndim - (x.ndim - n)
     sizes = x.shape[:n]
+    if out.size == 0:
+        return _inspection(op, sizes, indices, out)
     kernel = gather_kernel(avals)
     layout = (
         kernel,
@@ -238,6 +241,8 @@ def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     lead = updates.ndim - (x.ndim - n)
     dense = dense_strides(x.shape)
     sizes = x.shape[:n]
+    if out.size == 0 and updates.size == 0:
+        return _inspection(op, sizes, indices, out)
     kernel = scatter_kernel(op.lowering, avals)
     index_strides = [broadcast_strides(i, updates.shape) for i in indices]
     layout = (
@@ -263,6 +268,22 @@ def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
         return program(x, *indices, updates)
 
     return Plan(_checked(op.name, run, axes), out)
+
+
+def _inspection(op: Any, sizes: Sequence[int], indices: Sequence[Aval], out: Aval) -> Plan:
+    """The plan of an empty result: all that is done is to look at the indices."""
+    shape = broadcast_shapes(op.name, *[i.shape for i in indices])
+    if 0 in shape:
+        return Plan(lambda *bufs: native.empty(0), out)
+    table = aval(tuple(sizes), bool_, out.device, (0,) * len(sizes))
+    look = _gather(op, (table, *indices), {}, aval(shape, bool_, out.device)).run
+    byte = native.empty(1)  # it is read, and never looked at
+
+    def run(*bufs: Any) -> Any:
+        look(byte, *bufs[-len(indices) :])
+        return native.empty(0)
+
+    return Plan(run, out)
 
 
 def _by_plan(

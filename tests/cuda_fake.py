@@ -87,16 +87,16 @@ def launch_together(f, grid_x, grid_y, grid_z, x, y, z, shared, stream, argument
     Function.launch(f, (grid_x, grid_y), x, shared, arguments, True)
 
 
-class RawModule:
-    """Kernels of a source, which takes the place of a file with machine code."""
+class Module:
+    """Kernels of a source, which takes the place of machine code."""
 
-    def __init__(self, path: str):
-        if path not in _EMULATORS:
-            _EMULATORS[path] = Emulator(path, Path(tempfile.mkdtemp()), "-O1")
-        self._emulator = _EMULATORS[path]
+    def load(self, source: str) -> None:
+        if source not in _EMULATORS:
+            _EMULATORS[source] = Emulator(source, Path(tempfile.mkdtemp()), "-O1")
+        self._emulator = _EMULATORS[source]
 
-    def get_function(self, name: str) -> Any:
-        return SimpleNamespace(kernel=Function(self._emulator, name))
+    def get_function(self, name: str) -> Function:
+        return Function(self._emulator, name)
 
 
 class Memory:
@@ -123,9 +123,12 @@ cuda = SimpleNamespace(
     alloc=Memory,
     Device=lambda device: SimpleNamespace(compute_capability="90"),
     get_current_stream=lambda device: _STREAM,
+    function=SimpleNamespace(Module=Module),
     runtime=SimpleNamespace(getDevice=lambda: 0, getDeviceProperties=lambda device: PROPERTIES),
     driver=SimpleNamespace(
         occupancyMaxActiveBlocksPerMultiprocessor=lambda function, block, shared: 1,
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
+        funcSetAttribute=lambda function, attribute, value: None,
         launchKernel=launch_kernel,
         launchCooperativeKernel=launch_together,
     ),

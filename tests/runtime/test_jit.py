@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pullback.runtime.code_cache import cache_directory
 from pullback.runtime.cpu import jit
 from runtime.native_kernels import ADD, run_python
 
@@ -73,16 +74,16 @@ def test_cache_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PULLBACK_CACHE_DIR", "")
     assert call_constant(constant(44)) == 44
-    assert jit.cache_directory() is None
+    assert cache_directory() is None
     assert entries(tmp_path) == []
 
 
 def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PULLBACK_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert jit.cache_directory() == Path("/somewhere/pullback")
+    assert cache_directory() == Path("/somewhere/pullback")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert jit.cache_directory() == Path.home() / ".cache" / "pullback"
+    assert cache_directory() == Path.home() / ".cache" / "pullback"
 
 
 def test_processes_share_a_cache(tmp_path: Path) -> None:

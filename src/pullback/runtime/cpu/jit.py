@@ -15,21 +15,20 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from pullback.runtime.code_cache import CodeCache
 from pullback.runtime.cpu import emission
 from pullback.runtime.cpu.emission import Host, host
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["Host", "add_symbol", "batch", "cache_directory", "compile_ir", "host"]
+__all__ = ["Host", "add_symbol", "batch", "compile_ir", "host"]
 
-# Part of every cache key: a change of what is stored, or of how code is made, gets a new number.
+# Part of every cache key: a change of how code is made gets a new number.
 _CACHE_FORMAT = 1
-_MAGIC = b"pullback-object\n"
-_DIGEST = hashlib.sha256().digest_size
+_CACHE = CodeCache("cpu")
 _DECLARED = re.compile(r'^declare\b[^@]*@"?([\w.$]+)', re.MULTILINE)
 
 _symbols: dict[str, SupportsIndex] = {}
@@ -75,21 +74,20 @@ class _Module:
 
     def __init__(self, text: str, symbols: Sequence[str], passes: str):
         self.text, self.symbols, self.passes = text, symbols, passes
-        self._path = _entry(_key(text, passes))
+        self._key = _key(text, passes)
         self._code: bytes | None = None
         self._addresses: dict[str, int] | None = None
 
     def read(self) -> bool:
         """Whether the object code could be read from the disk."""
-        self._code = _read(self._path) if self._path else None
+        self._code = _CACHE.read(self._key)
         return self._code is not None
 
     def emit(self) -> bytes:
         """The object code, made if nobody has."""
         if self._code is None:
             code = _emit(self.text, self.passes)
-            if self._path:
-                _write(self._path, code)
+            _CACHE.write(self._key, code)
             self._code = code
         return self._code
 
@@ -211,43 +209,3 @@ def _link(code: bytes, text: str, symbols: Sequence[str]) -> dict[str, int]:
         addresses = {name: tracker[name] for name in symbols}
         tracker.detach()  # the code stays: nobody can know who still holds an address
     return addresses
-
-
-def cache_directory() -> Path | None:
-    """Where object code is kept: $PULLBACK_CACHE_DIR (none if empty), or the user's cache."""
-    chosen = os.environ.get("PULLBACK_CACHE_DIR")
-    if chosen is not None:
-        return Path(chosen) if chosen else None
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "pullback"
-    except RuntimeError:  # no home directory
-        return None
-
-
-def _entry(key: str) -> Path | None:
-    directory = cache_directory()
-    return directory / "cpu" / key[:2] / key if directory else None
-
-
-def _read(path: Path) -> bytes | None:
-    """The object code stored at `path`, or None if there is none that can be trusted."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    code = data[len(_MAGIC) + _DIGEST :]
-    intact = data[: len(_MAGIC) + _DIGEST] == _MAGIC + hashlib.sha256(code).digest()
-    return code if intact else None
-
-
-def _write(path: Path, code: bytes) -> None:
-    """Stores `code` in one step, so that another process sees all of it or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(_MAGIC + hashlib.sha256(code).digest() + code)
-        os.replace(temporary, path)
-    except OSError:  # a full or read-only disk costs time, not the result
-        with contextlib.suppress(OSError):
-            temporary.unlink()

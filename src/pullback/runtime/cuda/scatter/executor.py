@@ -64,18 +64,21 @@ def capability(device: int) -> int:
 
 @cache
 def compiled(device: int, source: str) -> Any:
-    """The module of a source for a device."""
-    return cupy_module().RawModule(path=str(machine_code(source, f"sm_{capability(device)}")))
+    """The module of a source for a device, which has to be the current one."""
+    module = cupy_module().cuda.function.Module()
+    module.load(machine_code(source, f"sm_{capability(device)}"))
+    return module
 
 
 @cache
 def _function(device: int, source: str, name: str, shared: int) -> Any:
     """A loaded kernel of the device, which has to be the current one."""
-    kernel = compiled(device, source).get_function(name)
+    kernel, driver = compiled(device, source).get_function(name), cupy_module().cuda.driver
     if shared > PLAIN_SHARED:
         # all that there is: other shapes may use the same function with more
-        kernel.max_dynamic_shared_size_bytes = shared_limit(device)
-    return kernel.kernel
+        attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        driver.funcSetAttribute(kernel.ptr, attribute, shared_limit(device))
+    return kernel
 
 
 class Arguments:

@@ -83,9 +83,10 @@ def test_an_entry_of_somebody_else_is_not_read(
     fstat = os.fstat
 
     def foreign(file: int) -> os.stat_result:
-        found = list(fstat(file))
-        found[stat.ST_UID] += stat.S_ISREG(found[stat.ST_MODE])
-        return os.stat_result(found)
+        found = fstat(file)
+        fields = list(found)
+        fields[stat.ST_UID] += stat.S_ISREG(found.st_mode)
+        return os.stat_result(fields)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fstat", foreign)

@@ -31,7 +31,7 @@ __all__ = ["CacheInfo", "Jitted", "Lowered", "jit"]
 CACHE_SIZE = (
     64  # compiled signatures per function; the one that was not called for longest goes first
 )
-MANY_TRACES = 16  # from here on a function that is traced again gets a warning
+MANY_TRACES = 16  # for other reasons than new kinds of arrays: from here on there is a warning
 
 
 class CacheInfo(NamedTuple):
@@ -157,6 +157,10 @@ class Lowered:
     __repr__ = text
 
 
+class _Kind(str):
+    """Shape and dtype of an array."""
+
+
 class Jitted:
     """A function that `jit` made."""
 
@@ -179,7 +183,7 @@ class Jitted:
         self._fast: dict[tuple, Unit] = {}  # by signature with strides
         self._units: dict[tuple, Unit] = {}  # by signature
         self._lock = threading.RLock()
-        self._calls = self._traces = 0
+        self._calls = self._traces = self._odd_traces = 0
         self._latest: dict[str, str] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -267,7 +271,7 @@ class Jitted:
         with self._lock:
             self._fast.clear()
             self._units.clear()
-            self._calls = self._traces = 0
+            self._calls = self._traces = self._odd_traces = 0
 
     def _inlined(self, args: tuple, kwargs: dict) -> Any:
         """The call as part of another function that is being traced."""
@@ -315,7 +319,10 @@ class Jitted:
     def _traced(self, args: tuple, kwargs: dict, updated: bool) -> Unit | None:
         described = self._described(args, kwargs)
         self._traces += 1
-        if self._traces > MANY_TRACES and self._traces % MANY_TRACES == 1:
+        odd = self._traces > 1 and (updated or not self._new_kinds(described))
+        self._odd_traces += odd
+        too_many_kinds = self._traces > CACHE_SIZE and self._traces % CACHE_SIZE == 1
+        if too_many_kinds or (odd and self._odd_traces % MANY_TRACES == 0):
             self._warn(described, updated)
         self._latest = described
         compiler = import_module(
@@ -327,6 +334,11 @@ class Jitted:
             return None  # it captured values of a trace that is going on: it belongs to that
         return compiler.Unit(trace, type(self), described)
 
+    def _new_kinds(self, described: dict[str, str]) -> bool:
+        """Whether shapes and dtypes of arrays, and nothing else, are not what they were."""
+        now, before = (set(d.items()) for d in (described, self._latest))
+        return now != before and all(isinstance(v, _Kind) for _, v in now ^ before)
+
     def _warn(self, described: dict[str, str], updated: bool) -> None:
         changes = [
             f"{k} was {self._latest.get(k, 'absent')}, now {v}"
@@ -335,7 +347,7 @@ class Jitted:
         ]
         changes += [f"{k} is gone" for k in self._latest if k not in described]
         if updated:
-            changes.append("a captured tensor was updated in place: pass it as an argument")
+            changes.append("a captured array or value was changed: pass it as an argument")
         filename, _, line = user_line(_getframe(1)).rpartition(":")
         warnings.warn_explicit(
             f"jit: `{self.name}` has been traced {self._traces} times; since the last time"
@@ -358,7 +370,9 @@ class Jitted:
             name, x = stack.pop()
             parts = pytrees._children(x)
             if isinstance(x, Array):
-                found[name] = repr(x._aval)
+                found[name] = _Kind(repr(x._aval))
+            elif isinstance(x, (np.ndarray, np.generic)):
+                found[name] = _Kind(f"{x.dtype}[{','.join(map(str, x.shape))}]")
             elif parts is not None and parts[1] is not None:
                 children, info = parts
                 names = info if isinstance(info, tuple) else range(len(children))

@@ -284,6 +284,27 @@ def test_retracing_is_warned_about_and_says_what_changed():
     assert f"{warning.filename}:{warning.lineno}" == line
 
 
+def test_kinds_of_arrays_are_not_warned_about_while_all_are_kept():
+    f = pb.jit(lambda x: x + 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for n in range(compiled.CACHE_SIZE):
+            f([pb.zeros(n), np.zeros(n)][n % 2])
+        assert not caught
+        f(pb.zeros(compiled.CACHE_SIZE))
+    (warning,) = caught
+    assert "x was float64[63], now float32[64]" in str(warning.message)
+
+
+def test_captured_values_that_change_are_warned_about():
+    box = {"scale": 0.0}
+    f = pb.jit(lambda x: x * box["scale"])
+    with pytest.warns(pb.RetraceWarning, match="a captured array or value was changed"):
+        for n in range(compiled.MANY_TRACES + 1):
+            box["scale"] = float(n)
+            f(tensor(2))
+
+
 # -- looking, threads ------------------------------------------------------------------------------
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import types
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -55,6 +58,118 @@ def test_a_captured_name_that_is_bound_again_is_noticed():
     equal(f(x), x * w + 1)
     w = w + 1
     equal(f(x), x * w + 1)
+
+
+# -- memory that others write to -------------------------------------------------------------------
+
+OUTSIDE: Any = types.ModuleType("outside")  # nobody looks for what functions reach in modules
+
+
+class Readable:
+    """What NumPy can read, but is no array."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+READS = {
+    "a NumPy array": lambda x, m: x * m.array,
+    "a part of it": lambda x, m: x * m.array[:3][::-1],
+    "a function of it": lambda x, m: x * np.cos(m.array),
+    "a number of it": lambda x, m: x * float(m.array[1]),
+    "as a tensor": lambda x, m: x * pb.tensor(m.array),
+    "as indices": lambda x, m: x[m.array.astype(int) % 3],
+    "a shared tensor": lambda x, m: x * m.shared,
+    "a part of a shared tensor": lambda x, m: x * m.shared[::-1],
+    "a function of a shared tensor": lambda x, m: x * pb.cos(m.shared),
+    "a number of a shared tensor": lambda x, m: x * m.shared[1].item(),
+    "a shared tensor and a number of it": lambda x, m: x * m.shared * m.shared[1].item(),
+    "a shared tensor and a decision": lambda x, m: (
+        x + m.shared if m.shared[1] > 5 else x - m.shared
+    ),
+    "another library's array": lambda x, m: x * pb.asarray(m.readable),
+    "something in a module": lambda x, m: x * OUTSIDE.array,
+    "a part of something in a module": lambda x, m: x * OUTSIDE.array[::-1],
+    "in a loop": lambda x, m: pb.fori_loop(0, 2, lambda i, c: c * OUTSIDE.array, x),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_memory_that_somebody_else_writes_to_is_read_at_each_call(name):
+    read = READS[name]
+    a = OUTSIDE.array = np.array([1.0, 2.0, 3.0])
+    memory = types.SimpleNamespace(array=a, shared=pb.from_dlpack(a), readable=Readable(a))
+    f = pb.jit(lambda x: read(x, memory))
+    x = tensor(3, seed=1)
+    for value in (1.0, 5.0, 6.0, 7.0):
+        a[1] = value
+        equal(f(x), read(x, memory))
+        wanted = pb.grad(lambda x: (read(x, memory) ** 2).sum())(x)
+        close(pb.grad(lambda x: (f(x) ** 2).sum())(x), wanted)
+    before = f.cache_info().misses
+    f(x)
+    assert f.cache_info().misses == before
+
+
+def test_a_number_of_a_parameter_is_read_at_each_call():
+    w = tensor(2)
+    w.requires_grad = True
+    f = lambda x: x * w * w.detach()[1].item()  # noqa: E731
+    g = pb.jit(f)
+    for _ in range(3):
+        equal(g(tensor(2, seed=1)).detach(), f(tensor(2, seed=1)).detach())
+        with pb.no_grad():
+            w *= 2.0
+
+
+def test_shared_memory_is_an_argument_and_needs_no_other_trace():
+    a = np.ones(3)
+    t = pb.from_dlpack(a)
+    f = pb.jit(lambda x: x * t + 1.5)
+    for n in range(4):
+        a[0] = n
+        equal(f(pb.ones(3)), pb.ones(3) * t + 1.5)
+    assert f.cache_info().misses == 1
+
+
+def test_nan_is_equal_to_itself():
+    a = np.array([np.nan, -0.0])
+    f = pb.jit(lambda x: x + a)
+    f(tensor(2))
+    f(tensor(2))
+    assert f.cache_info().misses == 1
+    a[1] = 0.0
+    f(tensor(2))
+    assert f.cache_info().misses == 2
+
+
+def test_another_array_under_a_captured_name_is_noticed():
+    a = np.ones(3)
+    f = pb.jit(lambda x: x * a)
+    equal(f(pb.ones(3)), pb.ones(3) * a)
+    a = np.full(3, 2.0)
+    equal(f(pb.ones(3)), pb.ones(3) * a)
+
+
+@pytest.mark.parametrize("holder", [{0: 2.0}, [2.0]], ids=["dict", "list"])
+def test_numbers_in_captured_containers_are_noticed(holder):
+    f = pb.jit(lambda x: x * holder[0])
+    equal(f(pb.ones(3)), pb.ones(3) * 2.0)
+    holder[0] = 3.0
+    equal(f(pb.ones(3)), pb.ones(3) * 3.0)
+
+
+def test_arguments_are_not_captured():
+    f = pb.jit(lambda x: x + 1)
+    for n in range(3):
+        f(np.full(3, float(n)))
+    assert f.cache_info().misses == 1
+
+
+# -- updates inside --------------------------------------------------------------------------------
 
 
 def test_updating_captured_state_inside_is_an_error_and_undone():

@@ -12,6 +12,7 @@ import numpy as np
 
 from pullback.autodiff.reverse import ancestors
 from pullback.compile.derivatives import Flat, lifted
+from pullback.compile.snapshots import Snapshot, is_shared
 from pullback.core import pytrees
 from pullback.core.captures import Captures
 from pullback.core.errors import PullbackError, TraceError
@@ -27,16 +28,19 @@ __all__ = ["Traced", "first"]
 class Traced:
     """The result of tracing a function: its graph, and how arrays get in and out of it.
 
-    Tracked arrays that the function captured are `lifted` to inputs after the arguments; other
-    captured arrays are constants, and `watched`. `written` pairs arguments that were updated in
-    place with the outputs that hold their new contents. `made` are constants that the function
-    computed itself, perhaps from what it captured.
+    Arrays that the function captured and that are tracked, or in shared memory, are `lifted` to
+    inputs after the arguments; others are constants, and `watched`. Of memory that others may write
+    to there are `snapshots`, where the trace may depend on its contents. `written` pairs arguments
+    that were updated in place with the outputs that hold their new contents. `made` are constants
+    that the function computed itself, perhaps from what it captured; `looked` says whether it took
+    numbers out of arrays.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, args: tuple, kwargs: dict):
         began = time.perf_counter()
         self.order = next_order()
-        before = [(x, x._buf, x._aval, x._node) for x in Captures(function, _is_concrete).arrays]
+        known = [x for x in Captures(function, _is_concrete).arrays if isinstance(x, Array)]
+        before = [(x, x._buf, x._aval, x._node) for x in known]
         recording = Recording(name)
         leaves, structure = pytrees.flatten((args, kwargs))
         with recorded(recording):
@@ -51,6 +55,8 @@ class Traced:
             if x._buf is not was[0]:
                 _refuse_update(recording, x, was)
         self._watch(Captures(function, _is_concrete))
+        self.looked = recording.looked
+        self._look_at(recording.read)
         self.graph.verify()
         avals = [v.aval for v in recording.inputs]
         self.flat = Flat(name, self.flatten, avals, self.lifted, [v.aval for v in outputs])
@@ -76,6 +82,7 @@ class Traced:
             return outs + [own[i] for i, _ in self.written]
 
         self.flatten = flatten
+        recording.read.clear()  # the arguments are given anew at each call
         arrays = [recording.add_input(x._aval) for x in given]
         results, result_structure = run(arrays)
         outputs = [recording.capture(x) for x in results if isinstance(x, Array)]
@@ -93,17 +100,21 @@ class Traced:
         self.watched: list[tuple[ref[Any], Any, Any]] = []
         self.lifted: list[Any] = []
         self.made: list[Any] = []
-        never_bound = {id(x) for x in list(convert._scalars.values())}
+        numbers = {id(x._buf) for x in list(convert._scalars.values())}
         for var in recording.constants:
             buf, av, node = var.constant
             _refuse_updates(recording, var)
             alive = [x for r in recording.handles[var.number] if (x := r()) is not None]
             if node is not None and self._outside(node, recording):
                 self.lifted.append(alive[0] if alive else make(buf, av, node))
+            elif id(buf) in numbers:
+                continue
+            elif is_shared(buf, av):
+                self.lifted.append(alive[0] if alive else make(buf, av))
             elif not alive:
                 self.made.append(make(buf, av))
             else:
-                self.watched += [(ref(x), buf, x._node) for x in alive if id(x) not in never_bound]
+                self.watched += [(ref(x), buf, x._node) for x in alive]
         self.graph = lifted(recording, self.lifted, len(recording.inputs))
 
     def _watch(self, captures: Captures) -> None:
@@ -111,8 +122,28 @@ class Traced:
         self.captures = captures
         known = {id(x) for x in self.lifted} | {id(r()) for r, _, _ in self.watched}
         for x in captures.arrays:
-            if id(x) not in known:
+            if isinstance(x, Array) and id(x) not in known:
                 self.watched.append((ref(x), x._buf, x._node))
+
+    def _look_at(self, read: Sequence[Any]) -> None:
+        """Keep the contents of memory that others may write to, and that the trace may depend on.
+
+        The function may have computed constants from it, or looked at its numbers.
+        """
+        inputs = {id(x) for x in self.lifted}
+        shared = [
+            x
+            for x in (*self.captures.arrays, *self.lifted)
+            if isinstance(x, Array) and is_shared(x._buf, x._aval)
+        ]
+        arrays = [x for x in self.captures.arrays if isinstance(x, np.ndarray)]
+        found = {id(x): x for x in (*arrays, *read, *shared)}
+        self.snapshots: list[Snapshot] = []
+        self.suspected: list[Snapshot] = []  # of inputs: to be trusted if constants do not change
+        for x in found.values():
+            snapshot = Snapshot.of(x)
+            if snapshot is not None:
+                (self.suspected if id(x) in inputs else self.snapshots).append(snapshot)
 
     def _outside(self, node: Node, recording: Recording) -> bool:
         """Whether a captured array is tracked by somebody outside of the function."""
@@ -157,6 +188,8 @@ def _refuse_update(recording: Recording, array: Array, was: Sequence[Any]) -> No
 
 
 def _is_concrete(x: Any) -> bool:
+    if isinstance(x, (np.ndarray, np.generic)):
+        return True
     return isinstance(x, Array) and not x._aval.is_symbolic
 
 

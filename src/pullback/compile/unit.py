@@ -32,11 +32,14 @@ class Unit:
         self.lifted = trace.lifted
         self.watched = trace.watched
         self.captures = trace.captures
-        self.captured = bool(trace.watched or trace.lifted or trace.captures)
+        self.snapshots = trace.snapshots
+        self.looked = trace.looked
+        self.suspected = trace.suspected if trace.made or trace.looked else []
+        self.captured = bool(trace.watched or trace.lifted or trace.captures or trace.snapshots)
         self.written = trace.written
         self.made = trace.made
-        # whether constants may have been computed from lifted arrays, which had these contents
-        self.suspect = bool(trace.made and trace.lifted)
+        # whether the graph may depend on lifted arrays, which had these contents
+        self.suspect = bool(trace.lifted and (trace.made or trace.looked))
         self._contents = [x._buf for x in trace.lifted]
         self.build = trace.build
         self.seconds = trace.seconds
@@ -92,13 +95,18 @@ class Unit:
             then = zip(self.lifted, self._contents, strict=True)
             if self.suspect and any(x._buf is not buf for x, buf in then):
                 return True
+        for known in (self.snapshots, self.suspected):
+            if known and any([s.changed() for s in known]):
+                return True
         return self.captures.changed()
 
     def compare(self, older: Unit) -> None:
         """Trust the constants if they came out the same for other contents of lifted arrays."""
-        if len(self.made) == len(older.made):
+        if not self.looked and len(self.made) == len(older.made):
             pairs = zip(self.made, older.made, strict=True)
             self.suspect = not all(a._aval is b._aval and _same_bits(a, b) for a, b in pairs)
+            if not self.suspect:
+                self.suspected = []
 
     def linearised(self, tracked: tuple[int, ...]) -> Linearised:
         found = self._linear.get(tracked)

@@ -68,11 +68,11 @@ class Captures:
             return any([self._visit(c) for c in x])
         if isinstance(x, list):
             found = any([self._visit(c) for c in x])
-            if found:
+            if found or any(isinstance(c, _SCALARS) for c in x):
                 self._lists.append((x, list(x)))
             return found
         if isinstance(x, dict):
-            return any([self._item(x, k) for k in list(x)])
+            return any([self._item(x, k, scalars=True) for k in list(x)])
         return self._object(x)
 
     def _object(self, x: Any) -> bool:

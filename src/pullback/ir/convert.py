@@ -13,7 +13,7 @@ from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import Array, make
 from pullback.ir.op import REGISTRY
-from pullback.ir.tracing import no_value
+from pullback.ir.tracing import no_value, note_look, note_read
 
 __all__ = [
     "SCALARS",
@@ -45,6 +45,7 @@ def to_numpy(x: Array) -> np.ndarray:
     """The contents as a read-only NumPy array; on the CPU it shares the memory."""
     if x._aval.is_symbolic:
         raise no_value("numpy", x)
+    note_look()
     return x._aval.device.runtime.to_numpy(x._buf, x._aval)
 
 
@@ -103,6 +104,8 @@ def as_array(
         flat = _flattened(value)
         if any(isinstance(v, Array) for v in flat):
             return _stacked(value, name, dtype or _common_dtype(flat, name), dev)
+    elif not isinstance(value, (np.generic, range)):
+        note_read(value)
     return from_numpy(_numpy_of(value, name, dtype), dev)
 
 

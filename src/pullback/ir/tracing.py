@@ -16,15 +16,24 @@ from pullback.core.errors import TraceError
 from pullback.ir.array import Array
 from pullback.ir.graph import Graph, Var
 
-__all__ = ["Recording", "Static", "inside_trace", "no_value", "recorded", "user_line"]
+__all__ = [
+    "Recording",
+    "Static",
+    "inside_trace",
+    "no_value",
+    "note_look",
+    "note_read",
+    "recorded",
+    "user_line",
+]
 
 _PACKAGE = str(Path(__file__).parent.parent)
 
 
 class _Open(threading.local):
-    """How many recordings this thread is inside of."""
+    """The innermost recording that this thread is inside of."""
 
-    depth = 0
+    innermost: Recording | None = None
 
 
 _open = _Open()
@@ -72,6 +81,8 @@ class Recording(Graph):
     def __init__(self, name: str):
         super().__init__(name)
         self.closed = False
+        self.read: list[Any] = []  # NumPy arrays and their like that were taken for arrays
+        self.looked = False  # whether Python saw the contents of some array
         # handles of captured arrays, by the number of their constant
         self.handles: dict[int, list[ref[Array]]] = {}
         # operation and place of a value, by its number
@@ -143,15 +154,30 @@ def no_value(name: str, array: Array, hint: str = "") -> TraceError:
 
 def inside_trace() -> bool:
     """Whether this thread is recording a function."""
-    return _open.depth > 0
+    return _open.innermost is not None
+
+
+def note_read(value: Any) -> None:
+    """Note that a recorded function reads memory that is not ours."""
+    if _open.innermost is not None:
+        _open.innermost.read.append(value)
+
+
+def note_look() -> None:
+    """Note that a recorded function gets to see the contents of an array."""
+    if _open.innermost is not None:
+        _open.innermost.looked = True
 
 
 @contextmanager
 def recorded(graph: Recording) -> Iterator[Recording]:
     """The block in which `graph` is recorded; it is closed afterwards, whatever happens."""
-    _open.depth += 1
+    outside, _open.innermost = _open.innermost, graph
     try:
         yield graph
     finally:
-        _open.depth -= 1
+        _open.innermost = outside
+        if outside is not None:
+            outside.read += graph.read
+            outside.looked |= graph.looked
         graph.close()

@@ -15,7 +15,7 @@ from pullback.autodiff.reverse import (
     cotangents,
     depends_on_others,
     fresh,
-    recording,
+    with_recording,
     zeros,
 )
 from pullback.core import pytrees
@@ -72,8 +72,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     (tensor([ 2., 40.], float32, cpu),)
     """
     variables, structure = _variables("vjp", primals)
-    with recording(True):
-        result = f(*pytrees.unflatten(structure, _arguments(variables)))
+    result = with_recording(True, f, *pytrees.unflatten(structure, _arguments(variables)))
     outputs, out_structure = _outputs("vjp", result)
 
     def pull(cotangent: Any) -> tuple:
@@ -135,8 +134,8 @@ def value_and_grad(
     def derived(*args: Any, **kwargs: Any) -> Any:
         of_chosen, primals = _split(f, argnums, args, kwargs)
         variables, structure = _variables("grad", primals)
-        with recording(True):
-            result = of_chosen(*pytrees.unflatten(structure, _arguments(variables)))
+        arguments = pytrees.unflatten(structure, _arguments(variables))
+        result = with_recording(True, of_chosen, *arguments)
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, Array):
             raise GradientError(
@@ -214,8 +213,7 @@ def jvp(
                 f" {t._aval.dtype.name}."
             )
         seeds.append(t)
-    with recording(True):
-        result = f(*pytrees.unflatten(structure, _arguments(variables)))
+    result = with_recording(True, f, *pytrees.unflatten(structure, _arguments(variables)))
     outputs, out_structure = _outputs("jvp", result)
     found = tangents(outputs, variables, seeds)
     close(variables)

@@ -13,8 +13,7 @@ import operator
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from pullback.runtime.code_cache import CodeCache
@@ -166,18 +165,19 @@ class _Open(threading.local):
 _open = _Open()
 
 
-@contextmanager
-def batch() -> Iterator[None]:
-    """Compile what is asked for inside on all cores; in the end everything has its address."""
-    if _open.batch is not None:
-        yield
-        return
-    mine = _open.batch = _Batch()
-    try:
-        yield
-    finally:
-        _open.batch = None
-    mine.finish()
+class batch:  # noqa: N801
+    """A block of which all that is to be compiled is compiled on all cores, and has its address."""
+
+    def __enter__(self) -> None:
+        self._mine = _Batch() if _open.batch is None else None
+        if self._mine is not None:
+            _open.batch = self._mine
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if self._mine is not None:
+            _open.batch = None
+            if kind is None:
+                self._mine.finish()
 
 
 def _key(text: str, passes: str) -> str:

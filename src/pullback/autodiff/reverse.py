@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 from pullback.core.avals import Aval
+from pullback.core.blocks import Restored
 from pullback.core.errors import GradientError, ShapeError
 from pullback.ir.array import LEAF, Array, Node, make, mode, variable_node
 from pullback.ir.op import REGISTRY, another, bind
@@ -33,22 +34,15 @@ def with_recording(on: bool, function: Callable[..., Any], *args: Any, **kwargs:
 
 
 class RecordingMode:
-    """A block, or a function, with operations recorded for derivatives or not (this thread only).
-
-    A generator would be suspended, with the mode changed, if an interrupt came on its way back.
-    """
+    """A block or function with operations recorded for derivatives, or not, in this thread."""
 
     def __init__(self, on: bool):
         self._on = on
-        self._before: tuple[bool, Any] | None = None  # innermost block, then those around it
 
     def __enter__(self) -> None:
-        self._before = mode.recording, self._before
         mode.recording = self._on
 
-    def __exit__(self, *error: object) -> None:
-        assert self._before is not None
-        mode.recording, self._before = self._before
+    __exit__ = Restored(mode, "recording")
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)

@@ -1,7 +1,7 @@
 """LLVM IR text to machine code in this process, with a cache of object code on disk.
 
-Inside of a `batch`, modules are compiled by several threads while their makers go on: an address
-is then an object that stands for an integer, and waits for it where the integer is asked for.
+In what is made `together`, modules are compiled by several threads while their makers go on: an
+address is then an object that stands for an integer, and waits for it where that is asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import operator
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from pullback.runtime.code_cache import CodeCache
@@ -23,7 +23,7 @@ from pullback.runtime.cpu.emission import Host, host
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["Host", "add_symbol", "batch", "compile_ir", "host"]
+__all__ = ["Host", "add_symbol", "compile_ir", "host", "together"]
 
 # Part of every cache key: a change of how code is made gets a new number.
 _CACHE_FORMAT = 1
@@ -165,19 +165,18 @@ class _Open(threading.local):
 _open = _Open()
 
 
-class batch:  # noqa: N801
-    """A block of which all that is to be compiled is compiled on all cores, and has its address."""
-
-    def __enter__(self) -> None:
-        self._mine = _Batch() if _open.batch is None else None
-        if self._mine is not None:
-            _open.batch = self._mine
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        if self._mine is not None:
-            _open.batch = None
-            if kind is None:
-                self._mine.finish()
+def together(function: Callable[..., Any], *args: Any) -> Any:
+    """The result of a function; what it compiles is compiled on all cores, and has its address."""
+    if _open.batch is not None:
+        return function(*args)
+    mine = _Batch()
+    _open.batch = mine
+    try:
+        result = function(*args)
+    finally:
+        _open.batch = None
+    mine.finish()
+    return result
 
 
 def _key(text: str, passes: str) -> str:

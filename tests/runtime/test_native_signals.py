@@ -39,7 +39,7 @@ def endless(*body: Stage) -> Stage:
     return stages.loop_stage(body, FOREVER)
 
 
-def runs(body: list[Stage]) -> Callable[[], object]:
+def runs(body: list[Stage]) -> Callable[..., object]:
     return program(1, 8, (8,), body, heavy=True)
 
 

@@ -12,6 +12,7 @@ from pullback.core.avals import Device, aval, default_device
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import Array, make
+from pullback.ir.numbers import Number
 from pullback.ir.op import REGISTRY
 from pullback.ir.tracing import no_value, note_look, note_read
 
@@ -61,6 +62,8 @@ def scalar(value: Any, dtype: DType, dev: Device, name: str = "scalar") -> Any:
     """A 0-d array of a Python number, for use as an operand: the common ones are kept, so it must
     not be given away.
     """
+    if type(value) is Number:
+        return value.as_array(dtype, dev)
     key = (_bits(value), type(value), dtype, dev)
     found = _scalars.get(key)
     if found is None:
@@ -97,7 +100,9 @@ def as_array(
         return value
     if is_number(value):
         if dtype is None:
-            dtype = dt.bool_ if isinstance(value, bool) else dt.as_dtype(type(value))
+            if type(value) is Number and value.kind is int:
+                raise value.value_needed()  # a count, an index or a bound rather than an operand
+            dtype = dt.bool_ if isinstance(value, bool) else dt.as_dtype(value.__class__)
         kept = scalar(value, dtype, dev or default_device(), name)
         return make(kept._buf, kept._aval)
     if isinstance(value, (list, tuple)):

@@ -268,7 +268,10 @@ class Jitted:
         return unit.build([make(b, av) for b, av in zip(computed, unit.avals, strict=True)])
 
     def _called(self, args: tuple, kwargs: dict) -> Any:
-        arrays, signature, args, kwargs = self._signature(args, kwargs)
+        try:
+            arrays, signature, args, kwargs = self._signature(args, kwargs)
+        except RecursionError:
+            raise pytrees.too_deep() from None
         unit = self._fast.get(signature)
         if unit is None or (unit.captured and unit.stale()):
             if any(x._aval.is_symbolic for x in arrays):
@@ -410,6 +413,7 @@ class Jitted:
 
     def _traced(self, args: tuple, kwargs: dict, updated: bool) -> Unit | None:
         described = self._described(args, kwargs)
+        before = self._traces, self._odd_traces, self._latest
         self._traces += 1
         odd = self._traces > 1 and (updated or not self._new_kinds(described))
         self._odd_traces += odd
@@ -420,7 +424,11 @@ class Jitted:
         compiler = import_module(
             "pullback.compile.unit"
         )  # programs without jit need not wait for it
-        trace = compiler.Traced(self.function, self.name, args, kwargs)
+        try:
+            trace = compiler.Traced(self.function, self.name, args, kwargs)
+        except NeedsValue:  # it was an attempt
+            self._traces, self._odd_traces, self._latest = before
+            raise
         foreign = [v for v in trace.graph.constants if isinstance(v.constant[0], Var)]
         if foreign or any(x._aval.is_symbolic for x in trace.lifted):
             return None  # it captured values of a trace that is going on: it belongs to that

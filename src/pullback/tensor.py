@@ -16,7 +16,7 @@ from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
 from pullback.core.errors import DTypeError, GradientError, ShapeError
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
-from pullback.ir.convert import as_array, from_numpy, to_numpy
+from pullback.ir.convert import as_array, from_numpy, refuse_masked, to_numpy
 from pullback.ir.op import REGISTRY, Public, another
 from pullback.ir.tracing import no_value
 from pullback.ops import subscript
@@ -398,6 +398,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     >>> pb.from_dlpack(np.asarray([1.0, 2.0]))
     tensor([1., 2.], float64, cpu)
     """
+    refuse_masked([x], "from_dlpack")
     array = np.from_dlpack(x)
     shared = from_numpy(array, copy=bool(copy))
     return shared if device is None else shared.to_device(device)

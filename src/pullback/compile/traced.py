@@ -212,6 +212,9 @@ def _unwrapped(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, Static) else leaf
 
 
+MOST_BRACKETS = 50  # inside of each other: Python's parser takes 200 at most
+
+
 def _builder(structure: pytrees.Structure, leaves: Sequence[Any]) -> Callable[[list[Any]], Any]:
     """The function that puts output arrays into the place that the arrays among `leaves` had."""
     if structure is pytrees.LEAF and isinstance(leaves[0], Array):
@@ -224,11 +227,14 @@ def _builder(structure: pytrees.Structure, leaves: Sequence[Any]) -> Callable[[l
         kept.append(value)
         return f"kept[{len(kept) - 1}]"
 
-    def expression(s: pytrees.Structure) -> str:
+    def expression(s: pytrees.Structure, depth: int = 0) -> str:
         if s is pytrees.LEAF:
             leaf = next(rest)
             return f"o[{next(numbers)}]" if isinstance(leaf, Array) else constant(leaf)
-        children = [expression(c) for c in s.children]
+        if depth == MOST_BRACKETS:
+            inside = [expression(pytrees.LEAF) for _ in range(s.leaf_count)]
+            return f"unflatten({constant(s)}, [{', '.join(inside)}])"
+        children = [expression(c, depth + 1) for c in s.children]
         listed = "".join(f"{c}, " for c in children)
         if s.kind is tuple:
             return f"({listed})"

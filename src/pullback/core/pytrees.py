@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pullback.core.errors import ShapeError
+
 __all__ = ["flatten", "leaves", "map_tree", "register_pytree", "unflatten"]
 
 _registered: dict[type, tuple[Callable[[Any], tuple[list, Any]], Callable[[Any, list], Any]]] = {}
@@ -22,6 +24,11 @@ class Structure:
         self.kind = kind
         self.info = info
         self.children = children
+
+    @property
+    def leaf_count(self) -> int:
+        """The number of leaves of such a tree."""
+        return 1 if self.kind is None else sum(c.leaf_count for c in self.children)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -78,7 +85,15 @@ def _children(tree: Any) -> tuple[list, Any] | None:
 def flatten(tree: Any) -> tuple[list, Structure]:
     """The leaves of a tree, left to right, and its structure. None is a tree without leaves."""
     found: list = []
-    return found, _walk(tree, found)
+    try:
+        return found, _walk(tree, found)
+    except RecursionError:
+        raise too_deep() from None
+
+
+def too_deep() -> ShapeError:
+    """The error for a container that is nested deeper than Python's functions can be."""
+    return ShapeError("container: it is nested too deeply to be walked. Does it contain itself?")
 
 
 def _walk(tree: Any, found: list) -> Structure:

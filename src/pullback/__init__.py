@@ -47,6 +47,7 @@ from pullback.core.dtypes import bool_ as bool
 from pullback.core.errors import (
     DeviceError,
     DTypeError,
+    FileFormatError,
     GradientError,
     PullbackError,
     RetraceWarning,
@@ -54,6 +55,7 @@ from pullback.core.errors import (
     TraceError,
 )
 from pullback.core.pytrees import map_tree, register_pytree
+from pullback.files import load, save
 from pullback.ir.op import REGISTRY as _REGISTRY
 from pullback.ops.index_plans import scatter_plan
 from pullback.standard import (
@@ -98,6 +100,7 @@ __all__ = sorted(
         "control",
         "core",
         "diagram",
+        "files",
         "install_methods",
         "ir",
         "ops",

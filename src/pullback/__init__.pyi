@@ -45,6 +45,7 @@ from pullback.core.dtypes import uint32 as uint32
 from pullback.core.dtypes import uint64 as uint64
 from pullback.core.errors import DeviceError as DeviceError
 from pullback.core.errors import DTypeError as DTypeError
+from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
@@ -52,6 +53,8 @@ from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.errors import TraceError as TraceError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
+from pullback.files import load as load
+from pullback.files import save as save
 from pullback.ops.index_plans import scatter_plan as scatter_plan
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
 from pullback.standard import can_cast as can_cast
@@ -83,6 +86,7 @@ __all__ = [
     "DTypeError",
     "Device",
     "DeviceError",
+    "FileFormatError",
     "GradientError",
     "Graph",
     "GraphNode",
@@ -209,6 +213,7 @@ __all__ = [
     "lgamma",
     "linalg",
     "linspace",
+    "load",
     "log",
     "log1p",
     "log2",
@@ -267,6 +272,7 @@ __all__ = [
     "roll",
     "round",
     "rsqrt",
+    "save",
     "scan",
     "scatter",
     "scatter_add",

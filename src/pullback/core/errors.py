@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "DTypeError",
     "DeviceError",
+    "FileFormatError",
     "GradientError",
     "PullbackError",
     "RetraceWarning",
@@ -39,6 +40,10 @@ class GradientError(PullbackError, RuntimeError):
 
 class IndexOutOfRange(PullbackError, IndexError):
     """An index outside its axis."""
+
+
+class FileFormatError(PullbackError, ValueError):
+    """A file that is damaged, of another format, or does not hold what was asked for."""
 
 
 class RetraceWarning(UserWarning):

@@ -8,7 +8,15 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["flatten", "leaves", "map_tree", "register_pytree", "unflatten"]
+__all__ = [
+    "children",
+    "flatten",
+    "leaf_names",
+    "leaves",
+    "map_tree",
+    "register_pytree",
+    "unflatten",
+]
 
 _registered: dict[type, tuple[Callable[[Any], tuple[list, Any]], Callable[[Any, list], Any]]] = {}
 
@@ -75,6 +83,12 @@ def _children(tree: Any) -> tuple[list, Any] | None:
     return None
 
 
+def children(tree: Any) -> list | None:
+    """What a container holds, in order, or None for a leaf."""
+    parts = _children(tree)
+    return None if parts is None else parts[0]
+
+
 def flatten(tree: Any) -> tuple[list, Structure]:
     """The leaves of a tree, left to right, and its structure. None is a tree without leaves."""
     found: list = []
@@ -114,6 +128,36 @@ def _build(s: Structure, rest: Iterator[Any]) -> Any:
 def leaves(tree: Any) -> list:
     """The leaves of a tree, left to right."""
     return flatten(tree)[0]
+
+
+def leaf_names(tree: Any) -> list[str]:
+    """The path of each leaf, left to right: keys, positions and field names joined by dots.
+
+    >>> from pullback.core.pytrees import leaf_names
+    >>> leaf_names({"layers": [{"w": 1, "b": 2}], "scale": 3})
+    ['layers.0.w', 'layers.0.b', 'scale']
+    """
+    found: list[str] = []
+    pending: list[tuple[Any, str]] = [(tree, "")]
+    while pending:
+        node, path = pending.pop()
+        parts = _children(node)
+        if parts is None:
+            found.append(path)
+            continue
+        inside, info = parts
+        start = f"{path}." if path else ""
+        keys = [f"{start}{k}" for k in _child_keys(node, len(inside), info)]
+        pending.extend(reversed(list(zip(inside, keys, strict=True))))
+    return found
+
+
+def _child_keys(node: Any, count: int, info: Any) -> Sequence[Any]:
+    """What the children of a container are called: keys, field names, or else positions."""
+    if isinstance(node, tuple) and hasattr(node, "_fields"):
+        return node._fields
+    named = isinstance(info, tuple) and len(info) == count
+    return info if named else range(count)
 
 
 def map_tree(f: Callable, tree: Any, *rest: Any) -> Any:

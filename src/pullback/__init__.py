@@ -57,6 +57,7 @@ from pullback.core.errors import (
 from pullback.core.pytrees import map_tree, register_pytree
 from pullback.files import load, save
 from pullback.ir.op import REGISTRY as _REGISTRY
+from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
 from pullback.standard import (
     __array_namespace_info__,
@@ -103,6 +104,7 @@ __all__ = sorted(
         "files",
         "install_methods",
         "ir",
+        "module",
         "ops",
         "register_runtime",
     }

@@ -55,6 +55,7 @@ from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
 from pullback.files import load as load
 from pullback.files import save as save
+from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
 from pullback.standard import can_cast as can_cast
@@ -90,6 +91,7 @@ __all__ = [
     "GradientError",
     "Graph",
     "GraphNode",
+    "Module",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",

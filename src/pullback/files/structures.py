@@ -82,7 +82,7 @@ def contents(name: str, value: Any) -> np.ndarray:
 
 def _as_pairs(array: np.ndarray) -> np.ndarray:
     """Complex numbers as pairs along a last axis: the format has no complex128."""
-    return array.reshape(*array.shape, 1).view(array.real.dtype)
+    return array.reshape(*array.shape, 1).view(np.finfo(array.dtype).dtype)
 
 
 def _from_pairs(name: str, array: np.ndarray) -> np.ndarray:

@@ -231,6 +231,11 @@ def test_layers_refuse_what_does_not_fit() -> None:
         (lambda: pb.nn.MultiheadAttention(8, 3, key=KEY), pb.ShapeError, "must divide embed_dim"),
         (lambda: pb.nn.Softmax(dims=1), pb.DTypeError, "missing .* 'dim'. It takes dim, dtype"),
         (lambda: pb.nn.Dropout(0.5)(pb.ones(2), training=True), pb.DTypeError, "key"),
+        (
+            lambda: pb.nn.TransformerEncoderLayer(4, 2, activation="swish", key=KEY),
+            pb.DTypeError,
+            "activation must be",
+        ),
         (lambda: pb.nn.init.gain("reluu"), pb.DTypeError, "unknown nonlinearity"),
         (lambda: pb.nn.init.kaiming_normal(KEY, (3,)), pb.ShapeError, "at least two axes"),
     ]

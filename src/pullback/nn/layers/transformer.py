@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pullback.core.errors import DTypeError
 from pullback.module import Module
+from pullback.nn.activations import gelu
 from pullback.nn.dropout import dropout as dropped
 from pullback.nn.layers.attention import MultiheadAttention
 from pullback.nn.layers.linear import Linear
@@ -14,6 +16,19 @@ from pullback.nn.rectifiers import relu
 from pullback.ops.random import split
 
 __all__ = ["TransformerDecoderLayer", "TransformerEncoderLayer"]
+
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"relu": relu, "gelu": gelu}
+
+
+def _activation(given: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if not isinstance(given, str):
+        return given
+    if given not in ACTIVATIONS:
+        raise DTypeError(
+            f"Transformer: activation must be 'relu', 'gelu' or a function, got {given!r}."
+        )
+    return ACTIVATIONS[given]
 
 
 class TransformerLayer(Module):
@@ -27,7 +42,8 @@ class TransformerLayer(Module):
         self.linear2 = Linear(dim_feedforward, d_model, key=keys[1], dtype=dtype)
         self.norm1 = LayerNorm(d_model, eps, dtype=dtype)
         self.norm2 = LayerNorm(d_model, eps, dtype=dtype)
-        self.dropout, self.activation, self.norm_first = dropout, activation, norm_first
+        self.dropout, self.norm_first = dropout, norm_first
+        self.activation = _activation(activation)
 
     def _dropped(self, x: Any, training: bool, key: Any) -> Any:
         return dropped(x, self.dropout, training, key=key)
@@ -59,7 +75,7 @@ class TransformerEncoderLayer(TransformerLayer):
         nhead: int,
         dim_feedforward: int = 2048,
         dropout: float = 0.1,
-        activation: Callable[[Any], Any] = relu,
+        activation: str | Callable[[Any], Any] = "relu",
         layer_norm_eps: float = 1e-5,
         batch_first: bool = False,
         norm_first: bool = False,
@@ -113,7 +129,7 @@ class TransformerDecoderLayer(TransformerLayer):
         nhead: int,
         dim_feedforward: int = 2048,
         dropout: float = 0.1,
-        activation: Callable[[Any], Any] = relu,
+        activation: str | Callable[[Any], Any] = "relu",
         layer_norm_eps: float = 1e-5,
         batch_first: bool = False,
         norm_first: bool = False,

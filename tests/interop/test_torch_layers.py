@@ -62,8 +62,8 @@ CASES: dict[str, tuple[str, tuple, dict[str, Any], list[np.ndarray]]] = {
         [floats(2, 5, 8)],
     ),
     "encoder, norm first": (
-        "TransformerEncoderLayer", (8, 2, 16), {"norm_first": True, "dropout": 0.0, "activation": "gelu"},
-        [floats(5, 2, 8)],
+        "TransformerEncoderLayer", (8, 2, 16),
+        {"norm_first": True, "dropout": 0.0, "activation": "gelu"}, [floats(5, 2, 8)],
     ),
     "decoder": (
         "TransformerDecoderLayer", (8, 2, 16), {"batch_first": True, "dropout": 0.0},

@@ -19,6 +19,7 @@ import numpy as np
 
 import pullback as pb
 import pullback.nn
+import pullback.train
 from pullback.ir.op import REGISTRY, Op, Public
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -41,6 +42,11 @@ PAGES = {
         "Modules and layers",
         "Models as classes: what `pb.Module` offers, the layers of `pb.nn`, and how they begin.",
         ("pullback.module", "pullback.nn.layers.", "pullback.nn.init"),
+    ),
+    "train": (
+        "Training",
+        "What a training loop needs besides the step. `pb.train` is imported when it is used.",
+        ("pullback.train.", "pullback.display.progress"),
     ),
     "files": ("Files", "Trees of arrays in files.", ("pullback.files",)),
     "types": (
@@ -203,6 +209,7 @@ def public_of(modules: tuple[str, ...]) -> list[tuple[str, Any]]:
     found = []
     named = {name: getattr(pb, name) for name in pb.__all__}
     named |= {f"nn.{name}": getattr(pb.nn, name) for name in pb.nn.layers.__all__}
+    named |= {f"train.{name}": getattr(pb.train, name) for name in pb.train.__all__}
     named |= {f"nn.init.{name}": getattr(pb.nn.init, name) for name in pb.nn.init.__all__}
     for name, value in named.items():
         home = getattr(value, "__module__", "") or ""

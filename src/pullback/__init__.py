@@ -82,7 +82,7 @@ for _entry in _REGISTRY.values():
     _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()
     _home[_entry.name] = _entry.function
 
-_LAZY = ("nn", "optim")  # imported when first used: pullback itself stays quick to import
+_LAZY = ("nn", "optim", "train")  # imported when first used: pullback itself stays quick to import
 
 
 def __getattr__(name: str) -> object:

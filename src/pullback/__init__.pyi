@@ -12,6 +12,7 @@ from pullback import nn as nn
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
+from pullback import train as train
 from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
 from pullback.autodiff.reverse import enable_grad as enable_grad
@@ -311,6 +312,7 @@ __all__ = [
     "tile",
     "topk",
     "trace",
+    "train",
     "tril",
     "triu",
     "trunc",

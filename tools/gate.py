@@ -20,6 +20,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -125,7 +126,8 @@ class Recorder:
 
         def compile_ir(text: str, symbols: Sequence[str], **options: Any) -> dict[str, Any]:
             found = real(text, symbols, **options)
-            name = digest(text + repr(sorted(options.items())))
+            code = re.sub(r"^\s*;.*\n", "", text, flags=re.MULTILINE)  # without comments
+            name = digest(code + repr(sorted(options.items())))
             self.texts[name] = text
             self._new.append((name, found))
             return found

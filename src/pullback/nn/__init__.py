@@ -5,12 +5,12 @@ and gives arrays whose channels are the last axis.
 """
 
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 from pullback.ir.op import REGISTRY
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+for _module in walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)
 
 _functions = {e.name: e.function for e in REGISTRY.values() if e.namespace == "nn"}
 globals().update(_functions)

@@ -13,7 +13,9 @@ _MADE_OF_FUNCTIONS = ("init", "layers")  # imported when all functions are in th
 
 for _module in iter_modules(__path__):
     if _module.name not in _MADE_OF_FUNCTIONS:
-        import_module(f"{__name__}.{_module.name}")
+        _home = import_module(f"{__name__}.{_module.name}")
+        for _part in iter_modules(_home.__path__) if _module.ispkg else ():
+            import_module(f"{_home.__name__}.{_part.name}")
 
 _public = {e.name: e.function for e in REGISTRY.values() if e.namespace == "nn"}
 _public |= {name: import_module(f"{__name__}.{name}") for name in ("init",)}

@@ -7,8 +7,8 @@ from typing import Any
 from pullback.core.errors import ShapeError
 from pullback.module import Module
 from pullback.nn import init
+from pullback.nn.attention.multihead import multi_head_attention
 from pullback.nn.layers.linear import Linear
-from pullback.nn.multihead import multi_head_attention
 from pullback.ops.creation import zeros
 from pullback.ops.random import split
 

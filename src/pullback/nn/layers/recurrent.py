@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pullback.module import Module
-from pullback.nn import recurrent
 from pullback.nn.layers.linear import small_uniform
+from pullback.nn.recurrent import layers as recurrent
 from pullback.ops.random import split
 
 __all__ = ["GRU", "LSTM", "RNN"]

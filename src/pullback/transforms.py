@@ -15,7 +15,7 @@ from pullback.autodiff.reverse import (
     cotangents,
     depends_on_others,
     fresh,
-    recording,
+    with_recording,
     zeros,
 )
 from pullback.core import pytrees
@@ -114,8 +114,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     """
     given = Primals("vjp", primals)
     variables = given.variables
-    with recording(True):
-        result = f(*given.arguments())
+    result = with_recording(True, f, *given.arguments())
     outputs, out_structure = _outputs("vjp", result)
 
     def pull(cotangent: Any) -> tuple:
@@ -173,8 +172,7 @@ def value_and_grad(
         of_chosen, primals = _split(f, argnums, args, kwargs)
         given = Primals("grad", primals)
         variables = given.variables
-        with recording(True):
-            result = of_chosen(*given.arguments())
+        result = with_recording(True, of_chosen, *given.arguments())
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, Array):
             raise GradientError(
@@ -230,8 +228,7 @@ def jvp(
     """
     given = Primals("jvp", primals)
     variables, seeds = given.variables, given.directions("jvp", directions)
-    with recording(True):
-        result = f(*given.arguments())
+    result = with_recording(True, f, *given.arguments())
     outputs, out_structure = _outputs("jvp", result)
     found = tangents(outputs, variables, seeds)
     close(variables)

@@ -43,12 +43,11 @@ class Traced:
         before = [(x, x._buf, x._aval, x._node) for x in known]
         recording = Recording(name)
         leaves, structure = pytrees.flatten((args, kwargs))
-        with recorded(recording):
-            try:
-                outputs = self._record(recording, function, leaves, structure)
-            except PullbackError as error:
-                _locate(error, name)
-                raise
+        try:
+            outputs = recorded(recording, self._record, recording, function, leaves, structure)
+        except PullbackError as error:
+            _locate(error, name)
+            raise
         recording.outputs = outputs
         self._keep(recording)
         for x, *was in before:

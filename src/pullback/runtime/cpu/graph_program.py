@@ -89,8 +89,7 @@ class Version:
     def _assembled(self, planned: Sequence[Planned]) -> tuple[Frame, Table, Callable[..., Any]]:
         """The program; one with plans takes their arrays after all other buffers."""
         table = Table(len(self._graph.inputs), self._used, planned)
-        with jit.batch():
-            frame = Frame(self.grouped, table, self._graph)
+        frame = jit.together(Frame, self.grouped, table, self._graph)
         program = native.arena_program(
             table.n_inputs,
             frame.plan.out_nbytes,

@@ -21,6 +21,7 @@ import mmap
 import os
 import signal
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -185,7 +186,7 @@ def _source() -> str:
         raise ImportError(f"cpu: needs a POSIX system on x86-64 or ARM, got {jit.host().triple}.")
     directory = Path(__file__).parent
     system = "linux" if sys.platform == "linux" else "posix"
-    parts = (architecture, system, "memory", "buffer", "pool", "stages", "program")
+    parts = (architecture, system, "memory", "buffer", "signals", "pool", "stages", "program")
     return "\n".join(
         [*((directory / f"{part}.ll").read_text("utf-8") for part in parts), _tables()]
     )
@@ -199,7 +200,7 @@ LOOP, BRANCH, ROWS, PARTS = (_addresses[name] for name in _KERNELS)
 def _load() -> dict[str, Callable[..., object]]:
     """The functions of the native core by name, and its type Buffer."""
     start = ctypes.PYFUNCTYPE(
-        ctypes.py_object, ctypes.c_int64, *[ctypes.c_int] * 3, ctypes.c_int64
+        ctypes.py_object, ctypes.c_int64, *[ctypes.c_int] * 3, *[ctypes.c_int64] * 2
     )(_addresses["pullback_native"])
     buffer, *functions = start(
         _memory_size() // 8,
@@ -207,6 +208,7 @@ def _load() -> dict[str, Callable[..., object]]:
         time.CLOCK_MONOTONIC,
         signal.SIG_SETMASK,
         _default_threads(),
+        threading.main_thread().ident or 0,
     )
     return {"Buffer": buffer, **dict(zip(_FUNCTIONS, functions, strict=True))}
 

@@ -37,6 +37,7 @@ HOMES = {
     "NamedTuple": "typing",
     "Node": "pullback.ir.array",
     "Array": "pullback.ir.array",
+    "array": "array",
     "Public": "pullback.ir.op",
     "Sequence": "collections.abc",
     "Tensor": "pullback.tensor",
@@ -49,8 +50,13 @@ ALIASES = """
 class _HasArray(Protocol):
     def __array__(self) -> np.ndarray: ...
 
+class _HasDLPack(Protocol):
+    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+_HasMemory: TypeAlias = _HasDLPack | bytes | bytearray | memoryview | array[Any]
 _Operand: TypeAlias = Tensor | bool | int | float | complex | np.ndarray | np.generic
-_ArrayLike: TypeAlias = _Operand | _HasArray | list[Any] | tuple[Any, ...] | range
+_ArrayLike: TypeAlias = _Operand | _HasArray | _HasMemory | list[Any] | tuple[Any, ...] | range
 _DTypeLike: TypeAlias = DType | str | type | np.dtype
 _DeviceLike: TypeAlias = Device | str
 """

@@ -45,8 +45,11 @@ from pullback.core.dtypes import (
 )
 from pullback.core.dtypes import bool_ as bool
 from pullback.core.errors import (
+    AxisError,
+    CopyError,
     DeviceError,
     DTypeError,
+    ExchangeError,
     FileFormatError,
     GradientError,
     PullbackError,
@@ -61,6 +64,7 @@ from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
 from pullback.standard import (
     __array_namespace_info__,
+    broadcast_shapes,
     can_cast,
     isdtype,
     result_type,
@@ -72,7 +76,7 @@ from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
 from pullback.transforms import grad, hvp, jvp, value_and_grad, vjp
 
 __version__ = "0.1.0"
-__array_api_version__ = "2024.12"
+__array_api_version__ = "2025.12"
 
 e, pi, inf, nan, newaxis = _math.e, _math.pi, _math.inf, _math.nan, None
 
@@ -109,5 +113,5 @@ __all__ = sorted(
         "register_runtime",
     }
     - {"runtime", "standard", "tape", "transforms"}
-    | {"__array_namespace_info__", "__version__", *_LAZY}
+    | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY}
 )

@@ -44,8 +44,11 @@ from pullback.core.dtypes import uint8 as uint8
 from pullback.core.dtypes import uint16 as uint16
 from pullback.core.dtypes import uint32 as uint32
 from pullback.core.dtypes import uint64 as uint64
+from pullback.core.errors import AxisError as AxisError
+from pullback.core.errors import CopyError as CopyError
 from pullback.core.errors import DeviceError as DeviceError
 from pullback.core.errors import DTypeError as DTypeError
+from pullback.core.errors import ExchangeError as ExchangeError
 from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
 from pullback.core.errors import PullbackError as PullbackError
@@ -59,6 +62,7 @@ from pullback.files import save as save
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
+from pullback.standard import broadcast_shapes as broadcast_shapes
 from pullback.standard import can_cast as can_cast
 from pullback.standard import isdtype as isdtype
 from pullback.standard import make_finfo as finfo
@@ -77,6 +81,7 @@ from pullback.transforms import jvp as jvp
 from pullback.transforms import value_and_grad as value_and_grad
 from pullback.transforms import vjp as vjp
 
+__array_api_version__: str
 __version__: str
 e: float
 inf: float
@@ -84,10 +89,13 @@ nan: float
 newaxis: None
 pi: float
 __all__ = [
+    "AxisError",
+    "CopyError",
     "DType",
     "DTypeError",
     "Device",
     "DeviceError",
+    "ExchangeError",
     "FileFormatError",
     "GradientError",
     "Graph",
@@ -98,6 +106,7 @@ __all__ = [
     "ShapeError",
     "Tensor",
     "TraceError",
+    "__array_api_version__",
     "__array_namespace_info__",
     "__version__",
     "abs",
@@ -129,6 +138,7 @@ __all__ = [
     "bitwise_xor",
     "bool",
     "broadcast_arrays",
+    "broadcast_shapes",
     "broadcast_to",
     "can_cast",
     "cbrt",
@@ -433,7 +443,9 @@ def asarray(
     device: _DeviceLike | None = None,
     copy: builtins.bool | None = None,
 ) -> Tensor:
-    """`obj` (an array, a number, nested lists, anything with `__array__`) as an array."""
+    """`obj` (an array, a number, nested lists, or anything with `__array__`, DLPack or the
+    buffer protocol) as an array.
+    """
 
 def asin(x: _ArrayLike, /) -> Tensor:
     """The arc sine, in [-pi/2, pi/2]; its derivative at 1 and -1 is infinite."""
@@ -488,7 +500,7 @@ def bitwise_right_shift(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def bitwise_xor(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """The bits in which x and y differ."""
 
-def broadcast_arrays(*arrays: _ArrayLike) -> list[Tensor]:
+def broadcast_arrays(*arrays: _ArrayLike) -> tuple[Tensor, ...]:
     """The arrays, each broadcast to the shape that all of them broadcast to."""
 
 def broadcast_to(x: _ArrayLike, /, shape: int | Sequence[int]) -> Tensor:
@@ -744,8 +756,8 @@ def isclose(
 def isfinite(x: _ArrayLike, /) -> Tensor:
     """Whether x is neither infinite nor NaN."""
 
-def isin(x: _ArrayLike, test_elements: _ArrayLike, /, *, invert: builtins.bool = False) -> Tensor:
-    """Whether each element of `x` is one of `test_elements`."""
+def isin(x1: _ArrayLike, x2: _ArrayLike, /, *, invert: builtins.bool = False) -> Tensor:
+    """Whether each element of `x1` is one of those of `x2`; NaN equals nothing."""
 
 def isinf(x: _ArrayLike, /) -> Tensor:
     """Whether x is infinite, in one part at least."""
@@ -840,7 +852,7 @@ def median(
 ) -> Tensor:
     """The middle element along `axis` (None: all axes), or the mean of the middle two."""
 
-def meshgrid(*arrays: _ArrayLike, indexing: str = "xy") -> list[Tensor]:
+def meshgrid(*arrays: _ArrayLike, indexing: str = "xy") -> tuple[Tensor, ...]:
     """The coordinates of a grid whose axes are the given 1-D arrays."""
 
 def min(

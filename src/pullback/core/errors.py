@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 __all__ = [
+    "AxisError",
+    "CopyError",
     "DTypeError",
     "DeviceError",
+    "ExchangeError",
     "FileFormatError",
     "GradientError",
     "PullbackError",
@@ -22,6 +25,10 @@ class ShapeError(PullbackError, ValueError):
     """Shapes, axes or sizes that do not fit the operation."""
 
 
+class AxisError(ShapeError, IndexError):
+    """An axis that the array does not have."""
+
+
 class DTypeError(PullbackError, TypeError):
     """A dtype, or a kind of argument, that the operation does not take."""
 
@@ -32,6 +39,14 @@ class TraceError(DTypeError):
 
 class DeviceError(PullbackError, RuntimeError):
     """Operands on different devices, or a device that is not there."""
+
+
+class ExchangeError(PullbackError, BufferError):
+    """Memory that can't be shared with another library in the way that was asked for."""
+
+
+class CopyError(ExchangeError, ValueError):
+    """A copy that is needed, where `copy=False` forbids one."""
 
 
 class GradientError(PullbackError, RuntimeError):

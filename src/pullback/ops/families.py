@@ -14,7 +14,7 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, default_float, promote
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import AxisError, DTypeError, ShapeError
 from pullback.ir import op as ir_op
 from pullback.ir.array import Array, Node, handle, mode, next_order
 from pullback.ir.convert import SCALARS, as_array, default_device, is_number, scalar
@@ -31,6 +31,7 @@ __all__ = [
     "normalise_axes",
     "normalise_axis",
     "primitive",
+    "promoted",
     "sum_to",
 ]
 
@@ -63,9 +64,7 @@ def normalise_axis(name: str, axis: Any, ndim: int) -> int:
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
         raise DTypeError(f"{name}: an axis must be an integer, got {axis!r}.")
     if not -ndim <= axis < ndim:
-        raise ShapeError(
-            f"{name}: axis {axis} is out of range for an array with {ndim} dimensions."
-        )
+        raise AxisError(f"{name}: axis {axis} is out of range for an array with {ndim} dimensions.")
     return int(axis) % ndim
 
 
@@ -271,7 +270,7 @@ def elementwise(
         op.accepts = accepts  # type: ignore[attr-defined]
 
         def prepare(*args: Any) -> list[Any]:
-            return _promoted(name, accepts, names, unpromoted, args)
+            return promoted(name, accepts, names, unpromoted, args)
 
         pair = [i for i, n in enumerate(names) if n not in unpromoted]
         fast = _fast_function(op, prepare, pair if len(pair) == 2 else [])
@@ -384,7 +383,7 @@ def _result_dtype(result: str, dtype: DType) -> DType:
     return dtype.real if result == "real" else dtype
 
 
-def _promoted(
+def promoted(
     name: str, accepts: str, names: tuple[str, ...], unpromoted: tuple[str, ...], args: tuple
 ) -> list[Any]:
     """The operands as arrays of one dtype that the operation accepts; Python numbers stay as weak

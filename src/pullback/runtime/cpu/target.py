@@ -20,7 +20,7 @@ from pullback.compile.kernel.lower import (
     scatter_kernel,
 )
 from pullback.core.avals import Aval, aval, dense_strides
-from pullback.core.dtypes import DType, bfloat16, bool_, float32
+from pullback.core.dtypes import ALL, DType, bfloat16, bool_, float32
 from pullback.ir.graph import Graph
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
 from pullback.ir.op import Op, Plan
@@ -46,6 +46,7 @@ class CpuRuntime:
     """The host's processor."""
 
     name = "cpu"
+    dtypes = ALL
 
     def plan(self, op: Op, avals: Avals, static: Static, out: Aval) -> Plan:
         """Prepare `op`; see `runtime.base.Runtime`."""
@@ -69,18 +70,32 @@ class CpuRuntime:
 
         Kept constants have one element, and some who take NumPy arrays write to them all the same.
         """
-        if av.size == 0:
-            return np.empty(av.shape, av.dtype.numpy)
-        array = np.asarray(_Exported(buf, av))
-        if buf.nbytes == av.dtype.itemsize:
+        array = self.memory(buf, av, writable=False)
+        if av.size and buf.nbytes == av.dtype.itemsize:
             array = np.array(array)
             array.flags.writeable = False
+        return array
+
+    def memory(self, buf: native.Buffer, av: Aval, *, writable: bool) -> np.ndarray:
+        """The memory itself as a NumPy array."""
+        if av.size == 0:
+            return np.empty(av.shape, av.dtype.numpy)
+        array = np.asarray(_Exported(buf, av, writable))
         return array.view(bfloat16.numpy) if av.dtype is bfloat16 else array
 
+    def origin(self, buf: native.Buffer) -> native.Buffer:
+        """The buffer that a view sees a part of; any other is its own."""
+        return buf.owner if isinstance(buf.owner, native.Buffer) else buf
+
     def has_one_owner(self, buf: native.Buffer) -> bool:
-        """Whether one handle, which the caller holds, is all that has the memory of a buffer."""
+        """Whether one handle, which the caller holds, is all that has the memory of a buffer, and
+        may write to it.
+        """
         # The references are that handle's, the one of this call, and that of `getrefcount` itself.
-        return type(buf.owner) is not native.Buffer and sys.getrefcount(buf) <= 3
+        owner = buf.owner
+        if isinstance(owner, np.ndarray) and not owner.flags.writeable:
+            return False
+        return type(owner) is not native.Buffer and sys.getrefcount(buf) <= 3
 
     def shares(self, buf: native.Buffer) -> bool:
         """Whether the memory of a buffer belongs to somebody else, who may write to it."""
@@ -114,13 +129,13 @@ class _Exported:
     buffer, alive.
     """
 
-    def __init__(self, buf: native.Buffer, av: Aval):
+    def __init__(self, buf: native.Buffer, av: Aval, writable: bool):
         size = av.dtype.itemsize
         kind = "V" if av.dtype is bfloat16 else av.dtype.numpy.kind
         self.buf = buf
         self.__array_interface__ = {
             "version": 3,
-            "data": (buf.address, True),
+            "data": (buf.address, not writable),
             "shape": av.shape,
             "strides": tuple(s * size for s in av.strides or ()),
             "typestr": "|b1" if kind == "b" else f"<{kind}{size}",

@@ -111,15 +111,21 @@ class Tensor(Array):
     # -- values ------------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray:
-        """A read-only NumPy array that shares the memory; the tensor must not be tracked (`detach`
-        it first).
+        """A read-only NumPy array; the tensor must not be tracked (`detach` it first).
+
+        It shares the memory where nothing else has it, and is a copy where a recorded operation or
+        another tensor does: there are libraries that write to read-only arrays.
         """
         if self._node is not None and mode.recording:
             raise GradientError(
                 "numpy: the tensor requires a gradient, and NumPy would lose it. Call detach()"
                 " first."
             )
-        return to_numpy(self)
+        if self._aval.is_symbolic or self.device.runtime.has_one_owner(self._buf):
+            return to_numpy(self)
+        array = np.array(to_numpy(self))
+        array.flags.writeable = False
+        return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
@@ -153,6 +159,14 @@ class Tensor(Array):
             )
         return self.item()
 
+    def _untracked(self, name: str) -> Any:
+        if self._node is not None and mode.recording and not self._aval.is_symbolic:
+            raise GradientError(
+                f"{name}: the tensor requires a gradient, and a Python number would lose it. Call"
+                " item() if that is meant."
+            )
+        return self._only(name)
+
     def __bool__(self) -> bool:
         return bool(self._only("bool"))
 
@@ -160,10 +174,10 @@ class Tensor(Array):
         return int(self._only("int"))
 
     def __float__(self) -> float:
-        return float(self._only("float"))
+        return float(self._untracked("float"))
 
     def __complex__(self) -> complex:
-        return complex(self._only("complex"))
+        return complex(self._untracked("complex"))
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:

@@ -147,6 +147,11 @@ def value_and_grad(
                 f"grad: the function must return a real scalar, got {value._aval}. Use vjp, or"
                 " reduce the result."
             )
+        if not value._aval.dtype.is_inexact:
+            raise GradientError(
+                f"grad: the function must return a floating scalar, got {value._aval}. Integers and"
+                " booleans have no derivative: differentiate what they were made of."
+            )
         aux_leaves, aux_structure = pytrees.flatten(aux)
         aux_arrays = [a for a in aux_leaves if isinstance(a, Array)]
         found = cotangents([value], [None], variables, retain=False)

@@ -251,6 +251,14 @@ def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any
     return sum(x != 0, axis=axes, keepdims=keepdims)
 
 
+def powers(size: Any, p: float) -> Any:
+    """`size ** p`, whose derivatives at 0 are 0 where they would be infinite."""
+    if p >= 2 and p == int(p):
+        return size ** int(p)
+    zero = size == 0.0
+    return where(zero, 0.0 if p > 0 else inf, where(zero, 1.0, size) ** float(p))
+
+
 def _norm_oracle(x: Any, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
     size = np.abs(x if x.dtype.kind in "fcV" else x.astype(default_float().numpy))
     if ord == 0:
@@ -269,6 +277,7 @@ def _norm_oracle(x: Any, *, axis: Any = None, keepdims: bool = False, ord: float
         Sample((d.distinct(3, 4) + d.dtype.type(2.5),), {"ord": -inf, "axis": 0, "keepdims": True}),
         Sample((d.integers(7, high=3),), {"ord": 0}),
         Sample((np.zeros(3),), order=0),
+        *[Sample((np.asarray([0.0, 3.0, 1.0]),), {"ord": p}, order=0) for p in (0.5, -1)],
     ],
     errors=lambda d: [
         *axis_errors(d),
@@ -298,6 +307,8 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
         return (max if ord > 0 else min)(size, axis=axes, keepdims=keepdims)
     if ord == 1:
         return sum(size, axis=axes, keepdims=keepdims)
-    total = sum(size ** float(ord), axis=axes, keepdims=keepdims)
+    total = sum(powers(size, ord), axis=axes, keepdims=keepdims)
+    if ord < 0:
+        return total ** (1.0 / ord)
     zero = total == 0.0
     return where(zero, 0.0, where(zero, 1.0, total) ** (1.0 / ord))

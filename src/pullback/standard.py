@@ -9,7 +9,7 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import default_device, device
 from pullback.core.dtypes import DType, as_dtype
-from pullback.core.errors import DTypeError
+from pullback.core.errors import DTypeError, briefly
 from pullback.ir.array import Array
 from pullback.ir.convert import is_number
 
@@ -68,6 +68,7 @@ def make_iinfo(dtype: Any, /) -> iinfo:
     return iinfo(i.bits, int(i.max), int(i.min), d)
 
 
+@briefly
 def result_type(*arrays_and_dtypes: Any) -> DType:
     """The dtype of the result of an operation on these arrays, dtypes and Python numbers.
 

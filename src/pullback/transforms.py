@@ -19,7 +19,7 @@ from pullback.autodiff.reverse import (
     zeros,
 )
 from pullback.core import pytrees
-from pullback.core.errors import DTypeError, GradientError, ShapeError
+from pullback.core.errors import DTypeError, GradientError, ShapeError, briefly, expect_function
 from pullback.ir.array import Array, make
 from pullback.ir.convert import as_array
 from pullback.ir.op import another
@@ -33,15 +33,22 @@ def _variables(name: str, trees: Sequence[Any]) -> tuple[list[Any], pytrees.Stru
     if not leaves:
         raise GradientError(f"{name}: the arguments to differentiate by hold no arrays.")
     result = []
-    for leaf in leaves:
-        x = as_array(leaf, name)
+    for leaf, place in zip(leaves, pytrees.paths(structure, ""), strict=True):
+        x = as_array(leaf, f"{name}: {_argument(place)}")
         if not x._aval.dtype.is_inexact:
             raise DTypeError(
-                f"{name}: can't differentiate by an array of dtype {x._aval.dtype.name}."
-                " Cast it to a floating dtype, or choose other argnums."
+                f"{name}: can't differentiate by an array of dtype {x._aval.dtype.name},"
+                f" got it in {_argument(place)}. Cast it to a floating dtype, or choose other"
+                " argnums."
             )
         result.append(fresh(x))
     return result, structure
+
+
+def _argument(place: str) -> str:
+    """The words for a leaf of the tuple of arguments that are differentiated by."""
+    number, _, rest = place[1:].partition("]")
+    return f"argument {number}{rest and ' at ' + rest}"
 
 
 def _arguments(variables: Sequence[Any]) -> list[Any]:
@@ -63,6 +70,7 @@ def _released(outputs: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     return [make(o._buf, o._aval) for o in outputs]
 
 
+@briefly
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple]]:
     """`f(*primals)` and the function that maps a cotangent of its result to cotangents of the
     primals.
@@ -71,22 +79,26 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     >>> pull(pb.tensor([1.0, 10.0]))
     (tensor([ 2., 40.], float32, cpu),)
     """
+    expect_function("vjp", f)
     variables, structure = _variables("vjp", primals)
     with recording(True):
         result = f(*pytrees.unflatten(structure, _arguments(variables)))
     outputs, out_structure = _outputs("vjp", result)
 
+    @briefly
     def pull(cotangent: Any) -> tuple:
         leaves, given = pytrees.flatten(cotangent)
         if given != out_structure:
             raise ShapeError(
-                f"vjp: the cotangent must look like the result, {out_structure}, got {given}."
+                "vjp: the cotangent must look like the result:"
+                f" {pytrees.difference(out_structure, given, 'the cotangent')}."
             )
         weights = [as_array(g, "vjp") for g in leaves]
-        for g, out in zip(weights, outputs, strict=True):
+        places = pytrees.paths(out_structure, "the cotangent")
+        for place, g, out in zip(places, weights, outputs, strict=True):
             if g._aval.shape != out._aval.shape:
                 raise ShapeError(
-                    f"vjp: the cotangent must have the shape of the result, {out._aval.shape},"
+                    f"vjp: {place} must have the shape of the result, {out._aval.shape},"
                     f" got {g._aval.shape}."
                 )
         found = cotangents(outputs, weights, variables, retain=True)
@@ -102,11 +114,17 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
 
 def _split(f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwargs: dict) -> Any:
     """The chosen arguments, and `f` as a function of them alone."""
-    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    listed = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
+    if any(isinstance(n, bool) or not isinstance(n, int) for n in listed):
+        raise DTypeError(
+            f"grad: argnums are positions of arguments, which are integers, got {argnums!r}."
+        )
+    chosen = tuple(listed)
     for n in chosen:
         if not -len(args) <= n < len(args):
             raise GradientError(
-                f"grad: argnums names argument {n}, got {len(args)} positional arguments."
+                f"grad: argnums names argument {n}, got"
+                f" {len(args)} positional argument{'s' * (len(args) != 1)}."
             )
     chosen = tuple(n % len(args) for n in chosen)
 
@@ -119,6 +137,7 @@ def _split(f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwa
     return of_chosen, [args[n] for n in chosen]
 
 
+@briefly
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -131,6 +150,9 @@ def value_and_grad(
     (tensor(9., float32, cpu), tensor([ 3., 12.], float32, cpu))
     """
 
+    expect_function("grad", f)
+
+    @briefly
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
         of_chosen, primals = _split(f, argnums, args, kwargs)
@@ -172,6 +194,7 @@ def value_and_grad(
     return derived
 
 
+@briefly
 def grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -183,6 +206,7 @@ def grad(
     """
     both = value_and_grad(f, argnums, has_aux)
 
+    @briefly
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
         value, gradient = both(*args, **kwargs)
@@ -191,6 +215,7 @@ def grad(
     return derived
 
 
+@briefly
 def jvp(
     f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
 ) -> tuple[Any, Any]:
@@ -199,23 +224,26 @@ def jvp(
     >>> pb.jvp(pb.sin, (pb.tensor(0.0),), (pb.tensor(1.0),))
     (tensor(0., float32, cpu), tensor(1., float32, cpu))
     """
+    expect_function("jvp", f)
     variables, structure = _variables("jvp", primals)
     leaves, given = pytrees.flatten(tuple(directions))
     if given != structure:
         raise ShapeError(
-            f"jvp: the directions must look like the primals, {structure}, got {given}."
+            "jvp: the directions must look like the primals:"
+            f" {pytrees.difference(structure, given, 'directions')}."
         )
     seeds = []
-    for t, v in zip(leaves, variables, strict=True):
+    places = pytrees.paths(structure, "directions")
+    for place, t, v in zip(places, leaves, variables, strict=True):
         t = as_array(t, "jvp", dtype=None if isinstance(t, Array) else v._aval.dtype)
         if t._aval.shape != v._aval.shape:
             raise ShapeError(
-                f"jvp: a direction must have the shape of its primal, {v._aval.shape}, got"
+                f"jvp: {place} must have the shape of its primal, {v._aval.shape}, got"
                 f" {t._aval.shape}."
             )
         if t._aval.dtype is not v._aval.dtype:
             raise DTypeError(
-                f"jvp: a direction must have the dtype of its primal, {v._aval.dtype.name}, got"
+                f"jvp: {place} must have the dtype of its primal, {v._aval.dtype.name}, got"
                 f" {t._aval.dtype.name}."
             )
         seeds.append(t)
@@ -231,6 +259,7 @@ def jvp(
     return pytrees.unflatten(out_structure, values), pytrees.unflatten(out_structure, filled)
 
 
+@briefly
 def hvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]) -> Any:
     """The Hessian of the scalar function `f`, applied to `directions`: forward over reverse, no
     matrix is formed.

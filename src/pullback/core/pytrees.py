@@ -8,7 +8,18 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["flatten", "leaves", "map_tree", "register_pytree", "unflatten"]
+from pullback.core.errors import ShapeError
+
+__all__ = [
+    "Structure",
+    "difference",
+    "flatten",
+    "leaves",
+    "map_tree",
+    "paths",
+    "register_pytree",
+    "unflatten",
+]
 
 _registered: dict[type, tuple[Callable[[Any], tuple[list, Any]], Callable[[Any, list], Any]]] = {}
 
@@ -111,6 +122,59 @@ def _build(s: Structure, rest: Iterator[Any]) -> Any:
     return kind(*children)
 
 
+def paths(structure: Structure, root: str) -> Iterator[str]:
+    """The way to each leaf from a tree called `root`, as Python would write it."""
+    if structure is LEAF:
+        yield root
+    for step, child in zip(_steps(structure), structure.children, strict=True):
+        yield from paths(child, root + step)
+
+
+def _steps(s: Structure) -> list[str]:
+    """The way to each child of a container."""
+    kind: Any = s.kind
+    names: Sequence[Any] = s.info if isinstance(s.info, tuple) else ()
+    if kind is dict:
+        return [f"[{name!r}]" for name in names]
+    fields = getattr(kind, "_fields", names) if kind not in (list, tuple) else ()
+    own = [f".{fields[i]}" for i in range(min(len(fields), len(s.children)))]
+    return own + [f"[{i}]" for i in range(len(own), len(s.children))]
+
+
+def difference(expected: Structure, found: Structure, root: str) -> str:
+    """Where two structures that are not equal differ first, in words."""
+    if expected.kind is not found.kind:
+        return f"{root} must be {_word(expected)}, got {_word(found)}"
+    if expected.kind is dict:
+        lacks = [k for k in expected.info if k not in found.info]  # type: ignore[attr-defined]
+        surplus = [k for k in found.info if k not in expected.info]  # type: ignore[attr-defined]
+        if lacks or surplus:
+            said = [f"lacks {_listed(lacks)}"] * bool(lacks)
+            said += [f"has {_listed(surplus)} too many"] * bool(surplus)
+            return f"{root} {' and '.join(said)}"
+        if expected.info != found.info:
+            return f"{root} must have its keys in the order {_listed(expected.info)}"
+    elif len(expected.children) != len(found.children):
+        n, m = len(expected.children), len(found.children)
+        return f"{root} must have {n} element{'s' * (n != 1)}, got {m}"
+    for step, a, b in zip(_steps(expected), expected.children, found.children, strict=True):
+        if a != b:
+            return difference(a, b, root + step)
+    return f"{root} must be rebuilt from {expected.info!r}, got {found.info!r}"
+
+
+def _word(s: Structure) -> str:
+    if s.kind is None:
+        return "an array"
+    if s.kind is type(None):
+        return "None"
+    return f"a {getattr(s.kind, '__name__', s.kind)}"
+
+
+def _listed(keys: Any) -> str:
+    return ", ".join(map(repr, keys))
+
+
 def leaves(tree: Any) -> list:
     """The leaves of a tree, left to right."""
     return flatten(tree)[0]
@@ -128,8 +192,9 @@ def map_tree(f: Callable, tree: Any, *rest: Any) -> Any:
     for other in rest:
         more, shape = flatten(other)
         if shape != structure:
-            raise ValueError(
-                f"map_tree: the trees differ in structure, got {structure} and {shape}."
+            raise ShapeError(
+                "map_tree: the trees must have one structure:"
+                f" {difference(structure, shape, 'tree')}."
             )
         others.append(more)
     return unflatten(structure, [f(*vs) for vs in zip(values, *others, strict=True)])

@@ -221,7 +221,7 @@ def _standard_errors(d: Draw) -> list[Bad]:
     oracle=_standard_oracle(np.cumsum, 0), samples=_standard_samples, errors=_standard_errors
 )
 def cumulative_sum(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Any, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Any:
     """The running sum along `axis`, with a 0 first if `include_initial`; 1-D arrays need no axis.
 
@@ -235,7 +235,7 @@ def cumulative_sum(
     oracle=_standard_oracle(np.cumprod, 1), samples=_standard_samples, errors=_standard_errors
 )
 def cumulative_prod(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Any, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Any:
     """The running product along `axis`, after a 1 if `include_initial`; 1-D arrays need no axis.
 

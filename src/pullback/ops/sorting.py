@@ -86,7 +86,7 @@ def _order_errors(d: Draw) -> list[Bad]:
     methods=("argsort",),
     front=1,
 )
-def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+def argsort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Any:
     """The positions that sort the array along `axis`; always stable, NaN after all numbers.
 
     >>> pb.argsort(pb.tensor([3.0, 1.0, 2.0]))
@@ -111,7 +111,7 @@ def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool
     errors=_order_errors,
     methods=("sort",),
 )
-def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Any:
     """The elements in order along `axis`, NaN after all numbers (first when descending).
 
     >>> pb.sort(pb.tensor([3.0, 1.0, 2.0]), descending=True)
@@ -455,7 +455,7 @@ def _quantile_samples(d: Draw, *args: Any) -> list[Sample]:
         Bad((np.ones(2, np.complex64), 0.5), {}, DTypeError, "no order"),
     ],
 )
-def quantile(x: Any, q: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def quantile(x: Any, q: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The value below which a fraction `q` of the elements along `axis` lie, interpolated linearly.
 
     A sequence of fractions adds an axis in front. A tensor of them is differentiated by too.
@@ -463,9 +463,13 @@ def quantile(x: Any, q: Any, /, *, axis: Any = None, keepdims: bool = False) -> 
     >>> pb.quantile(pb.tensor([1.0, 2.0, 4.0]), 0.25)
     tensor(1.5, float32, cpu)
     """
-    x = ordered("quantile", x)
+    return _quantile("quantile", x, q, axis, keepdims)
+
+
+def _quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool) -> Any:
+    x = ordered(name, x)
     x = x if x._aval.dtype.is_float else astype(x, default_float())
-    axes = normalise_axes("quantile", axis, x._aval.ndim)
+    axes = normalise_axes(name, axis, x._aval.ndim)
     if isinstance(q, (list, tuple)):
         q = as_array(q, "quantile") if any(isinstance(f, Array) for f in q) else np.asarray(q)
     if not isinstance(q, Array) or not q._aval.is_symbolic:
@@ -473,7 +477,7 @@ def quantile(x: Any, q: Any, /, *, axis: Any = None, keepdims: bool = False) -> 
             if not 0.0 <= f <= 1.0:
                 raise ShapeError(f"quantile: fractions lie between 0 and 1, got {f}.")
     if size_of(x._aval.shape[d] for d in axes) == 0:
-        raise ShapeError(f"quantile: an empty array has none, got shape {x._aval.shape}.")
+        raise ShapeError(f"{name}: an empty array has none, got shape {x._aval.shape}.")
     ranked = sort(_in_last_axis(x, axes))
     shape = reduced_shape(x._aval.shape, axes, keepdims)
     if isinstance(q, Array):
@@ -490,12 +494,10 @@ def quantile(x: Any, q: Any, /, *, axis: Any = None, keepdims: bool = False) -> 
         Bad((np.ones(2, np.complex64),), {}, DTypeError, "no order"),
     ],
 )
-def median(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def median(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The middle element along `axis` (None: all axes), or the mean of the middle two.
 
     >>> pb.median(pb.tensor([3.0, 1.0, 2.0, 10.0]))
     tensor(2.5, float32, cpu)
     """
-    x = ordered("median", x)
-    normalise_axes("median", axis, x._aval.ndim)
-    return quantile(x, 0.5, axis=axis, keepdims=keepdims)
+    return _quantile("median", x, 0.5, axis, keepdims)

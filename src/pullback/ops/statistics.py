@@ -63,7 +63,7 @@ def _wide(x: Any) -> Any:
     errors=axis_errors,
     methods=("mean",),
 )
-def mean(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def mean(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The mean of the elements along `axis` (None: all axes); NaN where there are none.
 
     >>> pb.mean(pb.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1)
@@ -136,7 +136,7 @@ def _safe_sqrt(x: Any) -> Any:
     errors=_spread_errors,
     methods=("var",),
 )
-def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+def var(x: Any, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
     """The sum of squared distances to the mean along `axis` (None: all), over n - `correction`.
 
     >>> pb.var(pb.tensor([1.0, 2.0, 6.0]), correction=1)
@@ -152,7 +152,7 @@ def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool 
     errors=_spread_errors,
     methods=("std",),
 )
-def std(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+def std(x: Any, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
     """The standard deviation, the square root of `var`; where it is 0 so is its derivative.
 
     >>> pb.std(pb.tensor([1.0, 2.0, 3.0]), correction=1)
@@ -212,7 +212,7 @@ def _logsumexp_jvp(t: Any, x: Any, out: Any, axes: tuple[int, ...], keepdims: bo
     ],
     front=1,
 )
-def logsumexp(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def logsumexp(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """`log(sum(exp(x)))` along `axis` (None: all axes), without overflow.
 
     >>> pb.logsumexp(pb.tensor([1000.0, 1000.0]))
@@ -240,7 +240,7 @@ def logsumexp(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     errors=axis_errors,
     differentiable=False,
 )
-def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def count_nonzero(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """How many elements along `axis` (None: all axes) are not 0.
 
     >>> pb.count_nonzero(pb.tensor([[0, 3], [2, 1]]), axis=0)

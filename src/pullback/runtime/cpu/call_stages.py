@@ -11,7 +11,7 @@ from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 from pullback.runtime.cpu import convolution, gemm, index_kernels, pooling, scatter_kernels, sorting
-from pullback.runtime.cpu.index_kernels import IndexedAxis
+from pullback.runtime.cpu.index_kernels import indexed_axes
 from pullback.runtime.cpu.native import Stage
 
 if TYPE_CHECKING:
@@ -41,9 +41,16 @@ def _layout(r: Region) -> tuple[Aval, tuple[int, ...]]:
     return r.aval, r.aval.strides
 
 
-def _first_code(frame: Frame, name: str, sizes: Sequence[int], indices: Sequence[Region]) -> int:
+def _first_code(
+    frame: Frame,
+    name: str,
+    sizes: Sequence[int],
+    indices: Sequence[Region],
+    places: Aval,
+    lead: int,
+) -> int:
     """The error code of the first of these axes, which indices go into."""
-    axes = [IndexedAxis(n, i.aval.dtype) for n, i in zip(sizes, indices, strict=True)]
+    axes = indexed_axes(sizes, [i.aval for i in indices], places.shape, lead)
     frame.table.errors += [(name, axis) for axis in axes]
     return len(frame.table.errors) - len(sizes) + 1
 
@@ -70,7 +77,7 @@ def _gather(frame: Frame, group: CallGroup) -> list[Stage]:
         index_strides,
         list(zip(x.shape[:n], strides[:n], strict=True)),
         frame.slot(result),
-        _first_code(frame, group.label, x.shape[:n], indices),
+        _first_code(frame, group.label, x.shape[:n], indices, result.aval, lead),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -97,7 +104,7 @@ def _scatter(frame: Frame, group: CallGroup) -> list[Stage]:
         index_strides,
         list(zip(x.shape[:n], dense[:n], strict=True)),
         frame.scratch,
-        _first_code(frame, group.label, x.shape[:n], indices),
+        _first_code(frame, group.label, x.shape[:n], indices, new, new.ndim - (x.ndim - n)),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -190,13 +197,14 @@ def _pooling(frame: Frame, group: CallGroup) -> list[Stage]:
     avals = [r.aval for r in group.operands]
     indexed = name in pooling.INDEXED
     sizes = [pooling.plane_size(name, avals, static)] if indexed else []
+    numbers = group.operands[1:] if indexed else []
     return pooling.pooling_stages(
         name,
         [(_slot(frame, r), r.aval) for r in group.operands],
         static,
         (frame.slot(result), result.aval),
         frame.scratch,
-        _first_code(frame, name, sizes, group.operands[1:] if indexed else []),
+        _first_code(frame, name, sizes, numbers, avals[-1], avals[-1].ndim),
     )
 
 

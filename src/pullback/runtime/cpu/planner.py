@@ -38,7 +38,7 @@ from pullback.runtime.cpu import (
     sorting,
 )
 from pullback.runtime.cpu.graph_program import Executable
-from pullback.runtime.cpu.index_kernels import IndexedAxis
+from pullback.runtime.cpu.index_kernels import IndexedAxis, indexed_axes
 
 __all__ = ["CpuRuntime"]
 
@@ -97,7 +97,7 @@ class CpuRuntime:
         made = scatter_plans.build(buf, av.dtype, wanted)
         if isinstance(made, tuple):
             _, position, value = made
-            raise IndexedAxis(size, av.dtype).error("scatter_plan", position, value)
+            raise IndexedAxis(size, av.dtype, (av.size,), 1).error("scatter_plan", position, value)
         scatter_plans.PLANS.hold(buf, by)
         scatter_plans.PLANS.keep(buf, av.dtype, wanted, made)
 
@@ -231,7 +231,7 @@ def _gather(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     if wanted is not None:
         planned = cache(lambda: index_kernels.gather_program(*layout, indexed, planned=True))
         run = _by_plan(run, planned, indices[0].dtype, wanted)
-    return Plan(_checked(op.name, run, _axes(sizes, indices)), out)
+    return Plan(_checked(op.name, run, indexed_axes(sizes, indices, out.shape, lead)), out)
 
 
 def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
@@ -256,7 +256,7 @@ def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
         list(zip(sizes, dense[:n], strict=True)),
     )
     program = index_kernels.scatter_program(*layout)
-    axes = _axes(sizes, indices)
+    axes = indexed_axes(sizes, indices, updates.shape, lead)
 
     wanted = scatter_kernels.wants_plan(kernel, x.shape, updates.shape, index_strides)
     if wanted is not None:
@@ -301,10 +301,6 @@ def _by_plan(
         return planned()(x, *found.arrays, *rest)
 
     return run
-
-
-def _axes(sizes: Sequence[int], indices: Sequence[Aval]) -> list[IndexedAxis]:
-    return [IndexedAxis(n, i.dtype) for n, i in zip(sizes, indices, strict=True)]
 
 
 def _checked(
@@ -362,7 +358,7 @@ def _pooling(name: str, avals: Avals, static: Static, out: Aval) -> Callable[...
     if name not in pooling.INDEXED:
         return program
     size = pooling.plane_size(name, avals, static)
-    return _checked(name, program, _axes([size], avals[1:]))
+    return _checked(name, program, indexed_axes([size], avals[1:], avals[1].shape, avals[1].ndim))
 
 
 def _intrinsic(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:

@@ -231,7 +231,7 @@ def imports_text(body: str, module: str) -> str:
     known = used & (set(HOMES) | BUILTINS | {"np", "builtins", "Protocol", "TypeAlias", "property"})
     assigned = {t.id for n in ast.walk(tree) if isinstance(n, ast.AnnAssign)
                 if isinstance(t := n.target, ast.Name)}  # fmt: skip
-    unknown = used - known - defined - assigned - exported - set(dir(import_module(module)))
+    unknown = used - known - defined - assigned - exported - set(vars(import_module(module)))
     if unknown:
         raise SystemExit(f"stubs: say in HOMES where these names come from: {sorted(unknown)}")
     return "\n".join(lines)

@@ -95,6 +95,10 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'pullback' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 __all__ = sorted(
     {n for n in globals() if not n.startswith("_")}
     - {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 SCALARS = (bool, int, float, complex)
+_RAW = np.dtype("V2")  # what NumPy's files make of bfloat16, which they don't know
 
 
 def from_numpy(array: np.ndarray, dev: Device | None = None, copy: bool = True) -> Any:
@@ -172,6 +174,8 @@ def _numpy_of(value: Any, name: str, dtype: DType | None) -> np.ndarray:
         array = dlpack.from_capsule(value, copy=None)
     else:
         array = _from_memory(value, name)
+    if array.dtype == _RAW:
+        array = array.view(dt.bfloat16.numpy)
     if dtype is not None:
         array = array.astype(dtype.numpy, copy=False)
     _check_numeric(array, name)
@@ -200,6 +204,8 @@ def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
         ) from None
     except OverflowError:
         raise DTypeError(f"{name}: an integer in the list does not fit int64.") from None
+    if array.dtype == object and all(isinstance(v, int) for v in flat):
+        raise DTypeError(f"{name}: an integer in the list does not fit int64.")
     if dtype is not None:
         return array
     if array.dtype == np.float64 and all(type(v) in (float, int, bool) for v in flat):
@@ -257,7 +263,7 @@ def _stacked(value: Any, name: str, dtype: DType, dev: Device | None) -> Any:
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
     """A shape given as an int or a sequence of ints."""
-    dims = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
+    dims = tuple(value) if isinstance(value, Iterable) else (value,)
     for n in dims:
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
             raise DTypeError(f"{name}: a shape is made of integers, got {n!r}.")

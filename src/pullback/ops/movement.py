@@ -404,7 +404,7 @@ def _concat_vjp(g: Any, xs_avals: tuple[Aval, ...], axis: int, position: int) ->
         Bad(([d.real(2), d.real(2)],), {"axis": 1}, ShapeError, "out of range"),
     ],
 )
-def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
+def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Any:
     """The arrays joined along an axis, in their common dtype; `axis=None` flattens them first.
 
     >>> pb.concat([pb.tensor([1, 2]), pb.tensor([3])])

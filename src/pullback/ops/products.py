@@ -225,7 +225,7 @@ def outer(x: Any, y: Any, /) -> Any:
         Bad((d.real(3), d.real(3)), {"axis": 0}, ShapeError, "axis must be negative"),
     ],
 )
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+def vecdot(x1: Any, x2: Any, /, axis: int = -1) -> Any:
     """The dot product `sum(conj(x1) * x2)` along `axis`, over broadcast batches.
 
     >>> pb.vecdot(pb.tensor([1.0, 2.0]), pb.tensor([10.0, 1.0]))

@@ -179,8 +179,10 @@ def tame(a: np.ndarray) -> bool:
         return a.dtype.kind in "biu" or bool(np.all(np.abs(checks.wide(a)) < 1e4))
 
 
-def compare(what: str, got: np.ndarray, y: np.ndarray, spread: np.ndarray, epsilon: float) -> None:
-    """`near`, and where the oracle has no finite number the same infinity or NaN."""
+def compare(
+    what: str, got: np.ndarray, y: np.ndarray, spread: np.ndarray, epsilon: float, exact: bool
+) -> None:
+    """`near`, and if `exact` the same infinity or NaN where the oracle has no finite number."""
     if got.dtype.kind in "biu" or y.dtype.kind in "biu":
         return checks.near(what, got, y.astype(got.dtype), spread, epsilon)
     with np.errstate(all="ignore"):

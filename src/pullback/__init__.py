@@ -55,6 +55,7 @@ from pullback.core.errors import (
 )
 from pullback.core.pytrees import map_tree, register_pytree
 from pullback.ir.op import REGISTRY as _REGISTRY
+from pullback.mapping import vmap
 from pullback.ops.index_plans import scatter_plan
 from pullback.standard import (
     __array_namespace_info__,
@@ -100,6 +101,7 @@ __all__ = sorted(
         "diagram",
         "install_methods",
         "ir",
+        "mapping",
         "ops",
         "register_runtime",
     }

@@ -216,10 +216,8 @@ class ScanCall:
         self.ys += [make(v, v.aval) for v in new]
         with recording(False):
             operands, static = self._built()
-        eq = self.equation
-        eq.inputs = tuple(self.graph.capture(a) for a in operands)
-        eq.static = static
-        eq.outs += tuple(self.graph.new_var(_rows(v.aval, self.length)) for v in new)
+        more = [_rows(v.aval, self.length) for v in new]
+        self.graph.extend(self.equation, operands, static, more)
 
     # -- derivatives -------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["flatten", "leaves", "map_tree", "register_pytree", "unflatten"]
+__all__ = ["flatten", "leaves", "map_tree", "paths", "register_pytree", "unflatten"]
 
 _registered: dict[type, tuple[Callable[[Any], tuple[list, Any]], Callable[[Any, list], Any]]] = {}
 
@@ -22,6 +22,11 @@ class Structure:
         self.kind = kind
         self.info = info
         self.children = children
+
+    @property
+    def leaves(self) -> int:
+        """The number of leaves."""
+        return 1 if self is LEAF else sum(c.leaves for c in self.children)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -109,6 +114,24 @@ def _build(s: Structure, rest: Iterator[Any]) -> Any:
     if kind is list or kind is tuple:
         return kind(children)
     return kind(*children)
+
+
+def paths(structure: Structure, path: str) -> Iterator[str]:
+    """The way to each leaf, as Python would write it after `path`."""
+    if structure is LEAF:
+        yield path
+        return
+    kind: Any = structure.kind
+    names: Sequence[Any] = structure.info if isinstance(structure.info, tuple) else ()
+    fields = getattr(kind, "_fields", names)
+    for i, child in enumerate(structure.children):
+        if kind is dict:
+            step = f"[{names[i]!r}]"
+        elif kind in (list, tuple) or i >= len(fields):
+            step = f"[{i}]"
+        else:
+            step = f".{fields[i]}"
+        yield from paths(child, path + step)
 
 
 def leaves(tree: Any) -> list:

@@ -60,6 +60,7 @@ from pullback.core.errors import (
 from pullback.core.pytrees import map_tree, register_pytree
 from pullback.files import load, save
 from pullback.ir.op import REGISTRY as _REGISTRY
+from pullback.mapping import vmap
 from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
 from pullback.standard import (
@@ -113,6 +114,7 @@ __all__ = sorted(
         "install_methods",
         "ir",
         "module",
+        "mapping",
         "ops",
         "register_runtime",
     }

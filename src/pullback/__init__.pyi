@@ -59,6 +59,7 @@ from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
 from pullback.files import load as load
 from pullback.files import save as save
+from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
@@ -339,6 +340,7 @@ __all__ = [
     "var",
     "vecdot",
     "vjp",
+    "vmap",
     "where",
     "while_loop",
     "xlogy",

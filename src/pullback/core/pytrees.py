@@ -48,6 +48,11 @@ class Structure:
         self.info = info
         self.children = children
 
+    @property
+    def leaves(self) -> int:
+        """The number of leaves."""
+        return 1 if self is LEAF else sum(c.leaves for c in self.children)
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Structure)

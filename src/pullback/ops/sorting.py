@@ -19,12 +19,13 @@ from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.arithmetic import abs as abs_
 from pullback.ops.arrangement import stack
-from pullback.ops.creation import arange
+from pullback.ops.creation import arange, positions, zeros_like
 from pullback.ops.cumulative import cumsum
 from pullback.ops.extrema import ordered
 from pullback.ops.families import composite, normalise_axes, normalise_axis, primitive, promoted
+from pullback.ops.gather_scatter import gather
 from pullback.ops.indexing import take, take_along_axis
-from pullback.ops.movement import concat, permute_dims, reshape
+from pullback.ops.movement import concat, permute_dims, repeated, reshape
 from pullback.ops.parts import astype, imag, real
 from pullback.ops.reductions import reduced_shape
 from pullback.ops.rounding import floor
@@ -79,6 +80,7 @@ def _order_errors(d: Draw) -> list[Bad]:
     "x",
     infer=lambda x, descending: (x.shape, dt.int64),
     lowering=Intrinsic("argsort"),
+    batch="rows",
     no_gradient="positions are integers",
     oracle=_argsort_oracle,
     samples=_order_samples,
@@ -177,10 +179,36 @@ def _search_oracle(x: Any, values: Any, *, side: Any = "left", sorter: Any = Non
     return np.searchsorted(x, values, side=side, sorter=sorter)
 
 
+def _search_batch(x: Any, values: Any, side: str, examples: int) -> Any:
+    if x._aval.shape[0] == 1:
+        return bind(searchsorted.op, reshape(x, x._aval.shape[1:]), values, side=side)
+    return _bisected(x, repeated(values, examples), side)
+
+
+def _bisected(x: Any, values: Any, side: str) -> Any:
+    """`searchsorted` in rows, all of them at once: the positions are found bit by bit."""
+    examples, size = x._aval.shape
+    flat = reshape(values, (examples, -1))
+    row = reshape(positions(examples, x._aval.device), (examples, 1))
+    low = zeros_like(flat, dtype=dt.int64)
+    for bit in reversed(range(size.bit_length())):
+        # as many elements as `further` come before the position if the last of them does
+        further = low + (1 << bit)
+        inside = further <= size
+        last = bind(gather.op, x, row, where(inside, further - 1, 0))
+        before = last < flat if side == "left" else last <= flat
+        if x._aval.dtype.is_inexact:  # NaN comes after all numbers
+            known = last == last
+            before = before | ((flat != flat) & (known if side == "left" else True))
+        low = where(inside & before, further, low)
+    return reshape(low, values._aval.shape)
+
+
 @primitive(
     "x values",
     infer=lambda x, values, side: (values.shape, dt.int64),
     lowering=Intrinsic("searchsorted"),
+    batch=_search_batch,
     no_gradient="positions are integers",
     oracle=_search_oracle,
     samples=lambda d: [

@@ -16,7 +16,8 @@ from conftest import FULL
 from pullback.core.avals import _defaults
 from pullback.ir import tracing
 from pullback.ir.array import mode
-from pullback.runtime.cpu import jit, native
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.llvm import jit
 
 ROUNDS = 400 if FULL else 12  # for each kind of work
 X = np.linspace(-1.0, 1.0, 48).reshape(6, 8)

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 
 import pytest
 
-from pullback.runtime.cpu import emission, jit
+from pullback.runtime.cpu.llvm import emission, jit
 
 
 def constant(value: int) -> str:

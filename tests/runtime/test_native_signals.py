@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pullback.runtime.cpu import native, stages
-from pullback.runtime.cpu.native import Stage, memory, program
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.native import Stage, memory, program, stages
 from runtime.native_kernels import kernel
 
 FOREVER = 1 << 60

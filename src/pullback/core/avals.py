@@ -23,6 +23,7 @@ __all__ = [
     "default_device",
     "dense_strides",
     "device",
+    "devices",
     "register_runtime",
     "set_default_device",
     "symbolic",
@@ -105,6 +106,11 @@ def device(spec: str | Device) -> Device:
     if key not in _devices:
         _devices[key] = Device(*key)
     return _devices[key]
+
+
+def devices() -> tuple[Device, ...]:
+    """The first device of every kind that there is."""
+    return tuple(map(device, _loaders))
 
 
 class Aval:

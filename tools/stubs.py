@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+import pullback.linalg
 import pullback.nn
 from pullback.core import dtypes
 from pullback.ir.op import REGISTRY, Public
@@ -282,6 +283,19 @@ def operations_text(namespace: str) -> str:
     return "\n\n".join([*records.values(), *functions])
 
 
+def shared_text(namespace: str) -> str:
+    """The lines that give a namespace its public names that are not its own operations."""
+    module = import_module(f"pullback.{namespace}")
+    own = {e.name for e in REGISTRY.values() if e.namespace == namespace}
+    lines = []
+    for name in getattr(module, "__all__", ()):
+        if name not in own and name in REGISTRY:
+            lines.append(f"from pullback import {name} as {name}")
+        elif name not in own:
+            lines.append(other_name(name, getattr(module, name)))
+    return "\n".join(lines)
+
+
 def other_name(name: str, value: Any) -> str:
     """The line that gives the package a public name that is not an operation."""
     if isinstance(value, ModuleType):
@@ -336,7 +350,8 @@ def stubs() -> dict[str, str]:
     }
     for n in namespaces:
         name = f"{n}/__init__.pyi" if (SOURCE / n).is_dir() else f"{n}.pyi"
-        found[name] = module_text(f"pullback.{n}", operations_text(n))
+        body = f"{shared_text(n)}\n{operations_text(n)}"
+        found[name] = module_text(f"pullback.{n}", body)
     return found
 
 

@@ -46,6 +46,7 @@ from pullback.core.dtypes import uint64 as uint64
 from pullback.core.errors import DeviceError as DeviceError
 from pullback.core.errors import DTypeError as DTypeError
 from pullback.core.errors import GradientError as GradientError
+from pullback.core.errors import LinAlgError as LinAlgError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
 from pullback.core.errors import ShapeError as ShapeError
@@ -86,6 +87,7 @@ __all__ = [
     "GradientError",
     "Graph",
     "GraphNode",
+    "LinAlgError",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",

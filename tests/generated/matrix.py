@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import pullback as pb
+import pullback.linalg
 import pullback.nn
 from pullback.core import pytrees
 from pullback.core.dtypes import DType

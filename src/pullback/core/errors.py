@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 __all__ = [
     "DTypeError",
     "DeviceError",
     "GradientError",
+    "LinAlgError",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
@@ -35,6 +38,10 @@ class DeviceError(PullbackError, RuntimeError):
 
 class GradientError(PullbackError, RuntimeError):
     """A derivative that was asked for and can't be had."""
+
+
+class LinAlgError(PullbackError, np.linalg.LinAlgError):
+    """A matrix for which what was asked does not exist: singular, not positive definite."""
 
 
 class IndexOutOfRange(PullbackError, IndexError):

@@ -10,7 +10,15 @@ from pullback.compile.lower import broadcast_strides, gather_kernel, scatter_ker
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
-from pullback.runtime.cpu import convolution, gemm, index_kernels, pooling, scatter_kernels, sorting
+from pullback.runtime.cpu import (
+    convolution,
+    gemm,
+    index_kernels,
+    lapack,
+    pooling,
+    scatter_kernels,
+    sorting,
+)
 from pullback.runtime.cpu.index_kernels import IndexedAxis
 from pullback.runtime.cpu.native import Stage
 
@@ -200,6 +208,21 @@ def _pooling(frame: Frame, group: CallGroup) -> list[Stage]:
     )
 
 
+def _linalg(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    name, static = group.equation.op.lowering.name, group.equation.static
+    avals = [r.aval for r in group.operands]
+    frame.table.errors.append(lapack.failure(name, avals, static, result.aval))
+    return lapack.linalg_stages(
+        name,
+        [(_slot(frame, r), r.aval) for r in group.operands],
+        static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+        len(frame.table.errors),
+    )
+
+
 _BUILDERS = {GatherRows: _gather, ScatterRows: _scatter}
 _INTRINSICS = {
     "matmul": _matmul,
@@ -207,4 +230,5 @@ _INTRINSICS = {
     "searchsorted": _searchsorted,
     **dict.fromkeys(convolution.NAMES, _convolution),
     **dict.fromkeys(pooling.NAMES, _pooling),
+    **dict.fromkeys(lapack.NAMES, _linalg),
 }

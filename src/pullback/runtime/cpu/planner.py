@@ -29,6 +29,7 @@ from pullback.runtime.cpu import (
     convolution,
     gemm,
     index_kernels,
+    lapack,
     map_kernels,
     native,
     pooling,
@@ -375,6 +376,7 @@ _INTRINSICS = {
     "searchsorted": _searchsorted,
     **{name: partial(convolution.conv_program, name) for name in convolution.NAMES},
     **{name: partial(_pooling, name) for name in pooling.NAMES},
+    **{name: partial(lapack.linalg_program, name) for name in lapack.NAMES},
 }
 _PLANNERS = {
     Elementwise: _elementwise,

@@ -15,10 +15,14 @@ from pullback.ir.array import make
 from pullback.ir.convert import as_array
 from pullback.ir.lowering import Boxes, Placement
 from pullback.ir.samples import Bad, Draw
+from pullback.ops.arithmetic import abs as abs_
 from pullback.ops.creation import eye
+from pullback.ops.diagonals import diagonal
+from pullback.ops.extrema import max as max_
 from pullback.ops.families import broadcast_shapes
 from pullback.ops.movement import broadcast_to, permute_dims, reshape
-from pullback.ops.parts import astype, cc
+from pullback.ops.parts import astype, cc, conj
+from pullback.ops.reductions import sum as sum_
 
 __all__ = [
     "adjoint",
@@ -99,9 +103,40 @@ def adjoint(x: Any) -> Any:
     return swapped(cc(x))
 
 
+def skew_part(x: Any) -> Any:
+    """x - x^H."""
+    return x - adjoint(x)
+
+
+def diagonal_of(x: Any) -> Any:
+    """The diagonals of matrices."""
+    return diagonal(x, axis1=-2, axis2=-1)
+
+
+def on_diagonal(x: Any) -> Any:
+    """Matrices with these diagonals."""
+    n = x._aval.shape[-1]
+    ones = eye(n, dtype=x._aval.dtype, device=x._aval.device)
+    return reshape(x, (*x._aval.shape, 1)) * ones
+
+
+def with_phase(x: Any, y: Any) -> Any:
+    """The real part of x with the imaginary part of y."""
+    if not x._aval.dtype.is_complex:
+        return x
+    return (x + conj(x) + y - conj(y)) * 0.5
+
+
 def detached(x: Any) -> Any:
     """The same value without a history."""
     return make(x._buf, x._aval)
+
+
+def largest(x: Any, axis: Any, *, keepdims: bool = False) -> Any:
+    """The size of the largest element along axes, without a history; 0 if there is none."""
+    x = abs_(detached(x))
+    reduce = max_ if x._aval.size else sum_
+    return reduce(x, axis=axis, keepdims=keepdims)
 
 
 def spacing(x: Any) -> float:

@@ -11,9 +11,8 @@ from pullback.core.errors import DTypeError, LinAlgError
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Sample
-from pullback.linalg.arguments import detached, spacing
+from pullback.linalg.arguments import detached, largest, spacing
 from pullback.ops.arithmetic import abs as abs_
-from pullback.ops.extrema import max as max_
 from pullback.ops.families import primitive
 from pullback.ops.logic import logical_not
 from pullback.ops.reductions import any as any_
@@ -59,6 +58,6 @@ def vanishing(bad: Any, scale: Any) -> Any:
     The bound is the square root of the spacing of numbers: errors of rounding are far below, and
     what a user means to compute is above. NaN vanish too: they are no news.
     """
-    bad, scale = abs_(detached(bad)), abs_(detached(scale))
-    bound = max_(scale, axis=(-2, -1), keepdims=True) * spacing(bad) ** 0.5
+    bad = abs_(detached(bad))
+    bound = largest(scale, (-2, -1), keepdims=True) * spacing(bad) ** 0.5
     return logical_not(any_(bad > bound, axis=(-2, -1)))

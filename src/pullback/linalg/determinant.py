@@ -24,8 +24,10 @@ from pullback.linalg.arguments import (
 )
 from pullback.linalg.arguments import (
     detached,
+    diagonal_of,
     floats,
     given,
+    largest,
     like_eye,
     regular,
     spacing,
@@ -37,9 +39,8 @@ from pullback.linalg.arguments import (
 from pullback.linalg.lu import exchanges, factor, packed_lu, restored, solved, taken
 from pullback.ops.arithmetic import abs as abs_
 from pullback.ops.creation import eye, positions
-from pullback.ops.diagonals import diagonal, tril
+from pullback.ops.diagonals import tril
 from pullback.ops.exponential import log
-from pullback.ops.extrema import max as max_
 from pullback.ops.families import composite, primitive
 from pullback.ops.movement import reshape
 from pullback.ops.parts import astype, conj, imag, real
@@ -56,7 +57,7 @@ LIFTED = 4  # pivots that may be lifted: derivatives are right up to this order 
 
 def pivots(f: Any) -> Any:
     """The diagonal of U."""
-    return diagonal(f[..., :-2, :], axis1=-2, axis2=-1)
+    return diagonal_of(f[..., :-2, :])
 
 
 def parity(f: Any) -> Any:
@@ -91,7 +92,7 @@ def _lifted(x: Any, f: Any) -> _Lifted:
     f = detached(f)
     n = x._aval.shape[-1]
     count = min(n, LIFTED)
-    size = max_(abs_(detached(x)), axis=-2)
+    size = largest(x, -2)
     diagonal_ = pivots(f)
     small = abs_(diagonal_) <= n * spacing(size) * size
     target = where(size > 0, size, 1.0)
@@ -114,7 +115,7 @@ def _small_adjugate(x: Any) -> tuple[Any, Any]:
     m, c = ones, None
     for k in range(1, r + 1):
         product = matmul(x, m)
-        c = sum_(diagonal(product, axis1=-2, axis2=-1), axis=-1) * (-1.0 / k)
+        c = sum_(diagonal_of(product), axis=-1) * (-1.0 / k)
         if k < r:
             m = product + reshape(c, (*c._aval.shape, 1, 1)) * ones
     assert c is not None
@@ -211,7 +212,7 @@ def _inverse_adjoint(x: Any, f: Any, scale: Any) -> Any:
 def _inverse_times(x: Any, f: Any, t: Any) -> Any:
     """The trace of A^-1 t."""
     moved = solved(x, t, f, caller="slogdet")
-    return sum_(diagonal(moved, axis1=-2, axis2=-1), axis=-1)
+    return sum_(diagonal_of(moved), axis=-1)
 
 
 def _log_vjp(g: Any, x: Any, f: Any) -> Any:

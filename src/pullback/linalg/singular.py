@@ -22,12 +22,14 @@ from pullback.linalg.arguments import (
     adjoint,
     detached,
     diagonal_of,
+    given,
     largest,
     matrices,
     matrix_errors,
     on_diagonal,
     skew_part,
     spacing,
+    zero_rule,
 )
 from pullback.linalg.checks import require, vanishing
 from pullback.linalg.hermitian import apart, real_part, within
@@ -68,12 +70,17 @@ def _infer(x: Aval, full_matrices: bool) -> tuple:
     return (*x.shape[:-2], k + m * left + right * n), x.dtype
 
 
-def _parts(flat: Any, x: Aval, full: bool) -> tuple[Any, Any, Any]:
+def parts(flat: Any, x: Aval, full: bool) -> tuple[Any, Any, Any]:
     """U, the singular values in the dtype of the matrix, V^H."""
     m, n, k, left, right = _sizes(x, full)
     batch, end = x.shape[:-2], k + m * left
     u = reshape(flat[..., k:end], (*batch, m, left))
     return u, flat[..., :k], reshape(flat[..., end:], (*batch, right, n))
+
+
+def packed(x: Any) -> Any:
+    """The packed factors, of thin matrices."""
+    return bind(svd.op, x, full_matrices=False)
 
 
 def _packed(u: Any, s: Any, vh: Any) -> Any:
@@ -142,8 +149,8 @@ def _vjp(g: Any, out: Any, x_aval: Aval, full_matrices: bool) -> Any:
     m, n, k, *_ = _sizes(x_aval, full_matrices)
     if k == 0:
         return zeros(x_aval.shape, dtype=x_aval.dtype, device=x_aval.device)
-    u, s, vh = _parts(out, x_aval, full_matrices)
-    gu, gs, gvh = _parts(g, x_aval, full_matrices)
+    u, s, vh = parts(out, x_aval, full_matrices)
+    gu, gs, gvh = parts(g, x_aval, full_matrices)
     gs = real_part(gs)
     v, gv = adjoint(vh), adjoint(gvh)
     u1, v1, gu1, gv1 = u[..., :k], v[..., :k], gu[..., :k], gv[..., :k]
@@ -183,7 +190,7 @@ def _beyond(rest: Any, g: Any, own: Any) -> Any:
 
 def _jvp(t: Any, out: Any, x_aval: Aval, full_matrices: bool) -> Any:
     m, n, k, *_ = _sizes(x_aval, full_matrices)
-    u, s, vh = _parts(out, x_aval, full_matrices)
+    u, s, vh = parts(out, x_aval, full_matrices)
     if k == 0:
         return detached(out) * 0.0
     v = adjoint(vh)
@@ -285,7 +292,7 @@ def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
     av = x._aval
     if min(av.shape[-2:]) == 0:
         return _empty(x, full_matrices)
-    u, s, vh = _parts(bind(svd.op, x, full_matrices=full_matrices), av, full_matrices)
+    u, s, vh = parts(bind(svd.op, x, full_matrices=full_matrices), av, full_matrices)
     return SVDResult(u, real_part(s), vh)
 
 
@@ -312,7 +319,7 @@ def _values_jvp(t: Any, x: Any) -> Any:
 
 
 def _thin(x: Any) -> tuple[Any, Any, Any]:
-    return _parts(bind(svd.op, x, full_matrices=False), x._aval, False)
+    return parts(packed(x), x._aval, False)
 
 
 @primitive(
@@ -337,3 +344,30 @@ def svdvals(x: Any, /) -> Any:
     tensor([3., 2.], float32, cpu)
     """
     return bind(svdvals.op, matrices("svdvals", x))
+
+
+@primitive(
+    "x v",
+    infer=lambda x, v: (v.shape, v.dtype),
+    lowering=given(1),
+    vjp={"x": _values_vjp, "v": zero_rule},
+    jvp={"x": _values_jvp},
+    oracle=lambda x: np.linalg.svd(x, compute_uv=False),
+    samples=lambda d: [Sample((spread_values(d, 3, 2),))],
+    errors=matrix_errors,
+    namespace="primitive",
+    tolerance=16,
+)
+def known_svdvals(x: Any, /) -> Any:
+    """The singular values, taken from factors that are there for something else.
+
+    >>> pb.primitive.known_svdvals(pb.tensor([[0.0, 2.0], [3.0, 0.0]]))
+    tensor([3., 2.], float32, cpu)
+    """
+    x = matrices("known_svdvals", x)
+    return known_values(x, packed(detached(x)))
+
+
+def known_values(x: Any, f: Any) -> Any:
+    """The singular values from the packed factors."""
+    return bind(known_svdvals.op, x, real_part(parts(detached(f), x._aval, False)[1]))

@@ -81,6 +81,9 @@ def getitem(x: _ArrayLike, key: Any, /) -> Tensor:
 def integer_power(x: _ArrayLike, n: int, /) -> Tensor:
     """`x**n` for a Python integer n, by repeated multiplication."""
 
+def known_svdvals(x: _ArrayLike, /) -> Tensor:
+    """The singular values, taken from factors that are there for something else."""
+
 def log_det(x: _ArrayLike, /) -> Tensor:
     """The logarithm of the size of the determinant."""
 

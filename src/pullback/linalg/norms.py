@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 
 from pullback.core.dtypes import default_float
-from pullback.core.errors import DTypeError
+from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.convert import as_array
 from pullback.ir.samples import Bad, Sample
+from pullback.linalg.arguments import floats, matrices, matrix_errors, square
+from pullback.linalg.lu import inv
+from pullback.linalg.singular import spread_values, svdvals
 from pullback.ops.arithmetic import abs as abs_
+from pullback.ops.arrangement import expand_dims
 from pullback.ops.extrema import max, min
 from pullback.ops.families import composite, normalise_axes
 from pullback.ops.parts import astype, conj, real
@@ -19,7 +23,7 @@ from pullback.ops.reductions import axis_errors, sum
 from pullback.ops.selection import where
 from pullback.ops.statistics import count_nonzero, safe_sqrt
 
-__all__ = ["vector_norm"]
+__all__ = ["cond", "matrix_norm", "vector_norm"]
 
 
 def _floating(name: str, x: Any) -> Any:
@@ -80,3 +84,95 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
     total = sum(size ** float(ord), axis=axes, keepdims=keepdims)
     zero = total == 0.0
     return where(zero, 0.0, where(zero, 1.0, total) ** (1.0 / ord))
+
+
+def _matrix_norm_oracle(x: Any, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    return floats(np.linalg.matrix_norm)(x, keepdims=keepdims, ord=ord)
+
+
+@composite(
+    oracle=_matrix_norm_oracle,
+    samples=lambda d: [
+        Sample((d.real(3, 4),)),
+        Sample((d.real(2, 3, 4),), {"keepdims": True}),
+        *[Sample((spread_values(d, 3, 4),), {"ord": p}) for p in ("nuc", 2, -2)],
+        *[Sample((d.distinct(3, 3),), {"ord": p}) for p in (1, -1, inf, -inf)],
+        Sample((np.zeros((2, 2), d.dtype),), order=0),
+        Sample((d.integers(2, 3),)),
+    ],
+    errors=lambda d: [
+        Bad((d.real(3),), {}, ShapeError, "at least two dimensions"),
+        Bad((d.real(2, 2),), {"ord": 3}, DTypeError, "ord is one of"),
+    ],
+    namespace="linalg",
+    tolerance=16,
+)
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    """The norm of matrices: "fro" the root of the sum of squares, "nuc" the sum of the singular
+    values, 2 and -2 the largest and smallest singular value, 1 and -1 the largest and smallest sum
+    of a column, inf and -inf of a row.
+
+    >>> pb.linalg.matrix_norm(pb.tensor([[3.0, 0.0], [4.0, 0.0]]))
+    tensor(5., float32, cpu)
+    """
+    x = _floating("matrix_norm", x)
+    if x._aval.ndim < 2:
+        raise ShapeError(
+            f"matrix_norm: a matrix has at least two dimensions, got shape {x._aval.shape}."
+        )
+    if ord == "fro":
+        return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
+    if ord in ("nuc", 2, -2):
+        values = svdvals(x)
+        reduce = {"nuc": sum, 2: max, -2: min}[ord]
+        found = reduce(values, axis=-1, keepdims=keepdims)
+        return expand_dims(found, axis=-1) if keepdims else found
+    if ord not in (1, -1, inf, -inf):
+        raise DTypeError(
+            f"matrix_norm: ord is one of 'fro', 'nuc', 1, -1, 2, -2, inf and -inf, got {ord!r}."
+        )
+    added, other = (-2, -1) if abs(ord) == 1 else (-1, -2)
+    sums = sum(abs_(x), axis=added, keepdims=True)
+    found = (max if ord > 0 else min)(sums, axis=other, keepdims=True)
+    return found if keepdims else found[..., 0, 0]
+
+
+def _cond_oracle(x: Any, *, p: Any = None) -> Any:
+    return np.linalg.cond(x, p).astype(np.real(x).dtype)
+
+
+@composite(
+    oracle=_cond_oracle,
+    samples=lambda d: [
+        Sample((spread_values(d, 3, 4),)),
+        Sample((spread_values(d, 2, 3, 3),), {"p": "fro"}),
+        *[Sample((d.distinct(3, 3) + 4 * np.eye(3, dtype=d.dtype),), {"p": p}) for p in (1, -inf)],
+        Sample((spread_values(d, 3, 3),), {"p": -2}),
+    ],
+    errors=lambda d: [
+        *matrix_errors(d),
+        Bad((d.real(2, 3),), {"p": 1}, ShapeError, "square matrix"),
+        Bad((d.real(2, 2),), {"p": 3}, DTypeError, "p is one of"),
+    ],
+    namespace="linalg",
+    tolerance=16,
+)
+def cond(x: Any, /, *, p: Any = None) -> Any:
+    """The condition number of matrices: the quotient of the largest and the smallest singular value
+    (p None or 2), its inverse (-2), or the product of the norms of the matrix and its inverse.
+
+    A singular matrix has the condition number infinity by singular values; by its inverse it has
+    none: that raises.
+
+    >>> pb.linalg.cond(pb.tensor([[4.0, 0.0], [0.0, 2.0]]))
+    tensor(2., float32, cpu)
+    """
+    if p not in (None, "fro", "nuc", 1, -1, 2, -2, inf, -inf):
+        raise DTypeError(f"cond: p is one of 'fro', 'nuc', 1, -1, 2, -2, inf and -inf, got {p!r}.")
+    x = matrices("cond", x)
+    if p in (None, 2, -2):
+        values = svdvals(x)
+        first, last = values[..., 0], values[..., -1]
+        return last / first if p == -2 else first / last
+    x = square("cond", x)
+    return matrix_norm(x, ord=p) * matrix_norm(inv(x), ord=p)

@@ -462,8 +462,8 @@ class Jitted:
         filename, _, line = user_line(_getframe(1)).rpartition(":")
         warnings.warn_explicit(
             f"jit: `{self.name}` has been traced {self._traces} times; since the last time"
-            f" {'; '.join(changes) or 'something captured changed'}. Python values are static:"
-            " pass those that change as 0-d tensors, and keep shapes fixed.",
+            f" {'; '.join(changes) or 'something captured changed'}. Values that"
+            " a trace looks at are static: pass those that change as tensors, and keep shapes fixed.",
             RetraceWarning,
             filename,
             int(line) if line.isdigit() else 0,
@@ -531,10 +531,10 @@ def jit(
 ) -> Any:
     """`f` compiled: traced once for each structure, shape and dtype of its arguments, as one unit.
 
-    Python numbers, strings and other objects are static: each value has its own trace, so a number
-    that changes belongs in a 0-d tensor. `static_argnums` and `static_argnames` do the same for
-    whole arguments. Tensors that `f` captures are constants; one that is updated later causes
-    another trace, and one that requires a gradient gets it.
+    Strings and other objects are static: each value has its own trace. Python numbers that change
+    are arguments, but for those whose value the function needs. `static_argnums` and
+    `static_argnames` make whole arguments static. Tensors that `f` captures are constants; one that
+    is updated later causes another trace, and one that requires a gradient gets it.
 
     >>> @pb.jit
     ... def energy(x):

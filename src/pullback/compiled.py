@@ -462,8 +462,8 @@ class Jitted:
         filename, _, line = user_line(_getframe(1)).rpartition(":")
         warnings.warn_explicit(
             f"jit: `{self.name}` has been traced {self._traces} times; since the last time"
-            f" {'; '.join(changes) or 'something captured changed'}. Values that"
-            " a trace looks at are static: pass those that change as tensors, and keep shapes fixed.",
+            f" {'; '.join(changes) or 'something captured changed'}. Values that a"
+            " trace looks at are static: pass those that change as tensors, and keep shapes fixed.",
             RetraceWarning,
             filename,
             int(line) if line.isdigit() else 0,

@@ -55,8 +55,11 @@ def to_numpy(x: Array) -> np.ndarray:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a Python number, which takes its dtype from what stands beside it."""
-    return isinstance(value, SCALARS) and not isinstance(value, np.generic)
+    """Whether `value` is a Python number, which takes its dtype from what stands beside it.
+
+    So are NumPy's float64 and complex128 scalars, which are Python floats and complex numbers.
+    """
+    return isinstance(value, SCALARS)
 
 
 _scalars: dict[tuple, Any] = {}

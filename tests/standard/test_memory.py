@@ -11,10 +11,12 @@ import pytest
 import pullback as pb
 from pullback.core import dtypes
 from pullback.ir import dlpack
+from pullback.ir.convert import to_numpy
 
 
 def address(x: Any) -> int:
-    return x.numpy().__array_interface__["data"][0]
+    """Where the elements lie; `numpy()` copies memory that others have too."""
+    return to_numpy(x).__array_interface__["data"][0]
 
 
 # -- copies ----------------------------------------------------------------------------------------

@@ -259,14 +259,15 @@ def test_hints_name_things_that_there_are() -> None:
 
 
 def test_pytorchs_spellings_of_axes() -> None:
-    x = pb.asarray(A)
-    assert bool(pb.all(pb.sum(x, dim=1, keepdim=True) == pb.sum(x, axis=1, keepdims=True)))
+    any_pb: Any = pb  # type checkers know our spellings only
+    x: Any = pb.asarray(A)
+    assert bool(pb.all(any_pb.sum(x, dim=1, keepdim=True) == pb.sum(x, axis=1, keepdims=True)))
     assert x.mean(dim=0).shape == x.mean(axis=0).shape
-    assert pb.concat([x, x], dim=1).shape == (3, 8)
-    assert pb.argsort(x, dim=0).shape == x.shape
+    assert any_pb.concat([x, x], dim=1).shape == (3, 8)
+    assert any_pb.argsort(x, dim=0).shape == x.shape
     assert pb.nn.softmax(x, dim=1).shape == x.shape
     with pytest.raises(TypeError, match="dim and axis are one argument"):
-        pb.sum(x, dim=0, axis=0)
+        any_pb.sum(x, dim=0, axis=0)
 
 
 def test_methods_of_other_libraries() -> None:
@@ -294,7 +295,7 @@ def test_methods_of_other_libraries() -> None:
         lambda **k: pb.full(2, 1.5, **k),
         lambda **k: pb.zeros_like(pb.ones(2), **k),
         lambda **k: pb.ones_like(pb.ones(2), **k),
-        lambda **k: pb.full_like(pb.ones(2), 2.0, **k),
+        lambda **k: pb.full_like(pb.ones(2), 2, **k),
         lambda **k: pb.empty_like(pb.ones(2), **k),
         lambda **k: pb.arange(2.0, **k),
         lambda **k: pb.linspace(0, 1, 2, **k),

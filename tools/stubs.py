@@ -288,6 +288,15 @@ def operations_text(namespace: str) -> str:
     return "\n\n".join([*records.values(), *functions])
 
 
+def namespace_text(namespace: str) -> str:
+    """The operations of a namespace, and what else it shows."""
+    home = import_module(f"pullback.{namespace}")
+    operations = {e.name for e in REGISTRY.values() if e.namespace == namespace}
+    others = [n for n in getattr(home, "__all__", ()) if n not in operations]
+    lines = [other_name(n, getattr(home, n)) for n in others]
+    return "\n".join([*lines, operations_text(namespace)])
+
+
 def other_name(name: str, value: Any) -> str:
     """The line that gives the package a public name that is not an operation."""
     if isinstance(value, ModuleType):
@@ -342,7 +351,7 @@ def stubs() -> dict[str, str]:
     }
     for n in namespaces:
         name = f"{n}/__init__.pyi" if (SOURCE / n).is_dir() else f"{n}.pyi"
-        found[name] = module_text(f"pullback.{n}", operations_text(n))
+        found[name] = module_text(f"pullback.{n}", namespace_text(n))
     return found
 
 

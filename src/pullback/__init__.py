@@ -50,6 +50,7 @@ from pullback.core.errors import (
     DeviceError,
     DTypeError,
     ExchangeError,
+    FileFormatError,
     GradientError,
     PullbackError,
     RetraceWarning,
@@ -57,7 +58,9 @@ from pullback.core.errors import (
     TraceError,
 )
 from pullback.core.pytrees import map_tree, register_pytree
+from pullback.files import load, save
 from pullback.ir.op import REGISTRY as _REGISTRY
+from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
 from pullback.standard import (
     __array_namespace_info__,
@@ -77,13 +80,13 @@ __array_api_version__ = "2025.12"
 
 e, pi, inf, nan, newaxis = _math.e, _math.pi, _math.inf, _math.nan, None
 
-register_runtime("cpu", lambda index: _import_module("pullback.runtime.cpu.planner").CpuRuntime())
+register_runtime("cpu", lambda index: _import_module("pullback.runtime.cpu.target").CpuRuntime())
 install_methods(_REGISTRY)
 for _entry in _REGISTRY.values():
     _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()
     _home[_entry.name] = _entry.function
 
-_LAZY = ("nn", "optim")  # imported when first used: pullback itself stays quick to import
+_LAZY = ("nn", "optim", "train")  # imported when first used: pullback itself stays quick to import
 
 
 def __getattr__(name: str) -> object:
@@ -102,8 +105,10 @@ __all__ = sorted(
         "control",
         "core",
         "diagram",
+        "files",
         "install_methods",
         "ir",
+        "module",
         "ops",
         "register_runtime",
     }

@@ -12,6 +12,7 @@ from pullback import nn as nn
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
+from pullback import train as train
 from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
 from pullback.autodiff.reverse import enable_grad as enable_grad
@@ -48,6 +49,7 @@ from pullback.core.errors import CopyError as CopyError
 from pullback.core.errors import DeviceError as DeviceError
 from pullback.core.errors import DTypeError as DTypeError
 from pullback.core.errors import ExchangeError as ExchangeError
+from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
@@ -55,6 +57,9 @@ from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.errors import TraceError as TraceError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
+from pullback.files import load as load
+from pullback.files import save as save
+from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
 from pullback.standard import broadcast_shapes as broadcast_shapes
@@ -91,9 +96,11 @@ __all__ = [
     "Device",
     "DeviceError",
     "ExchangeError",
+    "FileFormatError",
     "GradientError",
     "Graph",
     "GraphNode",
+    "Module",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
@@ -219,6 +226,7 @@ __all__ = [
     "lgamma",
     "linalg",
     "linspace",
+    "load",
     "log",
     "log1p",
     "log2",
@@ -277,6 +285,7 @@ __all__ = [
     "roll",
     "round",
     "rsqrt",
+    "save",
     "scan",
     "scatter",
     "scatter_add",
@@ -313,6 +322,7 @@ __all__ = [
     "tile",
     "topk",
     "trace",
+    "train",
     "tril",
     "triu",
     "trunc",

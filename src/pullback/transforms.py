@@ -15,7 +15,7 @@ from pullback.autodiff.reverse import (
     cotangents,
     depends_on_others,
     fresh,
-    recording,
+    with_recording,
     zeros,
 )
 from pullback.core import pytrees
@@ -27,26 +27,67 @@ from pullback.ir.op import another
 __all__ = ["grad", "hvp", "jvp", "value_and_grad", "vjp"]
 
 
-def _variables(name: str, trees: Sequence[Any]) -> tuple[list[Any], pytrees.Structure]:
-    """Fresh variables for the leaves of the arguments that are differentiated by."""
-    leaves, structure = pytrees.flatten(tuple(trees))
-    if not leaves:
-        raise GradientError(f"{name}: the arguments to differentiate by hold no arrays.")
-    result = []
-    for leaf in leaves:
-        x = as_array(leaf, name)
-        if not x._aval.dtype.is_inexact:
-            raise DTypeError(
-                f"{name}: can't differentiate by an array of dtype {x._aval.dtype.name}."
-                " Cast it to a floating dtype, or choose other argnums."
+class Primals:
+    """The arguments that a transform differentiates by: their leaves as fresh variables, but those
+    that a container calls fixed as the constants that they are.
+    """
+
+    def __init__(self, name: str, trees: Sequence[Any]):
+        self._given = pytrees.Parameters(tuple(trees))
+        if not self._given.leaves:
+            raise GradientError(f"{name}: the arguments to differentiate by hold no arrays.")
+        self.variables = [fresh(_differentiable(name, x)) for x in self._given.leaves]
+
+    def arguments(self) -> Any:
+        """Handles for the function, which may update its arguments in place."""
+        return self._given.replaced([another(v) for v in self.variables], _own)
+
+    def derivatives(self, found: Sequence[Any]) -> Any:
+        """A tree like the arguments of what was found for the variables, and zeros for the rest."""
+        pairs = zip(found, self.variables, strict=True)
+        filled = [zeros(v._aval) if g is None else another(g) for g, v in pairs]
+        return self._given.replaced(filled, lambda x: zeros(as_array(x, "grad")._aval))
+
+    def directions(self, name: str, trees: Sequence[Any]) -> list[Any]:
+        """A tangent for each variable, from trees like the arguments."""
+        structure, given = self._given.structure, pytrees.flatten(tuple(trees))[1]
+        if given != structure:
+            raise ShapeError(
+                f"{name}: the directions must look like the primals, {structure}, got {given}."
             )
-        result.append(fresh(x))
-    return result, structure
+        pairs = zip(self._given.of(tuple(trees)), self.variables, strict=True)
+        return [_direction(name, t, v) for t, v in pairs]
 
 
-def _arguments(variables: Sequence[Any]) -> list[Any]:
-    """Handles for the function, which may update its arguments in place."""
-    return [another(v) for v in variables]
+def _own(leaf: Any) -> Any:
+    return another(leaf) if isinstance(leaf, Array) else leaf
+
+
+def _differentiable(name: str, leaf: Any) -> Any:
+    """A leaf as an array that there are derivatives by."""
+    x = as_array(leaf, name)
+    if not x._aval.dtype.is_inexact:
+        raise DTypeError(
+            f"{name}: can't differentiate by an array of dtype {x._aval.dtype.name}."
+            " Cast it to a floating dtype, or choose other argnums."
+        )
+    return x
+
+
+def _direction(name: str, t: Any, v: Any) -> Any:
+    """A tangent that fits the variable `v`."""
+    t = as_array(t, name, dtype=None if isinstance(t, Array) else v._aval.dtype)
+    if t._aval.shape != v._aval.shape:
+        raise ShapeError(
+            f"{name}: a direction must have the shape of its primal, {v._aval.shape}, got"
+            f" {t._aval.shape}."
+        )
+    if t._aval.dtype is not v._aval.dtype:
+        raise DTypeError(
+            f"{name}: a direction must have the dtype of its primal, {v._aval.dtype.name}, got"
+            f" {t._aval.dtype.name}."
+        )
+    return t
 
 
 def _outputs(name: str, tree: Any) -> tuple[list[Any], pytrees.Structure]:
@@ -71,16 +112,16 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     >>> pull(pb.tensor([1.0, 10.0]))
     (tensor([ 2., 40.], float32, cpu),)
     """
-    variables, structure = _variables("vjp", primals)
-    with recording(True):
-        result = f(*pytrees.unflatten(structure, _arguments(variables)))
+    given = Primals("vjp", primals)
+    variables = given.variables
+    result = with_recording(True, f, *given.arguments())
     outputs, out_structure = _outputs("vjp", result)
 
     def pull(cotangent: Any) -> tuple:
-        leaves, given = pytrees.flatten(cotangent)
-        if given != out_structure:
+        leaves, structure = pytrees.flatten(cotangent)
+        if structure != out_structure:
             raise ShapeError(
-                f"vjp: the cotangent must look like the result, {out_structure}, got {given}."
+                f"vjp: the cotangent must look like the result, {out_structure}, got {structure}."
             )
         weights = [as_array(g, "vjp") for g in leaves]
         for g, out in zip(weights, outputs, strict=True):
@@ -89,12 +130,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
                     f"vjp: the cotangent must have the shape of the result, {out._aval.shape},"
                     f" got {g._aval.shape}."
                 )
-        found = cotangents(outputs, weights, variables, retain=True)
-        filled = [
-            zeros(v._aval) if g is None else another(g)
-            for g, v in zip(found, variables, strict=True)
-        ]
-        return pytrees.unflatten(structure, filled)
+        return given.derivatives(cotangents(outputs, weights, variables, retain=True))
 
     close(variables)
     return pytrees.unflatten(out_structure, _released(outputs, variables)), pull
@@ -134,9 +170,9 @@ def value_and_grad(
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
         of_chosen, primals = _split(f, argnums, args, kwargs)
-        variables, structure = _variables("grad", primals)
-        with recording(True):
-            result = of_chosen(*pytrees.unflatten(structure, _arguments(variables)))
+        given = Primals("grad", primals)
+        variables = given.variables
+        result = with_recording(True, of_chosen, *given.arguments())
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, Array):
             raise GradientError(
@@ -154,11 +190,7 @@ def value_and_grad(
         released = iter(_released([value, *aux_arrays], variables))
         value = next(released)
         aux_leaves = [next(released) if isinstance(a, Array) else a for a in aux_leaves]
-        filled = [
-            zeros(v._aval) if g is None else another(g)
-            for g, v in zip(found, variables, strict=True)
-        ]
-        gradients = pytrees.unflatten(structure, filled)
+        gradients = given.derivatives(found)
         gradient = gradients[0] if isinstance(argnums, int) else gradients
         if has_aux:
             return (value, pytrees.unflatten(aux_structure, aux_leaves)), gradient
@@ -194,28 +226,9 @@ def jvp(
     >>> pb.jvp(pb.sin, (pb.tensor(0.0),), (pb.tensor(1.0),))
     (tensor(0., float32, cpu), tensor(1., float32, cpu))
     """
-    variables, structure = _variables("jvp", primals)
-    leaves, given = pytrees.flatten(tuple(directions))
-    if given != structure:
-        raise ShapeError(
-            f"jvp: the directions must look like the primals, {structure}, got {given}."
-        )
-    seeds = []
-    for t, v in zip(leaves, variables, strict=True):
-        t = as_array(t, "jvp", dtype=None if isinstance(t, Array) else v._aval.dtype)
-        if t._aval.shape != v._aval.shape:
-            raise ShapeError(
-                f"jvp: a direction must have the shape of its primal, {v._aval.shape}, got"
-                f" {t._aval.shape}."
-            )
-        if t._aval.dtype is not v._aval.dtype:
-            raise DTypeError(
-                f"jvp: a direction must have the dtype of its primal, {v._aval.dtype.name}, got"
-                f" {t._aval.dtype.name}."
-            )
-        seeds.append(t)
-    with recording(True):
-        result = f(*pytrees.unflatten(structure, _arguments(variables)))
+    given = Primals("jvp", primals)
+    variables, seeds = given.variables, given.directions("jvp", directions)
+    result = with_recording(True, f, *given.arguments())
     outputs, out_structure = _outputs("jvp", result)
     found = tangents(outputs, variables, seeds)
     close(variables)

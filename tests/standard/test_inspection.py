@@ -7,7 +7,7 @@ import pytest
 
 import pullback as pb
 from pullback.core import avals, dtypes
-from pullback.runtime.cpu.planner import CpuRuntime
+from pullback.runtime.cpu.target import CpuRuntime
 
 INFO = pb.__array_namespace_info__()
 STANDARD = {

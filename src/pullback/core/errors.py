@@ -8,6 +8,7 @@ __all__ = [
     "DTypeError",
     "DeviceError",
     "ExchangeError",
+    "FileFormatError",
     "GradientError",
     "PullbackError",
     "RetraceWarning",
@@ -54,6 +55,10 @@ class GradientError(PullbackError, RuntimeError):
 
 class IndexOutOfRange(PullbackError, IndexError):
     """An index outside its axis."""
+
+
+class FileFormatError(PullbackError, ValueError):
+    """A file that is damaged, of another format, or does not hold what was asked for."""
 
 
 class RetraceWarning(UserWarning):

@@ -80,8 +80,9 @@ def normalise_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def _subject(function: Callable[..., Any]) -> str:
-    """The file that an operation stands in: "arithmetic", or "nn.losses" outside of ops/."""
-    return function.__module__.removeprefix("pullback.").removeprefix("ops.")
+    """The subject of an operation: its file in ops/, or the first level elsewhere ("nn.losses")."""
+    _, home, subject, *_ = [*function.__module__.split("."), ""]
+    return subject if home == "ops" else f"{home}.{subject}"
 
 
 def apart(function: Callable[..., Any]) -> Callable[..., Any]:

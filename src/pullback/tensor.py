@@ -133,11 +133,11 @@ class Tensor(Array):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
-        if dtype is not None and array.dtype != dtype:
-            if copy is False:
-                raise ValueError("__array__: a cast needs a copy.")
-            return array.astype(dtype)
-        return array.copy() if copy else array
+        cast = dtype is not None and array.dtype != dtype
+        if copy is False and (cast or (array.flags.owndata and array.size)):
+            what = f"a cast to {dtype}" if cast else "an array of one element in memory"
+            raise CopyError(f"__array__: {what} needs a copy, got copy=False.")
+        return array.astype(dtype) if cast else array.copy() if copy else array
 
     def item(self) -> Any:
         """The only element, as a Python number."""
@@ -309,6 +309,8 @@ class Tensor(Array):
 
     def to_device(self, where: str | Device, /, *, stream: Any = None) -> Any:
         """The tensor on another device."""
+        if stream is not None:
+            raise DeviceError(f"to_device: the CPU has no streams, got stream={stream!r}.")
         target = as_device(where)
         if target is self.device:
             return self

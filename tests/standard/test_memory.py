@@ -58,6 +58,16 @@ def test_asarray_raises_where_it_would_have_to_copy():
         assert isinstance(caught.value, ValueError) and isinstance(caught.value, BufferError)
 
 
+def test_numpy_shares_only_what_can_be_shared():
+    x = pb.arange(3)
+    assert np.asarray(x, copy=False).__array_interface__["data"][0] == address(x)
+    for y, dtype in ((x, np.float32), (pb.ones(3), None), (pb.tensor(1.0), None)):
+        with pytest.raises(pb.CopyError, match=r"^__array__"):
+            np.asarray(y, dtype=dtype, copy=False)
+        assert np.asarray(y, dtype=dtype).tolist() == y.tolist()
+    assert np.asarray(pb.zeros((0, 2)), copy=False).shape == (0, 2)
+
+
 def test_bytes_are_unsigned_integers():
     assert pb.asarray(b"\x01\xff").tolist() == [1, 255]
     assert pb.asarray(b"\x01\xff").dtype is pb.uint8
@@ -133,6 +143,8 @@ def test_an_export_that_is_not_possible_says_why():
         x.__dlpack__(dl_device=(2, 0))
     with pytest.raises(pb.DeviceError, match="no streams"):
         x.__dlpack__(stream=1)
+    with pytest.raises(pb.DeviceError, match="no streams"):
+        x.to_device("cpu", stream=1)
     other = x.detach()
     with pytest.raises(BufferError, match="belongs to others"):
         x.__dlpack__(copy=False)

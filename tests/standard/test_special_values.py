@@ -300,6 +300,14 @@ def test_quotients_with_infinities_and_zeros(dtype: str):
         assert_part(np.array(pairs), values_, rounded, np.zeros(len(pairs), bool))
 
 
+def test_the_derivative_of_a_remainder_by_an_infinite_divisor():
+    """x % y is x, or x + y where the signs differ."""
+    x, y = pb.tensor([1.0, -1.0, 1.0, -1.0, 0.0]), pb.tensor([inf, inf, -inf, -inf, inf])
+    by_x, by_y = pb.grad(lambda x, y: (x % y).sum(), (0, 1))(x, y)
+    assert by_x.tolist() == [1.0] * 5
+    assert by_y.tolist() == [0.0, 1.0, 1.0, 0.0, 0.0]
+
+
 def test_jit_agrees():
     z = pb.tensor(np.array([complex(inf, 2.0), complex(-inf, -1.0), complex(-0.0, 0.0)]))
     for f in (pb.tanh, pb.expm1):

@@ -112,6 +112,19 @@ def test_reshape_raises_where_it_would_have_to_copy():
 # -- DLPack ----------------------------------------------------------------------------------------
 
 
+class Producer:
+    """Gives one capsule."""
+
+    def __init__(self, capsule: Any):
+        self.capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
 @pytest.mark.parametrize("copy", [None, True, False])
 @pytest.mark.parametrize("version", [None, (0, 6), (0, 8), (1, 0), (1, 3), (2, 0)])
 @pytest.mark.parametrize("dtype", [d.name for d in dtypes.ALL])
@@ -126,15 +139,10 @@ def test_a_capsule_has_the_version_that_is_understood(dtype: str, version: Any, 
     if versioned:
         assert bool(contents.flags & dlpack.IS_COPIED) == (copy is not False)
 
-    class Producer:
-        def __dlpack__(self, **options: Any) -> Any:
-            return capsule
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return (1, 0)
-
-    back = pb.from_dlpack(Producer())
+    back = pb.from_dlpack(Producer(capsule))
     assert back.dtype is x.dtype and back.tolist() == x.tolist()
+    with pytest.raises(pb.ExchangeError, match="fresh DLPack capsule"):
+        pb.from_dlpack(Producer(capsule))
 
 
 def test_an_export_that_is_not_possible_says_why():

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+import pullback.linalg
 import pullback.nn
 from pullback.core import dtypes
 from pullback.ir.op import REGISTRY, Public
@@ -231,7 +232,7 @@ def imports_text(body: str, module: str) -> str:
     known = used & (set(HOMES) | BUILTINS | {"np", "builtins", "Protocol", "TypeAlias", "property"})
     assigned = {t.id for n in ast.walk(tree) if isinstance(n, ast.AnnAssign)
                 if isinstance(t := n.target, ast.Name)}  # fmt: skip
-    unknown = used - known - defined - assigned - exported - set(dir(import_module(module)))
+    unknown = used - known - defined - assigned - exported - set(vars(import_module(module)))
     if unknown:
         raise SystemExit(f"stubs: say in HOMES where these names come from: {sorted(unknown)}")
     return "\n".join(lines)
@@ -290,10 +291,14 @@ def operations_text(namespace: str) -> str:
 
 def namespace_text(namespace: str) -> str:
     """The operations of a namespace, and what else it shows."""
-    home = import_module(f"pullback.{namespace}")
-    operations = {e.name for e in REGISTRY.values() if e.namespace == namespace}
-    others = [n for n in getattr(home, "__all__", ()) if n not in operations]
-    lines = [other_name(n, getattr(home, n)) for n in others]
+    module = import_module(f"pullback.{namespace}")
+    own = {e.name for e in REGISTRY.values() if e.namespace == namespace}
+    lines = []
+    for name in getattr(module, "__all__", ()):
+        if name not in own and name in REGISTRY:
+            lines.append(f"from pullback import {name} as {name}")
+        elif name not in own:
+            lines.append(other_name(name, getattr(module, name)))
     return "\n".join([*lines, operations_text(namespace)])
 
 

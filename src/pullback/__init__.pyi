@@ -51,6 +51,7 @@ from pullback.core.errors import DTypeError as DTypeError
 from pullback.core.errors import ExchangeError as ExchangeError
 from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
+from pullback.core.errors import LinAlgError as LinAlgError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
 from pullback.core.errors import ShapeError as ShapeError
@@ -59,6 +60,7 @@ from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
 from pullback.files import load as load
 from pullback.files import save as save
+from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
@@ -100,6 +102,7 @@ __all__ = [
     "GradientError",
     "Graph",
     "GraphNode",
+    "LinAlgError",
     "Module",
     "PullbackError",
     "RetraceWarning",
@@ -339,6 +342,7 @@ __all__ = [
     "var",
     "vecdot",
     "vjp",
+    "vmap",
     "where",
     "while_loop",
     "xlogy",
@@ -385,7 +389,7 @@ def add(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x + y`; for booleans the logical or."""
 
 def all(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """Whether every element along `axis` (None: all axes) is true, that is not 0."""
 
@@ -404,7 +408,7 @@ def angle(x: _ArrayLike, /) -> Tensor:
     """The argument of a complex array, in (-pi, pi]; its derivative at 0 is 0."""
 
 def any(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """Whether an element along `axis` (None: all axes) is true, that is not 0."""
 
@@ -419,17 +423,17 @@ def arange(
 ) -> Tensor:
     """`start + i * step` as long as it stays before `stop`; with one argument from 0 to it."""
 
-def argmax(x: _ArrayLike, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
+def argmax(x: _ArrayLike, /, axis: int | None = None, *, keepdims: builtins.bool = False) -> Tensor:
     """The position of the first largest element along `axis` (None: of the flattened array)."""
 
-def argmin(x: _ArrayLike, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
+def argmin(x: _ArrayLike, /, axis: int | None = None, *, keepdims: builtins.bool = False) -> Tensor:
     """The position of the first smallest element along `axis` (None: of the flattened array)."""
 
 def argsort(
     x: _ArrayLike,
     /,
-    *,
     axis: int = -1,
+    *,
     descending: builtins.bool = False,
     stable: builtins.bool = True,
 ) -> Tensor:
@@ -515,7 +519,7 @@ def ceil(x: _ArrayLike, /) -> Tensor:
 def clip(x: _ArrayLike, /, min: _ArrayLike | None = None, max: _ArrayLike | None = None) -> Tensor:
     """x limited to [min, max]; a bound may be None, a number or an array, and a NaN stays NaN."""
 
-def concat(arrays: Sequence[_ArrayLike], /, *, axis: int | None = 0) -> Tensor:
+def concat(arrays: Sequence[_ArrayLike], /, axis: int | None = 0) -> Tensor:
     """The arrays joined along an axis, in their common dtype; `axis=None` flattens them first."""
 
 def conj(x: _ArrayLike, /) -> Tensor:
@@ -531,7 +535,7 @@ def cosh(x: _ArrayLike, /) -> Tensor:
     """The hyperbolic cosine."""
 
 def count_nonzero(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """How many elements along `axis` (None: all axes) are not 0."""
 
@@ -566,8 +570,8 @@ def cumsum(
 def cumulative_prod(
     x: _ArrayLike,
     /,
-    *,
     axis: int | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     include_initial: builtins.bool = False,
 ) -> Tensor:
@@ -578,8 +582,8 @@ def cumulative_prod(
 def cumulative_sum(
     x: _ArrayLike,
     /,
-    *,
     axis: int | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     include_initial: builtins.bool = False,
 ) -> Tensor:
@@ -603,7 +607,7 @@ def diff(
     append: _ArrayLike | None = None,
 ) -> Tensor:
     """The `n`-th differences `x[i + 1] - x[i]` along `axis`, of `prepend`, `x` and `append`
-    joined.
+    joined (with `n=0` it is `x`).
     """
 
 def digamma(x: _ArrayLike, /) -> Tensor:
@@ -668,7 +672,7 @@ def eye(
 def flatten(x: _ArrayLike, /, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     """The array with the axes from `start_axis` to `end_axis` joined into one."""
 
-def flip(x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None) -> Tensor:
+def flip(x: _ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The array with the order of elements reversed along the axes given; along all by default."""
 
 def floor(x: _ArrayLike, /) -> Tensor:
@@ -821,7 +825,7 @@ def logical_xor(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """Whether exactly one of x and y is not zero."""
 
 def logsumexp(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """`log(sum(exp(x)))` along `axis` (None: all axes), without overflow."""
 
@@ -835,7 +839,7 @@ def matrix_transpose(x: _ArrayLike, /) -> Tensor:
     """The array with its last two axes exchanged."""
 
 def max(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The largest element along `axis` (None: all axes), NaN if there is one."""
 
@@ -843,12 +847,12 @@ def maximum(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """The larger of x and y, NaN if one of them is; a tie shares the derivative evenly."""
 
 def mean(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The mean of the elements along `axis` (None: all axes); NaN where there are none."""
 
 def median(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The middle element along `axis` (None: all axes), or the mean of the middle two."""
 
@@ -856,7 +860,7 @@ def meshgrid(*arrays: _ArrayLike, indexing: str = "xy") -> tuple[Tensor, ...]:
     """The coordinates of a grid whose axes are the given 1-D arrays."""
 
 def min(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The smallest element along `axis` (None: all axes), NaN if there is one."""
 
@@ -923,8 +927,8 @@ def pow(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def prod(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     keepdims: builtins.bool = False,
 ) -> Tensor:
@@ -944,8 +948,8 @@ def quantile(
     x: _ArrayLike,
     q: Any,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     keepdims: builtins.bool = False,
 ) -> Tensor:
     """The value below which a fraction `q` of the elements along `axis` lie, interpolated
@@ -962,7 +966,7 @@ def remainder(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x % y`, with the sign of y; an integer modulo 0 gives 0, as in NumPy."""
 
 def repeat(
-    x: _ArrayLike, repeats: Sequence[int] | _ArrayLike, /, *, axis: int | None = None
+    x: _ArrayLike, repeats: Sequence[int] | _ArrayLike, /, axis: int | None = None
 ) -> Tensor:
     """Each element (or slice along `axis`) repeated in place, all or each its own number of
     times.
@@ -1055,8 +1059,8 @@ def sinh(x: _ArrayLike, /) -> Tensor:
 def sort(
     x: _ArrayLike,
     /,
-    *,
     axis: int = -1,
+    *,
     descending: builtins.bool = False,
     stable: builtins.bool = True,
 ) -> Tensor:
@@ -1076,14 +1080,14 @@ def square(x: _ArrayLike, /) -> Tensor:
 def squeeze(x: _ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The array without the axes of size 1 that `axis` names, or (without `axis`) without any."""
 
-def stack(arrays: Sequence[_ArrayLike], /, *, axis: int = 0) -> Tensor:
+def stack(arrays: Sequence[_ArrayLike], /, axis: int = 0) -> Tensor:
     """The arrays, of one shape, side by side along a new axis."""
 
 def std(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     correction: float = 0.0,
     keepdims: builtins.bool = False,
 ) -> Tensor:
@@ -1095,8 +1099,8 @@ def subtract(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def sum(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     keepdims: builtins.bool = False,
 ) -> Tensor:
@@ -1161,20 +1165,20 @@ def unique_inverse(x: _ArrayLike, /) -> UniqueInverse:
 def unique_values(x: _ArrayLike, /) -> Tensor:
     """The distinct elements in order."""
 
-def unstack(x: _ArrayLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: _ArrayLike, /, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices of the array along an axis, as a tuple."""
 
 def var(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     correction: float = 0.0,
     keepdims: builtins.bool = False,
 ) -> Tensor:
     """The sum of squared distances to the mean along `axis` (None: all), over n - `correction`."""
 
-def vecdot(x1: _ArrayLike, x2: _ArrayLike, /, *, axis: int = -1) -> Tensor:
+def vecdot(x1: _ArrayLike, x2: _ArrayLike, /, axis: int = -1) -> Tensor:
     """The dot product `sum(conj(x1) * x2)` along `axis`, over broadcast batches."""
 
 def where(condition: _ArrayLike, x: _ArrayLike, y: _ArrayLike, /) -> Tensor:

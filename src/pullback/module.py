@@ -48,18 +48,15 @@ class Module:
 
     def state_dict(self) -> dict[str, Any]:
         """All arrays by name, as `pb.save` writes them, each with a handle of its own."""
-        leaves = pytrees.leaves(self)
-        return {n: another(x) for n, x in zip(pytrees.leaf_names(self), leaves, strict=True)}
+        leaves, structure = pytrees.flatten(self)
+        return {n: another(x) for n, x in zip(pytrees.leaf_names(structure), leaves, strict=True)}
 
     def named_parameters(self) -> dict[str, Any]:
         """The arrays that training changes, by name: the module's own handles."""
-        rows = zip(
-            pytrees.leaf_names(self),
-            pytrees.leaves(self),
-            pytrees.fixed_leaves(self),
-            strict=True,
-        )
-        return {name: x for name, x, fixed in rows if not fixed}
+        leaves, structure = pytrees.flatten(self)
+        fixed = pytrees.fixed_leaves(structure)
+        rows = zip(pytrees.leaf_names(structure), leaves, fixed, strict=True)
+        return {name: x for name, x, is_fixed in rows if not is_fixed}
 
     def parameters(self) -> list[Any]:
         """The arrays that training changes: the module's own handles."""
@@ -80,14 +77,14 @@ class Module:
         return vars(self).get(FROZEN, frozenset())
 
     def _with_frozen(self, frozen: frozenset[str], paths: Iterable[str]) -> Any:
-        names = pytrees.leaf_names(self)
+        leaves, structure = pytrees.flatten(self)
+        names = pytrees.leaf_names(structure)
         for path in paths:
             if not any(_is_under(name, path) for name in names):
                 raise GradientError(
                     f"freeze: there are no arrays under {path!r}. The names begin with"
                     f" {', '.join(sorted({n.split('.')[0] for n in names}))}."
                 )
-        leaves, structure = pytrees.flatten(self)
         copy = pytrees.unflatten(structure, [another(x) for x in leaves])
         vars(copy)[FROZEN] = frozen
         return copy
@@ -103,9 +100,10 @@ class Module:
         bias    (2,)    float32         2
         8 parameters, 32 bytes
         """
-        fixed = pytrees.fixed_leaves(self)
+        leaves, structure = pytrees.flatten(self)
+        fixed = pytrees.fixed_leaves(structure)
         rows = [("name", "shape", "dtype", "elements")]
-        for (name, x), still in zip(self.state_dict().items(), fixed, strict=True):
+        for name, x, still in zip(pytrees.leaf_names(structure), leaves, fixed, strict=True):
             count = f"{prod(x.shape):,}" + (" fixed" if still else "")
             rows.append((name, str(x.shape), x.dtype.name, count))
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -113,7 +111,6 @@ class Module:
             f"{n:<{widths[0]}}  {s:<{widths[1]}}  {d:<{widths[2]}}  {c:>{widths[3]}}"
             for n, s, d, c in rows
         ]
-        leaves = pytrees.leaves(self)
         trained = sum(x.size for x, still in zip(leaves, fixed, strict=True) if not still)
         rest = sum(x.size for x in leaves) - trained
         counts = f"{trained:,} parameters" + (f" and {rest:,} fixed elements" if rest else "")
@@ -154,11 +151,12 @@ def _is_array(value: Any) -> bool:
 class _Skeleton:
     """A module without its arrays: equal to another where everything else is equal."""
 
-    __slots__ = ("attributes", "frozen")
+    __slots__ = ("attributes", "buffers", "frozen")
 
-    def __init__(self, attributes: tuple, frozen: frozenset[str]):
-        self.attributes = attributes  # (name, structure, a static value or None for each leaf)
-        self.frozen = frozen
+    def __init__(self, module: Module, attributes: tuple):
+        self.attributes = attributes  # (name, structure, a static value or a place for each leaf)
+        self.buffers = module.buffers
+        self.frozen = module._frozen_paths()
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -190,7 +188,7 @@ def _flatten(module: Module) -> tuple[list, _Skeleton]:
                 positions[id(x)] = _Place(len(arrays))
                 arrays[id(x)] = x
         attributes.append((name, structure, [positions.get(id(x), x) for x in leaves]))
-    return list(arrays.values()), _Skeleton(tuple(attributes), module._frozen_paths())
+    return list(arrays.values()), _Skeleton(module, tuple(attributes))
 
 
 def _attributes(module: Module) -> Iterator[tuple[str, Any]]:
@@ -210,25 +208,26 @@ def _rebuilder(cls: type[Module]) -> Any:
     return unflatten
 
 
-def _places(module: Module) -> Iterator[tuple[str, bool]]:
+def _places(skeleton: _Skeleton) -> Iterator[tuple[str, bool]]:
     """The path of each array, as `_flatten` orders them, and whether it is fixed."""
-    frozen = module._frozen_paths()
-    seen: set[int] = set()
-    for name, value in _attributes(module):
-        paths, flags = pytrees.leaf_names({name: value}), pytrees.fixed_leaves(value)
-        for x, path, fixed in zip(pytrees.leaves(value), paths, flags, strict=True):
-            if _is_array(x) and id(x) not in seen:
-                seen.add(id(x))
-                is_frozen = any(_is_under(path, f) for f in frozen)
-                yield path, fixed or name in module.buffers or is_frozen
+    count = 0
+    for name, structure, leaves in skeleton.attributes:
+        paths, flags = pytrees.leaf_names(structure), pytrees.fixed_leaves(structure)
+        for x, inside, fixed in zip(leaves, paths, flags, strict=True):
+            if type(x) is not _Place or x.position < count:
+                continue
+            count += 1
+            path = f"{name}.{inside}" if inside else name
+            is_frozen = any(_is_under(path, f) for f in skeleton.frozen)
+            yield path, fixed or name in skeleton.buffers or is_frozen
 
 
-def _names(module: Module) -> list[str]:
-    return [path for path, _ in _places(module)]
+def _names(skeleton: _Skeleton) -> list[str]:
+    return [path for path, _ in _places(skeleton)]
 
 
-def _fixed(module: Module) -> list[bool]:
-    return [fixed for _, fixed in _places(module)]
+def _fixed(skeleton: _Skeleton) -> list[bool]:
+    return [fixed for _, fixed in _places(skeleton)]
 
 
 def _is_under(name: str, path: str) -> bool:

@@ -10,7 +10,7 @@ from pullback.core import dtypes as dt
 from pullback.core.avals import default_device, devices
 from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
-from pullback.core.errors import DTypeError
+from pullback.core.errors import DTypeError, briefly
 from pullback.ir.array import Array
 from pullback.ir.convert import is_number, shape_of
 from pullback.ops import families
@@ -73,6 +73,7 @@ def make_iinfo(dtype: Any, /) -> iinfo:
     return iinfo(i.bits, int(i.max), int(i.min), d)
 
 
+@briefly
 def result_type(*arrays_and_dtypes: Any) -> DType:
     """The dtype of the result of an operation on these arrays, dtypes and Python numbers.
 

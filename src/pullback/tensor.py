@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from pullback.autodiff import reverse
+from pullback.core import dtypes as dt
+from pullback.core import pytrees
 from pullback.core.avals import Device
 from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
@@ -20,6 +22,7 @@ from pullback.core.errors import (
     ExchangeError,
     GradientError,
     ShapeError,
+    briefly,
 )
 from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
@@ -112,7 +115,12 @@ class Tensor(Array):
             facts.append("requires_grad=True" if self.is_leaf else f"grad_fn=<{self._node.name}>")
         if self._aval.is_symbolic:
             return f"tensor(traced {self._aval}, {', '.join(facts[1:])})"
-        values = np.array2string(to_numpy(self), separator=", ", prefix="tensor(")
+        array = to_numpy(self)
+        if self.dtype is dt.bfloat16:  # NumPy's own printer takes it for raw bytes
+            array = array.astype(np.float32)
+        if self.size == 0 and self.shape != (0,):
+            facts.insert(0, f"shape={self.shape}")
+        values = np.array2string(array, separator=", ", prefix="tensor(")
         return f"tensor({values}, {', '.join(facts)})"
 
     def __format__(self, spec: str) -> str:
@@ -121,23 +129,52 @@ class Tensor(Array):
     # -- values ------------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray:
-        """A read-only NumPy array that shares the memory; the tensor must not be tracked (`detach`
-        it first).
+        """A read-only NumPy array; the tensor must not be tracked (`detach` it first).
+
+        It shares the memory where nothing else has it, and is a copy where a recorded operation or
+        another tensor does: there are libraries that write to read-only arrays.
         """
+        self._check_untracked("numpy")
+        if self._aval.is_symbolic or self.device.runtime.has_one_owner(self._buf):
+            return to_numpy(self)
+        array = np.array(to_numpy(self))
+        array.flags.writeable = False
+        return array
+
+    def _check_untracked(self, name: str) -> None:
         if self._node is not None and mode.recording:
             raise GradientError(
-                "numpy: the tensor requires a gradient, and NumPy would lose it. Call detach()"
+                f"{name}: the tensor requires a gradient, and NumPy would lose it. Call detach()"
                 " first."
             )
-        return to_numpy(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
         cast = dtype is not None and array.dtype != dtype
         if copy is False and (cast or (array.flags.owndata and array.size)):
-            what = f"a cast to {dtype}" if cast else "an array of one element in memory"
+            what = f"a cast to {dtype}" if cast else "memory that others hold too"
             raise CopyError(f"__array__: {what} needs a copy, got copy=False.")
         return array.astype(dtype) if cast else array.copy() if copy else array
+
+    @briefly
+    def __array_function__(self, function: Any, types: Any, args: tuple, kwargs: dict) -> Any:
+        """NumPy's functions are given NumPy arrays; those that ask for facts only, the tensor."""
+        if function in (np.shape, np.ndim, np.size):
+            return function.__wrapped__(*args, **kwargs)
+        name = f"np.{function.__name__}"
+
+        def array(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            if x._node is not None and mode.recording:
+                raise GradientError(
+                    f"{name}: the tensor requires a gradient, and NumPy would lose it. Use a"
+                    " function of pullback, or call detach() first."
+                )
+            return x.numpy()
+
+        args, kwargs = pytrees.map_tree(array, (args, kwargs))
+        return function(*args, **kwargs)
 
     def item(self) -> Any:
         """The only element, as a Python number."""
@@ -151,7 +188,8 @@ class Tensor(Array):
         """The elements as nested lists of Python numbers."""
         return to_numpy(self).tolist()
 
-    def _only(self, name: str) -> Any:
+    def _only(self, name: str, lossy: bool = False) -> Any:
+        """The only element; with `lossy` not of a tensor whose gradient that would lose."""
         if self.size != 1:
             raise ShapeError(f"{name}: expected a tensor with one element, got shape {self.shape}.")
         if self._aval.is_symbolic:
@@ -160,6 +198,11 @@ class Tensor(Array):
                 self,
                 "Python can't branch on it or count with it: use where, cond, scan or while_loop,"
                 " or pass what decides as a Python value, which jit keeps static.",
+            )
+        if lossy and self._node is not None and mode.recording:
+            raise GradientError(
+                f"{name}: the tensor requires a gradient, and a Python number would lose it. Call"
+                " item() if that is meant."
             )
         return self.item()
 
@@ -170,15 +213,20 @@ class Tensor(Array):
         return int(self._only("int"))
 
     def __float__(self) -> float:
-        return float(self._only("float"))
+        return float(self._only("float", lossy=True))
 
     def __complex__(self) -> complex:
-        return complex(self._only("complex"))
+        return complex(self._only("complex", lossy=True))
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:
             raise DTypeError(f"index: only an integer tensor is an index, got {self.dtype.name}.")
         return int(self._only("index"))
+
+    def __round__(self, digits: int | None = None) -> Any:
+        """The nearest whole numbers, or numbers with so many decimal digits, as a tensor."""
+        rounded = REGISTRY["round"].function
+        return rounded(self) if digits is None else rounded(self * 10.0**digits) / 10.0**digits
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -265,6 +313,7 @@ class Tensor(Array):
             raise ShapeError(f"grad: expected shape {self.shape}, got {value.shape}.")
         self._node.extra = {**(self._node.extra or {}), "grad": value}
 
+    @briefly
     def backward(
         self, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
     ) -> None:
@@ -346,8 +395,9 @@ class Tensor(Array):
             raise ExchangeError(
                 f"__dlpack__: the memory goes to the CPU, {dlpack.CPU}, got dl_device={dl_device}."
             )
+        self._check_untracked("__dlpack__")
         if copy is not False:
-            values = np.array(self.numpy(), order="C")
+            values = np.array(to_numpy(self), order="C")
             return dlpack.capsule_of(values, max_version, copied=True)
         if is_kept(self.device.runtime.origin(self._buf)):
             self._take_memory()
@@ -361,7 +411,7 @@ class Tensor(Array):
 
     def _take_memory(self) -> None:
         """Give a constant, which sees one kept number from all places, memory of its own."""
-        own = from_numpy(np.array(self.numpy(), order="C"), self.device)
+        own = from_numpy(np.array(to_numpy(self), order="C"), self.device)
         self._buf, self._aval = own._buf, own._aval
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -388,6 +438,7 @@ def _rebuilt(array: np.ndarray, requires_grad: bool) -> Any:
     return tensor(array, requires_grad=requires_grad)
 
 
+@briefly
 def tensor(
     data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Any:  # the names are the standard's
@@ -416,6 +467,7 @@ def tensor(
     return x
 
 
+@briefly
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
     """A tensor of the data of another library's array, sharing its memory on the CPU.
 

@@ -14,7 +14,7 @@ from pullback.ir import dlpack
 
 
 def address(x: Any) -> int:
-    return x.numpy().__array_interface__["data"][0]
+    return x._buf.address
 
 
 # -- copies ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 
 from pullback.autodiff.reverse import close, cotangents, fresh, with_recording
 from pullback.core import pytrees
-from pullback.core.errors import DTypeError, GradientError
+from pullback.core.errors import DTypeError, GradientError, briefly
 from pullback.ir.array import Array, handle
 from pullback.ir.convert import as_array, from_numpy, to_numpy
 from pullback.ir.graph import trace
@@ -33,6 +33,7 @@ class GradientReport(NamedTuple):
     passed: bool
 
 
+@briefly
 def check_grad(
     f: Callable[..., Any],
     *args: Any,

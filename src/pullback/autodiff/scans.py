@@ -215,10 +215,8 @@ class ScanCall:
             return
         self.ys += [make(v, v.aval) for v in new]
         operands, static = with_recording(False, self._built)
-        eq = self.equation
-        eq.inputs = tuple(self.graph.capture(a) for a in operands)
-        eq.static = static
-        eq.outs += tuple(self.graph.new_var(_rows(v.aval, self.length)) for v in new)
+        more = [_rows(v.aval, self.length) for v in new]
+        self.graph.extend(self.equation, operands, static, more)
 
     # -- derivatives -------------------------------------------------------------------------------
 

@@ -8,14 +8,19 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from pullback.core.errors import ShapeError
+
 __all__ = [
     "Parameters",
+    "Structure",
     "children",
+    "difference",
     "fixed_leaves",
     "flatten",
     "leaf_names",
     "leaves",
     "map_tree",
+    "paths",
     "register_pytree",
     "unflatten",
 ]
@@ -26,8 +31,8 @@ class Kind(NamedTuple):
 
     flatten: Callable[[Any], tuple[list, Any]]
     unflatten: Callable[[Any, list], Any]
-    names: Callable[[Any], Sequence[str]] | None
-    fixed: Callable[[Any], Sequence[bool]] | None
+    names: Callable[[Any], Sequence[str]] | None  # of `info`
+    fixed: Callable[[Any], Sequence[bool]] | None  # of `info`
 
 
 _registered: dict[type, Kind] = {}
@@ -42,6 +47,11 @@ class Structure:
         self.kind = kind
         self.info = info
         self.children = children
+
+    @property
+    def leaves(self) -> int:
+        """The number of leaves."""
+        return 1 if self is LEAF else sum(c.leaves for c in self.children)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -75,7 +85,7 @@ def register_pytree(
     """Let `cls` be a container: `flatten(obj) -> (children, info)`, `unflatten(info, children) ->
     obj`.
 
-    `names(obj)` says what the children are called, else they are counted. `fixed(obj)` says which
+    `names(info)` says what the children are called, else they are counted. `fixed(info)` says which
     children are data rather than parameters: gradients by them are zero and optimisers leave them.
     """
     _registered[cls] = Kind(flatten, unflatten, names, fixed)
@@ -143,62 +153,102 @@ def _build(s: Structure, rest: Iterator[Any]) -> Any:
     return kind(*children)
 
 
+def paths(structure: Structure, root: str) -> Iterator[str]:
+    """The way to each leaf from a tree called `root`, as Python would write it."""
+    if structure is LEAF:
+        yield root
+    for step, child in zip(_steps(structure), structure.children, strict=True):
+        yield from paths(child, root + step)
+
+
+def _steps(s: Structure) -> list[str]:
+    """The way to each child of a container."""
+    if s.kind is dict:
+        return [f"[{key!r}]" for key in _keys(s)]
+    return [f".{key}" if isinstance(key, str) else f"[{key}]" for key in _keys(s)]
+
+
+def difference(expected: Structure, found: Structure, root: str) -> str:
+    """Where two structures that are not equal differ first, in words."""
+    if expected.kind is not found.kind:
+        return f"{root} must be {_word(expected)}, got {_word(found)}"
+    if expected.kind is dict:
+        lacks = [k for k in expected.info if k not in found.info]  # type: ignore[attr-defined]
+        surplus = [k for k in found.info if k not in expected.info]  # type: ignore[attr-defined]
+        if lacks or surplus:
+            said = [f"lacks {_listed(lacks)}"] * bool(lacks)
+            said += [f"has {_listed(surplus)} too many"] * bool(surplus)
+            return f"{root} {' and '.join(said)}"
+        if expected.info != found.info:
+            return f"{root} must have its keys in the order {_listed(expected.info)}"
+    elif len(expected.children) != len(found.children):
+        n, m = len(expected.children), len(found.children)
+        return f"{root} must have {n} element{'s' * (n != 1)}, got {m}"
+    for step, a, b in zip(_steps(expected), expected.children, found.children, strict=True):
+        if a != b:
+            return difference(a, b, root + step)
+    return f"{root} must be rebuilt from {expected.info!r}, got {found.info!r}"
+
+
+def _word(s: Structure) -> str:
+    if s.kind is None:
+        return "an array"
+    if s.kind is type(None):
+        return "None"
+    return f"a {getattr(s.kind, '__name__', s.kind)}"
+
+
+def _listed(keys: Any) -> str:
+    return ", ".join(map(repr, keys))
+
+
 def leaves(tree: Any) -> list:
     """The leaves of a tree, left to right."""
     return flatten(tree)[0]
 
 
-def leaf_names(tree: Any) -> list[str]:
+def leaf_names(structure: Structure) -> list[str]:
     """The path of each leaf, left to right: keys, positions and field names joined by dots.
 
-    >>> from pullback.core.pytrees import leaf_names
-    >>> leaf_names({"layers": [{"w": 1, "b": 2}], "scale": 3})
+    >>> from pullback.core.pytrees import flatten, leaf_names
+    >>> leaf_names(flatten({"layers": [{"w": 1, "b": 2}], "scale": 3})[1])
     ['layers.0.w', 'layers.0.b', 'scale']
     """
     found: list[str] = []
-    pending: list[tuple[Any, str]] = [(tree, "")]
+    pending = [(structure, "")]
     while pending:
-        node, path = pending.pop()
-        parts = _children(node)
-        if parts is None:
+        s, path = pending.pop()
+        if s is LEAF:
             found.append(path)
-            continue
-        inside = parts[0]
         start = f"{path}." if path else ""
-        keys = [f"{start}{k}" for k in _child_names(node, len(inside))]
-        pending.extend(reversed(list(zip(inside, keys, strict=True))))
+        inside = zip(s.children, [f"{start}{key}" for key in _keys(s)], strict=True)
+        pending.extend(reversed(list(inside)))
     return found
 
 
-def _child_names(node: Any, count: int) -> Sequence[Any]:
+def _keys(s: Structure) -> Sequence[Any]:
     """What the children of a container are called: keys, field names, or else positions."""
-    kind = _registered.get(type(node))
-    if kind is not None:
-        return kind.names(node) if kind.names is not None else range(count)
-    if type(node) is dict:
-        return tuple(node)
-    if isinstance(node, tuple) and hasattr(node, "_fields"):
-        return node._fields
-    if dataclasses.is_dataclass(node):
-        return [f.name for f in dataclasses.fields(node)]
-    return range(count)
+    kind: Any = s.kind
+    if kind in _registered:
+        names = _registered[kind].names
+        return range(len(s.children)) if names is None else names(s.info)
+    if kind is dict or dataclasses.is_dataclass(kind):
+        return s.info  # type: ignore[return-value]
+    return getattr(kind, "_fields", range(len(s.children)))
 
 
-def fixed_leaves(tree: Any) -> list[bool]:
+def fixed_leaves(structure: Structure) -> list[bool]:
     """For each leaf, left to right, whether a container around it says that it is fixed."""
     found: list[bool] = []
-    pending: list[tuple[Any, bool]] = [(tree, False)]
+    pending = [(structure, False)]
     while pending:
-        node, inherited = pending.pop()
-        parts = _children(node)
-        if parts is None:
+        s, inherited = pending.pop()
+        if s is LEAF:
             found.append(inherited)
-            continue
-        inside = parts[0]
-        kind = _registered.get(type(node))
-        own = kind.fixed(node) if kind is not None and kind.fixed is not None else None
-        flags = [inherited or (own is not None and own[i]) for i in range(len(inside))]
-        pending.extend(reversed(list(zip(inside, flags, strict=True))))
+        kind = _registered.get(s.kind)  # type: ignore[arg-type]
+        own = kind.fixed(s.info) if kind is not None and kind.fixed is not None else ()
+        flags = [inherited or bool(own and own[i]) for i in range(len(s.children))]
+        pending.extend(reversed(list(zip(s.children, flags, strict=True))))
     return found
 
 
@@ -207,7 +257,7 @@ class Parameters:
 
     def __init__(self, tree: Any):
         self._all, self.structure = flatten(tree)
-        self._fixed = fixed_leaves(tree)
+        self._fixed = fixed_leaves(self.structure)
         self.leaves = self._chosen(self._all)
 
     def _chosen(self, values: Sequence[Any]) -> list[Any]:
@@ -216,6 +266,10 @@ class Parameters:
     def of(self, other: Any) -> list[Any]:
         """The leaves at the same places of another tree of this structure."""
         return self._chosen(leaves(other))
+
+    def paths(self, root: str) -> list[str]:
+        """The way to each parameter from a tree called `root`, as Python would write it."""
+        return self._chosen(list(paths(self.structure, root)))
 
     def replaced(self, values: Sequence[Any], rest: Callable[[Any], Any] | None = None) -> Any:
         """The tree with `values` in place of the parameters, and `rest` of each fixed leaf, or the
@@ -244,8 +298,9 @@ def map_tree(f: Callable, tree: Any, *rest: Any) -> Any:
     for other in rest:
         more, shape = flatten(other)
         if shape != structure:
-            raise ValueError(
-                f"map_tree: the trees differ in structure, got {structure} and {shape}."
+            raise ShapeError(
+                "map_tree: the trees must have one structure:"
+                f" {difference(structure, shape, 'tree')}."
             )
         others.append(more)
     return unflatten(structure, [f(*vs) for vs in zip(values, *others, strict=True)])

@@ -26,7 +26,7 @@ def unique_names(tree: Any) -> list[str]:
     """A name for each leaf: its path, numbered where two paths read alike."""
     taken: set[str] = set()
     names = []
-    for path in pytrees.leaf_names(tree):
+    for path in pytrees.leaf_names(pytrees.flatten(tree)[1]):
         name, again = path or "value", 1
         while name in taken:
             again += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 SCALARS = (bool, int, float, complex)
+_RAW = np.dtype("V2")  # what NumPy's files make of bfloat16, which they don't know
 
 
 def from_numpy(array: np.ndarray, dev: Device | None = None, copy: bool = True) -> Any:
@@ -172,6 +174,8 @@ def _numpy_of(value: Any, name: str, dtype: DType | None) -> np.ndarray:
         array = dlpack.from_capsule(value, copy=None)
     else:
         array = _from_memory(value, name)
+    if array.dtype == _RAW:
+        array = array.view(dt.bfloat16.numpy)
     if dtype is not None:
         array = array.astype(dtype.numpy, copy=False)
     _check_numeric(array, name)
@@ -203,7 +207,7 @@ def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
             f"{name}: the nested lists are ragged. Every row must have the same length."
         ) from None
     except OverflowError:
-        kind = "any integer dtype" if exact is None else exact.name
+        kind = "int64 or uint64" if exact is None else exact.name
         raise DTypeError(f"{name}: an integer in the list does not fit {kind}.") from None
     if dtype is not None:
         return array
@@ -262,7 +266,7 @@ def _stacked(value: Any, name: str, dtype: DType, dev: Device | None) -> Any:
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
     """A shape given as an int or a sequence of ints."""
-    dims = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
+    dims = tuple(value) if isinstance(value, Iterable) else (value,)
     for n in dims:
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
             raise DTypeError(f"{name}: a shape is made of integers, got {n!r}.")

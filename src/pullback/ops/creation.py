@@ -222,12 +222,19 @@ def _ramp_step_vjp(g: Any, step_aval: Aval, size: int) -> Any:
     return sum_to(g * position, ())
 
 
+def _ramp_batch(start: Any, step: Any, size: int) -> Any:
+    dtype, dev = start._aval.dtype, start._aval.device
+    index = bind(ramp.op, scalar(0, dtype, dev), scalar(1, dtype, dev), size=size)
+    return reshape(start, (-1, 1)) + reshape(step, (-1, 1)) * index
+
+
 @primitive(
     "start step",
     infer=lambda start, step, size: ((size,), start.dtype),
     lowering=Elementwise(_ramp_body),
     vjp={"start": lambda g: sum_to(g, ()), "step": _ramp_step_vjp},
     jvp="linear",
+    batch=_ramp_batch,
     oracle=lambda start, step, size: start + np.arange(size).astype(np.asarray(step).dtype) * step,
     samples=lambda d: [
         Sample((d.real(), d.real(), 5)),

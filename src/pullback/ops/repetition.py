@@ -39,7 +39,7 @@ def _repeat_samples(d: Draw) -> list[Sample]:
     ],
     methods=("repeat",),
 )
-def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
+def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Any:
     """Each element (or slice along `axis`) repeated in place, all or each its own number of times.
 
     >>> pb.repeat(pb.tensor([1, 2]), 2)

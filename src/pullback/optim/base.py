@@ -12,7 +12,7 @@ import numpy as np
 
 from pullback.core import dtypes as dt
 from pullback.core import pytrees
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import DTypeError, ShapeError, briefly
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array
 from pullback.ops.arrangement import stack
@@ -33,7 +33,7 @@ def checked(
     inside = low <= value < high if open_high else low <= value <= high
     if not inside:
         bounds = f"[{low:g}, {high:g}{')' if open_high else ']'}"
-        raise ValueError(f"{name} must be in {bounds}, got {value!r}.")
+        raise ShapeError(f"{name} must be in {bounds}, got {value!r}.")
 
 
 def of_one_structure(name: str, params: Any, grads: Any) -> None:
@@ -41,16 +41,21 @@ def of_one_structure(name: str, params: Any, grads: Any) -> None:
     chosen, other = pytrees.Parameters(params), pytrees.flatten(grads)[1]
     if chosen.structure != other:
         raise ShapeError(
-            f"{name}: gradients must have the structure of the parameters, {chosen.structure},"
-            f" got {other}."
+            f"{name}: gradients must have the structure of the parameters:"
+            f" {pytrees.difference(chosen.structure, other, 'grads')}."
         )
-    for p, g in zip(chosen.leaves, chosen.of(grads), strict=True):
+    rows = zip(chosen.paths(""), chosen.leaves, chosen.of(grads), strict=True)
+    for place, p, g in rows:
         if not isinstance(p, Array) or not p._aval.dtype.is_inexact:
-            raise DTypeError(f"{name}: parameters must be floating arrays, got {p!r}.")
+            got = p._aval if isinstance(p, Array) else type(p).__name__
+            raise DTypeError(
+                f"{name}: parameters must be floating arrays, got {got} at params{place}."
+            )
         if not isinstance(g, Array) or g._aval.shape != p._aval.shape:
             got = g._aval.shape if isinstance(g, Array) else type(g).__name__
             raise ShapeError(
-                f"{name}: a gradient must have its parameter's shape {p._aval.shape}, got {got}."
+                f"{name}: a gradient must have its parameter's shape {p._aval.shape},"
+                f" got {got} at grads{place}."
             )
 
 
@@ -114,6 +119,7 @@ class Optimizer:
             state[name] = tree_zeros(params)
         return state
 
+    @briefly
     def step(self, params: Any, grads: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The parameters and the state after one step along the gradients."""
         of_one_structure(f"{type(self).__name__}.step", params, grads)

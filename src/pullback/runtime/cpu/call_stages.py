@@ -10,10 +10,11 @@ from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
+from pullback.runtime.cpu import lapack
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.indexing import index_stages
-from pullback.runtime.cpu.indexing.index_stages import IndexedAxis
+from pullback.runtime.cpu.indexing.index_stages import indexed_axes
 from pullback.runtime.cpu.native import Stage
 from pullback.runtime.cpu.scatter import scatter_stages
 from pullback.runtime.cpu.sort import sort_stages
@@ -45,9 +46,16 @@ def _layout(r: Region) -> tuple[Aval, tuple[int, ...]]:
     return r.aval, r.aval.strides
 
 
-def _first_code(frame: Frame, name: str, sizes: Sequence[int], indices: Sequence[Region]) -> int:
+def _first_code(
+    frame: Frame,
+    name: str,
+    sizes: Sequence[int],
+    indices: Sequence[Region],
+    places: Aval,
+    lead: int,
+) -> int:
     """The error code of the first of these axes, which indices go into."""
-    axes = [IndexedAxis(n, i.aval.dtype) for n, i in zip(sizes, indices, strict=True)]
+    axes = indexed_axes(sizes, [i.aval for i in indices], places.shape, lead)
     frame.table.errors += [(name, axis) for axis in axes]
     return len(frame.table.errors) - len(sizes) + 1
 
@@ -74,7 +82,7 @@ def _gather(frame: Frame, group: CallGroup) -> list[Stage]:
         index_strides,
         list(zip(x.shape[:n], strides[:n], strict=True)),
         frame.slot(result),
-        _first_code(frame, group.label, x.shape[:n], indices),
+        _first_code(frame, group.label, x.shape[:n], indices, result.aval, lead),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -101,7 +109,7 @@ def _scatter(frame: Frame, group: CallGroup) -> list[Stage]:
         index_strides,
         list(zip(x.shape[:n], dense[:n], strict=True)),
         frame.scratch,
-        _first_code(frame, group.label, x.shape[:n], indices),
+        _first_code(frame, group.label, x.shape[:n], indices, new, new.ndim - (x.ndim - n)),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -194,13 +202,29 @@ def _pooling(frame: Frame, group: CallGroup) -> list[Stage]:
     avals = [r.aval for r in group.operands]
     indexed = name in pool_stages.INDEXED
     sizes = [pool_stages.plane_size(name, avals, static)] if indexed else []
+    numbers = group.operands[1:] if indexed else []
     return pool_stages.pooling_stages(
         name,
         [(_slot(frame, r), r.aval) for r in group.operands],
         static,
         (frame.slot(result), result.aval),
         frame.scratch,
-        _first_code(frame, name, sizes, group.operands[1:] if indexed else []),
+        _first_code(frame, name, sizes, numbers, avals[-1], avals[-1].ndim),
+    )
+
+
+def _linalg(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    name, static = group.equation.op.lowering.name, group.equation.static
+    avals = [r.aval for r in group.operands]
+    frame.table.errors.append(lapack.failure(name, avals, static, result.aval))
+    return lapack.linalg_stages(
+        name,
+        [(_slot(frame, r), r.aval) for r in group.operands],
+        static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+        len(frame.table.errors),
     )
 
 
@@ -211,4 +235,5 @@ _INTRINSICS = {
     "searchsorted": _searchsorted,
     **dict.fromkeys(conv_stages.NAMES, _convolution),
     **dict.fromkeys(pool_stages.NAMES, _pooling),
+    **dict.fromkeys(lapack.NAMES, _linalg),
 }

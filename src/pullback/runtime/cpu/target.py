@@ -25,12 +25,12 @@ from pullback.ir.graph import Graph
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
 from pullback.ir.op import Op, Plan
 from pullback.ops.families import broadcast_shapes
-from pullback.runtime.cpu import native
+from pullback.runtime.cpu import lapack, native
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.graph_program import Executable
 from pullback.runtime.cpu.indexing import index_stages
-from pullback.runtime.cpu.indexing.index_stages import IndexedAxis
+from pullback.runtime.cpu.indexing.index_stages import IndexedAxis, indexed_axes
 from pullback.runtime.cpu.loops import fold_stages, map_stages
 from pullback.runtime.cpu.scatter import plans, scatter_stages
 from pullback.runtime.cpu.sort import sort_stages
@@ -107,7 +107,7 @@ class CpuRuntime:
         made = plans.build(buf, av.dtype, wanted)
         if isinstance(made, tuple):
             _, position, value = made
-            raise IndexedAxis(size, av.dtype).error("scatter_plan", position, value)
+            raise IndexedAxis(size, av.dtype, (av.size,), 1).error("scatter_plan", position, value)
         plans.PLANS.hold(buf, by)
         plans.PLANS.keep(buf, av.dtype, wanted, made)
 
@@ -241,7 +241,7 @@ def _gather(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
     if wanted is not None:
         planned = cache(lambda: index_stages.gather_program(*layout, indexed, planned=True))
         run = _by_plan(run, planned, indices[0].dtype, wanted)
-    return Plan(_checked(op.name, run, _axes(sizes, indices)), out)
+    return Plan(_checked(op.name, run, indexed_axes(sizes, indices, out.shape, lead)), out)
 
 
 def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
@@ -266,7 +266,7 @@ def _scatter(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
         list(zip(sizes, dense[:n], strict=True)),
     )
     program = index_stages.scatter_program(*layout)
-    axes = _axes(sizes, indices)
+    axes = indexed_axes(sizes, indices, updates.shape, lead)
 
     wanted = scatter_stages.wants_plan(kernel, x.shape, updates.shape, index_strides)
     if wanted is not None:
@@ -311,10 +311,6 @@ def _by_plan(
         return planned()(x, *found.arrays, *rest)
 
     return run
-
-
-def _axes(sizes: Sequence[int], indices: Sequence[Aval]) -> list[IndexedAxis]:
-    return [IndexedAxis(n, i.dtype) for n, i in zip(sizes, indices, strict=True)]
 
 
 def _checked(
@@ -372,7 +368,7 @@ def _pooling(name: str, avals: Avals, static: Static, out: Aval) -> Callable[...
     if name not in pool_stages.INDEXED:
         return program
     size = pool_stages.plane_size(name, avals, static)
-    return _checked(name, program, _axes([size], avals[1:]))
+    return _checked(name, program, indexed_axes([size], avals[1:], avals[1].shape, avals[1].ndim))
 
 
 def _intrinsic(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
@@ -385,6 +381,7 @@ _INTRINSICS = {
     "searchsorted": _searchsorted,
     **{name: partial(conv_stages.conv_program, name) for name in conv_stages.NAMES},
     **{name: partial(_pooling, name) for name in pool_stages.NAMES},
+    **{name: partial(lapack.linalg_program, name) for name in lapack.NAMES},
 }
 _PLANNERS = {
     Elementwise: _elementwise,

@@ -134,24 +134,27 @@ class Tensor(Array):
         It shares the memory where nothing else has it, and is a copy where a recorded operation or
         another tensor does: there are libraries that write to read-only arrays.
         """
-        if self._node is not None and mode.recording:
-            raise GradientError(
-                "numpy: the tensor requires a gradient, and NumPy would lose it. Call detach()"
-                " first."
-            )
+        self._check_untracked("numpy")
         if self._aval.is_symbolic or self.device.runtime.has_one_owner(self._buf):
             return to_numpy(self)
         array = np.array(to_numpy(self))
         array.flags.writeable = False
         return array
 
+    def _check_untracked(self, name: str) -> None:
+        if self._node is not None and mode.recording:
+            raise GradientError(
+                f"{name}: the tensor requires a gradient, and NumPy would lose it. Call detach()"
+                " first."
+            )
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
-        if dtype is not None and array.dtype != dtype:
-            if copy is False:
-                raise ValueError("__array__: a cast needs a copy.")
-            return array.astype(dtype)
-        return array.copy() if copy else array
+        cast = dtype is not None and array.dtype != dtype
+        if copy is False and (cast or (array.flags.owndata and array.size)):
+            what = f"a cast to {dtype}" if cast else "memory that others hold too"
+            raise CopyError(f"__array__: {what} needs a copy, got copy=False.")
+        return array.astype(dtype) if cast else array.copy() if copy else array
 
     @briefly
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -388,6 +391,8 @@ class Tensor(Array):
 
     def to_device(self, where: str | Device, /, *, stream: Any = None) -> Any:
         """The tensor on another device."""
+        if stream is not None:
+            raise DeviceError(f"to_device: the CPU has no streams, got stream={stream!r}.")
         target = as_device(where)
         if target is self.device:
             return self
@@ -423,8 +428,9 @@ class Tensor(Array):
             raise ExchangeError(
                 f"__dlpack__: the memory goes to the CPU, {dlpack.CPU}, got dl_device={dl_device}."
             )
+        self._check_untracked("__dlpack__")
         if copy is not False:
-            values = np.array(self.numpy(), order="C")
+            values = np.array(to_numpy(self), order="C")
             return dlpack.capsule_of(values, max_version, copied=True)
         if is_kept(self.device.runtime.origin(self._buf)):
             self._take_memory()
@@ -438,7 +444,7 @@ class Tensor(Array):
 
     def _take_memory(self) -> None:
         """Give a constant, which sees one kept number from all places, memory of its own."""
-        own = from_numpy(np.array(self.numpy(), order="C"), self.device)
+        own = from_numpy(np.array(to_numpy(self), order="C"), self.device)
         self._buf, self._aval = own._buf, own._aval
 
     def __dlpack_device__(self) -> tuple[int, int]:

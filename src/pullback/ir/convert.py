@@ -199,16 +199,19 @@ def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
     unless told otherwise.
     """
     flat = _flattened(value)
+    integral = bool(flat) and all(type(v) in (int, bool) for v in flat)
+    exact = dtype if integral and dtype is not None and dtype.is_integer else None
     try:
-        array = np.asarray(value)
+        array = np.asarray(value, None if exact is None else exact.numpy)
+        if integral and dtype is None and array.dtype.kind in "fO":  # NumPy's, beyond int64
+            array = np.asarray(value, np.uint64)
     except ValueError:
         raise ShapeError(
             f"{name}: the nested lists are ragged. Every row must have the same length."
         ) from None
     except OverflowError:
-        raise DTypeError(f"{name}: an integer in the list does not fit int64.") from None
-    if array.dtype == object and all(isinstance(v, int) for v in flat):
-        raise DTypeError(f"{name}: an integer in the list does not fit int64.")
+        kind = "int64 or uint64" if exact is None else exact.name
+        raise DTypeError(f"{name}: an integer in the list does not fit {kind}.") from None
     if dtype is not None:
         return array
     if array.dtype == np.float64 and all(type(v) in (float, int, bool) for v in flat):

@@ -935,7 +935,7 @@ def permute_dims(x: _ArrayLike, /, axes: int | Sequence[int], *more: int) -> Ten
     """The array with its axes reordered: axis k of the result is axis `axes[k]` of `x`."""
 
 def polygamma(n: int, x: _ArrayLike, /) -> Tensor:
-    """The derivative of order n of digamma, for a Python integer n."""
+    """The derivative of order n of digamma, for a Python integer n up to 128."""
 
 def positive(x: _ArrayLike, /) -> Tensor:
     """`x` itself, as a new array."""

@@ -26,7 +26,7 @@ from pullback.core.errors import (
 from pullback.foreign_names import METHOD_HINTS
 from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
-from pullback.ir.convert import as_array, from_numpy, is_kept, to_numpy
+from pullback.ir.convert import as_array, from_numpy, is_kept, refuse_masked, to_numpy
 from pullback.ir.op import REGISTRY, Public, another
 from pullback.ir.tracing import no_value
 from pullback.numpy_protocol import call_function, call_ufunc
@@ -511,6 +511,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     >>> pb.from_dlpack(np.asarray([1.0, 2.0]))
     tensor([1., 2.], float64, cpu)
     """
+    refuse_masked([x], "from_dlpack")
     shared = from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
     return shared if device is None else shared.to_device(device)
 

@@ -414,7 +414,7 @@ def _ends(start: Any, stop: Any, dtype: DType | None, dev: Device) -> tuple[Any,
         dtype = dtype if dtype.is_inexact else default_float()
     first, last = (
         scalar(v, dtype, dev)
-        if type(v) in (int, float) and not dtype.is_complex
+        if v.__class__ in (int, float) and not dtype.is_complex
         else astype(x, dtype)
         for v, x in zip((start, stop), ends, strict=True)
     )

@@ -278,10 +278,10 @@ def call({params}, /):
 
 # A zero is looked up by its text: 0.0 and -0.0 would share a key.
 _CONSTANT = """
-        if {b}.__class__ in numbers:
-            {b} = constants[{b} or repr({b}), {b}.__class__, {a}._aval.dtype, {a}._aval.device]
-        elif {a}.__class__ in numbers:
-            {a} = constants[{a} or repr({a}), {a}.__class__, {b}._aval.dtype, {b}._aval.device]"""
+        if type({b}) in numbers:
+            {b} = constants[{b} or repr({b}), type({b}), {a}._aval.dtype, {a}._aval.device]
+        elif type({a}) in numbers:
+            {a} = constants[{a} or repr({a}), type({a}), {b}._aval.dtype, {b}._aval.device]"""
 
 
 def elementwise(
@@ -503,7 +503,7 @@ def _common_dtype(given: Sequence[Any]) -> DType:
             dtype = a._aval.dtype if dtype is None else promote(dtype, a._aval.dtype)
     for a in given:
         if not isinstance(a, Array):
-            own = dt.bool_ if isinstance(a, bool) else dt.as_dtype(type(a))
+            own = dt.bool_ if isinstance(a, bool) else dt.as_dtype(a.__class__)
             dtype = own if dtype is None else dt.of_scalar(a, dtype)
     assert dtype is not None
     return dtype

@@ -211,7 +211,9 @@ class Tensor(Array):
     def __round__(self, digits: int | None = None) -> Any:
         """The nearest whole numbers, or numbers with so many decimal digits, as a tensor."""
         rounded = REGISTRY["round"].function
-        return rounded(self) if digits is None else rounded(self * 10.0**digits) / 10.0**digits
+        if digits is None or not self.dtype.is_inexact:
+            return rounded(self)
+        return rounded(self * 10.0**digits) / 10.0**digits
 
     def __len__(self) -> int:
         if self.ndim == 0:

@@ -322,7 +322,7 @@ def flip(x: Any, /, axis: Any = None) -> Any:
     ],
     methods=("roll",),
 )
-def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:
+def roll(x: Any, /, shift: Any, axis: Any = None) -> Any:
     """The array moved along an axis, what leaves at the end coming back at the start.
 
     >>> pb.roll(pb.tensor([1, 2, 3, 4]), 1)

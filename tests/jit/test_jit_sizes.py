@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matrix import Case, accepts, arrays_of, cases
+from matrix import Case, accepts, arrays_of, cases, tensors
 
 import pullback as pb
 from pullback.core import pytrees
@@ -125,7 +125,7 @@ def squared(case: Case) -> tuple[Any, list[Any]] | None:
         return None
 
     def f(*arrays: Any) -> Any:
-        full = list(leaves)
+        full = tensors(leaves)
         for i, a in zip(places, arrays[:-1], strict=True):
             full[i] = a
         args, kwargs = pytrees.unflatten(structure, full)
@@ -162,7 +162,12 @@ def test_operations_on_square_arrays(case: Case):
         expected = f(*arrays)
     except (pb.PullbackError, IndexError):
         pytest.skip("the other arguments fit no square arrays")
-    assert_close(pb.jit(f)(*arrays), expected)
+    try:
+        found = pb.jit(f)(*arrays)
+    except pb.DTypeError as error:
+        assert "traced" in str(error)  # the shape of the result depends on contents
+        pytest.skip("needs the contents of an argument")
+    assert_close(found, expected)
     wanted = tuple(i for i, a in enumerate(arrays) if a.dtype.is_float)
 
     def loss(*args: Any) -> Any:

@@ -10,6 +10,8 @@ import operator
 import subprocess
 import sys
 import traceback
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -330,8 +332,8 @@ def test_the_frames_of_the_user_stay():
         named = [frame.name for frame in caught.traceback]
         assert named[0] == "test_the_frames_of_the_user_stay"
         assert named[-2:] == ["outer", "inner"]
-        own = [f for f in caught.traceback if "pullback" in f.path.parts and "src" in f.path.parts]
-        assert len(own) == 1
+        home = str(Path(pb.__file__).parent)
+        assert len([f for f in caught.traceback if str(f.path).startswith(home)]) == 1
 
 
 def test_whoever_works_on_the_library_sees_all_frames():
@@ -363,6 +365,6 @@ def test_arrays_of_other_libraries_are_refused_by_operators():
     for call in (lambda a: a + Other(), lambda a: Other() + a, lambda a: a == Other()):
         with pytest.raises(pb.DTypeError, match=r"got .*Other\. Convert it with from_dlpack"):
             call(pb.ones(3))
-    numbers = [1, 2, 3]
+    numbers: Any = [1, 2, 3]
     with pytest.raises(TypeError, match="unsupported operand"):
-        pb.ones(3) + numbers
+        operator.add(pb.ones(3), numbers)

@@ -365,7 +365,7 @@ def add(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x + y`; for booleans the logical or."""
 
 def all(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """Whether every element along `axis` (None: all axes) is true, that is not 0."""
 
@@ -384,7 +384,7 @@ def angle(x: _ArrayLike, /) -> Tensor:
     """The argument of a complex array, in (-pi, pi]; its derivative at 0 is 0."""
 
 def any(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """Whether an element along `axis` (None: all axes) is true, that is not 0."""
 
@@ -399,17 +399,17 @@ def arange(
 ) -> Tensor:
     """`start + i * step` as long as it stays before `stop`; with one argument from 0 to it."""
 
-def argmax(x: _ArrayLike, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
+def argmax(x: _ArrayLike, /, axis: int | None = None, *, keepdims: builtins.bool = False) -> Tensor:
     """The position of the first largest element along `axis` (None: of the flattened array)."""
 
-def argmin(x: _ArrayLike, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
+def argmin(x: _ArrayLike, /, axis: int | None = None, *, keepdims: builtins.bool = False) -> Tensor:
     """The position of the first smallest element along `axis` (None: of the flattened array)."""
 
 def argsort(
     x: _ArrayLike,
     /,
-    *,
     axis: int = -1,
+    *,
     descending: builtins.bool = False,
     stable: builtins.bool = True,
 ) -> Tensor:
@@ -493,7 +493,7 @@ def ceil(x: _ArrayLike, /) -> Tensor:
 def clip(x: _ArrayLike, /, min: _ArrayLike | None = None, max: _ArrayLike | None = None) -> Tensor:
     """x limited to [min, max]; a bound may be None, a number or an array, and a NaN stays NaN."""
 
-def concat(arrays: Sequence[_ArrayLike], /, *, axis: int | None = 0) -> Tensor:
+def concat(arrays: Sequence[_ArrayLike], /, axis: int | None = 0) -> Tensor:
     """The arrays joined along an axis, in their common dtype; `axis=None` flattens them first."""
 
 def conj(x: _ArrayLike, /) -> Tensor:
@@ -509,7 +509,7 @@ def cosh(x: _ArrayLike, /) -> Tensor:
     """The hyperbolic cosine."""
 
 def count_nonzero(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """How many elements along `axis` (None: all axes) are not 0."""
 
@@ -544,8 +544,8 @@ def cumsum(
 def cumulative_prod(
     x: _ArrayLike,
     /,
-    *,
     axis: int | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     include_initial: builtins.bool = False,
 ) -> Tensor:
@@ -556,8 +556,8 @@ def cumulative_prod(
 def cumulative_sum(
     x: _ArrayLike,
     /,
-    *,
     axis: int | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     include_initial: builtins.bool = False,
 ) -> Tensor:
@@ -581,7 +581,7 @@ def diff(
     append: _ArrayLike | None = None,
 ) -> Tensor:
     """The `n`-th differences `x[i + 1] - x[i]` along `axis`, of `prepend`, `x` and `append`
-    joined.
+    joined (with `n=0` it is `x`).
     """
 
 def digamma(x: _ArrayLike, /) -> Tensor:
@@ -646,7 +646,7 @@ def eye(
 def flatten(x: _ArrayLike, /, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     """The array with the axes from `start_axis` to `end_axis` joined into one."""
 
-def flip(x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None) -> Tensor:
+def flip(x: _ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The array with the order of elements reversed along the axes given; along all by default."""
 
 def floor(x: _ArrayLike, /) -> Tensor:
@@ -799,7 +799,7 @@ def logical_xor(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """Whether exactly one of x and y is not zero."""
 
 def logsumexp(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """`log(sum(exp(x)))` along `axis` (None: all axes), without overflow."""
 
@@ -813,7 +813,7 @@ def matrix_transpose(x: _ArrayLike, /) -> Tensor:
     """The array with its last two axes exchanged."""
 
 def max(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The largest element along `axis` (None: all axes), NaN if there is one."""
 
@@ -821,12 +821,12 @@ def maximum(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """The larger of x and y, NaN if one of them is; a tie shares the derivative evenly."""
 
 def mean(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The mean of the elements along `axis` (None: all axes); NaN where there are none."""
 
 def median(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The middle element along `axis` (None: all axes), or the mean of the middle two."""
 
@@ -834,7 +834,7 @@ def meshgrid(*arrays: _ArrayLike, indexing: str = "xy") -> list[Tensor]:
     """The coordinates of a grid whose axes are the given 1-D arrays."""
 
 def min(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The smallest element along `axis` (None: all axes), NaN if there is one."""
 
@@ -901,8 +901,8 @@ def pow(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def prod(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     keepdims: builtins.bool = False,
 ) -> Tensor:
@@ -922,8 +922,8 @@ def quantile(
     x: _ArrayLike,
     q: Any,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     keepdims: builtins.bool = False,
 ) -> Tensor:
     """The value below which a fraction `q` of the elements along `axis` lie, interpolated
@@ -940,7 +940,7 @@ def remainder(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x % y`, with the sign of y; an integer modulo 0 gives 0, as in NumPy."""
 
 def repeat(
-    x: _ArrayLike, repeats: Sequence[int] | _ArrayLike, /, *, axis: int | None = None
+    x: _ArrayLike, repeats: Sequence[int] | _ArrayLike, /, axis: int | None = None
 ) -> Tensor:
     """Each element (or slice along `axis`) repeated in place, all or each its own number of
     times.
@@ -952,7 +952,7 @@ def reshape(
     """The same elements, in row-major order, with another shape; one size may be -1: the rest."""
 
 def roll(
-    x: _ArrayLike, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
+    x: _ArrayLike, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Tensor:
     """The array moved along an axis, what leaves at the end coming back at the start."""
 
@@ -1033,8 +1033,8 @@ def sinh(x: _ArrayLike, /) -> Tensor:
 def sort(
     x: _ArrayLike,
     /,
-    *,
     axis: int = -1,
+    *,
     descending: builtins.bool = False,
     stable: builtins.bool = True,
 ) -> Tensor:
@@ -1054,14 +1054,14 @@ def square(x: _ArrayLike, /) -> Tensor:
 def squeeze(x: _ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The array without the axes of size 1 that `axis` names, or (without `axis`) without any."""
 
-def stack(arrays: Sequence[_ArrayLike], /, *, axis: int = 0) -> Tensor:
+def stack(arrays: Sequence[_ArrayLike], /, axis: int = 0) -> Tensor:
     """The arrays, of one shape, side by side along a new axis."""
 
 def std(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     correction: float = 0.0,
     keepdims: builtins.bool = False,
 ) -> Tensor:
@@ -1073,8 +1073,8 @@ def subtract(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def sum(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     keepdims: builtins.bool = False,
 ) -> Tensor:
@@ -1109,8 +1109,8 @@ def topk(
     x: _ArrayLike,
     /,
     k: int,
-    *,
     axis: int = -1,
+    *,
     largest: builtins.bool = True,
     sorted: builtins.bool = True,
 ) -> TopK:
@@ -1139,20 +1139,20 @@ def unique_inverse(x: _ArrayLike, /) -> UniqueInverse:
 def unique_values(x: _ArrayLike, /) -> Tensor:
     """The distinct elements in order."""
 
-def unstack(x: _ArrayLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: _ArrayLike, /, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices of the array along an axis, as a tuple."""
 
 def var(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     correction: float = 0.0,
     keepdims: builtins.bool = False,
 ) -> Tensor:
     """The sum of squared distances to the mean along `axis` (None: all), over n - `correction`."""
 
-def vecdot(x1: _ArrayLike, x2: _ArrayLike, /, *, axis: int = -1) -> Tensor:
+def vecdot(x1: _ArrayLike, x2: _ArrayLike, /, axis: int = -1) -> Tensor:
     """The dot product `sum(conj(x1) * x2)` along `axis`, over broadcast batches."""
 
 def where(condition: _ArrayLike, x: _ArrayLike, y: _ArrayLike, /) -> Tensor:

@@ -213,7 +213,8 @@ class Tensor(Array):
         rounded = REGISTRY["round"].function
         if digits is None or not self.dtype.is_inexact:
             return rounded(self)
-        return rounded(self * 10.0**digits) / 10.0**digits
+        scaled: Any = self
+        return rounded(scaled * 10.0**digits) / 10.0**digits
 
     def __len__(self) -> int:
         if self.ndim == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -67,3 +68,37 @@ def test_the_exceptions_return_their_argument():
     assert pb.asarray(x, copy=True) is not x
     assert pb.astype(x, x.dtype, copy=False) is x
     assert x.to_device("cpu") is x
+
+
+def overwritten(x: Any) -> None:
+    """Write to the memory that others get of a tensor, as those do that heed no read-only flag."""
+    exports = [np.asarray] if x.dtype is pb.bfloat16 else [np.asarray, np.from_dlpack]
+    for array in [export(x.detach()) for export in exports if x.size]:
+        if array.flags.c_contiguous:
+            ctypes.memset(array.__array_interface__["data"][0], 0x3F, array.nbytes)
+
+
+@pytest.mark.parametrize("case", cases(FLOATS[:1], derivative=True), ids=str)
+def test_exported_memory_is_nothing_that_a_derivative_needs(case: Case):
+    if not accepts(case.entry, case.dtype):
+        pytest.skip("the record does not accept this dtype")
+
+    def gradients(spoil: bool) -> list[bytes]:
+        given, results = called(case, True)
+        tracked = [x for x in results if x.requires_grad]
+        if spoil:
+            for x in [*given, *results]:
+                overwritten(x)
+        total = [pb.sum(pb.real(x) * 1.5) if x.dtype.is_complex else pb.sum(x) for x in tracked]
+        if total:
+            pb.sum(pb.stack(total)).backward()
+        found = [x.grad for x in given if x.grad is not None]
+        before = contents(found)
+        if spoil:
+            for g in found:
+                overwritten(g)
+        return before
+
+    expected = gradients(False)
+    assert gradients(True) == expected
+    assert gradients(False) == expected

@@ -85,7 +85,7 @@ def assert_close(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12 * scale)
 
 
-def drawn(n: int, m: int) -> tuple[Any, Any, Any]:
+def drawn(n: int, m: int) -> tuple[Any, ...]:
     rng = np.random.default_rng(n * 10_000 + m)
     width = min(m, 19)
     shapes = ((n, m), (m, width), (m,))

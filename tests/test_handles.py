@@ -332,7 +332,7 @@ def test_memory_is_shared_on_request_if_nobody_else_has_it():
     capsule = x.__dlpack__(copy=False)
     assert capsule is not None
     y = x[1:]
-    for held in (x, y, pb.zeros(3), pb.ones(())):
+    for held in (x, y, y[2:]):
         with pytest.raises(BufferError, match="belongs to others"):
             held.__dlpack__(copy=False)
 

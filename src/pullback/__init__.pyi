@@ -12,6 +12,7 @@ from pullback import nn as nn
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
+from pullback import train as train
 from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
 from pullback.autodiff.reverse import enable_grad as enable_grad
@@ -43,17 +44,27 @@ from pullback.core.dtypes import uint8 as uint8
 from pullback.core.dtypes import uint16 as uint16
 from pullback.core.dtypes import uint32 as uint32
 from pullback.core.dtypes import uint64 as uint64
+from pullback.core.errors import AxisError as AxisError
+from pullback.core.errors import CopyError as CopyError
 from pullback.core.errors import DeviceError as DeviceError
 from pullback.core.errors import DTypeError as DTypeError
+from pullback.core.errors import ExchangeError as ExchangeError
+from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
+from pullback.core.errors import LinAlgError as LinAlgError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
 from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.errors import TraceError as TraceError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
+from pullback.files import load as load
+from pullback.files import save as save
+from pullback.mapping import vmap as vmap
+from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
+from pullback.standard import broadcast_shapes as broadcast_shapes
 from pullback.standard import can_cast as can_cast
 from pullback.standard import isdtype as isdtype
 from pullback.standard import make_finfo as finfo
@@ -72,6 +83,7 @@ from pullback.transforms import jvp as jvp
 from pullback.transforms import value_and_grad as value_and_grad
 from pullback.transforms import vjp as vjp
 
+__array_api_version__: str
 __version__: str
 e: float
 inf: float
@@ -79,18 +91,25 @@ nan: float
 newaxis: None
 pi: float
 __all__ = [
+    "AxisError",
+    "CopyError",
     "DType",
     "DTypeError",
     "Device",
     "DeviceError",
+    "ExchangeError",
+    "FileFormatError",
     "GradientError",
     "Graph",
     "GraphNode",
+    "LinAlgError",
+    "Module",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
     "Tensor",
     "TraceError",
+    "__array_api_version__",
     "__array_namespace_info__",
     "__version__",
     "abs",
@@ -122,6 +141,7 @@ __all__ = [
     "bitwise_xor",
     "bool",
     "broadcast_arrays",
+    "broadcast_shapes",
     "broadcast_to",
     "can_cast",
     "cbrt",
@@ -209,6 +229,7 @@ __all__ = [
     "lgamma",
     "linalg",
     "linspace",
+    "load",
     "log",
     "log1p",
     "log2",
@@ -267,6 +288,7 @@ __all__ = [
     "roll",
     "round",
     "rsqrt",
+    "save",
     "scan",
     "scatter",
     "scatter_add",
@@ -303,6 +325,7 @@ __all__ = [
     "tile",
     "topk",
     "trace",
+    "train",
     "tril",
     "triu",
     "trunc",
@@ -319,6 +342,7 @@ __all__ = [
     "var",
     "vecdot",
     "vjp",
+    "vmap",
     "where",
     "while_loop",
     "xlogy",
@@ -423,7 +447,9 @@ def asarray(
     device: _DeviceLike | None = None,
     copy: builtins.bool | None = None,
 ) -> Tensor:
-    """`obj` (an array, a number, nested lists, anything with `__array__`) as an array."""
+    """`obj` (an array, a number, nested lists, or anything with `__array__`, DLPack or the
+    buffer protocol) as an array.
+    """
 
 def asin(x: _ArrayLike, /) -> Tensor:
     """The arc sine, in [-pi/2, pi/2]; its derivative at 1 and -1 is infinite."""
@@ -478,7 +504,7 @@ def bitwise_right_shift(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def bitwise_xor(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """The bits in which x and y differ."""
 
-def broadcast_arrays(*arrays: _ArrayLike) -> list[Tensor]:
+def broadcast_arrays(*arrays: _ArrayLike) -> tuple[Tensor, ...]:
     """The arrays, each broadcast to the shape that all of them broadcast to."""
 
 def broadcast_to(x: _ArrayLike, /, shape: int | Sequence[int]) -> Tensor:
@@ -734,8 +760,8 @@ def isclose(
 def isfinite(x: _ArrayLike, /) -> Tensor:
     """Whether x is neither infinite nor NaN."""
 
-def isin(x: _ArrayLike, test_elements: _ArrayLike, /, *, invert: builtins.bool = False) -> Tensor:
-    """Whether each element of `x` is one of `test_elements`."""
+def isin(x1: _ArrayLike, x2: _ArrayLike, /, *, invert: builtins.bool = False) -> Tensor:
+    """Whether each element of `x1` is one of those of `x2`; NaN equals nothing."""
 
 def isinf(x: _ArrayLike, /) -> Tensor:
     """Whether x is infinite, in one part at least."""
@@ -830,7 +856,7 @@ def median(
 ) -> Tensor:
     """The middle element along `axis` (None: all axes), or the mean of the middle two."""
 
-def meshgrid(*arrays: _ArrayLike, indexing: str = "xy") -> list[Tensor]:
+def meshgrid(*arrays: _ArrayLike, indexing: str = "xy") -> tuple[Tensor, ...]:
     """The coordinates of a grid whose axes are the given 1-D arrays."""
 
 def min(

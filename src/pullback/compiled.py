@@ -31,7 +31,7 @@ from pullback.ir.tracing import Static, inside_trace, refuse_leaked, user_line
 from pullback.tensor import Tensor
 
 if TYPE_CHECKING:
-    from pullback.compile.unit import Unit
+    from pullback.compile.function.unit import Unit
 
 __all__ = ["CacheInfo", "Jitted", "Lowered", "jit"]
 
@@ -337,7 +337,7 @@ class Jitted:
             self._warn(described, updated)
         self._latest = described
         compiler = import_module(
-            "pullback.compile.unit"
+            "pullback.compile.function.unit"
         )  # programs without jit need not wait for it
         trace = compiler.Traced(self.function, self.name, args, kwargs)
         foreign = [v for v in trace.graph.constants if isinstance(v.constant[0], Var)]

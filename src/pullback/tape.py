@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pullback.autodiff.reverse import cotangents, fresh, recording, zeros
+from pullback.autodiff.reverse import cotangents, fresh, with_recording, zeros
 from pullback.core.avals import Aval, symbolic
 from pullback.core.dtypes import DType, as_dtype, default_float
 from pullback.core.errors import (
@@ -174,8 +174,7 @@ class Graph(ir_graph.Graph):
             value = given.get(var.number, self._parameters.get(var.number))
             values[var.number] = self._fed(var, value)
         variables = {v.number: values[v.number] for v in self.inputs if v.aval.dtype.is_inexact}
-        with recording(True):
-            _evaluate(self.equations, values)
+        with_recording(True, _evaluate, self.equations, values)
         self._values, self._variables = values, variables
         return self
 

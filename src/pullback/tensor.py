@@ -15,14 +15,26 @@ from pullback.core import pytrees
 from pullback.core.avals import Device
 from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
-from pullback.core.errors import DTypeError, GradientError, ShapeError, briefly
+from pullback.core.errors import (
+    CopyError,
+    DeviceError,
+    DTypeError,
+    ExchangeError,
+    GradientError,
+    ShapeError,
+    briefly,
+)
+from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
-from pullback.ir.convert import as_array, from_numpy, to_numpy
+from pullback.ir.convert import as_array, from_numpy, is_kept, to_numpy
 from pullback.ir.op import REGISTRY, Public, another
 from pullback.ir.tracing import no_value
 from pullback.ops import subscript
 
 __all__ = ["Tensor", "from_dlpack", "tensor"]
+
+# Versions of the Array API standard whose programs run: each has everything of those before it.
+STANDARDS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 
 
 class Hook:
@@ -354,31 +366,53 @@ class Tensor(Array):
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         import pullback  # noqa: PLC0415  (the namespace is the package that imports this module)
 
-        if api_version is not None and api_version not in ("2022.12", "2023.12", "2024.12"):
+        if api_version is not None and api_version not in STANDARDS:
             raise ValueError(
                 f"__array_namespace__: unknown version of the standard, got {api_version!r}."
             )
         return pullback
 
-    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        /,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
         """A capsule of a copy: consumers may write, and not all of them heed a read-only flag.
 
         With `copy=False` the memory is shared, if nothing but this tensor has it: no recorded
-        operation, no other tensor. Who writes to it then changes this tensor.
+        operation, no other tensor. Who writes to it then changes this tensor. A constant, which
+        takes no memory, is given some.
         """
-        if self.dtype is dt.bfloat16:
-            raise BufferError("__dlpack__: NumPy can't export bfloat16. Cast to float32 first.")
+        if stream is not None:
+            raise DeviceError(f"__dlpack__: the CPU has no streams, got stream={stream!r}.")
+        if dl_device is not None and tuple(dl_device) != dlpack.CPU:
+            raise ExchangeError(
+                f"__dlpack__: the memory goes to the CPU, {dlpack.CPU}, got dl_device={dl_device}."
+            )
         if copy is not False:
-            return np.array(self.numpy(), order="C").__dlpack__(**options)
-        if not self.device.runtime.has_one_owner(self._buf):
-            raise BufferError(
+            values = np.array(self.numpy(), order="C")
+            return dlpack.capsule_of(values, max_version, copied=True)
+        if is_kept(self.device.runtime.origin(self._buf)):
+            self._take_memory()
+        if self._node is not None or not self.device.runtime.has_one_owner(self._buf):
+            raise CopyError(
                 "__dlpack__: the memory belongs to others too, and can't be shared with one who may"
                 " write. Leave out copy=False."
             )
-        return _writable(self.numpy()).__dlpack__(**options)
+        memory = self.device.runtime.memory(self._buf, self._aval, writable=True)
+        return dlpack.capsule_of(memory, max_version, copied=False)
+
+    def _take_memory(self) -> None:
+        """Give a constant, which sees one kept number from all places, memory of its own."""
+        own = from_numpy(np.array(self.numpy(), order="C"), self.device)
+        self._buf, self._aval = own._buf, own._aval
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        return dlpack.CPU
 
     def __reduce__(self) -> Any:
         return (_rebuilt, (np.array(to_numpy(self)), self.is_leaf and self.requires_grad))
@@ -395,14 +429,6 @@ class Tensor(Array):
 
 
 handle.cls = Tensor
-
-
-def _writable(array: np.ndarray) -> np.ndarray:
-    """The same memory as an array that NumPy agrees to export."""
-    interface = dict(array.__array_interface__)
-    interface["data"] = (interface["data"][0], False)
-    holder = type("Memory", (), {"__array_interface__": interface, "keep": array})()
-    return np.asarray(holder)
 
 
 def _rebuilt(array: np.ndarray, requires_grad: bool) -> Any:
@@ -442,13 +468,14 @@ def tensor(
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
     """A tensor of the data of another library's array, sharing its memory on the CPU.
 
+    `copy=True` takes a copy; `copy=False` raises where the memory can't be shared as it lies.
+
     What is shared must not be changed while a call uses it: indices are checked, then used.
 
     >>> pb.from_dlpack(np.asarray([1.0, 2.0]))
     tensor([1., 2.], float64, cpu)
     """
-    array = np.from_dlpack(x)
-    shared = from_numpy(array, copy=bool(copy))
+    shared = from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
     return shared if device is None else shared.to_device(device)
 
 

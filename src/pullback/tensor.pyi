@@ -2,6 +2,7 @@
 
 # Written by tools/stubs.py (`make stubs`).
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -115,7 +116,15 @@ class Tensor(Array):
     def to_device(self, where: str | Device, /, *, stream: Any = None) -> Tensor:
         """The tensor on another device."""
     def __array_namespace__(self, *, api_version: str | None = None) -> Any: ...
-    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        /,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
         """A capsule of a copy: consumers may write, and not all of them heed a read-only flag."""
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __reduce__(self) -> Any: ...
@@ -381,7 +390,12 @@ def install_methods(entries: dict[str, Public]) -> None:
 class _HasArray(Protocol):
     def __array__(self) -> np.ndarray: ...
 
+class _HasDLPack(Protocol):
+    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+_HasMemory: TypeAlias = _HasDLPack | bytes | bytearray | memoryview | array[Any]
 _Operand: TypeAlias = Tensor | bool | int | float | complex | np.ndarray | np.generic
-_ArrayLike: TypeAlias = _Operand | _HasArray | list[Any] | tuple[Any, ...] | range
+_ArrayLike: TypeAlias = _Operand | _HasArray | _HasMemory | list[Any] | tuple[Any, ...] | range
 _DTypeLike: TypeAlias = DType | str | type | np.dtype
 _DeviceLike: TypeAlias = Device | str

@@ -12,8 +12,8 @@ import pytest
 
 import pullback as pb
 from pullback.core.avals import dense_strides
-from pullback.runtime.cpu.scatter_kernels import Wanted
-from pullback.runtime.cpu.scatter_plans import PLANS, Plan, PlanCache, build
+from pullback.runtime.cpu.scatter.plans import PLANS, Plan, PlanCache, build
+from pullback.runtime.cpu.scatter.scatter_stages import Wanted
 
 ROWS, WIDTH, COUNT = 300, 40, 2_000
 PLAN_BYTES = 4 * (COUNT + ROWS + 1)

@@ -8,10 +8,17 @@ from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any
 
+import numpy as np
+
 __all__ = [
+    "AxisError",
+    "CopyError",
     "DTypeError",
     "DeviceError",
+    "ExchangeError",
+    "FileFormatError",
     "GradientError",
+    "LinAlgError",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
@@ -32,6 +39,10 @@ class ShapeError(PullbackError, ValueError):
     """Shapes, axes or sizes that do not fit the operation."""
 
 
+class AxisError(ShapeError, IndexError):
+    """An axis that the array does not have."""
+
+
 class DTypeError(PullbackError, TypeError):
     """A dtype, or a kind of argument, that the operation does not take."""
 
@@ -44,12 +55,28 @@ class DeviceError(PullbackError, RuntimeError):
     """Operands on different devices, or a device that is not there."""
 
 
+class ExchangeError(PullbackError, BufferError):
+    """Memory that can't be shared with another library in the way that was asked for."""
+
+
+class CopyError(ExchangeError, ValueError):
+    """A copy that is needed, where `copy=False` forbids one."""
+
+
 class GradientError(PullbackError, RuntimeError):
     """A derivative that was asked for and can't be had."""
 
 
+class LinAlgError(PullbackError, np.linalg.LinAlgError):
+    """A matrix for which what was asked does not exist: singular, not positive definite."""
+
+
 class IndexOutOfRange(PullbackError, IndexError):
     """An index outside its axis."""
+
+
+class FileFormatError(PullbackError, ValueError):
+    """A file that is damaged, of another format, or does not hold what was asked for."""
 
 
 class RetraceWarning(UserWarning):

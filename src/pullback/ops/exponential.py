@@ -250,6 +250,7 @@ def _integer_power_vjp(g: Any, x: Any, n: int) -> Any:
     "x",
     infer=lambda x, n: (x.shape, x.dtype),
     lowering=Elementwise(_repeated_product),
+    batch="elementwise",
     vjp={"x": _integer_power_vjp},
     jvp="elementwise",
     oracle=lambda x, n: x**n,

@@ -15,7 +15,7 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, default_float, promote
-from pullback.core.errors import DTypeError, PullbackError, ShapeError, shorten
+from pullback.core.errors import AxisError, DTypeError, PullbackError, ShapeError, shorten
 from pullback.ir import op as ir_op
 from pullback.ir.array import Array, Node, handle, mode, next_order
 from pullback.ir.convert import SCALARS, as_array, default_device, is_number, scalar
@@ -32,6 +32,7 @@ __all__ = [
     "normalise_axes",
     "normalise_axis",
     "primitive",
+    "promoted",
     "sum_to",
 ]
 
@@ -73,9 +74,7 @@ def normalise_axis(name: str, axis: Any, ndim: int) -> int:
         got = repr(axis) if isinstance(axis, (int, float, str)) else type(axis).__name__
         raise DTypeError(f"{name}: an axis must be an integer, got {got}.")
     if not -ndim <= axis < ndim:
-        raise ShapeError(
-            f"{name}: axis {axis} is out of range for an array with {ndim} dimensions."
-        )
+        raise AxisError(f"{name}: axis {axis} is out of range for an array with {ndim} dimensions.")
     return int(axis) % ndim
 
 
@@ -91,8 +90,9 @@ def normalise_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def _subject(function: Callable[..., Any]) -> str:
-    """The file that an operation stands in: "arithmetic", or "nn.losses" outside of ops/."""
-    return function.__module__.removeprefix("pullback.").removeprefix("ops.")
+    """The subject of an operation: its file in ops/, or the first level elsewhere ("nn.losses")."""
+    _, home, subject, *_ = [*function.__module__.split("."), ""]
+    return subject if home == "ops" else f"{home}.{subject}"
 
 
 def apart(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,6 +129,7 @@ def primitive(
     errors: Callable[[Draw], list[Bad]],
     vjp: dict[str, Callable[..., Any]] | None = None,
     jvp: dict[str, Callable[..., Any]] | str = "",
+    batch: Callable[..., Any] | str = "",
     no_gradient: str = "",
     front: int = 0,
     returns_argument: bool = False,
@@ -155,6 +156,7 @@ def primitive(
             lowering=lowering,
             vjp=vjp or {},
             jvp=jvp,
+            batch=batch,
             no_gradient=no_gradient,
             module=_subject(function),
             **public,
@@ -278,6 +280,7 @@ def elementwise(
             lowering=Elementwise(body),
             vjp=vjp or {},
             jvp=jvp if vjp else "",
+            batch="elementwise",
             no_gradient=no_gradient,
             unbroadcast=sum_to,
             module=_subject(function),
@@ -286,7 +289,7 @@ def elementwise(
         op.accepts = accepts  # type: ignore[attr-defined]
 
         def prepare(*args: Any) -> list[Any]:
-            return _promoted(name, accepts, names, unpromoted, args)
+            return promoted(name, accepts, names, unpromoted, args)
 
         pair = [i for i, n in enumerate(names) if n not in unpromoted]
         fast = _fast_function(op, prepare, pair if len(pair) == 2 else [])
@@ -422,7 +425,7 @@ def _result_dtype(result: str, dtype: DType) -> DType:
     return dtype.real if result == "real" else dtype
 
 
-def _promoted(
+def promoted(
     name: str, accepts: str, names: tuple[str, ...], unpromoted: tuple[str, ...], args: tuple
 ) -> list[Any]:
     """The operands as arrays of one dtype that the operation accepts; Python numbers stay as weak

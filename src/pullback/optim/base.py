@@ -38,15 +38,14 @@ def checked(
 
 def of_one_structure(name: str, params: Any, grads: Any) -> None:
     """Refuse gradients that do not look like the parameters."""
-    leaves, structure = pytrees.flatten(params)
-    others, other = pytrees.flatten(grads)
-    if structure != other:
+    chosen, other = pytrees.Parameters(params), pytrees.flatten(grads)[1]
+    if chosen.structure != other:
         raise ShapeError(
             f"{name}: gradients must have the structure of the parameters:"
-            f" {pytrees.difference(structure, other, 'grads')}."
+            f" {pytrees.difference(chosen.structure, other, 'grads')}."
         )
-    places = pytrees.paths(structure, "")
-    for place, p, g in zip(places, leaves, others, strict=True):
+    rows = zip(chosen.paths(""), chosen.leaves, chosen.of(grads), strict=True)
+    for place, p, g in rows:
         if not isinstance(p, Array) or not p._aval.dtype.is_inexact:
             got = p._aval if isinstance(p, Array) else type(p).__name__
             raise DTypeError(
@@ -74,7 +73,8 @@ def as_like(x: Any, like: Any) -> Any:
 
 def tree_zeros(params: Any) -> Any:
     """Zeros in the shape of each parameter (of its real form)."""
-    return pytrees.map_tree(lambda p: zeros_like(as_real(p)), params)
+    chosen = pytrees.Parameters(params)
+    return chosen.replaced([zeros_like(as_real(p)) for p in chosen.leaves], zeros_like)
 
 
 def rate_at(lr: Any, step: Any) -> Any:
@@ -123,12 +123,12 @@ class Optimizer:
     def step(self, params: Any, grads: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The parameters and the state after one step along the gradients."""
         of_one_structure(f"{type(self).__name__}.step", params, grads)
-        leaves, structure = pytrees.flatten(params)
+        chosen = pytrees.Parameters(params)
         count = state["step"] + 1
         rate = rate_at(self.lr, state["step"])
-        kept = {name: pytrees.leaves(state[name]) for name in self.kept}
+        kept = {name: chosen.of(state[name]) for name in self.kept}
         new_leaves, new_kept = [], {name: [] for name in self.kept}
-        for i, (p, g) in enumerate(zip(leaves, pytrees.leaves(grads), strict=True)):
+        for i, (p, g) in enumerate(zip(chosen.leaves, chosen.of(grads), strict=True)):
             x, slope = as_real(p), astype(as_real(g), p._aval.dtype.real)
             if self.maximize:
                 slope = -slope
@@ -138,8 +138,8 @@ class Optimizer:
             new_leaves.append(as_like(x, p))
             for name in self.kept:
                 new_kept[name].append(now[name])
-        trees = {n: pytrees.unflatten(structure, v) for n, v in new_kept.items()}
-        return pytrees.unflatten(structure, new_leaves), {**state, "step": count, **trees}
+        trees = {n: chosen.replaced(v) for n, v in new_kept.items()}
+        return chosen.replaced(new_leaves), {**state, "step": count, **trees}
 
     def update(
         self, p: Any, g: Any, kept: dict[str, Any], at: _Clock

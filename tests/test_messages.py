@@ -281,6 +281,26 @@ MISTAKES = [
     ('pb.finfo("int32")', pb.DTypeError, "finfo: expected a floating dtype, got int32"),
     ('pb.iinfo("float32")', pb.DTypeError, "iinfo: expected an integer dtype, got float32"),
     ('pb.linalg.vector_norm(x, ord="fro")', pb.DTypeError, "vector_norm: ord must be a number,"),
+    ("pb.from_dlpack([1])", pb.DTypeError, "from_dlpack: expected an array that has __dlpack__"),
+    ("pb.vmap(3)", pb.DTypeError, "vmap: expected a function, got int"),
+    ("pb.vmap(pb.sin)(3.0)", pb.DTypeError, "vmap: args[0] is to be mapped over"),
+    ("pb.vmap(pb.add)(x, y)", pb.ShapeError, "vmap: all arguments need the same number"),
+    ("pb.vmap(lambda a: a.sum(2))(x)", pb.ShapeError, "sum: axis 2 is out of range"),
+    ("x.sum(5)", IndexError, "sum: axis 5 is out of range"),
+    ("pb.linalg.inv(x)", pb.ShapeError, "inv: a square matrix is needed, got shape (3, 4)"),
+    ("pb.linalg.inv(pb.zeros((2, 2)))", pb.linalg.LinAlgError, "inv: the matrix is singular"),
+    (
+        "pb.linalg.cholesky(-pb.eye(3))",
+        pb.linalg.LinAlgError,
+        "cholesky: the matrix is not positive",
+    ),
+    (
+        "pb.linalg.svd(v)",
+        pb.ShapeError,
+        "svd: a matrix has at least two dimensions, got shape (3,)",
+    ),
+    ("pb.linalg.solve(y, y)", pb.ShapeError, "solve: a square matrix is needed"),
+    ("pb.trace(x)", pb.DTypeError, "linalg.trace(x)"),
 ]
 
 

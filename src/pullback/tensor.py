@@ -26,7 +26,7 @@ from pullback.core.errors import (
 )
 from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
-from pullback.ir.convert import as_array, from_numpy, is_kept, to_numpy
+from pullback.ir.convert import Exchanged, as_array, from_numpy, is_kept, to_numpy
 from pullback.ir.op import REGISTRY, Public, another
 from pullback.ir.tracing import no_value
 from pullback.ops import subscript
@@ -475,6 +475,11 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     >>> pb.from_dlpack(np.asarray([1.0, 2.0]))
     tensor([1., 2.], float64, cpu)
     """
+    if not isinstance(x, Exchanged):
+        raise DTypeError(
+            f"from_dlpack: expected an array that has __dlpack__, got {type(x).__name__}. Use"
+            " tensor."
+        )
     shared = from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
     return shared if device is None else shared.to_device(device)
 

@@ -356,6 +356,23 @@ def test_the_frames_of_the_user_stay():
         assert len([f for f in caught.traceback if str(f.path).startswith(home)]) == 1
 
 
+def test_what_the_user_had_caught_stays():
+    def calls():
+        yield lambda: pb.ones((3, 4)) @ pb.ones((5, 6))
+        yield lambda: pb.ones((3, 4)) + pb.ones((5, 6))
+        yield lambda: pb.ones((3, 4))[9]
+
+    for call in calls():
+        with pytest.raises(pb.PullbackError) as caught:
+            try:
+                {}["missing"]
+            except KeyError:
+                call()
+        context = caught.value.__context__
+        assert isinstance(context, KeyError) and context.args == ("missing",)
+        assert context.__context__ is None
+
+
 def test_whoever_works_on_the_library_sees_all_frames():
     code = "import pullback as pb; pb.ones((3, 4)) @ pb.ones((5, 6))"
     found = {}

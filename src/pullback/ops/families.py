@@ -197,8 +197,6 @@ def call({params}, /):
     try:{constant}
         plan = plans[{avals}]
     except (KeyError, AttributeError):
-        plan = None
-    if plan is None:  # errors are raised outside of the handler, which would be their context
         return slow({params})
     out = new(handle.cls)
     out._buf = plan.run({bufs})

@@ -107,7 +107,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})
 
 
 __all__ = sorted(

@@ -153,7 +153,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
 
 def _split(f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwargs: dict) -> Any:
     """The chosen arguments, and `f` as a function of them alone."""
-    listed = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
+    listed: list[Any] = list(argnums) if isinstance(argnums, (tuple, list)) else [argnums]
     if any(isinstance(n, bool) or not isinstance(n, int) for n in listed):
         raise DTypeError(
             f"grad: argnums are positions of arguments, which are integers, got {argnums!r}."

@@ -54,7 +54,22 @@ from pullback.core.errors import (
     TraceError,
 )
 from pullback.core.pytrees import map_tree, register_pytree
+from pullback.curvature import (
+    divergence,
+    gnvp,
+    hutchinson_diagonal,
+    hutchinson_trace,
+    laplacian,
+)
 from pullback.ir.op import REGISTRY as _REGISTRY
+from pullback.jacobians import (
+    hessian,
+    jacfwd,
+    jacobian,
+    jacrev,
+    linear_transpose,
+    linearize,
+)
 from pullback.mapping import vmap
 from pullback.ops.index_plans import scatter_plan
 from pullback.standard import (
@@ -98,9 +113,11 @@ __all__ = sorted(
         "compiled",
         "control",
         "core",
+        "curvature",
         "diagram",
         "install_methods",
         "ir",
+        "jacobians",
         "mapping",
         "ops",
         "register_runtime",

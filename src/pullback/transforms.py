@@ -8,59 +8,14 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from pullback.autodiff.forward import tangents
-from pullback.autodiff.reverse import (
-    ancestors,
-    close,
-    cotangents,
-    depends_on_others,
-    fresh,
-    recording,
-    zeros,
-)
+from pullback.autodiff.recorded import Recorded, own_handles, released, variables_of
+from pullback.autodiff.reverse import close, cotangents, recording, zeros
 from pullback.core import pytrees
-from pullback.core.errors import DTypeError, GradientError, ShapeError
-from pullback.ir.array import Array, make
-from pullback.ir.convert import as_array
+from pullback.core.errors import GradientError
+from pullback.ir.array import Array
 from pullback.ir.op import another
 
 __all__ = ["grad", "hvp", "jvp", "value_and_grad", "vjp"]
-
-
-def _variables(name: str, trees: Sequence[Any]) -> tuple[list[Any], pytrees.Structure]:
-    """Fresh variables for the leaves of the arguments that are differentiated by."""
-    leaves, structure = pytrees.flatten(tuple(trees))
-    if not leaves:
-        raise GradientError(f"{name}: the arguments to differentiate by hold no arrays.")
-    result = []
-    for leaf in leaves:
-        x = as_array(leaf, name)
-        if not x._aval.dtype.is_inexact:
-            raise DTypeError(
-                f"{name}: can't differentiate by an array of dtype {x._aval.dtype.name}."
-                " Cast it to a floating dtype, or choose other argnums."
-            )
-        result.append(fresh(x))
-    return result, structure
-
-
-def _arguments(variables: Sequence[Any]) -> list[Any]:
-    """Handles for the function, which may update its arguments in place."""
-    return [another(v) for v in variables]
-
-
-def _outputs(name: str, tree: Any) -> tuple[list[Any], pytrees.Structure]:
-    leaves, structure = pytrees.flatten(tree)
-    return [as_array(leaf, name) for leaf in leaves], structure
-
-
-def _released(outputs: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """The outputs without their link to our own variables, where nobody else's are involved."""
-    own = {v._node for v in variables}
-    roots = [o._node for o in outputs if o._node is not None]
-    if depends_on_others(ancestors(roots, stop=own), own):
-        return [another(o) for o in outputs]
-    return [make(o._buf, o._aval) for o in outputs]
 
 
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple]]:
@@ -71,52 +26,29 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     >>> pull(pb.tensor([1.0, 10.0]))
     (tensor([ 2., 40.], float32, cpu),)
     """
-    variables, structure = _variables("vjp", primals)
-    with recording(True):
-        result = f(*pytrees.unflatten(structure, _arguments(variables)))
-    outputs, out_structure = _outputs("vjp", result)
-
-    def pull(cotangent: Any) -> tuple:
-        leaves, given = pytrees.flatten(cotangent)
-        if given != out_structure:
-            raise ShapeError(
-                f"vjp: the cotangent must look like the result, {out_structure}, got {given}."
-            )
-        weights = [as_array(g, "vjp") for g in leaves]
-        for g, out in zip(weights, outputs, strict=True):
-            if g._aval.shape != out._aval.shape:
-                raise ShapeError(
-                    f"vjp: the cotangent must have the shape of the result, {out._aval.shape},"
-                    f" got {g._aval.shape}."
-                )
-        found = cotangents(outputs, weights, variables, retain=True)
-        filled = [
-            zeros(v._aval) if g is None else another(g)
-            for g, v in zip(found, variables, strict=True)
-        ]
-        return pytrees.unflatten(structure, filled)
-
-    close(variables)
-    return pytrees.unflatten(out_structure, _released(outputs, variables)), pull
+    recorded = Recorded("vjp", f, primals)
+    return recorded.value, recorded.pulled
 
 
-def _split(f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwargs: dict) -> Any:
-    """The chosen arguments, and `f` as a function of them alone."""
+def of_chosen(
+    name: str, f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwargs: dict
+) -> tuple[Callable[..., Any], list[Any]]:
+    """`f` as a function of the arguments `argnums` alone, and these."""
     chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for n in chosen:
         if not -len(args) <= n < len(args):
             raise GradientError(
-                f"grad: argnums names argument {n}, got {len(args)} positional arguments."
+                f"{name}: argnums names argument {n}, got {len(args)} positional arguments."
             )
     chosen = tuple(n % len(args) for n in chosen)
 
-    def of_chosen(*values: Any) -> Any:
+    def restricted(*values: Any) -> Any:
         full = list(args)
         for n, v in zip(chosen, values, strict=True):
             full[n] = v
         return f(*full, **kwargs)
 
-    return of_chosen, [args[n] for n in chosen]
+    return restricted, [args[n] for n in chosen]
 
 
 def value_and_grad(
@@ -133,10 +65,10 @@ def value_and_grad(
 
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
-        of_chosen, primals = _split(f, argnums, args, kwargs)
-        variables, structure = _variables("grad", primals)
+        function, primals = of_chosen("grad", f, argnums, args, kwargs)
+        variables, structure = variables_of("grad", primals)
         with recording(True):
-            result = of_chosen(*pytrees.unflatten(structure, _arguments(variables)))
+            result = function(*pytrees.unflatten(structure, own_handles(variables)))
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, Array):
             raise GradientError(
@@ -151,9 +83,9 @@ def value_and_grad(
         aux_arrays = [a for a in aux_leaves if isinstance(a, Array)]
         found = cotangents([value], [None], variables, retain=False)
         close(variables)
-        released = iter(_released([value, *aux_arrays], variables))
-        value = next(released)
-        aux_leaves = [next(released) if isinstance(a, Array) else a for a in aux_leaves]
+        free = iter(released([value, *aux_arrays], variables))
+        value = next(free)
+        aux_leaves = [next(free) if isinstance(a, Array) else a for a in aux_leaves]
         filled = [
             zeros(v._aval) if g is None else another(g)
             for g, v in zip(found, variables, strict=True)
@@ -194,36 +126,9 @@ def jvp(
     >>> pb.jvp(pb.sin, (pb.tensor(0.0),), (pb.tensor(1.0),))
     (tensor(0., float32, cpu), tensor(1., float32, cpu))
     """
-    variables, structure = _variables("jvp", primals)
-    leaves, given = pytrees.flatten(tuple(directions))
-    if given != structure:
-        raise ShapeError(
-            f"jvp: the directions must look like the primals, {structure}, got {given}."
-        )
-    seeds = []
-    for t, v in zip(leaves, variables, strict=True):
-        t = as_array(t, "jvp", dtype=None if isinstance(t, Array) else v._aval.dtype)
-        if t._aval.shape != v._aval.shape:
-            raise ShapeError(
-                f"jvp: a direction must have the shape of its primal, {v._aval.shape}, got"
-                f" {t._aval.shape}."
-            )
-        if t._aval.dtype is not v._aval.dtype:
-            raise DTypeError(
-                f"jvp: a direction must have the dtype of its primal, {v._aval.dtype.name}, got"
-                f" {t._aval.dtype.name}."
-            )
-        seeds.append(t)
-    with recording(True):
-        result = f(*pytrees.unflatten(structure, _arguments(variables)))
-    outputs, out_structure = _outputs("jvp", result)
-    found = tangents(outputs, variables, seeds)
-    close(variables)
-    filled = [
-        zeros(o._aval) if t is None else another(t) for t, o in zip(found, outputs, strict=True)
-    ]
-    values = _released(outputs, variables)
-    return pytrees.unflatten(out_structure, values), pytrees.unflatten(out_structure, filled)
+    recorded = Recorded("jvp", f, primals)
+    tangent = recorded.pushed(directions)
+    return recorded.value, tangent
 
 
 def hvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]) -> Any:

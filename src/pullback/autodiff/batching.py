@@ -18,9 +18,9 @@ from weakref import ref
 from pullback.autodiff.reverse import recording, zeros
 from pullback.core.avals import Aval, symbolic
 from pullback.core.errors import PullbackError, TraceError
-from pullback.ir.array import Array, Node, make, next_order
+from pullback.ir.array import Array, Node, make, mode, next_order
 from pullback.ir.control import Control
-from pullback.ir.graph import Equation, Var
+from pullback.ir.graph import Equation, Var, next_serial
 from pullback.ir.lowering import Fold, GatherRows, ScatterRows
 from pullback.ir.op import Op, bind
 from pullback.ir.tracing import Recording, refuse_leaked
@@ -57,11 +57,13 @@ class Level(Recording):
     @contextmanager
     def opened(self) -> Iterator[None]:
         """The block in which values of examples can be computed with."""
-        before, self.closed = self.closed, False
+        before, self.closed = (mode.level, self.closed), False
+        self.level, self.serial = mode.level, next_serial()  # inside of all that is there by now
+        mode.level = self
         try:
             yield
         finally:
-            self.closed = before
+            mode.level, self.closed = before
 
     def holds(self, array: Array) -> bool:
         """Whether an array varies from example to example."""

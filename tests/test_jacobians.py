@@ -250,7 +250,11 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: pb.divergence(lambda x: (x, x))(X), pb.ShapeError, "must look like the argument"),
     (lambda: pb.laplacian(pb.sin)(pb.tensor([1, 2])), pb.DTypeError, "dtype int64"),
     (lambda: pb.gnvp(pb.sin, pb.sin, (X,), (X,)), pb.GradientError, "gnvp: the function must"),
-    (lambda: pb.linearize(pb.sin, X)[1](pb.ones(3)), pb.ShapeError, "linearize: a direction must"),
+    (
+        lambda: pb.linearize(pb.sin, X)[1](pb.ones(3)),
+        pb.ShapeError,
+        "directions[0] must have the shape",
+    ),
     (lambda: pb.linear_transpose(pb.sin, X), pb.GradientError, "is not linear"),
     (lambda: pb.linear_transpose(pb.negative, X)(pb.ones(3)), pb.ShapeError, "cotangent must"),
     (
@@ -272,3 +276,30 @@ def test_bad_calls(position: int):
     with pytest.raises(error) as info:
         call()
     assert text in str(info.value)
+
+
+class Scaled:
+    """A container whose second leaf is data."""
+
+    def __init__(self, weight: Any, data: Any):
+        self.weight, self.data = weight, data
+
+
+pb.register_pytree(
+    Scaled,
+    lambda s: ([s.weight, s.data], None),
+    lambda info, leaves: Scaled(*leaves),
+    fixed=lambda info: (False, True),
+)
+
+
+def test_what_a_container_calls_fixed_has_zero_derivatives():
+    given = Scaled(normal(2), pb.tensor([3, 4]))
+    f = lambda s: s.weight**3 * s.data  # noqa: E731
+    expected = np.diag(3 * given.weight.numpy() ** 2 * [3, 4])
+    for jacobian in MODES.values():
+        found = jacobian(f)(given)
+        near(found.weight, expected)
+        near(found.data, np.zeros((2, 2)))
+    near(pb.laplacian(lambda s: f(s).sum())(given), (6 * given.weight.numpy() * [3, 4]).sum())
+    near(pb.hessian(lambda s: f(s).sum())(given).weight.weight, 2 * expected / given.weight.numpy())

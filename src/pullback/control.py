@@ -21,7 +21,7 @@ from pullback.autodiff.workspace import Workspace
 from pullback.core import pytrees
 from pullback.core.avals import Aval, symbolic
 from pullback.core.dtypes import bool_, int64
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import DTypeError, ShapeError, briefly
 from pullback.ir.array import Array
 from pullback.ir.control import stacked
 from pullback.ir.convert import as_array
@@ -60,8 +60,8 @@ class _Carry:
         leaves, structure = pytrees.flatten(tree)
         if structure != self.structure:
             raise ShapeError(
-                f"{self.name}: the carry must keep its structure, {self.structure},"
-                f" got {structure}."
+                f"{self.name}: the carry must keep its structure:"
+                f" {pytrees.difference(self.structure, structure, 'carry')}."
             )
         found = []
         for i, (leaf, av) in enumerate(zip(leaves, self.avals, strict=True)):
@@ -86,6 +86,7 @@ class _Carry:
 # -- cond ------------------------------------------------------------------------------------------
 
 
+@briefly
 def cond(
     pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any
 ) -> Any:
@@ -158,6 +159,7 @@ def _check_branches(
 # -- scan ------------------------------------------------------------------------------------------
 
 
+@briefly
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
@@ -264,6 +266,7 @@ def _row_aval(x: Any) -> Aval:
 # -- loops -----------------------------------------------------------------------------------------
 
 
+@briefly
 def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any) -> Any:
     """The last carry of `carry = body(i, carry)` for `i` from `lower` to `upper - 1`.
 
@@ -293,6 +296,7 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
     return last[1]
 
 
+@briefly
 def while_loop(
     test: Callable[[Any], Any],
     body: Callable[[Any], Any],

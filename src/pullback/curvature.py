@@ -12,7 +12,7 @@ from pullback.autodiff.forward import tangents
 from pullback.autodiff.recorded import Recorded
 from pullback.autodiff.reverse import zeros
 from pullback.core import pytrees
-from pullback.core.errors import DTypeError, GradientError, ShapeError
+from pullback.core.errors import DTypeError, GradientError, ShapeError, briefly, expect_function
 from pullback.ir.convert import as_array
 from pullback.ir.op import REGISTRY
 from pullback.jacobians import scalar_valued, unit_vectors
@@ -22,6 +22,7 @@ from pullback.transforms import grad, jvp, of_chosen
 __all__ = ["divergence", "gnvp", "hutchinson_diagonal", "hutchinson_trace", "laplacian"]
 
 
+@briefly
 def laplacian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     """The sum of the second derivatives of `f` by each element of an argument, by forward mode.
 
@@ -31,6 +32,9 @@ def laplacian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     tensor(18., float32, cpu)
     """
 
+    expect_function("laplacian", f)
+
+    @briefly
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
         function, (primal,) = of_chosen("laplacian", f, (argnums,), args, kwargs)
@@ -50,6 +54,7 @@ def laplacian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     return derived
 
 
+@briefly
 def divergence(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     """The sum of `df[i]/dx[i]` of a function whose result looks like its argument: the trace of its
     Jacobian, which is not formed.
@@ -58,6 +63,9 @@ def divergence(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     tensor(6., float32, cpu)
     """
 
+    expect_function("divergence", f)
+
+    @briefly
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
         function, (primal,) = of_chosen("divergence", f, (argnums,), args, kwargs)
@@ -78,11 +86,11 @@ def divergence(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
 
 
 def _check_field(recorded: Recorded) -> None:
-    given = recorded.structure.children[0]
+    given = recorded.primals.structure.children[0]
     if recorded.out_structure != given:
         raise ShapeError(
-            f"divergence: the result must look like the argument, {given}, got"
-            f" {recorded.out_structure}."
+            "divergence: the result must look like the argument:"
+            f" {pytrees.difference(given, recorded.out_structure, 'the result')}."
         )
     for v, o in zip(recorded.variables, recorded.outputs, strict=True):
         if v._aval.shape != o._aval.shape:
@@ -94,8 +102,8 @@ def _check_field(recorded: Recorded) -> None:
 
 def _directions(name: str, tree: Any) -> list[tuple[Any, Callable[[Any], Any]]]:
     """For each array of a tree its unit vectors, and how such a one becomes a tree of its own."""
-    leaves, structure = pytrees.flatten(tree)
-    arrays = [as_array(x, name) for x in leaves]
+    given = pytrees.Parameters(tree)
+    arrays = [as_array(x, name) for x in given.leaves]
     found = []
     for k, x in enumerate(arrays):
         if not x._aval.dtype.is_inexact:
@@ -105,7 +113,7 @@ def _directions(name: str, tree: Any) -> list[tuple[Any, Callable[[Any], Any]]]:
 
         def rest(v: Any, k: int = k) -> Any:
             full = [v if i == k else zeros(a._aval) for i, a in enumerate(arrays)]
-            return pytrees.unflatten(structure, full)
+            return given.replaced(full, lambda leaf: zeros(as_array(leaf, name)._aval))
 
         found.append((unit_vectors(x), rest))
     if not found:
@@ -113,6 +121,7 @@ def _directions(name: str, tree: Any) -> list[tuple[Any, Callable[[Any], Any]]]:
     return found
 
 
+@briefly
 def gnvp(
     f: Callable[..., Any],
     loss: Callable[[Any], Any],
@@ -129,9 +138,9 @@ def gnvp(
     >>> pb.gnvp(lambda x: x ** 2, lambda z: (z ** 2).sum() / 2, (x,), (pb.tensor([1.0, 1.0]),))
     tensor([ 4., 16.], float32, cpu)
     """
-    recorded = Recorded("gnvp", f, primals)
+    recorded = Recorded("gnvp", f, primals, directions=directions)
     inner = grad(scalar_valued("gnvp", loss))
-    pushed = recorded.pushed(directions)
+    pushed = recorded.pushed(recorded.seeds)
     found = recorded.pulled(jvp(inner, (recorded.value,), (pushed,))[1])
     return found[0] if len(found) == 1 else found
 
@@ -139,6 +148,7 @@ def gnvp(
 # -- estimates with random vectors -----------------------------------------------------------------
 
 
+@briefly
 def hutchinson_trace(product: Callable[[Any], Any], like: Any, key: Any, samples: int = 1) -> Any:
     """An estimate of the trace of a square matrix from its products with random signs v, the mean
     of `v . product(v)`: exact on average.
@@ -157,6 +167,7 @@ def hutchinson_trace(product: Callable[[Any], Any], like: Any, key: Any, samples
     return _averaged(one, key, samples)
 
 
+@briefly
 def hutchinson_diagonal(
     product: Callable[[Any], Any], like: Any, key: Any, samples: int = 1
 ) -> Any:

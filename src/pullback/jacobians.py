@@ -13,7 +13,8 @@ from pullback.autodiff.forward import tangents
 from pullback.autodiff.recorded import Recorded
 from pullback.autodiff.reverse import cotangents, zeros
 from pullback.core import pytrees
-from pullback.core.errors import DTypeError, GradientError
+from pullback.core.avals import Aval, symbolic
+from pullback.core.errors import DTypeError, GradientError, briefly, expect_function
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array
 from pullback.ir.op import REGISTRY, bind
@@ -28,6 +29,7 @@ MODES = ("auto", "forward", "reverse")
 # -- Jacobians -------------------------------------------------------------------------------------
 
 
+@briefly
 def jacobian(
     f: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -52,6 +54,7 @@ def jacobian(
     return _jacobian("jacobian", f, argnums, mode, has_aux)
 
 
+@briefly
 def jacfwd(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -63,6 +66,7 @@ def jacfwd(
     return _jacobian("jacfwd", f, argnums, "forward", has_aux)
 
 
+@briefly
 def jacrev(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -78,6 +82,9 @@ def jacrev(
 def _jacobian(
     name: str, f: Callable[..., Any], argnums: int | Sequence[int], mode: str, has_aux: bool
 ) -> Callable[..., Any]:
+    expect_function(name, f)
+
+    @briefly
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
         function, primals = of_chosen(name, f, argnums, args, kwargs)
@@ -87,17 +94,27 @@ def _jacobian(
         rows = sum(o._aval.size for o in recorded.outputs)
         forward = mode == "forward" or (mode == "auto" and columns <= rows)
         blocks = (_by_columns if forward or _must_push(recorded, mode) else _by_rows)(recorded)
-        trees = [_for_arguments(recorded, row, argnums) for row in blocks]
+        rows = zip(recorded.outputs, blocks, strict=True)
+        trees = [_for_arguments(recorded, o, row, argnums) for o, row in rows]
         result = pytrees.unflatten(recorded.out_structure, trees)
         return (result, recorded.auxiliary) if has_aux else result
 
     return derived
 
 
-def _for_arguments(recorded: Recorded, blocks: Sequence[Any], argnums: Any) -> Any:
-    """Blocks for all arguments as a tree like the arguments that were asked for."""
-    tree = pytrees.unflatten(recorded.structure, blocks)
+def _for_arguments(recorded: Recorded, output: Any, blocks: Sequence[Any], argnums: Any) -> Any:
+    """The blocks of one result as a tree like the arguments that were asked for."""
+
+    def fixed(x: Any) -> Any:
+        return zeros(_block_aval(output._aval, as_array(x, recorded.name)._aval))
+
+    tree = recorded.primals.tree(blocks, fixed)
     return tree[0] if isinstance(argnums, int) else tree
+
+
+def _block_aval(of: Aval, by: Aval) -> Aval:
+    """Shape and dtype of a derivative."""
+    return symbolic(of.shape + by.shape, of.dtype, of.device)
 
 
 def _check_outputs(recorded: Recorded) -> None:
@@ -192,6 +209,7 @@ def scalar_valued(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+@briefly
 def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """The second derivatives of a scalar function: forward over reverse, for all columns at once.
 
@@ -210,6 +228,7 @@ def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable
 # -- linear functions ------------------------------------------------------------------------------
 
 
+@briefly
 def linearize(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """`f(*primals)` and its derivative there, a linear function of directions; `f` runs once.
 
@@ -218,9 +237,10 @@ def linearize(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., 
     tensor([ 2., 40.], float32, cpu)
     """
     recorded = Recorded("linearize", f, primals)
-    return recorded.value, lambda *directions: recorded.pushed(directions)
+    return recorded.value, briefly(recorded.along)
 
 
+@briefly
 def linear_transpose(f: Callable[..., Any], *like: Any) -> Callable[[Any], tuple]:
     """The transpose of a linear function of arrays like the given ones, of which only shapes and
     dtypes count.

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from pullback.autodiff.recorded import Recorded, own_handles, released, variables_of
-from pullback.autodiff.reverse import close, cotangents, recording, zeros
+from pullback.autodiff.recorded import Primals, Recorded, released
+from pullback.autodiff.reverse import close, cotangents, with_recording
 from pullback.core import pytrees
-from pullback.core.errors import GradientError
+from pullback.core.errors import DTypeError, GradientError, briefly, expect_function
 from pullback.ir.array import Array
-from pullback.ir.op import another
 
 __all__ = ["grad", "hvp", "jvp", "value_and_grad", "vjp"]
 
 
+@briefly
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple]]:
     """`f(*primals)` and the function that maps a cotangent of its result to cotangents of the
     primals.
@@ -34,11 +34,17 @@ def of_chosen(
     name: str, f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwargs: dict
 ) -> tuple[Callable[..., Any], list[Any]]:
     """`f` as a function of the arguments `argnums` alone, and these."""
-    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    listed: Any = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
+    if any(isinstance(n, bool) or not isinstance(n, int) for n in listed):
+        raise DTypeError(
+            f"{name}: argnums are positions of arguments, which are integers, got {argnums!r}."
+        )
+    chosen = tuple(listed)
     for n in chosen:
         if not -len(args) <= n < len(args):
             raise GradientError(
-                f"{name}: argnums names argument {n}, got {len(args)} positional arguments."
+                f"{name}: argnums names argument {n}, got"
+                f" {len(args)} positional argument{'s' * (len(args) != 1)}."
             )
     chosen = tuple(n % len(args) for n in chosen)
 
@@ -51,6 +57,7 @@ def of_chosen(
     return restricted, [args[n] for n in chosen]
 
 
+@briefly
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -63,12 +70,15 @@ def value_and_grad(
     (tensor(9., float32, cpu), tensor([ 3., 12.], float32, cpu))
     """
 
+    expect_function("grad", f)
+
+    @briefly
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
         function, primals = of_chosen("grad", f, argnums, args, kwargs)
-        variables, structure = variables_of("grad", primals)
-        with recording(True):
-            result = function(*pytrees.unflatten(structure, own_handles(variables)))
+        given = Primals("grad", primals)
+        variables = given.variables
+        result = with_recording(True, function, *given.arguments())
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, Array):
             raise GradientError(
@@ -79,6 +89,11 @@ def value_and_grad(
                 f"grad: the function must return a real scalar, got {value._aval}. Use vjp, or"
                 " reduce the result."
             )
+        if not value._aval.dtype.is_inexact:
+            raise GradientError(
+                f"grad: the function must return a floating scalar, got {value._aval}. Integers and"
+                " booleans have no derivative: differentiate what they were made of."
+            )
         aux_leaves, aux_structure = pytrees.flatten(aux)
         aux_arrays = [a for a in aux_leaves if isinstance(a, Array)]
         found = cotangents([value], [None], variables, retain=False)
@@ -86,11 +101,7 @@ def value_and_grad(
         free = iter(released([value, *aux_arrays], variables))
         value = next(free)
         aux_leaves = [next(free) if isinstance(a, Array) else a for a in aux_leaves]
-        filled = [
-            zeros(v._aval) if g is None else another(g)
-            for g, v in zip(found, variables, strict=True)
-        ]
-        gradients = pytrees.unflatten(structure, filled)
+        gradients = given.derivatives(found)
         gradient = gradients[0] if isinstance(argnums, int) else gradients
         if has_aux:
             return (value, pytrees.unflatten(aux_structure, aux_leaves)), gradient
@@ -99,6 +110,7 @@ def value_and_grad(
     return derived
 
 
+@briefly
 def grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -110,6 +122,7 @@ def grad(
     """
     both = value_and_grad(f, argnums, has_aux)
 
+    @briefly
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
         value, gradient = both(*args, **kwargs)
@@ -118,6 +131,7 @@ def grad(
     return derived
 
 
+@briefly
 def jvp(
     f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
 ) -> tuple[Any, Any]:
@@ -126,11 +140,12 @@ def jvp(
     >>> pb.jvp(pb.sin, (pb.tensor(0.0),), (pb.tensor(1.0),))
     (tensor(0., float32, cpu), tensor(1., float32, cpu))
     """
-    recorded = Recorded("jvp", f, primals)
-    tangent = recorded.pushed(directions)
+    recorded = Recorded("jvp", f, primals, directions=directions)
+    tangent = recorded.pushed(recorded.seeds)
     return recorded.value, tangent
 
 
+@briefly
 def hvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]) -> Any:
     """The Hessian of the scalar function `f`, applied to `directions`: forward over reverse, no
     matrix is formed.

@@ -8,14 +8,13 @@ examples. Derivatives belong to the values of one example, and know nothing of t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from sys import _getframe
 from typing import Any
 from weakref import ref
 
-from pullback.autodiff.reverse import recording, zeros
+from pullback.autodiff.reverse import RecordingMode, zeros
 from pullback.core.avals import Aval, symbolic
 from pullback.core.errors import PullbackError, TraceError
 from pullback.ir.array import Array, Node, make, mode, next_order
@@ -54,16 +53,15 @@ class Level(Recording):
         self._handles: dict[int, tuple[ref[Array], Any, Aval, Node | None]] = {}
         self.closed = True
 
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        """The block in which values of examples can be computed with."""
-        before, self.closed = (mode.level, self.closed), False
-        self.level, self.serial = mode.level, next_serial()  # inside of all that is there by now
-        mode.level = self
+    def within(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The result of a function that computes with values of examples."""
+        outside, closed, serial = mode.level, self.closed, next_serial()
+        self.level, self.serial = outside, serial  # inside of all that is there by now
+        mode.level, self.closed = self, False
         try:
-            yield
+            return function(*args, **kwargs)
         finally:
-            mode.level, self.closed = before
+            mode.level, self.closed = outside, closed
 
     def holds(self, array: Array) -> bool:
         """Whether an array varies from example to example."""
@@ -101,7 +99,7 @@ class Level(Recording):
         if self.holds(array):
             value = array._buf.value
             return make(value._buf, value._aval)
-        with recording(False):
+        with RecordingMode(False):
             return bind(broadcast_to.op, array, shape=(self.size, *array._aval.shape))
 
     def add(
@@ -138,7 +136,7 @@ class Level(Recording):
                 if a._node is not None:
                     self.captured[a._node] = None
         operands = [a._buf.value if here else a for a, here in zip(arrays, mapped, strict=True)]
-        with recording(False):
+        with RecordingMode(False):
             if self.size == 0:
                 return [zeros(symbolic((0, *av.shape), av.dtype, av.device)) for av in outs]
             if isinstance(op, Control):

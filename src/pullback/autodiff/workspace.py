@@ -8,8 +8,7 @@ from certain inputs to certain outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -64,13 +63,12 @@ class Workspace:
         self.checks: list[Var] = []  # of equations that may raise, though nobody needs them
         self._start = next_order()
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """The block in which all that is traced goes here, also what uses outer values only."""
+    def trace(self, function: Callable[..., Any], *args: Any) -> Any:
+        """The result of a function whose operations go here, also those of outer values only."""
         before = mode.scope
         mode.scope = self.graph
         try:
-            yield
+            return function(*args)
         finally:
             mode.scope = before
 
@@ -178,29 +176,19 @@ def foreign(
 
 
 def pulled(outputs: Sequence[Array], weights: Sequence[Any], targets: Sequence[Node]) -> list[Any]:
-    """The cotangents at the nodes `targets`, None for zero."""
+    """The cotangents at the nodes `targets`, None for zero.
+
+    Hooks of arrays outside wait for the whole cotangent, which the sweep outside delivers.
+    """
     ends = [make(None, n.aval, n) for n in targets]
-    with _unobserved(targets):
-        return cotangents(outputs, weights, ends, retain=True, create_graph=mode.recording)
+    recorded, quiet = mode.recording, set(targets)
+    return cotangents(outputs, weights, ends, retain=True, create_graph=recorded, quiet=quiet)
 
 
 def pushed(outputs: Sequence[Array], targets: Sequence[Node], seeds: Sequence[Any]) -> list[Any]:
     """The tangents of outputs, None for zero, for tangents at the nodes `targets`."""
     starts = [make(None, n.aval, n) for n in targets]
     return tangents(outputs, starts, seeds, create_graph=mode.recording)
-
-
-@contextmanager
-def _unobserved(nodes: Iterable[Node]):
-    """Hooks of arrays outside wait for the whole cotangent, which the sweep outside delivers."""
-    kept = [(n, n.extra) for n in nodes if n.extra is not None]
-    for node, _ in kept:
-        node.extra = None
-    try:
-        yield
-    finally:
-        for node, extra in kept:
-            node.extra = extra
 
 
 def reached(outputs: Sequence[Array], targets: Iterable[Node], ends: Iterable[Node]) -> list[bool]:

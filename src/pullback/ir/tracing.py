@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from sys import _getframe
 from types import FrameType, TracebackType
@@ -175,12 +174,11 @@ def note_look() -> None:
         _open.innermost.looked = True
 
 
-@contextmanager
-def recorded(graph: Recording) -> Iterator[Recording]:
-    """The block in which `graph` is recorded; it is closed afterwards, whatever happens."""
+def recorded(graph: Recording, function: Callable[..., Any], *args: Any) -> Any:
+    """The result of a function that `graph` records; it is closed afterwards, whatever happens."""
     outside, _open.innermost = _open.innermost, graph
     try:
-        yield graph
+        return function(*args)
     finally:
         _open.innermost = outside
         if outside is not None:

@@ -398,7 +398,7 @@ def pow(x: Any, y: Any, /) -> Any:
 
 
 def _power_operator(x: Any, y: Any, /) -> Any:
-    return pow(x, y) if is_operand(x) and is_operand(y) else NotImplemented
+    return pow(x, y) if is_operand("pow", x) and is_operand("pow", y) else NotImplemented
 
 
 pow.operator = _power_operator  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import numpy as np
 
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import DType, promote
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import CopyError, DTypeError, ShapeError
 from pullback.ir.convert import as_array, scalar, shape_of
 from pullback.ir.lowering import Boxes, Placement, View
 from pullback.ir.op import bind
@@ -83,10 +83,17 @@ def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:
     tensor([[1, 2],
             [3, 4]], int64, cpu)
 
-    Contents never change, so whether memory is shared can't be seen and `copy` has no effect.
+    Contents never change, so whether memory is shared can't be seen. `copy=False` raises where it
+    would have to be copied; a traced array has none.
     """
     x = as_array(x, "reshape")
-    return bind(reshape.op, x, shape=_completed_shape(x._aval, (shape, *more) if more else shape))
+    shape = _completed_shape(x._aval, (shape, *more) if more else shape)
+    if copy is False and not x._aval.is_symbolic and _reshape_place(x._aval, shape) is None:
+        raise CopyError(
+            f"reshape: elements that lie in another order must be copied, got strides"
+            f" {x._aval.strides} of shape {x._aval.shape} and the new shape {shape}."
+        )
+    return bind(reshape.op, x, shape=shape)
 
 
 def _completed_shape(av: Aval, shape: Any) -> tuple[int, ...]:
@@ -435,7 +442,7 @@ def _concat_batch(xs: Sequence[Any], axis: int, examples: int) -> Any:
         Bad(([d.real(2), d.real(2)],), {"axis": 1}, ShapeError, "out of range"),
     ],
 )
-def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
+def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Any:
     """The arrays joined along an axis, in their common dtype; `axis=None` flattens them first.
 
     >>> pb.concat([pb.tensor([1, 2]), pb.tensor([3])])

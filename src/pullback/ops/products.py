@@ -11,7 +11,7 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import AxisError, DTypeError, ShapeError
 from pullback.ir.convert import as_array
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
@@ -236,7 +236,7 @@ def outer(x: Any, y: Any, /) -> Any:
         Bad((d.real(3), d.real(3)), {"axis": 0}, ShapeError, "axis must be negative"),
     ],
 )
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+def vecdot(x1: Any, x2: Any, /, axis: int = -1) -> Any:
     """The dot product `sum(conj(x1) * x2)` along `axis`, over broadcast batches.
 
     >>> pb.vecdot(pb.tensor([1.0, 2.0]), pb.tensor([10.0, 1.0]))
@@ -244,7 +244,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """
     x, y = promoted("vecdot", x1, x2)
     if not isinstance(axis, int) or not -min(x._aval.ndim, y._aval.ndim) <= axis < 0:
-        raise ShapeError(f"vecdot: axis must be negative and belong to both arrays, got {axis!r}.")
+        raise AxisError(f"vecdot: axis must be negative and belong to both arrays, got {axis!r}.")
     if x._aval.shape[axis] != y._aval.shape[axis]:
         raise ShapeError(
             f"vecdot: the sizes along the axis differ, got {x._aval.shape} and {y._aval.shape}."

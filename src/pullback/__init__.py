@@ -10,8 +10,8 @@ from __future__ import annotations
 import math as _math
 from importlib import import_module as _import_module
 
-from pullback import linalg, primitive, random
 from pullback import ops as _ops
+from pullback import primitive, random
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
 from pullback.autodiff.reverse import enable_grad, no_grad
@@ -52,6 +52,7 @@ from pullback.core.errors import (
     ExchangeError,
     FileFormatError,
     GradientError,
+    LinAlgError,
     PullbackError,
     RetraceWarning,
     ShapeError,
@@ -102,7 +103,8 @@ for _entry in _REGISTRY.values():
     _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()
     _home[_entry.name] = _entry.function
 
-_LAZY = ("nn", "optim", "train")  # imported when first used: pullback itself stays quick to import
+# Imported when first used: pullback itself stays quick to import.
+_LAZY = ("linalg", "nn", "optim", "train")
 
 
 def __getattr__(name: str) -> object:

@@ -51,6 +51,7 @@ from pullback.core.errors import DTypeError as DTypeError
 from pullback.core.errors import ExchangeError as ExchangeError
 from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
+from pullback.core.errors import LinAlgError as LinAlgError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
 from pullback.core.errors import ShapeError as ShapeError
@@ -112,6 +113,7 @@ __all__ = [
     "GradientError",
     "Graph",
     "GraphNode",
+    "LinAlgError",
     "Module",
     "PullbackError",
     "RetraceWarning",

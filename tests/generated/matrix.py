@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+import pullback.linalg
 import pullback.nn
 from pullback.core import pytrees
 from pullback.core.dtypes import DType
@@ -158,7 +159,8 @@ def function_of(entry: Public, sample: Sample) -> Callable[..., list[Any]]:
         ]
         full = [next(rest) if own else tensors(a) for a, own in zip(leaves, floating, strict=True)]
         args, kwargs = pytrees.unflatten(structure, full)
-        return [o for o in arrays_of(entry.function(*args, **kwargs)) if o.dtype.is_inexact]
+        outputs = determined(entry, pb, arrays_of(entry.function(*args, **kwargs)))
+        return [o for o in outputs if o.dtype.is_inexact]
 
     return f
 
@@ -177,6 +179,11 @@ def derivative_case(case: Case) -> tuple[Callable[..., list[Any]], list[Any]]:
     if not f(*xs):
         pytest.skip("no floating output in this sample")
     return f, xs
+
+
+def determined(entry: Public, namespace: Any, outputs: list[Any]) -> list[Any]:
+    """The results, or what is determined of them."""
+    return outputs if entry.determined is None else entry.determined(namespace, outputs)
 
 
 def weights(outputs: list[Any], seed: int) -> list[Any]:

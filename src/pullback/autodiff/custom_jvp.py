@@ -44,9 +44,7 @@ class PushCall:
 
     def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
         """The user's rule applied to the tangents of all arguments, checked."""
-        filled = [
-            zeros(av) if t is None else t for t, av in zip(incoming, node.avals, strict=True)
-        ]
+        filled = [zeros(av) if t is None else t for t, av in zip(incoming, node.avals, strict=True)]
         primals = pytrees.unflatten(self.arguments, [another(x) for x in self._primals(node)])
         given = self.rule(primals, pytrees.unflatten(self.arguments, filled))
         if not isinstance(given, tuple) or len(given) != 2:

@@ -8,6 +8,8 @@ from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any
 
+import numpy as np
+
 __all__ = [
     "AxisError",
     "CopyError",
@@ -16,6 +18,7 @@ __all__ = [
     "ExchangeError",
     "FileFormatError",
     "GradientError",
+    "LinAlgError",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
@@ -62,6 +65,10 @@ class CopyError(ExchangeError, ValueError):
 
 class GradientError(PullbackError, RuntimeError):
     """A derivative that was asked for and can't be had."""
+
+
+class LinAlgError(PullbackError, np.linalg.LinAlgError):
+    """A matrix for which what was asked does not exist: singular, not positive definite."""
 
 
 class IndexOutOfRange(PullbackError, IndexError):

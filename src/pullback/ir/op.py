@@ -63,6 +63,9 @@ class Public:
         1.0  # multiple of the usual forward tolerance, where the oracle itself is weak
     )
     module: str = ""  # the subject it is documented under
+    # Of results that are free up to a sign or a phase, what is determined: a function of the
+    # array namespace and the list of results, for tests to compare and differentiate.
+    determined: Callable[[Any, list], list] | None = None
 
     @property
     def signature(self) -> inspect.Signature:

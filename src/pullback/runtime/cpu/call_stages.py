@@ -10,6 +10,7 @@ from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
+from pullback.runtime.cpu import lapack
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.indexing import index_stages
@@ -212,6 +213,21 @@ def _pooling(frame: Frame, group: CallGroup) -> list[Stage]:
     )
 
 
+def _linalg(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    name, static = group.equation.op.lowering.name, group.equation.static
+    avals = [r.aval for r in group.operands]
+    frame.table.errors.append(lapack.failure(name, avals, static, result.aval))
+    return lapack.linalg_stages(
+        name,
+        [(_slot(frame, r), r.aval) for r in group.operands],
+        static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+        len(frame.table.errors),
+    )
+
+
 _BUILDERS = {GatherRows: _gather, ScatterRows: _scatter}
 _INTRINSICS = {
     "matmul": _matmul,
@@ -219,4 +235,5 @@ _INTRINSICS = {
     "searchsorted": _searchsorted,
     **dict.fromkeys(conv_stages.NAMES, _convolution),
     **dict.fromkeys(pool_stages.NAMES, _pooling),
+    **dict.fromkeys(lapack.NAMES, _linalg),
 }

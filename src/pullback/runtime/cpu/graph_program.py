@@ -152,8 +152,8 @@ class Version:
 
     def _fail(self, error: tuple[int, int, int]) -> NoReturn:
         code, position, value = error
-        name, axis = self.errors[code - 1]
-        raise axis.error(name, position, value)
+        name, fault = self.errors[code - 1]
+        raise fault.error(name, position, value)
 
     def describe(self) -> str:
         lines = [

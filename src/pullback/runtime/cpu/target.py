@@ -25,7 +25,7 @@ from pullback.ir.graph import Graph
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
 from pullback.ir.op import Op, Plan
 from pullback.ops.families import broadcast_shapes
-from pullback.runtime.cpu import native
+from pullback.runtime.cpu import lapack, native
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.graph_program import Executable
@@ -381,6 +381,7 @@ _INTRINSICS = {
     "searchsorted": _searchsorted,
     **{name: partial(conv_stages.conv_program, name) for name in conv_stages.NAMES},
     **{name: partial(_pooling, name) for name in pool_stages.NAMES},
+    **{name: partial(lapack.linalg_program, name) for name in lapack.NAMES},
 }
 _PLANNERS = {
     Elementwise: _elementwise,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from pullback.ir.tracing import no_value, note_look, note_read
 
 __all__ = [
     "SCALARS",
+    "Exchanged",
     "as_array",
     "default_device",
     "from_numpy",
@@ -33,6 +34,15 @@ __all__ = [
 ]
 
 MOST_NESTED = 64  # the axes that an array of NumPy's can have
+
+
+@runtime_checkable
+class Exchanged(Protocol):
+    """An array of any library that exchanges memory with others."""
+
+    def __dlpack__(self) -> Any: ...
+
+
 SCALARS = (bool, int, float, complex)
 _RAW = np.dtype("V2")  # what NumPy's files make of bfloat16, which they don't know
 
@@ -58,8 +68,11 @@ def to_numpy(x: Array) -> np.ndarray:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a Python number, which takes its dtype from what stands beside it."""
-    return isinstance(value, SCALARS) and not isinstance(value, np.generic)
+    """Whether `value` is a Python number, which takes its dtype from what stands beside it.
+
+    So are NumPy's float64 and complex128 scalars, which are Python floats and complex numbers.
+    """
+    return isinstance(value, SCALARS)
 
 
 _scalars: dict[tuple, Any] = {}
@@ -205,16 +218,19 @@ def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
     """
     flat = _flattened(value, name)
     refuse_masked(flat, name)
+    integral = bool(flat) and all(type(v) in (int, bool) for v in flat)
+    exact = dtype if integral and dtype is not None and dtype.is_integer else None
     try:
-        array = np.asarray(value)
+        array = np.asarray(value, None if exact is None else exact.numpy)
+        if integral and dtype is None and array.dtype.kind in "fO":  # NumPy's, beyond int64
+            array = np.asarray(value, np.uint64)
     except ValueError:
         raise ShapeError(
             f"{name}: the nested lists are ragged. Every row must have the same length."
         ) from None
     except OverflowError:
-        raise DTypeError(f"{name}: an integer in the list does not fit int64.") from None
-    if array.dtype == object and all(isinstance(v, int) for v in flat):
-        raise DTypeError(f"{name}: an integer in the list does not fit int64.")
+        kind = "int64 or uint64" if exact is None else exact.name
+        raise DTypeError(f"{name}: an integer in the list does not fit {kind}.") from None
     if dtype is not None:
         return array
     if array.dtype == np.float64 and all(type(v) in (float, int, bool) for v in flat):

@@ -7,6 +7,7 @@ import builtins
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pullback import fft as fft
 from pullback import linalg as linalg
 from pullback import nn as nn
 from pullback import optim as optim
@@ -166,6 +167,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fft",
     "finfo",
     "flatten",
     "flip",

@@ -11,6 +11,8 @@ from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 from pullback.runtime.cpu import convolution, gemm, index_kernels, pooling, scatter_kernels, sorting
+from pullback.runtime.cpu.fft.plan import NAMES as FFT_NAMES
+from pullback.runtime.cpu.fft.plan import fft_stages
 from pullback.runtime.cpu.index_kernels import IndexedAxis
 from pullback.runtime.cpu.native import Stage
 
@@ -200,8 +202,20 @@ def _pooling(frame: Frame, group: CallGroup) -> list[Stage]:
     )
 
 
+def _fft(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,), (x,) = group.results, group.operands
+    return fft_stages(
+        group.equation.op.lowering.name,
+        (_slot(frame, x), x.aval),
+        group.equation.static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+    )
+
+
 _BUILDERS = {GatherRows: _gather, ScatterRows: _scatter}
 _INTRINSICS = {
+    **dict.fromkeys(FFT_NAMES, _fft),
     "matmul": _matmul,
     "argsort": _argsort,
     "searchsorted": _searchsorted,

@@ -37,6 +37,8 @@ from pullback.runtime.cpu import (
     scatter_plans,
     sorting,
 )
+from pullback.runtime.cpu.fft.plan import NAMES as FFT_NAMES
+from pullback.runtime.cpu.fft.plan import fft_program
 from pullback.runtime.cpu.graph_program import Executable
 from pullback.runtime.cpu.index_kernels import IndexedAxis
 
@@ -370,6 +372,7 @@ def _intrinsic(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
 
 
 _INTRINSICS = {
+    **{name: partial(fft_program, name) for name in FFT_NAMES},
     "matmul": _matmul,
     "argsort": _argsort,
     "searchsorted": _searchsorted,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.runtime.cpu.fft import plan, recipes, schedule, tables
+from pullback.runtime.cpu.fft import fft_stages, recipes, schedule, tables
 from pullback.runtime.cpu.fft.roots import roots
 
 RNG = np.random.default_rng(7)
@@ -220,4 +220,4 @@ def test_special_values():
 def test_integers_and_halves_are_computed_in_single_precision():
     assert pb.fft.fft(pb.tensor([1, 2, 3])).dtype is pb.complex64
     assert pb.fft.rfft(pb.astype(pb.tensor([1.0, 2.0]), pb.float16)).dtype is pb.complex64
-    assert plan.NAMES == ("fft", "rfft", "irfft")
+    assert fft_stages.NAMES == ("fft", "rfft", "irfft")

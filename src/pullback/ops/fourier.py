@@ -117,6 +117,10 @@ def _dft_oracle(
     return (np.fft.ifft(x, axis=axis) * n if inverse else np.fft.fft(x, axis=axis)) * factor
 
 
+def _dft_vjp(g: Any, axis: int, inverse: bool, factor: float) -> Any:
+    return bind(dft.op, g, axis=axis, inverse=not inverse, factor=factor)
+
+
 def _lines(d: Draw) -> list[tuple[np.ndarray, int]]:
     """Arrays and axes: lengths of each kind, rows and columns, few and many, none."""
     return [
@@ -135,11 +139,10 @@ def _lines(d: Draw) -> list[tuple[np.ndarray, int]]:
     "x",
     infer=lambda x, axis, inverse, factor: (x.shape, x.dtype),
     lowering=Intrinsic("fft"),
-    vjp={
-        "x": lambda g, axis, inverse, factor: bind(
-            dft.op, g, axis=axis, inverse=not inverse, factor=factor
-        )
-    },
+    batch=lambda op, x, axis, inverse, factor: bind(
+        op, x, axis=axis + 1, inverse=inverse, factor=factor
+    ),
+    vjp={"x": _dft_vjp},
     jvp="linear",
     oracle=_dft_oracle,
     samples=lambda d: [
@@ -179,6 +182,7 @@ def _rdft_vjp(g: Any, x_aval: Aval, axis: int, factor: float) -> Any:
     "x",
     infer=_rdft_infer,
     lowering=Intrinsic("rfft"),
+    batch=lambda op, x, axis, factor: bind(op, x, axis=axis + 1, factor=factor),
     vjp={"x": _rdft_vjp},
     jvp="linear",
     oracle=lambda x, axis=-1, factor=1.0: np.fft.rfft(x, axis=axis) * factor,
@@ -216,6 +220,7 @@ def _irdft_vjp(g: Any, axis: int, n: int, factor: float) -> Any:
     "x",
     infer=_irdft_infer,
     lowering=Intrinsic("irfft"),
+    batch=lambda op, x, axis, n, factor: bind(op, x, axis=axis + 1, n=n, factor=factor),
     vjp={"x": _irdft_vjp},
     jvp="linear",
     oracle=lambda x, axis=-1, *, n, factor=1.0: np.fft.irfft(x, n, axis=axis) * n * factor,

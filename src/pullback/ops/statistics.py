@@ -63,7 +63,7 @@ def _wide(x: Any) -> Any:
     errors=axis_errors,
     methods=("mean",),
 )
-def mean(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def mean(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The mean of the elements along `axis` (None: all axes); NaN where there are none.
 
     >>> pb.mean(pb.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1)
@@ -136,7 +136,7 @@ def _safe_sqrt(x: Any) -> Any:
     errors=_spread_errors,
     methods=("var",),
 )
-def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+def var(x: Any, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
     """The sum of squared distances to the mean along `axis` (None: all), over n - `correction`.
 
     >>> pb.var(pb.tensor([1.0, 2.0, 6.0]), correction=1)
@@ -152,7 +152,7 @@ def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool 
     errors=_spread_errors,
     methods=("std",),
 )
-def std(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+def std(x: Any, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
     """The standard deviation, the square root of `var`; where it is 0 so is its derivative.
 
     >>> pb.std(pb.tensor([1.0, 2.0, 3.0]), correction=1)
@@ -212,7 +212,7 @@ def _logsumexp_jvp(t: Any, x: Any, out: Any, axes: tuple[int, ...], keepdims: bo
     ],
     front=1,
 )
-def logsumexp(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def logsumexp(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """`log(sum(exp(x)))` along `axis` (None: all axes), without overflow.
 
     >>> pb.logsumexp(pb.tensor([1000.0, 1000.0]))
@@ -240,7 +240,7 @@ def logsumexp(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     errors=axis_errors,
     differentiable=False,
 )
-def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def count_nonzero(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """How many elements along `axis` (None: all axes) are not 0.
 
     >>> pb.count_nonzero(pb.tensor([[0, 3], [2, 1]]), axis=0)
@@ -249,6 +249,14 @@ def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any
     x = as_array(x, "count_nonzero")
     axes = normalise_axes("count_nonzero", axis, x._aval.ndim)
     return sum(x != 0, axis=axes, keepdims=keepdims)
+
+
+def powers(size: Any, p: float) -> Any:
+    """`size ** p`, whose derivatives at 0 are 0 where they would be infinite."""
+    if p >= 2 and p == int(p):
+        return size ** int(p)
+    zero = size == 0.0
+    return where(zero, 0.0 if p > 0 else inf, where(zero, 1.0, size) ** float(p))
 
 
 def _norm_oracle(x: Any, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
@@ -269,6 +277,7 @@ def _norm_oracle(x: Any, *, axis: Any = None, keepdims: bool = False, ord: float
         Sample((d.distinct(3, 4) + d.dtype.type(2.5),), {"ord": -inf, "axis": 0, "keepdims": True}),
         Sample((d.integers(7, high=3),), {"ord": 0}),
         Sample((np.zeros(3),), order=0),
+        *[Sample((np.asarray([0.0, 3.0, 1.0]),), {"ord": p}, order=0) for p in (0.5, -1)],
     ],
     errors=lambda d: [
         *axis_errors(d),
@@ -298,6 +307,8 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
         return (max if ord > 0 else min)(size, axis=axes, keepdims=keepdims)
     if ord == 1:
         return sum(size, axis=axes, keepdims=keepdims)
-    total = sum(size ** float(ord), axis=axes, keepdims=keepdims)
+    total = sum(powers(size, ord), axis=axes, keepdims=keepdims)
+    if ord < 0:
+        return total ** (1.0 / ord)
     zero = total == 0.0
     return where(zero, 0.0, where(zero, 1.0, total) ** (1.0 / ord))

@@ -13,8 +13,8 @@ import numpy as np
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft.roots import roots
-from pullback.runtime.cpu.llvm import Function, literal
-from pullback.runtime.cpu.vectors import Vectors
+from pullback.runtime.cpu.llvm.vectors import Vectors
+from pullback.runtime.cpu.llvm.writer import Function, literal
 
 __all__ = ["Complex", "Lanes", "transform"]
 

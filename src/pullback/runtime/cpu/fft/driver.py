@@ -7,9 +7,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pullback.runtime.cpu import jit
-from pullback.runtime.cpu.llvm import Function, Module
-from pullback.runtime.cpu.loops import index_params
+from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.builder import index_params
+from pullback.runtime.cpu.llvm.writer import Function, Module
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["IN", "OUT", "A", "B", "Block", "Step", "bits_of", "driver_stage"]

@@ -20,7 +20,7 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft.codelets import Complex, Lanes
 from pullback.runtime.cpu.fft.moves import interleaved, parted, parts_of, splat_arg, store_masked
 from pullback.runtime.cpu.fft.passes import step_function
-from pullback.runtime.cpu.llvm import Function
+from pullback.runtime.cpu.llvm.writer import Function
 
 __all__ = ["copy_function", "half_elements", "half_row", "times_row", "whole_elements", "whole_row"]
 

@@ -20,8 +20,8 @@ from pullback.runtime.cpu.fft import halves, moves, passes, recipes, schedule, t
 from pullback.runtime.cpu.fft.driver import IN, OUT, Block, bits_of, driver_stage
 from pullback.runtime.cpu.fft.recipes import Recipe
 from pullback.runtime.cpu.fft.roots import roots
+from pullback.runtime.cpu.llvm.vectors import lanes_of
 from pullback.runtime.cpu.native import Stage
-from pullback.runtime.cpu.vectors import lanes_of
 
 __all__ = ["long_stages"]
 

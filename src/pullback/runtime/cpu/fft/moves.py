@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft.codelets import Lanes
 from pullback.runtime.cpu.fft.passes import step_function
-from pullback.runtime.cpu.llvm import Function
-from pullback.runtime.cpu.vectors import squared
+from pullback.runtime.cpu.llvm.vectors import squared
+from pullback.runtime.cpu.llvm.writer import Function
 
 __all__ = [
     "interleaved",

@@ -10,10 +10,10 @@ import functools
 from collections.abc import Callable
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu import jit
 from pullback.runtime.cpu.fft.codelets import Complex, Lanes, transform
-from pullback.runtime.cpu.llvm import Function, Module
-from pullback.runtime.cpu.vectors import squared
+from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.vectors import squared
+from pullback.runtime.cpu.llvm.writer import Function, Module
 
 __all__ = ["FINE_ROWS", "PARAMETERS", "pass_function", "step_function", "twist_function"]
 

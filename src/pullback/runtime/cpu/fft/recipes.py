@@ -15,7 +15,7 @@ from pullback.runtime.cpu import native
 from pullback.runtime.cpu.fft import halves, moves, passes, schedule, tables
 from pullback.runtime.cpu.fft.driver import IN, OUT, A, B, Block, Step, bits_of, driver_stage
 from pullback.runtime.cpu.fft.roots import roots
-from pullback.runtime.cpu.vectors import lanes_of
+from pullback.runtime.cpu.llvm.vectors import lanes_of
 
 __all__ = ["Recipe", "chirp", "convolved", "lane_recipe", "row_recipe"]
 

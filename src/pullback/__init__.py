@@ -10,7 +10,7 @@ from __future__ import annotations
 import math as _math
 from importlib import import_module as _import_module
 
-from pullback import fft, linalg, primitive, random
+from pullback import fft, linalg, primitive, random, signal
 from pullback import ops as _ops
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp

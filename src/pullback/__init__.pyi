@@ -13,6 +13,7 @@ from pullback import nn as nn
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
+from pullback import signal as signal
 from pullback import train as train
 from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
@@ -303,6 +304,7 @@ __all__ = [
     "set_default_float",
     "sigmoid",
     "sign",
+    "signal",
     "signbit",
     "sin",
     "sinh",

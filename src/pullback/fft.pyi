@@ -6,6 +6,32 @@ from collections.abc import Sequence
 
 from pullback.tensor import Tensor, _ArrayLike, _DeviceLike, _DTypeLike
 
+def dct(
+    x: _ArrayLike,
+    /,
+    *,
+    type: int = 2,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str = "backward",
+    orthogonalize: bool | None = None,
+) -> Tensor:
+    """The discrete cosine transform; of type 2 `2 sum over j of x[j] cos(pi k (2 j + 1) / 2
+    n)`.
+    """
+
+def dst(
+    x: _ArrayLike,
+    /,
+    *,
+    type: int = 2,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str = "backward",
+    orthogonalize: bool | None = None,
+) -> Tensor:
+    """The discrete sine transform; of type 2 `2 sum x[j] sin(pi (k + 1) (2 j + 1) / 2 n)`."""
+
 def fft(
     x: _ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward"
 ) -> Tensor:
@@ -45,6 +71,30 @@ def hfft(
     x: _ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward"
 ) -> Tensor:
     """The real `fft` of an array with the symmetry `x[-j] = conj(x[j])`, given its first half."""
+
+def idct(
+    x: _ArrayLike,
+    /,
+    *,
+    type: int = 2,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str = "backward",
+    orthogonalize: bool | None = None,
+) -> Tensor:
+    """The inverse of `dct` of that type."""
+
+def idst(
+    x: _ArrayLike,
+    /,
+    *,
+    type: int = 2,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str = "backward",
+    orthogonalize: bool | None = None,
+) -> Tensor:
+    """The inverse of `dst` of that type."""
 
 def ifft(
     x: _ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward"

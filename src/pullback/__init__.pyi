@@ -7,12 +7,14 @@ import builtins
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pullback import fft as fft
 from pullback import linalg as linalg
 from pullback import nn as nn
 from pullback import numpy_protocol as numpy_protocol
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
+from pullback import signal as signal
 from pullback import train as train
 from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
@@ -59,8 +61,19 @@ from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.errors import TraceError as TraceError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
+from pullback.curvature import divergence as divergence
+from pullback.curvature import gnvp as gnvp
+from pullback.curvature import hutchinson_diagonal as hutchinson_diagonal
+from pullback.curvature import hutchinson_trace as hutchinson_trace
+from pullback.curvature import laplacian as laplacian
 from pullback.files import load as load
 from pullback.files import save as save
+from pullback.jacobians import hessian as hessian
+from pullback.jacobians import jacfwd as jacfwd
+from pullback.jacobians import jacobian as jacobian
+from pullback.jacobians import jacrev as jacrev
+from pullback.jacobians import linear_transpose as linear_transpose
+from pullback.jacobians import linearize as linearize
 from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
@@ -172,6 +185,7 @@ __all__ = [
     "diagonal",
     "diff",
     "digamma",
+    "divergence",
     "divide",
     "e",
     "einsum",
@@ -187,6 +201,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fft",
     "finfo",
     "flatten",
     "flip",
@@ -203,10 +218,14 @@ __all__ = [
     "full",
     "full_like",
     "gather_nd",
+    "gnvp",
     "grad",
     "greater",
     "greater_equal",
+    "hessian",
     "histogram",
+    "hutchinson_diagonal",
+    "hutchinson_trace",
     "hvp",
     "hypot",
     "iinfo",
@@ -223,12 +242,18 @@ __all__ = [
     "isin",
     "isinf",
     "isnan",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
     "jit",
     "jvp",
+    "laplacian",
     "less",
     "less_equal",
     "lgamma",
     "linalg",
+    "linear_transpose",
+    "linearize",
     "linspace",
     "load",
     "log",
@@ -305,6 +330,7 @@ __all__ = [
     "set_default_float",
     "sigmoid",
     "sign",
+    "signal",
     "signbit",
     "sin",
     "sinh",
@@ -997,7 +1023,7 @@ def reshape(
     """The same elements, in row-major order, with another shape; one size may be -1: the rest."""
 
 def roll(
-    x: _ArrayLike, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
+    x: _ArrayLike, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Tensor:
     """The array moved along an axis, what leaves at the end coming back at the start."""
 
@@ -1154,8 +1180,8 @@ def topk(
     x: _ArrayLike,
     /,
     k: int,
-    *,
     axis: int = -1,
+    *,
     largest: builtins.bool = True,
     sorted: builtins.bool = True,
 ) -> TopK:

@@ -26,7 +26,7 @@ from pullback.core.errors import (
 from pullback.foreign_names import METHOD_HINTS
 from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
-from pullback.ir.convert import as_array, from_numpy, is_kept, refuse_masked, to_numpy
+from pullback.ir.convert import Exchanged, as_array, from_numpy, is_kept, refuse_masked, to_numpy
 from pullback.ir.op import REGISTRY, Public, another
 from pullback.ir.tracing import no_value
 from pullback.numpy_protocol import call_function, call_ufunc
@@ -259,7 +259,10 @@ class Tensor(Array):
     def __round__(self, digits: int | None = None) -> Any:
         """The nearest whole numbers, or numbers with so many decimal digits, as a tensor."""
         rounded = REGISTRY["round"].function
-        return rounded(self) if digits is None else rounded(self * 10.0**digits) / 10.0**digits
+        if digits is None or not self.dtype.is_inexact:
+            return rounded(self)
+        scaled: Any = self
+        return rounded(scaled * 10.0**digits) / 10.0**digits
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -512,6 +515,11 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     tensor([1., 2.], float64, cpu)
     """
     refuse_masked([x], "from_dlpack")
+    if not isinstance(x, Exchanged):
+        raise DTypeError(
+            f"from_dlpack: expected an array that has __dlpack__, got {type(x).__name__}. Use"
+            " tensor."
+        )
     shared = from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
     return shared if device is None else shared.to_device(device)
 

@@ -288,9 +288,7 @@ class Tensor(Array):
         """The same elements, in row-major order, with another shape; one size may be -1: the
         rest.
         """
-    def roll(
-        self, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
-    ) -> Tensor:
+    def roll(self, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Tensor:
         """The array moved along an axis, what leaves at the end coming back at the start."""
     def round(self, decimals: int = 0) -> Tensor:
         """x rounded to a number of decimals, half to even."""

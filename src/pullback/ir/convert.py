@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from pullback.ir.tracing import no_value, note_look, note_read
 
 __all__ = [
     "SCALARS",
+    "Exchanged",
     "as_array",
     "default_device",
     "from_numpy",
@@ -33,6 +34,15 @@ __all__ = [
 ]
 
 MOST_NESTED = 64  # the axes that an array of NumPy's can have
+
+
+@runtime_checkable
+class Exchanged(Protocol):
+    """An array of any library that exchanges memory with others."""
+
+    def __dlpack__(self) -> Any: ...
+
+
 SCALARS = (bool, int, float, complex)
 _RAW = np.dtype("V2")  # what NumPy's files make of bfloat16, which they don't know
 

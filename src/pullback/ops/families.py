@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, update_wrapper, wraps
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from pullback.core.dtypes import DType, default_float, promote
 from pullback.core.errors import AxisError, DTypeError, PullbackError, ShapeError, shorten
 from pullback.ir import op as ir_op
 from pullback.ir.array import Array, Node, handle, mode, next_order
-from pullback.ir.convert import SCALARS, as_array, default_device, is_number, scalar
+from pullback.ir.convert import SCALARS, Exchanged, as_array, default_device, is_number, scalar
 from pullback.ir.lowering import Elementwise, Lowering
 from pullback.ir.op import REGISTRY, Composite, Op, another, bind, first_bind, register
 from pullback.ir.rules import saved_source
@@ -35,14 +35,6 @@ __all__ = [
     "promoted",
     "sum_to",
 ]
-
-
-@runtime_checkable
-class Exchanged(Protocol):
-    """An array of any library that exchanges memory with others."""
-
-    def __dlpack__(self) -> Any: ...
-
 
 # What an operation accepts, by dtype kind, and what it says when it does not.
 KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "floating", "c": "complex"}
@@ -252,8 +244,6 @@ def call({params}, /):
     try:{constant}
         plan = plans[{avals}]
     except (KeyError, AttributeError):
-        plan = None
-    if plan is None:  # errors are raised outside of the handler, which would be their context
         return slow({params})
     out = new(handle.cls)
     out._buf = plan.run({bufs})

@@ -46,7 +46,7 @@ def test_signatures_are_those_of_the_standard(name):
     positional, keywords = STANDARD[name]
     parameters = inspect.signature(getattr(linalg, name)).parameters.values()
     leading = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
-    others = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    others = {p.name: p.default for p in parameters if p.kind is not p.POSITIONAL_ONLY}
     assert len(leading) == positional
     assert others == keywords
 

@@ -98,6 +98,20 @@ def call(entry: Public, sample: Sample) -> Any:
     return entry.function(*tensors(sample.args), **tensors(sample.kwargs))
 
 
+def called(case: Case, tracked: bool) -> tuple[list[Any], list[Any]]:
+    """The arrays among the arguments of a sample, and the arrays of its result."""
+    args, kwargs = tensors((case.sample.args, case.sample.kwargs))
+    given = arrays_of((args, kwargs))
+    for x in given:
+        if tracked and x.dtype.is_inexact:
+            x.requires_grad = True
+    return given, arrays_of(case.entry.function(*args, **kwargs))
+
+
+def contents(arrays: list[Any]) -> list[bytes]:
+    return [np.array(x.detach().numpy()).tobytes() for x in arrays]
+
+
 def arrays_of(tree: Any) -> list[Any]:
     """The tensors of a result: a tensor, a tuple or a list of them."""
     return [x for x in pytrees.leaves(tree) if isinstance(x, pb.Tensor)]

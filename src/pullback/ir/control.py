@@ -35,7 +35,7 @@ class Control:
     """A control-flow operation; `bind` treats it like the others, except that it may return a list.
 
     On traced arrays `stage(arrays, **static)` adds the equation and what derivatives need; it is
-    set by `autodiff`.
+    set by `autodiff`, and so is `batch`.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Control:
         self.infer = infer
         self.evaluate = evaluate
         self.stage: Callable[..., list[Any]] = _unstaged
+        self.batch: Callable[..., list[Any]] = _unstaged  # for many examples at once
         self.plans: dict[tuple, Any] = {}  # stays empty: `bind` takes the slow path, `run`
         self.vjp: dict[str, Any] = {}
 

@@ -2,7 +2,7 @@
 
 # Written by tools/stubs.py (`make stubs`).
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pullback import matmul as matmul
@@ -166,7 +166,7 @@ def lu_solve(LU: _ArrayLike, pivots: _ArrayLike, b: _ArrayLike, /, *, trans: int
     `solve_triangular`.
     """
 
-def matrix_function(f: Any, x: _ArrayLike, /) -> Tensor:
+def matrix_function(f: Callable[[Any], Any], x: _ArrayLike, /) -> Tensor:
     """`V @ diag(f(w)) @ V.mH` for Hermitian matrices `V @ diag(w) @ V.mH` and a real function
     of each element, made of operations.
     """

@@ -15,6 +15,7 @@ from pullback.linalg.arguments import detached, largest, spacing
 from pullback.ops.arithmetic import abs as abs_
 from pullback.ops.families import primitive
 from pullback.ops.logic import logical_not
+from pullback.ops.movement import repeated
 from pullback.ops.reductions import any as any_
 
 __all__ = ["require", "vanishing"]
@@ -27,12 +28,18 @@ def _samples(d: Any) -> list[Sample]:
     ]
 
 
+def _require_batch(op: Any, x: Any, flags: Any, caller: str, fact: str, examples: int) -> Any:
+    operands = repeated(x, examples), repeated(flags, examples)
+    return bind(op, *operands, caller=caller, fact=fact)
+
+
 @primitive(
     "x flags",
     infer=lambda x, flags, caller, fact: (x.shape, x.dtype),
     lowering=Intrinsic("require", raises=True),
     vjp={"x": lambda g: g},
     jvp={"x": lambda t: t},
+    batch=_require_batch,
     oracle=lambda x, flags, caller, fact: x,
     samples=_samples,
     errors=lambda d: [

@@ -85,6 +85,7 @@ def _polar_oracle(x: Any, *, side: str = "right") -> tuple:
     lowering=given(1),
     vjp={"x": _polar_vjp, "v": zero_rule},
     jvp={"x": _polar_jvp},
+    batch="rows",
     oracle=_polar_oracle,
     samples=lambda d: [
         Sample((regular(d, 3, 3),)),

@@ -164,6 +164,7 @@ def singular(d: Draw, n: int, rank: int) -> np.ndarray:
         "v": zero_rule,
     },
     jvp={"x": lambda t, x, f: _trace_of_product(adjugate(x, f), t)},
+    batch="rows",
     oracle=floats(np.linalg.det),
     samples=lambda d: [
         Sample((regular(d, 3, 3) / 3,)),
@@ -230,6 +231,7 @@ def _log_jvp(t: Any, x: Any, f: Any) -> Any:
     lowering=given(2),
     vjp={"x": _log_vjp, "f": zero_rule, "v": zero_rule},
     jvp={"x": _log_jvp},
+    batch="rows",
     oracle=lambda x: np.linalg.slogdet(x)[1],
     samples=lambda d: [Sample((regular(d, 3, 3),)), Sample((d.real(0, 0),))],
     errors=square_errors,
@@ -268,6 +270,7 @@ def _phase_jvp(t: Any, x: Any, f: Any, out: Any) -> Any:
     lowering=given(2),
     vjp={"x": _phase_vjp, "f": zero_rule, "v": zero_rule},
     jvp={"x": _phase_jvp},
+    batch="rows",
     oracle=lambda x: np.linalg.slogdet(x)[0],
     samples=lambda d: [Sample((regular(d, 3, 3),)), Sample((np.zeros((2, 2), d.dtype),), order=0)],
     errors=square_errors,

@@ -27,7 +27,7 @@ from pullback.linalg.lu import factor, solved
 from pullback.ops.creation import positions
 from pullback.ops.families import broadcast_shapes, composite, primitive
 from pullback.ops.indexing import take
-from pullback.ops.movement import broadcast_to, concat, reshape
+from pullback.ops.movement import broadcast_to, concat, repeated, reshape
 from pullback.ops.parts import astype, cc
 from pullback.ops.products import matmul, promoted
 from pullback.ops.selection import where
@@ -80,6 +80,7 @@ def _refused(g: Any) -> Any:
     lowering=Intrinsic("schur", raises=True),
     vjp={"x": _refused},
     jvp="transpose",
+    batch="rows",
     oracle=_schur_oracle,
     samples=lambda d: [
         Sample((regular(d, 3, 3),), order=0),
@@ -144,6 +145,13 @@ def _jvp_b(t: Any, a: Any, b: Any, fa: Any, fb: Any, out: Any, adjoint: bool, ca
     return -sylvester(a, b, moved, fa, fb, adjoint, caller)
 
 
+def _sylvester_batch(
+    op: Any, a: Any, b: Any, q: Any, fa: Any, fb: Any, adjoint: bool, caller: str, examples: int
+) -> Any:
+    operands = [repeated(x, examples) for x in (a, b, q, fa, fb)]
+    return bind(op, *operands, adjoint=adjoint, caller=caller)
+
+
 turned = adjoint  # the rules have a parameter of that name
 
 
@@ -186,6 +194,7 @@ def _sylvester_arguments(name: str, a: Any, b: Any, q: Any) -> list[Any]:
         "b": _jvp_b,
         "q": lambda t, a, b, fa, fb, adjoint, caller: sylvester(a, b, t, fa, fb, adjoint, caller),
     },
+    batch=_sylvester_batch,
     oracle=_sylvester_oracle,
     samples=lambda d: [
         Sample((regular(d, 3, 3), regular(d, 2, 2), d.real(3, 2))),

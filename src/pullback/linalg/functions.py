@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.autodiff.reverse import cotangents, fresh, recording
+from pullback.autodiff.reverse import cotangents, enable_grad, fresh, no_grad
 from pullback.core.errors import DTypeError, GradientError, LinAlgError
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
@@ -80,6 +80,7 @@ def _scipy(name: str) -> Callable[..., Any]:
     lowering=Intrinsic("expm"),
     vjp={"x": lambda g, x: _in_direction(_expm, adjoint(x), g)},
     jvp={"x": lambda t, x: _in_direction(_expm, x, t)},
+    batch="rows",
     oracle=_scipy("expm"),
     samples=lambda d: [
         Sample((d.real(3, 3) * d.dtype.type(0.3),)),
@@ -159,6 +160,7 @@ def _root_errors(d: Draw) -> list[Bad]:
     lowering=Intrinsic("sqrtm"),
     vjp={"x": _root_vjp, "f": zero_rule},
     jvp={"x": _root_jvp},
+    batch="rows",
     oracle=_scipy("sqrtm"),
     samples=_root_samples,
     errors=_root_errors,
@@ -190,6 +192,7 @@ def _logm(x: Any) -> Any:
     lowering=Intrinsic("logm"),
     vjp={"x": lambda g, x: _in_direction(_logm, adjoint(x), g), "f": zero_rule},
     jvp={"x": lambda t, x: _in_direction(_logm, x, t)},
+    batch="rows",
     oracle=_scipy("logm"),
     samples=_root_samples,
     errors=_root_errors,
@@ -218,7 +221,7 @@ def _slope(f: Elementwise) -> Elementwise:
     """The derivative of an elementwise function, elementwise and differentiable."""
 
     def call(x: Any) -> Any:
-        with recording(True):
+        with enable_grad():
             v = fresh(x)
             out = f(v)
         if out._node is None:
@@ -297,7 +300,7 @@ def _value(f: Elementwise, p: Any, directions: tuple[Any, ...]) -> Any:
 def _applied(f: Elementwise, x: Any, p: Any, directions: tuple[Any, ...]) -> Any:
     """f(A), or its derivative in directions, with a history."""
     directions = tuple(hermitian_part(g) for g in directions)
-    with recording(False):
+    with no_grad():
         value = detached(_value(f, detached(p), tuple(detached(g) for g in directions)))
     return bind(matrix_function.op, x, p, value, *directions, f=f)
 
@@ -349,6 +352,7 @@ def _function_samples(d: Draw) -> list[Sample]:
         "x": lambda t, x, p, directions, f: _applied(f, x, p, (*directions, t)),
         "directions": _function_jvp_direction,
     },
+    batch="rows",
     oracle=_function_oracle,
     samples=_function_samples,
     errors=lambda d: [
@@ -358,7 +362,7 @@ def _function_samples(d: Draw) -> list[Sample]:
     namespace="linalg",
     tolerance=64,
 )
-def matrix_function(f: Any, x: Any, /) -> Any:
+def matrix_function(f: Callable[[Any], Any], x: Any, /) -> Any:
     """`V @ diag(f(w)) @ V.mH` for Hermitian matrices `V @ diag(w) @ V.mH` and a real function of
     each element, made of operations.
 
@@ -371,7 +375,7 @@ def matrix_function(f: Any, x: Any, /) -> Any:
     if not callable(f):
         raise DTypeError(f"matrix_function: f is a function of an array, got {f!r}.")
     x = square("matrix_function", x)
-    with recording(True):
+    with enable_grad():
         if f(detached(eigen.real_part(x)))._node is not None:
             raise GradientError(
                 "matrix_function: f depends on a tensor that requires a gradient, which would be"

@@ -34,7 +34,7 @@ from pullback.linalg.hermitian import real_part
 from pullback.linalg.singular import known_values, packed, parts, svdvals
 from pullback.ops.creation import eye, zeros
 from pullback.ops.families import composite, primitive, sum_to
-from pullback.ops.movement import broadcast_to, reshape
+from pullback.ops.movement import aligned, broadcast_to, repeated, reshape
 from pullback.ops.parts import astype, conj, real
 from pullback.ops.products import matmul
 from pullback.ops.reductions import sum as sum_
@@ -125,6 +125,13 @@ def deficient(d: Draw, m: int, n: int, rank: int) -> np.ndarray:
     return (u * (2.0 + np.arange(rank)) @ np.conj(v.T)).astype(d.dtype)
 
 
+def _batch(op: Any, a: Any, b: Any, f: Any, s: Any, v: Any, turned: bool, examples: int) -> Any:
+    v = repeated(v, examples)
+    ndim = v._aval.ndim - 1
+    matrices = [aligned(x, ndim) for x in (a, b, f)]
+    return bind(op, *matrices, aligned(s, ndim - 1), v, turned=turned)
+
+
 @primitive(
     "a b f s v",
     infer=lambda a, b, f, s, v, turned: (v.shape, v.dtype),
@@ -141,6 +148,7 @@ def deficient(d: Draw, m: int, n: int, rank: int) -> np.ndarray:
         "b": lambda t, a, f, s, turned: _solved(a, t, f, s, turned),
     },
     unbroadcast=sum_to,
+    batch=_batch,
     oracle=lambda x, *, rtol=None: np.linalg.pinv(
         x, rtol=max(x.shape[-2:]) * np.finfo(x.dtype).eps if rtol is None else rtol
     ),

@@ -32,7 +32,7 @@ from pullback.ops.creation import eye, positions
 from pullback.ops.diagonals import tril, triu
 from pullback.ops.families import broadcast_shapes, composite, primitive, sum_to
 from pullback.ops.indexing import take_along_axis
-from pullback.ops.movement import broadcast_to, concat, reshape
+from pullback.ops.movement import aligned, broadcast_to, concat, repeated, reshape
 from pullback.ops.parts import astype, cc, real
 from pullback.ops.products import matmul
 from pullback.ops.sorting import argsort
@@ -135,6 +135,7 @@ def _lu_vjp(g: Any, out: Any) -> Any:
     lowering=Intrinsic("lu"),
     vjp={"x": _lu_vjp},
     jvp="transpose",
+    batch="rows",
     oracle="scipy.linalg.lu",
     samples=lambda d: [
         Sample((regular(d, 3, 3),)),
@@ -221,6 +222,12 @@ def _solve_jvp_a(t: Any, a: Any, f: Any, out: Any, adjoint: bool, caller: str) -
     return -solved(a, moved, f, adjoint, caller)
 
 
+def _solve_batch(op: Any, a: Any, b: Any, f: Any, adjoint: bool, caller: str, examples: int) -> Any:
+    ndim = max(a._aval.ndim, b._aval.ndim) - 1
+    a, b, f = (aligned(x, ndim) for x in (a, repeated(b, examples), f))
+    return bind(op, a, b, f, adjoint=adjoint, caller=caller)
+
+
 @primitive(
     "a b f",
     infer=_solve_infer,
@@ -235,6 +242,7 @@ def _solve_jvp_a(t: Any, a: Any, f: Any, out: Any, adjoint: bool, caller: str) -
         "b": lambda t, a, f, adjoint, caller: solved(a, t, f, adjoint, caller),
     },
     unbroadcast=sum_to,
+    batch=_solve_batch,
     oracle=floats(np.linalg.solve),
     samples=lambda d: [
         Sample((regular(d, 3, 3), d.real(3, 2))),

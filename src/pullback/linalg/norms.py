@@ -21,7 +21,7 @@ from pullback.ops.families import composite, normalise_axes
 from pullback.ops.parts import astype, conj, real
 from pullback.ops.reductions import axis_errors, sum
 from pullback.ops.selection import where
-from pullback.ops.statistics import count_nonzero, safe_sqrt
+from pullback.ops.statistics import count_nonzero, powers, safe_sqrt
 
 __all__ = ["cond", "matrix_norm", "vector_norm"]
 
@@ -52,6 +52,7 @@ def _norm_oracle(x: Any, *, axis: Any = None, keepdims: bool = False, ord: float
         Sample((d.distinct(3, 4) + d.dtype.type(2.5),), {"ord": -inf, "axis": 0, "keepdims": True}),
         Sample((d.integers(7, high=3),), {"ord": 0}),
         Sample((np.zeros(3),), order=0),
+        *[Sample((np.asarray([0.0, 3.0, 1.0]),), {"ord": p}, order=0) for p in (0.5, -1)],
     ],
     errors=lambda d: [
         *axis_errors(d),
@@ -81,7 +82,9 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
         return (max if ord > 0 else min)(size, axis=axes, keepdims=keepdims)
     if ord == 1:
         return sum(size, axis=axes, keepdims=keepdims)
-    total = sum(size ** float(ord), axis=axes, keepdims=keepdims)
+    total = sum(powers(size, ord), axis=axes, keepdims=keepdims)
+    if ord < 0:
+        return total ** (1.0 / ord)
     zero = total == 0.0
     return where(zero, 0.0, where(zero, 1.0, total) ** (1.0 / ord))
 

@@ -265,6 +265,7 @@ def _samples(d: Draw) -> list[Sample]:
     lowering=Intrinsic("svd", raises=True),
     vjp={"x": _vjp},
     jvp={"x": _jvp},
+    batch="rows",
     oracle=lambda x, *, full_matrices=True: tuple(np.linalg.svd(x, full_matrices=full_matrices)),
     samples=_samples,
     errors=lambda d: [
@@ -328,6 +329,7 @@ def _thin(x: Any) -> tuple[Any, Any, Any]:
     lowering=Intrinsic("svdvals", raises=True),
     vjp={"x": _values_vjp},
     jvp={"x": _values_jvp},
+    batch="rows",
     oracle=lambda x: np.linalg.svd(x, compute_uv=False),
     samples=lambda d: [Sample(s.args, {}, s.order) for s in _samples(d)],
     errors=matrix_errors,
@@ -352,6 +354,7 @@ def svdvals(x: Any, /) -> Any:
     lowering=given(1),
     vjp={"x": _values_vjp, "v": zero_rule},
     jvp={"x": _values_jvp},
+    batch="rows",
     oracle=lambda x: np.linalg.svd(x, compute_uv=False),
     samples=lambda d: [Sample((spread_values(d, 3, 2),))],
     errors=matrix_errors,

@@ -22,7 +22,7 @@ from pullback.linalg.arguments import (
 )
 from pullback.ops.diagonals import tril, triu
 from pullback.ops.families import broadcast_shapes, composite, primitive, sum_to
-from pullback.ops.movement import reshape
+from pullback.ops.movement import aligned, repeated, reshape
 from pullback.ops.parts import cc
 from pullback.ops.products import matmul
 
@@ -80,6 +80,12 @@ def _solve_samples(d: Draw) -> list[Sample]:
     ]
 
 
+def _solve_batch(op: Any, a: Any, b: Any, lower: bool, unit_diagonal: bool, examples: int) -> Any:
+    ndim = max(a._aval.ndim, b._aval.ndim) - 1
+    a, b = aligned(a, ndim), aligned(repeated(b, examples), ndim)
+    return bind(op, a, b, lower=lower, unit_diagonal=unit_diagonal)
+
+
 @primitive(
     "a b",
     infer=_solve_infer,
@@ -93,6 +99,7 @@ def _solve_samples(d: Draw) -> list[Sample]:
         "b": lambda t, a, lower, unit_diagonal: triangular(a, t, lower, unit_diagonal),
     },
     unbroadcast=sum_to,
+    batch=_solve_batch,
     oracle=_solve_oracle,
     samples=_solve_samples,
     errors=lambda d: [
@@ -159,6 +166,7 @@ def _cholesky_oracle(x: Any, *, upper: bool = False) -> Any:
     lowering=Intrinsic("cholesky", raises=True),
     vjp={"x": _cholesky_vjp},
     jvp={"x": _cholesky_jvp},
+    batch="rows",
     oracle=_cholesky_oracle,
     samples=lambda d: [
         Sample((positive(d, 3, 3),)),

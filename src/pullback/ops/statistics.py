@@ -61,7 +61,7 @@ def _wide(x: Any) -> Any:
     errors=axis_errors,
     methods=("mean",),
 )
-def mean(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def mean(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The mean of the elements along `axis` (None: all axes); NaN where there are none.
 
     >>> pb.mean(pb.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1)
@@ -134,7 +134,7 @@ def safe_sqrt(x: Any) -> Any:
     errors=_spread_errors,
     methods=("var",),
 )
-def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+def var(x: Any, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
     """The sum of squared distances to the mean along `axis` (None: all), over n - `correction`.
 
     >>> pb.var(pb.tensor([1.0, 2.0, 6.0]), correction=1)
@@ -150,7 +150,7 @@ def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool 
     errors=_spread_errors,
     methods=("std",),
 )
-def std(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+def std(x: Any, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
     """The standard deviation, the square root of `var`; where it is 0 so is its derivative.
 
     >>> pb.std(pb.tensor([1.0, 2.0, 3.0]), correction=1)
@@ -210,7 +210,7 @@ def _logsumexp_jvp(t: Any, x: Any, out: Any, axes: tuple[int, ...], keepdims: bo
     ],
     front=1,
 )
-def logsumexp(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def logsumexp(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """`log(sum(exp(x)))` along `axis` (None: all axes), without overflow.
 
     >>> pb.logsumexp(pb.tensor([1000.0, 1000.0]))
@@ -238,7 +238,7 @@ def logsumexp(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     errors=axis_errors,
     differentiable=False,
 )
-def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def count_nonzero(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """How many elements along `axis` (None: all axes) are not 0.
 
     >>> pb.count_nonzero(pb.tensor([[0, 3], [2, 1]]), axis=0)
@@ -247,3 +247,11 @@ def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any
     x = as_array(x, "count_nonzero")
     axes = normalise_axes("count_nonzero", axis, x._aval.ndim)
     return sum(x != 0, axis=axes, keepdims=keepdims)
+
+
+def powers(size: Any, p: float) -> Any:
+    """`size ** p`, whose derivatives at 0 are 0 where they would be infinite."""
+    if p >= 2 and p == int(p):
+        return size ** int(p)
+    zero = size == 0.0
+    return where(zero, 0.0 if p > 0 else inf, where(zero, 1.0, size) ** float(p))

@@ -60,6 +60,8 @@ from pullback.core.errors import (
 )
 from pullback.core.pytrees import map_tree, register_pytree
 from pullback.files import load, save
+from pullback.foreign_names import ALIASES as _ALIASES
+from pullback.foreign_names import HINTS as _HINTS
 from pullback.ir.op import REGISTRY as _REGISTRY
 from pullback.mapping import vmap
 from pullback.module import Module
@@ -95,7 +97,13 @@ _LAZY = ("linalg", "nn", "optim", "train")
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return _import_module(f"pullback.{name}")
-    raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+    if name in _ALIASES:
+        return globals()[_ALIASES[name]]
+    hint = f" Use {_HINTS[name]}." if name in _HINTS else ""
+    for home in ("nn", "linalg", "random") if not hint and not name.startswith("_") else ():
+        if f"{home}.{name}" in _REGISTRY or name in vars(_import_module(f"pullback.{home}")):
+            hint = f" Use pb.{home}.{name}."
+    raise AttributeError(f"module 'pullback' has no attribute {name!r}.{hint}")
 
 
 def __dir__() -> list[str]:
@@ -113,6 +121,7 @@ __all__ = sorted(
         "core",
         "diagram",
         "files",
+        "foreign_names",
         "install_methods",
         "ir",
         "module",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pullback import linalg as linalg
 from pullback import nn as nn
+from pullback import numpy_protocol as numpy_protocol
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
@@ -262,6 +263,7 @@ __all__ = [
     "no_grad",
     "nonzero",
     "not_equal",
+    "numpy_protocol",
     "ones",
     "ones_like",
     "optim",
@@ -420,6 +422,7 @@ def arange(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`start + i * step` as long as it stays before `stop`; with one argument from 0 to it."""
 
@@ -626,11 +629,17 @@ def empty(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array to be filled later; it holds zeros, for nothing here is left uninitialised."""
 
 def empty_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array to be filled later, with the shape, dtype and device of `x`; it holds zeros."""
 
@@ -666,6 +675,7 @@ def eye(
     k: int = 0,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Ones on the k-th diagonal (0: the main one, positive: above it) of a matrix of zeros."""
 
@@ -696,6 +706,7 @@ def full(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array filled with one value, a number or a 0-d array (which it is differentiable in)."""
 
@@ -706,6 +717,7 @@ def full_like(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array filled with one value, with the shape, dtype and device of `x`."""
 
@@ -787,6 +799,7 @@ def linspace(
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
     endpoint: builtins.bool = True,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`num` evenly spaced values from `start` to `stop`, which is left out if `endpoint` is
     false.
@@ -896,11 +909,17 @@ def ones(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array of ones; it takes no memory."""
 
 def ones_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Ones with the shape, dtype and device of `x`."""
 
@@ -916,7 +935,7 @@ def permute_dims(x: _ArrayLike, /, axes: int | Sequence[int], *more: int) -> Ten
     """The array with its axes reordered: axis k of the result is axis `axes[k]` of `x`."""
 
 def polygamma(n: int, x: _ArrayLike, /) -> Tensor:
-    """The derivative of order n of digamma, for a Python integer n."""
+    """The derivative of order n of digamma, for a Python integer n up to 128."""
 
 def positive(x: _ArrayLike, /) -> Tensor:
     """`x` itself, as a new array."""
@@ -1192,10 +1211,16 @@ def zeros(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array of zeros; it takes no memory."""
 
 def zeros_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Zeros with the shape, dtype and device of `x`."""

@@ -51,6 +51,7 @@ def axis_errors(*more: Any) -> Any:
         Bad((d.real(2, 3),), {"axis": 3}, ShapeError, "out of range"),
         Bad((d.real(2, 3),), {"axis": (0, 0)}, ShapeError, "twice"),
     ],
+    methods=("unsqueeze",),
 )
 def expand_dims(x: Any, /, axis: Any = 0) -> Any:
     """The array with new axes of size 1; `axis` is where they are in the result.

@@ -59,10 +59,25 @@ from pullback.core.errors import (
     TraceError,
 )
 from pullback.core.pytrees import map_tree, register_pytree
+from pullback.curvature import (
+    divergence,
+    gnvp,
+    hutchinson_diagonal,
+    hutchinson_trace,
+    laplacian,
+)
 from pullback.files import load, save
 from pullback.foreign_names import ALIASES as _ALIASES
 from pullback.foreign_names import HINTS as _HINTS
 from pullback.ir.op import REGISTRY as _REGISTRY
+from pullback.jacobians import (
+    hessian,
+    jacfwd,
+    jacobian,
+    jacrev,
+    linear_transpose,
+    linearize,
+)
 from pullback.mapping import vmap
 from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
@@ -119,11 +134,13 @@ __all__ = sorted(
         "compiled",
         "control",
         "core",
+        "curvature",
         "diagram",
         "files",
         "foreign_names",
         "install_methods",
         "ir",
+        "jacobians",
         "module",
         "mapping",
         "ops",

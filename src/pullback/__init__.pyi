@@ -59,8 +59,19 @@ from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.errors import TraceError as TraceError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
+from pullback.curvature import divergence as divergence
+from pullback.curvature import gnvp as gnvp
+from pullback.curvature import hutchinson_diagonal as hutchinson_diagonal
+from pullback.curvature import hutchinson_trace as hutchinson_trace
+from pullback.curvature import laplacian as laplacian
 from pullback.files import load as load
 from pullback.files import save as save
+from pullback.jacobians import hessian as hessian
+from pullback.jacobians import jacfwd as jacfwd
+from pullback.jacobians import jacobian as jacobian
+from pullback.jacobians import jacrev as jacrev
+from pullback.jacobians import linear_transpose as linear_transpose
+from pullback.jacobians import linearize as linearize
 from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
@@ -172,6 +183,7 @@ __all__ = [
     "diagonal",
     "diff",
     "digamma",
+    "divergence",
     "divide",
     "e",
     "einsum",
@@ -203,10 +215,14 @@ __all__ = [
     "full",
     "full_like",
     "gather_nd",
+    "gnvp",
     "grad",
     "greater",
     "greater_equal",
+    "hessian",
     "histogram",
+    "hutchinson_diagonal",
+    "hutchinson_trace",
     "hvp",
     "hypot",
     "iinfo",
@@ -223,12 +239,18 @@ __all__ = [
     "isin",
     "isinf",
     "isnan",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
     "jit",
     "jvp",
+    "laplacian",
     "less",
     "less_equal",
     "lgamma",
     "linalg",
+    "linear_transpose",
+    "linearize",
     "linspace",
     "load",
     "log",

@@ -180,6 +180,12 @@ def aligned(x: Any, ndim: int) -> Any:
     return bind(reshape.op, x, shape=(first, *(1,) * (ndim - len(rest)), *rest))
 
 
+def both_aligned(x: Any, y: Any) -> tuple[Any, Any]:
+    """Examples of two arrays with as many axes each."""
+    ndim = max(x._aval.ndim, y._aval.ndim) - 1
+    return aligned(x, ndim), aligned(y, ndim)
+
+
 def repeated(x: Any, examples: int) -> Any:
     """One array for each example, of examples that may share one."""
     shape = (examples, *x._aval.shape[1:])

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math as _math
 from importlib import import_module as _import_module
 
+from pullback import fft, primitive, random, signal
 from pullback import ops as _ops
-from pullback import primitive, random
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
 from pullback.autodiff.reverse import enable_grad, no_grad

@@ -23,7 +23,7 @@ CHECKS = (
     "gradient_in_jit_gives_the_bits_of_eager",
     "jit_is_near_eager",
     "threads_change_nothing",
-    "backward_gives_the_bits_of_grad",
+    "backward_is_near_grad",
     "gradient_agrees_with_differences",
     "forward_agrees_with_reverse",
 )

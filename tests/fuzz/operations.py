@@ -19,7 +19,7 @@ from fuzz import checks, values
 from fuzz.case import Case, Failed, Given, Ref, Step, Unwritable, literal, namespace
 from pullback.core import pytrees
 from pullback.core.errors import PullbackError
-from pullback.ir.lowering import Elementwise
+from pullback.ir.lowering import Elementwise, Fold, View
 from pullback.ir.op import REGISTRY, Op
 from pullback.ir.samples import Draw
 
@@ -33,7 +33,7 @@ GRADIENT = (
     "gradient_through_jit_is_near_eager",
     "gradient_threads_change_nothing",
     "gradient_runs",
-    "backward_gives_the_bits_of_grad",
+    "backward_is_near_grad",
 )
 DOUBLE = ("gradient_agrees_with_differences", "forward_agrees_with_reverse")
 # What no oracle knows: uninitialised memory, a place in an array that is not sorted.
@@ -101,8 +101,11 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
     call: Call = step.call
     if call.key in UNKNOWN:
         return
-    if not isinstance(REGISTRY[call.key], Op) and not all(map(tame, arrays.values())):
-        return  # oracles of composites say nothing of infinities
+    form = getattr(REGISTRY[call.key], "lowering", None)
+    if not isinstance(form, (Elementwise, Fold, View)) and not all(map(tame, arrays.values())):
+        return  # other oracles say nothing of infinities, and of integers that floats do not hold
+    if any(a.dtype.kind == "c" and not tame(a) for a in arrays.values()):
+        return  # NumPy has other infinities and NaN in the parts of complex numbers
     oracle, rng = oracle_of(call.key), np.random.default_rng(0)
     kinds = [pb.tensor(np.zeros((), a.dtype)).dtype for a in arrays.values()]
     epsilons = [float(pb.finfo(k.real).eps) for k in kinds if k.is_inexact]
@@ -175,8 +178,9 @@ def rounding_inside(step: Step, arrays: dict[str, np.ndarray]) -> list[np.ndarra
 
 def tame(a: np.ndarray) -> bool:
     """Whether the numbers of an array are finite and of ordinary size."""
+    a = a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
     with np.errstate(all="ignore"):
-        return a.dtype.kind in "biu" or bool(np.all(np.abs(checks.wide(a)) < 1e4))
+        return bool(np.all(np.abs(a) < 1e5))
 
 
 def compare(
@@ -254,7 +258,10 @@ class Drawing:
             return str(self.rng.choice(fits))
         if math.prod(shape) > MOST_RESULT:
             raise Unwritable("too large")
-        return self.give(values.fitting(self.rng, like, shape))
+        array = values.fitting(self.rng, like, shape)
+        if array.dtype == np.int64 and self.dtype.is_integer and self.rng.random() < 0.5:
+            array = (np.abs(array) if self.dtype.kind == "u" else array).astype(self.dtype.numpy)
+        return self.give(array)
 
     def step(self) -> None:
         """Add a call, if the operation takes what was drawn for it."""
@@ -263,7 +270,7 @@ class Drawing:
         before = len(self.given)
         try:
             self.add(key, *self.drawn_call(key))
-        except (Unwritable, PullbackError):
+        except (Unwritable, PullbackError, MemoryError):
             for g in self.given[before:]:
                 del self.values[g.name], self.scope[g.name]
             del self.given[before:]
@@ -271,7 +278,8 @@ class Drawing:
     def drawn_call(self, key: str) -> tuple[tuple, dict[str, Any]]:
         rng, entry = self.rng, REGISTRY[key]
         with np.errstate(all="ignore"):
-            samples = entry.samples(Draw(int(rng.integers(2**31)), self.dtype.numpy))
+            kind = self.dtype.numpy if self.dtype.is_inexact else np.dtype(np.int64)
+            samples = entry.samples(Draw(int(rng.integers(2**31)), kind))
         name = str(rng.choice(list(self.values)[-4:]))
         value = self.values[name]
         if not samples:

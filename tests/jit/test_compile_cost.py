@@ -158,3 +158,9 @@ def test_slow_sides_of_functions_are_compiled_once(monkeypatch):
     got, eager = pb.jit(sines)(x), sines(x)
     np.testing.assert_array_equal(got.numpy(), eager.numpy())
     assert len([t for t in texts if "@slow(" in t.split("{")[0]]) == 1
+
+
+def test_slices_of_joined_parts_do_not_repeat_the_parts():
+    x, ids = pb.tensor(np.linspace(1, 2, 200)), pb.tensor(np.zeros(200, np.int64))
+    lowered = pb.jit(pb.grad(lambda x: pb.segment_prod(x, ids, 1)[0])).lower(x)
+    assert len(lowered.optimised.equations) <= len(lowered.graph.equations)

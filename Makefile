@@ -4,6 +4,8 @@ WORKERS ?= 2
 FULL ?=
 EXTRAS ?= dev
 INSTALL ?=
+SECONDS ?= 120
+SEED ?= 1
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -11,7 +13,7 @@ STAMP := $(VENV)/.installed-$(EXTRAS)
 export PULLBACK_FULL := $(if $(filter-out 0,$(FULL)),1,)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint bench docs mutants stubs clean
+.PHONY: help demo test lint bench docs mutants fuzz stubs clean
 
 help:
 	@echo "make demo     fit a small model, write report/demo.html"
@@ -20,6 +22,7 @@ help:
 	@echo "make bench    measure against the peers that are installed"
 	@echo "make docs     build the pages into build/docs"
 	@echo "make mutants  break derivative rules and show that the tests notice"
+	@echo "make fuzz     random programs for SECONDS=120 from SEED=1; findings in report/fuzz"
 	@echo "make stubs    write the generated .pyi and reference pages anew"
 	@echo "make clean    remove what was built (not $(VENV))"
 
@@ -53,6 +56,9 @@ docs: $(STAMP)
 
 mutants: $(STAMP)
 	$(RUN) tools/mutants.py
+
+fuzz: $(STAMP)
+	PYTHONPATH=tests $(RUN) -m fuzz --seconds $(SECONDS) --seed $(SEED) --workers $(WORKERS)
 
 stubs: $(STAMP)
 	$(RUN) tools/stubs.py

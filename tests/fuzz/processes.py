@@ -84,7 +84,8 @@ class Worker:
         self.task = None
         return {
             "checks": 0, "steps": 0, "sort": f"{check}: {sort}", "check": check, "said": said,
-            "script": script, "source": "", "gone": sort, "kept": notes.get("kept", []), "seconds": 0.0,
+            "script": script, "source": "", "gone": sort, "kept": notes.get("kept", []),
+            "seconds": 0.0,
         }  # fmt: skip
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
             if not isinstance(x, Ref):
                 return x
             a = arrays[x.name] if call.key in NARROW else checks.wide(arrays[x.name])
-            if raised_to_float and a.dtype.kind in "biu":
+            if raised_to_float and a.dtype.kind in ("biu" if pointwise else "iu"):
                 a = a.astype(np.float64)  # NumPy might compute in float16
             if moved and a.dtype.kind in "fc":
                 a = np.asarray(a * (1 + epsilon * rng.choice((-1.0, 1.0), a.shape)))

@@ -103,6 +103,13 @@ PRODUCTS = {
         lambda x: pb.broadcast_to(x, (50, 4, 6)).sum(axis=(0, 1)), [random(4, 6)],
         ["sum", "multiply", "reshape"],
     ),
+    "sum of broadcast with a new axis of size 1": (
+        lambda x: pb.broadcast_to(x, (1, 50, 4, 6)).sum(axis=(0, 1)), [random(4, 6)],
+        ["multiply", "add"],
+    ),
+    "sum of one broadcast number": (
+        lambda x: pb.broadcast_to(x, (1, 50)).sum(), [random()], ["multiply", "add"],
+    ),
     "outer product": (lambda x, y: x @ y, [random(5, 1), random(1, 3)], ["multiply", "add"]),
     "transposed product": (
         lambda x, y: (x @ y).T, [random(5, 4), random(4, 3)],

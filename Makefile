@@ -21,7 +21,7 @@ help:
 	@echo "make lint     ruff, types, layers, generated files"
 	@echo "make bench    measure against the peers that are installed"
 	@echo "make docs     build the pages into build/docs"
-	@echo "make mutants  break derivative rules and show that the tests notice"
+	@echo "make mutants  break derivative rules, handles and passes; the tests must notice"
 	@echo "make fuzz     random programs for SECONDS=120 from SEED=1; findings in report/fuzz"
 	@echo "make stubs    write the generated .pyi and reference pages anew"
 	@echo "make clean    remove what was built (not $(VENV))"
@@ -56,6 +56,7 @@ docs: $(STAMP)
 
 mutants: $(STAMP)
 	$(RUN) tools/mutants.py
+	$(RUN) tools/source_mutants.py
 
 fuzz: $(STAMP)
 	PYTHONPATH=tests $(RUN) -m fuzz --seconds $(SECONDS) --seed $(SEED) --workers $(WORKERS)

@@ -11,6 +11,7 @@ import argparse
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -188,20 +189,21 @@ def run_tests(mutant: SourceMutant) -> int:
 
 def noticed(mutant: SourceMutant) -> str | None:
     """The first test that fails with the mutant, None if there is none."""
-    number = str(MUTANTS.index(mutant))
+    described = json.dumps(mutant)
     environment = {**os.environ, "PULLBACK_CACHE_DIR": ""}
     try:
         done = subprocess.run(
-            [sys.executable, __file__, "--run", number], cwd=ROOT, env=environment, text=True,
+            [sys.executable, __file__, "--run", described], cwd=ROOT, env=environment, text=True,
             capture_output=True, timeout=LIMIT, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"no end within {LIMIT} s"
     if done.returncode == 0:
         return None
-    lines = (done.stdout + done.stderr).splitlines()
-    failed = [x for x in lines if x.startswith(("FAILED", "ERROR"))]
-    return failed[0] if failed else next((x for x in reversed(lines) if x.strip()), "an error")
+    failed = [x for x in done.stdout.splitlines() if x.startswith(("FAILED", "ERROR"))]
+    if not failed:  # then it is this tool that is wrong
+        raise RuntimeError(f"{mutant.kind}: {done.stdout[-500:]}{done.stderr[-500:]}")
+    return failed[0]
 
 
 def report(chosen: Sequence[SourceMutant]) -> list[SourceMutant]:
@@ -221,10 +223,10 @@ def report(chosen: Sequence[SourceMutant]) -> list[SourceMutant]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("words", nargs="*", help="only mutants of modules that contain a word")
-    parser.add_argument("--run", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--run", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.run is not None:
-        return run_tests(MUTANTS[given.run])
+        return run_tests(SourceMutant(*json.loads(given.run)))
     chosen = [m for m in MUTANTS if not given.words or any(w in m.module for w in given.words)]
     survivors = report(chosen)
     print(

@@ -23,6 +23,9 @@ VIEWS = {
     "permute of permute": (
         lambda x: pb.permute_dims(pb.permute_dims(x, (1, 2, 0)), (1, 2, 0)), B, ["permute_dims"],
     ),
+    "permute of another permute": (
+        lambda x: pb.permute_dims(pb.permute_dims(x, (1, 2, 0)), (1, 0, 2)), B, ["permute_dims"],
+    ),
     "permute back": (lambda x: pb.permute_dims(pb.permute_dims(x, (1, 2, 0)), (2, 0, 1)), B, []),
     "permute of units": (
         lambda x: pb.permute_dims(x.reshape(4, 1, 6), (1, 0, 2)), A, ["reshape"],

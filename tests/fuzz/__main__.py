@@ -70,7 +70,7 @@ class Run:
         self.counts["comparisons"] += found["checks"]
         if "sort" not in found:
             return
-        gone = found.get("gone")
+        gone = found.get("gone", "")
         self.counts[{"crash": "crashes", "hang": "hangs"}.get(gone, "failures")] += 1
         self.sorts[found["sort"]] += 1
         if self.sorts[found["sort"]] <= 3:  # the rest is likely to be the same

@@ -72,7 +72,7 @@ def same_bits(
 
 def _parts(a: np.ndarray) -> list[np.ndarray]:
     a = np.atleast_1d(a)
-    return [a.real, a.imag] if a.dtype.kind == "c" else [a]
+    return [np.real(a), np.imag(a)] if a.dtype.kind == "c" else [a]
 
 
 def wide(a: np.ndarray) -> np.ndarray:
@@ -134,7 +134,7 @@ def spread_of(f: Program, inputs: Sequence[Any]) -> list[np.ndarray]:
         for _ in range(3):
             try:
                 moved = contents(graph.run(*inputs, bind=shaky(rng)))
-            except pb.IndexOutOfRange:  # made of numbers that moved
+            except IndexError:  # of an index made of numbers that moved
                 return [np.full(a.shape, np.inf) for a in plain]
             for i, (a, b) in enumerate(zip(moved, plain, strict=True)):
                 a = wide(a)

@@ -53,7 +53,7 @@ class IndexCase(Case):
 
 def numpy_agrees(case: Case) -> None:
     """Every step gives what NumPy gives: values, an error of the same class, or the gradient."""
-    ours = namespace() | {"own": lambda x: x}
+    ours: dict[str, Any] = namespace() | {"own": lambda x: x}
     ours |= dict(zip([g.name for g in case.given], case.tensors(), strict=True))
     theirs: dict[str, Any] = {"np": np, "own": np.array, "pb": np, "inf": np.inf, "nan": np.nan}
     theirs |= {g.name: np.array(g.array) for g in case.given}

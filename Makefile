@@ -4,6 +4,8 @@ WORKERS ?= 2
 FULL ?=
 EXTRAS ?= dev
 INSTALL ?=
+REVISION ?= HEAD
+EVERY ?= 4
 SECONDS ?= 120
 SEED ?= 1
 
@@ -13,13 +15,14 @@ STAMP := $(VENV)/.installed-$(EXTRAS)
 export PULLBACK_FULL := $(if $(filter-out 0,$(FULL)),1,)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint bench docs mutants fuzz stubs clean
+.PHONY: help demo test lint bench gate docs mutants fuzz stubs clean
 
 help:
 	@echo "make demo     fit a small model, write report/demo.html"
 	@echo "make test     all tests on a fixed sample (FULL=1: the whole generated matrix)"
 	@echo "make lint     ruff, types, layers, generated files"
 	@echo "make bench    measure against the peers that are installed"
+	@echo "make gate     whether this tree compiles what REVISION=HEAD does (EVERY=1: all operations)"
 	@echo "make docs     build the pages into build/docs"
 	@echo "make mutants  break derivative rules, handles and passes; the tests must notice"
 	@echo "make fuzz     random programs for SECONDS=120 from SEED=1; findings in report/fuzz"
@@ -50,6 +53,9 @@ bench: $(STAMP)
 	$(RUN) -m pullback.cli bench eager
 	$(RUN) -m pullback.cli bench jit --html report/bench.html
 	$(RUN) -m pullback.cli bench gather --html report/gather.html
+
+gate: $(STAMP)
+	$(RUN) tools/gate.py --against $(REVISION) --every $(EVERY)
 
 docs: $(STAMP)
 	$(RUN) -m mkdocs build --strict --site-dir build/docs

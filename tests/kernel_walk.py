@@ -10,8 +10,8 @@ import numpy as np
 
 import pullback as pb
 import pullback.nn
-from pullback.compile.kernel import Map, Reduce
-from pullback.compile.lower import fold_kernel, map_kernel
+from pullback.compile.kernel.forms import Map, Reduce
+from pullback.compile.kernel.lower import fold_kernel, map_kernel
 from pullback.core import dtypes as dt
 from pullback.core import pytrees
 from pullback.core.avals import Aval

@@ -8,7 +8,7 @@ import pytest
 
 import pullback as pb
 from pullback.core import avals
-from pullback.runtime.cpu.planner import CpuRuntime
+from pullback.runtime.cpu.target import CpuRuntime
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 import accuracy
 from accuracy import BOUNDS, LEFT_BOUNDS, POLYGAMMA_BOUNDS
-from pullback.compile.kernel import Map
+from pullback.compile.kernel.forms import Map
 from pullback.core import dtypes as dt
 from pullback.ir import mathfun
 from pullback.ir.scalar import Complex, Expr, load
@@ -192,6 +192,8 @@ def test_complex_edge_values(name: str) -> None:
         expected = getattr(np, _NUMPY_NAME.get(name, name))(z)
     # C leaves signs open where NaN or two infinities meet.
     clear = ~np.isnan(re) & ~np.isnan(im) & ~(np.isinf(re) & np.isinf(im))
+    if name in ("tan", "tanh"):  # the standard fixes a sign that in C oscillates towards infinity
+        clear &= ~np.isinf(re if name == "tanh" else im)
     for ours, theirs in ((f(got), f(expected)) for f in (np.real, np.imag)):
         np.testing.assert_allclose(ours, theirs, 1e-14, 1e-323)
         real = ~np.isnan(theirs) & clear
@@ -218,11 +220,12 @@ def test_complex_pow_abs_angle() -> None:
 
 def compiled(body: Expr, x: np.ndarray) -> np.ndarray:
     """The body as a compiled kernel, over one operand."""
-    from pullback.runtime.cpu import map_kernels, native
+    from pullback.runtime.cpu import native
+    from pullback.runtime.cpu.loops import map_stages
 
     kernel = Map(inputs=(body.dtype,), output=body.dtype, body=(body,))
     buffer = native.wrap(x.ctypes.data, x.nbytes, x)
-    result = map_kernels.map_program(kernel, x.shape, [(1,)])(buffer)
+    result = map_stages.map_program(kernel, x.shape, [(1,)])(buffer)
     return np.frombuffer(result, x.dtype)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.nn import blockwise
-from pullback.nn.attention import _attention
+from pullback.nn.attention import blockwise
+from pullback.nn.attention.scaled import _attention
 from pullback.nn.fused import fused
 from pullback.runtime.cpu import native
 

@@ -33,7 +33,7 @@ sys.path.append(str(ROOT / "tests"))
 
 import pullback as pb  # noqa: E402
 from kernel_walk import FLOATING, Use, kernel_uses  # noqa: E402
-from pullback.compile.kernel import Accumulate, Map, Reduce  # noqa: E402
+from pullback.compile.kernel.forms import Accumulate, Map, Reduce  # noqa: E402
 from pullback.core import dtypes as dt  # noqa: E402
 from pullback.core.dtypes import DType  # noqa: E402
 from pullback.ir.op import bind  # noqa: E402

@@ -29,7 +29,7 @@ from cuda_scatter_data import (
     watched,
     write,
 )
-from pullback.compile.fixed_point import exact_scatter_add_reference
+from pullback.compile.kernel.fixed_point import exact_scatter_add_reference
 from pullback.runtime.cuda import scatter as sc
 from pullback.runtime.cuda.scatter import executor
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math as _math
 from importlib import import_module as _import_module
 
-from pullback import linalg, primitive, random
 from pullback import ops as _ops
+from pullback import primitive, random
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
 from pullback.autodiff.reverse import enable_grad, no_grad
@@ -45,19 +45,28 @@ from pullback.core.dtypes import (
 )
 from pullback.core.dtypes import bool_ as bool
 from pullback.core.errors import (
+    AxisError,
+    CopyError,
     DeviceError,
     DTypeError,
+    ExchangeError,
+    FileFormatError,
     GradientError,
+    LinAlgError,
     PullbackError,
     RetraceWarning,
     ShapeError,
     TraceError,
 )
 from pullback.core.pytrees import map_tree, register_pytree
+from pullback.files import load, save
 from pullback.ir.op import REGISTRY as _REGISTRY
+from pullback.mapping import vmap
+from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
 from pullback.standard import (
     __array_namespace_info__,
+    broadcast_shapes,
     can_cast,
     isdtype,
     result_type,
@@ -69,23 +78,28 @@ from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
 from pullback.transforms import grad, hvp, jvp, value_and_grad, vjp
 
 __version__ = "0.1.0"
-__array_api_version__ = "2024.12"
+__array_api_version__ = "2025.12"
 
 e, pi, inf, nan, newaxis = _math.e, _math.pi, _math.inf, _math.nan, None
 
-register_runtime("cpu", lambda index: _import_module("pullback.runtime.cpu.planner").CpuRuntime())
+register_runtime("cpu", lambda index: _import_module("pullback.runtime.cpu.target").CpuRuntime())
 install_methods(_REGISTRY)
 for _entry in _REGISTRY.values():
     _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()
     _home[_entry.name] = _entry.function
 
-_LAZY = ("nn", "optim")  # imported when first used: pullback itself stays quick to import
+# Imported when first used: pullback itself stays quick to import.
+_LAZY = ("linalg", "nn", "optim", "train")
 
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return _import_module(f"pullback.{name}")
     raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 __all__ = sorted(
@@ -98,11 +112,14 @@ __all__ = sorted(
         "control",
         "core",
         "diagram",
+        "files",
         "install_methods",
         "ir",
+        "module",
+        "mapping",
         "ops",
         "register_runtime",
     }
     - {"runtime", "standard", "tape", "transforms"}
-    | {"__array_namespace_info__", "__version__", *_LAZY}
+    | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY}
 )

@@ -16,7 +16,14 @@ import numpy as np
 
 from pullback.core import dtypes, pytrees
 from pullback.core.avals import Aval, _defaults, default_device, symbolic
-from pullback.core.errors import DTypeError, RetraceWarning, TraceError
+from pullback.core.errors import (
+    DTypeError,
+    PullbackError,
+    RetraceWarning,
+    TraceError,
+    briefly,
+    shorten,
+)
 from pullback.ir.array import Array, make, mode
 from pullback.ir.convert import as_array
 from pullback.ir.graph import Graph, Var
@@ -24,7 +31,7 @@ from pullback.ir.tracing import Static, inside_trace, refuse_leaked, user_line
 from pullback.tensor import Tensor
 
 if TYPE_CHECKING:
-    from pullback.compile.unit import Unit
+    from pullback.compile.function.unit import Unit
 
 __all__ = ["CacheInfo", "Jitted", "Lowered", "jit"]
 
@@ -187,26 +194,30 @@ class Jitted:
         self._latest: dict[str, str] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # the common case comes first and on its own: untracked tensors, and a compiled function
-        if kwargs or self._static is not None:
-            return self._called(args, kwargs)
         try:
-            avals = tuple([a._aval for a in args])
-        except AttributeError:  # not all of them are tensors
-            return self._called(args, kwargs)
-        recording = mode.recording
-        unit = self._fast.get((*avals, recording, *_context()))
-        if unit is None or unit.execute is None or (unit.captured and unit.stale()):
-            return self._called(args, kwargs)
-        if recording:
-            for a in args:
-                if a._node is not None:
-                    return self._called(args, kwargs)
-        self._calls = unit.used = self._calls + 1
-        computed = unit.execute([a._buf for a in args], avals)
-        if unit.single is not None:
-            return make(computed[0], unit.single)
-        return unit.build([make(b, av) for b, av in zip(computed, unit.avals, strict=True)])
+            # the common case comes first and on its own: untracked tensors, and a compiled function
+            if kwargs or self._static is not None:
+                return self._called(args, kwargs)
+            try:
+                avals = tuple([a._aval for a in args])
+            except AttributeError:  # not all of them are tensors
+                return self._called(args, kwargs)
+            recording = mode.recording
+            unit = self._fast.get((*avals, recording, *_context()))
+            if unit is None or unit.execute is None or (unit.captured and unit.stale()):
+                return self._called(args, kwargs)
+            if recording:
+                for a in args:
+                    if a._node is not None:
+                        return self._called(args, kwargs)
+            self._calls = unit.used = self._calls + 1
+            computed = unit.execute([a._buf for a in args], avals)
+            if unit.single is not None:
+                return make(computed[0], unit.single)
+            return unit.build([make(b, av) for b, av in zip(computed, unit.avals, strict=True)])
+        except PullbackError as error:
+            shorten(error)
+            raise error
 
     def _called(self, args: tuple, kwargs: dict) -> Any:
         arrays, signature, args, kwargs = self._signature(args, kwargs)
@@ -326,7 +337,7 @@ class Jitted:
             self._warn(described, updated)
         self._latest = described
         compiler = import_module(
-            "pullback.compile.unit"
+            "pullback.compile.function.unit"
         )  # programs without jit need not wait for it
         trace = compiler.Traced(self.function, self.name, args, kwargs)
         foreign = [v for v in trace.graph.constants if isinstance(v.constant[0], Var)]
@@ -408,6 +419,7 @@ def _static_places(
     return tuple(sorted(positions)), tuple({*names, *[known[i] for i in positions]})
 
 
+@briefly
 def jit(
     f: Callable[..., Any] | None = None,
     *,

@@ -59,6 +59,9 @@ def conv_dx(
 ) -> Tensor:
     """The transpose of `conv` for inputs with spatial axes of `size`: `dT/dx`."""
 
+def det_phase(x: _ArrayLike, /) -> Tensor:
+    """The determinant divided by its size; 0 where it is 0."""
+
 def embed(
     base: _ArrayLike,
     x: _ArrayLike,
@@ -77,6 +80,12 @@ def getitem(x: _ArrayLike, key: Any, /) -> Tensor:
 
 def integer_power(x: _ArrayLike, n: int, /) -> Tensor:
     """`x**n` for a Python integer n, by repeated multiplication."""
+
+def known_svdvals(x: _ArrayLike, /) -> Tensor:
+    """The singular values, taken from factors that are there for something else."""
+
+def log_det(x: _ArrayLike, /) -> Tensor:
+    """The logarithm of the size of the determinant."""
 
 def philox(
     c0: _ArrayLike,
@@ -108,6 +117,9 @@ def power(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 
 def ramp(start: _ArrayLike, step: _ArrayLike, /, size: int) -> Tensor:
     """`start + i * step` for i from 0 to `size` - 1, of 0-d arrays of one dtype."""
+
+def require(x: _ArrayLike, flags: _ArrayLike, /, caller: str, fact: str) -> Tensor:
+    """The array as it is, if all flags are set; else a `LinAlgError` that `caller` raises."""
 
 def rint(x: _ArrayLike, /) -> Tensor:
     """The nearest integer, the even one of two; complex numbers are rounded by parts."""

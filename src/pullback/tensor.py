@@ -11,17 +11,30 @@ import numpy as np
 
 from pullback.autodiff import reverse
 from pullback.core import dtypes as dt
+from pullback.core import pytrees
 from pullback.core.avals import Device
 from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
-from pullback.core.errors import DTypeError, GradientError, ShapeError
+from pullback.core.errors import (
+    CopyError,
+    DeviceError,
+    DTypeError,
+    ExchangeError,
+    GradientError,
+    ShapeError,
+    briefly,
+)
+from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
-from pullback.ir.convert import as_array, from_numpy, to_numpy
+from pullback.ir.convert import as_array, from_numpy, is_kept, to_numpy
 from pullback.ir.op import REGISTRY, Public, another
 from pullback.ir.tracing import no_value
 from pullback.ops import subscript
 
 __all__ = ["Tensor", "from_dlpack", "tensor"]
+
+# Versions of the Array API standard whose programs run: each has everything of those before it.
+STANDARDS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 
 
 class Hook:
@@ -102,7 +115,12 @@ class Tensor(Array):
             facts.append("requires_grad=True" if self.is_leaf else f"grad_fn=<{self._node.name}>")
         if self._aval.is_symbolic:
             return f"tensor(traced {self._aval}, {', '.join(facts[1:])})"
-        values = np.array2string(to_numpy(self), separator=", ", prefix="tensor(")
+        array = to_numpy(self)
+        if self.dtype is dt.bfloat16:  # NumPy's own printer takes it for raw bytes
+            array = array.astype(np.float32)
+        if self.size == 0 and self.shape != (0,):
+            facts.insert(0, f"shape={self.shape}")
+        values = np.array2string(array, separator=", ", prefix="tensor(")
         return f"tensor({values}, {', '.join(facts)})"
 
     def __format__(self, spec: str) -> str:
@@ -111,15 +129,21 @@ class Tensor(Array):
     # -- values ------------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray:
-        """A read-only NumPy array that shares the memory; the tensor must not be tracked (`detach`
-        it first).
+        """A read-only NumPy array; the tensor must not be tracked (`detach` it first).
+
+        It shares the memory where nothing else has it, and is a copy where a recorded operation or
+        another tensor does: there are libraries that write to read-only arrays.
         """
         if self._node is not None and mode.recording:
             raise GradientError(
                 "numpy: the tensor requires a gradient, and NumPy would lose it. Call detach()"
                 " first."
             )
-        return to_numpy(self)
+        if self._aval.is_symbolic or self.device.runtime.has_one_owner(self._buf):
+            return to_numpy(self)
+        array = np.array(to_numpy(self))
+        array.flags.writeable = False
+        return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
@@ -128,6 +152,26 @@ class Tensor(Array):
                 raise ValueError("__array__: a cast needs a copy.")
             return array.astype(dtype)
         return array.copy() if copy else array
+
+    @briefly
+    def __array_function__(self, function: Any, types: Any, args: tuple, kwargs: dict) -> Any:
+        """NumPy's functions are given NumPy arrays; those that ask for facts only, the tensor."""
+        if function in (np.shape, np.ndim, np.size):
+            return function.__wrapped__(*args, **kwargs)
+        name = f"np.{function.__name__}"
+
+        def array(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            if x._node is not None and mode.recording:
+                raise GradientError(
+                    f"{name}: the tensor requires a gradient, and NumPy would lose it. Use a"
+                    " function of pullback, or call detach() first."
+                )
+            return x.numpy()
+
+        args, kwargs = pytrees.map_tree(array, (args, kwargs))
+        return function(*args, **kwargs)
 
     def item(self) -> Any:
         """The only element, as a Python number."""
@@ -141,7 +185,8 @@ class Tensor(Array):
         """The elements as nested lists of Python numbers."""
         return to_numpy(self).tolist()
 
-    def _only(self, name: str) -> Any:
+    def _only(self, name: str, lossy: bool = False) -> Any:
+        """The only element; with `lossy` not of a tensor whose gradient that would lose."""
         if self.size != 1:
             raise ShapeError(f"{name}: expected a tensor with one element, got shape {self.shape}.")
         if self._aval.is_symbolic:
@@ -150,6 +195,11 @@ class Tensor(Array):
                 self,
                 "Python can't branch on it or count with it: use where, cond, scan or while_loop,"
                 " or pass what decides as a Python value, which jit keeps static.",
+            )
+        if lossy and self._node is not None and mode.recording:
+            raise GradientError(
+                f"{name}: the tensor requires a gradient, and a Python number would lose it. Call"
+                " item() if that is meant."
             )
         return self.item()
 
@@ -160,15 +210,20 @@ class Tensor(Array):
         return int(self._only("int"))
 
     def __float__(self) -> float:
-        return float(self._only("float"))
+        return float(self._only("float", lossy=True))
 
     def __complex__(self) -> complex:
-        return complex(self._only("complex"))
+        return complex(self._only("complex", lossy=True))
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:
             raise DTypeError(f"index: only an integer tensor is an index, got {self.dtype.name}.")
         return int(self._only("index"))
+
+    def __round__(self, digits: int | None = None) -> Any:
+        """The nearest whole numbers, or numbers with so many decimal digits, as a tensor."""
+        rounded = REGISTRY["round"].function
+        return rounded(self) if digits is None else rounded(self * 10.0**digits) / 10.0**digits
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -255,6 +310,7 @@ class Tensor(Array):
             raise ShapeError(f"grad: expected shape {self.shape}, got {value.shape}.")
         self._node.extra = {**(self._node.extra or {}), "grad": value}
 
+    @briefly
     def backward(
         self, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
     ) -> None:
@@ -307,31 +363,53 @@ class Tensor(Array):
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         import pullback  # noqa: PLC0415  (the namespace is the package that imports this module)
 
-        if api_version is not None and api_version not in ("2022.12", "2023.12", "2024.12"):
+        if api_version is not None and api_version not in STANDARDS:
             raise ValueError(
                 f"__array_namespace__: unknown version of the standard, got {api_version!r}."
             )
         return pullback
 
-    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        /,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
         """A capsule of a copy: consumers may write, and not all of them heed a read-only flag.
 
         With `copy=False` the memory is shared, if nothing but this tensor has it: no recorded
-        operation, no other tensor. Who writes to it then changes this tensor.
+        operation, no other tensor. Who writes to it then changes this tensor. A constant, which
+        takes no memory, is given some.
         """
-        if self.dtype is dt.bfloat16:
-            raise BufferError("__dlpack__: NumPy can't export bfloat16. Cast to float32 first.")
+        if stream is not None:
+            raise DeviceError(f"__dlpack__: the CPU has no streams, got stream={stream!r}.")
+        if dl_device is not None and tuple(dl_device) != dlpack.CPU:
+            raise ExchangeError(
+                f"__dlpack__: the memory goes to the CPU, {dlpack.CPU}, got dl_device={dl_device}."
+            )
         if copy is not False:
-            return np.array(self.numpy(), order="C").__dlpack__(**options)
-        if not self.device.runtime.has_one_owner(self._buf):
-            raise BufferError(
+            values = np.array(self.numpy(), order="C")
+            return dlpack.capsule_of(values, max_version, copied=True)
+        if is_kept(self.device.runtime.origin(self._buf)):
+            self._take_memory()
+        if self._node is not None or not self.device.runtime.has_one_owner(self._buf):
+            raise CopyError(
                 "__dlpack__: the memory belongs to others too, and can't be shared with one who may"
                 " write. Leave out copy=False."
             )
-        return _writable(self.numpy()).__dlpack__(**options)
+        memory = self.device.runtime.memory(self._buf, self._aval, writable=True)
+        return dlpack.capsule_of(memory, max_version, copied=False)
+
+    def _take_memory(self) -> None:
+        """Give a constant, which sees one kept number from all places, memory of its own."""
+        own = from_numpy(np.array(self.numpy(), order="C"), self.device)
+        self._buf, self._aval = own._buf, own._aval
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        return dlpack.CPU
 
     def __reduce__(self) -> Any:
         return (_rebuilt, (np.array(to_numpy(self)), self.is_leaf and self.requires_grad))
@@ -350,18 +428,11 @@ class Tensor(Array):
 handle.cls = Tensor
 
 
-def _writable(array: np.ndarray) -> np.ndarray:
-    """The same memory as an array that NumPy agrees to export."""
-    interface = dict(array.__array_interface__)
-    interface["data"] = (interface["data"][0], False)
-    holder = type("Memory", (), {"__array_interface__": interface, "keep": array})()
-    return np.asarray(holder)
-
-
 def _rebuilt(array: np.ndarray, requires_grad: bool) -> Any:
     return tensor(array, requires_grad=requires_grad)
 
 
+@briefly
 def tensor(
     data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Any:  # the names are the standard's
@@ -390,16 +461,18 @@ def tensor(
     return x
 
 
+@briefly
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
     """A tensor of the data of another library's array, sharing its memory on the CPU.
+
+    `copy=True` takes a copy; `copy=False` raises where the memory can't be shared as it lies.
 
     What is shared must not be changed while a call uses it: indices are checked, then used.
 
     >>> pb.from_dlpack(np.asarray([1.0, 2.0]))
     tensor([1., 2.], float64, cpu)
     """
-    array = np.from_dlpack(x)
-    shared = from_numpy(array, copy=bool(copy))
+    shared = from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
     return shared if device is None else shared.to_device(device)
 
 

@@ -15,11 +15,11 @@ from pullback.autodiff.reverse import (
     cotangents,
     depends_on_others,
     fresh,
-    recording,
+    with_recording,
     zeros,
 )
 from pullback.core import pytrees
-from pullback.core.errors import DTypeError, GradientError, ShapeError
+from pullback.core.errors import DTypeError, GradientError, ShapeError, briefly, expect_function
 from pullback.ir.array import Array, make
 from pullback.ir.convert import as_array
 from pullback.ir.op import another
@@ -27,26 +27,77 @@ from pullback.ir.op import another
 __all__ = ["grad", "hvp", "jvp", "value_and_grad", "vjp"]
 
 
-def _variables(name: str, trees: Sequence[Any]) -> tuple[list[Any], pytrees.Structure]:
-    """Fresh variables for the leaves of the arguments that are differentiated by."""
-    leaves, structure = pytrees.flatten(tuple(trees))
-    if not leaves:
-        raise GradientError(f"{name}: the arguments to differentiate by hold no arrays.")
-    result = []
-    for leaf in leaves:
-        x = as_array(leaf, name)
-        if not x._aval.dtype.is_inexact:
-            raise DTypeError(
-                f"{name}: can't differentiate by an array of dtype {x._aval.dtype.name}."
-                " Cast it to a floating dtype, or choose other argnums."
+class Primals:
+    """The arguments that a transform differentiates by: their leaves as fresh variables, but those
+    that a container calls fixed as the constants that they are.
+    """
+
+    def __init__(self, name: str, trees: Sequence[Any]):
+        self._given = pytrees.Parameters(tuple(trees))
+        if not self._given.leaves:
+            raise GradientError(f"{name}: the arguments to differentiate by hold no arrays.")
+        pairs = zip(self._given.leaves, self._given.paths(""), strict=True)
+        self.variables = [fresh(_differentiable(name, x, place)) for x, place in pairs]
+
+    def arguments(self) -> Any:
+        """Handles for the function, which may update its arguments in place."""
+        return self._given.replaced([another(v) for v in self.variables], _own)
+
+    def derivatives(self, found: Sequence[Any]) -> Any:
+        """A tree like the arguments of what was found for the variables, and zeros for the rest."""
+        pairs = zip(found, self.variables, strict=True)
+        filled = [zeros(v._aval) if g is None else another(g) for g, v in pairs]
+        return self._given.replaced(filled, lambda x: zeros(as_array(x, "grad")._aval))
+
+    def directions(self, name: str, trees: Sequence[Any]) -> list[Any]:
+        """A tangent for each variable, from trees like the arguments."""
+        structure, given = self._given.structure, pytrees.flatten(tuple(trees))[1]
+        if given != structure:
+            raise ShapeError(
+                f"{name}: the directions must look like the primals:"
+                f" {pytrees.difference(structure, given, 'directions')}."
             )
-        result.append(fresh(x))
-    return result, structure
+        places = self._given.paths("directions")
+        rows = zip(places, self._given.of(tuple(trees)), self.variables, strict=True)
+        return [_direction(name, place, t, v) for place, t, v in rows]
 
 
-def _arguments(variables: Sequence[Any]) -> list[Any]:
-    """Handles for the function, which may update its arguments in place."""
-    return [another(v) for v in variables]
+def _own(leaf: Any) -> Any:
+    return another(leaf) if isinstance(leaf, Array) else leaf
+
+
+def _argument(place: str) -> str:
+    """The words for a leaf of the tuple of arguments that are differentiated by."""
+    number, _, rest = place[1:].partition("]")
+    return f"argument {number}{rest and ' at ' + rest}"
+
+
+def _differentiable(name: str, leaf: Any, place: str) -> Any:
+    """A leaf as an array that there are derivatives by."""
+    x = as_array(leaf, f"{name}: {_argument(place)}")
+    if not x._aval.dtype.is_inexact:
+        raise DTypeError(
+            f"{name}: can't differentiate by an array of dtype {x._aval.dtype.name},"
+            f" got it in {_argument(place)}. Cast it to a floating dtype, or choose other"
+            " argnums."
+        )
+    return x
+
+
+def _direction(name: str, place: str, t: Any, v: Any) -> Any:
+    """A tangent that fits the variable `v`."""
+    t = as_array(t, name, dtype=None if isinstance(t, Array) else v._aval.dtype)
+    if t._aval.shape != v._aval.shape:
+        raise ShapeError(
+            f"{name}: {place} must have the shape of its primal, {v._aval.shape}, got"
+            f" {t._aval.shape}."
+        )
+    if t._aval.dtype is not v._aval.dtype:
+        raise DTypeError(
+            f"{name}: {place} must have the dtype of its primal, {v._aval.dtype.name}, got"
+            f" {t._aval.dtype.name}."
+        )
+    return t
 
 
 def _outputs(name: str, tree: Any) -> tuple[list[Any], pytrees.Structure]:
@@ -63,6 +114,7 @@ def _released(outputs: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     return [make(o._buf, o._aval) for o in outputs]
 
 
+@briefly
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple]]:
     """`f(*primals)` and the function that maps a cotangent of its result to cotangents of the
     primals.
@@ -71,30 +123,29 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     >>> pull(pb.tensor([1.0, 10.0]))
     (tensor([ 2., 40.], float32, cpu),)
     """
-    variables, structure = _variables("vjp", primals)
-    with recording(True):
-        result = f(*pytrees.unflatten(structure, _arguments(variables)))
+    expect_function("vjp", f)
+    given = Primals("vjp", primals)
+    variables = given.variables
+    result = with_recording(True, f, *given.arguments())
     outputs, out_structure = _outputs("vjp", result)
 
+    @briefly
     def pull(cotangent: Any) -> tuple:
-        leaves, given = pytrees.flatten(cotangent)
-        if given != out_structure:
+        leaves, structure = pytrees.flatten(cotangent)
+        if structure != out_structure:
             raise ShapeError(
-                f"vjp: the cotangent must look like the result, {out_structure}, got {given}."
+                "vjp: the cotangent must look like the result:"
+                f" {pytrees.difference(out_structure, structure, 'the cotangent')}."
             )
         weights = [as_array(g, "vjp") for g in leaves]
-        for g, out in zip(weights, outputs, strict=True):
+        places = pytrees.paths(out_structure, "the cotangent")
+        for place, g, out in zip(places, weights, outputs, strict=True):
             if g._aval.shape != out._aval.shape:
                 raise ShapeError(
-                    f"vjp: the cotangent must have the shape of the result, {out._aval.shape},"
+                    f"vjp: {place} must have the shape of the result, {out._aval.shape},"
                     f" got {g._aval.shape}."
                 )
-        found = cotangents(outputs, weights, variables, retain=True)
-        filled = [
-            zeros(v._aval) if g is None else another(g)
-            for g, v in zip(found, variables, strict=True)
-        ]
-        return pytrees.unflatten(structure, filled)
+        return given.derivatives(cotangents(outputs, weights, variables, retain=True))
 
     close(variables)
     return pytrees.unflatten(out_structure, _released(outputs, variables)), pull
@@ -102,11 +153,17 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
 
 def _split(f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwargs: dict) -> Any:
     """The chosen arguments, and `f` as a function of them alone."""
-    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    listed = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
+    if any(isinstance(n, bool) or not isinstance(n, int) for n in listed):
+        raise DTypeError(
+            f"grad: argnums are positions of arguments, which are integers, got {argnums!r}."
+        )
+    chosen = tuple(listed)
     for n in chosen:
         if not -len(args) <= n < len(args):
             raise GradientError(
-                f"grad: argnums names argument {n}, got {len(args)} positional arguments."
+                f"grad: argnums names argument {n}, got"
+                f" {len(args)} positional argument{'s' * (len(args) != 1)}."
             )
     chosen = tuple(n % len(args) for n in chosen)
 
@@ -119,6 +176,7 @@ def _split(f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwa
     return of_chosen, [args[n] for n in chosen]
 
 
+@briefly
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -131,12 +189,15 @@ def value_and_grad(
     (tensor(9., float32, cpu), tensor([ 3., 12.], float32, cpu))
     """
 
+    expect_function("grad", f)
+
+    @briefly
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
         of_chosen, primals = _split(f, argnums, args, kwargs)
-        variables, structure = _variables("grad", primals)
-        with recording(True):
-            result = of_chosen(*pytrees.unflatten(structure, _arguments(variables)))
+        given = Primals("grad", primals)
+        variables = given.variables
+        result = with_recording(True, of_chosen, *given.arguments())
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, Array):
             raise GradientError(
@@ -147,6 +208,11 @@ def value_and_grad(
                 f"grad: the function must return a real scalar, got {value._aval}. Use vjp, or"
                 " reduce the result."
             )
+        if not value._aval.dtype.is_inexact:
+            raise GradientError(
+                f"grad: the function must return a floating scalar, got {value._aval}. Integers and"
+                " booleans have no derivative: differentiate what they were made of."
+            )
         aux_leaves, aux_structure = pytrees.flatten(aux)
         aux_arrays = [a for a in aux_leaves if isinstance(a, Array)]
         found = cotangents([value], [None], variables, retain=False)
@@ -154,11 +220,7 @@ def value_and_grad(
         released = iter(_released([value, *aux_arrays], variables))
         value = next(released)
         aux_leaves = [next(released) if isinstance(a, Array) else a for a in aux_leaves]
-        filled = [
-            zeros(v._aval) if g is None else another(g)
-            for g, v in zip(found, variables, strict=True)
-        ]
-        gradients = pytrees.unflatten(structure, filled)
+        gradients = given.derivatives(found)
         gradient = gradients[0] if isinstance(argnums, int) else gradients
         if has_aux:
             return (value, pytrees.unflatten(aux_structure, aux_leaves)), gradient
@@ -167,6 +229,7 @@ def value_and_grad(
     return derived
 
 
+@briefly
 def grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -178,6 +241,7 @@ def grad(
     """
     both = value_and_grad(f, argnums, has_aux)
 
+    @briefly
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
         value, gradient = both(*args, **kwargs)
@@ -186,6 +250,7 @@ def grad(
     return derived
 
 
+@briefly
 def jvp(
     f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
 ) -> tuple[Any, Any]:
@@ -194,28 +259,10 @@ def jvp(
     >>> pb.jvp(pb.sin, (pb.tensor(0.0),), (pb.tensor(1.0),))
     (tensor(0., float32, cpu), tensor(1., float32, cpu))
     """
-    variables, structure = _variables("jvp", primals)
-    leaves, given = pytrees.flatten(tuple(directions))
-    if given != structure:
-        raise ShapeError(
-            f"jvp: the directions must look like the primals, {structure}, got {given}."
-        )
-    seeds = []
-    for t, v in zip(leaves, variables, strict=True):
-        t = as_array(t, "jvp", dtype=None if isinstance(t, Array) else v._aval.dtype)
-        if t._aval.shape != v._aval.shape:
-            raise ShapeError(
-                f"jvp: a direction must have the shape of its primal, {v._aval.shape}, got"
-                f" {t._aval.shape}."
-            )
-        if t._aval.dtype is not v._aval.dtype:
-            raise DTypeError(
-                f"jvp: a direction must have the dtype of its primal, {v._aval.dtype.name}, got"
-                f" {t._aval.dtype.name}."
-            )
-        seeds.append(t)
-    with recording(True):
-        result = f(*pytrees.unflatten(structure, _arguments(variables)))
+    expect_function("jvp", f)
+    given = Primals("jvp", primals)
+    variables, seeds = given.variables, given.directions("jvp", directions)
+    result = with_recording(True, f, *given.arguments())
     outputs, out_structure = _outputs("jvp", result)
     found = tangents(outputs, variables, seeds)
     close(variables)
@@ -226,6 +273,7 @@ def jvp(
     return pytrees.unflatten(out_structure, values), pytrees.unflatten(out_structure, filled)
 
 
+@briefly
 def hvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]) -> Any:
     """The Hessian of the scalar function `f`, applied to `directions`: forward over reverse, no
     matrix is formed.

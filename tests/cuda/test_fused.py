@@ -7,10 +7,10 @@ import pytest
 
 import pullback as pb
 from cuda_emulator import COMPILER, Emulator
-from pullback.compile.fusion import fuse
-from pullback.compile.groups import FoldGroup, MapGroup, SequenceGroup
-from pullback.compile.kernel import Accumulate, MultiMap
-from pullback.compile.passes import optimise
+from pullback.compile.graph.passes import optimise
+from pullback.compile.kernel.forms import Accumulate, MultiMap
+from pullback.compile.schedule.fusion import fuse
+from pullback.compile.schedule.groups import FoldGroup, MapGroup, SequenceGroup
 from pullback.ir.graph import trace
 from pullback.runtime.cuda import nvrtc
 from pullback.runtime.cuda.folds import BLOCK, fold_code

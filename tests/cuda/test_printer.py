@@ -9,14 +9,14 @@ import pytest
 
 from cuda_emulator import COMPILER, Emulator
 from kernel_walk import FLOATING, kernel_uses
-from pullback.compile.kernel import Accumulate, Map, MultiMap, Reduce
+from pullback.compile.kernel.forms import Accumulate, Map, MultiMap, Reduce
 from pullback.core import dtypes as dt
 from pullback.core.errors import ShapeError
 from pullback.ir import scalar as s
 from pullback.ir.lowering import Elementwise, Fold
 from pullback.ir.op import REGISTRY, Op
-from pullback.runtime.cpu import fold as cpu_fold
-from pullback.runtime.cpu import map_kernels, reduce_kernels
+from pullback.runtime.cpu.loops import fold_stages, map_stages
+from pullback.runtime.cpu.loops import tree_code as cpu_fold
 from pullback.runtime.cuda import folds, nvrtc
 from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import map_code
@@ -149,7 +149,7 @@ def draw(rng, dtype, shape):
 
 def cpu_map(kernel, shape, inputs):
     strides = [steps(np.broadcast_to(a, shape)) for a in inputs]
-    program = map_kernels.map_program(kernel, shape, strides)
+    program = map_stages.map_program(kernel, shape, strides)
     return array(program(*map(buffer, inputs)), shape, kernel.output.numpy)
 
 
@@ -263,7 +263,7 @@ def test_reductions_have_the_tree_of_the_cpu(walks, kind, shape, axes):
     sizes = tuple(shape[d] for d in kept), tuple(shape[d] for d in axes)
     strides = [tuple(steps(a)[d] for d in (*kept, *axes)) for a in inputs]
     want = array(
-        reduce_kernels.reduce_program(kernel, *sizes, strides)(*map(buffer, inputs)),
+        fold_stages.reduce_program(kernel, *sizes, strides)(*map(buffer, inputs)),
         sizes[0],
         kernel.output.numpy,
     )
@@ -280,7 +280,7 @@ def test_partial_results_are_merged_in_several_rounds(walks):
     assert [one.function.rpartition("_")[2] for one in plan.launches] == ["rows", "merge", "merge"]
     got = np.zeros((), np.float32)
     walks.run(plan, [got], [x])
-    want = array(reduce_kernels.reduce_program(kernel, (), (n,), [(1,)])(buffer(x)), (), got.dtype)
+    want = array(fold_stages.reduce_program(kernel, (), (n,), [(1,)])(buffer(x)), (), got.dtype)
     check_bits(got, want)
 
 
@@ -294,7 +294,7 @@ def test_running_folds_have_the_bits_of_the_cpu(walks, axis, reverse):
     arguments = (RUNNING, (x.shape[1 - axis],), x.shape[axis], [own], own, reverse)
     got = np.zeros_like(x)
     walks.run(scan_plan(*arguments), [got], [x])
-    run = reduce_kernels.accumulate_program(*arguments)
+    run = fold_stages.accumulate_program(*arguments)
     check_bits(got, array(run(buffer(x)), x.shape, x.dtype))
 
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pullback.compile.fixed_point import exact_scatter_add_reference, limb_bits, limb_count
+from pullback.compile.kernel.fixed_point import exact_scatter_add_reference, limb_bits, limb_count
 
 
 def nearest(total, dtype):

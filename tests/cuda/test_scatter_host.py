@@ -13,7 +13,7 @@ import pytest
 import cuda_fake
 import pullback.runtime.cuda.scatter as sc
 from cuda_emulator import COMPILER
-from pullback.compile.fixed_point import exact_scatter_add_reference
+from pullback.compile.kernel.fixed_point import exact_scatter_add_reference
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.runtime.cuda.scatter import buckets, chunks, executor, ordered
 

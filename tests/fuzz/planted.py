@@ -9,7 +9,7 @@ from typing import Any
 
 import pullback as pb
 from fuzz import operations
-from pullback.compile.passes.rewriter import Rewriter
+from pullback.compile.graph.passes.rewriter import Rewriter
 from pullback.ir.op import REGISTRY
 
 __all__ = ["crash", "hang", "wrong_pass", "wrong_value"]

@@ -8,7 +8,7 @@ import numpy as np
 
 import pullback as pb
 from generated import matrix
-from pullback.compile import passes
+from pullback.compile.graph import passes
 from pullback.core import pytrees
 from pullback.ir.graph import Graph
 from pullback.ir.op import bind

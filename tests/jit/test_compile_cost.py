@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pullback as pb
-from pullback.compile import memory
-from pullback.compile.groups import Stored
-from pullback.compile.memory import Life, Place, Plan, aligned
-from pullback.compile.memory_scan import Gaps, scanned
+from pullback.compile.schedule import memory
+from pullback.compile.schedule.groups import Stored
+from pullback.compile.schedule.memory import Life, Place, Plan, aligned
+from pullback.compile.schedule.memory_scan import Gaps, scanned
 from pullback.core.avals import aval, default_device
-from pullback.runtime.cpu import jit, printer
+from pullback.runtime.cpu.llvm import jit, printer
 
 X = np.linspace(0.1, 1, 8, dtype=np.float32)
 

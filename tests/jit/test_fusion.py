@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pullback as pb
-from pullback.compile.fusion import fuse
-from pullback.compile.groups import (
+from pullback.compile.schedule.fusion import fuse
+from pullback.compile.schedule.groups import (
     CallGroup,
     FoldGroup,
     Grouped,
@@ -20,7 +20,7 @@ from pullback.compile.groups import (
     SequenceGroup,
     Stored,
 )
-from pullback.compile.memory import Life, Place, Plan, plan_memory
+from pullback.compile.schedule.memory import Life, Place, Plan, plan_memory
 from pullback.core.avals import aval
 from pullback.core.errors import PullbackError
 

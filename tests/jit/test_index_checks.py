@@ -15,7 +15,7 @@ from matrix import arrays_of
 import pullback as pb
 from jit.pass_checks import names
 from pullback import primitive
-from pullback.compile.passes import optimise
+from pullback.compile.graph.passes import optimise
 from pullback.core import pytrees
 from pullback.core.errors import IndexOutOfRange
 from pullback.ir.op import REGISTRY

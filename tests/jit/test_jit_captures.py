@@ -10,7 +10,7 @@ import pytest
 
 import pullback as pb
 from jit.jit_checks import close, equal, here, tensor
-from pullback.compile import unit
+from pullback.compile.function import unit
 
 # -- captured state --------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ import pytest
 
 import pullback as pb
 from jit.pass_checks import SPECIAL, bits, names, optimised, run, special
-from pullback.compile import passes
-from pullback.compile.passes.algebra import exactly_holds
+from pullback.compile.graph import passes
+from pullback.compile.graph.passes.algebra import exactly_holds
 from pullback.core import dtypes
 from pullback.ir.graph import Graph
 from pullback.ir.op import bind

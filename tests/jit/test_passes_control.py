@@ -6,7 +6,7 @@ import numpy as np
 
 import pullback as pb
 from jit.pass_checks import names, optimised, random
-from pullback.compile import passes
+from pullback.compile.graph import passes
 from pullback.ir.graph import Graph
 
 # -- control flow ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pullback as pb
 from generated import matrix
 from jit.pass_checks import SPECIAL, bits, run
-from pullback.compile import passes
+from pullback.compile.graph import passes
 from pullback.core import pytrees
 from pullback.core.errors import TraceError
 from pullback.ir.graph import Graph

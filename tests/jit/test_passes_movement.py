@@ -63,6 +63,12 @@ VIEWS = {
     ),
     "slice of permuted": (lambda x: x.T[1:3, 2], A, ["slice"]),
     "slice of concat": (lambda x: pb.concat([pb.exp(x), x])[4:6], A, ["slice"]),
+    "slice across parts of concat": (
+        lambda x: pb.concat([pb.exp(x), x])[2:5], A, ["exp", "concat", "slice"],
+    ),
+    "slice across embed": (
+        lambda x: pb.primitive.embed(pb.tensor(0.0), x, (6, 8), (1, 1))[:3], A, ["embed", "slice"],
+    ),
     "slice of embed": (
         lambda x: pb.primitive.embed(pb.tensor(0.0), x, (6, 8), (1, 1))[1:5, 1:7], A, [],
     ),

@@ -11,10 +11,10 @@ import pytest
 
 import pullback as pb
 from jit.graph_runs import arrays_of, assert_same_bits, check, compiled_run, eager_run
-from pullback.compile.fusion import fuse
-from pullback.compile.groups import CallGroup, Grouped, ParallelGroup, SequenceGroup
-from pullback.compile.memory import plan_memory
-from pullback.runtime.cpu.fold import BLOCK
+from pullback.compile.schedule.fusion import fuse
+from pullback.compile.schedule.groups import CallGroup, Grouped, ParallelGroup, SequenceGroup
+from pullback.compile.schedule.memory import plan_memory
+from pullback.runtime.cpu.loops.tree_code import BLOCK
 
 
 def numbers(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:

@@ -10,11 +10,11 @@ import pytest
 
 import pullback as pb
 from jit.graph_runs import arrays_of, assert_same_bits, check, compiled_run, eager_run
-from pullback.compile.fusion import fuse
-from pullback.compile.groups import FoldGroup, Grouped, MapGroup, SequenceGroup
-from pullback.compile.passes import optimise
-from pullback.compile.row_kernel import row_plan
-from pullback.runtime.cpu.fold import BLOCK
+from pullback.compile.graph.passes import optimise
+from pullback.compile.schedule.fusion import fuse
+from pullback.compile.schedule.groups import FoldGroup, Grouped, MapGroup, SequenceGroup
+from pullback.compile.schedule.row_kernel import row_plan
+from pullback.runtime.cpu.loops.tree_code import BLOCK
 
 SHAPES = [(300, 128), (77, 500), (2050, 33), (40, 2048), (1024, 1040), (33, 4096)]
 

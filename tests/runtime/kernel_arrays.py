@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pullback.core import dtypes as dt
-from pullback.runtime.cpu import map_kernels, native
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.loops import map_stages
 
 FLOATS = (dt.float32, dt.float64)
 INTEGERS = tuple(d for d in dt.ALL if d.is_integer)
@@ -64,7 +65,7 @@ def check_bits(got, want):
 
 def dense(kernel, n, outs, ins, by_rows=False):
     """Stages of a map over `n` elements in a row."""
-    return map_kernels.map_stages(
+    return map_stages.map_stages(
         kernel, (n,), outs, [(1,)] * len(outs), ins, [(1,)] * len(ins), by_rows
     )
 

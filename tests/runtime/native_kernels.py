@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pullback.runtime.cpu import jit, native
+import pullback
+from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.native import Buffer, wrap
 
 SIGNATURE = "(ptr %params, ptr %ptrs, i64 %lo, i64 %hi, ptr %error)"
@@ -158,7 +159,7 @@ def values(result: object, dtype: type[np.generic] = np.float32) -> np.ndarray:
 
 def run_python(code: str, **environment: str) -> str:
     """The output of `code` in a new interpreter, which must succeed within a minute."""
-    source = str(Path(native.__file__).parents[3])
+    source = str(Path(pullback.__file__).parents[1])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([source, *sys.path]), **environment}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],

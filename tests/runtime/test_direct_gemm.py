@@ -5,8 +5,9 @@ import itertools
 import pytest
 
 from pullback.core import dtypes
-from pullback.runtime.cpu import direct_gemm, jit
-from pullback.runtime.cpu.vectors import lanes_of
+from pullback.runtime.cpu.gemm import direct_gemm
+from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.vectors import lanes_of
 
 
 def blocks(length: int, rules: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 
 from pullback.core import dtypes
 from pullback.core.errors import DeviceError, DTypeError, ShapeError
-from pullback.runtime.cpu import (
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.gemm import (
     blas,
     direct_gemm,
-    gemm,
-    jit,
-    native,
     panel_gemm,
     transpose_code,
     vector_gemm,
 )
+from pullback.runtime.cpu.gemm import (
+    matmul as gemm,
+)
+from pullback.runtime.cpu.llvm import jit
 
 TOLERANCE = {
     "float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 4e-15,
@@ -217,6 +219,7 @@ def test_library_names(monkeypatch):
     assert {gemm.library(d) for d in (dtypes.float32, dtypes.bfloat16, dtypes.float64)} == {"LLVM"}
     monkeypatch.setattr(blas, "_load", lambda package, stem: None)
     blas.openblas.cache_clear()
+    blas.handle.cache_clear()
     with pytest.raises(DeviceError, match="scipy-openblas32"):
         gemm.library(dtypes.complex64)
 
@@ -224,10 +227,10 @@ def test_library_names(monkeypatch):
 def test_the_library_is_loaded_on_first_use():
     code = """
 from pullback.core import dtypes
-from pullback.runtime.cpu import blas, gemm
-gemm.matmul_program(dtypes.float64, (), 2, 2, 2, (2, 1), (2, 1))
+from pullback.runtime.cpu.gemm import blas, matmul
+matmul.matmul_program(dtypes.float64, (), 2, 2, 2, (2, 1), (2, 1))
 assert blas.openblas.cache_info().currsize == 0
-gemm.matmul_program(dtypes.complex64, (), 2, 2, 2, (2, 1), (2, 1))
+matmul.matmul_program(dtypes.complex64, (), 2, 2, 2, (2, 1), (2, 1))
 assert blas.openblas.cache_info().currsize == 1
 """
     source = os.pathsep.join(sys.path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pullback.runtime.code_cache import cache_directory
-from pullback.runtime.cpu import jit
+from pullback.runtime.cpu.llvm import jit
 from runtime.native_kernels import ADD, run_python
 
 
@@ -87,7 +87,7 @@ def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch
 
 
 def test_processes_share_a_cache(tmp_path: Path) -> None:
-    code = f"from pullback.runtime.cpu import jit; jit.compile_ir({ADD!r}, ['add'])"
+    code = f"from pullback.runtime.cpu.llvm import jit; jit.compile_ir({ADD!r}, ['add'])"
     workers = [
         threading.Thread(
             target=run_python, args=(code,), kwargs={"PULLBACK_CACHE_DIR": str(tmp_path)}

@@ -8,10 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from pullback.compile.kernel import Map
+from pullback.compile.kernel.forms import Map
 from pullback.core import dtypes as dt
 from pullback.ir import scalar as s
-from pullback.runtime.cpu import map_kernels, native, printer
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.llvm import printer
+from pullback.runtime.cpu.loops import map_stages
 from runtime.kernel_arrays import FLOATS, INTEGERS, array, buffer, check_bits, sample, steps
 
 LENGTHS = (0, 1, 3, 15, 16, 17, 33, 100)
@@ -27,7 +29,7 @@ def rng():
 def run_map(kernel, *inputs):
     shape = np.broadcast_shapes(*(a.shape for a in inputs))
     strides = [steps(np.broadcast_to(a, shape)) for a in inputs]
-    program = map_kernels.map_program(kernel, shape, strides)
+    program = map_stages.map_program(kernel, shape, strides)
     return array(program(*map(buffer, inputs)), shape, kernel.output.numpy)
 
 
@@ -143,9 +145,9 @@ def half_conversion(request, monkeypatch):
     """Both ways to convert float16: by instruction where the host has one, and by integer code."""
     if request.param == "bits":
         monkeypatch.setattr(printer, "HARDWARE_HALF", False)
-    map_kernels._code.cache_clear()
+    map_stages._code.cache_clear()
     yield
-    map_kernels._code.cache_clear()
+    map_stages._code.cache_clear()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -251,8 +253,8 @@ def test_boxes_of_one_output(rng):
     kernel = Map((dt.int16,), dt.int16, (s.load(0, dt.int16),))
     a, b = (rng.integers(0, 99, shape).astype(np.int16) for shape in ((4, 5), (4, 7)))
     stages = [
-        map_kernels.map_stage(kernel, (4, 5), 0, 0, (12, 1), [1], [steps(a)]),
-        map_kernels.map_stage(kernel, (4, 7), 0, 5, (12, 1), [2], [steps(b)]),
+        map_stages.map_stage(kernel, (4, 5), 0, 0, (12, 1), [1], [steps(a)]),
+        map_stages.map_stage(kernel, (4, 7), 0, 5, (12, 1), [2], [steps(b)]),
     ]
     program = native.program(2, 4 * 12 * 2, (), stages, False)
     got = array(program(buffer(a), buffer(b)), (4, 12), np.dtype(np.int16))

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pullback.runtime.cpu import jit, native
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.native import Buffer, Stage, empty, memory, program, view, wrap
 from runtime.native_kernels import kernel, of, values
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pullback.runtime.cpu import jit, native
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.native import Buffer, Stage, memory, program
 from runtime.native_kernels import MEET, REVERSE, SCALE, SLEEP, kernel, of, run_python, values
 
@@ -121,7 +122,8 @@ def script(body: str) -> str:
     return f"""
 import os, sys, threading, time
 from array import array
-from pullback.runtime.cpu import jit, native
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.native import Stage
 native.set_threads(3)
 n = 300

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.compile.fixed_point import exact_scatter_add_reference
+from pullback.compile.kernel.fixed_point import exact_scatter_add_reference
 
 SHAPES = [(7, 1, 60), (5, 9, 40), (300, 2, 2_000), (20, 1, 30_000), (1_000, 3, 700), (3, 300, 50)]
 WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}

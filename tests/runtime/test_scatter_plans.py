@@ -12,8 +12,8 @@ import pytest
 
 import pullback as pb
 from pullback.core.avals import dense_strides
-from pullback.runtime.cpu.scatter_kernels import Wanted
-from pullback.runtime.cpu.scatter_plans import PLANS, Plan, PlanCache, build
+from pullback.runtime.cpu.scatter.plans import PLANS, Plan, PlanCache, build
+from pullback.runtime.cpu.scatter.scatter_stages import Wanted
 
 ROWS, WIDTH, COUNT = 300, 40, 2_000
 PLAN_BYTES = 4 * (COUNT + ROWS + 1)
@@ -94,9 +94,9 @@ def test_a_bad_index_among_few_rows_is_never_narrowed(dtype: str, bad: int, at: 
     given[at] = min(max(bad, info.min), info.max) or info.max
     index, x = pb.tensor(given), pb.zeros(20)
     for _ in range(3):
-        with pytest.raises(IndexError, match=f"out of range .* element {at} "):
+        with pytest.raises(IndexError, match=f"out of range .* position {at} "):
             pb.scatter_add(x, index, pb.ones(40_000))
-        with pytest.raises(IndexError, match=f"out of range .* element {at} "):
+        with pytest.raises(IndexError, match=f"out of range .* position {at} "):
             pb.take(x, index)
     with pytest.raises(IndexError):
         pb.scatter_plan(index, 20)

@@ -13,8 +13,8 @@ import pytest
 
 import pullback as pb
 from pullback.core import dtypes as dt
-from pullback.runtime.cpu.scatter_kernels import FAR_BYTES, FEW_UPDATES, Shape, strategy
-from pullback.runtime.cpu.scatter_sums import Sums
+from pullback.runtime.cpu.scatter.scatter_stages import FAR_BYTES, FEW_UPDATES, Shape, strategy
+from pullback.runtime.cpu.scatter.sums import Sums
 
 THREADS = (1, 2, 3, 5)
 FULL = os.environ.get("PULLBACK_FULL") == "1"

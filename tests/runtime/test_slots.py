@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
-from pullback.compile.kernel import Accumulate, Gather, Map, Scatter
+from pullback.compile.kernel.forms import Accumulate, Gather, Map, Scatter
 from pullback.core import dtypes as dt
 from pullback.ir.scalar import acc, const, load
-from pullback.runtime.cpu import gemm, index_kernels, native, reduce_kernels, sorting
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.gemm import matmul
+from pullback.runtime.cpu.indexing import index_stages
+from pullback.runtime.cpu.loops import fold_stages
+from pullback.runtime.cpu.sort import sort_stages
 from runtime.kernel_arrays import buffer, dense, floats
 
 
@@ -46,7 +50,7 @@ def test_accumulate_in_slots(thread_count):
     kernel = Accumulate((dt.float64,), dt.float64, (zero,), (x_,), (added,), (total,))
 
     def make(slots, out, take):
-        return reduce_kernels.accumulate_stages(
+        return fold_stages.accumulate_stages(
             kernel, (40,), 30, slots, [(30, 1)], out, (30, 1), True
         )
 
@@ -61,7 +65,7 @@ def test_gather_and_scatter_in_slots(thread_count):
     def gather(slots, out, take):
         kernel = Gather(dt.float64, (dt.int64,))
         source, index = slots
-        return index_kernels.gather_stages(
+        return index_stages.gather_stages(
             kernel, (80, 6), source, (0, 1), [index], [(1, 0)], [(50, 6)], out
         )
 
@@ -73,7 +77,7 @@ def test_gather_and_scatter_in_slots(thread_count):
         total = acc("a", 0, dt.float32) + acc("b", 0, dt.float32)
         kernel = Scatter(dt.float16, (dt.int64,), (total,))
         target, index, update = slots
-        return index_kernels.scatter_stages(
+        return index_stages.scatter_stages(
             kernel,
             ((50, 6), target, (6, 1)),
             ((80, 6), update, (6, 1)),
@@ -96,7 +100,7 @@ def test_argsort_in_slots(shape, thread_count):
     rows, length = shape
 
     def make(slots, out, take):
-        return sorting.argsort_stages(
+        return sort_stages.argsort_stages(
             dt.float64, (rows,), (length,), length, 1, False, slots[0], out, take
         )
 
@@ -109,7 +113,7 @@ def test_searchsorted_in_slots(thread_count):
     row, values = np.sort(rng.standard_normal(100)), rng.standard_normal(1000)
 
     def make(slots, out, take):
-        return sorting.searchsorted_stages(
+        return sort_stages.searchsorted_stages(
             dt.float64, 100, 1, (1000,), (1,), "right", slots[0], slots[1], out
         )
 
@@ -125,7 +129,7 @@ def test_matmul_in_slots(dtype, m, n, k, thread_count):
 
     def make(slots, out, take):
         x, y = slots
-        return gemm.matmul_stages(dtype, (), m, n, k, x, (k, 1), y, (n, 1), out, take)
+        return matmul.matmul_stages(dtype, (), m, n, k, x, (k, 1), y, (n, 1), out, take)
 
     result = in_slots([a, b], m * n * dtype.itemsize, make, dtype.numpy).reshape(m, n)
     expected = a.astype(np.float64) @ b.astype(np.float64)

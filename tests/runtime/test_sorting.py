@@ -8,12 +8,23 @@ from hypothesis.extra import numpy as arrays
 
 from pullback.core import dtypes
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.runtime.cpu import native, sorting
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.sort import sort_stages
 
 REAL = [d.name for d in dtypes.ALL if not d.is_complex]
 FLOATS = [name for name in REAL if "float" in name]
 # Below, at and above the limits between the three methods, and one row of several chunks.
-LENGTHS = [1, 2, 3, 31, sorting._SHORT, sorting._SHORT + 1, 1000, sorting._LONG - 1, sorting._LONG]
+LENGTHS = [
+    1,
+    2,
+    3,
+    31,
+    sort_stages._SHORT,
+    sort_stages._SHORT + 1,
+    1000,
+    sort_stages._LONG - 1,
+    sort_stages._LONG,
+]
 
 
 def random(dtype: str, *shape: int) -> np.ndarray:
@@ -55,7 +66,9 @@ def strides(x: np.ndarray) -> list[int]:
 def argsort(x: np.ndarray, descending: bool = False) -> np.ndarray:
     *outer, stride = strides(x)
     dtype = dtypes.as_dtype(x.dtype.name)
-    program = sorting.argsort_program(dtype, x.shape[:-1], outer, x.shape[-1], stride, descending)
+    program = sort_stages.argsort_program(
+        dtype, x.shape[:-1], outer, x.shape[-1], stride, descending
+    )
     return np.frombuffer(program(buffer(x)), np.int64).reshape(x.shape)
 
 
@@ -78,8 +91,8 @@ def test_rows(dtype):
 
 @pytest.mark.parametrize("dtype", ["int8", "float32", "int64"])
 def test_few_and_several_long_rows(dtype):
-    check(random(dtype, 3, sorting._LONG + 5))
-    check(random(dtype, 5, sorting._LONG + 5))
+    check(random(dtype, 3, sort_stages._LONG + 5))
+    check(random(dtype, 5, sort_stages._LONG + 5))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
@@ -158,7 +171,7 @@ def test_result_does_not_depend_on_threads(length):
 
 def search(x: np.ndarray, values: np.ndarray, side: str) -> np.ndarray:
     dtype = dtypes.as_dtype(x.dtype.name)
-    program = sorting.searchsorted_program(
+    program = sort_stages.searchsorted_program(
         dtype, x.size, strides(x)[0], values.shape, strides(values), side
     )
     return np.frombuffer(program(buffer(x), buffer(values)), np.int64).reshape(values.shape)
@@ -187,10 +200,10 @@ def test_searchsorted_strides(side):
 
 def test_misuse():
     with pytest.raises(DTypeError, match="complex64"):
-        sorting.argsort_program(dtypes.complex64, (), (), 3, 1)
+        sort_stages.argsort_program(dtypes.complex64, (), (), 3, 1)
     with pytest.raises(DTypeError, match="complex64"):
-        sorting.searchsorted_program(dtypes.complex64, 3, 1, (2,), (1,))
+        sort_stages.searchsorted_program(dtypes.complex64, 3, 1, (2,), (1,))
     with pytest.raises(ShapeError, match=str(2**32)):
-        sorting.argsort_program(dtypes.int8, (), (), 2**32, 1)
+        sort_stages.argsort_program(dtypes.int8, (), (), 2**32, 1)
     with pytest.raises(ValueError, match="middle"):
-        sorting.searchsorted_program(dtypes.int8, 3, 1, (2,), (1,), "middle")
+        sort_stages.searchsorted_program(dtypes.int8, 3, 1, (2,), (1,), "middle")

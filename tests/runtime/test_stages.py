@@ -3,17 +3,14 @@
 import numpy as np
 import pytest
 
-from pullback.compile.kernel import Gather, Map, MultiMap, Reduce
+from pullback.compile.kernel.forms import Gather, Map, MultiMap, Reduce
 from pullback.core import dtypes as dt
 from pullback.ir.scalar import acc, cast, const, index, load, select
-from pullback.runtime.cpu import (
-    gemm,
-    index_kernels,
-    map_kernels,
-    native,
-    reduce_kernels,
-    stages,
-)
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.gemm import matmul
+from pullback.runtime.cpu.indexing import index_stages
+from pullback.runtime.cpu.loops import fold_stages, map_stages
+from pullback.runtime.cpu.native import stages
 from runtime.kernel_arrays import array, buffer, check_bits, dense, floats, sample, steps
 
 X, Y = load(0, dt.float64), load(1, dt.float64)
@@ -76,14 +73,14 @@ def test_multi_map(shape, out, thread_count):
         expected = [a + b, a * b + 1j * (a - b)]
     kernel = MultiMap((dt.float32, dt.float32), out, bodies)
     row = (0,) * (len(shape) - 1) + (1,)
-    own = map_kernels.dense_strides(shape)
+    own = map_stages.dense_strides(shape)
     last = (*(s * 2 for s in own[:-1]), own[-1] * 2)  # every second element
     program = native.arena_program(
         2,
         a.size * (out[0].itemsize + 2 * out[1].itemsize),
         0,
         [(0, a.size * out[0].itemsize)],
-        map_kernels.map_stages(kernel, shape, [0, 4], [own, last], [1, 2], [steps(a), row]),
+        map_stages.map_stages(kernel, shape, [0, 4], [own, last], [1, 2], [steps(a), row]),
     )
     result = program(buffer(a), buffer(b))
     first = floats(result, out[0].numpy, 0, a.size).reshape(shape)
@@ -182,7 +179,7 @@ def test_parts(thread_count):
 
 def test_error_in_a_part():
     good = dense(COPY, 2, [0], [1])
-    gathered = index_kernels.gather_stages(
+    gathered = index_stages.gather_stages(
         Gather(dt.float64, (dt.int64,)), (5,), 1, (0,), [2], [(1,)], [(3, 1)], 0, 40
     )
     program = native.arena_program(2, 40, 0, [], [stages.parts_stage([good, gathered])])
@@ -193,7 +190,7 @@ def test_error_in_a_part():
 def test_error_in_a_loop():
     """The third round reads out of range; its code names the kernel."""
     gather = Gather(dt.float64, (dt.int64,))
-    body = index_kernels.gather_stages(gather, (1,), 1, (0,), [4], [(1,)], [(3, 1)], 0, 40)
+    body = index_stages.gather_stages(gather, (1,), 1, (0,), [4], [(1,)], [(3, 1)], 0, 40)
     loop = stages.loop_stage(body, 5, [(4, 8)])
     program = native.arena_program(2, 8, 0, [(2, 0)], [loop])
     x, good, bad = np.arange(3.0), np.array([0, 1, 2, 1, 2]), np.array([0, 1, -7, 9, 2])
@@ -213,12 +210,12 @@ def test_blocks_of_rows(rows, columns, local, thread_count):
     pointers = [(2, 0), (2, 8 * rows), (2, 8 * rows + nbytes)]
 
     def total(source, target):
-        return reduce_kernels.reduce_stages(
+        return fold_stages.reduce_stages(
             TOTAL, (rows,), (columns,), [source], [own], target, take, True
         )
 
     def combine(kernel, target, ins, strides):
-        return map_kernels.map_stages(kernel, shape, [target], [own], ins, strides, True)
+        return map_stages.map_stages(kernel, shape, [target], [own], ins, strides, True)
 
     minus = Map((dt.float64, dt.float64), dt.float64, (X - Y,))
     twice = Map((dt.float64, dt.float64), dt.float64, ((X + Y) * 2.0,))
@@ -259,10 +256,10 @@ def test_grouped_reduction_with_an_area(thread_count):
         sizes.append(nbytes)
         return 3
 
-    body = reduce_kernels.reduce_stages(TOTAL, (), (x.size,), [1], [(1,)], 4, take)
+    body = fold_stages.reduce_stages(TOTAL, (), (x.size,), [1], [(1,)], 4, take)
     (nbytes,) = sizes
     program = native.arena_program(1, 8, 64 + nbytes, [(2, 64), (0, 0)], body)
-    alone = reduce_kernels.reduce_program(TOTAL, (), (x.size,), [(1,)])
+    alone = fold_stages.reduce_program(TOTAL, (), (x.size,), [(1,)])
     assert floats(program(buffer(x))) == floats(alone(buffer(x)))
     assert np.allclose(floats(program(buffer(x))), x.sum())
 
@@ -272,7 +269,7 @@ def test_product_with_areas(thread_count):
     rng = np.random.default_rng(6)
     a, b = rng.standard_normal((30, 2 * 40))[:, ::2], rng.standard_normal((3 * 40, 20))[::3]
     take = native.Scratch(4)
-    body = gemm.matmul_stages(dt.float64, (), 30, 20, 40, 1, steps(a), 2, steps(b), 0, take)
+    body = matmul.matmul_stages(dt.float64, (), 30, 20, 40, 1, steps(a), 2, steps(b), 0, take)
     pointers = [(3, sum(take.sizes[:k])) for k in range(len(take.sizes))]
     program = native.arena_program(2, 30 * 20 * 8, sum(take.sizes), pointers, body)
     assert np.allclose(floats(program(buffer(a), buffer(b))).reshape(30, 20), a @ b)
@@ -294,11 +291,11 @@ def test_product_and_bias_by_rows(m, n, k, layout, thread_count):
         sizes.append(nbytes)
         return 7 + len(sizes)
 
-    first = gemm.matmul_row_stages(dt.float64, m, n, k, 1, steps(a), 2, steps(b), 6, take)
-    last = gemm.matmul_row_stages(dt.float64, m, n, n, 7, (n, 1), 3, steps(c), 0, take)
+    first = matmul.matmul_row_stages(dt.float64, m, n, k, 1, steps(a), 2, steps(b), 6, take)
+    last = matmul.matmul_row_stages(dt.float64, m, n, n, 7, (n, 1), 3, steps(c), 0, take)
     assert first is not None and last is not None
     own = (n, 1)
-    add = map_kernels.map_stages(ADD, (m, n), [7], [own], [6, 4], [own, (0, 1)], True)
+    add = map_stages.map_stages(ADD, (m, n), [7], [own], [6, 4], [own, (0, 1)], True)
     rows = stages.rows_stage([first[-1], *add, last[-1]], m, 4, 8, [(6, 8 * n), (7, 8 * n)])
     pointers = [(5, 0), (5, 0), *((5, sum(sizes[:i])) for i in range(len(sizes)))]
     body = [*first[:-1], *last[:-1], rows]
@@ -309,9 +306,9 @@ def test_product_and_bias_by_rows(m, n, k, layout, thread_count):
 
 def test_no_product_by_rows():
     take = native.Scratch(4)
-    assert gemm.matmul_row_stages(dt.complex64, 3, 3, 3, 1, (3, 1), 2, (3, 1), 0, take) is None
-    assert gemm.matmul_row_stages(dt.float32, 3, 3, 0, 1, (0, 1), 2, (3, 1), 0, take) is None
-    big = gemm.matmul_row_stages(dt.float32, 3, 4096, 4096, 1, (4096, 1), 2, (4096, 1), 0, take)
+    assert matmul.matmul_row_stages(dt.complex64, 3, 3, 3, 1, (3, 1), 2, (3, 1), 0, take) is None
+    assert matmul.matmul_row_stages(dt.float32, 3, 3, 0, 1, (0, 1), 2, (3, 1), 0, take) is None
+    big = matmul.matmul_row_stages(dt.float32, 3, 4096, 4096, 1, (4096, 1), 2, (4096, 1), 0, take)
     assert big is None
 
 
@@ -336,9 +333,9 @@ def test_tiny_maps_have_the_bits_of_others(shape, dtype):
     for a in (x, row, turned, back):
         inputs = [buffer(a), buffer(x)]
         strides = [steps(a), steps(x)]
-        alone = map_kernels.map_program(kernel, shape, strides)(*inputs)
-        body = map_kernels.map_stages(
-            kernel, shape, [0], [map_kernels.dense_strides(shape)], [1, 2], strides
+        alone = map_stages.map_program(kernel, shape, strides)(*inputs)
+        body = map_stages.map_stages(
+            kernel, shape, [0], [map_stages.dense_strides(shape)], [1, 2], strides
         )
         result = native.program(2, x.nbytes, (), body)(*inputs)
         check_bits(array(result, shape, dtype.numpy), array(alone, shape, dtype.numpy))
@@ -366,9 +363,9 @@ def test_tiny_reductions_have_the_bits_of_others(kept, reduced, dtype):
     x = (rng.standard_normal(shape) * 50).astype(dtype.numpy)
     for given in (x, x.copy("F")):
         own = [steps(given)]
-        alone = reduce_kernels.reduce_program(kernel, kept, reduced, own)(buffer(given))
+        alone = fold_stages.reduce_program(kernel, kept, reduced, own)(buffer(given))
         take = native.Scratch(2)
-        body = reduce_kernels.reduce_stages(kernel, kept, reduced, [1], own, 0, take)
+        body = fold_stages.reduce_stages(kernel, kept, reduced, [1], own, 0, take)
         assert body[0].units == 1
         result = native.program(1, 8 * np.prod(kept, dtype=int), (), body)(buffer(given))
         check_bits(array(result, kept, np.dtype("f8")), array(alone, kept, np.dtype("f8")))

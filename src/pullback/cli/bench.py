@@ -23,10 +23,10 @@ from pullback.cli.gather_cases import CASES
 from pullback.cli.libraries import LIBRARIES
 from pullback.cli.nn_programs import NN_LIBRARIES, is_there
 from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
-from pullback.cli.progress import Progress
 from pullback.cli.rivals import compared
 from pullback.cli.scores import OURS, Row, page, summary, tables
 from pullback.cli.workloads import WORKLOADS, Workload
+from pullback.display.progress import Progress
 
 __all__ = ["arguments", "run"]
 

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
+from pullback.core.blocks import Restored
 from pullback.core.dtypes import DType
 from pullback.core.errors import DeviceError
 
@@ -22,10 +23,23 @@ __all__ = [
     "default_device",
     "dense_strides",
     "device",
+    "devices",
     "register_runtime",
     "set_default_device",
     "symbolic",
 ]
+
+
+class _Defaults(threading.local):
+    """The default device: the innermost `with device:` of this thread, else what the program has
+    set.
+    """
+
+    base = "cpu"
+    stack: tuple[Device, ...] = ()
+
+
+_defaults = _Defaults()
 
 
 class Device:
@@ -46,11 +60,10 @@ class Device:
         return self._runtime
 
     def __enter__(self) -> Device:
-        _defaults.stack.append(self)
+        _defaults.stack = (*_defaults.stack, self)
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        _defaults.stack.pop()
+    __exit__ = Restored(_defaults, "stack")
 
     def __repr__(self) -> str:
         return f"device({str(self)!r})"
@@ -60,20 +73,6 @@ class Device:
 
     def __reduce__(self):
         return (device, (str(self),))
-
-
-class _Defaults(threading.local):
-    """The default device: the innermost `with device:` of this thread, else what the program has
-    set.
-    """
-
-    base = "cpu"
-
-    def __init__(self) -> None:
-        self.stack: list[Device] = []
-
-
-_defaults = _Defaults()
 
 
 def default_device() -> Device:
@@ -107,6 +106,11 @@ def device(spec: str | Device) -> Device:
     if key not in _devices:
         _devices[key] = Device(*key)
     return _devices[key]
+
+
+def devices() -> tuple[Device, ...]:
+    """The first device of every kind that there is."""
+    return tuple(map(device, _loaders))
 
 
 class Aval:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import Device, aval, default_device
 from pullback.core.dtypes import DType
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import CopyError, DTypeError, ShapeError
+from pullback.ir import dlpack
 from pullback.ir.array import Array, make
 from pullback.ir.op import REGISTRY
 from pullback.ir.tracing import no_value, note_look, note_read
@@ -20,13 +22,16 @@ __all__ = [
     "as_array",
     "default_device",
     "from_numpy",
+    "is_kept",
     "is_number",
     "scalar",
     "shape_of",
+    "sharing",
     "to_numpy",
 ]
 
 SCALARS = (bool, int, float, complex)
+_RAW = np.dtype("V2")  # what NumPy's files make of bfloat16, which they don't know
 
 
 def from_numpy(array: np.ndarray, dev: Device | None = None, copy: bool = True) -> Any:
@@ -72,6 +77,11 @@ def scalar(value: Any, dtype: DType, dev: Device, name: str = "scalar") -> Any:
     return found
 
 
+def is_kept(buf: Any) -> bool:
+    """Whether a buffer is that of a kept number."""
+    return any(kept._buf is buf for kept in _scalars.values())
+
+
 def _bits(value: Any) -> Any:
     """A number as a key: -0.0 and 0.0 are equal, and NaN equals nothing, but their bits tell."""
     if isinstance(value, complex):
@@ -109,24 +119,76 @@ def as_array(
     return from_numpy(_numpy_of(value, name, dtype), dev)
 
 
+def sharing(value: Any, name: str, dtype: DType | None, dev: Device) -> Any:
+    """`value`, the array of another library or an object with memory, as an array in its memory."""
+    if is_number(value) or isinstance(value, (list, tuple, range, np.generic)):
+        raise CopyError(
+            f"{name}: numbers and lists have no memory to share, got {type(value).__name__} with"
+            " copy=False."
+        )
+    note_read(value)
+    array = _in_place(value, name)
+    if dtype is not None and array.dtype != dtype.numpy:
+        raise CopyError(f"{name}: a change of dtype needs a copy, got {array.dtype}.")
+    if not (array.flags.c_contiguous and array.dtype.isnative):
+        raise CopyError(
+            f"{name}: memory in another order than row-major, or of another byte order, needs a"
+            f" copy, got strides {array.strides} and dtype {array.dtype.str!r}."
+        )
+    _check_numeric(array, name)
+    return from_numpy(array, dev, copy=False)
+
+
+def _in_place(value: Any, name: str) -> np.ndarray:
+    """The NumPy array in the memory of an array of another library."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        return dlpack.from_capsule(value, copy=False)
+    if not hasattr(value, "__array__"):
+        return _from_memory(value, name)
+    try:
+        return np.asarray(value, copy=False)
+    except ValueError as error:
+        first = str(error).partition("\n")[0]
+        raise CopyError(f"{name}: {type(value).__name__} does not share: {first}") from None
+
+
+def _from_memory(value: Any, name: str) -> np.ndarray:
+    """The NumPy array in the memory of an object with the buffer protocol."""
+    try:
+        memory = memoryview(value)
+    except TypeError:
+        raise DTypeError(
+            f"{name}: expected an array, a number or a nested list, got {type(value).__name__}."
+        ) from None
+    return np.asarray(memory)
+
+
 def _numpy_of(value: Any, name: str, dtype: DType | None) -> np.ndarray:
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
         array = np.asarray(value)
     elif isinstance(value, (list, tuple, range)):
         array = _from_nested(value, name, dtype)
+    elif hasattr(value, "__dlpack__"):
+        array = dlpack.from_capsule(value, copy=None)
     else:
-        raise DTypeError(
-            f"{name}: expected an array, a number or a nested list, got {type(value).__name__}."
-        )
+        array = _from_memory(value, name)
+    if array.dtype == _RAW:
+        array = array.view(dt.bfloat16.numpy)
     if dtype is not None:
         array = array.astype(dtype.numpy, copy=False)
+    _check_numeric(array, name)
+    return array
+
+
+def _check_numeric(array: np.ndarray, name: str) -> None:
     try:
         dt.as_dtype(array.dtype)
     except DTypeError:
         raise DTypeError(
             f"{name}: elements must be numbers or booleans, got NumPy dtype {array.dtype}."
         ) from None
-    return array
 
 
 def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
@@ -142,6 +204,8 @@ def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
         ) from None
     except OverflowError:
         raise DTypeError(f"{name}: an integer in the list does not fit int64.") from None
+    if array.dtype == object and all(isinstance(v, int) for v in flat):
+        raise DTypeError(f"{name}: an integer in the list does not fit int64.")
     if dtype is not None:
         return array
     if array.dtype == np.float64 and all(type(v) in (float, int, bool) for v in flat):
@@ -199,7 +263,7 @@ def _stacked(value: Any, name: str, dtype: DType, dev: Device | None) -> Any:
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
     """A shape given as an int or a sequence of ints."""
-    dims = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
+    dims = tuple(value) if isinstance(value, Iterable) else (value,)
     for n in dims:
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
             raise DTypeError(f"{name}: a shape is made of integers, got {n!r}.")

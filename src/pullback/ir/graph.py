@@ -119,6 +119,14 @@ class Graph:
         self.equations.append(Equation(op, inputs, static, variables))
         return [make(v, v.aval) for v in variables]
 
+    def extend(
+        self, eq: Equation, arrays: Sequence[Array], static: dict[str, Any], more: Sequence[Aval]
+    ) -> None:
+        """Give an equation other operands and static parameters, and further outputs."""
+        eq.inputs = tuple(self.capture(a) for a in arrays)
+        eq.static = static
+        eq.outs += tuple(self.new_var(av) for av in more)
+
     def verify(self) -> None:
         """Check that variables are defined before use, once, and that every aval is what its
         operation infers.

@@ -209,7 +209,7 @@ def swapaxes(x: Any, axis1: int, axis2: int, /) -> Any:
         Bad(([d.real(2)],), {"axis": 2}, ShapeError, "out of range"),
     ],
 )
-def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Any:
+def stack(arrays: Sequence[Any], /, axis: int = 0) -> Any:
     """The arrays, of one shape, side by side along a new axis.
 
     >>> pb.stack([pb.tensor([1, 2]), pb.tensor([3, 4])])
@@ -231,7 +231,7 @@ def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Any:
     samples=lambda d: [Sample((d.real(2, 3),)), Sample((d.real(2, 3),), {"axis": -1})],
     errors=axis_errors(),
 )
-def unstack(x: Any, /, *, axis: int = 0) -> tuple:
+def unstack(x: Any, /, axis: int = 0) -> tuple:
     """The slices of the array along an axis, as a tuple.
 
     >>> pb.unstack(pb.tensor([[1, 2], [3, 4]]))
@@ -290,7 +290,7 @@ def split(x: Any, indices_or_sections: Any, /, axis: int = 0) -> list:
     errors=axis_errors(),
     methods=("flip",),
 )
-def flip(x: Any, /, *, axis: Any = None) -> Any:
+def flip(x: Any, /, axis: Any = None) -> Any:
     """The array with the order of elements reversed along the axes given; along all by default.
 
     >>> pb.flip(pb.tensor([1, 2, 3]))
@@ -331,6 +331,9 @@ def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:
     Without `axis` the elements move through the flattened array.
     """
     x = as_array(x, "roll")
+    for s in shift if isinstance(shift, (tuple, list)) else (shift,):
+        if isinstance(s, bool) or not isinstance(s, (int, np.integer)):
+            raise DTypeError(f"roll: a shift must be an integer, got {type(s).__name__}.")
     if axis is None:
         flat = bind(reshape.op, x, shape=(x._aval.size,))
         return bind(reshape.op, _rolled(flat, int(shift), 0), shape=x._aval.shape)

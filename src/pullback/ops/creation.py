@@ -10,10 +10,10 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval, Device, default_device, device
 from pullback.core.dtypes import DType, as_dtype, default_float
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import CopyError, DTypeError, ShapeError
 from pullback.ir import scalar as sc
 from pullback.ir.array import Array
-from pullback.ir.convert import as_array, is_number, scalar, shape_of, to_numpy
+from pullback.ir.convert import as_array, is_number, scalar, shape_of, sharing, to_numpy
 from pullback.ir.lowering import Elementwise
 from pullback.ir.op import REGISTRY, another, bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -222,12 +222,19 @@ def _ramp_step_vjp(g: Any, step_aval: Aval, size: int) -> Any:
     return sum_to(g * position, ())
 
 
+def _ramp_batch(start: Any, step: Any, size: int) -> Any:
+    dtype, dev = start._aval.dtype, start._aval.device
+    index = bind(ramp.op, scalar(0, dtype, dev), scalar(1, dtype, dev), size=size)
+    return reshape(start, (-1, 1)) + reshape(step, (-1, 1)) * index
+
+
 @primitive(
     "start step",
     infer=lambda start, step, size: ((size,), start.dtype),
     lowering=Elementwise(_ramp_body),
     vjp={"start": lambda g: sum_to(g, ()), "step": _ramp_step_vjp},
     jvp="linear",
+    batch=_ramp_batch,
     oracle=lambda start, step, size: start + np.arange(size).astype(np.asarray(step).dtype) * step,
     samples=lambda d: [
         Sample((d.real(), d.real(), 5)),
@@ -456,24 +463,27 @@ def diagonal_span(rows: int, columns: int, k: int) -> tuple[int, int]:
     returns_argument=True,
 )
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
-    """`obj` (an array, a number, nested lists, anything with `__array__`) as an array.
+    """`obj` (an array, a number, nested lists, or anything with `__array__`, DLPack or the buffer
+    protocol) as an array.
 
     >>> pb.asarray([1, 2])
     tensor([1, 2], int64, cpu)
 
-    An array is returned as it is, unless `copy` is true; `copy=False` refuses a conversion that
-    needs a copy.
+    A tensor is returned as it is, unless `copy` is true; anything else is copied. With `copy=False`
+    the array of another library is shared, as by `from_dlpack`, and what needs a copy is an error.
     """
     wanted = None if dtype is None else as_dtype(dtype, "asarray")
     if not isinstance(obj, Array):
-        if copy is False and not isinstance(obj, np.ndarray):
-            raise ShapeError("asarray: this object can't become an array without a copy.")
+        if copy is False:
+            return sharing(obj, "asarray", wanted, _at(device))
         return as_array(obj, "asarray", dtype=wanted, dev=_at(device))
     x: Any = obj
     if device is not None and find_device(device) is not x._aval.device:
+        if copy is False:
+            raise CopyError(f"asarray: a move from {x._aval.device} to {device} needs a copy.")
         x = x.to_device(device)
     if wanted is None or wanted is x._aval.dtype:
         return another(x) if copy and x is obj else x
     if copy is False:
-        raise ShapeError("asarray: a change of dtype needs a copy.")
+        raise CopyError(f"asarray: a change of dtype needs a copy, got {x._aval.dtype.name}.")
     return astype(x, wanted)

@@ -250,6 +250,7 @@ def _integer_power_vjp(g: Any, x: Any, n: int) -> Any:
     "x",
     infer=lambda x, n: (x.shape, x.dtype),
     lowering=Elementwise(_repeated_product),
+    batch="elementwise",
     vjp={"x": _integer_power_vjp},
     jvp="elementwise",
     oracle=lambda x, n: x**n,
@@ -397,7 +398,7 @@ def pow(x: Any, y: Any, /) -> Any:
 
 
 def _power_operator(x: Any, y: Any, /) -> Any:
-    return pow(x, y) if is_operand(x) and is_operand(y) else NotImplemented
+    return pow(x, y) if is_operand("pow", x) and is_operand("pow", y) else NotImplemented
 
 
 pow.operator = _power_operator  # type: ignore[attr-defined]

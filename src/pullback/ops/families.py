@@ -5,16 +5,17 @@ once.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, update_wrapper, wraps
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, default_float, promote
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import AxisError, DTypeError, PullbackError, ShapeError, shorten
 from pullback.ir import op as ir_op
 from pullback.ir.array import Array, Node, handle, mode, next_order
 from pullback.ir.convert import SCALARS, as_array, default_device, is_number, scalar
@@ -31,8 +32,17 @@ __all__ = [
     "normalise_axes",
     "normalise_axis",
     "primitive",
+    "promoted",
     "sum_to",
 ]
+
+
+@runtime_checkable
+class Exchanged(Protocol):
+    """An array of any library that exchanges memory with others."""
+
+    def __dlpack__(self) -> Any: ...
+
 
 # What an operation accepts, by dtype kind, and what it says when it does not.
 KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "floating", "c": "complex"}
@@ -61,11 +71,10 @@ def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 def normalise_axis(name: str, axis: Any, ndim: int) -> int:
     """`axis` as a non-negative int."""
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-        raise DTypeError(f"{name}: an axis must be an integer, got {axis!r}.")
+        got = repr(axis) if isinstance(axis, (int, float, str)) else type(axis).__name__
+        raise DTypeError(f"{name}: an axis must be an integer, got {got}.")
     if not -ndim <= axis < ndim:
-        raise ShapeError(
-            f"{name}: axis {axis} is out of range for an array with {ndim} dimensions."
-        )
+        raise AxisError(f"{name}: axis {axis} is out of range for an array with {ndim} dimensions.")
     return int(axis) % ndim
 
 
@@ -81,8 +90,9 @@ def normalise_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def _subject(function: Callable[..., Any]) -> str:
-    """The file that an operation stands in: "arithmetic", or "nn.losses" outside of ops/."""
-    return function.__module__.removeprefix("pullback.").removeprefix("ops.")
+    """The subject of an operation: its file in ops/, or the first level elsewhere ("nn.losses")."""
+    _, home, subject, *_ = [*function.__module__.split("."), ""]
+    return subject if home == "ops" else f"{home}.{subject}"
 
 
 def apart(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +103,11 @@ def apart(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        out = function(*args, **kwargs)
+        try:
+            out = function(*args, **kwargs)
+        except (PullbackError, TypeError) as error:
+            shorten(error)
+            raise error
         for a in args:
             if a is out and isinstance(out, Array):
                 return another(out)
@@ -115,6 +129,7 @@ def primitive(
     errors: Callable[[Draw], list[Bad]],
     vjp: dict[str, Callable[..., Any]] | None = None,
     jvp: dict[str, Callable[..., Any]] | str = "",
+    batch: Callable[..., Any] | str = "",
     no_gradient: str = "",
     front: int = 0,
     returns_argument: bool = False,
@@ -141,6 +156,7 @@ def primitive(
             lowering=lowering,
             vjp=vjp or {},
             jvp=jvp,
+            batch=batch,
             no_gradient=no_gradient,
             module=_subject(function),
             **public,
@@ -189,6 +205,8 @@ def call({params}, /):
     try:{constant}
         plan = plans[{avals}]
     except (KeyError, AttributeError):
+        plan = None
+    if plan is None:  # errors are raised outside of the handler, which would be their context
         return slow({params})
     out = new(handle.cls)
     out._buf = plan.run({bufs})
@@ -262,6 +280,7 @@ def elementwise(
             lowering=Elementwise(body),
             vjp=vjp or {},
             jvp=jvp if vjp else "",
+            batch="elementwise",
             no_gradient=no_gradient,
             unbroadcast=sum_to,
             module=_subject(function),
@@ -270,7 +289,7 @@ def elementwise(
         op.accepts = accepts  # type: ignore[attr-defined]
 
         def prepare(*args: Any) -> list[Any]:
-            return _promoted(name, accepts, names, unpromoted, args)
+            return promoted(name, accepts, names, unpromoted, args)
 
         pair = [i for i, n in enumerate(names) if n not in unpromoted]
         fast = _fast_function(op, prepare, pair if len(pair) == 2 else [])
@@ -303,6 +322,23 @@ def _fast_function(
                 constants[number or repr(number), type(number), av.dtype, av.device] = arrays[i]
 
     def slow(*args: Any) -> Any:
+        try:
+            return first(*args)
+        except PullbackError as error:
+            shorten(error)
+            raise error
+
+    def stepping_back(*args: Any) -> Any:
+        try:
+            for a in args:
+                if not is_operand(op.name, a):
+                    return NotImplemented
+            return first(*args)
+        except PullbackError as error:
+            shorten(error)
+            raise error
+
+    def first(*args: Any) -> Any:
         arrays = prepare(*args)
         if pair:
             keep_constant(args, arrays)
@@ -321,20 +357,14 @@ def _fast_function(
     scope = {
         "numbers": frozenset((int, float)), "constants": constants, "plans": op.plans, "slow": slow,
         "new": object.__new__, "handle": handle, "mode": mode, "Node": Node, "op": op,
-        "nothing": {}, "next_order": next_order,
+        "nothing": {}, "next_order": next_order, "__name__": __name__,
     }  # fmt: skip
     code = _compiled(source)
     exec(code, scope)
     fast: Any = scope["call"]
     # The operator form steps back for operands of foreign types, so that their own methods get a
     # chance.
-    exec(
-        code,
-        scope := {
-            **scope,
-            "slow": lambda *args: slow(*args) if all(map(is_operand, args)) else NotImplemented,
-        },
-    )
+    exec(code, scope := {**scope, "slow": stepping_back})
     fast.operator = scope["call"]
     return fast
 
@@ -358,7 +388,7 @@ def _fast_source(op: Op, pair: Sequence[int]) -> str:
 
     ruled = [i for i in positions if op.names[i] in op.vjp]
     untracked = " and ".join(f"a{i}._node is None" for i in ruled)
-    return _TEMPLATE.format(
+    source = _TEMPLATE.format(
         params=joined("a{}"),
         constant=_CONSTANT.format(a=f"a{pair[0]}", b=f"a{pair[1]}") if pair else "",
         avals=joined("a{}._aval"),
@@ -370,11 +400,23 @@ def _fast_source(op: Op, pair: Sequence[int]) -> str:
         aval_tuple=f"({joined('a{}._aval')},)",
         saved=saved_source(op),
     )
+    # a call that lacks an operand is told its name
+    return re.sub(r"\ba(\d+)\b", lambda found: op.names[int(found[1])], source)
 
 
-def is_operand(x: Any) -> bool:
-    """Whether an operator takes `x`: arrays and numbers, but no lists."""
-    return isinstance(x, (Array, np.ndarray, np.generic, *SCALARS))
+def is_operand(name: str, x: Any) -> bool:
+    """Whether an operator takes `x`: arrays and numbers, but no lists.
+
+    An array of another library is refused here: its own operator would say less.
+    """
+    if isinstance(x, (Array, np.ndarray, np.generic, *SCALARS)):
+        return True
+    if isinstance(x, Exchanged):
+        kind = f"{type(x).__module__}.{type(x).__name__}"
+        raise DTypeError(
+            f"{name}: expected a tensor or a number, got {kind}. Convert it with from_dlpack."
+        )
+    return False
 
 
 def _result_dtype(result: str, dtype: DType) -> DType:
@@ -383,7 +425,7 @@ def _result_dtype(result: str, dtype: DType) -> DType:
     return dtype.real if result == "real" else dtype
 
 
-def _promoted(
+def promoted(
     name: str, accepts: str, names: tuple[str, ...], unpromoted: tuple[str, ...], args: tuple
 ) -> list[Any]:
     """The operands as arrays of one dtype that the operation accepts; Python numbers stay as weak
@@ -427,7 +469,10 @@ def _accepted(name: str, accepts: str, dtype: DType) -> DType:
     if dtype.kind in "biu" and "f" in accepts and "i" not in accepts:
         return default_float()
     wanted = " or ".join(dict.fromkeys(KINDS[k] for k in accepts))
-    raise DTypeError(f"{name}: expected a {wanted} dtype, got {dtype.name}. Cast with astype.")
+    article = "an" if wanted[0] in "aeiou" else "a"
+    raise DTypeError(
+        f"{name}: expected {article} {wanted} dtype, got {dtype.name}. Cast with astype."
+    )
 
 
 def _cast(x: Any, dtype: DType) -> Any:

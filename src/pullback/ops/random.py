@@ -29,6 +29,7 @@ from pullback.ops.philox import (
     SPLIT,
     bits,
     bits_oracle,
+    drawn,
     float_dtype,
     float_errors,
     float_samples,
@@ -160,11 +161,11 @@ def _parameters(name: str, shape: Any, dtype: Any, *params: Any) -> tuple[tuple[
 
 def _uniform(name: str, key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     """Numbers in [0, 1); `name` is the operation that draws, for the error message."""
-    return bind(unit_uniform.op, *key_words(name, key), shape=shape, dtype=dtype)
+    return drawn(unit_uniform, *key_words(name, key), shape, dtype)
 
 
 def _bits(name: str, key: Any, shape: tuple[int, ...]) -> Any:
-    return bind(bits.op, *key_words(name, key), shape=shape, dtype=dt.uint64)
+    return drawn(bits, *key_words(name, key), shape, dt.uint64)
 
 
 def _affine_samples(d: Draw) -> list[Sample]:
@@ -235,7 +236,7 @@ def normal(
     tensor([-0.12151815, -0.0818742 ,  1.7764249 ], float32, cpu)
     """
     shape, dtype = _parameters("normal", shape, dtype, loc, scale)
-    z = bind(unit_normal.op, *key_words("normal", key), shape=shape, dtype=dtype)
+    z = drawn(unit_normal, *key_words("normal", key), shape, dtype)
     return _scaled(z, loc, scale)
 
 

@@ -7,6 +7,7 @@ from functools import update_wrapper
 from marshal import dumps
 from typing import Any
 
+from pullback.core.errors import PullbackError, shorten
 from pullback.ir.array import make, mode
 from pullback.ir.op import MAX_PLANS, Op, record
 
@@ -43,29 +44,37 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
         return out
 
     def one(x: Any, /, *rest: Any, **kwargs: Any) -> Any:
-        key = None
         try:
             key = (x._aval, bytes_of(rest, kwargs))
-            static, plan = calls[key]
-        except KeyError:
-            return first_call((x, *rest), kwargs, key)
+            found = calls.get(key)
         except (AttributeError, ValueError):  # no array, or arguments that can't be a key
-            return first_call((x, *rest), kwargs, None)
-        out = make(plan.run(x._buf), plan.aval)
+            key = found = None
+        try:
+            if found is None:
+                return first_call((x, *rest), kwargs, key)
+            static, plan = found
+            out = make(plan.run(x._buf), plan.aval)
+        except (PullbackError, TypeError) as error:
+            shorten(error)
+            raise error
         if x._node is not None and mode.recording and op.vjp:
             out._node = record(op, (x,), static, out)
         return out
 
     def two(x: Any, y: Any, /, *rest: Any, **kwargs: Any) -> Any:
-        key = None
         try:
             key = (x._aval, y._aval, bytes_of(rest, kwargs))
-            static, plan = calls[key]
-        except KeyError:
-            return first_call((x, y, *rest), kwargs, key)
+            found = calls.get(key)
         except (AttributeError, ValueError):
-            return first_call((x, y, *rest), kwargs, None)
-        out = make(plan.run(x._buf, y._buf), plan.aval)
+            key = found = None
+        try:
+            if found is None:
+                return first_call((x, y, *rest), kwargs, key)
+            static, plan = found
+            out = make(plan.run(x._buf, y._buf), plan.aval)
+        except (PullbackError, TypeError) as error:
+            shorten(error)
+            raise error
         if (x._node is not None or y._node is not None) and mode.recording and op.vjp:
             out._node = record(op, (x, y), static, out)
         return out

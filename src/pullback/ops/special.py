@@ -200,6 +200,7 @@ def digamma(x, /):
     "x",
     infer=lambda x, n: (x.shape, x.dtype),
     lowering=Elementwise(lambda x, n: mathfun.polygamma(n, x)),
+    batch="elementwise",
     vjp={"x": lambda g, x, n: g * polygamma(n + 1, x)},
     jvp="elementwise",
     oracle="scipy.special.polygamma",

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pullback.compile.groups import (
+from pullback.compile.kernel.forms import Accumulate, Map, MultiMap
+from pullback.compile.kernel.lower import copy_kernel
+from pullback.compile.schedule.groups import (
     Access,
     CallGroup,
     FoldGroup,
@@ -20,20 +22,20 @@ from pullback.compile.groups import (
     Stored,
     squeezed,
 )
-from pullback.compile.kernel import Accumulate, Map, MultiMap
-from pullback.compile.lower import copy_kernel
-from pullback.compile.memory import Plan, aligned, plan_memory
-from pullback.compile.product_rows import product_work
-from pullback.compile.row_kernel import row_plan
-from pullback.compile.sequences import local_values
+from pullback.compile.schedule.memory import Plan, aligned, plan_memory
+from pullback.compile.schedule.product_rows import product_work
+from pullback.compile.schedule.row_kernel import row_plan
+from pullback.compile.schedule.sequences import local_values
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.graph import Graph, Var
-from pullback.runtime.cpu import call_stages, control_stages, map_kernels, reduce_kernels, stages
-from pullback.runtime.cpu.index_kernels import IndexedAxis
-from pullback.runtime.cpu.native import Stage
-from pullback.runtime.cpu.row_stages import row_stages
-from pullback.runtime.cpu.scatter_kernels import Wanted
+from pullback.runtime.cpu import call_stages, control_stages
+from pullback.runtime.cpu.indexing.index_stages import IndexedAxis
+from pullback.runtime.cpu.lapack import Failure
+from pullback.runtime.cpu.loops import fold_stages, map_stages
+from pullback.runtime.cpu.loops.row_stages import row_stages
+from pullback.runtime.cpu.native import Stage, stages
+from pullback.runtime.cpu.scatter.scatter_stages import Wanted
 
 __all__ = ["Frame", "Loop", "Planned", "Table", "inner_graphs"]
 
@@ -91,7 +93,8 @@ class Table:
         self.arena = 1 + self.n_inputs
         self.arena_nbytes = 0
         self.pointers: list[tuple[int, int]] = []
-        self.errors: list[tuple[str, IndexedAxis]] = []  # operation and axis of error code k + 1
+        # The operation of error code k + 1, and what can say the rest of the message.
+        self.errors: list[tuple[str, IndexedAxis | Failure]] = []
         self.loops: list[Loop] = []
         self._slots: dict[tuple[int, int], int] = {}
 
@@ -207,7 +210,7 @@ class Frame:
         source = self.slot(region.stored, region.offset)
         dense = dense_strides(av.shape)
         assert av.strides is not None
-        return map_kernels.map_stages(
+        return map_stages.map_stages(
             copy_kernel(av.dtype), av.shape, [slot], [dense], [source], [av.strides]
         )
 
@@ -298,7 +301,7 @@ class Frame:
             kernel: Map | MultiMap = Map(inputs, outputs[0], g.bodies[0])
         else:
             kernel = MultiMap(inputs, outputs, tuple(g.bodies))
-        return map_kernels.map_stages(
+        return map_stages.map_stages(
             kernel,
             g.shape,
             self._slots(g.writes),
@@ -314,10 +317,10 @@ class Frame:
         out = self.slot(g.write.stored)
         if isinstance(g.kernel, Accumulate):
             (length,) = g.folded
-            return reduce_kernels.accumulate_stages(
+            return fold_stages.accumulate_stages(
                 g.kernel, g.kept, length, slots, strides, out, g.write.strides, g.reverse
             )
-        return reduce_kernels.reduce_stages(
+        return fold_stages.reduce_stages(
             g.kernel, g.kept, g.folded, slots, strides, out, self.scratch, by_rows, piece
         )
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pullback.compile.groups import CallGroup, Region
-from pullback.compile.lower import broadcast_strides, gather_kernel, scatter_kernel
+from pullback.compile.kernel.lower import broadcast_strides, gather_kernel, scatter_kernel
+from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
-from pullback.runtime.cpu import convolution, gemm, index_kernels, pooling, scatter_kernels, sorting
-from pullback.runtime.cpu.index_kernels import IndexedAxis
+from pullback.runtime.cpu import lapack
+from pullback.runtime.cpu.convolution import conv_stages, pool_stages
+from pullback.runtime.cpu.gemm import matmul
+from pullback.runtime.cpu.indexing import index_stages
+from pullback.runtime.cpu.indexing.index_stages import indexed_axes
 from pullback.runtime.cpu.native import Stage
+from pullback.runtime.cpu.scatter import scatter_stages
+from pullback.runtime.cpu.sort import sort_stages
 
 if TYPE_CHECKING:
     from pullback.runtime.cpu.assembly import Frame
@@ -41,9 +46,16 @@ def _layout(r: Region) -> tuple[Aval, tuple[int, ...]]:
     return r.aval, r.aval.strides
 
 
-def _first_code(frame: Frame, name: str, sizes: Sequence[int], indices: Sequence[Region]) -> int:
+def _first_code(
+    frame: Frame,
+    name: str,
+    sizes: Sequence[int],
+    indices: Sequence[Region],
+    places: Aval,
+    lead: int,
+) -> int:
     """The error code of the first of these axes, which indices go into."""
-    axes = [IndexedAxis(n, i.aval.dtype) for n, i in zip(sizes, indices, strict=True)]
+    axes = indexed_axes(sizes, [i.aval for i in indices], places.shape, lead)
     frame.table.errors += [(name, axis) for axis in axes]
     return len(frame.table.errors) - len(sizes) + 1
 
@@ -60,8 +72,8 @@ def _gather(frame: Frame, group: CallGroup) -> list[Stage]:
     x_strides = (0,) * lead + strides[n:]
     index_strides = [broadcast_strides(r.aval, shape) for r in indices]
     slots = [_slot(frame, r) for r in indices]
-    wanted = index_kernels.gather_wants_plan(kernel, shape, x_strides, index_strides, x.shape[0])
-    return index_kernels.gather_stages(
+    wanted = index_stages.gather_wants_plan(kernel, shape, x_strides, index_strides, x.shape[0])
+    return index_stages.gather_stages(
         kernel,
         shape,
         _slot(frame, group.operands[0]),
@@ -70,7 +82,7 @@ def _gather(frame: Frame, group: CallGroup) -> list[Stage]:
         index_strides,
         list(zip(x.shape[:n], strides[:n], strict=True)),
         frame.slot(result),
-        _first_code(frame, group.label, x.shape[:n], indices),
+        _first_code(frame, group.label, x.shape[:n], indices, result.aval, lead),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -87,8 +99,8 @@ def _scatter(frame: Frame, group: CallGroup) -> list[Stage]:
     kernel = scatter_kernel(group.equation.op.lowering, [r.aval for r in group.operands])
     index_strides = [broadcast_strides(r.aval, new.shape) for r in indices]
     slots = [_slot(frame, r) for r in indices]
-    wanted = scatter_kernels.wants_plan(kernel, x.shape, new.shape, index_strides)
-    return index_kernels.scatter_stages(
+    wanted = scatter_stages.wants_plan(kernel, x.shape, new.shape, index_strides)
+    return index_stages.scatter_stages(
         kernel,
         (x.shape, _slot(frame, base), x_strides),
         (new.shape, _slot(frame, updates), new_strides),
@@ -97,7 +109,7 @@ def _scatter(frame: Frame, group: CallGroup) -> list[Stage]:
         index_strides,
         list(zip(x.shape[:n], dense[:n], strict=True)),
         frame.scratch,
-        _first_code(frame, group.label, x.shape[:n], indices),
+        _first_code(frame, group.label, x.shape[:n], indices, new, new.ndim - (x.ndim - n)),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -108,7 +120,7 @@ def _matmul(frame: Frame, group: CallGroup) -> list[Stage]:
     *batch, m, n = result.aval.shape
     if result.aval.size == 0:
         return []
-    return gemm.matmul_stages(
+    return matmul.matmul_stages(
         result.dtype,
         batch,
         m,
@@ -130,7 +142,7 @@ def product_row_stages(frame: Frame, group: CallGroup) -> list[Stage]:
     x, y = (_slot(frame, r) for r in group.operands)
     m, n = result.aval.shape
     out = frame.slot(result)
-    found = gemm.matmul_row_stages(
+    found = matmul.matmul_row_stages(
         result.dtype, m, n, a.shape[1], x, a_strides, y, b_strides, out, frame.scratch
     )
     if found is None:
@@ -142,7 +154,7 @@ def _argsort(frame: Frame, group: CallGroup) -> list[Stage]:
     (result,) = group.results
     (x,) = group.operands
     av, strides = _layout(x)
-    return sorting.argsort_stages(
+    return sort_stages.argsort_stages(
         av.dtype,
         av.shape[:-1],
         strides[:-1],
@@ -160,7 +172,7 @@ def _searchsorted(frame: Frame, group: CallGroup) -> list[Stage]:
     row, values = group.operands
     row_aval, row_strides = _layout(row)
     av, strides = _layout(values)
-    return sorting.searchsorted_stages(
+    return sort_stages.searchsorted_stages(
         av.dtype,
         row_aval.shape[0],
         row_strides[0],
@@ -175,7 +187,7 @@ def _searchsorted(frame: Frame, group: CallGroup) -> list[Stage]:
 
 def _convolution(frame: Frame, group: CallGroup) -> list[Stage]:
     (result,) = group.results
-    return convolution.conv_stages(
+    return conv_stages.conv_stages(
         group.equation.op.lowering.name,
         [(_slot(frame, r), r.aval) for r in group.operands],
         group.equation.static,
@@ -188,15 +200,31 @@ def _pooling(frame: Frame, group: CallGroup) -> list[Stage]:
     (result,) = group.results
     name, static = group.equation.op.lowering.name, group.equation.static
     avals = [r.aval for r in group.operands]
-    indexed = name in pooling.INDEXED
-    sizes = [pooling.plane_size(name, avals, static)] if indexed else []
-    return pooling.pooling_stages(
+    indexed = name in pool_stages.INDEXED
+    sizes = [pool_stages.plane_size(name, avals, static)] if indexed else []
+    numbers = group.operands[1:] if indexed else []
+    return pool_stages.pooling_stages(
         name,
         [(_slot(frame, r), r.aval) for r in group.operands],
         static,
         (frame.slot(result), result.aval),
         frame.scratch,
-        _first_code(frame, name, sizes, group.operands[1:] if indexed else []),
+        _first_code(frame, name, sizes, numbers, avals[-1], avals[-1].ndim),
+    )
+
+
+def _linalg(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    name, static = group.equation.op.lowering.name, group.equation.static
+    avals = [r.aval for r in group.operands]
+    frame.table.errors.append(lapack.failure(name, avals, static, result.aval))
+    return lapack.linalg_stages(
+        name,
+        [(_slot(frame, r), r.aval) for r in group.operands],
+        static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+        len(frame.table.errors),
     )
 
 
@@ -205,6 +233,7 @@ _INTRINSICS = {
     "matmul": _matmul,
     "argsort": _argsort,
     "searchsorted": _searchsorted,
-    **dict.fromkeys(convolution.NAMES, _convolution),
-    **dict.fromkeys(pooling.NAMES, _pooling),
+    **dict.fromkeys(conv_stages.NAMES, _convolution),
+    **dict.fromkeys(pool_stages.NAMES, _pooling),
+    **dict.fromkeys(lapack.NAMES, _linalg),
 }

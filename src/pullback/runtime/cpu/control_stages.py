@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pullback.compile.fusion import fuse
-from pullback.compile.groups import CallGroup, Region
+from pullback.compile.schedule.fusion import fuse
+from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, aval
 from pullback.ir.graph import Graph
-from pullback.runtime.cpu import assembly, stages
-from pullback.runtime.cpu.fold import BLOCK
-from pullback.runtime.cpu.native import Stage
+from pullback.runtime.cpu import assembly
+from pullback.runtime.cpu.loops.tree_code import BLOCK
+from pullback.runtime.cpu.native import Stage, stages
 
 if TYPE_CHECKING:
     from pullback.runtime.cpu.assembly import Frame, Loop

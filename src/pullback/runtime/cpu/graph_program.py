@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from pullback.compile.fusion import fuse
-from pullback.compile.groups import Region
+from pullback.compile.schedule.fusion import fuse
+from pullback.compile.schedule.groups import Region
 from pullback.core.avals import Aval, aval
 from pullback.ir.graph import Graph
-from pullback.runtime.cpu import jit, native
+from pullback.runtime.cpu import native
 from pullback.runtime.cpu.assembly import Frame, Planned, Table, inner_graphs
-from pullback.runtime.cpu.fold import BLOCK
+from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.loops.tree_code import BLOCK
 from pullback.runtime.cpu.native import Buffer, view
-from pullback.runtime.cpu.scatter_plans import PLANS
+from pullback.runtime.cpu.scatter.plans import PLANS
 
 __all__ = ["Executable"]
 
@@ -88,8 +89,7 @@ class Version:
     def _assembled(self, planned: Sequence[Planned]) -> tuple[Frame, Table, Callable[..., Any]]:
         """The program; one with plans takes their arrays after all other buffers."""
         table = Table(len(self._graph.inputs), self._used, planned)
-        with jit.batch():
-            frame = Frame(self.grouped, table, self._graph)
+        frame = jit.together(Frame, self.grouped, table, self._graph)
         program = native.arena_program(
             table.n_inputs,
             frame.plan.out_nbytes,
@@ -152,8 +152,8 @@ class Version:
 
     def _fail(self, error: tuple[int, int, int]) -> NoReturn:
         code, position, value = error
-        name, axis = self.errors[code - 1]
-        raise axis.error(name, position, value)
+        name, fault = self.errors[code - 1]
+        raise fault.error(name, position, value)
 
     def describe(self) -> str:
         lines = [

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.compile.kernel import Accumulate, Reduce
+from pullback.compile.kernel.forms import Accumulate, Reduce
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
 from pullback.runtime.cuda.kernels import NEST, arguments, leaf_of, name_of, parts, stored, weight

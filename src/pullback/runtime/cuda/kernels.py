@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
-from pullback.compile.kernel import Map, MultiMap, Reduce
+from pullback.compile.kernel.forms import Map, MultiMap, Reduce
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, cast, topological

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pullback.compile.kernel import Accumulate, Map, MultiMap, Reduce
+from pullback.compile.kernel.forms import Accumulate, Map, MultiMap, Reduce
 from pullback.core.errors import ShapeError
 from pullback.runtime.cuda.folds import (
     BLOCK,

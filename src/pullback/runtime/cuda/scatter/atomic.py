@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pullback.compile.fixed_point import limb_bits, limb_count
+from pullback.compile.kernel.fixed_point import limb_bits, limb_count
 from pullback.runtime.cuda.scatter.recipes import (
     EXPONENTS,
     PROCESSORS,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pullback.compile.fixed_point import limb_bits, limb_count
+from pullback.compile.kernel.fixed_point import limb_bits, limb_count
 from pullback.runtime.cuda.scatter.ordered import order_buffers, order_recipe
 from pullback.runtime.cuda.scatter.recipes import (
     EXPONENTS,

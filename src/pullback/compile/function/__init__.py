@@ -1,0 +1,1 @@
+"""Python functions traced, differentiated, and compiled as units."""

@@ -1,0 +1,1 @@
+"""Graphs to graphs: the passes that simplify what was traced."""

@@ -1,0 +1,54 @@
+"""Reductions in the shape that their users want: with or without the reduced axes."""
+
+from __future__ import annotations
+
+from pullback.compile.graph.passes.rewriter import Rewriter
+from pullback.core.avals import symbolic
+from pullback.ir.graph import Equation, Graph, Var
+from pullback.ops.movement import reshape
+
+__all__ = ["with_wanted_axes"]
+
+
+def with_wanted_axes(graph: Graph) -> Graph:
+    """The graph with `reshape(reduce(x))` as one reduction, where that is its only use."""
+    wanted: dict[Var, set] = {}
+    for eq in graph.equations:
+        own = eq.static["shape"] if eq.op is reshape.op else None
+        for v in eq.inputs:
+            wanted.setdefault(v, set()).add(own)
+    for v in graph.outputs:
+        wanted.setdefault(v, set()).add(None)
+    turned = {}
+    for eq in graph.equations:
+        if "keepdims" in eq.static and len(eq.outs) == 1:
+            shapes = wanted.get(eq.out, set())
+            if len(shapes) == 1 and _other_shape(eq) in shapes:
+                turned[eq.out] = next(iter(shapes))
+    return _Turning(graph, turned).run() if turned else graph
+
+
+def _other_shape(eq: Equation) -> tuple[int, ...]:
+    """The shape of a reduction with `keepdims` the other way round."""
+    shape, axes = eq.inputs[0].aval.shape, eq.static["axes"]
+    if eq.static["keepdims"]:
+        return tuple(n for d, n in enumerate(shape) if d not in axes)
+    return tuple(1 if d in axes else n for d, n in enumerate(shape))
+
+
+class _Turning(Rewriter):
+    """Rebuilds a graph with some reductions turned; their reshapes find the shape they want."""
+
+    def __init__(self, source: Graph, turned: dict[Var, tuple[int, ...]]):
+        super().__init__(source)
+        self.turned = turned
+
+    def step(self, eq: Equation) -> tuple[Var, ...]:
+        shape = self.turned.get(eq.outs[0]) if eq.outs else None
+        if shape is not None:
+            static = {**eq.static, "keepdims": not eq.static["keepdims"]}
+            av = symbolic(shape, eq.out.aval.dtype, eq.out.aval.device)
+            return self.append(eq.op, (self.env[eq.inputs[0]],), static, [av])
+        if eq.op is reshape.op and eq.inputs[0] in self.turned:
+            return (self.env[eq.inputs[0]],)
+        return super().step(eq)

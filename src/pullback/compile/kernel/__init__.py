@@ -1,0 +1,1 @@
+"""What is computed: the forms of kernels, how operations become kernels, exact sums."""

@@ -1,0 +1,98 @@
+"""From an operation's lowering and the dtypes at hand to a kernel: where storage dtypes become
+compute dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pullback.compile.kernel.forms import Accumulate, Gather, Map, Reduce, Scatter
+from pullback.core import dtypes as dt
+from pullback.core.avals import Aval
+from pullback.core.dtypes import DType
+from pullback.ir.lowering import Elementwise, Fold, ScatterRows
+from pullback.ir.scalar import Complex, Expr, Value, acc, cast, load
+
+__all__ = [
+    "broadcast_strides",
+    "copy_kernel",
+    "fold_kernel",
+    "gather_kernel",
+    "map_kernel",
+    "scatter_kernel",
+]
+
+
+def compute_dtype(dtype: DType) -> DType:
+    """The dtype of the expressions that stand for (a part of) an element."""
+    part = dtype.real
+    return dt.float32 if part in (dt.float16, dt.bfloat16) else part
+
+
+def operand(position: int, dtype: DType) -> Value:
+    """The expression that reads one element of an operand."""
+    if dtype.is_complex:
+        return Complex(load(position, dtype.real, 0), load(position, dtype.real, 1))
+    return cast(load(position, dtype), compute_dtype(dtype))
+
+
+def _accumulated(side: str, dtype: DType) -> Value:
+    part = compute_dtype(dtype)
+    if dtype.is_complex:
+        return Complex(acc(side, 0, part), acc(side, 1, part))
+    return acc(side, 0, part)
+
+
+def parts(value: Value) -> tuple[Expr, ...]:
+    """The real expressions that make up a value."""
+    return (value.re, value.im) if isinstance(value, Complex) else (value,)
+
+
+def _stored(value: Value, dtype: DType) -> tuple[Expr, ...]:
+    return tuple(cast(p, dtype.real) for p in parts(value))
+
+
+def map_kernel(low: Elementwise, avals: Sequence[Aval], static: dict[str, Any], out: DType) -> Map:
+    """The kernel of an elementwise operation."""
+    inputs = tuple(a.dtype for a in avals)
+    value = low.body(*[operand(i, d) for i, d in enumerate(inputs)], **static)
+    return Map(inputs, out, _stored(value, out))
+
+
+def copy_kernel(dtype: DType) -> Map:
+    """The kernel that copies elements as they are, NaN payloads included."""
+    value = operand(0, dtype) if dtype.is_complex else load(0, dtype)
+    return Map((dtype,), dtype, parts(value))
+
+
+def fold_kernel(low: Fold, av: Aval, static: dict[str, Any], out: DType) -> Any:
+    """The kernel of a reduction, or of a running fold."""
+    fold = low.build(operand(0, av.dtype), **static)
+    finish = tuple(cast(e, out.real) for e in fold.finish)
+    form = Accumulate if low.keep else Reduce
+    return form((av.dtype,), out, fold.init, fold.element, fold.combine, finish)
+
+
+def gather_kernel(avals: Sequence[Aval]) -> Gather:
+    """The kernel that reads rows of the first operand at the positions given by the others."""
+    return Gather(avals[0].dtype, tuple(a.dtype for a in avals[1:]))
+
+
+def scatter_kernel(low: ScatterRows, avals: Sequence[Aval]) -> Scatter:
+    """The kernel that folds updates into rows of a copy of the first operand."""
+    dtype = avals[0].dtype
+    value = low.combine(_accumulated("a", dtype), _accumulated("b", dtype))
+    indices = tuple(a.dtype for a in avals[2:])
+    return Scatter(dtype, indices, parts(value), low.sums, low.exact, low.fold)
+
+
+def broadcast_strides(av: Aval, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of an operand over the shape that it broadcasts to: 0 where it repeats."""
+    assert av.strides is not None
+    lead = len(shape) - av.ndim
+    own = [
+        0 if n == 1 and m != 1 else s
+        for n, s, m in zip(av.shape, av.strides, shape[lead:], strict=True)
+    ]
+    return (0,) * lead + tuple(own)

@@ -1,0 +1,266 @@
+"""Where computed values live: one arena for what is dropped, one buffer for the outputs.
+
+Groups run one after the other; a value is live from the group that first writes it to the last that
+reads it (an output: to the end). Values whose lives do not meet may share memory, in the arena and,
+before an output is written, in its place as well. A kernel may write over a value that it reads for
+the last time, element by element.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from pullback.compile.schedule.groups import (
+    Access,
+    CallGroup,
+    Group,
+    Grouped,
+    MapGroup,
+    ParallelGroup,
+    SequenceGroup,
+    Stored,
+)
+from pullback.compile.schedule.memory_scan import scanned
+from pullback.core.avals import dense_strides
+from pullback.core.errors import PullbackError
+from pullback.ir.lowering import ScatterRows
+
+__all__ = ["Life", "Place", "Plan", "plan_memory"]
+
+ALIGNMENT = 64
+MANY = 256  # values: from here on the largest first would take too long
+
+
+@dataclass(frozen=True)
+class Place:
+    """Bytes of the arena ("arena") or of the output buffer ("out")."""
+
+    area: str
+    offset: int
+
+
+@dataclass(eq=False)
+class Life:
+    """When a value is needed: from step `start` to step `stop`, both included."""
+
+    value: Stored
+    start: int
+    stop: int
+    nbytes: int
+    over: list[Life] = field(default_factory=list)  # dying values that it may be written over
+
+
+@dataclass(eq=False)
+class Plan:
+    """A place for every computed value."""
+
+    places: dict[Stored, Place]
+    arena_nbytes: int
+    out_nbytes: int
+    lives: list[Life]
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.arena_nbytes + self.out_nbytes
+
+    def verify(self) -> None:
+        """Check that no two values share memory while both are needed.
+
+        But for a kernel that writes over its operand, at exactly the same place.
+        """
+        live: dict[str, list[tuple[int, Life]]] = {"arena": [], "out": []}  # by offset
+        ending: list[tuple[int, int, Life]] = []
+        for k, life in enumerate(sorted(self.lives, key=lambda x: x.start)):
+            if life.nbytes == 0:
+                continue
+            while ending and ending[0][0] < life.start:
+                self._remove(heappop(ending)[2], live)
+            place = self.places[life.value]
+            for old in life.over:
+                if old.value in self.places and self.places[old.value] == place:
+                    self._remove(old, live)
+            area = live[place.area]
+            at = bisect_left(area, place.offset, key=_offset)
+            for offset, other in area[max(0, at - 1) : at + 1]:
+                if _overlap((place.offset, life.nbytes), (offset, other.nbytes)):
+                    raise PullbackError(
+                        f"memory: {life.value} and {other.value} share bytes while both are needed."
+                    )
+            area.insert(at, (place.offset, life))
+            heappush(ending, (life.stop, k, life))
+
+    def _remove(self, life: Life, live: dict[str, list[tuple[int, Life]]]) -> None:
+        """Drop a value from the live ones, unless another has taken its place already."""
+        place = self.places[life.value]
+        area = live[place.area]
+        at = bisect_left(area, place.offset, key=_offset)
+        if at < len(area) and area[at][1] is life:
+            del area[at]
+
+
+def _offset(entry: tuple[int, Life]) -> int:
+    return entry[0]
+
+
+def aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def plan_memory(grouped: Grouped, local: Iterable[Stored] = ()) -> Plan:
+    """Assign places, the largest values first; `local` ones need none of the arena."""
+    apart = {id(s) for s in local}
+    lives = [life for life in _lives(grouped) if id(life.value) not in apart]
+    places: dict[Stored, Place] = {}
+    out_nbytes = 0
+    for life in lives:
+        if life.value.is_output:
+            places[life.value] = Place("out", out_nbytes)
+            out_nbytes += aligned(life.nbytes)
+    rest = [life for life in lives if not life.value.is_output]
+    placed = [life for life in lives if life.value.is_output]
+    if len(lives) > MANY:
+        outputs = [(life, places[life.value].offset) for life in placed]
+        found, arena = scanned(rest, outputs, ALIGNMENT)
+        places |= {life.value: Place(*where) for life, where in zip(rest, found, strict=True)}
+    else:
+        arena = _largest_first(rest, placed, places, out_nbytes)
+    plan = Plan(places, arena, out_nbytes, lives)
+    plan.verify()
+    return plan
+
+
+def _largest_first(
+    rest: Sequence[Life], placed: list[Life], places: dict[Stored, Place], out_nbytes: int
+) -> int:
+    """Assign places and return the size of the arena."""
+    arena = 0
+    for life in sorted(rest, key=lambda x: (-x.nbytes, x.start)):
+        place = _free_place(life, placed, places, out_nbytes)
+        places[life.value] = place
+        placed.append(life)
+        if place.area == "arena":
+            arena = max(arena, place.offset + aligned(life.nbytes))
+    return arena
+
+
+def _lives(grouped: Grouped) -> list[Life]:
+    end = len(grouped.groups)
+    found: dict[Stored, Life] = {}
+    for step, group in enumerate(grouped.groups):
+        for value in group.values_written():
+            if value not in found:
+                stop = end if value.is_output else step
+                found[value] = Life(value, step, stop, value.nbytes)
+        for value in group.values_read():
+            if value in found:
+                found[value].stop = max(found[value].stop, step)
+    for step, group in enumerate(grouped.groups):
+        for new, old in _overwritable(group):
+            a, b = found[new], found.get(old)
+            if b is not None and b.stop == step == a.start and not old.is_output:
+                a.over.append(b)
+    return list(found.values())
+
+
+def _overwritable(group: Group) -> list[tuple[Stored, Stored]]:
+    """Pairs (written, read) of a group that may share their memory."""
+    if isinstance(group, CallGroup):
+        return _scattered(group)
+    if isinstance(group, ParallelGroup):
+        return []
+    members = group.members if isinstance(group, SequenceGroup) else [group]
+    touched = []  # who reads what, and whether element by element
+    for k, m in enumerate(members):
+        if isinstance(m, CallGroup):
+            touched += [(k, s, False) for s in m.values_read()]
+            continue
+        shape = m.shape if isinstance(m, MapGroup) else m.kept + m.folded
+        touched += [(k, a.stored, _straight(a, shape)) for a in m.reads]
+    found = []
+    for k, m in enumerate(members):
+        if not isinstance(m, MapGroup):
+            continue
+        for w in m.writes:
+            for old in dict.fromkeys(m.values_read()):
+                same = old.dtype is w.stored.dtype and old.aval.size == w.stored.aval.size
+                sound = all(good and j <= k for j, s, good in touched if s is old)
+                if same and sound and _straight(w, m.shape):
+                    found.append((w.stored, old))
+    return found
+
+
+def _scattered(group: CallGroup) -> list[tuple[Stored, Stored]]:
+    """A scatter may fold its updates into the array that it starts from."""
+    if not isinstance(getattr(group.equation.op, "lowering", None), ScatterRows):
+        return []
+    base, *others = group.operands
+    whole = base.is_whole and all(r.stored is not base.stored for r in others)
+    return [(group.results[0], base.stored)] if whole else []
+
+
+def _straight(access: Access, shape: tuple[int, ...]) -> bool:
+    """Whether element i of the walk is element i of the value."""
+    dense = dense_strides(shape)
+    same = all(n == 1 or s == d for n, s, d in zip(shape, access.strides, dense, strict=True))
+    return same and access.offset == 0
+
+
+def _meet(a: Life, b: Life) -> bool:
+    return a.start <= b.stop and b.start <= a.stop
+
+
+def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Whether two spans, given by start and size, have bytes in common."""
+    return a[0] < b[0] + b[1] and b[0] < a[0] + a[1]
+
+
+def _may_share(a: Life, b: Life) -> bool:
+    """Whether two values may have exactly the same place though their lives meet."""
+    return b in a.over or a in b.over
+
+
+def _free_place(
+    life: Life, placed: Sequence[Life], places: dict[Stored, Place], out_nbytes: int
+) -> Place:
+    """The tightest gap: in the place of a later output if there is one, else in the arena."""
+    for area, limit in (("out", out_nbytes), ("arena", None)):
+        taken = []
+        same: list[Place] = []
+        for other in placed:
+            place = places[other.value]
+            if place.area == area and _meet(life, other):
+                if _may_share(life, other) and other.nbytes == life.nbytes:
+                    same.append(place)
+                else:
+                    taken.append((place.offset, place.offset + aligned(other.nbytes)))
+        for p in same:  # exactly there, and clear of the others that it might have shared
+            others = [(q.offset, q.offset + aligned(life.nbytes)) for q in same if q != p]
+            if _fits(p.offset, life.nbytes, taken + others):
+                return p
+        taken += [(p.offset, p.offset + aligned(life.nbytes)) for p in same]
+        offset = _gap(aligned(life.nbytes), sorted(taken), limit)
+        if offset is not None:
+            return Place(area, offset)
+    raise AssertionError("the arena has no limit")
+
+
+def _fits(offset: int, nbytes: int, taken: Sequence[tuple[int, int]]) -> bool:
+    return not any(a < offset + nbytes and offset < b for a, b in taken)
+
+
+def _gap(nbytes: int, taken: Sequence[tuple[int, int]], limit: int | None) -> int | None:
+    """The start of the smallest gap of at least `nbytes`."""
+    best: tuple[int, int] | None = None
+    at = 0
+    for a, b in taken:
+        if a - at >= nbytes and (best is None or a - at < best[0]):
+            best = (a - at, at)
+        at = max(at, b)
+    if limit is None:
+        return best[1] if best is not None else at
+    if limit - at >= nbytes and (best is None or limit - at < best[0]):
+        best = (limit - at, at)
+    return best[1] if best is not None else None

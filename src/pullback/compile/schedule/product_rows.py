@@ -1,0 +1,211 @@
+"""Small products and what is done with their rows, for some rows at a time; independent groups.
+
+One product of a small network is too short to be shared by threads. But each row of a batch goes
+through all layers, there and back, without the others: threads share the rows of the whole chain.
+What remains, such as the gradients of the weights, needs nothing of each other: threads share these
+groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pullback.compile.kernel.forms import Accumulate
+from pullback.compile.schedule.groups import (
+    Access,
+    CallGroup,
+    FoldGroup,
+    Group,
+    MapGroup,
+    ParallelGroup,
+    Region,
+    SequenceGroup,
+    Stored,
+)
+from pullback.core import dtypes as dt
+from pullback.core.avals import dense_strides
+from pullback.ir.lowering import Intrinsic
+from pullback.ir.scalar import topological
+
+__all__ = ["chained", "parallel", "product_work"]
+
+LEAST_ROWS = 16
+MOST_ELEMENTS = 1 << 15  # of an array: larger ones are shared by themselves
+MOST_FACTOR_BYTES = 1 << 17  # of the right operand, which is read again for every few rows
+MOST_MEMBERS = 40
+LEAST_WORK = 1 << 20  # operations that are worth a second thread
+LEAST_GAIN = 1 << 18
+_WIDE = 8  # operations on elements are so much dearer than those of products
+
+Member = MapGroup | FoldGroup | CallGroup
+
+
+def _is_product(g: Group) -> bool:
+    low = getattr(g.equation.op, "lowering", None) if isinstance(g, CallGroup) else None
+    return isinstance(low, Intrinsic) and low.name == "matmul"
+
+
+def product_work(g: CallGroup) -> int:
+    """Multiplications and additions of a product."""
+    return 2 * g.results[0].aval.size * g.operands[0].aval.shape[-1]
+
+
+def _row_product(g: Group) -> int:
+    """The rows of a product of two matrices that can be made row by row, else 0."""
+    if not isinstance(g, CallGroup) or not _is_product(g):
+        return 0
+    a, b = (r.aval for r in g.operands)
+    result = g.results[0].aval
+    if a.ndim != 2 or b.ndim != 2 or result.dtype not in (dt.float32, dt.float64):
+        return 0
+    assert a.strides is not None and b.strides is not None
+    readable = a.strides[1] == 1 and 1 in b.strides and 0 not in (*a.shape, *b.shape)
+    small = b.nbytes <= MOST_FACTOR_BYTES and result.size < MOST_ELEMENTS
+    rows = result.shape[0]
+    return rows if readable and small and rows >= LEAST_ROWS else 0
+
+
+def chained(groups: Sequence[Group]) -> list[Group]:
+    """The groups, with chains of small products put into sequences over their rows."""
+    todo, done = list(groups), []
+    while True:
+        at = next((k for k, g in enumerate(todo) if _row_product(g)), None)
+        if at is None:
+            return done + todo
+        before, members, after = _Chain(_row_product(todo[at])).split(todo[at:])
+        products = [m for m in members if isinstance(m, CallGroup)]
+        work = sum(map(product_work, products))
+        if len(products) < 2 or work < LEAST_WORK:
+            done += todo[: at + 1]
+            todo = todo[at + 1 :]
+            continue
+        rows = products[0].results[0].aval.shape[0]
+        done += [*todo[:at], *before, SequenceGroup(rows, 1, members, 0, "products")]
+        todo = after
+
+
+class _Chain:
+    """Splits groups into those before a chain over so many rows, its members, and those after."""
+
+    def __init__(self, rows: int):
+        self.rows = rows
+        self.inside: set[Stored] = set()
+
+    def split(self, groups: Sequence[Group]) -> tuple[list[Group], list[Member], list[Group]]:
+        before: list[Group] = []
+        members: list[Member] = []
+        after: list[Group] = []
+        late: set[Stored] = set()
+        for g in groups:
+            reads = set(g.values_read())
+            # What is put together from parts is written by several groups, in their order.
+            early = not late & {*reads, *g.values_written()}
+            if early and len(members) < MOST_MEMBERS and self._joins(g, reads):
+                assert isinstance(g, (MapGroup, FoldGroup, CallGroup))
+                members.append(g)
+                self.inside.update(g.values_written())
+            elif not early or reads & self.inside:
+                after.append(g)
+                late.update(g.values_written())
+            else:
+                before.append(g)
+        return before, members, after
+
+    def _joins(self, g: Group, reads: set[Stored]) -> bool:
+        if self.inside and not reads & self.inside:
+            return False
+        if isinstance(g, CallGroup):
+            if _row_product(g) != self.rows:
+                return False
+            a, b = g.operands
+            return b.stored not in self.inside and (
+                a.stored not in self.inside or self._is_whole(a)
+            )
+        if not isinstance(g, MapGroup) or not g.shape or g.shape[0] != self.rows:
+            return False
+        straight = all(self._starts_rows(a, g.shape, True) for a in g.writes)
+        return straight and all(
+            self._starts_rows(a, g.shape, False) for a in g.reads if a.stored in self.inside
+        )
+
+    def _is_whole(self, a: Region) -> bool:
+        return a.is_whole and a.aval.shape == a.stored.aval.shape
+
+    def _starts_rows(self, a: Access, shape: tuple[int, ...], dense: bool) -> bool:
+        """Whether row i of the walk is in row i of the value; `dense`: and is all of it."""
+        size = a.stored.aval.size
+        row = size // self.rows
+        if dense:
+            same = all(n == 1 or s == d for n, s, d in
+                       zip(shape, a.strides, dense_strides(shape), strict=True))  # fmt: skip
+            return same and a.offset == 0 and size == math.prod(shape)
+        if size % self.rows or a.strides[0] != row or a.offset:
+            return False
+        spans = [(n - 1) * s for n, s in zip(shape[1:], a.strides[1:], strict=True)]
+        return all(s >= 0 for s in spans) and sum(spans) < row
+
+
+# -- groups side by side ---------------------------------------------------------------------------
+
+
+def parallel(groups: Sequence[Group]) -> list[Group]:
+    """The groups, with those that are small and need nothing of each other side by side."""
+    done: list[Group] = []
+    run: list[Member] = []
+    for g in groups:
+        if isinstance(g, (MapGroup, FoldGroup, CallGroup)) and _is_small(g):
+            run.append(g)
+        else:
+            done += [*_layered(run), g]
+            run = []
+    return done + _layered(run)
+
+
+def _is_small(g: Member) -> bool:
+    """Whether threads would not share the group itself."""
+    if isinstance(g, CallGroup) and not (_is_product(g) and g.operands[1].aval.ndim == 2):
+        return False
+    if isinstance(g, FoldGroup) and isinstance(g.kernel, Accumulate):
+        return False
+    return all(s.aval.size < MOST_ELEMENTS for s in (*g.values_read(), *g.values_written()))
+
+
+def _work(g: Member) -> int:
+    """What a group costs, in operations of a product."""
+    if isinstance(g, CallGroup):
+        return product_work(g)
+    if isinstance(g, MapGroup):
+        bodies, size = g.bodies, math.prod(g.shape)
+    else:
+        bodies, size = [g.kernel.element], math.prod(g.kept) * math.prod(g.folded)
+    nodes: dict = {}
+    for body in bodies:
+        for root in body:
+            nodes.update((e, 0) for e in topological(root, nodes))
+    return size * len(nodes) * _WIDE
+
+
+def _layered(groups: Sequence[Member]) -> list[Group]:
+    """Groups in an order in which those that need nothing of each other come together."""
+    level: dict[Stored, int] = {}
+    layers: list[list[Member]] = []
+    for g in groups:
+        touched = (*g.values_read(), *g.values_written())  # parts of a value come in their order
+        depth = max((level.get(s, 0) for s in touched), default=0)
+        if depth == len(layers):
+            layers.append([])
+        layers[depth].append(g)
+        level.update((s, depth + 1) for s in g.values_written())
+    if not any(_gain(layer) >= LEAST_GAIN for layer in layers):
+        return list(groups)
+    found: list[Group] = []
+    for layer in layers:
+        found += [ParallelGroup(layer)] if _gain(layer) >= LEAST_GAIN else layer
+    return found
+
+
+def _gain(layer: Sequence[Member]) -> int:
+    """What two threads could spare at least."""
+    work = [_work(g) for g in layer]
+    return min(sum(work) // 2, sum(work) - max(work)) if len(work) > 1 else 0

@@ -1,0 +1,1 @@
+"""Losses: of numbers, yes and no, classes, rankings, embeddings, and label sequences."""

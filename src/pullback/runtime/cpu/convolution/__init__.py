@@ -1,0 +1,1 @@
+"""Convolution and pooling: tiles of pixels against panels of channels."""

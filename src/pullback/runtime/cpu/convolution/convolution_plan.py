@@ -1,0 +1,376 @@
+"""How a convolution is cut into tiles, blocks of channels and panels, and its stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu.convolution import convolution_code as code
+from pullback.runtime.cpu.convolution import depthwise_code, panel_code
+from pullback.runtime.cpu.gemm import matmul
+from pullback.runtime.cpu.llvm import elements as element_code
+from pullback.runtime.cpu.native import Stage
+
+__all__ = ["Area", "Axis", "Plan", "Side", "Three", "Weight", "triple"]
+
+_TASK_FLOPS = 2_000_000
+_TASK_ELEMENTS = 1 << 14
+_COPY_FLOPS = 32  # as long as an element takes to be copied
+_PIXELS = 512  # of a tile, at most
+_PART_PIXELS = 128  # that a part of the output channels leaves room for
+_LEAST_PIXELS = 24
+_PANEL_BYTES = 20 << 10  # of a panel for one block of channels: it stays in the first cache
+_INPUT_BYTES = 160 << 10  # of a tile's input, and
+_OUTPUT_BYTES = 128 << 10  # of its output: both stay in the second cache
+_STACK_BYTES = 1 << 20
+_FRESH_BYTES = 64 << 10  # of a block that a unit packs for itself
+_SPAN_BYTES = 32 << 10  # of weights that are turned at once
+_DEPTH = 64  # channels of a depthwise tile
+_PRODUCT_PIXELS = 100  # of an image, from which on a matrix product pays
+_UNITS = 16  # enough to share among threads
+_SUM_BYTES = 160 << 10  # of the sums of a unit
+_SUMMED_PIXELS = 128  # of a tile
+_CHUNK_PIXELS = 1 << 13  # that are summed one after the other
+_CHUNKS = 16  # in which the sums of weights are made
+_CHUNK_BYTES = 32 << 20  # of all of them
+_CHUNK_FLOPS = 1 << 25  # of one: its sums have to be cleared and added up
+
+Area = Callable[[int], int]
+Three = tuple[int, int, int]
+
+
+class Side(NamedTuple):
+    """An array of pixels and channels: slot, extents and strides in elements."""
+
+    slot: int
+    batch: int
+    groups: int
+    channels: int  # of a group
+    size: Three
+    batch_stride: int
+    channel_stride: int
+    strides: Three
+
+    def words(self) -> tuple[int, ...]:
+        channel = self.channel_stride if self.channels > 1 else 0
+        return (self.batch_stride, self.channels * self.channel_stride, channel, *self.strides)
+
+
+class Axis(NamedTuple):
+    """One spatial axis: the outputs `first + i * every` read inputs `i * step + offset`, one for
+    each of the kernel's positions that `taps` lists as (offset, place in the array of weights).
+    """
+
+    first: int
+    every: int
+    places: int
+    step: int
+    taps: tuple[tuple[int, int], ...]
+
+    @property
+    def start(self) -> int:
+        return self.taps[0][0] if self.taps else 0
+
+    @property
+    def span(self) -> int:
+        return self.taps[-1][0] - self.start + 1 if self.taps else 1
+
+    @property
+    def plain(self) -> bool:
+        """Whether output i reads input i alone."""
+        return self[:2] == (0, 1) and self.step == 1 and [at for at, _ in self.taps] == [0]
+
+
+class Weight(NamedTuple):
+    """Strides of a weight as seen from an output and an input channel."""
+
+    slot: int
+    group: int
+    out: int
+    into: int
+
+
+def triple(values: Sequence[int], filler: int) -> Three:
+    """The values of three axes, with a filler for those that are not there."""
+    one, two, last = (*[filler] * (3 - len(values)), *values)
+    return one, two, last
+
+
+def _joined(x: Side, y: Side, axes: Sequence[Axis]) -> tuple[Side, Side, list[Axis]]:
+    """The same with plain axes that follow each other as one long axis, the last one."""
+    axes = list(axes)
+    for _ in range(2):
+        one, two, three = axes
+        both = [
+            s.size[1] == two.places
+            and s.size[2] == three.places
+            and s.strides[1] == s.size[2] * s.strides[2]
+            for s in (x, y)
+        ]
+        if not (two.plain and three.plain and all(both)) or two.places == 1:
+            break
+        count = two.places * three.places
+        axes = [one._replace(places=1, taps=((0, 0),)), one, three._replace(places=count)]
+        x, y = (
+            s._replace(size=(1, s.size[0], count), strides=(0, s.strides[0], s.strides[2]))
+            for s in (x, y)
+        )
+    return x, y, axes
+
+
+class Plan:
+    """The stages of one convolution: how it is cut into tiles, blocks of channels and panels."""
+
+    def __init__(self, dtype: DType, x: Side, y: Side, axes: Sequence[Axis], area: Area):
+        self.dtype, self.area = dtype, area
+        x, y, self.axes = _joined(x, y, axes)
+        self.plain = all(axis.plain for axis in self.axes) and x.size[:2] == (1, 1)
+        axes = self.axes
+        self.depthwise = x.channels == y.channels == 1
+        if self.depthwise:
+            x, y = (s._replace(groups=1, channels=s.groups) for s in (x, y))
+        self.x, self.y = x, y
+        lanes = element_code.lanes_of(dtype)
+        self.vectors = 1 if y.channels <= lanes else 2
+        self.width = self.vectors * lanes
+        self.panels = -(-y.channels // self.width)
+        offsets = [[at for at, _ in axis.taps] for axis in axes]
+        self.positions = math.prod(map(len, offsets))
+        last = offsets[2]
+        following = last == list(range(last[0], last[0] + len(last))) if last else False
+        self.merged = len(last) if following and not self.depthwise else 1
+        self.ins = 1 if self.depthwise else x.channels  # that an output channel reads
+        self.block = self._block()
+        # Pixels that are a multiple of a cache's size apart would share few of its places.
+        self.gap = 0 if self.depthwise or self.merged > 1 else lanes
+
+    def _block(self) -> int:
+        """Input channels that are worked on at once."""
+        if self.depthwise:
+            return _even(self.panels, _DEPTH // self.width) * self.width
+        fit = _PANEL_BYTES // (self.width * self.dtype.itemsize * max(1, self.positions))
+        if fit >= self.x.channels:
+            return self.x.channels
+        fit = max(8, fit // 8 * 8)
+        return min(self.x.channels, fit)
+
+    def tiles(self, part: int, others: int, most: int = _PIXELS) -> Three:
+        """The extents of a tile of output pixels, with `others` more ways to cut the work."""
+        size = self.dtype.itemsize
+        counts = [axis.places for axis in self.axes]
+        pixels = min(most, max(_LEAST_PIXELS, _OUTPUT_BYTES // (part * self.width * size)))
+        while True:
+            left, tile = pixels, [1, 1, 1]
+            for d in (2, 1, 0):
+                tile[d] = _even(counts[d], max(1, left))
+                left //= tile[d]
+            units = others * math.prod(-(-n // t) for n, t in zip(counts, tile, strict=True))
+            nbytes = math.prod(self._reach(tile)) * (self.block + self.gap) * size
+            fits = nbytes <= _INPUT_BYTES and units >= _UNITS
+            small = pixels * part * self.width * size <= 2 * _OUTPUT_BYTES
+            if fits or pixels == 1 or (pixels <= _LEAST_PIXELS and small):
+                return triple(tile, 1)
+            pixels //= 2
+
+    def _reach(self, tile: Sequence[int]) -> Three:
+        one, two, three = (
+            (n - 1) * axis.step + axis.span for n, axis in zip(tile, self.axes, strict=True)
+        )
+        return one, two, three
+
+    def spare(self, tile: Three) -> int:
+        """The slot of local memory for a tile's input that a stack has no room for, or -1.
+
+        All tasks share it, so that there may be only one.
+        """
+        elements = math.prod(self._reach(tile)) * (self.block + self.gap)
+        nbytes = (elements + 64) * self.dtype.itemsize
+        return self.area(nbytes) if nbytes > _STACK_BYTES else -1
+
+    def geometry(self, tile: Three, spare: int) -> tuple[int, ...]:
+        """The params that `tile_code` calls tiles."""
+        axes = self.axes
+        return (
+            *(-(-a.places // t) for a, t in zip(axes, tile, strict=True)),
+            *tile,
+            *(a.places for a in axes),
+            *self.x.size,
+            *(a.step for a in axes),
+            *(a.start for a in axes),
+            *self._reach(tile),
+            *(self.x.groups, self.x.channels, self.y.channels, self.block, self.panels),
+            *(self.positions, self.positions // self.merged, self.merged, self.gap, spare),
+        )
+
+    def offsets(self, tile: Three) -> list[int]:
+        """Where the runs of kernel positions begin, in pixels of local memory."""
+        _, two, three = self._reach(tile)
+        taps = [[at - a.start for at, _ in a.taps] for a in self.axes]
+        if self.merged > 1:
+            taps[2] = taps[2][:1]
+        return [(i * two + j) * three + k for i, j, k in product(*taps)]
+
+    def _kernel_places(self) -> list[int]:
+        """Where the array of weights has the kernel positions."""
+        return [sum(t) for t in product(*[[place for _, place in a.taps] for a in self.axes])]
+
+    def _work(self) -> int:
+        """The arithmetic, and copies in its measure."""
+        channels = self.y.channels
+        sums = 2 * channels * self.ins * max(1, self.positions)
+        pixels = self.x.batch * self.x.groups * math.prod(a.places for a in self.axes)
+        return pixels * (sums + _COPY_FLOPS * (channels + self.x.channels))
+
+    def part(self) -> int:
+        """Panels of a unit."""
+        if self.depthwise:
+            return self.block // self.width
+        pixels = self.x.batch * self.x.groups * math.prod(a.places for a in self.axes)
+        if pixels < _UNITS * _LEAST_PIXELS:
+            return _even(self.panels, max(1, self.panels // _UNITS))
+        nbytes = _PART_PIXELS * self.width * self.dtype.itemsize
+        return _even(self.panels, max(1, _OUTPUT_BYTES // nbytes))
+
+    def forward(self, weight: Weight) -> list[Stage]:
+        """The stages that make the output from input and weight."""
+        x, y = self.x, self.y
+        if self._is_product():
+            return self._product(weight)
+        part = self.part()
+        parts = -(-self.panels // part)
+        tile = self.tiles(part, x.batch * x.groups * parts)
+        start = sum(a.first * s for a, s in zip(self.axes, y.strides, strict=True))
+        steps = [a.every * s for a, s in zip(self.axes, y.strides, strict=True)]
+        y_words = y._replace(strides=triple(steps, 0)).words()
+        images = x.batch * self.tile_count(tile)
+        units = images * x.groups * parts
+        fresh = images == 1 and not self.depthwise and self._block_bytes() <= _FRESH_BYTES
+        packed = weight.slot if fresh else self.area(self._packed_size() * self.dtype.itemsize)
+        spare = self.spare(tile)
+        params = (
+            *(x.slot, packed, y.slot, start, parts, part),
+            *(int(fresh), weight.group, weight.out, weight.into),
+            *self.geometry(tile, spare),
+            *(*x.words(), *y_words),
+            *(*self.offsets(tile), *self._kernel_places()),
+        )
+        kernels = depthwise_code if self.depthwise else code
+        kernel = kernels.forward_kernel(self.dtype, self.vectors)
+        packing = [] if fresh else self._pack(weight, packed)
+        return [*packing, Stage(kernel, units, self.grain(units, spare), params)]
+
+    def _is_product(self) -> bool:
+        """Whether a matrix product makes the output, and sooner than tiles do."""
+        if not self.plain or self.depthwise:
+            return False
+        if self.y.channel_stride == 1:
+            return self.x.groups == 1
+        return self.x.batch == 1 or self.y.size[2] >= _PRODUCT_PIXELS
+
+    def _product(self, weight: Weight) -> list[Stage]:
+        x, y = self.x, self.y
+        m, n = y.channels, y.size[2]
+        place, pixel = (x.batch_stride, x.channels * x.channel_stride), x.strides[2]
+        a = (weight.slot, (0, weight.group, weight.out, weight.into))
+        b = (x.slot, (*place, x.channel_stride, pixel))
+        if y.channel_stride == 1:  # the transpose of it
+            m, n = n, m
+            a = (x.slot, (*place, pixel, x.channel_stride))
+            b = (weight.slot, (0, weight.group, weight.into, weight.out))
+        return matmul.matmul_stages(
+            self.dtype, (x.batch, x.groups), m, n, x.channels, *a, *b, y.slot, self.area
+        )
+
+    def _block_bytes(self) -> int:
+        """Of one block of a panel."""
+        return self.block * self.positions * self.width * self.dtype.itemsize
+
+    def _packed_size(self) -> int:
+        """Elements of all panels."""
+        return self.x.groups * self.panels * self.ins * self.positions * self.width
+
+    def tile_count(self, tile: Three) -> int:
+        return math.prod(-(-a.places // t) for a, t in zip(self.axes, tile, strict=True))
+
+    def grain(self, units: int, spare: int) -> int:
+        """The units of a task."""
+        if spare >= 0:
+            return units
+        return max(1, _TASK_FLOPS * units // self._work())
+
+    def _panel_words(self) -> tuple[int, ...]:
+        """The params of packing and unpacking that say how panels lie."""
+        return (self.panels, self.ins, self.y.channels, self.positions, min(self.block, self.ins))
+
+    def _panel_units(self) -> tuple[int, int]:
+        """The units of packing and unpacking, and how many elements one has."""
+        block = min(self.block, self.ins)
+        units = self.x.groups * self.panels * -(-self.ins // block)
+        return units, block * self.positions * self.width
+
+    def _pack(self, weight: Weight, packed: int) -> list[Stage]:
+        if not self.positions:
+            return []
+        out = weight.group if self.depthwise else weight.out
+        params = (
+            *(weight.slot, packed, *self._panel_words(), weight.group, out, weight.into),
+            *self._kernel_places(),
+        )
+        units, elements = self._panel_units()
+        grain = max(1, _TASK_ELEMENTS // elements)
+        return [Stage(panel_code.pack_kernel(self.dtype, self.vectors), units, grain, params)]
+
+    def _unpack(self, sums: int, chunks: int, weight: Weight, span: int) -> list[Stage]:
+        """The stage that adds chunks and writes the array of weights, which is dense."""
+        units, elements = self._panel_units()
+        params = (sums, weight.slot, *self._panel_words(), chunks, self._packed_size(), span)
+        grain = max(1, _TASK_ELEMENTS // (elements * chunks))
+        return [Stage(panel_code.unpack_kernel(self.dtype, self.vectors), units, grain, params)]
+
+    def _weight_part(self) -> int:
+        """Panels whose sums a unit makes: those of a block stay in the second cache."""
+        if self.depthwise:
+            return self.block // self.width
+        return _even(self.panels, max(1, _SUM_BYTES // self._block_bytes()))
+
+    def weight(self, weight: Weight) -> list[Stage]:
+        """The stages that make the weight from input and output."""
+        x, y = self.x, self.y
+        size = self._packed_size()
+        nbytes = size * self.dtype.itemsize
+        blocks = -(-x.channels // self.block)
+        part = self._weight_part()
+        parts = 1 if self.depthwise else -(-self.panels // part)
+        others = x.groups * blocks * parts
+        tile = self.tiles(part if self.depthwise else 1, x.batch * others, _SUMMED_PIXELS)
+        every = x.batch * self.tile_count(tile)
+        pixels = x.batch * math.prod(a.places for a in self.axes)
+        most = min(every, _CHUNK_BYTES // nbytes, self._work() // _CHUNK_FLOPS)
+        wanted = max(-(-_UNITS // others), min(_CHUNKS, pixels // _CHUNK_PIXELS))
+        chunk = -(-every // max(1, min(most, wanted)))
+        chunks = -(-every // chunk)
+        direct = chunks == 1 and not self.depthwise and part * self._block_bytes() <= _SUM_BYTES
+        sums = -1 if direct else self.area(chunks * nbytes)
+        lane = min(self.block, self.ins) * self.width * self.dtype.itemsize
+        span = max(1, min(self.positions, _SPAN_BYTES // lane))
+        units, spare = chunks * others, self.spare(tile)
+        params = (
+            *(sums, weight.slot, span),
+            *(x.slot, y.slot, chunks, chunk, every, blocks, size, parts, part),
+            *self.geometry(tile, spare),
+            *(*x.words(), *y.words()),
+            *self.offsets(tile),
+        )
+        kernels = depthwise_code if self.depthwise else code
+        kernel = kernels.weight_kernel(self.dtype, self.vectors)
+        unpacking = [] if direct else self._unpack(sums, chunks, weight, span)
+        return [Stage(kernel, units, self.grain(units, spare), params), *unpacking]
+
+
+def _even(count: int, most: int) -> int:
+    """The largest of equal pieces of `count`, of at most `most`."""
+    most = min(count, most)
+    return -(-count // -(-count // most))

@@ -1,0 +1,250 @@
+"""Products whose right operand has its columns side by side, in blocks that stay in registers.
+
+A block is some rows and some vectors of columns of the output; k runs in order (see `panel_gemm`),
+so the sum of an element does not depend on its neighbours, nor on the block that it is made in.
+Blocks at the end of rows and columns may therefore overlap others, and few kinds of them make every
+shape. Each kind is compiled once, for all shapes; the params of a product say which blocks lie
+where.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu.gemm.panel_gemm import CHUNK
+from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors, lanes_of
+from pullback.runtime.cpu.llvm.writer import Function, Module, literal
+
+__all__ = ["direct_kernel", "direct_params", "part_lengths", "task_rows"]
+
+# Strides are in bytes; then come RULES, then the batch, then what the rules refer to.
+WORDS = ("a", "b", "out", "m", "k", "a_row", "a_column", "b_row", "out_row")
+_BLOCK = (("ptr", "%a"), ("ptr", "%b"), ("ptr", "%out"), ("i64", "%panels"), ("ptr", "%params"))
+BLOCKS = 24  # rows that are a whole number of the highest blocks
+_SUMS = 8  # in registers at least: so many are on their way at a time
+# A rule is for a number of rows that are left; the last one is for all larger numbers.
+RULES = 12
+
+
+def _heights() -> tuple[int, ...]:
+    return (8, 4, 2, 1) if jit.host().vector_bits == 512 else (6, 4, 2, 1)
+
+
+def _chosen(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """The height of the next block and how far it reaches back, by the rows that are left.
+
+    `lengths` are the numbers of rows that are made at a time; none if it may be any.
+    """
+    least = min(lengths, default=1)
+    heights = [h for h in _heights() if h >= 4 or least < 4]
+    rules, costs = [(0, 0)], [0]
+    for left in range(1, RULES):
+        options = [(h + 1 + costs[left - h], h, 0) for h in heights if h <= left]
+        options += [(h + 1, h, h - left) for h in heights if left < h <= least]
+        cost, height, back = min(options)
+        costs.append(cost)
+        rules.append((height, back))
+    rules[-1] = (heights[0], 0)
+    return rules
+
+
+def task_rows(rows: int, wanted: int) -> int:
+    """Rows of a task: about as many as are wanted, in whole blocks."""
+    whole = max(BLOCKS, wanted // BLOCKS * BLOCKS)
+    return rows if rows <= whole else whole
+
+
+def part_lengths(m: int, rows: int, grain: int) -> tuple[int, ...]:
+    """How many rows of a matrix of m rows a task makes; none if that varies too much to tell."""
+    if rows <= grain or grain % m == 0:
+        return (m,)
+    if rows == m or m % grain == 0:
+        return tuple({grain, m % grain or grain})
+    return ()
+
+
+def _reached(rules: Sequence[tuple[int, int]], lengths: Sequence[int]) -> set[int]:
+    """The heights that are used for these numbers of rows."""
+    if not lengths:
+        return {height for height, _ in rules[1:]}
+    found = set()
+    for left in lengths:
+        while left > 0:
+            height, back = rules[min(left, RULES - 1)]
+            found.add(height)
+            left -= height - back
+    return found
+
+
+def _segments(dtype: DType, height: int, n: int, long: bool = False) -> list[tuple[Any, int, int]]:
+    """Which blocks make some rows of n columns: their code, the first column, how many there are.
+
+    Of the columns that are left over, one more block makes some again.
+    """
+    lanes = lanes_of(dtype)
+    if n < lanes or lanes < n < 2 * lanes:
+        return [(_block(dtype, height, -(-n // lanes), n, long=long), 0, 1)]
+    vectors = 1
+    while 2 * vectors * lanes <= n and 2 * vectors * height <= max(_SUMS, 2 * height):
+        vectors *= 2
+    panels, rest = divmod(n, vectors * lanes)
+    found = [(_block(dtype, height, vectors, long=long), 0, panels)]
+    if rest:
+        last = 1
+        while last * lanes < rest:
+            last *= 2
+        found.append((_block(dtype, height, last, long=long), n - last * lanes, 1))
+    return found
+
+
+def direct_params(
+    dtype: DType,
+    slots: Sequence[int],
+    sizes: tuple[int, int, int],
+    strides: tuple[int, int, int],
+    batch: Sequence[int],
+    lengths: Sequence[int] = (),
+) -> tuple[Any, ...]:
+    """The params of `direct_kernel`.
+
+    `slots` are those of a, b and the output, `sizes` m, n and k; `strides` are those of a's rows,
+    of its columns and of b's rows, in elements. `batch` are `builder.index_params` of a and b, in
+    bytes. For `lengths` see `_chosen`.
+    """
+    m, n, k = sizes
+    size = dtype.itemsize
+    head = (*slots, m, k, *(s * size for s in strides), n * size)
+    rules = _chosen(lengths)
+    at = len(head) + 3 * RULES + len(batch)
+    places, tables = {}, []
+    for height in sorted(_reached(rules, lengths)):
+        places[height] = at + len(tables)
+        segments = _segments(dtype, height, n, k > CHUNK)
+        tables.append(len(segments))
+        for code, column, panels in segments:
+            tables += (code, column * size, panels)
+    words = [w for height, back in rules for w in (places.get(height, 0), height, back)]
+    return (*head, *words, *batch, *tables)
+
+
+@functools.cache
+def direct_kernel() -> int:
+    """A kernel over the rows of all matrices of a batch; its params are `direct_params`."""
+    module = Module()
+    f = Function(module, "@kernel")
+    p = Arguments(f, WORDS, 3, 3 * RULES)
+    a, b, out = p.pointers
+    with p.parts() as part:
+        end = f.add(part.row, part.rows)
+        columns = f.offset(b, part.b)
+        with f.loop(part.row, end) as block:
+            left = f.minimum(f.sub(end, block.i), str(RULES - 1))
+            rule = f.element("%params", "i64", f.add(f.mul(left, "3"), str(len(WORDS))))
+            table, height, back = (f.int_at(rule, w) for w in range(3))
+            row = f.sub(block.i, back)
+            lines = f.offset(a, f.add(part.a, f.mul(row, p["a_row"])))
+            target = f.add(f.mul(part.item, p["m"]), row)
+            target = f.offset(out, f.mul(target, p["out_row"]))
+            segments = f.element("%params", "i64", table)
+            with f.loop("0", f.int_at(segments, 0)) as s:
+                own = f.element(segments, "i64", f.add(f.mul(s.i, "3"), "1"))
+                code = f(f"load ptr, ptr {own}")
+                column, panels = f.int_at(own, 1), f.int_at(own, 2)
+                passed = (lines, f.offset(columns, column), f.offset(target, column), panels)
+                _call(f, code, (*passed, "%params"))
+            block.step = f.sub(height, back)
+    f.finish()
+    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+
+
+def _call(f: Function, code: str, values: Sequence[str]) -> None:
+    passed = ", ".join(f"{t} {v}" for (t, _), v in zip(_BLOCK, values, strict=True))
+    f.do(f"call void {code}({passed})")
+
+
+@functools.cache
+def _block(dtype: DType, rows: int, vectors: int, columns: int = 0, long: bool = False) -> Any:
+    """The function that makes panels of some vectors of columns each.
+
+    With `columns`, which are no whole vectors, it makes one panel of just these: two vectors share
+    some of them, and one that is too wide is made in part. A `long` sum has more than one chunk.
+    """
+    module = Module()
+    _Block(Function(module, "@block", _BLOCK), dtype, rows, vectors, columns, long)
+    return jit.compile_ir(module.text(), ["block"])["block"]
+
+
+class _Block:
+    """Writes the code of a block."""
+
+    def __init__(
+        self, f: Function, dtype: DType, rows: int, vectors: int, columns: int, long: bool
+    ):
+        self.f, self.v = f, Vectors(f, dtype)
+        self.vectors, self.columns = vectors, columns
+        words = {name: f.int_at("%params", i) for i, name in enumerate(WORDS) if i > 3}
+        self.k, self.along, self.line = words["k"], words["a_column"], words["b_row"]
+        self.heads = [f.offset("%a", f.mul(words["a_row"], str(r))) for r in range(rows)]
+        lanes = self.v.lanes
+        self.mask = self.v.first(columns) if 0 < columns < lanes else None
+        self.starts = [str(c * lanes) for c in range(vectors)]
+        if columns > lanes:
+            self.starts[-1] = str(columns - lanes)
+        width = str(vectors * lanes * self.v.size)
+        start = [("ptr", "%b"), ("ptr", "%out")]
+        with f.loop("0", "%panels", carried=start) as panel:
+            b, out = panel.carried
+            sums = self._chunks(b) if long else self._products(b, self.k)[2:]
+            for r in range(rows):
+                target = f.offset(out, f.mul(words["out_row"], str(r)))
+                self._store(sums[r * vectors : (r + 1) * vectors], target)
+            panel.next = [f.offset(b, width), f.offset(out, width)]
+        f.finish()
+
+    def _chunks(self, b: str) -> list[str]:
+        """The sums over k, row by row, chunk after chunk."""
+        f, v = self.f, self.v
+        nothing = f.splat(literal(-0.0, v.dtype), v.scalar, v.lanes)  # x + -0.0 is x, also for 0.0
+        totals = [(v.type, nothing)] * (len(self.heads) * self.vectors)
+        start = [("i64", "0"), ("ptr", b), *totals]
+        with f.loop("0", self.k, str(CHUNK), carried=start) as chunk:
+            at, line, *before = chunk.carried
+            k = f.minimum(f.sub(self.k, chunk.i), str(CHUNK))
+            at, line, *sums = self._products(line, k, at)
+            joined = [v.add(total, own) for total, own in zip(before, sums, strict=True)]
+            chunk.next = [at, line, *joined]
+        return chunk.results[2:]
+
+    def _products(self, b: str, count: str, first: str = "0") -> list[str]:
+        """Where a and b go on after so many k, and the sums of these, row by row."""
+        f = self.f
+        zeros = [(self.v.type, "zeroinitializer")] * (len(self.heads) * self.vectors)
+        state = [("i64", first), ("ptr", b), *zeros]
+        with f.loop("0", count, carried=state) as k:
+            at, line, *sums = k.carried
+            joined = self._step(at, line, sums)
+            k.next = [f.add(at, self.along), f.offset(line, self.line), *joined]
+        return k.results
+
+    def _step(self, at: str, line: str, sums: Sequence[str]) -> list[str]:
+        """The sums after one more k: `at` is the offset of a's elements, `line` b's row."""
+        f, v = self.f, self.v
+        columns = [v.load(v.at(line, start), self.mask) for start in self.starts]
+        joined = []
+        for r, head in enumerate(self.heads):
+            factor = v.repeat(f.offset(head, at))
+            own = sums[r * self.vectors : (r + 1) * self.vectors]
+            joined += [v.fma(factor, c, total) for c, total in zip(columns, own, strict=True)]
+        return joined
+
+    def _store(self, values: Sequence[str], target: str) -> None:
+        v = self.v
+        if self.mask is not None:
+            v.store_lanes(values[0], target, self.columns)
+            return
+        for value, start in zip(values, self.starts, strict=True):
+            v.store(value, v.at(target, start))

@@ -1,0 +1,1 @@
+"""Gather and scatter by any indices, element by element."""

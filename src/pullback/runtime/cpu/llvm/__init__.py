@@ -1,0 +1,1 @@
+"""LLVM IR: its writers, expressions as IR, and machine code from it."""

@@ -1,0 +1,210 @@
+"""LLVM IR text to machine code in this process, with a cache of object code on disk.
+
+In what is made `together`, modules are compiled by several threads while their makers go on: an
+address is then an object that stands for an integer, and waits for it where that is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import operator
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from pullback.runtime.code_cache import CodeCache
+from pullback.runtime.cpu.llvm import emission
+from pullback.runtime.cpu.llvm.emission import Host, host
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+
+__all__ = ["Host", "add_symbol", "compile_ir", "host", "together"]
+
+# Part of every cache key: a change of how code is made gets a new number.
+_CACHE_FORMAT = 1
+_CACHE = CodeCache("cpu")
+_DECLARED = re.compile(r'^declare\b[^@]*@"?([\w.$]+)', re.MULTILINE)
+
+_symbols: dict[str, SupportsIndex] = {}
+_loaded = 0
+_lock = threading.RLock()  # of the linker
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
+
+
+@functools.cache
+def _linker() -> llvm.LLJIT:
+    """The linker of this process; it is never freed."""
+    import llvmlite.binding as llvm
+
+    return llvm.create_lljit_compiler(emission.target_machine(), use_jit_link=True)
+
+
+def add_symbol(name: str, address: SupportsIndex) -> None:
+    """Lets IR compiled from now on call the C function at `address` by `name`."""
+    _symbols[name] = address
+
+
+def compile_ir(
+    text: str, symbols: Sequence[str], *, optimise: bool = False, plain_loops: bool = False
+) -> dict[str, Any]:
+    """Returns the addresses of `symbols` defined by the LLVM module `text`.
+
+    The code lives as long as the process. No pass runs over the IR unless `optimise` is set;
+    `plain_loops` leaves out those that widen and unroll loops, which take half of the time.
+    Undefined names are looked for among `add_symbol` names, then in the process.
+    """
+    passes = "" if not optimise else "plain" if plain_loops else "passes"
+    module = _Module(text, symbols, passes)
+    if _open.batch is not None:
+        return _open.batch.add(module)
+    module.read()
+    return module.addresses()
+
+
+class _Module:
+    """LLVM IR on its way to machine code."""
+
+    def __init__(self, text: str, symbols: Sequence[str], passes: str):
+        self.text, self.symbols, self.passes = text, symbols, passes
+        self._key = _key(text, passes)
+        self._code: bytes | None = None
+        self._addresses: dict[str, int] | None = None
+
+    def read(self) -> bool:
+        """Whether the object code could be read from the disk."""
+        self._code = _CACHE.read(self._key)
+        return self._code is not None
+
+    def emit(self) -> bytes:
+        """The object code, made if nobody has."""
+        if self._code is None:
+            code = _emit(self.text, self.passes)
+            _CACHE.write(self._key, code)
+            self._code = code
+        return self._code
+
+    def addresses(self) -> dict[str, int]:
+        """The addresses of the symbols, linked if need be."""
+        if self._addresses is None:
+            self._addresses = _link(self.emit(), self.text, self.symbols)
+        return self._addresses
+
+
+class _Address:
+    """A symbol of a module that may not have been compiled yet; as an integer, its address."""
+
+    __slots__ = ("_module", "_name", "_value")
+
+    def __init__(self, module: _Module, name: str):
+        self._module: _Module | None = module
+        self._name, self._value = name, 0
+
+    def __index__(self) -> int:
+        module = self._module
+        if module is not None:
+            self._value = module.addresses()[self._name]
+            self._module = None  # which may be large
+        return self._value
+
+
+class _Batch:
+    """Modules that are compiled while others are still being written."""
+
+    def __init__(self):
+        self._addresses: list[_Address] = []
+        self._todo: list[_Module] = []
+        self._lock = threading.Lock()
+        self._helpers: list[threading.Thread] = []
+
+    def add(self, module: _Module) -> dict[str, _Address]:
+        found = {name: _Address(module, name) for name in module.symbols}
+        self._addresses += found.values()
+        if not module.read():
+            with self._lock:
+                self._todo.append(module)
+                waiting = len(self._todo)
+            if len(self._helpers) < min(waiting, emission.workers() - 1):
+                helper = threading.Thread(target=self._work, name="pullback-compiler", daemon=True)
+                self._helpers.append(helper)
+                helper.start()
+        return found
+
+    def _work(self) -> None:
+        """Make the code of what nobody has begun with, the longest first."""
+        while True:
+            with self._lock:
+                if not self._todo:
+                    return
+                module = max(self._todo, key=lambda m: len(m.text))
+                self._todo.remove(module)
+            # An error comes again where the address is asked for.
+            with contextlib.suppress(RuntimeError):
+                module.emit()
+
+    def finish(self) -> None:
+        self._work()
+        for helper in self._helpers:
+            helper.join()
+        for address in self._addresses:
+            operator.index(address)
+
+
+class _Open(threading.local):
+    """The batch that this thread is filling."""
+
+    batch: _Batch | None = None
+
+
+_open = _Open()
+
+
+def together(function: Callable[..., Any], *args: Any) -> Any:
+    """The result of a function; what it compiles is compiled on all cores, and has its address."""
+    if _open.batch is not None:
+        return function(*args)
+    mine = _Batch()
+    _open.batch = mine
+    try:
+        result = function(*args)
+    finally:
+        _open.batch = None
+    mine.finish()
+    return result
+
+
+def _key(text: str, passes: str) -> str:
+    parts = (str(_CACHE_FORMAT), *host(), passes, text)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _emit(text: str, passes: str) -> bytes:
+    return emission.emit(text, passes)
+
+
+def _link(code: bytes, text: str, symbols: Sequence[str]) -> dict[str, int]:
+    global _loaded
+    import llvmlite.binding as llvm
+
+    declared = [name for name in _DECLARED.findall(text) if name in _symbols]
+    imported = {name: operator.index(_symbols[name]) for name in declared}
+    with _lock:
+        library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        for name, address in imported.items():
+            library.import_symbol(name, address)
+        for name in symbols:
+            library.export_symbol(name)
+        _loaded += 1
+        try:
+            tracker = library.link(_linker(), f"pullback{_loaded}")
+        except RuntimeError as error:
+            raise RuntimeError(f"compile_ir: cannot link, {error}\n{text}") from error
+        addresses = {name: tracker[name] for name in symbols}
+        tracker.detach()  # the code stays: nobody can know who still holds an address
+    return addresses

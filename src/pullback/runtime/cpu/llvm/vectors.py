@@ -1,0 +1,169 @@
+"""Vectors and arguments of kernels that multiply and transpose matrices, over LLVM IR text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.writer import Function, of_width, register
+
+__all__ = ["Arguments", "Part", "Vectors", "lanes_of", "squared"]
+
+
+def lanes_of(dtype: DType) -> int:
+    """Elements of a vector."""
+    return jit.host().vector_bits // (8 * dtype.itemsize)
+
+
+class Vectors:
+    """Loads, stores and arithmetic of vectors in one function."""
+
+    def __init__(self, f: Function, dtype: DType):
+        self.f, self.dtype, self.lanes = f, dtype, lanes_of(dtype)
+        self.size, self.scalar = dtype.itemsize, register(dtype)
+        self.type = of_width(self.scalar, self.lanes)
+        self.suffix = f"v{self.lanes}f{8 * self.size}"
+
+    def at(self, pointer: str, elements: str) -> str:
+        return self.f.element(pointer, self.scalar, elements)
+
+    def mask(self, count: str) -> str:
+        """The lanes below `count`."""
+        numbers = ", ".join(f"i64 {k}" for k in range(self.lanes))
+        wide = self.f.splat(count, "i64", self.lanes)
+        return self.f(f"icmp sgt <{self.lanes} x i64> {wide}, <{numbers}>")
+
+    def first(self, count: int) -> str:
+        """The mask of the first lanes, as a constant."""
+        return f"<{', '.join(f'i1 {int(k < count)}' for k in range(self.lanes))}>"
+
+    def fma(self, x: str, y: str, total: str) -> str:
+        t = self.type
+        function = self.f.module.intrinsic(f"llvm.fmuladd.{self.suffix}", t, t, t, t)
+        return self.f(f"call {t} {function}({t} {x}, {t} {y}, {t} {total})")
+
+    def load(self, pointer: str, mask: str | None = None) -> str:
+        f, t = self.f, self.type
+        if mask is None:
+            return f(f"load {t}, ptr {pointer}, align {self.size}")
+        bits = f"<{self.lanes} x i1>"
+        name = f"llvm.masked.load.{self.suffix}.p0"
+        function = f.module.intrinsic(name, t, "ptr", "i32", bits, t)
+        passed = f"ptr {pointer}, i32 {self.size}, {bits} {mask}, {t} zeroinitializer"
+        return f(f"call {t} {function}({passed})")
+
+    def repeat(self, pointer: str) -> str:
+        """The element at `pointer` in every lane."""
+        value = self.f(f"load {self.scalar}, ptr {pointer}, align {self.size}")
+        return self.f.splat(value, self.scalar, self.lanes)
+
+    def store(self, value: str, pointer: str) -> None:
+        self.f.do(f"store {self.type} {value}, ptr {pointer}, align {self.size}")
+
+    def store_lanes(self, value: str, pointer: str, count: int) -> None:
+        """Stores the first `count` lanes one by one: masked stores are slow on some CPUs."""
+        f = self.f
+        for lane in range(count):
+            one = f(f"extractelement {self.type} {value}, i64 {lane}")
+            f.do(f"store {self.scalar} {one}, ptr {self.at(pointer, str(lane))}, align {self.size}")
+
+    def store_first(self, value: str, pointer: str, count: str) -> None:
+        """The same for a `count` that is known at run time."""
+        f = self.f
+        for lane in range(self.lanes):
+            with f.when(f(f"icmp sgt i64 {count}, {lane}")):
+                one = f(f"extractelement {self.type} {value}, i64 {lane}")
+                place = self.at(pointer, str(lane))
+                f.do(f"store {self.scalar} {one}, ptr {place}, align {self.size}")
+
+    def pick(self, u: str, w: str, lanes: Sequence[int]) -> str:
+        """The listed lanes of `u`, and after them of `w`."""
+        mask = f"<{len(lanes)} x i32> <{', '.join(f'i32 {k}' for k in lanes)}>"
+        return self.f(f"shufflevector {self.type} {u}, {self.type} {w}, {mask}")
+
+    def add(self, x: str, y: str) -> str:
+        return self.f(f"fadd {self.type} {x}, {y}")
+
+
+def squared(v: Vectors, vectors: Sequence[str]) -> list[str]:
+    """As many vectors as they have lanes, transposed.
+
+    First inside of 128 bits, where that costs least, and then whole pieces of 128 bits.
+    """
+    found, lanes, piece = list(vectors), range(v.lanes), 16 // v.size
+    low = [k for k in lanes if k % piece < piece // 2]
+    width = 1
+    while width < piece:
+        blocks = [low[k : k + width] for k in range(0, len(low), width)]
+        near = [k for block in blocks for k in (*block, *(v.lanes + b for b in block))]
+        pairs = _pairs(found, width)
+        found = [v.pick(u, w, [k + far for k in near]) for u, w in pairs for far in (0, piece // 2)]
+        width *= 2
+    while width < v.lanes:
+        near = [k if not k & width else v.lanes + (k ^ width) for k in lanes]
+        far = [k + width if not k & width else v.lanes + k for k in lanes]
+        made = [[v.pick(u, w, chosen) for u, w in _pairs(found, width)] for chosen in (near, far)]
+        groups = range(0, len(made[0]), width)
+        found = [x for g in groups for half in made for x in half[g : g + width]]
+        width *= 2
+    return found
+
+
+def _pairs(vectors: Sequence[str], width: int) -> list[tuple[str, str]]:
+    """Each vector with the one `width` further, in groups of twice as many."""
+    firsts = [i for i in range(len(vectors)) if not i & width]
+    return [(vectors[i], vectors[i + width]) for i in firsts]
+
+
+class Part(NamedTuple):
+    """Rows of one matrix of a batch: its number, the first row, how many, offsets of a and b."""
+
+    item: str
+    row: str
+    rows: str
+    a: str
+    b: str
+
+
+class Arguments:
+    """The params of a kernel by name, and the pointers among them.
+
+    The batch, as `builder.index_params`, comes after the names and `skip` more words.
+    """
+
+    def __init__(self, f: Function, names: Sequence[str], pointers: int, skip: int = 0):
+        self.f, self.first = f, len(names) + skip
+        self.words = {name: f.int_at("%params", i) for i, name in enumerate(names)}
+        slots = [self.words[name] for name in names[:pointers]]
+        self.pointers = [f(f"load ptr, ptr {f.element('%ptrs', 'ptr', s)}") for s in slots]
+
+    def __getitem__(self, name: str) -> str:
+        return self.words[name]
+
+    def offsets(self, item: str, operands: int) -> list[str]:
+        """Offsets of matrix `item`, in the unit of the batch's strides."""
+        f = self.f
+        start = [("i64", item), *[("i64", "0")] * operands]
+        with f.loop("0", f.int_at("%params", self.first), carried=start) as d:
+            words = f.mul(d.i, str(operands + 1))
+            axis = f.element("%params", "i64", f.add(words, str(self.first + 1)))
+            rest, position = f.divmod(d.carried[0], f.int_at(axis, 0))
+            moved = [
+                f.add(o, f.mul(position, f.int_at(axis, 1 + k)))
+                for k, o in enumerate(d.carried[1:])
+            ]
+            d.next = [rest, *moved]
+        return d.results[1:]
+
+    @contextmanager
+    def parts(self) -> Iterator[Part]:
+        """Code for every part of %lo ... %hi, counted in rows, that lies in one matrix."""
+        f = self.f
+        with f.loop("%lo", "%hi") as part:
+            item, row = f.divmod(part.i, self["m"])
+            count = f.minimum(f.sub(self["m"], row), f.sub("%hi", part.i))
+            yield Part(item, row, count, *self.offsets(item, 2))
+            part.step = count

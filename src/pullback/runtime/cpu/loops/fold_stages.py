@@ -1,0 +1,318 @@
+"""Reduce and Accumulate kernels as stages: how to walk the array, and how to share the work.
+
+Whatever is chosen here, the bits are the same: see `tree_code` for the tree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pullback.compile.kernel.forms import Accumulate, Reduce
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.loops import (
+    accumulate_code,
+    reduce_code,
+    reduce_columns,
+    reduce_strips,
+    tiny_code,
+)
+from pullback.runtime.cpu.loops.map_stages import GRAIN, INLINE, dense_strides, weight
+from pullback.runtime.cpu.loops.nest import Nest, Streams, coalesce, step_of
+from pullback.runtime.cpu.loops.tree_code import BLOCK, SMALL
+
+__all__ = ["accumulate_program", "accumulate_stages", "reduce_program", "reduce_stages"]
+
+GROUP = 64 * BLOCK  # elements of a group, a power of two of blocks
+ENOUGH_TASKS = 16
+FEW_COLUMNS = 16
+LEAST_TILE = 128  # columns
+CACHED = 1 << 18  # bytes that fit in a second-level cache
+
+Strides = Sequence[int]
+Area = Callable[[int], int]
+
+
+def reduce_program(
+    kernel: Reduce,
+    kept_shape: Sequence[int],
+    reduced_shape: Sequence[int],
+    input_strides: Sequence[Strides],
+) -> Callable[..., Any]:
+    """A callable that reduces its buffers to a dense array of shape `kept_shape`.
+
+    `input_strides` are in elements: over the kept axes first, then over the reduced ones.
+    """
+    inputs = len(kernel.inputs)
+    area = native.Scratch(1 + inputs)
+    stages = reduce_stages(
+        kernel, kept_shape, reduced_shape, range(1, 1 + inputs), input_strides, 0, area, shared=True
+    )
+    kept = math.prod(kept_shape)
+    heavy = kept * math.prod(reduced_shape) > INLINE
+    return native.program(inputs, kept * kernel.output.itemsize, area.sizes, stages, heavy)
+
+
+def reduce_stages(
+    kernel: Reduce,
+    kept_shape: Sequence[int],
+    reduced_shape: Sequence[int],
+    in_slots: Sequence[int],
+    input_strides: Sequence[Strides],
+    out_slot: int,
+    area: Area,
+    by_rows: bool = False,
+    piece: int = 0,
+    shared: bool = False,
+) -> list[native.Stage]:
+    """Stages that reduce to the dense array at `out_slot`; `area` gives scratch memory a slot.
+
+    For `stages.rows_stage`: with `by_rows` it is one stage whose units are, as many for each, those
+    of the positions along the first kept axis. With `piece` a unit is so many elements (a power of
+    two of blocks) of an array that is reduced as a whole, and the second stage joins the pieces.
+    The code of a small array is made for its shape and strides, unless it is to be `shared`.
+    """
+    count = len(kept_shape)
+    in_bytes = [
+        tuple(s * d.itemsize for s in own)
+        for d, own in zip(kernel.inputs, input_strides, strict=True)
+    ]
+    out = tuple(s * kernel.output.itemsize for s in dense_strides(kept_shape))
+    kept = coalesce(kept_shape, [out, *(s[:count] for s in in_bytes)])
+    reduced = coalesce(reduced_shape, [s[count:] for s in in_bytes])
+    slots = (out_slot, *in_slots)
+    if reduced.size < SMALL:
+        fixed = not (by_rows or shared) and tiny_code.reduce_suits(kernel, kept.size, reduced.size)
+        if fixed:
+            whole = (kept_shape, reduced_shape, slots, input_strides)
+            return [tiny_code.reduce_stage(kernel, *whole)]
+        return [_sequence(kernel, kept, reduced, slots)]
+    if piece:
+        return _rows(kernel, kept, reduced, slots, piece, area)
+    across = not by_rows and _prefers_columns(kernel, kept, reduced)
+    nbytes = kept.size * reduced.size * max(d.itemsize for d in kernel.inputs)
+    if across and nbytes <= CACHED and len(reduced.shape) == 1:
+        return [_strips(kernel, kept, reduced, slots)]
+    if across:
+        return _columns(kernel, kept, reduced, slots, area)
+    split = kept.size < ENOUGH_TASKS and reduced.size > GROUP and not by_rows
+    return _rows(kernel, kept, reduced, slots, GROUP if split else reduced.size, area)
+
+
+def _head(rank: int, slots: Sequence[int]) -> list[int]:
+    return Streams(len(slots)).header(rank, slots, [0] * len(slots))
+
+
+def _grain(kernel: Reduce, units: int, elements: int) -> int:
+    """Units per task, where a unit folds so many elements."""
+    work = max(1, elements) * weight((*kernel.element, *kernel.combine))
+    return max(1, units) if units * work <= INLINE else max(1, GRAIN // work)
+
+
+def _inner_steps(kernel: Reduce, nest: Nest, first: int) -> tuple[str, ...]:
+    return tuple(step_of(nest.inner(first + k), d.itemsize) for k, d in enumerate(kernel.inputs))
+
+
+def _sequence(kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int]) -> native.Stage:
+    offsets = _offsets(reduced)
+    head = _head(kept.rank(), slots)
+    after = len(head) + 2 + len(offsets)
+    params = tuple([*head, reduced.size, after, *offsets, *kept.records()])
+    code = reduce_code.sequence(kernel, ("unit", *_inner_steps(kernel, kept, 1)))
+    return native.Stage(code, kept.size, _grain(kernel, kept.size, max(1, reduced.size)), params)
+
+
+def _offsets(nest: Nest) -> list[int]:
+    """The byte offsets of all positions, stream after stream for each."""
+    found: list[tuple[int, ...]] = [(0,) * len(nest.strides)] if nest.size else []
+    for d, n in enumerate(nest.shape):
+        found = [
+            tuple(o + i * s[d] for o, s in zip(at, nest.strides, strict=True))
+            for at in found
+            for i in range(n)
+        ]
+    return [o for at in found for o in at]
+
+
+def _prefers_columns(kernel: Reduce, kept: Nest, reduced: Nest) -> bool:
+    """Whether outputs, rather than reduced elements, lie side by side in memory."""
+    across = _inner_steps(kernel, kept, 1)
+    if not kept.shape or kept.shape[-1] < FEW_COLUMNS or "any" in across or "unit" not in across:
+        return False
+    along = _inner_steps(kernel, reduced, 0)
+    return len(reduced.shape) > 1 or "any" in along
+
+
+def _partials(kernel: Reduce, kept: Nest, groups: int, area: Area) -> tuple[int, int]:
+    """Slot of the scratch area for the results of groups, and bytes from array to array in it."""
+    if groups == 1:
+        return 0, 0
+    widest = max(e.dtype.itemsize for e in kernel.init)
+    pitch = -(-kept.size * groups * widest // 64) * 64
+    return area(pitch * len(kernel.init)), pitch
+
+
+def _grouped_words(
+    reduced: Nest,
+    group: int,
+    before: int,
+    partials: tuple[int, int],
+    columns: int = 0,
+    tiles: int = 0,
+    tile: int = 0,
+) -> list[int]:
+    """The words that follow the head; see `reduce_code.Grouped`."""
+    groups = math.ceil(reduced.size / group)
+    sizes = (columns, tiles, tile)
+    return [reduced.size, groups, group, before, reduced.rank(1), *partials, *sizes]
+
+
+def _rows(
+    kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int], group: int, area: Area
+) -> list[native.Stage]:
+    head, records = _head(kept.rank(), slots), kept.records()
+    groups = math.ceil(reduced.size / group)
+    before = len(head) + reduce_code.Grouped.WORDS + len(records)
+    partials = _partials(kernel, kept, groups, area)
+    words = _grouped_words(reduced, group, before, partials)
+    steps = _inner_steps(kernel, reduced, 0)
+    if len(reduced.shape) > 1:
+        steps = tuple("any" if any(own) else "zero" for own in reduced.strides)
+    params = tuple(head + words + records + reduced.records(1))
+    units = kept.size * groups
+    stage = native.Stage(
+        reduce_code.rows(kernel, steps), units, _grain(kernel, units, words[2]), params
+    )
+    return [stage, *_merge(kernel, kept, slots[0], groups, partials)]
+
+
+def _columns(
+    kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int], area: Area
+) -> list[native.Stage]:
+    head, records = _head(kept.rank(), slots), kept.records()
+    columns = kept.shape[-1]
+    group, tile = _parts(kernel, kept.size // columns, columns, reduced.size)
+    groups = math.ceil(reduced.size / group)
+    before = len(head) + reduce_code.Grouped.WORDS + len(records)
+    partials = _partials(kernel, kept, groups, area)
+    tiles = math.ceil(columns / tile)
+    words = _grouped_words(reduced, group, before, partials, columns, tiles, tile)
+    params = tuple(head + words + records + reduced.records(1))
+    units = kept.size // columns * tiles * groups
+    grain = _grain(kernel, units, group * min(tile, columns))
+    code = reduce_columns.columns(kernel, _inner_steps(kernel, kept, 1))
+    stage = native.Stage(code, units, grain, params)
+    return [stage, *_merge(kernel, kept, slots[0], groups, partials)]
+
+
+def _parts(kernel: Reduce, outer: int, columns: int, length: int) -> tuple[int, int]:
+    """Elements of a group and columns of a tile, so that there is work for several threads.
+
+    Groups are a power of two of blocks; tiles are not too narrow, because rows are read in pieces.
+    """
+    group, tile = BLOCK, reduce_columns.tile_width(kernel)
+    while group < length and outer * math.ceil(columns / tile) * (length // group) > ENOUGH_TASKS:
+        group *= 2
+    while tile > LEAST_TILE and outer * math.ceil(columns / tile) * length < ENOUGH_TASKS * group:
+        tile //= 2
+    return min(group, length), tile
+
+
+def _strips(kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int]) -> native.Stage:
+    head, records = _head(kept.rank(), slots), kept.records()
+    before = len(head) + reduce_code.Grouped.WORDS + len(records)
+    columns = kept.shape[-1]
+    tiles = math.ceil(columns / reduce_strips.TILE)
+    words = _grouped_words(reduced, 1, before, (0, 0), columns, tiles)
+    params = tuple(head + words + records + reduced.records(1))
+    units = kept.size // columns * tiles
+    grain = _grain(kernel, units, reduced.size * min(reduce_strips.TILE, columns))
+    code = reduce_strips.strips(kernel, _inner_steps(kernel, kept, 1))
+    return native.Stage(code, units, grain, params)
+
+
+def _merge(
+    kernel: Reduce, kept: Nest, out_slot: int, groups: int, partials: tuple[int, int]
+) -> list[native.Stage]:
+    """The stage that joins the results of groups, if there are several."""
+    if groups == 1:
+        return []
+    params = (groups, *partials, out_slot)
+    grain = max(1, GRAIN // groups)
+    return [native.Stage(reduce_code.merge(kernel), kept.size, grain, params)]
+
+
+def accumulate_program(
+    kernel: Accumulate,
+    kept_shape: Sequence[int],
+    length: int,
+    input_strides: Sequence[Strides],
+    out_strides: Strides,
+    reverse: bool,
+) -> Callable[..., Any]:
+    """A callable that folds along one axis and keeps every step; `reverse` starts at the end.
+
+    Strides are in elements: over the kept axes, then along the folded one. `index()` is the
+    position in the array, also where the fold runs backwards.
+    """
+    inputs = len(kernel.inputs)
+    stages = accumulate_stages(
+        kernel, kept_shape, length, range(1, 1 + inputs), input_strides, 0, out_strides, reverse
+    )
+    size = math.prod(kept_shape) * length
+    return native.program(inputs, size * kernel.output.itemsize, (), stages, size > INLINE)
+
+
+def accumulate_stages(
+    kernel: Accumulate,
+    kept_shape: Sequence[int],
+    length: int,
+    in_slots: Sequence[int],
+    input_strides: Sequence[Strides],
+    out_slot: int,
+    out_strides: Strides,
+    reverse: bool,
+) -> list[native.Stage]:
+    """The stages of `accumulate_program`, which reads and writes at the given slots."""
+    dtypes = (kernel.output, *kernel.inputs)
+    strides = [
+        tuple(s * d.itemsize for s in own)
+        for d, own in zip(dtypes, (out_strides, *input_strides), strict=True)
+    ]
+    kept = coalesce(kept_shape, [s[:-1] for s in strides])
+    along = [s[-1] for s in strides]
+    bases = [0] * len(dtypes)
+    if reverse:
+        bases = [max(0, length - 1) * s for s in along]
+        along = [-s for s in along]
+    steps = tuple(step_of(kept.inner(s), d.itemsize) for s, d in enumerate(dtypes))
+    side_by_side = kept.shape and kept.shape[-1] >= 8 and steps[0] == "unit"
+    stage = _accumulate_columns if side_by_side else _accumulate_rows
+    first = length - 1 if reverse else 0
+    words = [length, first, -1 if reverse else 1, *along]
+    head = Streams(len(dtypes)).header(kept.rank(), (out_slot, *in_slots), bases)
+    return [stage(kernel, kept, steps, head, words)]
+
+
+def _accumulate_rows(
+    kernel: Accumulate, kept: Nest, steps: tuple[str, ...], head: list[int], words: list[int]
+) -> native.Stage:
+    params = tuple(head + words + [0, 0] + kept.records())
+    units = kept.size if words[0] else 0
+    return native.Stage(
+        accumulate_code.rows(kernel), units, _grain(kernel, units, words[0]), params
+    )
+
+
+def _accumulate_columns(
+    kernel: Accumulate, kept: Nest, steps: tuple[str, ...], head: list[int], words: list[int]
+) -> native.Stage:
+    columns = kept.shape[-1]
+    # Long rows at a time please the memory; a narrow tile leaves work for more threads.
+    width = accumulate_code.TILE if columns >= 4 * accumulate_code.TILE else 64
+    tiles = math.ceil(columns / width)
+    params = tuple(head + words + [tiles, width] + kept.records())
+    units = kept.size // columns * tiles if words[0] and columns else 0
+    grain = _grain(kernel, units, words[0] * min(width, columns))
+    return native.Stage(accumulate_code.columns(kernel, steps), units, grain, params)

@@ -1,0 +1,304 @@
+"""Map kernels: elementwise bodies over strided operands, as LLVM IR and as stages.
+
+The streams of a kernel are its outputs, then its inputs.
+
+A unit of work is one element, in the order of the merged axes. Code is specialised for the body and
+for the innermost step of each array (dense, repeated, anything); shapes and strides are arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from pullback.compile.kernel.forms import Map, MultiMap
+from pullback.core.dtypes import DType
+from pullback.ir.scalar import Expr
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.printer import (
+    convert,
+    counter,
+    emit,
+    inline_nodes,
+    uniform,
+    vector_width,
+)
+from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
+from pullback.runtime.cpu.loops import tiny_code
+from pullback.runtime.cpu.loops.nest import (
+    TILE_PARAMETERS,
+    Nest,
+    Records,
+    Streams,
+    coalesce,
+    each_line,
+    step_of,
+    walk,
+)
+from pullback.runtime.cpu.loops.tiling import boxes
+
+__all__ = [
+    "GRAIN",
+    "INLINE",
+    "dense_strides",
+    "grain_of",
+    "map_program",
+    "map_stage",
+    "map_stages",
+    "weight",
+]
+
+INLINE = 1 << 16  # elements that one thread does alone
+GRAIN = 1 << 15  # elements of a task beyond that
+MOST_TASKS = 256  # long stretches of memory please the prefetcher
+
+Strides = Sequence[int]
+
+
+def map_program(
+    kernel: Map, out_shape: Sequence[int], input_strides: Sequence[Strides]
+) -> Callable[..., Any]:
+    """A callable that applies the kernel to buffers; the output is dense and row-major.
+
+    `input_strides` are element strides over `out_shape`: 0 repeats, negative walks backwards.
+    """
+    inputs = len(kernel.inputs)
+    nest = _nest(kernel, out_shape, [dense_strides(out_shape)], input_strides)
+    stages = _boxed(kernel, nest, range(1 + inputs))
+    size = math.prod(out_shape)
+    return native.program(inputs, size * kernel.output.itemsize, (), stages, size > INLINE)
+
+
+def map_stages(
+    kernel: Map | MultiMap,
+    shape: Sequence[int],
+    out_slots: Sequence[int],
+    out_strides: Sequence[Strides],
+    in_slots: Sequence[int],
+    input_strides: Sequence[Strides],
+    by_rows: bool = False,
+) -> list[native.Stage]:
+    """Stages that write one array per output of the kernel; strides are in elements over `shape`.
+
+    The code of a small array is made for its shape and strides. `by_rows`: one stage whose units
+    are the elements in row-major order, for `stages.rows_stage`.
+    """
+    nest = _nest(kernel, shape, out_strides, input_strides)
+    slots = (*out_slots, *in_slots)
+    if not by_rows and tiny_code.map_suits(kernel, shape):
+        strides = (*out_strides, *input_strides)
+        return [tiny_code.map_stage(kernel, shape, slots, strides)]
+    if by_rows:
+        return [_stage(kernel, nest, slots, (0,) * len(nest.strides))]
+    return _boxed(kernel, nest, slots)
+
+
+def _boxed(kernel: Map | MultiMap, nest: Nest, slots: Sequence[int]) -> list[native.Stage]:
+    """The stages of a map, in tiles where they pay."""
+    itemsizes = [d.itemsize for d in _dtypes(kernel)]
+    parts = boxes(nest, itemsizes, len(_outputs(kernel)))
+    return [_stage(kernel, n, slots, bases) for n, bases in parts]
+
+
+def map_stage(
+    kernel: Map,
+    shape: Sequence[int],
+    out_slot: int,
+    out_offset: int,
+    out_strides: Strides,
+    in_slots: Iterable[int],
+    input_strides: Sequence[Strides],
+) -> native.Stage:
+    """A stage that writes the box `shape` inside the array at `out_slot`.
+
+    Offset and strides are in elements; `index()` counts the elements of the box.
+    """
+    nest = _nest(kernel, shape, [out_strides], input_strides)
+    bases = [out_offset * kernel.output.itemsize] + [0] * (len(nest.strides) - 1)
+    return _stage(kernel, nest, [out_slot, *in_slots], bases)
+
+
+def _outputs(kernel: Map | MultiMap) -> tuple[DType, ...]:
+    return kernel.outputs if isinstance(kernel, MultiMap) else (kernel.output,)
+
+
+def _bodies(kernel: Map | MultiMap) -> tuple[tuple[Expr, ...], ...]:
+    return kernel.bodies if isinstance(kernel, MultiMap) else (kernel.body,)
+
+
+def _dtypes(kernel: Map | MultiMap) -> tuple[DType, ...]:
+    return (*_outputs(kernel), *kernel.inputs)
+
+
+def _roots(kernel: Map | MultiMap) -> tuple[Expr, ...]:
+    return tuple(e for body in _bodies(kernel) for e in body)
+
+
+def _nest(
+    kernel: Map | MultiMap,
+    shape: Sequence[int],
+    out_strides: Sequence[Strides],
+    input_strides: Sequence[Strides],
+) -> Nest:
+    """The merged axes; the streams are outputs, inputs and, if it is used, the index."""
+    strides = [
+        tuple(s * d.itemsize for s in own)
+        for d, own in zip(_dtypes(kernel), (*out_strides, *input_strides), strict=True)
+    ]
+    if uses_index(_roots(kernel)):
+        strides.append(dense_strides(shape))
+    return coalesce(shape, strides)
+
+
+def _stage(
+    kernel: Map | MultiMap, nest: Nest, slots: Sequence[int], bases: Sequence[int]
+) -> native.Stage:
+    """A stage over the nest; `bases` are offsets of its streams."""
+    dtypes = _dtypes(kernel)
+    count = len(_outputs(kernel))
+    steps = [step_of(nest.inner(s), d.itemsize) for s, d in enumerate(dtypes)]
+    # A single element: any step is right, and dense code is the quickest.
+    steps[:count] = ["unit" if step == "zero" else step for step in steps[:count]]
+    head = Streams(len(dtypes)).header(nest.rank(), slots, bases[: len(dtypes)])
+    index = bases[len(dtypes)] if len(bases) > len(dtypes) else 0
+    params = tuple([*head, index, *nest.records()])
+    grain = grain_of(nest.size, weight(_roots(kernel)))
+    return native.Stage(_code(kernel, tuple(steps)), nest.size, grain, params)
+
+
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * shape[d + 1]
+    return tuple(strides)
+
+
+def grain_of(size: int, weight: int = 1) -> int:
+    """Elements per task, each of which is the work of `weight` simple ones."""
+    return max(1, size) if size * weight <= INLINE else max(GRAIN // weight, size // MOST_TASKS, 1)
+
+
+def weight(roots: Iterable[Expr]) -> int:
+    """How much longer the expressions take than reading and writing an element does."""
+    slow = {"div", "sqrt", "quot", "rem"}
+    costs = (4 if e.op in slow else 1 for e in inline_nodes(roots) if e.args)
+    return max(1, sum(costs) // 8)
+
+
+def uses_index(roots: Iterable[Expr]) -> bool:
+    """Whether any expression reads `index()`."""
+    seen: set[Expr] = set()
+    stack = list(roots)
+    while stack:
+        e = stack.pop()
+        if e.op == "index":
+            return True
+        if e not in seen:
+            seen.add(e)
+            stack.extend(e.args)
+    return False
+
+
+@cache
+def _code(kernel: Map | MultiMap, steps: tuple[str, ...]) -> int:
+    """The address of the kernel for these innermost steps."""
+    return jit.compile_ir(source(kernel, steps), ["kernel"])["kernel"]
+
+
+def source(kernel: Map | MultiMap, steps: tuple[str, ...]) -> str:
+    """The kernel as LLVM IR."""
+    module = Module()
+    f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
+    dtypes, roots = _dtypes(kernel), _roots(kernel)
+    operands = [Operand(d, s) for d, s in zip(dtypes, steps, strict=True)]
+    head = Streams(len(operands))
+    indexed = uses_index(roots)
+    streams = head.count + indexed
+    pointers = head.pointers(f)
+    inner = Records("%records", "0", streams).strides(f, 0)
+    width = vector_width(roots, dtypes)
+    first_index = f.int_at("%params", head.words) if indexed else "0"
+    outputs = len(_outputs(kernel))
+
+    def row(offsets: list[str], _: str) -> None:
+        starts = [f.offset(p, o) for p, o in zip(pointers, offsets, strict=False)]
+        index = f.add(first_index, offsets[-1]) if indexed else "0"
+        body = RowBody(f, operands, outputs, starts, inner, index)
+        body.hoist(roots, width)
+        vectors = f(f"and i64 %length, {-width}")
+        for w, first, last in ((width, "0", vectors), (1, vectors, "%length")):
+            with f.loop(first, last, str(w)) as at:
+                values = iter(body.values(roots, w, at.i))
+                for s, own in enumerate(_bodies(kernel)):
+                    body.store(s, own, [next(values) for _ in own], w, at.i)
+
+    each_line(f, streams, row)
+    f.finish()
+    f = Function(module, "@kernel")
+    walk(f, head.records(f, streams, 1), "%lo", "%hi", "null", "@tile")
+    f.finish()
+    return module.text()
+
+
+class RowBody:
+    """Bodies along one row: the first `outputs` operands are written, the others are read."""
+
+    def __init__(
+        self,
+        f: Function,
+        operands: Sequence[Operand],
+        outputs: int,
+        starts: Sequence[str],
+        strides: Sequence[str],
+        index: str,
+    ):
+        self.f = f
+        self.operands = operands
+        self.outputs = outputs
+        self.starts = starts
+        self.strides = strides
+        self.index = index
+        self._known: dict[int, dict[Expr, str]] = {}
+
+    def hoist(self, roots: Sequence[Expr], width: int) -> None:
+        """Compute what is the same for the whole row before its loops."""
+        f = self.f
+        outer = uniform(roots, self.operands[self.outputs :])
+        loaded: dict[int, list[str]] = {}
+        values = emit(f, outer, 1, lambda e: self._leaf(e, 1, "0", loaded))
+        wide = [f.splat(v, register(e.dtype), width) for e, v in zip(outer, values, strict=True)]
+        self._known = {
+            width: dict(zip(outer, wide, strict=True)),
+            1: dict(zip(outer, values, strict=True)),
+        }
+
+    def values(self, roots: Sequence[Expr], width: int, i: str) -> list[str]:
+        """The values of `roots` at elements `i` to `i + width`."""
+        loaded: dict[int, list[str]] = {}
+        known = self._known.get(width)
+        return emit(self.f, roots, width, lambda e: self._leaf(e, width, i, loaded), known)
+
+    def _leaf(self, e: Expr, width: int, i: str, loaded: dict[int, list[str]]) -> str:
+        if e.op == "index":
+            return counter(self.f, self.f.add(self.index, self.f.mul(i, self.strides[-1])),
+                           self.strides[-1], width)  # fmt: skip
+        position, part = e.value  # type: ignore[misc]
+        if position not in loaded:
+            s = position + self.outputs
+            operand, stride = self.operands[s], self.strides[s]
+            at = operand.at(self.f, self.starts[s], i, stride)
+            loaded[position] = operand.load(self.f, at, stride, width)
+        return loaded[position][part]
+
+    def store(
+        self, s: int, roots: Sequence[Expr], values: Sequence[str], width: int, i: str
+    ) -> None:
+        """Write the parts of the elements `i` to `i + width` of output `s`."""
+        f, operand, stride = self.f, self.operands[s], self.strides[s]
+        real = operand.dtype.real
+        stored = [convert(f, v, e.dtype, real, width) for v, e in zip(values, roots, strict=True)]
+        operand.store(f, operand.at(f, self.starts[s], i, stride), stride, stored, width)

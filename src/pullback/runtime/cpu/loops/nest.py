@@ -1,0 +1,257 @@
+"""Loop nests over strided arrays: axes are merged in Python, sizes and strides are arguments.
+
+A nest has streams (the arrays it walks, in bytes) and axes. In the arguments of a kernel an axis is
+a record `size, stride of stream 0, stride of stream 1, ...`, the innermost first, two at least.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.writer import Function, Module
+
+__all__ = [
+    "TILE_PARAMETERS",
+    "Nest",
+    "Records",
+    "Streams",
+    "coalesce",
+    "each_line",
+    "step_of",
+    "walk",
+]
+
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Merged axes, outermost first: `strides[s][d]` belongs to stream `s` and axis `d`."""
+
+    shape: tuple[int, ...]
+    strides: tuple[Strides, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def records(self, least: int = 2) -> list[int]:
+        """The axes as arguments of a kernel, filled up to `least` axes."""
+        words: list[int] = []
+        for d in reversed(range(len(self.shape))):
+            words += [self.shape[d], *(s[d] for s in self.strides)]
+        missing = max(0, least - len(self.shape))
+        return words + ([1] + [0] * len(self.strides)) * missing
+
+    def rank(self, least: int = 2) -> int:
+        return max(least, len(self.shape))
+
+    def inner(self, stream: int) -> int:
+        """The innermost stride of a stream."""
+        return self.strides[stream][-1] if self.shape else 0
+
+
+def coalesce(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> Nest:
+    """Drop axes of size 1, and merge neighbours that are contiguous in every stream."""
+    sizes: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for d, n in enumerate(shape):
+        if n == 1:
+            continue
+        if sizes and all(own[-1] == s[d] * n for own, s in zip(steps, strides, strict=True)):
+            sizes[-1] *= n
+            for own, s in zip(steps, strides, strict=True):
+                own[-1] = s[d]
+        else:
+            sizes.append(n)
+            for own, s in zip(steps, strides, strict=True):
+                own.append(s[d])
+    return Nest(tuple(sizes), tuple(map(tuple, steps)))
+
+
+def step_of(stride: int, itemsize: int) -> str:
+    """The class of an innermost stride that code is specialised for."""
+    return "zero" if stride == 0 else "unit" if stride == itemsize else "any"
+
+
+@dataclass(frozen=True)
+class Records:
+    """Where generated code finds the axes of a nest: `address`, how many, and streams per axis."""
+
+    address: str
+    rank: str
+    streams: int
+
+    def axis(self, f: Function, d: str | int) -> str:
+        """The address of the record of axis `d`, counted from the innermost."""
+        words = self.streams + 1
+        at = str(d * words) if isinstance(d, int) else f.mul(d, str(words))
+        return f.element(self.address, "i64", at)
+
+    def size(self, f: Function, d: int) -> str:
+        return f.int_at(self.axis(f, d), 0)
+
+    def strides(self, f: Function, d: int) -> list[str]:
+        axis = self.axis(f, d)
+        return [f.int_at(axis, 1 + s) for s in range(self.streams)]
+
+    def offsets(
+        self, f: Function, position: str, offsets: Sequence[str], first: int = 0
+    ) -> list[str]:
+        """`offsets` advanced to a linear position over the axes from `first` on."""
+
+        def advanced(axis: str, coordinate: str, values: Sequence[str]) -> list[str]:
+            steps = (f.int_at(axis, 1 + s) for s in range(self.streams))
+            return [
+                f.add(v, f.mul(coordinate, step)) for v, step in zip(values, steps, strict=True)
+            ]
+
+        start = [("i64", position), *(("i64", o) for o in offsets)]
+        outermost = f.sub(self.rank, "1")  # needs no division
+        with f.loop(str(first), outermost, carried=start) as d:
+            axis = self.axis(f, d.i)
+            rest, coordinate = f.divmod(d.carried[0], f.int_at(axis, 0))
+            d.next = [rest, *advanced(axis, coordinate, d.carried[1:])]
+        rest, *values = d.results
+        return advanced(self.axis(f, outermost), rest, values)
+
+
+TILE_PARAMETERS = (
+    ("ptr", "%params"), ("ptr", "%ptrs"), ("ptr", "%error"), ("ptr", "%records"),
+    ("ptr", "%offsets"), ("i64", "%lines"), ("i64", "%length"), ("i64", "%position"),
+    ("ptr", "%context"),
+)  # fmt: skip
+_WALK_PARAMETERS = (
+    ("ptr", "%params"), ("ptr", "%ptrs"), ("i64", "%lo"), ("i64", "%hi"), ("ptr", "%error"),
+    ("ptr", "%records"), ("i64", "%rank"), ("i64", "%streams"), ("ptr", "%context"),
+    ("ptr", "%tile"),
+)  # fmt: skip
+
+
+def walk(f: Function, records: Records, lo: str, hi: str, context: str, tile: str) -> None:
+    """Visit the row-major positions `lo` to `hi` of a nest, as pieces of its two innermost axes.
+
+    The function `tile` (TILE_PARAMETERS) gets the offsets of its first element; see `each_line`.
+    """
+    types = ", ".join(t for t, _ in _WALK_PARAMETERS)
+    walk_function = f.module.intrinsic(_load_walk(), "void", types)
+    values = ("%params", "%ptrs", lo, hi, "%error", records.address, records.rank,
+              str(records.streams), context, tile)  # fmt: skip
+    passed = ", ".join(f"{t} {v}" for (t, _), v in zip(_WALK_PARAMETERS, values, strict=True))
+    f.do(f"call void {walk_function}({passed})")
+
+
+def each_line(f: Function, streams: int, row: Callable[[list[str], str], None]) -> None:
+    """The body of a tile: `row(offsets, position)` writes the code for one line of %length."""
+    steps = Records("%records", "0", streams).strides(f, 1)
+    carried = [("i64", "%position"), *(("i64", f.int_at("%offsets", s)) for s in range(streams))]
+    with f.loop("0", "%lines", carried=carried) as line:
+        position, *at = line.carried
+        row(at, position)
+        line.next = [
+            f.add(position, "%length"),
+            *(f.add(o, s) for o, s in zip(at, steps, strict=True)),
+        ]
+
+
+@cache
+def _load_walk() -> str:
+    """The symbol of the walk over axes, compiled once for all kernels: they differ in their tiles.
+
+    The symbol names the version, so that no kernel from a cache meets a walk it was not made for.
+    """
+    text = _walk_source()
+    symbol = f"pullback_walk_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    jit.add_symbol(symbol, jit.compile_ir(text, ["walk"])["walk"])
+    return symbol
+
+
+def _walk_source() -> str:
+    module = Module()
+    f = Function(module, "@walk", _WALK_PARAMETERS)
+    words = f.add("%streams", "1")
+    offsets = f("alloca i64, i64 %streams")
+    outer = f.element("%records", "i64", words)
+    inner, middle = f.int_at("%records", 0), f.int_at(outer, 0)
+
+    # The whole of a nest of two axes, as most small arrays are, needs no division.
+    both = f.mul(inner, middle)
+    at_start = f("icmp eq i64 %lo, 0")
+    all_of_it = f(f"and i1 {at_start}, {f(f'icmp eq i64 %hi, {both}')}")
+    with f.when(f(f"and i1 {all_of_it}, {f('icmp eq i64 %rank, 2')}")):
+        with f.loop("0", "%streams") as s:
+            f.do(f"store i64 0, ptr {f.element(offsets, 'i64', s.i)}")
+        _call_tile(f, offsets, middle, inner, "0")
+        f.do("ret void")
+        f.block(f.label())
+
+    def advance(axis: str, coordinate: str, stream: str) -> str:
+        return f.mul(coordinate, f.int_at(axis, f.add(stream, "1")))
+
+    with f.loop("%lo", "%hi") as piece:
+        rest, column = f.divmod(piece.i, inner)
+        rest, line = f.divmod(rest, middle)
+        with f.loop("0", "%streams") as s:
+            at = f.add(advance("%records", column, s.i), advance(outer, line, s.i))
+            f.do(f"store i64 {at}, ptr {f.element(offsets, 'i64', s.i)}")
+        with f.loop("2", "%rank", carried=[("i64", rest)]) as d:
+            axis = f.element("%records", "i64", f.mul(d.i, words))
+            rest, coordinate = f.divmod(d.carried[0], f.int_at(axis, 0))
+            with f.loop("0", "%streams") as s:
+                place = f.element(offsets, "i64", s.i)
+                at = f.add(f.int_at(place, 0), advance(axis, coordinate, s.i))
+                f.do(f"store i64 {at}, ptr {place}")
+            d.next = [rest]
+        left = f.sub("%hi", piece.i)
+        whole = f(f"and i1 {f(f'icmp eq i64 {column}, 0')}, {f(f'icmp sge i64 {left}, {inner}')}")
+        lines = f.minimum(f.sub(middle, line), f(f"udiv i64 {left}, {inner}"))
+        lines = f(f"select i1 {whole}, i64 {lines}, i64 1")
+        partial = f.minimum(f.sub(inner, column), left)
+        length = f(f"select i1 {whole}, i64 {inner}, i64 {partial}")
+        _call_tile(f, offsets, lines, length, piece.i)
+        with f.when(f(f"icmp ne i64 {f.int_at('%error', 0)}, 0")):
+            f.do("ret void")
+            f.block(f.label())
+        piece.step = f.mul(lines, length)
+    f.finish()
+    return module.text()
+
+
+def _call_tile(f: Function, offsets: str, lines: str, length: str, position: str) -> None:
+    values = ("%params", "%ptrs", "%error", "%records", offsets, lines, length, position,
+              "%context")  # fmt: skip
+    passed = ", ".join(f"{t} {v}" for (t, _), v in zip(TILE_PARAMETERS, values, strict=True))
+    f.do(f"call void %tile({passed})")
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The head of a kernel's arguments: `rank`, then slot and byte offset of each array."""
+
+    count: int
+
+    @property
+    def words(self) -> int:
+        return 1 + 2 * self.count
+
+    def header(self, rank: int, slots: Sequence[int], bases: Sequence[int]) -> list[int]:
+        return [rank, *(w for pair in zip(slots, bases, strict=True) for w in pair)]
+
+    def pointers(self, f: Function) -> list[str]:
+        """The addresses of the first elements."""
+        found = []
+        for s in range(self.count):
+            slot, base = f.int_at("%params", 1 + 2 * s), f.int_at("%params", 2 + 2 * s)
+            pointer = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', slot)}")
+            found.append(f.offset(pointer, base))
+        return found
+
+    def records(self, f: Function, streams: int, skip: int = 0) -> Records:
+        """The axes that follow the head, after `skip` more words."""
+        address = f.element("%params", "i64", str(self.words + skip))
+        return Records(address, f.int_at("%params", 0), streams)

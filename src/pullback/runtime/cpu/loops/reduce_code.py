@@ -1,0 +1,241 @@
+"""LLVM IR of reductions: one tree, four ways to walk it.
+
+    sequence  few elements per output: vectors run over outputs
+    rows      vectors run over lanes, that is along the reduced axis
+    columns   vectors run over outputs, a tile of them keeps its lanes in memory (`reduce_columns`)
+    merge     joins partial results of groups of blocks
+
+A unit of `rows` is (output, group), of `columns` (outer outputs, tile, group), else an output.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from pullback.compile.kernel.forms import Reduce
+from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.printer import vector_width
+from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
+from pullback.runtime.cpu.loops.nest import TILE_PARAMETERS, Records, Streams, each_line, walk
+from pullback.runtime.cpu.loops.tree_code import (
+    BLOCK,
+    LANES,
+    LEVELS,
+    Elements,
+    Fold,
+    Values,
+    positions,
+)
+
+__all__ = ["Grouped", "merge", "output_width", "rows", "sequence"]
+
+
+def output_width(kernel: Reduce) -> int:
+    """Outputs per vector."""
+    return vector_width((*kernel.element, *kernel.combine, *kernel.finish), kernel.inputs)
+
+
+@cache
+def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
+    """Folds fewer than SMALL elements.
+
+    Words after the head: N, words from `params` to the axes, then offsets[N][inputs].
+    """
+    module, fold, streams = Module(), Fold(kernel), Streams(1 + len(kernel.inputs))
+    f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
+    pointers = streams.pointers(f)
+    count = f.int_at("%params", streams.words)
+    table = f.element("%params", "i64", str(streams.words + 2))
+    strides = Records("%records", "0", streams.count).strides(f, 0)
+    output = Operand(kernel.output, steps[0])
+    elements = Elements(
+        fold, [Operand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
+    )
+    width = output_width(kernel)
+
+    def fold_sequence(starts: Values, i: str, w: int) -> Values:
+        init = fold.init(f, w)
+        with f.loop("0", count, carried=list(zip(fold.types(w), init, strict=True))) as j:
+            entry = f.element(table, "i64", f.mul(j.i, str(len(kernel.inputs))))
+            moved = [f.offset(p, f.int_at(entry, s)) for s, p in enumerate(starts[1:])]
+            values = elements.values(f, moved, i, strides[1:], f.splat(j.i, "i64", w), w)
+            j.next = fold.combine(f, j.carried, values, w)
+        return j.results
+
+    def row(offsets: list[str], _: str) -> None:
+        starts = [f.offset(p, o) for p, o in zip(pointers, offsets, strict=True)]
+        vectors = f(f"and i64 %length, {-width}")
+        for w, first, last in ((width, "0", vectors), (1, vectors, "%length")):
+            with f.loop(first, last, str(w)) as at:
+                values = fold.finish(f, fold_sequence(starts, at.i, w), w)
+                place = output.at(f, starts[0], at.i, strides[0])
+                output.store(f, place, strides[0], values, w)
+
+    each_line(f, streams.count, row)
+    f.finish()
+    f = Function(module, "@kernel")
+    address = f.element("%params", "i64", f.int_at("%params", streams.words + 1))
+    records = Records(address, f.int_at("%params", 0), streams.count)
+    walk(f, records, "%lo", "%hi", "null", "@tile")
+    f.finish()
+    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+
+
+class Grouped:
+    """What `rows` and `columns` share: arguments after the head, groups of blocks, partial results.
+
+    Words after the head: N, groups, elements per group, words from `params` to the reduced axes,
+    their rank, slot of the scratch area and bytes from array to array in it, columns, tiles,
+    columns of a tile.
+    """
+
+    WORDS = 10
+
+    def __init__(self, f: Function, kernel: Reduce):
+        self.f, self.kernel, self.fold = f, kernel, Fold(kernel)
+        streams = Streams(1 + len(kernel.inputs))
+        word = [f.int_at("%params", streams.words + k) for k in range(self.WORDS)]
+        self.length, self.groups, self.per_group, at_reduced, rank = word[:5]
+        self.slot, self.pitch, self.columns, self.tiles, self.tile = word[5:]
+        self.pointers = streams.pointers(f)
+        self.kept = streams.records(f, streams.count, self.WORDS)
+        reduced = f.element("%params", "i64", at_reduced)
+        self.reduced = Records(reduced, rank, len(kernel.inputs))
+
+    def bounds(self, group: str) -> tuple[str, str]:
+        """The elements of a group."""
+        f = self.f
+        first = f.mul(group, self.per_group)
+        return first, f.minimum(self.length, f.add(first, self.per_group))
+
+    def partials(self) -> Values:
+        """The scratch arrays, one per accumulator."""
+        return _arrays(self.f, self.slot, self.pitch, len(self.fold.dtypes))
+
+    def several(self) -> str:
+        return self.f(f"icmp sgt i64 {self.groups}, 1")
+
+
+def _arrays(f: Function, slot: str, pitch: str, count: int) -> Values:
+    """The addresses of `count` arrays that lie `pitch` bytes apart."""
+    first = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', slot)}")
+    return [f.offset(first, f.mul(pitch, str(k))) for k in range(count)]
+
+
+@cache
+def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
+    """Folds along the reduced axis; a step of "any" packs each block into a dense copy first."""
+    module = Module()
+    f = Function(module, "@kernel")
+    g = Grouped(f, kernel)
+    fold = g.fold
+    output = Operand(kernel.output, "unit")
+    packed = [
+        Operand(d, "unit" if s == "any" else s) for d, s in zip(kernel.inputs, steps, strict=True)
+    ]
+    elements = Elements(fold, packed)
+    buffers = [
+        f.array("i8", BLOCK * d.itemsize) if s == "any" else ""
+        for d, s in zip(kernel.inputs, steps, strict=True)
+    ]
+    stack, lanes = fold.arrays(f, LEVELS), fold.arrays(f, LANES)
+
+    def block(starts: Values, first: str, count: str) -> Values:
+        """The accumulators of a block, joined."""
+        places = []
+        for k, (d, s, p) in enumerate(zip(kernel.inputs, steps, starts, strict=True)):
+            if s == "any":
+                _pack_block(g, k, buffers[k], p, first, count)
+                p = buffers[k]
+            elif s == "unit":
+                p = f.offset(p, f.mul(first, str(d.itemsize)))
+            places.append(p)
+        return _fold_block(f, elements, places, first, count, lanes)
+
+    with f.loop("%lo", "%hi") as unit:
+        k, group = f.divmod(unit.i, g.groups)
+        offsets = g.kept.offsets(f, k, ["0"] * (1 + len(kernel.inputs)))
+        starts = [f.offset(p, o) for p, o in zip(g.pointers, offsets, strict=True)]
+        elements.hoist(f, starts[1:], (1, LANES))
+        first, last = g.bounds(group)
+        with f.loop(first, last, str(BLOCK), carried=[("i64", "0")]) as b:
+            count = f.minimum(str(BLOCK), f.sub(last, b.i))
+            values = block(starts[1:], b.i, count)
+            number = f(f"udiv i64 {f.sub(b.i, first)}, {BLOCK}")
+            b.next = [fold.push(f, stack, b.carried[0], number, values)]
+        values = fold.collect(f, stack, b.results[0])
+        several = g.several()
+        with f.when(several):
+            fold.store(f, g.partials(), unit.i, values, 1)
+        with f.when(f(f"xor i1 {several}, true")):
+            output.store(f, starts[0], "0", fold.finish(f, values, 1), 1)
+    f.finish()
+    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+
+
+def _fold_block(
+    f: Function, elements: Elements, places: Values, first: str, count: str, lanes: Values
+) -> Values:
+    """The accumulators of `count` elements from `places` on, numbered from `first` on."""
+    fold = elements.fold
+    none = ["0"] * len(places)
+    vectors = f(f"and i64 {count}, {-LANES}")
+    start = list(zip(fold.types(LANES), fold.init(f, LANES), strict=True))
+    with f.loop("0", vectors, str(LANES), carried=start) as at:
+        index = positions(f, f.add(first, at.i), LANES)
+        values = elements.values(f, places, at.i, none, index, LANES)
+        at.next = fold.combine(f, at.carried, values, LANES)
+    fold.store(f, lanes, "0", at.results, LANES)
+    with f.loop(vectors, count) as tail:
+        lane = f.sub(tail.i, vectors)
+        values = elements.values(f, places, tail.i, none, f.add(first, tail.i), 1)
+        joined = fold.combine(f, fold.load(f, lanes, lane, 1), values, 1)
+        fold.store(f, lanes, lane, joined, 1)
+    return fold.join_lanes(f, fold.load(f, lanes, "0", LANES))
+
+
+def _pack_block(g: Grouped, k: int, target: str, source: str, first: str, count: str) -> None:
+    """Copy elements `first` to `first + count` of input `k` into a dense array."""
+    f, dtype = g.f, g.kernel.inputs[k]
+    operand = Operand(dtype, "any")
+    dense = Operand(dtype, "unit")
+    inner = g.reduced.size(f, 0)
+    stride = g.reduced.strides(f, 0)[k]
+    with f.loop("0", count) as piece:
+        position = f.add(first, piece.i)
+        _, column = f.divmod(position, inner)
+        offsets = g.reduced.offsets(f, position, ["0"] * g.reduced.streams)
+        start = f.offset(source, offsets[k])
+        run = f.minimum(f.sub(inner, column), f.sub(count, piece.i))
+        place = dense.at(f, target, piece.i, "0")
+        is_dense = f(f"icmp eq i64 {stride}, {dtype.itemsize}")
+        with f.when(is_dense):
+            f.copy(place, start, f.mul(run, str(dtype.itemsize)))
+        with f.when(f(f"xor i1 {is_dense}, true")), f.loop("0", run) as i:
+            value = operand.load(f, operand.at(f, start, i.i, stride), stride, 1)
+            dense.store(f, dense.at(f, place, i.i, "0"), "0", value, 1)
+        piece.step = run
+
+
+@cache
+def merge(kernel: Reduce) -> int:
+    """Joins the groups of each output.
+
+    Arguments: groups, slot of the scratch area, bytes from array to array in it, output slot.
+    """
+    module, fold = Module(), Fold(kernel)
+    f = Function(module, "@kernel")
+    groups, slot, pitch, out_slot = (f.int_at("%params", k) for k in range(4))
+    partials = _arrays(f, slot, pitch, len(fold.dtypes))
+    output = Operand(kernel.output, "unit")
+    target = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', out_slot)}")
+    stack = fold.arrays(f, LEVELS)
+    with f.loop("%lo", "%hi") as k:
+        own = fold.at(f, partials, f.mul(k.i, groups))
+        with f.loop("0", groups, carried=[("i64", "0")]) as group:
+            values = fold.load(f, own, group.i, 1)
+            group.next = [fold.push(f, stack, group.carried[0], group.i, values)]
+        values = fold.collect(f, stack, group.results[0])
+        output.store(f, output.at(f, target, k.i, "0"), "0", fold.finish(f, values, 1), 1)
+    f.finish()
+    return jit.compile_ir(module.text(), ["kernel"])["kernel"]

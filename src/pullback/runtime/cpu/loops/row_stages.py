@@ -1,0 +1,89 @@
+"""Row kernels as stages: places of their streams, memory of their folds, and tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from pullback.compile.kernel.forms import Reduce
+from pullback.compile.schedule.groups import Stored
+from pullback.compile.schedule.row_kernel import RowKernel, RowPlan
+from pullback.runtime.cpu.loops import reduce_code, row_code
+from pullback.runtime.cpu.loops.map_stages import weight
+from pullback.runtime.cpu.loops.tree_code import BLOCK, LANES, Fold
+from pullback.runtime.cpu.native import Stage
+
+__all__ = ["row_stages"]
+
+TASK_ELEMENTS = 1 << 16
+ENOUGH_TASKS = 16
+LANE_BYTES = 1 << 16  # of the lanes that a task has at hand
+LINE = 64
+
+
+def row_stages(
+    plan: RowPlan,
+    rows: int,
+    length: int,
+    slot: Callable[[Stored, int], int],
+    area: Callable[[int], int],
+) -> list[Stage]:
+    """The stages of a plan; `slot` finds element `offset` of a value, `area` scratch memory."""
+    kernel = plan.kernel
+    blocks = -(-rows // BLOCK)
+    together = _lanes_together(kernel, blocks, length)
+    params = [rows, length, together]
+    for _, place in sorted(plan.places.items()):
+        params += (
+            slot(place.stored, place.offset),
+            place.stride * place.stored.dtype.itemsize,
+        )
+    lines = blocks * LANES * length
+    after: list[Stage] = []
+    for reduce, result in zip(kernel.columns, plan.columns, strict=True):
+        at = _accumulators(reduce, lines, area)
+        params += at
+        joined = (slot(result, 0), *at, rows, length)
+        grain = max(1, TASK_ELEMENTS // (blocks * LANES))
+        after.append(Stage(row_code.column_kernel(reduce), length, grain, joined))
+    for reduce, result in zip(kernel.wholes, plan.wholes, strict=True):
+        at = _accumulators(reduce, rows, area)
+        params += at
+        after.append(Stage(reduce_code.merge(reduce), 1, 1, (rows, *at, slot(result, 0))))
+    if kernel.columns:
+        units, grain = blocks * BLOCK, (BLOCK // LANES) << together
+    else:
+        units, grain = rows, max(1, TASK_ELEMENTS // (length * _weight(kernel)))
+    code = row_code.row_kernel(kernel, row_code.Lengths.of(length))
+    return [Stage(code, units, grain, tuple(params)), *after]
+
+
+def _accumulators(reduce: Reduce, count: int, area: Callable[[int], int]) -> tuple[int, int]:
+    """Slot of the accumulators of `count` parts of a fold, and bytes from one array to the next."""
+    dtypes = Fold(reduce).dtypes
+    pitch = math.ceil(count * max(d.itemsize for d in dtypes) / LINE) * LINE
+    return area(pitch * len(dtypes)), pitch
+
+
+def _lanes_together(kernel: RowKernel, blocks: int, length: int) -> int:
+    """The logarithm of how many lanes of a block a task takes."""
+    nbytes = sum(Fold(r).nbytes for r in kernel.columns) * length
+    together = LANES.bit_length() - 1
+    while together:
+        few = blocks * (LANES >> together) < ENOUGH_TASKS
+        large = (BLOCK // LANES << together) * length > TASK_ELEMENTS
+        if (nbytes << together) <= LANE_BYTES and not (few and large):
+            break
+        together -= 1
+    return together
+
+
+def _weight(kernel: RowKernel) -> int:
+    def roots(reduces: Sequence[Reduce]):
+        return [e for r in reduces for e in (*r.element, *r.combine)]
+
+    found = []
+    for p in kernel.passes:
+        found += [e for _, body in p.stores for e in body]
+        found += roots([r for _, r in p.folds]) + roots(p.wholes)
+    return weight(found)

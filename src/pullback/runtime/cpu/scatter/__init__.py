@@ -1,0 +1,1 @@
+"""Scatter-add: the strategies, their kernels, and plans of indices."""

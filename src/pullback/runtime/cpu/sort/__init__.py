@@ -1,0 +1,1 @@
+"""Sorting by radix, and binary search."""

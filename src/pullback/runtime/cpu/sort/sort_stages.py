@@ -1,0 +1,352 @@
+"""Argsort and binary search on the CPU. Both see the values through their keys (see `radix`).
+
+The order is that of NumPy and PyTorch: stable, -0 equal to 0, NaN after everything else (hence
+first when descending). The result is unique, so no thread count or partition can change it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from pullback.core.dtypes import DType
+from pullback.core.errors import DTypeError, ShapeError
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.llvm.builder import (
+    I64,
+    PTR,
+    Code,
+    Value,
+    address,
+    index_params,
+    kernel,
+    offsets,
+)
+from pullback.runtime.cpu.sort.radix import (
+    BUCKETS,
+    FIELDS,
+    Radix,
+    Record,
+    digit_bits,
+    emit_key,
+    passes,
+)
+
+__all__ = ["argsort_program", "argsort_stages", "searchsorted_program", "searchsorted_stages"]
+
+_SLOTS = 6  # first params of argsort's kernels: output, input, records, spare, counts, measures
+_SHORT = 128  # rows up to here are ranked by counting smaller elements
+_LONG = 1 << 16  # rows from here on are cut in chunks, if they are few
+_MOST_CHUNKS = 16
+_MOST_TASKS = 32
+_TASK_ELEMENTS = 1 << 14
+_LANES = 8  # values that are searched for together, to overlap cache misses
+
+
+def argsort_program(
+    dtype: DType,
+    outer_shape: Sequence[int],
+    outer_strides: Sequence[int],
+    length: int,
+    stride: int,
+    descending: bool = False,
+) -> Callable:
+    """The function x -> int64 indices that sort each row, dense over (outer, length).
+
+    Strides count elements: `outer_strides` step from row to row, `stride` along a row.
+    """
+    area = native.Scratch(2)
+    stages = argsort_stages(
+        dtype, outer_shape, outer_strides, length, stride, descending, 1, 0, area
+    )
+    elements = math.prod(outer_shape) * length
+    return native.program(1, elements * 8, area.sizes, stages, elements > _TASK_ELEMENTS)
+
+
+def argsort_stages(
+    dtype: DType,
+    outer_shape: Sequence[int],
+    outer_strides: Sequence[int],
+    length: int,
+    stride: int,
+    descending: bool,
+    in_slot: int,
+    out_slot: int,
+    area: Callable[[int], int],
+) -> list[native.Stage]:
+    """The stages of `argsort_program`; `area` gives scratch memory a slot."""
+    if dtype.is_complex:
+        raise DTypeError(f"argsort: complex numbers have no order, got {dtype.name}.")
+    if length >= 1 << 32:
+        raise ShapeError(f"argsort: a row holds fewer than 2**32 elements, got {length}.")
+    rows = math.prod(outer_shape)
+    if rows * length == 0:
+        return []
+    row = _Row(dtype, rows, length, stride, -1 if descending else 0, (out_slot, in_slot))
+    outer = index_params(outer_shape, outer_strides)
+    if length <= _SHORT:
+        return [_short_stage(row, outer)]
+    if length >= _LONG and rows < 4:
+        return _long_stages(row, outer, area)
+    return [_row_stage(row, outer, area)]
+
+
+class _Row(NamedTuple):
+    """What is sorted: `slots` are those of output and input."""
+
+    dtype: DType
+    rows: int
+    length: int
+    stride: int
+    flip: int
+    slots: tuple[int, int]
+
+    def areas(self, area: Callable[[int], int], parts: int, rows: int) -> tuple[int, ...]:
+        """All slots: with scratch for counts of so many parts, and for so many rows."""
+        sizes = (rows * len(FIELDS) * 8, rows * self.length * 8, parts * BUCKETS * 4, parts * 24)
+        return (*self.slots, *map(area, sizes))
+
+
+def _short_stage(row: _Row, outer: tuple[int, ...]) -> native.Stage:
+    grain = max(1, _TASK_ELEMENTS * 8 // (row.length * row.length))
+    params = (*row.slots, row.length, row.stride, row.flip, *outer)
+    return native.Stage(_short_kernel(row.dtype), row.rows, grain, params)
+
+
+def _row_stage(row: _Row, outer: tuple[int, ...], area: Callable[[int], int]) -> native.Stage:
+    """One kernel that sorts whole rows; each task has its own scratch."""
+    rows, length = row.rows, row.length
+    tasks = min(rows, _MOST_TASKS if length < _LONG else max(4, native.get_threads()))
+    grain = max(-(-rows // tasks), -(-_TASK_ELEMENTS // length))
+    tasks = -(-rows // grain)
+    slots = row.areas(area, tasks, tasks)
+    bits = (_position_bits(length), digit_bits(length))
+    params = (*slots, length, row.stride, row.flip, *bits, grain, *outer)
+    return native.Stage(_row_kernel(row.dtype), rows, grain, params)
+
+
+def _long_stages(
+    row: _Row, outer: tuple[int, ...], area: Callable[[int], int]
+) -> list[native.Stage]:
+    """Row after row, each pass spread over chunks."""
+    length = row.length
+    chunk = max(-(-length // _MOST_CHUNKS), _TASK_ELEMENTS)
+    chunks = -(-length // chunk)
+    kernels = _chunk_kernels(row.dtype)
+    slots = row.areas(area, chunks, 1)
+    stages = []
+    for number in range(row.rows):
+        bits = (_position_bits(length), digit_bits(length))
+        given = (*slots, number, length, row.stride, row.flip, *bits, chunk, chunks, *outer)
+        stages.append(native.Stage(kernels["begin"], 1, 1, given))
+        steps = [("measure", chunks, 0), ("plan", 1, 0), ("pack", chunks, 0)]
+        for turn in range(passes(row.dtype)):
+            steps += [("count", chunks, turn), ("place", 1, turn), ("move", chunks, turn)]
+        stages += [
+            native.Stage(kernels[name], units, 1, (slots[2], turn)) for name, units, turn in steps
+        ]
+    return stages
+
+
+def _position_bits(length: int) -> int:
+    return max(1, (length - 1).bit_length())
+
+
+def _word(dtype: DType) -> ir.IntType:
+    return ir.IntType(8 * dtype.itemsize)
+
+
+def _narrow(code: Code, value: Value, type_: ir.IntType) -> Value:
+    return value if type_ == I64 else code.b.trunc(value, type_)
+
+
+def _pointer(code: Code, i: int) -> Value:
+    """The pointer whose slot is param `i`."""
+    params, ptrs = code.args[:2]
+    return code.load(ptrs, code.load(params, i, I64), PTR)
+
+
+@functools.cache
+def _short_kernel(dtype: DType) -> int:
+    """The rank of an element is how many are smaller, or equal and before it: no branches."""
+    code = kernel(ir.Module(), "short")
+    params, _, lo, hi, _ = code.args
+    b, word = code.b, _word(dtype)
+    output, source = (_pointer(code, i) for i in range(2))
+    length, stride, flip = (code.load(params, i, I64) for i in range(2, 5))
+    flip, sign = _narrow(code, flip, word), code.int(1 << (word.width - 1), word)
+    with b.goto_entry_block():
+        keys = b.alloca(word, size=code.int(_SHORT))
+    with code.range(lo, hi) as row:
+        x = code.at(source, offsets(code, 5, row, 1)[0], word)
+        with code.range(0, length) as i:
+            bits = code.load(x, b.mul(i, stride), word)
+            # Signed comparisons are the ones that vectors have.
+            code.store(b.xor(emit_key(code, dtype, bits, flip), sign), keys, i)
+        out = code.at(output, b.mul(row, length), I64)
+        with code.range(0, length) as i:
+            key, rank = code.load(keys, i, word), code.variable(code.int(0, word))
+            for comparison, start, stop in (("<=", code.int(0), i), ("<", i, length)):
+                with code.range(start, stop) as j:
+                    smaller = b.icmp_signed(comparison, code.load(keys, j, word), key)
+                    rank.add(b.zext(smaller, word))
+            rank = rank.get() if word == I64 else b.zext(rank.get(), I64)
+            code.store(i, out, rank)
+    return address(code)
+
+
+@functools.cache
+def _row_kernel(dtype: DType) -> int:
+    module = ir.Module()
+    radix = Radix(module, dtype)
+    code = kernel(module, "rows")
+    params, _, lo, hi, _ = code.args
+    b, zero = code.b, code.int(0)
+    names = ("length", "stride", "flip", "position_bits", "digit_bits")
+    outer_at = _SLOTS + len(names) + 1
+    *values, grain = (code.load(params, i, I64) for i in range(_SLOTS, outer_at))
+    length = values[0]
+    output, source, records, spare, counts, measures = (_pointer(code, i) for i in range(_SLOTS))
+    task = b.udiv(lo, grain)
+    record = Record(code, code.at(records, b.mul(task, code.int(len(FIELDS))), I64))
+    for name, value in zip(names, values, strict=True):
+        record.set(name, value)
+    record.set("chunk", length)
+    record.set("chunks", code.int(1))
+    record.set("spare", code.at(spare, b.mul(task, length), I64))
+    record.set("counts", code.at(counts, b.mul(task, code.int(BUCKETS * 4)), ir.IntType(8)))
+    record.set("measures", code.at(measures, b.mul(task, code.int(3)), I64))
+    with code.range(lo, hi) as row:
+        start = offsets(code, outer_at, row, 1)[0]
+        record.set("source", code.at(source, start, _word(dtype)))
+        record.set("output", code.at(output, b.mul(row, length), I64))
+        b.call(radix.measure, (record.pointer, zero))
+        b.call(radix.plan, (record.pointer,))
+        b.call(radix.pack, (record.pointer, zero))
+        with code.range(0, record.get("passes")) as number:
+            b.call(radix.count, (record.pointer, zero, number))
+            b.call(radix.place, (record.pointer, number))
+            b.call(radix.move, (record.pointer, zero, number))
+    return address(code)
+
+
+@functools.cache
+def _chunk_kernels(dtype: DType) -> dict[str, int]:
+    """The kernels of the stages of one long row, by name."""
+    found = {"begin": _begin_kernel(dtype)}
+    for name in ("measure", "plan", "pack", "count", "place", "move"):
+        module = ir.Module()
+        function = getattr(Radix(module, dtype), name)
+        code = kernel(module, f"stage_{name}")
+        params, _, lo, hi, _ = code.args
+        record, number = _pointer(code, 0), code.load(params, 1, I64)
+        with code.range(lo, hi) as chunk:
+            args = {"plan": (record,), "place": (record, number)}.get(name, (record, chunk, number))
+            code.b.call(function, args[: len(function.args)])
+        found[name] = address(code)
+    return found
+
+
+@functools.cache
+def _begin_kernel(dtype: DType) -> int:
+    """Fills in the record of a row."""
+    code = kernel(ir.Module(), "begin")
+    names = ("length", "stride", "flip", "position_bits", "digit_bits", "chunk", "chunks")
+    outer_at = _SLOTS + 1 + len(names)
+    row, *values = (code.load(code.args[0], i, I64) for i in range(_SLOTS, outer_at))
+    output, source, *areas = (_pointer(code, i) for i in range(_SLOTS))
+    record = Record(code, areas[0])
+    for name, value in zip(names, values, strict=True):
+        record.set(name, value)
+    for name, value in zip(("spare", "counts", "measures"), areas[1:], strict=True):
+        record.set(name, value)
+    offset = offsets(code, outer_at, row, 1)[0]
+    record.set("source", code.at(source, offset, _word(dtype)))
+    record.set("output", code.at(output, code.b.mul(row, values[0]), I64))
+    return address(code)
+
+
+def searchsorted_program(
+    dtype: DType,
+    length: int,
+    stride: int,
+    values_shape: Sequence[int],
+    values_strides: Sequence[int],
+    side: str = "left",
+) -> Callable:
+    """The function (sorted, values) -> int64 positions at which values would keep the order.
+
+    `sorted` is one row of `length` elements; "left" counts what is smaller, "right" also what is
+    equal.
+    """
+    stages = searchsorted_stages(dtype, length, stride, values_shape, values_strides, side, 1, 2, 0)
+    count = math.prod(values_shape)
+    return native.program(2, count * 8, (), stages, count > _TASK_ELEMENTS)
+
+
+def searchsorted_stages(
+    dtype: DType,
+    length: int,
+    stride: int,
+    values_shape: Sequence[int],
+    values_strides: Sequence[int],
+    side: str,
+    row_slot: int,
+    values_slot: int,
+    out_slot: int,
+) -> list[native.Stage]:
+    """The stages of `searchsorted_program` at the given slots."""
+    if dtype.is_complex:
+        raise DTypeError(f"searchsorted: complex numbers have no order, got {dtype.name}.")
+    if side not in ("left", "right"):
+        raise ValueError(f"searchsorted: side must be 'left' or 'right', got {side!r}.")
+    count = math.prod(values_shape)
+    slots = (out_slot, row_slot, values_slot)
+    params = (*slots, length, stride, count, *index_params(values_shape, values_strides))
+    groups = -(-count // _LANES)
+    grain = max(1, _TASK_ELEMENTS // (_LANES * max(1, length.bit_length())))
+    return [native.Stage(_search_kernel(dtype, side), groups, grain, params)] if count else []
+
+
+@functools.cache
+def _search_kernel(dtype: DType, side: str) -> int:
+    """Binary searches without branches, `_LANES` of them side by side."""
+    code = kernel(ir.Module(), "search")
+    params, _, lo, hi, _ = code.args
+    b, word = code.b, _word(dtype)
+    output, row, values = (_pointer(code, i) for i in range(3))
+    length, stride, count = (code.load(params, i, I64) for i in range(3, 6))
+    none = code.int(0, word)
+    comparison = "<" if side == "left" else "<="
+
+    def step(bases, keys, size):
+        """Moves each base over `size` elements if the last of them comes before the key."""
+        for base, key in zip(bases, keys, strict=True):
+            at = b.sub(b.add(base.get(), size), code.int(1))
+            there = emit_key(code, dtype, code.load(row, b.mul(at, stride), word), none)
+            base.add(b.select(b.icmp_unsigned(comparison, there, key), size, code.int(0)))
+
+    with code.range(lo, hi) as group:
+        first = b.mul(group, code.int(_LANES))
+        last = b.sub(count, code.int(1))
+        keys, bases = [], []
+        for lane in range(_LANES):
+            at = code.minimum(b.add(first, code.int(lane)), last)
+            bits = code.load(values, offsets(code, 6, at, 1)[0], word)
+            keys.append(emit_key(code, dtype, bits, none))
+            bases.append(code.variable(code.int(0)))
+        rest = code.variable(length)
+        with code.loop() as leave:
+            leave(b.icmp_signed("<=", rest.get(), code.int(1)))
+            half = b.lshr(rest.get(), code.int(1))
+            step(bases, keys, half)
+            rest.set(b.sub(rest.get(), half))
+        with b.if_then(b.icmp_signed("==", rest.get(), code.int(1))):
+            step(bases, keys, code.int(1))
+        for lane, base in enumerate(bases):
+            code.store(base.get(), output, code.minimum(b.add(first, code.int(lane)), last))
+    return address(code)

@@ -25,6 +25,13 @@ def test_kept_scalars_are_not_given_away():
     assert y.grad.item() == 1.0
 
 
+def test_what_is_given_by_name_is_not_the_result():
+    x = pb.ones((2, 3))
+    y = pb.nn.dropout(input=x, training=False)
+    y += 1
+    assert x.tolist() == [[1.0] * 3] * 2
+
+
 def test_kept_scalars_are_found_by_their_bits():
     pb.asarray(complex(-1, 0.0))
     assert pb.sqrt(pb.asarray(complex(-1, -0.0))).item() == -1j

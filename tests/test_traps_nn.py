@@ -220,6 +220,16 @@ def test_running_statistics_of_integers_become_floats():
             np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
+def test_attention_of_vectors_without_elements_is_the_mean():
+    q, k, v = pb.zeros((2, 0)), pb.zeros((3, 0)), pb.tensor([[0.0], [3.0], [6.0]])
+    assert pb.nn.scaled_dot_product_attention(q, k, v).tolist() == [[3.0], [3.0]]
+
+
+def test_one_wrong_class_is_named():
+    with pytest.raises(IndexError, match="class 7 at target"):
+        pb.nn.cross_entropy(pb.zeros(3), pb.tensor(7))
+
+
 def test_attention_has_batches_heads_and_masks():
     """Trap: attention for matrices only, without mask, batch or heads."""
     q, k, v = array(2, 3, 4, 5), array(2, 3, 6, 5), array(2, 3, 6, 7)

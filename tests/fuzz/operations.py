@@ -36,8 +36,11 @@ GRADIENT = (
     "backward_is_near_grad",
 )
 DOUBLE = ("gradient_agrees_with_differences", "forward_agrees_with_reverse")
-# What no oracle knows: uninitialised memory, a place in an array that is not sorted.
-UNKNOWN = ("empty", "empty_like", "searchsorted")
+# What no oracle knows: uninitialised memory, a place in an array that is not sorted, bags whose
+# offsets are in no order.
+UNKNOWN = ("empty", "empty_like", "searchsorted", "nn.embedding_bag")
+# Compiled in eager mode too, with passes that round otherwise.
+ROUNDED = ("nn.rnn", "nn.lstm", "nn.gru")
 # What depends on the dtype that it is computed in.
 NARROW = ("nextafter",)
 # Work that grows with a sample's sizes beyond what a case may take.
@@ -111,7 +114,9 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
     oracle, rng = oracle_of(call.key), np.random.default_rng(0)
     kinds = [pb.tensor(np.zeros((), a.dtype)).dtype for a in arrays.values()]
     epsilons = [float(pb.finfo(k.real).eps) for k in kinds if k.is_inexact]
-    epsilon = max(epsilons, default=0.0) * REGISTRY[call.key].tolerance
+    # NumPy may add up one after the other.
+    terms = max((a.size for a in arrays.values()), default=0)
+    epsilon = max(epsilons, default=0.0) * REGISTRY[call.key].tolerance * (1 + terms**0.5 / 16)
 
     of_integers = all(arrays[n].dtype.kind in "biu" for n in step.reads)
     pointwise = isinstance(getattr(REGISTRY[call.key], "lowering", None), Elementwise)
@@ -246,9 +251,9 @@ class Drawing:
         if array.ndim and array.shape[0] > 1 and rng.random() < 0.08:
             array = np.array(np.broadcast_to(array[:1], array.shape))
         given = Given(f"x{len(self.values)}", array)
-        wanted = str(rng.choice(list(values.LAYOUTS))) if rng.random() < 0.5 else "plain"
+        wanted = str(rng.choice(values.LAYOUTS)) if rng.random() < 0.5 else "plain"
         given.layout = wanted if given.allows(wanted) else "plain"
-        self.scope[given.name] = eval(given.text(), self.scope)
+        self.scope[given.name] = given.tensor()
         self.given.append(given)
         self.values[given.name] = array
         return given.name
@@ -272,7 +277,7 @@ class Drawing:
         before = len(self.given)
         try:
             self.add(key, *self.drawn_call(key))
-        except (Unwritable, PullbackError, MemoryError):
+        except (Unwritable, PullbackError, MemoryError, OverflowError):
             for g in self.given[before:]:
                 del self.values[g.name], self.scope[g.name]
             del self.given[before:]
@@ -413,11 +418,14 @@ def chosen_checks(rng: np.random.Generator, drawing: Drawing, case: Case) -> tup
     found = ["runs", "oracles_agree"]
     if not drawing.traceable or not case.steps:
         return tuple(found)
-    found.append("jit_gives_the_bits_of_eager")
+    exact = not any(s.call.key.startswith(ROUNDED) for s in case.steps)
+    found.append("jit_gives_the_bits_of_eager" if exact else "jit_is_near_eager")
     found += [c for c in FORWARD if rng.random() < 0.35 and not (drawing.special and "near" in c)]
     sound = all(REGISTRY[s.call.key].differentiable for s in case.steps)
     if any(g.array.dtype.kind not in "biu" for g in case.given):
-        wanted = [c for c in GRADIENT if rng.random() < 0.3]
+        # A fused composite adds up the derivatives of what it is given several times in its order.
+        whole = any(s.call.key.startswith("nn.") for s in case.steps)
+        wanted = [c for c in GRADIENT if rng.random() < 0.3 and not (whole and "bits" in c)]
         found += [c for c in wanted if not (drawing.special and "near" in c)]
         wide = all(drawing.values[n].dtype.kind in "biu" or drawing.values[n].dtype.itemsize >= 8
                    for s in case.steps for n in (*s.makes, *s.reads))  # fmt: skip

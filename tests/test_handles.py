@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.ops.families import apart
 
 
 def test_kept_scalars_are_not_given_away():
@@ -27,7 +28,7 @@ def test_kept_scalars_are_not_given_away():
 
 def test_what_is_given_by_name_is_not_the_result():
     x = pb.ones((2, 3))
-    y = pb.nn.dropout(input=x, training=False)
+    y = apart(lambda *, x: x)(x=x)
     y += 1
     assert x.tolist() == [[1.0] * 3] * 2
 

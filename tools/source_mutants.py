@@ -140,8 +140,6 @@ MUTANTS = (
     M("an index is taken for sure", "compile/graph/passes/dead.py",
       "return not found.size or (-size <= found.min() and found.max() < size)", "return True",
       CHECKS),
-    M("a rounded sum is folded", "compile/graph/passes/constants.py",
-      "if odd * count > 2.0**bits:", "if False:", ARITHMETIC),
     M("a product that others use is taken away", "compile/graph/passes/products.py",
       "made[v].op is op and counts[v] == 1", "made[v].op is op", MOVEMENT),
     M("parts are joined out of order", "compile/graph/passes/chains.py",

@@ -240,12 +240,6 @@ def test_sum_of_a_uniform_value(value):
     assert "sum" not in names(graph)
 
 
-@pytest.mark.parametrize("count", [50, 501, 3001])
-def test_a_sum_that_is_rounded_stays_as_it_is(count):
-    optimised(lambda x: x + pb.full((count, 5), 0.1).sum(axis=0), np.ones(5, np.float32))
-    optimised(lambda x: x + pb.full((count, 5), 1 / 3).sum(axis=0), np.ones(5, np.float32))
-
-
 # -- common subexpressions and dead code -----------------------------------------------------------
 
 

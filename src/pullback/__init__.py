@@ -14,6 +14,7 @@ from pullback import ops as _ops
 from pullback import primitive, random
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
+from pullback.autodiff.custom_jvp import custom_jvp
 from pullback.autodiff.reverse import enable_grad, no_grad
 from pullback.compiled import jit
 from pullback.control import cond, fori_loop, scan, while_loop
@@ -67,6 +68,7 @@ from pullback.curvature import (
     laplacian,
 )
 from pullback.files import load, save
+from pullback.implicit import custom_linear_solve, custom_root, fixed_point
 from pullback.ir.op import REGISTRY as _REGISTRY
 from pullback.jacobians import (
     hessian,
@@ -90,7 +92,7 @@ from pullback.standard import make_finfo as finfo
 from pullback.standard import make_iinfo as iinfo
 from pullback.tape import Graph, GraphNode, trace
 from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
-from pullback.transforms import grad, hvp, jvp, value_and_grad, vjp
+from pullback.transforms import grad, hvp, jvp, stop_gradient, value_and_grad, vjp
 
 __version__ = "0.1.0"
 __array_api_version__ = "2025.12"
@@ -129,6 +131,7 @@ __all__ = sorted(
         "curvature",
         "diagram",
         "files",
+        "implicit",
         "install_methods",
         "ir",
         "jacobians",

@@ -15,6 +15,7 @@ from pullback import random as random
 from pullback import train as train
 from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
+from pullback.autodiff.custom_jvp import custom_jvp as custom_jvp
 from pullback.autodiff.reverse import enable_grad as enable_grad
 from pullback.autodiff.reverse import no_grad as no_grad
 from pullback.compiled import jit as jit
@@ -65,6 +66,9 @@ from pullback.curvature import hutchinson_trace as hutchinson_trace
 from pullback.curvature import laplacian as laplacian
 from pullback.files import load as load
 from pullback.files import save as save
+from pullback.implicit import custom_linear_solve as custom_linear_solve
+from pullback.implicit import custom_root as custom_root
+from pullback.implicit import fixed_point as fixed_point
 from pullback.jacobians import hessian as hessian
 from pullback.jacobians import jacfwd as jacfwd
 from pullback.jacobians import jacobian as jacobian
@@ -91,6 +95,7 @@ from pullback.tensor import tensor as tensor
 from pullback.transforms import grad as grad
 from pullback.transforms import hvp as hvp
 from pullback.transforms import jvp as jvp
+from pullback.transforms import stop_gradient as stop_gradient
 from pullback.transforms import value_and_grad as value_and_grad
 from pullback.transforms import vjp as vjp
 
@@ -174,6 +179,9 @@ __all__ = [
     "cumsum",
     "cumulative_prod",
     "cumulative_sum",
+    "custom_jvp",
+    "custom_linear_solve",
+    "custom_root",
     "custom_vjp",
     "default_device",
     "default_float",
@@ -199,6 +207,7 @@ __all__ = [
     "expm1",
     "eye",
     "finfo",
+    "fixed_point",
     "flatten",
     "flip",
     "float16",
@@ -335,6 +344,7 @@ __all__ = [
     "squeeze",
     "stack",
     "std",
+    "stop_gradient",
     "subtract",
     "sum",
     "swapaxes",

@@ -12,9 +12,9 @@ from pullback.autodiff.recorded import Primals, Recorded, released
 from pullback.autodiff.reverse import close, cotangents, with_recording
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError, briefly, expect_function
-from pullback.ir.array import Array
+from pullback.ir.array import Array, make
 
-__all__ = ["grad", "hvp", "jvp", "value_and_grad", "vjp"]
+__all__ = ["grad", "hvp", "jvp", "stop_gradient", "value_and_grad", "vjp"]
 
 
 @briefly
@@ -156,3 +156,12 @@ def hvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
     n = len(primals)
     argnums: Any = 0 if n == 1 else tuple(range(n))
     return jvp(grad(f, argnums), primals, directions)[1]
+
+
+def stop_gradient(tree: Any) -> Any:
+    """The same values, as constants: derivatives of any order stop here.
+
+    >>> pb.grad(lambda x: x * pb.stop_gradient(x))(pb.tensor(3.0))
+    tensor(3., float32, cpu)
+    """
+    return pytrees.map_tree(lambda x: make(x._buf, x._aval) if isinstance(x, Array) else x, tree)

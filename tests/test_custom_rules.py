@@ -241,6 +241,15 @@ def test_fixed_points_have_derivatives_of_all_orders():
     near(pb.vmap(pb.grad(f))(batch), each)
 
 
+def test_what_is_changed_in_between_is_noticed():
+    a = pb.tensor([2.0, 8.0], requires_grad=True)
+    root = pb.custom_root(lambda x: x**3 - a, pb.ones(2), newton)
+    with pb.no_grad():
+        a += 1.0
+    with pytest.raises(pb.GradientError, match="custom_root: something that the function captures"):
+        root.sum().backward()
+
+
 def test_steps_that_do_not_end():
     with pytest.raises(pb.PullbackError, match="changes still after 7"):
         pb.fixed_point(lambda x: x + 1.0, pb.tensor(0.0), max_steps=7)

@@ -92,7 +92,15 @@ from pullback.standard import make_finfo as finfo
 from pullback.standard import make_iinfo as iinfo
 from pullback.tape import Graph, GraphNode, trace
 from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
-from pullback.transforms import grad, hvp, jvp, stop_gradient, value_and_grad, vjp
+from pullback.transforms import (
+    checkpoint,
+    grad,
+    hvp,
+    jvp,
+    stop_gradient,
+    value_and_grad,
+    vjp,
+)
 
 __version__ = "0.1.0"
 __array_api_version__ = "2025.12"

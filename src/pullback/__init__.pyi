@@ -92,6 +92,7 @@ from pullback.tensor import Tensor as Tensor
 from pullback.tensor import _ArrayLike, _DeviceLike, _DTypeLike
 from pullback.tensor import from_dlpack as from_dlpack
 from pullback.tensor import tensor as tensor
+from pullback.transforms import checkpoint as checkpoint
 from pullback.transforms import grad as grad
 from pullback.transforms import hvp as hvp
 from pullback.transforms import jvp as jvp
@@ -163,6 +164,7 @@ __all__ = [
     "cbrt",
     "ceil",
     "check_grad",
+    "checkpoint",
     "clip",
     "complex64",
     "complex128",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from pullback.autodiff.checkpoints import Watched
 from pullback.autodiff.reverse import with_recording
 from pullback.autodiff.roots import linear_solution, root
 from pullback.control import while_loop
@@ -99,9 +100,9 @@ def custom_root(
     like = _Trees("custom_root", init)
     linear = like.solver(linear_solve or _by_matrix)
     found = with_recording(False, solve, f, like.tree(like.arrays))
-    outs = root(
-        "custom_root", like.function("f(x)", f), like.flat("the solution", found), linear, linear
-    )
+    solution = like.flat("the solution", found)
+    watched = Watched("custom_root", f)
+    outs = root("custom_root", like.function("f(x)", f), solution, linear, linear, watched)
     return like.tree(outs)
 
 
@@ -132,7 +133,8 @@ def custom_linear_solve(
     first = like.solver(solve)
     second = first if transpose_solve is None or symmetric else like.solver(transpose_solve)
     a = like.function("the product", product)
-    return like.tree(linear_solution("custom_linear_solve", a, like.arrays, first, second))
+    watched = Watched("custom_linear_solve", product)
+    return like.tree(linear_solution("custom_linear_solve", a, like.arrays, first, second, watched))
 
 
 def _by_matrix(product: Callable[[Tree], Tree], b: Tree) -> Tree:
@@ -196,7 +198,8 @@ def fixed_point(
         return _repeated(again, [-y for y in b], tol, max_steps)
 
     found = with_recording(False, _repeated, step, like.arrays, tol, max_steps)
-    return like.tree(root("fixed_point", residual, found, linear, linear))
+    watched = Watched("fixed_point", f)
+    return like.tree(root("fixed_point", residual, found, linear, linear, watched))
 
 
 def _repeated(

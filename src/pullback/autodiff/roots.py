@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from pullback.autodiff.calls import Slots, call_node, with_item
+from pullback.autodiff.checkpoints import Watched
 from pullback.autodiff.forward import tangents
 from pullback.autodiff.maps import ended
 from pullback.autodiff.reverse import cotangents, fresh, with_recording, zeros
@@ -27,8 +28,11 @@ Solve = Callable[[Flat, list[Any]], list[Any]]  # of A and b: the x with A(x) = 
 class RootCall:
     """The operation of the node that a solved equation leaves behind."""
 
-    def __init__(self, name: str, residual: Flat, solve: Solve, transpose: Solve):
+    def __init__(
+        self, name: str, residual: Flat, solve: Solve, transpose: Solve, watched: Watched | None
+    ):
         self.name = name
+        self.watched = watched
         self.residual = residual
         self.solve = solve
         self.transpose = transpose
@@ -39,6 +43,8 @@ class RootCall:
 
     def _taped(self, node: Node) -> tuple[list[Any], list[Any]]:
         """The residual, recorded at variables that are equal to the solution."""
+        if self.watched is not None:
+            self.watched.check()
         saved = node.live_saved()
         xs = [make(buf, av) for buf, av in saved]
         if mode.recording:
@@ -87,9 +93,17 @@ def _derivative(residual: Sequence[Any], variables: Sequence[Any]) -> tuple[Flat
 
 
 def root(
-    name: str, residual: Flat, solution: Sequence[Array], solve: Solve, transpose: Solve
+    name: str,
+    residual: Flat,
+    solution: Sequence[Array],
+    solve: Solve,
+    transpose: Solve,
+    watched: Watched | None = None,
 ) -> list[Any]:
-    """The solution of `residual(x) = 0`, connected to everything that the residual depends on."""
+    """The solution of `residual(x) = 0`, connected to everything that the residual depends on.
+
+    `watched` is what the residual captures.
+    """
     start = next_order()
     xs = [make(x._buf, x._aval) for x in solution]
     if not mode.recording:
@@ -98,14 +112,19 @@ def root(
     found = [n for n in foreign(outs, (), (), start) if not ended(n)]
     if not found or not xs:
         return xs
-    call = RootCall(name, residual, solve, transpose)
+    call = RootCall(name, residual, solve, transpose, watched)
     saved = tuple([(x._buf, x._aval) for x in xs])
     node = call_node(call, found, [n.aval for n in found], xs[0]._aval, saved)
     return [with_item(x, node, i, len(xs)) for i, x in enumerate(xs)]
 
 
 def linear_solution(
-    name: str, a: Flat, b: Sequence[Any], solve: Solve, transpose: Solve
+    name: str,
+    a: Flat,
+    b: Sequence[Any],
+    solve: Solve,
+    transpose: Solve,
+    watched: Watched | None = None,
 ) -> list[Any]:
     """The x with `a(x) = b` for a linear function, as `solve` finds it."""
     found = with_recording(False, solve, a, list(b))
@@ -113,4 +132,4 @@ def linear_solution(
     def residual(xs: list[Any]) -> list[Any]:
         return [p - q for p, q in zip(a(xs), b, strict=True)]
 
-    return root(name, residual, found, solve, transpose)
+    return root(name, residual, found, solve, transpose, watched)

@@ -32,10 +32,11 @@ __all__ = ["Example", "Level"]
 class Example(Var):
     """The value of one example; `value` is the array of all of them, along its first axis."""
 
-    __slots__ = ("value",)
+    __slots__ = ("level", "value")
 
     def __init__(self, level: Level, number: int, av: Aval, value: Array):
         super().__init__(level, number, av)
+        self.level = level
         self.value = value
 
 

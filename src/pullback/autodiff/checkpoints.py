@@ -146,7 +146,7 @@ def _behind(x: Any, after: Sequence[Any]) -> Any:
     first = next((a for a in after if a._aval.size), None)
     if first is None or not x._aval.is_symbolic:
         return x
-    while isinstance(first._buf, Example) and not first._buf.graph.holds(x):
+    while isinstance(first._buf, Example) and not first._buf.level.holds(x):
         first = first._buf.value  # what is the same for all examples is computed once
     if not first._aval.size:
         return x

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math as _math
 from importlib import import_module as _import_module
 
+from pullback import fft, primitive, random, signal
 from pullback import ops as _ops
-from pullback import primitive, random
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
 from pullback.autodiff.custom_jvp import custom_jvp
@@ -68,6 +68,8 @@ from pullback.curvature import (
     laplacian,
 )
 from pullback.files import load, save
+from pullback.foreign_names import ALIASES as _ALIASES
+from pullback.foreign_names import HINTS as _HINTS
 from pullback.implicit import custom_linear_solve, custom_root, fixed_point
 from pullback.ir.op import REGISTRY as _REGISTRY
 from pullback.jacobians import (
@@ -120,11 +122,17 @@ _LAZY = ("linalg", "nn", "optim", "train")
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return _import_module(f"pullback.{name}")
-    raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+    if name in _ALIASES:
+        return globals()[_ALIASES[name]]
+    hint = f" Use {_HINTS[name]}." if name in _HINTS else ""
+    for home in ("nn", "linalg", "random") if not hint and not name.startswith("_") else ():
+        if f"{home}.{name}" in _REGISTRY or name in vars(_import_module(f"pullback.{home}")):
+            hint = f" Use pb.{home}.{name}."
+    raise AttributeError(f"module 'pullback' has no attribute {name!r}.{hint}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})
 
 
 __all__ = sorted(
@@ -140,6 +148,7 @@ __all__ = sorted(
         "diagram",
         "files",
         "implicit",
+        "foreign_names",
         "install_methods",
         "ir",
         "jacobians",

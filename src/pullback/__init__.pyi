@@ -7,11 +7,14 @@ import builtins
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pullback import fft as fft
 from pullback import linalg as linalg
 from pullback import nn as nn
+from pullback import numpy_protocol as numpy_protocol
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
+from pullback import signal as signal
 from pullback import train as train
 from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
@@ -208,6 +211,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fft",
     "finfo",
     "fixed_point",
     "flatten",
@@ -295,6 +299,7 @@ __all__ = [
     "no_grad",
     "nonzero",
     "not_equal",
+    "numpy_protocol",
     "ones",
     "ones_like",
     "optim",
@@ -336,6 +341,7 @@ __all__ = [
     "set_default_float",
     "sigmoid",
     "sign",
+    "signal",
     "signbit",
     "sin",
     "sinh",
@@ -454,6 +460,7 @@ def arange(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`start + i * step` as long as it stays before `stop`; with one argument from 0 to it."""
 
@@ -660,11 +667,17 @@ def empty(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array to be filled later; it holds zeros, for nothing here is left uninitialised."""
 
 def empty_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array to be filled later, with the shape, dtype and device of `x`; it holds zeros."""
 
@@ -700,6 +713,7 @@ def eye(
     k: int = 0,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Ones on the k-th diagonal (0: the main one, positive: above it) of a matrix of zeros."""
 
@@ -730,6 +744,7 @@ def full(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array filled with one value, a number or a 0-d array (which it is differentiable in)."""
 
@@ -740,6 +755,7 @@ def full_like(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array filled with one value, with the shape, dtype and device of `x`."""
 
@@ -821,6 +837,7 @@ def linspace(
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
     endpoint: builtins.bool = True,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`num` evenly spaced values from `start` to `stop`, which is left out if `endpoint` is
     false.
@@ -930,11 +947,17 @@ def ones(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array of ones; it takes no memory."""
 
 def ones_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Ones with the shape, dtype and device of `x`."""
 
@@ -950,7 +973,7 @@ def permute_dims(x: _ArrayLike, /, axes: int | Sequence[int], *more: int) -> Ten
     """The array with its axes reordered: axis k of the result is axis `axes[k]` of `x`."""
 
 def polygamma(n: int, x: _ArrayLike, /) -> Tensor:
-    """The derivative of order n of digamma, for a Python integer n."""
+    """The derivative of order n of digamma, for a Python integer n up to 128."""
 
 def positive(x: _ArrayLike, /) -> Tensor:
     """`x` itself, as a new array."""
@@ -1012,7 +1035,7 @@ def reshape(
     """The same elements, in row-major order, with another shape; one size may be -1: the rest."""
 
 def roll(
-    x: _ArrayLike, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
+    x: _ArrayLike, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Tensor:
     """The array moved along an axis, what leaves at the end coming back at the start."""
 
@@ -1169,8 +1192,8 @@ def topk(
     x: _ArrayLike,
     /,
     k: int,
-    *,
     axis: int = -1,
+    *,
     largest: builtins.bool = True,
     sorted: builtins.bool = True,
 ) -> TopK:
@@ -1226,10 +1249,16 @@ def zeros(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array of zeros; it takes no memory."""
 
 def zeros_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Zeros with the shape, dtype and device of `x`."""

@@ -35,7 +35,7 @@ def of_chosen(
     name: str, f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwargs: dict
 ) -> tuple[Callable[..., Any], list[Any]]:
     """`f` as a function of the arguments `argnums` alone, and these."""
-    listed: Any = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
+    listed: list[Any] = list(argnums) if isinstance(argnums, (tuple, list)) else [argnums]
     if any(isinstance(n, bool) or not isinstance(n, int) for n in listed):
         raise DTypeError(
             f"{name}: argnums are positions of arguments, which are integers, got {argnums!r}."

@@ -140,6 +140,19 @@ def test_numbers_take_the_dtype_of_what_they_are_searched_in():
     assert pb.isin(pb.tensor([3], dtype="uint64"), 3).tolist() == [True]
 
 
+def test_integers_keep_all_their_digits():
+    """NumPy makes float64 of a list that holds integers on both sides of 2**63."""
+    large = 2**63 + 1
+    for values in ([large], [1, large], [[0, large], [True, 2]]):
+        x = pb.asarray(values, dtype="uint64")
+        assert x.tolist() == np.array(values, object).astype(np.uint64).tolist()
+        assert pb.asarray(values).dtype is pb.uint64 and pb.asarray(values).tolist() == x.tolist()
+    for values, dtype in (([-1, large], None), ([2**64], None), ([300], "uint8"), ([-1], "uint8")):
+        with pytest.raises(pb.DTypeError, match="does not fit"):
+            pb.asarray(values, dtype=dtype)
+    assert pb.asarray([2**70], dtype="float64").tolist() == [2.0**70]
+
+
 def test_nothing_is_equal_to_nan():
     x = pb.tensor([np.nan, 1.0])
     assert pb.isin(x, x).tolist() == [False, True]

@@ -2,8 +2,8 @@
 
 # Written by tools/stubs.py (`make stubs`).
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from pullback import matmul as matmul
 from pullback import matrix_transpose as matrix_transpose
@@ -46,11 +46,23 @@ class LuFactor(NamedTuple):
     LU: Tensor
     pivots: Tensor
 
+class PolarResult(NamedTuple):
+    """A matrix with orthonormal columns or rows, and a positive semidefinite one."""
+
+    U: Tensor
+    P: Tensor
+
 class QRResult(NamedTuple):
     """A matrix with orthonormal columns, and an upper triangle."""
 
     Q: Tensor
     R: Tensor
+
+class SchurResult(NamedTuple):
+    """The triangle (of a real matrix with blocks of two), and the unitary factor."""
+
+    T: Tensor
+    Z: Tensor
 
 class SlogdetResult(NamedTuple):
     """The sign (or phase) of the determinant, and the logarithm of its size."""
@@ -109,6 +121,19 @@ def eigvals(x: _ArrayLike, /) -> Tensor:
 def eigvalsh(x: _ArrayLike, /) -> Tensor:
     """The eigenvalues of Hermitian matrices, in increasing order."""
 
+def expm(x: _ArrayLike, /) -> Tensor:
+    """The exponential of square matrices, `1 + x + x @ x / 2 + ...`, by scaling and squaring."""
+
+def generalized_eigh(a: _ArrayLike, b: _ArrayLike, /) -> EighResult:
+    """The eigenvalues and eigenvectors of `a @ v = w * (b @ v)` for Hermitian `a` and positive
+    definite `b`; the vectors are orthonormal by b: `V.mH @ b @ V = 1`.
+    """
+
+def hankel(c: _ArrayLike, r: _ArrayLike | None = None, /) -> Tensor:
+    """The matrices with constant antidiagonals that have the first column `c` and the last row
+    `r`, whose first element is not looked at; `r` is by default zeros.
+    """
+
 def inv(x: _ArrayLike, /) -> Tensor:
     """The inverse of square matrices; to solve a system, `solve` is more accurate and faster."""
 
@@ -117,6 +142,9 @@ def khatri_rao(a: _ArrayLike, b: _ArrayLike, /) -> Tensor:
 
 def kron(a: _ArrayLike, b: _ArrayLike, /) -> Tensor:
     """The Kronecker product: blocks `a[i, j] * b`."""
+
+def logm(x: _ArrayLike, /) -> Tensor:
+    """The principal logarithm of square matrices: `expm(l) = x`."""
 
 def lstsq(a: _ArrayLike, b: _ArrayLike, /, *, rcond: float | None = None) -> LstsqResult:
     """The shortest `x` among those with the least `norm(a @ x - b)`; also the sums of squares
@@ -138,6 +166,11 @@ def lu_solve(LU: _ArrayLike, pivots: _ArrayLike, b: _ArrayLike, /, *, trans: int
     `solve_triangular`.
     """
 
+def matrix_function(f: Callable[[Any], Any], x: _ArrayLike, /) -> Tensor:
+    """`V @ diag(f(w)) @ V.mH` for Hermitian matrices `V @ diag(w) @ V.mH` and a real function
+    of each element, made of operations.
+    """
+
 def matrix_norm(x: _ArrayLike, /, *, keepdims: bool = False, ord: str | float = "fro") -> Tensor:
     """The norm of matrices: "fro" the root of the sum of squares, "nuc" the sum of the singular
     values, 2 and -2 the largest and smallest singular value, 1 and -1 the largest and
@@ -155,11 +188,27 @@ def matrix_rank(x: _ArrayLike, /, *, rtol: float | None = None) -> Tensor:
 def multi_dot(arrays: Sequence[_ArrayLike], /) -> Tensor:
     """The product of a chain of matrices, in the order of the fewest multiplications."""
 
+def null_space(x: _ArrayLike, /, *, rcond: float | None = None) -> Tensor:
+    """An orthonormal basis, as columns, of the vectors that a matrix makes 0."""
+
+def orth(x: _ArrayLike, /, *, rcond: float | None = None) -> Tensor:
+    """An orthonormal basis, as columns, of the range of a matrix; `rcond` as in `null_space`."""
+
 def pinv(x: _ArrayLike, /, *, rtol: float | None = None) -> Tensor:
     """The pseudoinverse of matrices: singular values up to `rtol` times the largest count as 0."""
 
+def polar(x: _ArrayLike, /, *, side: str = "right") -> PolarResult:
+    """The factors of `x = U @ P`, or of `x = P @ U` with side "left": orthonormal columns (or
+    rows) and a positive semidefinite matrix.
+    """
+
 def qr(x: _ArrayLike, /, *, mode: str = "reduced") -> QRResult:
     """The factors of `x = Q @ R`: orthonormal columns and an upper triangle."""
+
+def schur(x: _ArrayLike, /, *, output: str = "real") -> SchurResult:
+    """The factors of `x = Z @ T @ Z.mH`: an upper triangle with the eigenvalues on its
+    diagonal, and a unitary matrix.
+    """
 
 def slogdet(x: _ArrayLike, /) -> SlogdetResult:
     """The sign of the determinant (for complex matrices its phase) and the logarithm of its
@@ -168,6 +217,20 @@ def slogdet(x: _ArrayLike, /) -> SlogdetResult:
 
 def solve(x1: _ArrayLike, x2: _ArrayLike, /) -> Tensor:
     """The solution of `x1 @ x = x2` for square matrices."""
+
+def solve_banded(l_and_u: tuple[int, int], ab: _ArrayLike, b: _ArrayLike, /) -> Tensor:
+    """The solution of `A @ x = b` for a matrix with `l` diagonals below the main one and `u`
+    above.
+    """
+
+def solve_lyapunov(a: _ArrayLike, q: _ArrayLike, /) -> Tensor:
+    """The solution of `a @ x + x @ a.mH = q`."""
+
+def solve_sylvester(a: _ArrayLike, b: _ArrayLike, q: _ArrayLike, /) -> Tensor:
+    """The solution of `a @ x + x @ b = q`."""
+
+def solve_toeplitz(c: _ArrayLike, b: _ArrayLike, /, *, r: Any = None) -> Tensor:
+    """The solution of `toeplitz(c, r) @ x = b`, by the LU factorisation of the whole matrix."""
 
 def solve_triangular(
     a: _ArrayLike,
@@ -180,6 +243,9 @@ def solve_triangular(
 ) -> Tensor:
     """The solution of `a @ x = b` for a triangular matrix; the other triangle is not looked at."""
 
+def sqrtm(x: _ArrayLike, /) -> Tensor:
+    """The principal square root of square matrices: `r @ r = x`."""
+
 def svd(x: _ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
     """The factors of `x = U[:, :k] @ diag(S) @ Vh[:k, :]`: orthonormal columns, decreasing
     singular values, orthonormal rows; k = min(m, n).
@@ -188,8 +254,18 @@ def svd(x: _ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
 def svdvals(x: _ArrayLike, /) -> Tensor:
     """The singular values of matrices, in decreasing order."""
 
+def toeplitz(c: _ArrayLike, r: _ArrayLike | None = None, /) -> Tensor:
+    """The matrices with constant diagonals that have the first column `c` and the first row
+    `r`, whose first element is not looked at; `r` is by default the conjugate of `c`.
+    """
+
 def trace(x: _ArrayLike, /, *, offset: int = 0, dtype: _DTypeLike | None = None) -> Tensor:
     """The sum of a diagonal of matrices."""
+
+def vander(x: _ArrayLike, n: int | None = None, /, *, increasing: bool = False) -> Tensor:
+    """The matrices whose columns are the powers of vectors, the highest first unless
+    `increasing`; there are `n` of them, by default as many as elements.
+    """
 
 def vector_norm(
     x: _ArrayLike,

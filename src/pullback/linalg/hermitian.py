@@ -51,7 +51,7 @@ class EighResult(NamedTuple):
 # `eigh` binds eigenvalues, then eigenvectors column after column, in one row.
 
 
-def _parts(flat: Any) -> tuple[Any, Any]:
+def parts(flat: Any) -> tuple[Any, Any]:
     """The eigenvalues, in the dtype of the matrix, and the eigenvectors."""
     *batch, size = flat._aval.shape
     n = round((size + 0.25) ** 0.5 - 0.5)
@@ -102,8 +102,8 @@ _PHASE = (
 
 
 def _vjp(g: Any, out: Any) -> Any:
-    values, vectors = _parts(out)
-    gw, gv = _parts(g)
+    values, vectors = parts(out)
+    gw, gv = parts(g)
     m = matmul(adjoint(vectors), gv)
     if m._aval.dtype.is_complex:
         flags = vanishing(imag(detached(diagonal_of(m)))[..., None], gv)
@@ -116,7 +116,7 @@ def _vjp(g: Any, out: Any) -> Any:
 
 
 def _jvp(t: Any, out: Any) -> Any:
-    values, vectors = _parts(out)
+    values, vectors = parts(out)
     t = hermitian_part(t)
     inner = matmul(matmul(adjoint(vectors), t), vectors)
     equal, factors = apart(real_part(values))
@@ -169,18 +169,18 @@ def eigh(x: Any, /) -> EighResult:
     >>> pb.linalg.eigh(pb.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
     tensor([1., 2.], float32, cpu)
     """
-    values, vectors = _parts(bind(eigh.op, square("eigh", x)))
+    values, vectors = parts(bind(eigh.op, square("eigh", x)))
     return EighResult(real_part(values), vectors)
 
 
 def _values_vjp(g: Any, x: Any) -> Any:
-    _, vectors = _parts(bind(eigh.op, x))
+    _, vectors = parts(bind(eigh.op, x))
     rows = reshape(g, (*g._aval.shape[:-1], 1, g._aval.shape[-1]))
     return matmul(vectors * astype(rows, x._aval.dtype), adjoint(vectors))
 
 
 def _values_jvp(t: Any, x: Any) -> Any:
-    _, vectors = _parts(bind(eigh.op, x))
+    _, vectors = parts(bind(eigh.op, x))
     moved = matmul(matmul(adjoint(vectors), hermitian_part(t)), vectors)
     return real_part(diagonal_of(moved))
 

@@ -73,7 +73,7 @@ def _reshape_samples(d: Draw) -> list[Sample]:
         Bad((d.real(2, 3), (2, -3)), {}, ShapeError, "negative"),
         Bad((d.real(2, 3), (2, 3.0)), {}, DTypeError, "integers"),
     ],
-    methods=("reshape",),
+    methods=("reshape", "view"),
     front=1,
 )
 def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:

@@ -31,7 +31,7 @@ from pullback.core.dtypes import DType
 from pullback.ir.graph import Graph, Var
 from pullback.runtime.cpu import call_stages, control_stages
 from pullback.runtime.cpu.indexing.index_stages import IndexedAxis
-from pullback.runtime.cpu.lapack import Failure
+from pullback.runtime.cpu.linalg.linalg_stages import Failure
 from pullback.runtime.cpu.loops import fold_stages, map_stages
 from pullback.runtime.cpu.loops.row_stages import row_stages
 from pullback.runtime.cpu.native import Stage, stages

@@ -10,11 +10,12 @@ from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
-from pullback.runtime.cpu import lapack
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
+from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.indexing import index_stages
 from pullback.runtime.cpu.indexing.index_stages import indexed_axes
+from pullback.runtime.cpu.linalg import linalg_stages
 from pullback.runtime.cpu.native import Stage
 from pullback.runtime.cpu.scatter import scatter_stages
 from pullback.runtime.cpu.sort import sort_stages
@@ -217,8 +218,8 @@ def _linalg(frame: Frame, group: CallGroup) -> list[Stage]:
     (result,) = group.results
     name, static = group.equation.op.lowering.name, group.equation.static
     avals = [r.aval for r in group.operands]
-    frame.table.errors.append(lapack.failure(name, avals, static, result.aval))
-    return lapack.linalg_stages(
+    frame.table.errors.append(linalg_stages.failure(name, avals, static, result.aval))
+    return linalg_stages.linalg_stages(
         name,
         [(_slot(frame, r), r.aval) for r in group.operands],
         static,
@@ -228,12 +229,24 @@ def _linalg(frame: Frame, group: CallGroup) -> list[Stage]:
     )
 
 
+def _fft(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,), (x,) = group.results, group.operands
+    return fft_stages.fft_stages(
+        group.equation.op.lowering.name,
+        (_slot(frame, x), x.aval),
+        group.equation.static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+    )
+
+
 _BUILDERS = {GatherRows: _gather, ScatterRows: _scatter}
 _INTRINSICS = {
+    **dict.fromkeys(fft_stages.NAMES, _fft),
     "matmul": _matmul,
     "argsort": _argsort,
     "searchsorted": _searchsorted,
     **dict.fromkeys(conv_stages.NAMES, _convolution),
     **dict.fromkeys(pool_stages.NAMES, _pooling),
-    **dict.fromkeys(lapack.NAMES, _linalg),
+    **dict.fromkeys(linalg_stages.NAMES, _linalg),
 }

@@ -25,12 +25,14 @@ from pullback.ir.graph import Graph
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
 from pullback.ir.op import Op, Plan
 from pullback.ops.families import broadcast_shapes
-from pullback.runtime.cpu import lapack, native
+from pullback.runtime.cpu import native
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
+from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.graph_program import Executable
 from pullback.runtime.cpu.indexing import index_stages
 from pullback.runtime.cpu.indexing.index_stages import IndexedAxis, indexed_axes
+from pullback.runtime.cpu.linalg import linalg_stages
 from pullback.runtime.cpu.loops import fold_stages, map_stages
 from pullback.runtime.cpu.scatter import plans, scatter_stages
 from pullback.runtime.cpu.sort import sort_stages
@@ -376,12 +378,13 @@ def _intrinsic(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
 
 
 _INTRINSICS = {
+    **{name: partial(fft_stages.fft_program, name) for name in fft_stages.NAMES},
     "matmul": _matmul,
     "argsort": _argsort,
     "searchsorted": _searchsorted,
     **{name: partial(conv_stages.conv_program, name) for name in conv_stages.NAMES},
     **{name: partial(_pooling, name) for name in pool_stages.NAMES},
-    **{name: partial(lapack.linalg_program, name) for name in lapack.NAMES},
+    **{name: partial(linalg_stages.linalg_program, name) for name in linalg_stages.NAMES},
 }
 _PLANNERS = {
     Elementwise: _elementwise,

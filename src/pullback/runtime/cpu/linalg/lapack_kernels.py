@@ -11,7 +11,7 @@ import functools
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.lapack_code import Matrices
+from pullback.runtime.cpu.linalg.lapack_code import Matrices
 from pullback.runtime.cpu.llvm.builder import I8, I32, I64, PTR, Value, address, kernel
 
 __all__ = [
@@ -22,10 +22,8 @@ __all__ = [
     "lu_solve",
     "qr",
     "require",
-    "schur",
     "solve_triangular",
     "svd",
-    "sylvester",
 ]
 
 
@@ -288,51 +286,6 @@ def _join_vectors(m: Matrices, out: Value, vectors: Value, imag: Value, n: Value
             at = b.mul(b.add(b.mul(j, n), i), m.int(2))
             code.store(x, out, at)
             code.store(y, out, b.add(at, one))
-
-
-@functools.cache
-def schur(dtype: DType) -> int:
-    """x (n x n) -> T, then Z, both column after column, with x = Z T Z^H; sizes: n, lwork."""
-    m = Matrices("schur", dtype, 1, 2)
-    n, room = m.sizes
-    b, one = m.b, m.int(1)
-    with m.each():
-        z = m.at(m.out, b.mul(n, n))
-        work, chosen, count = m.elements(room), m.integers(n), m.integers(one)
-        values = [m.elements(n)] if dtype.is_complex else [m.reals(n), m.reals(n)]
-        more = (m.reals(n),) if dtype.is_complex else ()
-        m.copy(m.out, (one, n), m.inputs[0], m.strides(0), n, n)
-        with m.if_finite(m.out, b.mul(n, n)):
-            none = ir.Constant(PTR, None)
-            info = m.call(
-                "gees", "V", "N", none, n, m.out, n, count, *values, z, n, work, room, *more, chosen
-            )
-            m.fail_if_any(info)
-    return address(m.code)
-
-
-@functools.cache
-def sylvester(dtype: DType) -> int:
-    """Upper triangular a (m x m), b (n x n), and c (m x n) -> X with a X + X b = c, column after
-    column; sizes: m, n.
-    """
-    m = Matrices("sylvester", dtype, 3, 2)
-    rows, columns = m.sizes
-    b, one = m.b, m.int(1)
-    with m.each():
-        left, right = m.elements(b.mul(rows, rows)), m.elements(b.mul(columns, columns))
-        m.copy(left, (one, rows), m.inputs[0], m.strides(0), rows, rows)
-        m.copy(right, (one, columns), m.inputs[1], m.strides(1), columns, columns)
-        m.copy(m.out, (one, rows), m.inputs[2], m.strides(2), rows, columns)
-        scale = m.reals(one)
-        info = m.call(
-            "trsyl", "N", "N", one, rows, columns, left, rows, right, columns, m.out, rows, scale
-        )
-        m.fail_if_any(info)
-        factor = m.code.load(scale, 0, m.real)
-        with m.code.range(0, b.mul(rows, columns)) as i:
-            m.put([b.fdiv(p, factor) for p in m.get(m.out, i)], m.out, i)
-    return address(m.code)
 
 
 @functools.cache

@@ -235,6 +235,21 @@ class Matrices:
         b.call(code.declare(name, VOID, types), (*passed, *lengths))
         return passed
 
+    def multiply(
+        self,
+        left: str,
+        right: str,
+        sizes: tuple[Value, Value, Value],
+        x: tuple[Value, Value],
+        y: tuple[Value, Value],
+        out: tuple[Value, Value],
+    ) -> None:
+        """out = op(x) op(y), all column after column, as address and distance of columns; `sizes`
+        are rows, columns and the inner one.
+        """
+        args = (left, right, *sizes, self._one(), *x, *y, self._zero(), *out)
+        self._fortran("gemm", args)
+
     def triangular_solve(
         self, factor: Value, rows: Value, out: Value, columns: Value, how: str, diagonal: str
     ) -> None:
@@ -249,6 +264,10 @@ class Matrices:
     def _one(self) -> Value:
         """The address of 1."""
         return self._constant("one", ir.Constant(ir.ArrayType(self.real, 2), [1.0, 0.0]))
+
+    def _zero(self) -> Value:
+        """The address of 0."""
+        return self._constant("zero", ir.Constant(ir.ArrayType(self.real, 2), [0.0, 0.0]))
 
     def _character(self, letter: str) -> Value:
         """The address of a character."""

@@ -17,9 +17,10 @@ from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType
 from pullback.core.errors import LinAlgError, ShapeError
-from pullback.runtime.cpu import lapack_kernels, native
+from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import blas
-from pullback.runtime.cpu.lapack_code import LETTERS, PREFIX
+from pullback.runtime.cpu.linalg import lapack_kernels, matrix_functions
+from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import index_params
 from pullback.runtime.cpu.loops import map_stages as map_kernels
@@ -33,7 +34,10 @@ _TASK_BYTES = 1 << 28  # of the work areas of all tasks, unless one needs more
 _BLOCK = 64  # columns that LAPACK works on at once, at most
 _LARGEST = 2**31 - 1  # of LAPACK's integers
 
-_ROUTINES = ("trsm", "potrf", "getrf", "geqrf", "gesdd", "geev", "gees", "trsyl")
+_ROUTINES = (
+    *("gemm", "trsm", "potrf", "getrf", "getrs", "geqrf"),
+    *("gesdd", "geev", "gees", "trsyl"),
+)
 _OF_KIND = {"f": ("orgqr", "syevd"), "c": ("ungqr", "heevd")}
 
 Area = Callable[[int], int]
@@ -161,15 +165,33 @@ def _schur(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     room = 1 + n * (_BLOCK + 4)
     fact = "has eigenvalues that were not found."
-    kernel = functools.partial(lapack_kernels.schur, avals[0].dtype)
+    kernel = functools.partial(matrix_functions.schur, avals[0].dtype)
     return _Job(kernel, (n, room), (room, n), (n, n), (n, 1), 25 * n**3, fact)
 
 
 def _sylvester(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     m, n = avals[2].shape[-2:]
     fact = "has an eigenvalue whose negative is one of the other matrix: there is no solution."
-    kernel = functools.partial(lapack_kernels.sylvester, avals[0].dtype)
-    return _Job(kernel, (m, n), (m * m, n * n), (1,), (), m * n * (m + n), fact)
+    kernel = functools.partial(matrix_functions.sylvester, avals[0].dtype, static["adjoint"])
+    return _Job(kernel, (m, n), (m * n, m * n), (1,), (), 5 * m * n * (m + n), fact)
+
+
+def _expm(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n = avals[0].shape[-1]
+    kernel = functools.partial(matrix_functions.expm, avals[0].dtype)
+    return _Job(kernel, (n,), (n * n,) * 6, (), (n,), 20 * n**3)
+
+
+def _sqrtm(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n = avals[0].shape[-1]
+    kernel = functools.partial(matrix_functions.sqrtm, avals[0].dtype)
+    return _Job(kernel, (n,), (n * n,) * 2, (), (), 5 * n**3)
+
+
+def _logm(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n = avals[0].shape[-1]
+    kernel = functools.partial(matrix_functions.logm, avals[0].dtype)
+    return _Job(kernel, (n,), (n * n,) * 4, (), (), 30 * n**3)
 
 
 _JOBS: dict[str, Callable[..., _Job]] = {
@@ -186,14 +208,18 @@ _JOBS: dict[str, Callable[..., _Job]] = {
     "eigvals": functools.partial(_eig, vectors=False),
     "schur": _schur,
     "sylvester": _sylvester,
+    "expm": _expm,
+    "sqrtm": _sqrtm,
+    "logm": _logm,
 }
-_MATRICES = ("cholesky", "solve_triangular", "lu", "lu_solve", "sylvester")
+_FLAT = ("qr", "eigh", "eigvalsh", "svd", "svdvals", "eig", "eigvals")
+_FACTORS = {"lu_solve": (2,), "sylvester": (3, 4), "sqrtm": (1,), "logm": (1,)}  # dense operands
 NAMES = (*_JOBS, "require")  # of the intrinsics
 
 
 def _batch(name: str, out: Aval) -> tuple[int, ...]:
-    """The shape of the batch: results are matrices, or all parts of a result in one row."""
-    return out.shape[:-2] if name in _MATRICES else out.shape[:-1]
+    """The shape of the batch: a result is a matrix, or all parts of it are in one row."""
+    return out.shape[:-1] if name in _FLAT else out.shape[:-2]
 
 
 def failure(
@@ -246,11 +272,10 @@ def linalg_stages(
             f"{name}: the work area of LAPACK has fewer than 2**31 elements, got a matrix of shape"
             f" {avals[0].shape[-2:]}. Take a smaller one."
         )
-    if name == "lu_solve":
-        copies, factor = _dense(operands[2], area)
-        operands = [*operands[:2], factor]
-    else:
-        copies = []
+    copies, operands = [], list(operands)
+    for position in _FACTORS.get(name, ()):
+        more, operands[position] = _dense(operands[position], area)
+        copies += more
     batch = _batch(name, out)
     count = math.prod(batch)
     nbytes = job.nbytes(avals[0].dtype)

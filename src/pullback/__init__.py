@@ -16,6 +16,7 @@ from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
 from pullback.autodiff.custom_jvp import custom_jvp
 from pullback.autodiff.reverse import enable_grad, no_grad
+from pullback.callbacks import pure_callback
 from pullback.compiled import jit
 from pullback.control import cond, fori_loop, scan, while_loop
 from pullback.core.avals import (
@@ -140,6 +141,7 @@ __all__ = sorted(
     - {
         "annotations",
         "autodiff",
+        "callbacks",
         "compile",
         "compiled",
         "control",

@@ -21,6 +21,7 @@ from pullback.autodiff.custom import custom_vjp as custom_vjp
 from pullback.autodiff.custom_jvp import custom_jvp as custom_jvp
 from pullback.autodiff.reverse import enable_grad as enable_grad
 from pullback.autodiff.reverse import no_grad as no_grad
+from pullback.callbacks import pure_callback as pure_callback
 from pullback.compiled import jit as jit
 from pullback.control import cond as cond
 from pullback.control import fori_loop as fori_loop
@@ -312,6 +313,7 @@ __all__ = [
     "pow",
     "primitive",
     "prod",
+    "pure_callback",
     "put",
     "put_along_axis",
     "quantile",

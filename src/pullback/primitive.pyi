@@ -21,6 +21,9 @@ def between(x: _ArrayLike, low: _ArrayLike, high: _ArrayLike, /) -> Tensor:
     round.
     """
 
+def call_host(f: Any, shape: int | Sequence[int], dtype: _DTypeLike, /, *xs: _ArrayLike) -> Tensor:
+    """`f(*xs)` by a function of NumPy arrays that returns one of the given shape and dtype."""
+
 def conv(
     x: _ArrayLike,
     w: _ArrayLike,

@@ -39,6 +39,16 @@ PAGES = {
         "Functions that make derivatives of functions, and what steers the recording.",
         ("pullback.transforms", "pullback.autodiff.", "pullback.ir.graph"),
     ),
+    "jacobians": (
+        "Maps and matrices of derivatives",
+        "Many examples at once; Jacobians, Hessians, what can be said of them without forming them.",
+        ("pullback.mapping", "pullback.jacobians", "pullback.curvature"),
+    ),
+    "implicit": (
+        "Equations and host code",
+        "Solutions that can be differentiated however they are found, and functions of NumPy.",
+        ("pullback.implicit", "pullback.callbacks"),
+    ),
     "modules": (
         "Modules and layers",
         "Models as classes: what `pb.Module` offers, the layers of `pb.nn`, and how they begin.",

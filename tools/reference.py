@@ -41,7 +41,7 @@ PAGES = {
     ),
     "jacobians": (
         "Maps and matrices of derivatives",
-        "Many examples at once; Jacobians, Hessians, what can be said of them without forming them.",
+        "Many examples at once; Jacobians, Hessians, and what can be said without forming them.",
         ("pullback.mapping", "pullback.jacobians", "pullback.curvature"),
     ),
     "implicit": (

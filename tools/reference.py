@@ -42,7 +42,12 @@ PAGES = {
     "jacobians": (
         "Maps and matrices of derivatives",
         "Many examples at once; Jacobians, Hessians, and what can be said without forming them.",
-        ("pullback.mapping", "pullback.jacobians", "pullback.curvature"),
+        (
+            "pullback.mapping",
+            "pullback.jacobians",
+            "pullback.curvature",
+            "pullback.sparse_jacobians",
+        ),
     ),
     "implicit": (
         "Equations and host code",

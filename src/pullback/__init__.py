@@ -84,6 +84,7 @@ from pullback.jacobians import (
 from pullback.mapping import vmap
 from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
+from pullback.sparse_jacobians import SparseMatrix, jacobian_sparsity, sparse_jacobian
 from pullback.standard import (
     __array_namespace_info__,
     broadcast_shapes,
@@ -159,6 +160,6 @@ __all__ = sorted(
         "ops",
         "register_runtime",
     }
-    - {"runtime", "standard", "tape", "transforms"}
+    - {"runtime", "sparse_jacobians", "standard", "tape", "transforms"}
     | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY}
 )

@@ -82,6 +82,9 @@ from pullback.jacobians import linearize as linearize
 from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
+from pullback.sparse_jacobians import SparseMatrix as SparseMatrix
+from pullback.sparse_jacobians import jacobian_sparsity as jacobian_sparsity
+from pullback.sparse_jacobians import sparse_jacobian as sparse_jacobian
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
 from pullback.standard import broadcast_shapes as broadcast_shapes
 from pullback.standard import can_cast as can_cast
@@ -128,6 +131,7 @@ __all__ = [
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
+    "SparseMatrix",
     "Tensor",
     "TraceError",
     "__array_api_version__",
@@ -256,6 +260,7 @@ __all__ = [
     "isnan",
     "jacfwd",
     "jacobian",
+    "jacobian_sparsity",
     "jacrev",
     "jit",
     "jvp",
@@ -348,6 +353,7 @@ __all__ = [
     "sin",
     "sinh",
     "sort",
+    "sparse_jacobian",
     "split",
     "sqrt",
     "square",

@@ -73,7 +73,7 @@ def test_few_products_are_enough(monkeypatch: pytest.MonkeyPatch):
     original = sparse_jacobians._swept
 
     def counted(sweep: Any, start: Any, end: Any, colouring: Any) -> Any:
-        counts.append(colouring.count)
+        counts.append(colouring.number)
         return original(sweep, start, end, colouring)
 
     monkeypatch.setattr(sparse_jacobians, "_swept", counted)

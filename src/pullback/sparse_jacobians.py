@@ -98,7 +98,7 @@ class _Colouring(NamedTuple):
     """A colour for each line of a matrix, and how many there are."""
 
     colours: np.ndarray
-    count: int
+    number: int
 
 
 def _coloured(lines: np.ndarray, across: np.ndarray, size: int, width: int) -> _Colouring:
@@ -228,7 +228,7 @@ def _compressed(recorded: Recorded, rows: np.ndarray, columns: np.ndarray) -> Sp
         )
     down = _coloured(columns, rows, n, m)
     along = _coloured(rows, columns, m, n)
-    forward = down.count <= along.count
+    forward = down.number <= along.number
     if forward:
         found = _swept(lambda t: tangents([y], [x], [t])[0], x, y, down)
         places = (down.colours[columns], rows)
@@ -243,7 +243,7 @@ def _compressed(recorded: Recorded, rows: np.ndarray, columns: np.ndarray) -> Sp
 def _swept(sweep: Callable[[Any], Any], start: Any, end: Any, colouring: _Colouring) -> Any:
     """The results of sweeps from sums of unit vectors, one for each colour, as rows."""
     av = start._aval
-    count = max(colouring.count, 1)
+    count = max(colouring.number, 1)
     seeds = np.zeros((count, av.size), av.dtype.numpy)
     seeds[colouring.colours, np.arange(av.size)] = 1
 

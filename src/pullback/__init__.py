@@ -160,6 +160,6 @@ __all__ = sorted(
         "ops",
         "register_runtime",
     }
-    - {"runtime", "sparse_jacobians", "standard", "tape", "transforms"}
+    - {"runtime", "signatures", "sparse_jacobians", "standard", "tape", "transforms"}
     | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY}
 )

@@ -48,6 +48,15 @@ def test_dtypes_are_those_of_the_device(narrow):
         assert set(INFO.dtypes(kind="real floating")) == {"float32"}
 
 
+def test_a_dtype_is_no_string_but_equals_its_name():
+    """The suite of the standard wants no strings; NumPy takes a DType all the same."""
+    for d in dtypes.ALL:
+        assert not isinstance(d, str) and not isinstance(pb.zeros(1, dtype=d).dtype, str)
+        assert d == d.name and d.name == d and hash(d) == hash(d.name) and d != "other"
+        assert d == d.numpy and d != np.dtype("S3") and d != 7
+        assert np.zeros(2, dtype=d).dtype == d.numpy  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
 def test_devices_are_those_that_are_there(narrow):
     assert INFO.devices() == (pb.device("cpu"), narrow)
     for device in INFO.devices():

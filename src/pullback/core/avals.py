@@ -183,12 +183,12 @@ def _intern(
     strides: tuple[int, ...] | None,
     dense: bool,
 ) -> Aval:
-    key = (shape, dtype, dev, strides)
+    key = (shape, dtype.name, dev, strides)  # a name is hashed sooner than a dtype
     found = _table.get(key)
     if found is None:
         check_size(shape, dtype.itemsize)
         found = Aval()
-        found.shape, found.dtype, found.device, found.strides = key
+        found.shape, found.dtype, found.device, found.strides = shape, dtype, dev, strides
         found.ndim = len(shape)
         found.size = prod(shape)
         found.dense = dense or found.size == 0

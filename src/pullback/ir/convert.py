@@ -84,7 +84,7 @@ def scalar(value: Any, dtype: DType, dev: Device, name: str = "scalar") -> Any:
     """
     if type(value) is Number:
         return value.as_array(dtype, dev)
-    key = (_bits(value), type(value), dtype, dev)
+    key = (_bits(value), type(value), dtype.name, dev)
     found = _scalars.get(key)
     if found is None:
         _check_range(value, dtype, name)

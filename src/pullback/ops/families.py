@@ -269,9 +269,9 @@ def call({params}, /):
 # A zero is looked up by its text: 0.0 and -0.0 would share a key.
 _CONSTANT = """
         if type({b}) in numbers:
-            {b} = constants[{b} or repr({b}), type({b}), {a}._aval.dtype, {a}._aval.device]
+            {b} = constants[{b} or repr({b}), type({b}), {a}._aval.dtype.name, {a}._aval.device]
         elif type({a}) in numbers:
-            {a} = constants[{a} or repr({a}), type({a}), {b}._aval.dtype, {b}._aval.device]"""
+            {a} = constants[{a} or repr({a}), type({a}), {b}._aval.dtype.name, {b}._aval.device]"""
 
 
 def elementwise(
@@ -356,7 +356,9 @@ def _fast_function(
                 if len(constants) >= 256:
                     constants.clear()
                 av = other._aval
-                constants[number or repr(number), type(number), av.dtype, av.device] = arrays[i]
+                constants[number or repr(number), type(number), av.dtype.name, av.device] = arrays[
+                    i
+                ]
 
     def slow(*args: Any) -> Any:
         try:

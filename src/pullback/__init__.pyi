@@ -163,6 +163,7 @@ __all__ = [
     "cumsum",
     "cumulative_prod",
     "cumulative_sum",
+    "cumulative_trapezoid",
     "custom_vjp",
     "default_device",
     "default_float",
@@ -204,6 +205,7 @@ __all__ = [
     "full_like",
     "gather_nd",
     "grad",
+    "gradient",
     "greater",
     "greater_equal",
     "histogram",
@@ -217,6 +219,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "interp",
     "isclose",
     "isdtype",
     "isfinite",
@@ -256,6 +259,21 @@ __all__ = [
     "moveaxis",
     "multiply",
     "nan",
+    "nan_to_num",
+    "nanargmax",
+    "nanargmin",
+    "nancumprod",
+    "nancumsum",
+    "nanmax",
+    "nanmean",
+    "nanmedian",
+    "nanmin",
+    "nanpercentile",
+    "nanprod",
+    "nanquantile",
+    "nanstd",
+    "nansum",
+    "nanvar",
     "negative",
     "newaxis",
     "nextafter",
@@ -328,6 +346,7 @@ __all__ = [
     "topk",
     "trace",
     "train",
+    "trapezoid",
     "tril",
     "triu",
     "trunc",
@@ -340,6 +359,7 @@ __all__ = [
     "unique_inverse",
     "unique_values",
     "unstack",
+    "unwrap",
     "value_and_grad",
     "var",
     "vecdot",
@@ -593,6 +613,16 @@ def cumulative_sum(
     axis.
     """
 
+def cumulative_trapezoid(
+    y: _ArrayLike,
+    /,
+    x: _ArrayLike | None = None,
+    dx: float = 1.0,
+    axis: int = -1,
+    initial: int | None = None,
+) -> Tensor:
+    """The integrals from the first sample to each later one, by the trapezoidal rule."""
+
 def diag(x: _ArrayLike, /, k: int = 0) -> Tensor:
     """The matrix with a 1-D array on its k-th diagonal, or the k-th diagonal of a matrix."""
 
@@ -714,6 +744,15 @@ def full_like(
 def gather_nd(x: _ArrayLike, indices: _ArrayLike, /) -> Tensor:
     """`x[indices[..., 0], indices[..., 1], ...]`: the last axis of `indices` holds positions."""
 
+def gradient(
+    f: _ArrayLike,
+    /,
+    *spacing: _ArrayLike,
+    axis: int | Sequence[int] | None = None,
+    edge_order: int = 1,
+) -> Tensor | Any:
+    """The slope of a sampled function along each axis, by differences of second order inside."""
+
 def greater(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x > y`."""
 
@@ -747,6 +786,17 @@ def index_add(
     alpha: float = 1,
 ) -> Tensor:
     """`scatter_add` of `alpha * updates`."""
+
+def interp(
+    x: _ArrayLike,
+    xp: _ArrayLike,
+    fp: _ArrayLike,
+    /,
+    left: float | None = None,
+    right: float | None = None,
+    period: float | None = None,
+) -> Tensor:
+    """The piecewise linear function through the points (xp, fp), at `x`; `xp` must increase."""
 
 def isclose(
     x: _ArrayLike,
@@ -878,6 +928,99 @@ def moveaxis(
 
 def multiply(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x * y`; for booleans the logical and."""
+
+def nan_to_num(
+    x: _ArrayLike, /, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """The array with numbers in place of NaN and of infinities: by default 0 and the largest
+    ones.
+    """
+
+def nanargmax(
+    x: _ArrayLike, /, axis: int | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The position of the largest element that is no NaN."""
+
+def nanargmin(
+    x: _ArrayLike, /, axis: int | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The position of the smallest element that is no NaN."""
+
+def nancumprod(x: _ArrayLike, /, axis: int | None = None) -> Tensor:
+    """The running product along `axis`, or of the flat array, in which NaN counts as 1."""
+
+def nancumsum(x: _ArrayLike, /, axis: int | None = None) -> Tensor:
+    """The running sum along `axis`, or of the flat array, to which NaN adds nothing."""
+
+def nanmax(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The largest element that is no NaN; NaN where all are."""
+
+def nanmean(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The mean of the elements that are no NaN; NaN where there are none."""
+
+def nanmedian(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The median of the elements that are no NaN."""
+
+def nanmin(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The smallest element that is no NaN; NaN where all are."""
+
+def nanpercentile(
+    x: _ArrayLike,
+    q: float,
+    /,
+    axis: int | Sequence[int] | None = None,
+    *,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """`nanquantile` at q percent."""
+
+def nanprod(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The product of the elements that are no NaN."""
+
+def nanquantile(
+    x: _ArrayLike,
+    q: Any,
+    /,
+    axis: int | Sequence[int] | None = None,
+    *,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """The quantile of the elements that are no NaN: see `quantile`."""
+
+def nanstd(
+    x: _ArrayLike,
+    /,
+    axis: int | Sequence[int] | None = None,
+    *,
+    correction: float = 0.0,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """The standard deviation of the elements that are no NaN: see `std`."""
+
+def nansum(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The sum of the elements that are no NaN."""
+
+def nanvar(
+    x: _ArrayLike,
+    /,
+    axis: int | Sequence[int] | None = None,
+    *,
+    correction: float = 0.0,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """The variance of the elements that are no NaN: see `var`."""
 
 def negative(x: _ArrayLike, /) -> Tensor:
     """`-x`."""
@@ -1144,6 +1287,11 @@ def topk(
 ) -> TopK:
     """The `k` largest (or smallest) elements along `axis`, in order, and their positions."""
 
+def trapezoid(
+    y: _ArrayLike, /, x: _ArrayLike | None = None, dx: float = 1.0, axis: int = -1
+) -> Tensor:
+    """The integral of samples `y` at places `x`, or `dx` apart, by the trapezoidal rule."""
+
 def tril(x: _ArrayLike, /, *, k: int = 0) -> Tensor:
     """The lower triangle of matrices: zeros above the k-th diagonal."""
 
@@ -1169,6 +1317,16 @@ def unique_values(x: _ArrayLike, /) -> Tensor:
 
 def unstack(x: _ArrayLike, /, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices of the array along an axis, as a tuple."""
+
+def unwrap(
+    p: _ArrayLike,
+    /,
+    discont: float | None = None,
+    axis: int = -1,
+    *,
+    period: float = 6.283185307179586,
+) -> Tensor:
+    """Phases moved by whole periods, so that neighbours differ by half a period at most."""
 
 def var(
     x: _ArrayLike,

@@ -139,6 +139,7 @@ __all__ = [
     "bitwise_or",
     "bitwise_right_shift",
     "bitwise_xor",
+    "block",
     "bool",
     "broadcast_arrays",
     "broadcast_shapes",
@@ -148,15 +149,20 @@ __all__ = [
     "ceil",
     "check_grad",
     "clip",
+    "column_stack",
     "complex64",
     "complex128",
     "concat",
     "cond",
     "conj",
+    "convolve",
     "copysign",
+    "corrcoef",
+    "correlate",
     "cos",
     "cosh",
     "count_nonzero",
+    "cov",
     "cummax",
     "cummin",
     "cumprod",
@@ -167,12 +173,16 @@ __all__ = [
     "custom_vjp",
     "default_device",
     "default_float",
+    "deg2rad",
+    "degrees",
     "device",
     "diag",
+    "diag_embed",
     "diagonal",
     "diff",
     "digamma",
     "divide",
+    "dstack",
     "e",
     "einsum",
     "empty",
@@ -191,6 +201,8 @@ __all__ = [
     "finfo",
     "flatten",
     "flip",
+    "fliplr",
+    "flipud",
     "float16",
     "float32",
     "float64",
@@ -204,11 +216,14 @@ __all__ = [
     "full",
     "full_like",
     "gather_nd",
+    "geomspace",
     "grad",
     "gradient",
     "greater",
     "greater_equal",
+    "heaviside",
     "histogram",
+    "hstack",
     "hvp",
     "hypot",
     "iinfo",
@@ -228,6 +243,7 @@ __all__ = [
     "isnan",
     "jit",
     "jvp",
+    "ldexp",
     "less",
     "less_equal",
     "lgamma",
@@ -239,13 +255,16 @@ __all__ = [
     "log2",
     "log10",
     "logaddexp",
+    "logaddexp2",
     "logcumsumexp",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logspace",
     "logsumexp",
     "map_tree",
+    "masked_fill",
     "masked_select",
     "matmul",
     "matrix_transpose",
@@ -288,7 +307,13 @@ __all__ = [
     "pad",
     "permute_dims",
     "pi",
+    "polyadd",
+    "polyder",
     "polygamma",
+    "polyint",
+    "polymul",
+    "polysub",
+    "polyval",
     "positive",
     "pow",
     "primitive",
@@ -296,6 +321,8 @@ __all__ = [
     "put",
     "put_along_axis",
     "quantile",
+    "rad2deg",
+    "radians",
     "random",
     "real",
     "reciprocal",
@@ -305,6 +332,7 @@ __all__ = [
     "reshape",
     "result_type",
     "roll",
+    "rot90",
     "round",
     "rsqrt",
     "save",
@@ -325,6 +353,7 @@ __all__ = [
     "signal",
     "signbit",
     "sin",
+    "sinc",
     "sinh",
     "sort",
     "split",
@@ -365,6 +394,7 @@ __all__ = [
     "vecdot",
     "vjp",
     "vmap",
+    "vstack",
     "where",
     "while_loop",
     "xlogy",
@@ -526,6 +556,9 @@ def bitwise_right_shift(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def bitwise_xor(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """The bits in which x and y differ."""
 
+def block(arrays: Any, /) -> Tensor:
+    """An array of blocks in nested lists: the innermost lists are joined along the last axis."""
+
 def broadcast_arrays(*arrays: _ArrayLike) -> tuple[Tensor, ...]:
     """The arrays, each broadcast to the shape that all of them broadcast to."""
 
@@ -541,14 +574,28 @@ def ceil(x: _ArrayLike, /) -> Tensor:
 def clip(x: _ArrayLike, /, min: _ArrayLike | None = None, max: _ArrayLike | None = None) -> Tensor:
     """x limited to [min, max]; a bound may be None, a number or an array, and a NaN stays NaN."""
 
+def column_stack(arrays: Sequence[_ArrayLike], /) -> Tensor:
+    """The arrays side by side; those with one axis are columns."""
+
 def concat(arrays: Sequence[_ArrayLike], /, axis: int | None = 0) -> Tensor:
     """The arrays joined along an axis, in their common dtype; `axis=None` flattens them first."""
 
 def conj(x: _ArrayLike, /) -> Tensor:
     """The complex conjugate; real arrays are unchanged."""
 
+def convolve(a: _ArrayLike, v: _ArrayLike, /, mode: str = "full") -> Tensor:
+    """The convolution of two sequences, `sum over j of a[j] v[k - j]`, by sums of products."""
+
 def copysign(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """The magnitude of x with the sign bit of y; the derivative at x = 0 is 0."""
+
+def corrcoef(x: _ArrayLike, /, y: _ArrayLike | None = None, rowvar: builtins.bool = True) -> Tensor:
+    """The correlations of variables, one in each row: covariances over standard deviations."""
+
+def correlate(a: _ArrayLike, v: _ArrayLike, /, mode: str = "valid") -> Tensor:
+    """The correlation of two sequences, `sum over j of a[j + k] conj(v[j])`, by sums of
+    products.
+    """
 
 def cos(x: _ArrayLike, /) -> Tensor:
     """The cosine."""
@@ -560,6 +607,18 @@ def count_nonzero(
     x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """How many elements along `axis` (None: all axes) are not 0."""
+
+def cov(
+    m: _ArrayLike,
+    /,
+    y: _ArrayLike | None = None,
+    rowvar: builtins.bool = True,
+    bias: builtins.bool = False,
+    ddof: int | None = None,
+    fweights: _ArrayLike | None = None,
+    aweights: _ArrayLike | None = None,
+) -> Tensor:
+    """The covariances of variables, one in each row: sums of products over n - 1 (n if `bias`)."""
 
 def cummax(x: _ArrayLike, /, axis: int) -> Tensor:
     """The maximum so far along `axis`, NaN from the first NaN on."""
@@ -623,8 +682,17 @@ def cumulative_trapezoid(
 ) -> Tensor:
     """The integrals from the first sample to each later one, by the trapezoidal rule."""
 
+def deg2rad(x: _ArrayLike, /) -> Tensor:
+    """Degrees as radians: `x pi / 180`."""
+
+def degrees(x: _ArrayLike, /) -> Tensor:
+    """The same as `rad2deg`."""
+
 def diag(x: _ArrayLike, /, k: int = 0) -> Tensor:
     """The matrix with a 1-D array on its k-th diagonal, or the k-th diagonal of a matrix."""
+
+def diag_embed(x: _ArrayLike, /, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Matrices with the rows of `x` on a diagonal, `offset` above the main one."""
 
 def diagonal(x: _ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The diagonal of the matrices that two axes span, as the last axis of the result."""
@@ -647,6 +715,9 @@ def digamma(x: _ArrayLike, /) -> Tensor:
 
 def divide(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x / y`; integers are divided as floats."""
+
+def dstack(arrays: Sequence[_ArrayLike], /) -> Tensor:
+    """The arrays one behind the other, along the third axis."""
 
 def einsum(subscripts: str | _ArrayLike, /, *operands: _ArrayLike | Sequence[int]) -> Tensor:
     """The sum of products that `subscripts` spell: labels absent from the output are summed
@@ -707,6 +778,12 @@ def flatten(x: _ArrayLike, /, start_axis: int = 0, end_axis: int = -1) -> Tensor
 def flip(x: _ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The array with the order of elements reversed along the axes given; along all by default."""
 
+def fliplr(x: _ArrayLike, /) -> Tensor:
+    """The array with its second axis backwards."""
+
+def flipud(x: _ArrayLike, /) -> Tensor:
+    """The array with its first axis backwards."""
+
 def floor(x: _ArrayLike, /) -> Tensor:
     """The largest integer that is not above x."""
 
@@ -744,6 +821,18 @@ def full_like(
 def gather_nd(x: _ArrayLike, indices: _ArrayLike, /) -> Tensor:
     """`x[indices[..., 0], indices[..., 1], ...]`: the last axis of `indices` holds positions."""
 
+def geomspace(
+    start: _ArrayLike,
+    stop: _ArrayLike,
+    /,
+    num: int = 50,
+    *,
+    endpoint: builtins.bool = True,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+) -> Tensor:
+    """`num` numbers from `start` to `stop`, each the same multiple of the one before it."""
+
 def gradient(
     f: _ArrayLike,
     /,
@@ -759,6 +848,9 @@ def greater(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def greater_equal(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x >= y`."""
 
+def heaviside(x1: _ArrayLike, x2: _ArrayLike, /) -> Tensor:
+    """0 for negative `x1`, 1 for positive ones, and `x2` at 0."""
+
 def histogram(
     x: _ArrayLike,
     /,
@@ -770,6 +862,9 @@ def histogram(
     """How many elements of `x` fall in each bin, or the sum of their weights; and the bins'
     edges.
     """
+
+def hstack(arrays: Sequence[_ArrayLike], /) -> Tensor:
+    """The arrays side by side: along the second axis, or the only one."""
 
 def hypot(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`sqrt(x**2 + y**2)` without overflow on the way; its derivative at the origin is 0."""
@@ -821,6 +916,9 @@ def isinf(x: _ArrayLike, /) -> Tensor:
 def isnan(x: _ArrayLike, /) -> Tensor:
     """Whether x is NaN, in one part at least."""
 
+def ldexp(x1: _ArrayLike, x2: _ArrayLike, /) -> Tensor:
+    """`x1 * 2**x2` for integers `x2`, exact unless it leaves the range of the dtype."""
+
 def less(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x < y`."""
 
@@ -859,6 +957,9 @@ def log2(x: _ArrayLike, /) -> Tensor:
 def logaddexp(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`log(exp(x) + exp(y))` without overflow."""
 
+def logaddexp2(x1: _ArrayLike, x2: _ArrayLike, /) -> Tensor:
+    """The logarithm to base 2 of the sum `2**x1 + 2**x2`, without overflow."""
+
 def logcumsumexp(x: _ArrayLike, /, axis: int, *, reverse: builtins.bool = False) -> Tensor:
     """The running `log(sum(exp(x)))` along `axis`, from the end with `reverse`, without
     overflow.
@@ -876,10 +977,26 @@ def logical_or(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def logical_xor(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """Whether exactly one of x and y is not zero."""
 
+def logspace(
+    start: _ArrayLike,
+    stop: _ArrayLike,
+    /,
+    num: int = 50,
+    *,
+    endpoint: builtins.bool = True,
+    base: float = 10.0,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+) -> Tensor:
+    """`num` numbers from `base**start` to `base**stop`, whose logarithms are evenly spaced."""
+
 def logsumexp(
     x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """`log(sum(exp(x)))` along `axis` (None: all axes), without overflow."""
+
+def masked_fill(x: _ArrayLike, mask: _ArrayLike, value: _ArrayLike, /) -> Tensor:
+    """The array with `value` where the mask is true; the mask broadcasts to its shape."""
 
 def masked_select(x: _ArrayLike, mask: _ArrayLike, /) -> Tensor:
     """The elements of `x` where `mask` is true, in row-major order; both broadcast."""
@@ -1060,8 +1177,26 @@ def pad(
 def permute_dims(x: _ArrayLike, /, axes: int | Sequence[int], *more: int) -> Tensor:
     """The array with its axes reordered: axis k of the result is axis `axes[k]` of `x`."""
 
+def polyadd(a1: _ArrayLike, a2: _ArrayLike, /) -> Tensor:
+    """The sum of two polynomials."""
+
+def polyder(p: _ArrayLike, /, m: int = 1) -> Tensor:
+    """The coefficients of the m-th derivative of a polynomial."""
+
 def polygamma(n: int, x: _ArrayLike, /) -> Tensor:
     """The derivative of order n of digamma, for a Python integer n."""
+
+def polyint(p: _ArrayLike, /, m: int = 1, k: float = 0.0) -> Tensor:
+    """The coefficients of the m-th integral of a polynomial, each with the constant `k`."""
+
+def polymul(a1: _ArrayLike, a2: _ArrayLike, /) -> Tensor:
+    """The product of two polynomials."""
+
+def polysub(a1: _ArrayLike, a2: _ArrayLike, /) -> Tensor:
+    """The difference of two polynomials."""
+
+def polyval(p: _ArrayLike, x: _ArrayLike, /) -> Tensor:
+    """The polynomial `p[0] x^(n - 1) + ... + p[n - 1]` at `x`, by Horner's rule."""
 
 def positive(x: _ArrayLike, /) -> Tensor:
     """`x` itself, as a new array."""
@@ -1101,6 +1236,12 @@ def quantile(
     linearly.
     """
 
+def rad2deg(x: _ArrayLike, /) -> Tensor:
+    """Radians as degrees: `180 x / pi`."""
+
+def radians(x: _ArrayLike, /) -> Tensor:
+    """The same as `deg2rad`."""
+
 def real(x: _ArrayLike, /) -> Tensor:
     """The real part of a complex array."""
 
@@ -1126,6 +1267,9 @@ def roll(
     x: _ArrayLike, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
 ) -> Tensor:
     """The array moved along an axis, what leaves at the end coming back at the start."""
+
+def rot90(x: _ArrayLike, /, k: int = 1, axes: tuple[int, int] = ...) -> Tensor:
+    """The array turned k times by 90 degrees, from the first of the axes towards the second."""
 
 def round(x: _ArrayLike, /, decimals: int = 0) -> Tensor:
     """x rounded to a number of decimals, half to even."""
@@ -1197,6 +1341,9 @@ def signbit(x: _ArrayLike, /) -> Tensor:
 
 def sin(x: _ArrayLike, /) -> Tensor:
     """The sine."""
+
+def sinc(x: _ArrayLike, /) -> Tensor:
+    """`sin(pi x) / (pi x)`, 1 at 0; its derivatives of every order exist at 0, too."""
 
 def sinh(x: _ArrayLike, /) -> Tensor:
     """The hyperbolic sine."""
@@ -1340,6 +1487,9 @@ def var(
 
 def vecdot(x1: _ArrayLike, x2: _ArrayLike, /, axis: int = -1) -> Tensor:
     """The dot product `sum(conj(x1) * x2)` along `axis`, over broadcast batches."""
+
+def vstack(arrays: Sequence[_ArrayLike], /) -> Tensor:
+    """The arrays one below the other; those with one axis are rows."""
 
 def where(condition: _ArrayLike, x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x` where the condition holds (is not zero), elsewhere `y`."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+import pullback.linalg
 import pullback.nn
 import pullback.train
 from pullback.ir.op import REGISTRY, Op, Public

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+import pullback.linalg
 import pullback.nn
 from pullback.core import dtypes
 from pullback.ir.op import REGISTRY, Public
@@ -290,10 +291,14 @@ def operations_text(namespace: str) -> str:
 
 def namespace_text(namespace: str) -> str:
     """The operations of a namespace, and what else it shows."""
-    home = import_module(f"pullback.{namespace}")
-    operations = {e.name for e in REGISTRY.values() if e.namespace == namespace}
-    others = [n for n in getattr(home, "__all__", ()) if n not in operations]
-    lines = [other_name(n, getattr(home, n)) for n in others]
+    module = import_module(f"pullback.{namespace}")
+    own = {e.name for e in REGISTRY.values() if e.namespace == namespace}
+    lines = []
+    for name in getattr(module, "__all__", ()):
+        if name not in own and name in REGISTRY:
+            lines.append(f"from pullback import {name} as {name}")
+        elif name not in own:
+            lines.append(other_name(name, getattr(module, name)))
     return "\n".join([*lines, operations_text(namespace)])
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pullback import fft as fft
 from pullback import linalg as linalg
 from pullback import nn as nn
+from pullback import numpy_protocol as numpy_protocol
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
@@ -53,14 +54,26 @@ from pullback.core.errors import DTypeError as DTypeError
 from pullback.core.errors import ExchangeError as ExchangeError
 from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
+from pullback.core.errors import LinAlgError as LinAlgError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
 from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.errors import TraceError as TraceError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
+from pullback.curvature import divergence as divergence
+from pullback.curvature import gnvp as gnvp
+from pullback.curvature import hutchinson_diagonal as hutchinson_diagonal
+from pullback.curvature import hutchinson_trace as hutchinson_trace
+from pullback.curvature import laplacian as laplacian
 from pullback.files import load as load
 from pullback.files import save as save
+from pullback.jacobians import hessian as hessian
+from pullback.jacobians import jacfwd as jacfwd
+from pullback.jacobians import jacobian as jacobian
+from pullback.jacobians import jacrev as jacrev
+from pullback.jacobians import linear_transpose as linear_transpose
+from pullback.jacobians import linearize as linearize
 from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
@@ -103,6 +116,7 @@ __all__ = [
     "GradientError",
     "Graph",
     "GraphNode",
+    "LinAlgError",
     "Module",
     "PullbackError",
     "RetraceWarning",
@@ -181,6 +195,7 @@ __all__ = [
     "diagonal",
     "diff",
     "digamma",
+    "divergence",
     "divide",
     "dstack",
     "e",
@@ -217,13 +232,17 @@ __all__ = [
     "full_like",
     "gather_nd",
     "geomspace",
+    "gnvp",
     "grad",
     "gradient",
     "greater",
     "greater_equal",
     "heaviside",
+    "hessian",
     "histogram",
     "hstack",
+    "hutchinson_diagonal",
+    "hutchinson_trace",
     "hvp",
     "hypot",
     "iinfo",
@@ -241,13 +260,19 @@ __all__ = [
     "isin",
     "isinf",
     "isnan",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
     "jit",
     "jvp",
+    "laplacian",
     "ldexp",
     "less",
     "less_equal",
     "lgamma",
     "linalg",
+    "linear_transpose",
+    "linearize",
     "linspace",
     "load",
     "log",
@@ -300,6 +325,7 @@ __all__ = [
     "no_grad",
     "nonzero",
     "not_equal",
+    "numpy_protocol",
     "ones",
     "ones_like",
     "optim",
@@ -472,6 +498,7 @@ def arange(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`start + i * step` as long as it stays before `stop`; with one argument from 0 to it."""
 
@@ -729,11 +756,17 @@ def empty(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array to be filled later; it holds zeros, for nothing here is left uninitialised."""
 
 def empty_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array to be filled later, with the shape, dtype and device of `x`; it holds zeros."""
 
@@ -769,6 +802,7 @@ def eye(
     k: int = 0,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Ones on the k-th diagonal (0: the main one, positive: above it) of a matrix of zeros."""
 
@@ -805,6 +839,7 @@ def full(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array filled with one value, a number or a 0-d array (which it is differentiable in)."""
 
@@ -815,6 +850,7 @@ def full_like(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array filled with one value, with the shape, dtype and device of `x`."""
 
@@ -937,6 +973,7 @@ def linspace(
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
     endpoint: builtins.bool = True,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`num` evenly spaced values from `start` to `stop`, which is left out if `endpoint` is
     false.
@@ -1158,11 +1195,17 @@ def ones(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array of ones; it takes no memory."""
 
 def ones_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Ones with the shape, dtype and device of `x`."""
 
@@ -1184,7 +1227,7 @@ def polyder(p: _ArrayLike, /, m: int = 1) -> Tensor:
     """The coefficients of the m-th derivative of a polynomial."""
 
 def polygamma(n: int, x: _ArrayLike, /) -> Tensor:
-    """The derivative of order n of digamma, for a Python integer n."""
+    """The derivative of order n of digamma, for a Python integer n up to 128."""
 
 def polyint(p: _ArrayLike, /, m: int = 1, k: float = 0.0) -> Tensor:
     """The coefficients of the m-th integral of a polynomial, each with the constant `k`."""
@@ -1264,7 +1307,7 @@ def reshape(
     """The same elements, in row-major order, with another shape; one size may be -1: the rest."""
 
 def roll(
-    x: _ArrayLike, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
+    x: _ArrayLike, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Tensor:
     """The array moved along an axis, what leaves at the end coming back at the start."""
 
@@ -1427,8 +1470,8 @@ def topk(
     x: _ArrayLike,
     /,
     k: int,
-    *,
     axis: int = -1,
+    *,
     largest: builtins.bool = True,
     sorted: builtins.bool = True,
 ) -> TopK:
@@ -1502,10 +1545,16 @@ def zeros(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array of zeros; it takes no memory."""
 
 def zeros_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Zeros with the shape, dtype and device of `x`."""

@@ -113,7 +113,7 @@ def hann(
 ) -> Tensor:
     """A raised cosine, `(1 - cos(2 pi k / (n - 1))) / 2`; without `sym` it has the period n."""
 
-def hilbert(x: _ArrayLike, /, N: int | None = None, *, axis: int = -1) -> Tensor:
+def hilbert(x: _ArrayLike, /, N: int | None = None, axis: int = -1) -> Tensor:
     """The analytic signal: `x` plus i times its Hilbert transform, without negative
     frequencies.
     """

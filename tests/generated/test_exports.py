@@ -5,11 +5,23 @@ graph needs, unless it can't be written.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
-from matrix import COMPLEX, FLOATS, Case, accepts, arrays_of, call, called, cases, contents
+from matrix import (
+    COMPLEX,
+    FLOATS,
+    Case,
+    accepts,
+    arrays_of,
+    call,
+    called,
+    cases,
+    contents,
+    determined,
+)
 
 import pullback as pb
 from pullback.ir import dlpack
@@ -34,11 +46,12 @@ def overwrite(array: np.ndarray) -> None:
     array[...] = 77 if array.dtype != bool else ~array
 
 
-def gradients(given: list[Any], results: list[Any]) -> list[bytes]:
+def gradients(case: Case, given: list[Any], results: list[Any]) -> list[bytes]:
     """The gradients of the recorded graph behind the results."""
-    tracked = [y for y in results if y.requires_grad and not y.is_leaf]
+    tracked = [y for y in determined(case.entry, pb, results) if y.requires_grad and not y.is_leaf]
     for y in tracked:
-        y.backward(pb.tensor(np.ones(y.shape), dtype=y.dtype), retain_graph=True)
+        with suppress(pb.LinAlgError):  # a factor that is not unique has no derivative
+            y.backward(pb.tensor(np.ones(y.shape), dtype=y.dtype), retain_graph=True)
     leaves = [x.grad for x in given if x.requires_grad]
     return contents([g for g in leaves if g is not None])
 
@@ -48,7 +61,9 @@ def gradients(given: list[Any], results: list[Any]) -> list[bytes]:
 def test_what_is_exported_is_nobody_elses(case: Case, tracked: bool):
     if not accepts(case.entry, case.dtype):
         pytest.skip("the record does not accept this dtype")
-    expected = gradients(*called(case, tracked))
+    if tracked and case.sample.order == 0:
+        pytest.skip("there is no derivative at this point")
+    expected = gradients(case, *called(case, tracked))
     first = contents(arrays_of(call(case.entry, case.sample)))
     given, results = called(case, tracked)
     before = contents(given + results)
@@ -67,5 +82,5 @@ def test_what_is_exported_is_nobody_elses(case: Case, tracked: bool):
                 continue
             overwrite(shared)
             assert contents(others) == kept
-    assert gradients(given, results) == expected
+    assert gradients(case, given, results) == expected
     assert contents(arrays_of(call(case.entry, case.sample))) == first

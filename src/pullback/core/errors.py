@@ -8,6 +8,8 @@ from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any
 
+import numpy as np
+
 __all__ = [
     "AxisError",
     "CopyError",
@@ -16,6 +18,7 @@ __all__ = [
     "ExchangeError",
     "FileFormatError",
     "GradientError",
+    "LinAlgError",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
@@ -64,6 +67,10 @@ class GradientError(PullbackError, RuntimeError):
     """A derivative that was asked for and can't be had."""
 
 
+class LinAlgError(PullbackError, np.linalg.LinAlgError):
+    """A matrix for which what was asked does not exist: singular, not positive definite."""
+
+
 class IndexOutOfRange(PullbackError, IndexError):
     """An index outside its axis."""
 
@@ -82,10 +89,15 @@ class RetraceWarning(UserWarning):
 def shorten(error: Exception) -> None:
     """Take the frames of the library out of the traceback of an error that is raised again.
 
-    A mistake is in the call, and in the functions of the user that the library called.
+    A mistake is in the call, and in the functions of the user that the library called. What the
+    library itself had caught on the way says nothing either.
     """
     if WHOLE:
         return
+    while (caught := error.__context__) is not None:
+        if caught.__traceback__ is None or not _is_own(caught.__traceback__.tb_frame):
+            break
+        error.__context__ = caught.__context__
     kept = []
     at = error.__traceback__
     while at is not None:

@@ -172,11 +172,11 @@ CONTROL = (SCAN, WHILE, COND)
 
 
 def may_raise(eq: Equation) -> bool:
-    """Whether running the equation, or one inside it, may find an index out of range."""
+    """Whether running the equation, or one inside it, may find an error in its operands."""
     if eq.op in CONTROL:
         graphs = [g for g in eq.static.values() if isinstance(g, Graph)]
         return any(may_raise(e) for g in graphs for e in g.equations)
     lowering = eq.op.lowering
     if isinstance(lowering, Intrinsic):
-        return lowering.indexed
+        return lowering.raises
     return isinstance(lowering, (GatherRows, ScatterRows))

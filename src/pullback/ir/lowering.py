@@ -111,11 +111,11 @@ class ScatterRows:
 @dataclass(frozen=True)
 class Intrinsic:
     """A named routine that runtimes take from a library made for it: "matmul", "argsort",
-    "searchsorted". `indexed`: it checks that the indices it is given are inside.
+    "searchsorted". `raises`: what it finds in its operands may be an error.
     """
 
     name: str
-    indexed: bool = False
+    raises: bool = False
 
 
 Lowering = Elementwise | Fold | View | Boxes | GatherRows | ScatterRows | Intrinsic

@@ -271,7 +271,7 @@ def _positive(n: int, axes: int, dtype: DType, dev: Device) -> Any:
     ],
     namespace="signal",
 )
-def hilbert(x: Any, /, N: int | None = None, *, axis: int = -1) -> Any:
+def hilbert(x: Any, /, N: int | None = None, axis: int = -1) -> Any:
     """The analytic signal: `x` plus i times its Hilbert transform, without negative frequencies.
 
     >>> pb.signal.hilbert(pb.tensor([1.0, 0.0, -1.0, 0.0]))

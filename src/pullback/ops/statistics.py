@@ -1,4 +1,4 @@
-"""Statistics of the elements along axes: means, variances, norms, and sums of exponentials."""
+"""Statistics of the elements along axes: means, variances, and sums of exponentials."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from pullback.ir.lowering import Fold, Reduction
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Expr, acc, const, select
-from pullback.ops.arithmetic import abs as abs_
 from pullback.ops.exponential import exp, sqrt
-from pullback.ops.extrema import max, min
 from pullback.ops.families import composite, normalise_axes, primitive
 from pullback.ops.parts import astype, conj, real
 from pullback.ops.reductions import axis_errors, reduced_shape, spread, sum
 from pullback.ops.selection import where
 
-__all__ = ["count_nonzero", "logsumexp", "mean", "std", "var", "vector_norm"]
+__all__ = ["count_nonzero", "logsumexp", "mean", "std", "var"]
 
 
 def _inexact(name: str, x: Any) -> Any:
@@ -124,7 +122,7 @@ def _variance(name: str, x: Any, axis: Any, correction: float, keepdims: bool) -
     return total / float(degrees if degrees > 0 else 0), dtype
 
 
-def _safe_sqrt(x: Any) -> Any:
+def safe_sqrt(x: Any) -> Any:
     """The square root whose derivatives at 0 are 0."""
     zero = x == 0.0
     return where(zero, 0.0, sqrt(where(zero, 1.0, x)))
@@ -159,7 +157,7 @@ def std(x: Any, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool 
     tensor(1., float32, cpu)
     """
     value, dtype = _variance("std", x, axis, correction, keepdims)
-    return astype(_safe_sqrt(value), dtype)
+    return astype(safe_sqrt(value), dtype)
 
 
 # -- sums of exponentials ------------------------------------------------------------------------
@@ -257,58 +255,3 @@ def powers(size: Any, p: float) -> Any:
         return size ** int(p)
     zero = size == 0.0
     return where(zero, 0.0 if p > 0 else inf, where(zero, 1.0, size) ** float(p))
-
-
-def _norm_oracle(x: Any, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
-    size = np.abs(x if x.dtype.kind in "fcV" else x.astype(default_float().numpy))
-    if ord == 0:
-        return np.sum(x != 0, axis=axis, keepdims=keepdims).astype(size.dtype)
-    if np.isinf(ord):
-        return (np.max if ord > 0 else np.min)(size, axis=axis, keepdims=keepdims)
-    return np.sum(size**ord, axis=axis, keepdims=keepdims) ** (1 / ord)
-
-
-@composite(
-    oracle=_norm_oracle,
-    samples=lambda d: [
-        *_samples(d),
-        *[Sample((d.positive(3, 4),), {"ord": p, "axis": 1}) for p in (1, 3, 0.5, -1)],
-        Sample((d.distinct(3, 4) + d.dtype.type(2.5),), {"ord": inf}),
-        Sample((d.distinct(3, 4) + d.dtype.type(2.5),), {"ord": -inf, "axis": 0, "keepdims": True}),
-        Sample((d.integers(7, high=3),), {"ord": 0}),
-        Sample((np.zeros(3),), order=0),
-        *[Sample((np.asarray([0.0, 3.0, 1.0]),), {"ord": p}, order=0) for p in (0.5, -1)],
-    ],
-    errors=lambda d: [
-        *axis_errors(d),
-        Bad((d.real(2),), {"ord": "fro"}, DTypeError, "ord must be a number"),
-    ],
-    namespace="linalg",
-)
-def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
-    """The norm `sum(abs(x)**ord) ** (1/ord)` along `axis` (None: all axes), with derivative 0 at 0.
-
-    `ord` may be infinite (the largest or smallest modulus) or 0 (how many elements are not 0).
-
-    >>> pb.linalg.vector_norm(pb.tensor([3.0, 4.0]))
-    tensor(5., float32, cpu)
-    """
-    if isinstance(ord, bool) or not isinstance(ord, (int, float)):
-        raise DTypeError(f"vector_norm: ord must be a number, got {ord!r}.")
-    x = _inexact("vector_norm", x)
-    axes = normalise_axes("vector_norm", axis, x._aval.ndim)
-    if ord == 2:
-        squares = real(x * conj(x)) if x._aval.dtype.is_complex else x * x
-        return _safe_sqrt(sum(squares, axis=axes, keepdims=keepdims))
-    if ord == 0:
-        return astype(count_nonzero(x, axis=axes, keepdims=keepdims), x._aval.dtype.real)
-    size = abs_(x)
-    if ord in (inf, -inf):
-        return (max if ord > 0 else min)(size, axis=axes, keepdims=keepdims)
-    if ord == 1:
-        return sum(size, axis=axes, keepdims=keepdims)
-    total = sum(powers(size, ord), axis=axes, keepdims=keepdims)
-    if ord < 0:
-        return total ** (1.0 / ord)
-    zero = total == 0.0
-    return where(zero, 0.0, where(zero, 1.0, total) ** (1.0 / ord))

@@ -297,7 +297,7 @@ def _index_errors(d: Draw, options: dict[str, Any]) -> list[Bad]:
 @primitive(
     "x index",
     infer=_pick_infer,
-    lowering=Intrinsic("pick", indexed=True),
+    lowering=Intrinsic("pick", raises=True),
     vjp={
         "x": lambda g, index, x_aval, last: bind(
             place.op, g, index, size=_spatial(x_aval.shape, last), last=last
@@ -327,7 +327,7 @@ def pick(x: Any, index: Any, /, *, layout: str = "channels_first") -> Any:
 @primitive(
     "y index",
     infer=_place_infer,
-    lowering=Intrinsic("place", indexed=True),
+    lowering=Intrinsic("place", raises=True),
     vjp={"y": lambda g, index, last: bind(pick.op, g, index, last=last)},
     jvp="linear",
     batch=lambda op, y, index, size, last: batches(op, y, index, size=size, last=last),

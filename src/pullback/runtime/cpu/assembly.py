@@ -31,6 +31,7 @@ from pullback.core.dtypes import DType
 from pullback.ir.graph import Graph, Var
 from pullback.runtime.cpu import call_stages, control_stages
 from pullback.runtime.cpu.indexing.index_stages import IndexedAxis
+from pullback.runtime.cpu.linalg.linalg_stages import Failure
 from pullback.runtime.cpu.loops import fold_stages, map_stages
 from pullback.runtime.cpu.loops.row_stages import row_stages
 from pullback.runtime.cpu.native import Stage, stages
@@ -92,7 +93,8 @@ class Table:
         self.arena = 1 + self.n_inputs
         self.arena_nbytes = 0
         self.pointers: list[tuple[int, int]] = []
-        self.errors: list[tuple[str, IndexedAxis]] = []  # operation and axis of error code k + 1
+        # The operation of error code k + 1, and what can say the rest of the message.
+        self.errors: list[tuple[str, IndexedAxis | Failure]] = []
         self.loops: list[Loop] = []
         self._slots: dict[tuple[int, int], int] = {}
 

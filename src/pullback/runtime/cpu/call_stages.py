@@ -15,6 +15,7 @@ from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.indexing import index_stages
 from pullback.runtime.cpu.indexing.index_stages import indexed_axes
+from pullback.runtime.cpu.linalg import linalg_stages
 from pullback.runtime.cpu.native import Stage
 from pullback.runtime.cpu.scatter import scatter_stages
 from pullback.runtime.cpu.sort import sort_stages
@@ -213,6 +214,21 @@ def _pooling(frame: Frame, group: CallGroup) -> list[Stage]:
     )
 
 
+def _linalg(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    name, static = group.equation.op.lowering.name, group.equation.static
+    avals = [r.aval for r in group.operands]
+    frame.table.errors.append(linalg_stages.failure(name, avals, static, result.aval))
+    return linalg_stages.linalg_stages(
+        name,
+        [(_slot(frame, r), r.aval) for r in group.operands],
+        static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+        len(frame.table.errors),
+    )
+
+
 def _fft(frame: Frame, group: CallGroup) -> list[Stage]:
     (result,), (x,) = group.results, group.operands
     return fft_stages.fft_stages(
@@ -232,4 +248,5 @@ _INTRINSICS = {
     "searchsorted": _searchsorted,
     **dict.fromkeys(conv_stages.NAMES, _convolution),
     **dict.fromkeys(pool_stages.NAMES, _pooling),
+    **dict.fromkeys(linalg_stages.NAMES, _linalg),
 }

@@ -32,6 +32,7 @@ from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.graph_program import Executable
 from pullback.runtime.cpu.indexing import index_stages
 from pullback.runtime.cpu.indexing.index_stages import IndexedAxis, indexed_axes
+from pullback.runtime.cpu.linalg import linalg_stages
 from pullback.runtime.cpu.loops import fold_stages, map_stages
 from pullback.runtime.cpu.scatter import plans, scatter_stages
 from pullback.runtime.cpu.sort import sort_stages
@@ -383,6 +384,7 @@ _INTRINSICS = {
     "searchsorted": _searchsorted,
     **{name: partial(conv_stages.conv_program, name) for name in conv_stages.NAMES},
     **{name: partial(_pooling, name) for name in pool_stages.NAMES},
+    **{name: partial(linalg_stages.linalg_program, name) for name in linalg_stages.NAMES},
 }
 _PLANNERS = {
     Elementwise: _elementwise,

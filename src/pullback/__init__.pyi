@@ -145,6 +145,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "average",
     "bfloat16",
     "bincount",
     "bitwise_and",
@@ -195,6 +196,7 @@ __all__ = [
     "diagonal",
     "diff",
     "digamma",
+    "digitize",
     "divergence",
     "divide",
     "dstack",
@@ -240,6 +242,8 @@ __all__ = [
     "heaviside",
     "hessian",
     "histogram",
+    "histogram2d",
+    "histogramdd",
     "hstack",
     "hutchinson_diagonal",
     "hutchinson_trace",
@@ -331,6 +335,7 @@ __all__ = [
     "optim",
     "outer",
     "pad",
+    "percentile",
     "permute_dims",
     "pi",
     "polyadd",
@@ -344,6 +349,7 @@ __all__ = [
     "pow",
     "primitive",
     "prod",
+    "ptp",
     "put",
     "put_along_axis",
     "quantile",
@@ -555,6 +561,16 @@ def atan2(y: _ArrayLike, x: _ArrayLike, /) -> Tensor:
 def atanh(x: _ArrayLike, /) -> Tensor:
     """The inverse of tanh."""
 
+def average(
+    x: _ArrayLike,
+    /,
+    weights: _ArrayLike | None = None,
+    axis: int | Sequence[int] | None = None,
+    *,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """The mean along `axis` (None: all axes) in which elements count by their weights."""
+
 def bincount(
     x: _ArrayLike | scatter_plan,
     /,
@@ -740,6 +756,9 @@ def diff(
 def digamma(x: _ArrayLike, /) -> Tensor:
     """The derivative of lgamma."""
 
+def digitize(x: _ArrayLike, bins: _ArrayLike, /, right: builtins.bool = False) -> Tensor:
+    """The number of the bin of each value: i where `bins[i - 1] <= x < bins[i]`."""
+
 def divide(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x / y`; integers are divided as floats."""
 
@@ -898,6 +917,27 @@ def histogram(
     """How many elements of `x` fall in each bin, or the sum of their weights; and the bins'
     edges.
     """
+
+def histogram2d(
+    x: _ArrayLike,
+    y: _ArrayLike,
+    /,
+    bins: int = 10,
+    range: Any = None,
+    weights: Any = None,
+    density: builtins.bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`histogramdd` of points with coordinates `x` and `y`: the counts, and the edges of both."""
+
+def histogramdd(
+    sample: _ArrayLike,
+    /,
+    bins: int | Sequence[int] | Sequence[_ArrayLike] = 10,
+    range: Any = None,
+    weights: Any = None,
+    density: builtins.bool = False,
+) -> tuple[Tensor, list[Tensor, Tensor]]:
+    """How many points, one in each row, fall in each bin of a grid; and the edges on each axis."""
 
 def hstack(arrays: Sequence[_ArrayLike], /) -> Tensor:
     """The arrays side by side: along the second axis, or the only one."""
@@ -1217,6 +1257,17 @@ def pad(
 ) -> Tensor:
     """The array with `pad_width` new elements before and after it on each axis."""
 
+def percentile(
+    x: _ArrayLike,
+    q: Any,
+    /,
+    axis: int | Sequence[int] | None = None,
+    *,
+    keepdims: builtins.bool = False,
+    method: str = "linear",
+) -> Tensor:
+    """`quantile` at q percent."""
+
 def permute_dims(x: _ArrayLike, /, axes: int | Sequence[int], *more: int) -> Tensor:
     """The array with its axes reordered: axis k of the result is axis `axes[k]` of `x`."""
 
@@ -1257,6 +1308,11 @@ def prod(
 ) -> Tensor:
     """The product of the elements along `axis` (None: all axes), differentiable at zeros too."""
 
+def ptp(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The largest minus the smallest element along `axis` (None: all axes)."""
+
 def put(
     x: _ArrayLike, indices: _ArrayLike | scatter_plan, values: _ArrayLike, /, mode: str = "set"
 ) -> Tensor:
@@ -1274,10 +1330,9 @@ def quantile(
     axis: int | Sequence[int] | None = None,
     *,
     keepdims: builtins.bool = False,
+    method: str = "linear",
 ) -> Tensor:
-    """The value below which a fraction `q` of the elements along `axis` lie, interpolated
-    linearly.
-    """
+    """The value below which a fraction `q` of the elements along `axis` lie."""
 
 def rad2deg(x: _ArrayLike, /) -> Tensor:
     """Radians as degrees: `180 x / pi`."""

@@ -234,11 +234,13 @@ def percentile(
     >>> pb.percentile(pb.tensor([1.0, 2.0, 4.0]), 25)
     tensor(1.5, float32, cpu)
     """
-    fractions = q / 100.0 if isinstance(q, Array) else _parts_of_hundred(q)
+    fractions = _parts_of_hundred(q)
     return _quantile("percentile", x, fractions, axis, keepdims, method)
 
 
 def _parts_of_hundred(q: Any) -> Any:
-    if isinstance(q, (list, tuple)) and any(isinstance(f, Array) for f in q):
-        return as_array(q, "percentile") / 100.0
+    listed = isinstance(q, (list, tuple)) and any(isinstance(f, Array) for f in q)
+    if listed or isinstance(q, Array):
+        percents: Any = as_array(q, "percentile")
+        return percents / 100.0
     return (np.asarray(q) / 100.0).tolist()

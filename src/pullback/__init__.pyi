@@ -1382,6 +1382,8 @@ def scatter(
     /,
     axis: int = 0,
     mode: str = "set",
+    *,
+    include_self: builtins.bool = True,
 ) -> Tensor:
     """A copy of `x` with `updates` put at `indices` along `axis`: what `take` reads is written."""
 

@@ -303,6 +303,8 @@ class Tensor(Array):
         /,
         axis: int = 0,
         mode: str = "set",
+        *,
+        include_self: bool = True,
     ) -> Tensor:
         """A copy of `x` with `updates` put at `indices` along `axis`: what `take` reads is
         written.

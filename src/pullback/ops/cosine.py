@@ -27,7 +27,7 @@ __all__ = ["dct", "dst", "idct", "idst"]
 INVERSE = {1: 1, 2: 3, 3: 2, 4: 4}  # type of the inverse transform
 
 
-@functools.lru_cache(128)
+@functools.lru_cache(16)
 def _turns(first: float, step: float, count: int, dtype: DType, dev: Device) -> Any:
     """`exp(-i pi (first + step k))` for k below `count`."""
     angle = np.pi * (first + step * np.arange(count))
@@ -35,13 +35,13 @@ def _turns(first: float, step: float, count: int, dtype: DType, dev: Device) -> 
     return from_numpy(values.astype(np.complex64 if dtype.itemsize == 4 else np.complex128), dev)
 
 
-@functools.lru_cache(128)
+@functools.lru_cache(16)
 def _signs(count: int, dtype: DType, dev: Device) -> Any:
     """1, -1, 1 ..."""
     return from_numpy((1 - 2 * (np.arange(count) % 2)).astype(dtype.numpy), dev)
 
 
-@functools.lru_cache(128)
+@functools.lru_cache(16)
 def _ends(count: int, places: tuple[int, ...], factor: float, dtype: DType, dev: Device) -> Any:
     """A factor at some places, else 1."""
     values = np.ones(count, dtype.numpy)

@@ -246,7 +246,7 @@ def _in_pieces(x: Any, y: Any, axes: tuple[int, ...]) -> Any:
 # -- the analytic signal ---------------------------------------------------------------------------
 
 
-@functools.lru_cache(64)
+@functools.lru_cache(16)
 def _positive(n: int, axes: int, dtype: DType, dev: Device) -> Any:
     """What the first half of the coefficients of an analytic signal is multiplied by."""
     weights = np.full((n // 2 + 1, *(1,) * axes), 2.0, dtype.numpy)

@@ -18,6 +18,7 @@ from pullback.ops.cumulative import cumsum
 from pullback.ops.extrema import ordered
 from pullback.ops.families import composite, normalise_axes, normalise_axis
 from pullback.ops.indexing import take
+from pullback.ops.logic import isfinite
 from pullback.ops.movement import broadcast_to, concat
 from pullback.ops.parts import astype
 from pullback.ops.reductions import sum
@@ -243,6 +244,7 @@ def _interp_samples(d: Draw) -> list[Sample]:
         Sample((x, xp, d.real(4)), {"left": -1.0, "right": 7.0}, order=2),
         Sample((x, xp, d.real(4)), {"period": 5.0}, order=2),
         Sample((xp, xp, d.real(4)), order=0),
+        Sample((np.append(x, xp), xp, np.array([1.0, np.inf, 2.0, -np.inf])), order=0),
         Sample((x, xp[:1], d.real(1)), order=1),
     ]
 
@@ -296,7 +298,11 @@ def interp(
         start, end = take(xp, low), take(xp, low + 1)
         weight = clip((x - start) / (end - start), 0.0, 1.0)
         first, last = take(fp, low), take(fp, low + 1)
-        inside = first + (last - first) * weight
+        gap = last - first
+        usual = isfinite(gap)
+        # between a number and an infinity it is infinite, but not at the number
+        ends = where(weight == 0.0, first, where(weight == 1.0, last, first + last))
+        inside = where(usual, first + where(usual, gap, 0.0) * weight, ends)
     below = fp[0] if left is None else left
     above = fp[-1] if right is None else right
     return where(x < xp[0], below, where(x > xp[-1], above, inside))

@@ -356,3 +356,31 @@ def test_gradients_under_jit_are_those_of_eager_mode():
     eager, compiled = pb.grad(loss, argnums=(0, 1)), pb.jit(pb.grad(loss, argnums=(0, 1)))
     for x, y in zip(eager(a, b), compiled(a, b), strict=True):
         np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17])
+def test_small_matrices_across_a_batch(dtype, n):
+    """Kernels across the batch: all sizes, groups that are not full, strides, broadcast operands."""
+    eps = np.finfo(dtype).eps * 50 * n
+    for count in (1, 7, 8, 9, 30):
+        x, p, b = matrices(count, n, n), positive(count, n, n, dtype=dtype), matrices(count, n, 2)
+        x, b = (x + n * np.eye(n)).astype(dtype), b.astype(dtype)
+        t = pb.tensor(x)
+        across = pb.permute_dims(pb.tensor(np.ascontiguousarray(x.transpose(1, 2, 0))), (2, 0, 1))
+        solution = linalg.solve(t, pb.tensor(b)).numpy()
+        assert linalg.solve(across, pb.tensor(b)).numpy().tobytes() == solution.tobytes()
+        assert linalg.solve(t[3:4], pb.tensor(b[3:4])).numpy().tobytes() == solution[3:4].tobytes()
+        perm, lower, upper = (a.numpy() for a in linalg.lu(t))
+        c = linalg.cholesky(pb.tensor(p)).numpy()
+        for got, expected in [
+            (x @ solution, b),
+            (perm @ lower @ upper, x),
+            (linalg.inv(t).numpy() @ x, np.broadcast_to(np.eye(n), x.shape)),
+            (c @ c.transpose(0, 2, 1), p),
+            (np.tril(x) @ linalg.solve_triangular(t, pb.tensor(b), lower=True).numpy(), b),
+            (linalg.det(t).numpy() / np.linalg.det(x), np.ones(count)),
+            (x @ linalg.solve(t, pb.tensor(b[:1])).numpy(), np.broadcast_to(b[:1], b.shape)),
+        ]:
+            scale = max(1.0, float(np.abs(expected).max()))
+            np.testing.assert_allclose(got, expected, atol=eps * scale)

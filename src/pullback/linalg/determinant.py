@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Draw, Sample
 from pullback.linalg.arguments import (
@@ -68,14 +69,9 @@ def parity(f: Any) -> Any:
     return prod(where(moved, -ones, ones), axis=-1)
 
 
-def _value(f: Any) -> Any:
-    f = detached(f)
-    return prod(pivots(f), axis=-1) * parity(f)
-
-
 def determinant(x: Any, f: Any) -> Any:
     """The determinant of matrices with a packed factorisation."""
-    return bind(det.op, x, f, _value(f))
+    return bind(det.op, x, detached(f))
 
 
 class _Lifted(NamedTuple):
@@ -155,13 +151,12 @@ def singular(d: Draw, n: int, rank: int) -> np.ndarray:
 
 
 @primitive(
-    "x f v",
-    infer=lambda x, f, v: (v.shape, v.dtype),
-    lowering=given(2),
+    "x f",
+    infer=lambda x, f: (x.shape[:-2], x.dtype),
+    lowering=Intrinsic("det"),
     vjp={
         "x": lambda g, x, f: _spread(g) * adjoint_of(adjugate(x, f)),
         "f": zero_rule,
-        "v": zero_rule,
     },
     jvp={"x": lambda t, x, f: _trace_of_product(adjugate(x, f), t)},
     batch="rows",

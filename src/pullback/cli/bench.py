@@ -21,6 +21,7 @@ import pullback as pb
 from pullback.cli import gather_bench, machine
 from pullback.cli.gather_cases import CASES
 from pullback.cli.libraries import LIBRARIES
+from pullback.cli.linalg_workloads import LINALG_WORKLOADS
 from pullback.cli.nn_programs import NN_LIBRARIES, is_there
 from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
 from pullback.cli.rivals import compared
@@ -41,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="eager",
         choices=sorted(SUITES),
         help="what to measure: the cost of single operations, whole compiled functions, or the"
-        " gradient of indexing",
+        " gradient of indexing, layers, or factorisations of matrices",
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--html", type=Path, help="jit, gather: also write a page")
@@ -54,7 +55,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=sorted([*ALL_WORKLOADS, *CASES]),
         metavar="NAME",
         help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)};"
-        f" nn: {', '.join(NN_WORKLOADS)}; gather: {', '.join(CASES)}",
+        f" nn: {', '.join(NN_WORKLOADS)}; linalg: {', '.join(LINALG_WORKLOADS)};"
+        f" gather: {', '.join(CASES)}",
     )
     parser.add_argument(
         "--peer",
@@ -115,6 +117,11 @@ def layers(options: argparse.Namespace) -> int:
     """Layers with their first and second derivatives, side by side with PyTorch's."""
     table = {n: w for n, w in NN_WORKLOADS.items() if is_there(n)}
     return _compared_all(options, table, list(NN_LIBRARIES))
+
+
+def factorisations(options: argparse.Namespace) -> int:
+    """Linear algebra with its gradients, side by side with every peer that is installed."""
+    return _compared_all(options, LINALG_WORKLOADS, ["pullback", "torch", "jax", "numpy"])
 
 
 def _compared_all(
@@ -336,4 +343,5 @@ SUITES = {
     "jit": compiled_functions,
     "gather": gathering,
     "nn": layers,
+    "linalg": factorisations,
 }

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from pullback.cli.libraries import LIBRARIES
+from pullback.cli.linalg_workloads import LINALG_WORKLOADS, linalg_program
 from pullback.cli.nn_programs import program
 from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
 from pullback.cli.workloads import leaves
@@ -88,6 +89,8 @@ def _prepared(options: argparse.Namespace) -> tuple[Callable[[], Any], dict[str,
     before = _settled()
     if workload.name in NN_WORKLOADS:
         function = program(library, workload.name)
+    elif workload.name in LINALG_WORKLOADS:
+        function = linalg_program(library, workload.name)
     else:
         function = getattr(library, workload.name)()
 

@@ -20,7 +20,12 @@ from pullback.core.dtypes import DType
 from pullback.core.errors import LinAlgError, ShapeError
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import blas
-from pullback.runtime.cpu.linalg import lane_kernels, lapack_kernels, matrix_functions
+from pullback.runtime.cpu.linalg import (
+    jacobi_kernels,
+    lane_kernels,
+    lapack_kernels,
+    matrix_functions,
+)
 from pullback.runtime.cpu.linalg.lane_code import LANES
 from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX
 from pullback.runtime.cpu.llvm import jit
@@ -35,6 +40,7 @@ _TASK_WORK = 30_000  # operations of a task at least: some microseconds
 _TASK_BYTES = 1 << 28  # of the work areas of all tasks, unless one needs more
 _LANE_WORK = 1 << 14  # elements of a task of kernels across the batch: some microseconds
 SMALL = 16  # rows up to which these kernels are faster than LAPACK, and compile quickly
+JACOBI = 4  # rows up to which eigenvalues and singular values are found across the batch
 _BLOCK = 64  # columns that LAPACK works on at once, at most
 _LARGEST = 2**31 - 1  # of LAPACK's integers
 
@@ -331,6 +337,10 @@ def _small_kernel(
         return make(lane_kernels.lu, dtype, n)
     if name == "det":
         return make(lane_kernels.det, dtype, n)
+    if name in ("eigh", "eigvalsh") and n <= JACOBI:
+        return make(jacobi_kernels.eigh, dtype, n, name == "eigh")
+    if name in ("svd", "svdvals") and n <= JACOBI:
+        return make(jacobi_kernels.svd, dtype, n, name == "svd")
     if name == "lu_solve":
         return make(lane_kernels.lu_solve, dtype, n, columns, static["adjoint"])
     if name == "solve_triangular":

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.ops.families import apart
 
 
 def test_kept_scalars_are_not_given_away():
@@ -23,6 +24,13 @@ def test_kept_scalars_are_not_given_away():
     y = pb.tensor(2.0, requires_grad=True)
     y.sum().backward()
     assert y.grad.item() == 1.0
+
+
+def test_what_is_given_by_name_is_not_the_result():
+    x = pb.ones((2, 3))
+    y = apart(lambda *, x: x)(x=x)
+    y += 1
+    assert x.tolist() == [[1.0] * 3] * 2
 
 
 def test_kept_scalars_are_found_by_their_bits():
@@ -347,3 +355,59 @@ def test_indices_in_shared_memory_may_change():
     a[:] = 0
     assert pb.segment_sum(x, indices, 1000)[0].item() == 100000
     assert pb.segment_sum(x, plan)[0].item() == 100
+
+
+# -- calls that have nothing to do -----------------------------------------------------------------
+
+NOTHING_TO_DO = {
+    "asarray": lambda x: pb.asarray(x, copy=True),
+    "tensor": pb.tensor,
+    "astype": lambda x: pb.astype(x, x.dtype),
+    "mean": lambda x: pb.mean(x, axis=()),
+    "sum": lambda x: pb.sum(x, axis=()),
+    "max": lambda x: pb.max(x, axis=()),
+    "min": lambda x: pb.min(x, axis=()),
+    "prod": lambda x: pb.prod(x, axis=()),
+    "median": lambda x: pb.median(x, axis=()),
+    "logsumexp": lambda x: pb.logsumexp(x, axis=()),
+    "diff": lambda x: pb.diff(x, n=0),
+    "reshape": lambda x: pb.reshape(x, x.shape),
+    "flatten": pb.flatten,
+    "broadcast_to": lambda x: pb.broadcast_to(x, x.shape),
+    "broadcast_arrays": lambda x: pb.broadcast_arrays(x, x)[0],
+    "permute_dims": lambda x: pb.permute_dims(x, (0,)),
+    "squeeze": lambda x: pb.squeeze(x, ()),
+    "flip": lambda x: pb.flip(x, axis=()),
+    "roll": lambda x: pb.roll(x, 0),
+    "tile": lambda x: pb.tile(x, (1,)),
+    "repeat": lambda x: pb.repeat(x, 1),
+    "concat": lambda x: pb.concat([x]),
+    "pad": lambda x: pb.pad(x, 0),
+    "einsum": lambda x: pb.einsum("i->i", x),
+    "clip": pb.clip,
+    "real": lambda x: x.real,
+    "conj": pb.conj,
+    "positive": pb.positive,
+    "item": lambda x: x[...],
+    "slice": lambda x: x[:],
+    "moveaxis": lambda x: pb.moveaxis(x, 0, 0),
+    "swapaxes": lambda x: pb.swapaxes(x, 0, 0),
+    "dropout": lambda x: pb.nn.dropout(x, 0.0),
+    "identity": lambda x: pb.nn.interpolate(x[None, None], 2)[0, 0],
+    "clone": lambda x: x.clone(),
+    "detach": lambda x: x.detach(),
+    "to_device": lambda x: pb.asarray(x, device="cpu", copy=True),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_TO_DO)
+@pytest.mark.parametrize("tracked", [False, True], ids=["plain", "tracked"])
+def test_a_call_that_has_nothing_to_do_gives_another_handle(name, tracked):
+    x = pb.tensor([1.0, 2.0], requires_grad=tracked)
+    out = NOTHING_TO_DO[name](x)
+    assert out is not x and out.tolist() == x.tolist()
+    with pb.no_grad():
+        out[...] = 7.0
+        out += 1
+    assert x.tolist() == [1.0, 2.0]
+    assert x.requires_grad is tracked and x.is_leaf

@@ -1,6 +1,7 @@
 """Ctrl-C at random moments: it ends what is going on, and leaves everything as it should be."""
 
 import contextlib
+import os
 import random
 import signal
 import time
@@ -12,14 +13,13 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from conftest import FULL
 from pullback.core.avals import _defaults
 from pullback.ir import tracing
 from pullback.ir.array import mode
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import jit
 
-ROUNDS = 400 if FULL else 12  # for each kind of work
+ROUNDS = 400 if os.environ.get("PULLBACK_FULL") == "1" else 12  # for each kind of work
 X = np.linspace(-1.0, 1.0, 48).reshape(6, 8)
 W = np.cos(np.arange(64.0)).reshape(8, 8) / 3
 
@@ -213,33 +213,34 @@ ENDLESS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def soonest(f: Any, x: Any) -> float:
+    """Seconds from a signal to the end of an endless function: the least, as a machine is busy."""
+    f.lower(x)
+    found = []
+    for _ in range(3):
+        began = time.perf_counter()
+        with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.03)
+            f(x)
+        found.append(time.perf_counter() - began - 0.03)
+    return min(found)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", ENDLESS)
 def test_an_endless_loop_ends_in_time(name: str, threads: int) -> None:
     before = native.get_threads()
     native.set_threads(threads)
     try:
-        f = pb.jit(ENDLESS[name])
-        f.lower(pb.tensor(1.0))
-        began = time.perf_counter()
-        with pytest.raises(KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            f(pb.tensor(1.0))
-        assert time.perf_counter() - began < 0.25
+        assert soonest(pb.jit(ENDLESS[name]), pb.tensor(1.0)) < 0.15
     finally:
         native.set_threads(before)
     check_modes()
 
 
 def test_an_interrupt_of_large_rounds_comes_in_time() -> None:
-    x = pb.ones((900, 900))
     f = pb.jit(lambda x: pb.while_loop(lambda c: c[0, 0] > -2.0, lambda c: pb.tanh(c @ x), x))
-    f.lower(x)
-    began = time.perf_counter()
-    with pytest.raises(KeyboardInterrupt):
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        f(x)
-    assert time.perf_counter() - began < 0.25
+    assert soonest(f, pb.ones((900, 900))) < 0.2
 
 
 @pytest.mark.parametrize("where", ["rule", "hook"])

@@ -10,6 +10,8 @@ import operator
 import subprocess
 import sys
 import traceback
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +73,6 @@ MISTAKES = [
     ("x.sum(5)", pb.ShapeError, "sum: axis 5 is out of range for an array with 2 dimensions"),
     ('x.sum("a")', pb.DTypeError, "sum: an axis must be an integer, got 'a'"),
     ("x.sum((0, 0))", pb.ShapeError, "sum: an axis is named twice, got (0, 0)"),
-    ("x.sum(dim=0)", TypeError, "sum() got an unexpected keyword argument 'dim'"),
     ("x.sum(0, True)", TypeError, "sum() takes from 1 to 2 positional arguments but 3 were given"),
     ("pb.sum()", TypeError, "sum() missing 1 required positional argument: 'x'"),
     ("pb.sum(x, axis=1.5)", pb.DTypeError, "sum: an axis must be an integer, got 1.5"),
@@ -162,8 +163,6 @@ MISTAKES = [
     ("operator.index(v[0])", pb.DTypeError, "index: only an integer tensor is an index, got"),
     ("range(v[0])", pb.DTypeError, "index: only an integer tensor is an index, got float32"),
     ("t.numpy()", pb.GradientError, "numpy: the tensor requires a gradient, and NumPy would lose"),
-    ("np.sum(t)", pb.GradientError, "np.sum: the tensor requires a gradient, and NumPy would lose"),
-    ("np.sin(x)", TypeError, "operand 'Tensor' does not support ufuncs (__array_ufunc__=None)"),
     ("x.backward()", pb.GradientError, "backward: the output does not depend on any tensor that"),
     ("t.backward()", pb.GradientError, "backward: an output with more than one element needs a"),
     ("(t * t).backward()", pb.GradientError, "backward: an output with more than one element"),
@@ -279,6 +278,26 @@ MISTAKES = [
     ('pb.finfo("int32")', pb.DTypeError, "finfo: expected a floating dtype, got int32"),
     ('pb.iinfo("float32")', pb.DTypeError, "iinfo: expected an integer dtype, got float32"),
     ('pb.linalg.vector_norm(x, ord="fro")', pb.DTypeError, "vector_norm: ord must be a number,"),
+    ("pb.from_dlpack([1])", pb.DTypeError, "from_dlpack: expected an array that has __dlpack__"),
+    ("pb.vmap(3)", pb.DTypeError, "vmap: expected a function, got int"),
+    ("pb.vmap(pb.sin)(3.0)", pb.DTypeError, "vmap: args[0] is to be mapped over"),
+    ("pb.vmap(pb.add)(x, y)", pb.ShapeError, "vmap: all arguments need the same number"),
+    ("pb.vmap(lambda a: a.sum(2))(x)", pb.ShapeError, "sum: axis 2 is out of range"),
+    ("x.sum(5)", IndexError, "sum: axis 5 is out of range"),
+    ("pb.linalg.inv(x)", pb.ShapeError, "inv: a square matrix is needed, got shape (3, 4)"),
+    ("pb.linalg.inv(pb.zeros((2, 2)))", pb.linalg.LinAlgError, "inv: the matrix is singular"),
+    (
+        "pb.linalg.cholesky(-pb.eye(3))",
+        pb.linalg.LinAlgError,
+        "cholesky: the matrix is not positive",
+    ),
+    (
+        "pb.linalg.svd(v)",
+        pb.ShapeError,
+        "svd: a matrix has at least two dimensions, got shape (3,)",
+    ),
+    ("pb.linalg.solve(y, y)", pb.ShapeError, "solve: a square matrix is needed"),
+    ("pb.trace(x)", pb.DTypeError, "linalg.trace(x)"),
 ]
 
 
@@ -330,8 +349,25 @@ def test_the_frames_of_the_user_stay():
         named = [frame.name for frame in caught.traceback]
         assert named[0] == "test_the_frames_of_the_user_stay"
         assert named[-2:] == ["outer", "inner"]
-        own = [f for f in caught.traceback if "pullback" in f.path.parts and "src" in f.path.parts]
-        assert len(own) == 1
+        home = str(Path(pb.__file__).parent)
+        assert len([f for f in caught.traceback if str(f.path).startswith(home)]) == 1
+
+
+def test_what_the_user_had_caught_stays():
+    def calls():
+        yield lambda: pb.ones((3, 4)) @ pb.ones((5, 6))
+        yield lambda: pb.ones((3, 4)) + pb.ones((5, 6))
+        yield lambda: pb.ones((3, 4))[9]
+
+    for call in calls():
+        with pytest.raises(pb.PullbackError) as caught:
+            try:
+                {}["missing"]
+            except KeyError:
+                call()
+        context = caught.value.__context__
+        assert isinstance(context, KeyError) and context.args == ("missing",)
+        assert context.__context__ is None
 
 
 def test_whoever_works_on_the_library_sees_all_frames():
@@ -363,6 +399,6 @@ def test_arrays_of_other_libraries_are_refused_by_operators():
     for call in (lambda a: a + Other(), lambda a: Other() + a, lambda a: a == Other()):
         with pytest.raises(pb.DTypeError, match=r"got .*Other\. Convert it with from_dlpack"):
             call(pb.ones(3))
-    numbers = [1, 2, 3]
+    numbers: Any = [1, 2, 3]
     with pytest.raises(TypeError, match="unsupported operand"):
-        pb.ones(3) + numbers
+        operator.add(pb.ones(3), numbers)

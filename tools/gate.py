@@ -258,22 +258,25 @@ def workloads(recorder: Recorder, cases: dict[str, Any]) -> None:
     from pullback.cli.libraries import LIBRARIES
     from pullback.cli.nn_programs import program
     from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
+    from pullback.core import pytrees
 
     library = LIBRARIES["pullback"](int(THREADS))
     recorder.running = False
     for name, workload in ALL_WORKLOADS.items():
         for quick in (False, True):
-            with recorder.case(cases, f"{name} {'quick' if quick else 'full'}"):
+            with recorder.case(cases, f"{name} {'quick' if quick else 'full'}") as bits:
                 nn = name in NN_WORKLOADS
                 function = program(library, name) if nn else getattr(library, name)()
-                function(*library.prepared(name, workload.arrays(quick)))
+                found = function(*library.prepared(name, workload.arrays(quick)))
+                bits += contents(pytrees.leaves(found)) if quick else []
     for name, case in CASES.items():
         inputs = case.inputs(quick=True)
         indices, updates = pb.tensor(inputs.indices), pb.tensor(inputs.updates)
         for how, wrap in (("eager", lambda f: f), ("jit", pb.jit)):
-            with recorder.case(cases, f"gather {name} {how}"):
+            with recorder.case(cases, f"gather {name} {how}") as bits:
                 x = pb.zeros((inputs.rows, *updates.shape[1:]), dtype=updates.dtype)
-                wrap(lambda x, i, u: pb.vjp(lambda x: x[i], x)[1](u))(x, indices, updates)
+                found = wrap(lambda x, i, u: pb.vjp(lambda x: x[i], x)[1](u))(x, indices, updates)
+                bits += contents(found)
 
 
 # -- comparing -------------------------------------------------------------------------------------

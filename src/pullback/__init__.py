@@ -10,8 +10,8 @@ from __future__ import annotations
 import math as _math
 from importlib import import_module as _import_module
 
+from pullback import fft, primitive, random, signal
 from pullback import ops as _ops
-from pullback import primitive, random
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
 from pullback.autodiff.reverse import enable_grad, no_grad
@@ -59,8 +59,25 @@ from pullback.core.errors import (
     TraceError,
 )
 from pullback.core.pytrees import map_tree, register_pytree
+from pullback.curvature import (
+    divergence,
+    gnvp,
+    hutchinson_diagonal,
+    hutchinson_trace,
+    laplacian,
+)
 from pullback.files import load, save
+from pullback.foreign_names import ALIASES as _ALIASES
+from pullback.foreign_names import HINTS as _HINTS
 from pullback.ir.op import REGISTRY as _REGISTRY
+from pullback.jacobians import (
+    hessian,
+    jacfwd,
+    jacobian,
+    jacrev,
+    linear_transpose,
+    linearize,
+)
 from pullback.mapping import vmap
 from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
@@ -95,11 +112,17 @@ _LAZY = ("linalg", "nn", "optim", "train")
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return _import_module(f"pullback.{name}")
-    raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+    if name in _ALIASES:
+        return globals()[_ALIASES[name]]
+    hint = f" Use {_HINTS[name]}." if name in _HINTS else ""
+    for home in ("nn", "linalg", "random") if not hint and not name.startswith("_") else ():
+        if f"{home}.{name}" in _REGISTRY or name in vars(_import_module(f"pullback.{home}")):
+            hint = f" Use pb.{home}.{name}."
+    raise AttributeError(f"module 'pullback' has no attribute {name!r}.{hint}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})
 
 
 __all__ = sorted(
@@ -111,15 +134,18 @@ __all__ = sorted(
         "compiled",
         "control",
         "core",
+        "curvature",
         "diagram",
         "files",
+        "foreign_names",
         "install_methods",
         "ir",
+        "jacobians",
         "module",
         "mapping",
         "ops",
         "register_runtime",
     }
-    - {"runtime", "standard", "tape", "transforms"}
+    - {"runtime", "signatures", "standard", "tape", "transforms"}
     | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY}
 )

@@ -7,11 +7,14 @@ import builtins
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pullback import fft as fft
 from pullback import linalg as linalg
 from pullback import nn as nn
+from pullback import numpy_protocol as numpy_protocol
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
+from pullback import signal as signal
 from pullback import train as train
 from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
@@ -58,8 +61,19 @@ from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.errors import TraceError as TraceError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
+from pullback.curvature import divergence as divergence
+from pullback.curvature import gnvp as gnvp
+from pullback.curvature import hutchinson_diagonal as hutchinson_diagonal
+from pullback.curvature import hutchinson_trace as hutchinson_trace
+from pullback.curvature import laplacian as laplacian
 from pullback.files import load as load
 from pullback.files import save as save
+from pullback.jacobians import hessian as hessian
+from pullback.jacobians import jacfwd as jacfwd
+from pullback.jacobians import jacobian as jacobian
+from pullback.jacobians import jacrev as jacrev
+from pullback.jacobians import linear_transpose as linear_transpose
+from pullback.jacobians import linearize as linearize
 from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
@@ -171,6 +185,7 @@ __all__ = [
     "diagonal",
     "diff",
     "digamma",
+    "divergence",
     "divide",
     "e",
     "einsum",
@@ -186,6 +201,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fft",
     "finfo",
     "flatten",
     "flip",
@@ -202,10 +218,14 @@ __all__ = [
     "full",
     "full_like",
     "gather_nd",
+    "gnvp",
     "grad",
     "greater",
     "greater_equal",
+    "hessian",
     "histogram",
+    "hutchinson_diagonal",
+    "hutchinson_trace",
     "hvp",
     "hypot",
     "iinfo",
@@ -222,12 +242,18 @@ __all__ = [
     "isin",
     "isinf",
     "isnan",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
     "jit",
     "jvp",
+    "laplacian",
     "less",
     "less_equal",
     "lgamma",
     "linalg",
+    "linear_transpose",
+    "linearize",
     "linspace",
     "load",
     "log",
@@ -262,6 +288,7 @@ __all__ = [
     "no_grad",
     "nonzero",
     "not_equal",
+    "numpy_protocol",
     "ones",
     "ones_like",
     "optim",
@@ -303,6 +330,7 @@ __all__ = [
     "set_default_float",
     "sigmoid",
     "sign",
+    "signal",
     "signbit",
     "sin",
     "sinh",
@@ -420,6 +448,7 @@ def arange(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`start + i * step` as long as it stays before `stop`; with one argument from 0 to it."""
 
@@ -626,11 +655,17 @@ def empty(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array to be filled later; it holds zeros, for nothing here is left uninitialised."""
 
 def empty_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array to be filled later, with the shape, dtype and device of `x`; it holds zeros."""
 
@@ -666,6 +701,7 @@ def eye(
     k: int = 0,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Ones on the k-th diagonal (0: the main one, positive: above it) of a matrix of zeros."""
 
@@ -696,6 +732,7 @@ def full(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array filled with one value, a number or a 0-d array (which it is differentiable in)."""
 
@@ -706,6 +743,7 @@ def full_like(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array filled with one value, with the shape, dtype and device of `x`."""
 
@@ -787,6 +825,7 @@ def linspace(
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
     endpoint: builtins.bool = True,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`num` evenly spaced values from `start` to `stop`, which is left out if `endpoint` is
     false.
@@ -896,11 +935,17 @@ def ones(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array of ones; it takes no memory."""
 
 def ones_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Ones with the shape, dtype and device of `x`."""
 
@@ -916,7 +961,7 @@ def permute_dims(x: _ArrayLike, /, axes: int | Sequence[int], *more: int) -> Ten
     """The array with its axes reordered: axis k of the result is axis `axes[k]` of `x`."""
 
 def polygamma(n: int, x: _ArrayLike, /) -> Tensor:
-    """The derivative of order n of digamma, for a Python integer n."""
+    """The derivative of order n of digamma, for a Python integer n up to 128."""
 
 def positive(x: _ArrayLike, /) -> Tensor:
     """`x` itself, as a new array."""
@@ -978,7 +1023,7 @@ def reshape(
     """The same elements, in row-major order, with another shape; one size may be -1: the rest."""
 
 def roll(
-    x: _ArrayLike, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
+    x: _ArrayLike, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Tensor:
     """The array moved along an axis, what leaves at the end coming back at the start."""
 
@@ -1135,8 +1180,8 @@ def topk(
     x: _ArrayLike,
     /,
     k: int,
-    *,
     axis: int = -1,
+    *,
     largest: builtins.bool = True,
     sorted: builtins.bool = True,
 ) -> TopK:
@@ -1192,10 +1237,16 @@ def zeros(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array of zeros; it takes no memory."""
 
 def zeros_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Zeros with the shape, dtype and device of `x`."""

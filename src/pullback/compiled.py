@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from importlib import import_module
 from sys import _getframe
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pullback.core import dtypes, pytrees
-from pullback.core.avals import Aval, _defaults, default_device, symbolic
+from pullback.core.avals import default_device
 from pullback.core.errors import (
     DTypeError,
     PullbackError,
@@ -27,8 +27,9 @@ from pullback.core.errors import (
 from pullback.ir.array import Array, make, mode
 from pullback.ir.convert import as_array
 from pullback.ir.graph import Graph, Var
+from pullback.ir.numbers import Moving, NeedsValue
 from pullback.ir.tracing import Static, inside_trace, refuse_leaked, user_line
-from pullback.tensor import Tensor
+from pullback.signatures import NumberKey, Numbers, canonical, context, moved, take, take_all
 
 if TYPE_CHECKING:
     from pullback.compile.function.unit import Unit
@@ -48,72 +49,6 @@ class CacheInfo(NamedTuple):
     misses: int
     maxsize: int
     currsize: int
-
-
-# -- signatures ------------------------------------------------------------------------------------
-
-
-def _take(x: Any, arrays: list[Any], key: list[Any]) -> None:
-    """Append the arrays of an argument, and what the trace depends on besides their contents."""
-    cls = x.__class__
-    if cls is Tensor:
-        arrays.append(x)
-        key.append(x._aval)
-    elif cls is tuple or cls is list:
-        key += (cls, len(x))
-        _take_all(x, arrays, key)
-    elif cls is dict:
-        key += (cls, tuple(x))
-        _take_all(x.values(), arrays, key)
-    elif isinstance(x, (np.ndarray, np.generic)):
-        array = as_array(x, "jit")
-        arrays.append(array)
-        key.append(array._aval)
-    elif isinstance(x, Static):
-        key.append(_static_key(x.value))
-    else:
-        parts = pytrees._children(x)
-        if parts is None:
-            key.append(_static_key(x))
-        else:
-            key.append(pytrees.Structure(cls, parts[1], ()))
-            _take_all(parts[0], arrays, key)
-
-
-def _take_all(xs: Iterable[Any], arrays: list[Any], key: list[Any]) -> None:
-    for x in xs:
-        if x.__class__ is Tensor:  # here, to save a call for most
-            arrays.append(x)
-            key.append(x._aval)
-        else:
-            _take(x, arrays, key)
-
-
-def _context() -> tuple[Any, Any]:
-    """What a trace depends on besides arguments: the dtype of floats, the place of new arrays."""
-    stack = _defaults.stack
-    return dtypes._default_float, stack[-1] if stack else _defaults.base
-
-
-def _static_key(x: Any) -> tuple[type, Any]:
-    """A key that tells 1, 1.0 and True apart, and 0.0 from -0.0, and finds NaN again."""
-    if isinstance(x, (float, complex)):
-        return x.__class__, repr(x)
-    if x.__class__ is tuple:
-        return tuple, tuple([_static_key(v) for v in x])
-    try:
-        hash(x)
-    except TypeError:
-        raise DTypeError(
-            "jit: an argument that is neither an array nor a container is a static value and must"
-            f" be hashable, got {type(x).__name__}. If it holds arrays, use register_pytree."
-        ) from None
-    return x.__class__, x
-
-
-def _canonical(key: Sequence[Any]) -> tuple:
-    """The key without strides, which a trace does not depend on."""
-    return tuple(symbolic(k.shape, k.dtype, k.device) if isinstance(k, Aval) else k for k in key)
 
 
 # -- the public face -------------------------------------------------------------------------------
@@ -192,6 +127,7 @@ class Jitted:
         self._lock = threading.RLock()
         self._calls = self._traces = self._odd_traces = 0
         self._latest: dict[str, str] = {}
+        self._numbers: dict[tuple, Numbers] = {}  # by signature without values of numbers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -203,7 +139,7 @@ class Jitted:
             except AttributeError:  # not all of them are tensors
                 return self._called(args, kwargs)
             recording = mode.recording
-            unit = self._fast.get((*avals, recording, *_context()))
+            unit = self._fast.get((*avals, recording, *context()))
             if unit is None or unit.execute is None or (unit.captured and unit.stale()):
                 return self._called(args, kwargs)
             if recording:
@@ -220,12 +156,15 @@ class Jitted:
             raise error
 
     def _called(self, args: tuple, kwargs: dict) -> Any:
-        arrays, signature, args, kwargs = self._signature(args, kwargs)
+        try:
+            arrays, signature, args, kwargs = self._signature(args, kwargs)
+        except RecursionError:
+            raise pytrees.too_deep() from None
         unit = self._fast.get(signature)
         if unit is None or (unit.captured and unit.stale()):
             if any(x._aval.is_symbolic for x in arrays):
                 return self._inlined(args, kwargs)
-            unit = self._unit(signature, args, kwargs)
+            unit, arrays, args, kwargs = self._found(signature, arrays, args, kwargs)
             if unit is None:
                 return self._inlined(args, kwargs)
         self._calls = unit.used = self._calls + 1
@@ -236,9 +175,39 @@ class Jitted:
             arrays[i]._rebind("jit", outputs[k])
         return unit.build(outputs)
 
+    def _found(
+        self, signature: tuple, arrays: list[Any], args: tuple, kwargs: dict
+    ) -> tuple[Unit | None, list[Any], tuple, dict]:
+        """The unit for a call, perhaps with numbers as arguments, and what to run it on."""
+        numbers = [k for k in signature if type(k) is NumberKey]
+        if not numbers or inside_trace():
+            return self._unit(signature, args, kwargs), arrays, args, kwargs
+        general = canonical(tuple(k.kind if type(k) is NumberKey else k for k in signature))
+        with self._lock:
+            if len(self._numbers) >= 8 * CACHE_SIZE:
+                self._numbers.clear()
+            known = self._numbers.setdefault(general, Numbers(numbers))
+            known.compare(numbers)
+            while known.moving:
+                places = frozenset(known.moving)
+                changed = moved(args, kwargs, places, arrays)
+                found, wider, _, _ = self._signature(*changed, marked=True)
+                try:
+                    unit = self._fast.get(wider)
+                    if unit is None or (unit.captured and unit.stale()):
+                        unit = self._unit(wider, *changed)
+                    return unit, found, *changed
+                except NeedsValue as error:
+                    known.fix(error.places)
+                except Exception:  # an error of the function, if it comes with the values too
+                    unit = self._unit(signature, args, kwargs)
+                    known.fix(places)
+                    return unit, arrays, args, kwargs
+        return self._unit(signature, args, kwargs), arrays, args, kwargs
+
     def _refuse_numpy(self, unit: Unit, args: tuple, kwargs: dict) -> None:
         """Raise if the function updates an argument that is no tensor: nobody would see it."""
-        kinds = (Array, np.ndarray, np.generic)
+        kinds = (Array, np.ndarray, np.generic, Moving)
         given = [x for x in pytrees.leaves((args, kwargs)) if isinstance(x, kinds)]
         if not all(isinstance(given[i], Array) for i, _ in unit.written):
             raise TraceError(
@@ -246,17 +215,19 @@ class Jitted:
                 " Pass a tensor, or return the result."
             )
 
-    def _signature(self, args: tuple, kwargs: dict) -> tuple[list[Any], tuple, tuple, dict]:
+    def _signature(
+        self, args: tuple, kwargs: dict, marked: bool = False
+    ) -> tuple[list[Any], tuple, tuple, dict]:
         """The arrays among the arguments, the key of the rest, the arguments in a fixed order."""
-        if self._static is not None:
+        if self._static is not None and not marked:
             args, kwargs = self._marked(args, kwargs)
         arrays: list[Any] = []
         key: list[Any] = []
-        _take_all(args, arrays, key)
+        take_all(args, arrays, key)
         if kwargs:
             kwargs = dict(sorted(kwargs.items()))
-            _take(kwargs, arrays, key)
-        return arrays, (*key, mode.recording, *_context()), args, kwargs
+            take(kwargs, arrays, key)
+        return arrays, (*key, mode.recording, *context()), args, kwargs
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         return self if obj is None else MethodType(self, obj)
@@ -282,6 +253,7 @@ class Jitted:
         with self._lock:
             self._fast.clear()
             self._units.clear()
+            self._numbers.clear()
             self._calls = self._traces = self._odd_traces = 0
 
     def _inlined(self, args: tuple, kwargs: dict) -> Any:
@@ -306,9 +278,9 @@ class Jitted:
 
     def _unit(self, signature: tuple, args: tuple, kwargs: dict) -> Unit | None:
         """The unit for a signature, traced if need be; None if it belongs to another trace."""
-        canonical = _canonical(signature)
+        general = canonical(signature)
         with self._lock:
-            unit = self._units.get(canonical)
+            unit = self._units.get(general)
             updated = unit is not None and unit.stale()
             if unit is None or updated:
                 if inside_trace():
@@ -318,10 +290,10 @@ class Jitted:
                     return None
                 if older is not None:
                     unit.compare(older)
-                if len(self._units) >= CACHE_SIZE and canonical not in self._units:
+                if len(self._units) >= CACHE_SIZE and general not in self._units:
                     del self._units[min(self._units, key=lambda k: self._units[k].used)]
                     self._fast.clear()
-                self._units[canonical] = unit
+                self._units[general] = unit
             if updated or len(self._fast) >= 8 * CACHE_SIZE:
                 self._fast.clear()
             self._fast[signature] = unit
@@ -329,6 +301,7 @@ class Jitted:
 
     def _traced(self, args: tuple, kwargs: dict, updated: bool) -> Unit | None:
         described = self._described(args, kwargs)
+        before = self._traces, self._odd_traces, self._latest
         self._traces += 1
         odd = self._traces > 1 and (updated or not self._new_kinds(described))
         self._odd_traces += odd
@@ -339,7 +312,11 @@ class Jitted:
         compiler = import_module(
             "pullback.compile.function.unit"
         )  # programs without jit need not wait for it
-        trace = compiler.Traced(self.function, self.name, args, kwargs)
+        try:
+            trace = compiler.Traced(self.function, self.name, args, kwargs)
+        except NeedsValue:  # it was an attempt
+            self._traces, self._odd_traces, self._latest = before
+            raise
         foreign = [v for v in trace.graph.constants if isinstance(v.constant[0], Var)]
         if foreign or any(x._aval.is_symbolic for x in trace.lifted):
             return None  # it captured values of a trace that is going on: it belongs to that
@@ -362,8 +339,8 @@ class Jitted:
         filename, _, line = user_line(_getframe(1)).rpartition(":")
         warnings.warn_explicit(
             f"jit: `{self.name}` has been traced {self._traces} times; since the last time"
-            f" {'; '.join(changes) or 'something captured changed'}. Python values are static:"
-            " pass those that change as 0-d tensors, and keep shapes fixed.",
+            f" {'; '.join(changes) or 'something captured changed'}. Values that a"
+            " trace looks at are static: pass those that change as tensors, and keep shapes fixed.",
             RetraceWarning,
             filename,
             int(line) if line.isdigit() else 0,
@@ -382,6 +359,8 @@ class Jitted:
             parts = pytrees._children(x)
             if isinstance(x, Array):
                 found[name] = _Kind(repr(x._aval))
+            elif isinstance(x, Moving):
+                found[name] = _Kind(f"any {x.kind.__name__}")
             elif isinstance(x, (np.ndarray, np.generic)):
                 found[name] = _Kind(f"{x.dtype}[{','.join(map(str, x.shape))}]")
             elif parts is not None and parts[1] is not None:
@@ -429,10 +408,10 @@ def jit(
 ) -> Any:
     """`f` compiled: traced once for each structure, shape and dtype of its arguments, as one unit.
 
-    Python numbers, strings and other objects are static: each value has its own trace, so a number
-    that changes belongs in a 0-d tensor. `static_argnums` and `static_argnames` do the same for
-    whole arguments. Tensors that `f` captures are constants; one that is updated later causes
-    another trace, and one that requires a gradient gets it.
+    Strings and other objects are static: each value has its own trace. Python numbers that change
+    are arguments, but for those whose value the function needs. `static_argnums` and
+    `static_argnames` make whole arguments static. Tensors that `f` captures are constants; one that
+    is updated later causes another trace, and one that requires a gradient gets it.
 
     >>> @pb.jit
     ... def energy(x):

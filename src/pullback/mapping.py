@@ -11,7 +11,7 @@ import numpy as np
 from pullback.autodiff.batching import Level
 from pullback.autodiff.maps import MapCall
 from pullback.core import pytrees
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import DTypeError, ShapeError, briefly, expect_function
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array
 from pullback.ir.op import REGISTRY, another, bind
@@ -27,6 +27,7 @@ class _Leaf(NamedTuple):
     path: str
 
 
+@briefly
 def vmap(
     f: Callable[..., Any],
     in_axes: Any = 0,
@@ -50,18 +51,17 @@ def vmap(
     tensor([[ 3., 12.],
             [27., 48.]], float32, cpu)
     """
-    if not callable(f):
-        raise DTypeError(f"vmap: expected a function, got {type(f).__name__}.")
+    expect_function("vmap", f)
     axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
+    @briefly
     @wraps(f)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = _arguments(args, axes)
         size = _size(leaves, axis_size)
         call = MapCall(Level(_name_of(f), size))
         given = [_given(call, leaf) for leaf in leaves]
-        with call.level.opened():
-            result = f(*pytrees.unflatten(structure, given), **kwargs)
+        result = call.level.within(f, *pytrees.unflatten(structure, given), **kwargs)
         call.level.refuse_updates()
         return _results(call, result, out_axes)
 

@@ -333,7 +333,7 @@ def trace(f: Callable[..., Any]) -> Callable[..., Graph]:
     if isinstance(f, Array):
         raise DTypeError(
             "trace: expected a function to record, got a tensor. The sum of a diagonal is"
-            " sum(diagonal(x), axis=-1)."
+            " linalg.trace(x)."
         )
     expect_function("trace", f)
     return ir_graph.trace(f, Graph)

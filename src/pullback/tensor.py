@@ -11,7 +11,6 @@ import numpy as np
 
 from pullback.autodiff import reverse
 from pullback.core import dtypes as dt
-from pullback.core import pytrees
 from pullback.core.avals import Device
 from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
@@ -24,11 +23,13 @@ from pullback.core.errors import (
     ShapeError,
     briefly,
 )
+from pullback.foreign_names import METHOD_HINTS
 from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
-from pullback.ir.convert import as_array, from_numpy, is_kept, to_numpy
+from pullback.ir.convert import Exchanged, as_array, from_numpy, is_kept, refuse_masked, to_numpy
 from pullback.ir.op import REGISTRY, Public, another
 from pullback.ir.tracing import no_value
+from pullback.numpy_protocol import call_function, call_ufunc
 from pullback.ops import subscript
 
 __all__ = ["Tensor", "from_dlpack", "tensor"]
@@ -54,7 +55,6 @@ class Tensor(Array):
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # NumPy steps back and lets our operators act
     __hash__ = object.__hash__  # by identity: == compares elements
 
     # -- what it is --------------------------------------------------------------------------------
@@ -134,44 +134,80 @@ class Tensor(Array):
         It shares the memory where nothing else has it, and is a copy where a recorded operation or
         another tensor does: there are libraries that write to read-only arrays.
         """
-        if self._node is not None and mode.recording:
-            raise GradientError(
-                "numpy: the tensor requires a gradient, and NumPy would lose it. Call detach()"
-                " first."
-            )
+        self._check_untracked("numpy")
         if self._aval.is_symbolic or self.device.runtime.has_one_owner(self._buf):
             return to_numpy(self)
         array = np.array(to_numpy(self))
         array.flags.writeable = False
         return array
 
+    def _check_untracked(self, name: str) -> None:
+        if self._node is not None and mode.recording:
+            raise GradientError(
+                f"{name}: the tensor requires a gradient, and NumPy would lose it. Call detach()"
+                " first."
+            )
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
-        if dtype is not None and array.dtype != dtype:
-            if copy is False:
-                raise ValueError("__array__: a cast needs a copy.")
-            return array.astype(dtype)
-        return array.copy() if copy else array
+        cast = dtype is not None and array.dtype != dtype
+        if copy is False and (cast or (array.flags.owndata and array.size)):
+            what = f"a cast to {dtype}" if cast else "memory that others hold too"
+            raise CopyError(f"__array__: {what} needs a copy, got copy=False.")
+        return array.astype(dtype) if cast else array.copy() if copy else array
+
+    @briefly
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """NumPy's functions of elements are ours."""
+        return call_ufunc(ufunc, method, inputs, options)
 
     @briefly
     def __array_function__(self, function: Any, types: Any, args: tuple, kwargs: dict) -> Any:
-        """NumPy's functions are given NumPy arrays; those that ask for facts only, the tensor."""
-        if function in (np.shape, np.ndim, np.size):
-            return function.__wrapped__(*args, **kwargs)
-        name = f"np.{function.__name__}"
+        """NumPy's other functions are ours where there is one, or are given NumPy arrays."""
+        return call_function(function, args, kwargs)
 
-        def array(x: Any) -> Any:
-            if not isinstance(x, Tensor):
-                return x
-            if x._node is not None and mode.recording:
-                raise GradientError(
-                    f"{name}: the tensor requires a gradient, and NumPy would lose it. Use a"
-                    " function of pullback, or call detach() first."
-                )
-            return x.numpy()
+    def __getattr__(self, name: str) -> Any:
+        hint = f" Use {METHOD_HINTS[name]}." if name in METHOD_HINTS else ""
+        raise AttributeError(f"'Tensor' object has no attribute {name!r}.{hint}")
 
-        args, kwargs = pytrees.map_tree(array, (args, kwargs))
-        return function(*args, **kwargs)
+    # -- other names -------------------------------------------------------------------------------
+
+    def to(self, target: Any) -> Any:
+        """The tensor with a dtype, or on a device.
+
+        >>> pb.ones(2).to(pb.float64).to("cpu")
+        tensor([1., 1.], float64, cpu)
+        """
+        is_dtype = not isinstance(target, (str, Device)) or target in {d.name for d in dt.ALL}
+        return REGISTRY["astype"].function(self, target) if is_dtype else self.to_device(target)
+
+    def cpu(self) -> Any:
+        """The tensor on the CPU."""
+        return self.to_device("cpu")
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return self.size
+
+    def copy(self) -> Any:
+        """A tensor of its own with the same elements, connected to this one's history."""
+        return another(self)
+
+    def transpose(self, *axes: Any) -> Any:
+        """The axes in reverse order, or in the order of `axes`, a permutation of all of them.
+
+        >>> pb.ones((2, 3, 4)).transpose().shape
+        (4, 3, 2)
+
+        With two axes of a larger tensor PyTorch exchanges these: that is `swapaxes`.
+        """
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        if len(order) == 2 and not (self.ndim == 2 and tuple(order) == (1, 0)):
+            raise ShapeError(
+                "transpose: two axes mean a permutation in NumPy and an exchange in PyTorch, got"
+                f" {tuple(order)}. Use permute or swapaxes."
+            )
+        return REGISTRY["permute_dims"].function(self, order or tuple(range(self.ndim))[::-1])
 
     def item(self) -> Any:
         """The only element, as a Python number."""
@@ -223,7 +259,10 @@ class Tensor(Array):
     def __round__(self, digits: int | None = None) -> Any:
         """The nearest whole numbers, or numbers with so many decimal digits, as a tensor."""
         rounded = REGISTRY["round"].function
-        return rounded(self) if digits is None else rounded(self * 10.0**digits) / 10.0**digits
+        if digits is None or not self.dtype.is_inexact:
+            return rounded(self)
+        scaled: Any = self
+        return rounded(scaled * 10.0**digits) / 10.0**digits
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -355,6 +394,8 @@ class Tensor(Array):
 
     def to_device(self, where: str | Device, /, *, stream: Any = None) -> Any:
         """The tensor on another device."""
+        if stream is not None:
+            raise DeviceError(f"to_device: the CPU has no streams, got stream={stream!r}.")
         target = as_device(where)
         if target is self.device:
             return self
@@ -390,8 +431,9 @@ class Tensor(Array):
             raise ExchangeError(
                 f"__dlpack__: the memory goes to the CPU, {dlpack.CPU}, got dl_device={dl_device}."
             )
+        self._check_untracked("__dlpack__")
         if copy is not False:
-            values = np.array(self.numpy(), order="C")
+            values = np.array(to_numpy(self), order="C")
             return dlpack.capsule_of(values, max_version, copied=True)
         if is_kept(self.device.runtime.origin(self._buf)):
             self._take_memory()
@@ -405,7 +447,7 @@ class Tensor(Array):
 
     def _take_memory(self) -> None:
         """Give a constant, which sees one kept number from all places, memory of its own."""
-        own = from_numpy(np.array(self.numpy(), order="C"), self.device)
+        own = from_numpy(np.array(to_numpy(self), order="C"), self.device)
         self._buf, self._aval = own._buf, own._aval
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -472,6 +514,12 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     >>> pb.from_dlpack(np.asarray([1.0, 2.0]))
     tensor([1., 2.], float64, cpu)
     """
+    refuse_masked([x], "from_dlpack")
+    if not isinstance(x, Exchanged):
+        raise DTypeError(
+            f"from_dlpack: expected an array that has __dlpack__, got {type(x).__name__}. Use"
+            " tensor."
+        )
     shared = from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
     return shared if device is None else shared.to_device(device)
 

@@ -23,8 +23,6 @@ class Tensor(Array):
     """A differentiable array. Make one with `pb.tensor`; see the documentation of `pb` for the
     operations.
     """
-
-    __array_ufunc__: None
     def __hash__(self) -> int: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -59,8 +57,21 @@ class Tensor(Array):
     def __array__(
         self, dtype: _DTypeLike | None = None, copy: bool | None = None
     ) -> np.ndarray: ...
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """NumPy's functions of elements are ours."""
     def __array_function__(self, function: Any, types: Any, args: tuple, kwargs: dict) -> Any:
-        """NumPy's functions are given NumPy arrays; those that ask for facts only, the tensor."""
+        """NumPy's other functions are ours where there is one, or are given NumPy arrays."""
+    def __getattr__(self, name: str) -> Any: ...
+    def to(self, target: Any) -> Any:
+        """The tensor with a dtype, or on a device."""
+    def cpu(self) -> Any:
+        """The tensor on the CPU."""
+    def numel(self) -> int:
+        """The number of elements."""
+    def copy(self) -> Any:
+        """A tensor of its own with the same elements, connected to this one's history."""
+    def transpose(self, *axes: Any) -> Any:
+        """The axes in reverse order, or in the order of `axes`, a permutation of all of them."""
     def item(self) -> Any:
         """The only element, as a Python number."""
     def tolist(self) -> Any:
@@ -277,9 +288,7 @@ class Tensor(Array):
         """The same elements, in row-major order, with another shape; one size may be -1: the
         rest.
         """
-    def roll(
-        self, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
-    ) -> Tensor:
+    def roll(self, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Tensor:
         """The array moved along an axis, what leaves at the end coming back at the start."""
     def round(self, decimals: int = 0) -> Tensor:
         """x rounded to a number of decimals, half to even."""
@@ -358,6 +367,8 @@ class Tensor(Array):
         """The upper triangle of matrices: zeros below the k-th diagonal."""
     def trunc(self) -> Tensor:
         """x rounded towards zero."""
+    def unsqueeze(self, axis: int = 0) -> Tensor:
+        """The array with new axes of size 1; `axis` is where they are in the result."""
     def var(
         self,
         axis: int | Sequence[int] | None = None,
@@ -367,6 +378,10 @@ class Tensor(Array):
     ) -> Tensor:
         """The sum of squared distances to the mean along `axis` (None: all), over n -
         `correction`.
+        """
+    def view(self, shape: int | Sequence[int], *more: int, copy: bool | None = None) -> Tensor:
+        """The same elements, in row-major order, with another shape; one size may be -1: the
+        rest.
         """
 
 def tensor(

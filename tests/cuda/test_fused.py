@@ -13,7 +13,7 @@ from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import FoldGroup, MapGroup, SequenceGroup
 from pullback.ir.graph import trace
 from pullback.runtime.cuda import nvrtc
-from pullback.runtime.cuda.folds import BLOCK, fold_code
+from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import map_code
 from pullback.runtime.cuda.launch import map_plan, reduce_plan
 from pullback.runtime.cuda.printer import Source
@@ -47,7 +47,7 @@ SHAPE = (37, 130)
 def fused(name):
     x = pb.tensor(np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32))
     graph = optimise(trace(FUNCTIONS[name])(x))
-    return x, graph, fuse(graph, [x._aval], BLOCK)
+    return x, graph, fuse(graph, [x._aval])
 
 
 def loops(grouped):

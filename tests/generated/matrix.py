@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 import pullback as pb
 import pullback.linalg
@@ -162,6 +163,22 @@ def function_of(entry: Public, sample: Sample) -> Callable[..., list[Any]]:
         return [o for o in outputs if o.dtype.is_inexact]
 
     return f
+
+
+def derivative_case(case: Case) -> tuple[Callable[..., list[Any]], list[Any]]:
+    """The operation as a function of its floating operands, and these; a test is skipped where
+    there is nothing to differentiate.
+    """
+    if not accepts(case.entry, case.dtype):
+        pytest.skip("the record does not accept this dtype")
+    leaves = differentiable_leaves(case.sample)
+    if not leaves or case.sample.order == 0:
+        pytest.skip("no floating operand in this sample")
+    f = function_of(case.entry, case.sample)
+    xs = [pb.tensor(a) for a in leaves]
+    if not f(*xs):
+        pytest.skip("no floating output in this sample")
+    return f, xs
 
 
 def determined(entry: Public, namespace: Any, outputs: list[Any]) -> list[Any]:

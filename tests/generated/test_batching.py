@@ -139,7 +139,8 @@ def floating(case: Case) -> tuple[list[list[Any]], Callable[..., Any]]:
         full = list(fixed)
         for k, x in zip(places, xs, strict=True):
             full[k] = x
-        return [o for o in f(*full) if o.dtype.is_inexact]
+        outputs = determined(case.entry, pb, f(*full))
+        return [o for o in outputs if o.dtype.is_inexact]
 
     moving = [[row[k] for k in places] for row in rows]
     outs = of_floats(*moving[0]) if places else []

@@ -32,7 +32,7 @@ def numbers(*shape: int) -> Any:
 
 
 def grouped(f: Callable[..., Any], *arrays: Any) -> Grouped:
-    return fuse(pb.trace(f)(*arrays), [a._aval for a in arrays], BLOCK)
+    return fuse(pb.trace(f)(*arrays), [a._aval for a in arrays])
 
 
 def kinds(found: Grouped) -> list[str]:

@@ -14,7 +14,6 @@ from jit.graph_runs import arrays_of, assert_same_bits, check, compiled_run, eag
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import CallGroup, Grouped, ParallelGroup, SequenceGroup
 from pullback.compile.schedule.memory import plan_memory
-from pullback.runtime.cpu.loops.tree_code import BLOCK
 
 
 def numbers(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
@@ -23,7 +22,7 @@ def numbers(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
 
 def grouped(f: Callable[..., Any], *args: Any) -> Grouped:
     arrays = arrays_of(args)
-    return fuse(pb.trace(f)(*args), [a._aval for a in arrays], BLOCK)
+    return fuse(pb.trace(f)(*args), [a._aval for a in arrays])
 
 
 def network(layers: Any, x: Any) -> Any:

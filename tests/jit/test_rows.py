@@ -14,7 +14,6 @@ from pullback.compile.graph.passes import optimise
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import FoldGroup, Grouped, MapGroup, SequenceGroup
 from pullback.compile.schedule.row_kernel import row_plan
-from pullback.runtime.cpu.loops.tree_code import BLOCK
 
 SHAPES = [(300, 128), (77, 500), (2050, 33), (40, 2048), (1024, 1040), (33, 4096)]
 
@@ -29,7 +28,7 @@ def numbers(*shape: int, dtype: str = "float32") -> Any:
 
 
 def grouped(f: Callable[..., Any], *arrays: Any) -> Grouped:
-    return fuse(pb.trace(f)(*arrays), [a._aval for a in arrays], BLOCK)
+    return fuse(pb.trace(f)(*arrays), [a._aval for a in arrays])
 
 
 def kernels(found: Grouped) -> list[SequenceGroup]:

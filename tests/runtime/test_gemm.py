@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pullback.compile.kernel import order
 from pullback.core import dtypes
 from pullback.core.errors import DeviceError, DTypeError, ShapeError
 from pullback.runtime.cpu import native
@@ -326,9 +327,9 @@ def test_the_order_of_sums():
     """Fused multiply-adds in chunks of k, and the chunks one after another."""
     a, b = random("float32", 3, 700), random("float32", 700, 70)
     total = None
-    for first in range(0, 700, panel_gemm.CHUNK):
+    for first in range(0, 700, order.CHUNK):
         part = np.zeros((3, 70), np.float32)
-        for k in range(first, min(first + panel_gemm.CHUNK, 700)):
+        for k in range(first, min(first + order.CHUNK, 700)):
             exact = a[:, k, None].astype(np.float64) * b[k].astype(np.float64)
             part = (exact + part).astype(np.float32)
         total = part if total is None else total + part

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.compile.kernel.order import FEW_UPDATES
 from pullback.core import dtypes as dt
-from pullback.runtime.cpu.scatter.scatter_stages import FAR_BYTES, FEW_UPDATES, Shape, strategy
+from pullback.runtime.cpu.scatter.scatter_stages import FAR_BYTES, Shape, strategy
 from pullback.runtime.cpu.scatter.sums import Sums
 
 THREADS = (1, 2, 3, 5)

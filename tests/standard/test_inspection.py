@@ -48,6 +48,15 @@ def test_dtypes_are_those_of_the_device(narrow):
         assert set(INFO.dtypes(kind="real floating")) == {"float32"}
 
 
+def test_a_dtype_is_no_string_but_equals_its_name():
+    """The suite of the standard wants no strings; NumPy takes a DType all the same."""
+    for d in dtypes.ALL:
+        assert not isinstance(d, str) and not isinstance(pb.zeros(1, dtype=d).dtype, str)
+        assert d == d.name and d.name == d and hash(d) == hash(d.name) and d != "other"
+        assert d == d.numpy and d != np.dtype("S3") and d != 7
+        assert np.zeros(2, dtype=d).dtype == d.numpy  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
 def test_devices_are_those_that_are_there(narrow):
     assert INFO.devices() == (pb.device("cpu"), narrow)
     for device in INFO.devices():
@@ -138,6 +147,19 @@ def test_numbers_take_the_dtype_of_what_they_are_searched_in():
     assert pb.searchsorted(edges, 2.2).item() == 1  # float32(2.2) lies above it
     assert pb.isin(2.2, edges).item() and pb.isin(edges, 2.2).tolist() == [False, True, False]
     assert pb.isin(pb.tensor([3], dtype="uint64"), 3).tolist() == [True]
+
+
+def test_integers_keep_all_their_digits():
+    """NumPy makes float64 of a list that holds integers on both sides of 2**63."""
+    large = 2**63 + 1
+    for values in ([large], [1, large], [[0, large], [True, 2]]):
+        x = pb.asarray(values, dtype="uint64")
+        assert x.tolist() == np.array(values, object).astype(np.uint64).tolist()
+        assert pb.asarray(values).dtype is pb.uint64 and pb.asarray(values).tolist() == x.tolist()
+    for values, dtype in (([-1, large], None), ([2**64], None), ([300], "uint8"), ([-1], "uint8")):
+        with pytest.raises(pb.DTypeError, match="does not fit"):
+            pb.asarray(values, dtype=dtype)
+    assert pb.asarray([2**70], dtype="float64").tolist() == [2.0**70]
 
 
 def test_nothing_is_equal_to_nan():

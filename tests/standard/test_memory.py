@@ -14,7 +14,7 @@ from pullback.ir import dlpack
 
 
 def address(x: Any) -> int:
-    return x.numpy().__array_interface__["data"][0]
+    return x._buf.address
 
 
 # -- copies ----------------------------------------------------------------------------------------
@@ -56,6 +56,16 @@ def test_asarray_raises_where_it_would_have_to_copy():
         with pytest.raises(pb.CopyError, match=r"^asarray: ") as caught:
             pb.asarray(obj, copy=False, **options)
         assert isinstance(caught.value, ValueError) and isinstance(caught.value, BufferError)
+
+
+def test_numpy_shares_only_what_can_be_shared():
+    x = pb.arange(3)
+    assert np.asarray(x, copy=False).__array_interface__["data"][0] == address(x)
+    for y, dtype in ((x, np.float32), (pb.ones(3), None), (pb.tensor(1.0), None)):
+        with pytest.raises(pb.CopyError, match=r"^__array__"):
+            np.asarray(y, dtype=dtype, copy=False)
+        assert np.asarray(y, dtype=dtype).tolist() == y.tolist()
+    assert np.asarray(pb.zeros((0, 2)), copy=False).shape == (0, 2)
 
 
 def test_bytes_are_unsigned_integers():
@@ -102,6 +112,19 @@ def test_reshape_raises_where_it_would_have_to_copy():
 # -- DLPack ----------------------------------------------------------------------------------------
 
 
+class Producer:
+    """Gives one capsule."""
+
+    def __init__(self, capsule: Any):
+        self.capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
 @pytest.mark.parametrize("copy", [None, True, False])
 @pytest.mark.parametrize("version", [None, (0, 6), (0, 8), (1, 0), (1, 3), (2, 0)])
 @pytest.mark.parametrize("dtype", [d.name for d in dtypes.ALL])
@@ -116,15 +139,10 @@ def test_a_capsule_has_the_version_that_is_understood(dtype: str, version: Any, 
     if versioned:
         assert bool(contents.flags & dlpack.IS_COPIED) == (copy is not False)
 
-    class Producer:
-        def __dlpack__(self, **options: Any) -> Any:
-            return capsule
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return (1, 0)
-
-    back = pb.from_dlpack(Producer())
+    back = pb.from_dlpack(Producer(capsule))
     assert back.dtype is x.dtype and back.tolist() == x.tolist()
+    with pytest.raises(pb.ExchangeError, match="fresh DLPack capsule"):
+        pb.from_dlpack(Producer(capsule))
 
 
 def test_an_export_that_is_not_possible_says_why():
@@ -133,6 +151,8 @@ def test_an_export_that_is_not_possible_says_why():
         x.__dlpack__(dl_device=(2, 0))
     with pytest.raises(pb.DeviceError, match="no streams"):
         x.__dlpack__(stream=1)
+    with pytest.raises(pb.DeviceError, match="no streams"):
+        x.to_device("cpu", stream=1)
     other = x.detach()
     with pytest.raises(BufferError, match="belongs to others"):
         x.__dlpack__(copy=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from math import cos, inf, nan, pi, sin
+from typing import Any
 
 import numpy as np
 import pytest
@@ -272,6 +273,46 @@ def test_abs_of_complex():
     np.testing.assert_array_equal(got[on_axis], np.abs(b[on_axis]))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_magnitudes_and_bounds(dtype: str):
+    """copysign, hypot and clip for every pair of special values."""
+    values = [0.0, -0.0, 1.0, -2.5, inf, -inf, nan, float(np.copysign(nan, -1.0))]
+    pairs = np.array(list(product(values, values)))
+    x, y = (pb.tensor(v, dtype=dtype) for v in pairs.T)
+
+    def wide(result: Any) -> np.ndarray:
+        return pb.astype(result, pb.float64).numpy()
+
+    signed = wide(pb.copysign(x, y))
+    np.testing.assert_array_equal(np.signbit(signed), np.signbit(pairs[:, 1]))
+    np.testing.assert_array_equal(np.abs(signed), np.abs(pairs[:, 0]))
+    sizes = wide(pb.hypot(x, y))
+    infinite = np.isinf(pairs).any(axis=1)
+    assert np.isposinf(sizes[infinite]).all()
+    assert np.isnan(sizes[np.isnan(pairs).any(axis=1) & ~infinite]).all()
+    on_axis = (pairs == 0).any(axis=1) & ~infinite
+    np.testing.assert_array_equal(sizes[on_axis], np.abs(pairs[on_axis]).max(axis=1))
+    for bounds in ({"min": y}, {"max": y}, {"min": y, "max": inf}, {"min": -inf, "max": y}):
+        clipped = wide(pb.clip(x, **bounds))
+        assert np.isnan(clipped[np.isnan(pairs).any(axis=1)]).all()
+
+
+def test_predicates_and_sums_of_complex():
+    z = np.array([complex(a, b) for a, b in product(ANY, ANY)])
+    x, (a, b) = pb.tensor(z), (np.real(z), np.imag(z))
+    wanted = np.isnan(a) | np.isnan(b), np.isinf(a) | np.isinf(b)
+    np.testing.assert_array_equal(pb.isnan(x).numpy(), wanted[0])
+    np.testing.assert_array_equal(pb.isinf(x).numpy(), wanted[1])
+    np.testing.assert_array_equal(pb.isfinite(x).numpy(), ~(wanted[0] | wanted[1]))
+    np.testing.assert_array_equal((x == x).numpy(), ~wanted[0])
+    np.testing.assert_array_equal((x != x).numpy(), wanted[0])
+    zeros = np.array([complex(a, b) for a, b in product(ZEROS, ZEROS)])
+    total = (pb.tensor(zeros[:, None]) + pb.tensor(zeros)).numpy()
+    for part in (np.real, np.imag):  # only -0 with -0 is -0
+        both = np.signbit(part(zeros))[:, None] & np.signbit(part(zeros))
+        np.testing.assert_array_equal(np.signbit(part(total)), both)
+
+
 def quotient(x: float, y: float) -> tuple[float, float]:
     """What the standard says of x // y and x % y where an operand is infinite, zero or NaN."""
     if x != x or y != y or (abs(x) == abs(y) and x in (0, inf, -inf)):
@@ -298,6 +339,14 @@ def test_quotients_with_infinities_and_zeros(dtype: str):
         values_ = pb.astype(got, pb.float64).numpy()
         rounded = pb.astype(pb.tensor(wanted[:, k], dtype=dtype), pb.float64).numpy()
         assert_part(np.array(pairs), values_, rounded, np.zeros(len(pairs), bool))
+
+
+def test_the_derivative_of_a_remainder_by_an_infinite_divisor():
+    """x % y is x, or x + y where the signs differ."""
+    x, y = pb.tensor([1.0, -1.0, 1.0, -1.0, 0.0]), pb.tensor([inf, inf, -inf, -inf, inf])
+    by_x, by_y = pb.grad(lambda x, y: (x % y).sum(), (0, 1))(x, y)
+    assert by_x.tolist() == [1.0] * 5
+    assert by_y.tolist() == [0.0, 1.0, 1.0, 0.0, 0.0]
 
 
 def test_jit_agrees():

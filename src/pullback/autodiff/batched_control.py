@@ -38,9 +38,8 @@ def _computed(
 ) -> tuple[list[Any], Flags]:
     """The results of a graph for many examples, and which of them are mapped: at least `want`."""
     level = Level(graph.name, size)
-    with level.opened():
-        given = [level.example(a) if m else a for a, m in zip(arrays, mapped, strict=True)]
-        outs = graph.run(*given, bind=bind)
+    given = [level.example(a) if m else a for a, m in zip(arrays, mapped, strict=True)]
+    outs = level.within(graph.run, *given, bind=bind)
     found = [level.holds(o) for o in outs]
     if want is not None:
         found = [a or b for a, b in zip(found, want, strict=True)]

@@ -8,8 +8,7 @@ examples. Derivatives belong to the values of one example, and know nothing of t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from sys import _getframe
 from typing import Any
@@ -18,9 +17,9 @@ from weakref import ref
 from pullback.autodiff.reverse import RecordingMode, zeros
 from pullback.core.avals import Aval, symbolic
 from pullback.core.errors import PullbackError, TraceError
-from pullback.ir.array import Array, Node, make, next_order
+from pullback.ir.array import Array, Node, make, mode, next_order
 from pullback.ir.control import Control
-from pullback.ir.graph import Equation, Var
+from pullback.ir.graph import Equation, Var, next_serial
 from pullback.ir.lowering import Fold, GatherRows, ScatterRows
 from pullback.ir.op import Op, bind
 from pullback.ir.tracing import Recording, refuse_leaked
@@ -54,14 +53,15 @@ class Level(Recording):
         self._handles: dict[int, tuple[ref[Array], Any, Aval, Node | None]] = {}
         self.closed = True
 
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        """The block in which values of examples can be computed with."""
-        before, self.closed = self.closed, False
+    def within(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The result of a function that computes with values of examples."""
+        outside, closed, serial = mode.level, self.closed, next_serial()
+        self.level, self.serial = outside, serial  # inside of all that is there by now
+        mode.level, self.closed = self, False
         try:
-            yield
+            return function(*args, **kwargs)
         finally:
-            self.closed = before
+            mode.level, self.closed = outside, closed
 
     def holds(self, array: Array) -> bool:
         """Whether an array varies from example to example."""

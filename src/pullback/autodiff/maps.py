@@ -91,12 +91,11 @@ class MapCall:
             for k, e in enumerate(self.entries)
             if e.edge is not None and (wanted is None or e.edge in wanted)
         ]
-        with self.level.opened():
-            weights = [back.add(g.values[i]) for i in given]
-            targets = [self.entries[k].inside for k in asked]
-            found = pulled([results[i] for i in given], weights, targets)
-            places = [(k, x) for k, x in zip(asked, found, strict=True) if x is not None]
-            outs = back.close([x for _, x in places])
+        weights = [back.add(g.values[i]) for i in given]
+        targets = [self.entries[k].inside for k in asked]
+        found = self.level.within(pulled, [results[i] for i in given], weights, targets)
+        places = [(k, x) for k, x in zip(asked, found, strict=True) if x is not None]
+        outs = back.close([x for _, x in places])
         values: list[Any] = [None] * len(self.entries)
         for (k, _), out in zip(places, outs, strict=True):
             values[k] = out if self.entries[k].mapped else _summed(out)
@@ -107,11 +106,10 @@ class MapCall:
         (results,) = node.live_saved()
         along = MapCall(self.level, self.entries)
         moved = [(e, t) for e, t in zip(self.entries, incoming, strict=True) if t is not None]
-        with self.level.opened():
-            seeds = [along.add(t) if e.mapped else along.add_shared(t) for e, t in moved]
-            found = pushed(list(results), [e.inside for e, _ in moved], seeds)
-            places = [(i, t) for i, t in enumerate(found) if t is not None]
-            outs = along.close([t for _, t in places])
+        seeds = [along.add(t) if e.mapped else along.add_shared(t) for e, t in moved]
+        found = self.level.within(pushed, list(results), [e.inside for e, _ in moved], seeds)
+        places = [(i, t) for i, t in enumerate(found) if t is not None]
+        outs = along.close([t for _, t in places])
         values: list[Any] = [None] * len(results)
         for (i, _), out in zip(places, outs, strict=True):
             values[i] = out

@@ -112,7 +112,7 @@ class ScanCall:
             return newest_graph([*operands, *self.rows.values()])
         traced = [a for a in operands if a._aval.is_symbolic]
         graphs = [self.parent.graph, *([newest_graph(traced)] if traced else [])]
-        return max(graphs, key=lambda g: g.serial)
+        return max(graphs, key=lambda g: g.depth)
 
     def _find_entries(self) -> None:
         """Complete the list of what the results can be differentiated by."""

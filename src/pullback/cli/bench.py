@@ -19,6 +19,7 @@ import numpy as np
 
 import pullback as pb
 from pullback.cli import gather_bench, machine
+from pullback.cli.fft_workloads import FFT_LIBRARIES, FFT_WORKLOADS
 from pullback.cli.gather_cases import CASES
 from pullback.cli.libraries import LIBRARIES
 from pullback.cli.linalg_workloads import LINALG_WORKLOADS
@@ -41,8 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="eager",
         choices=sorted(SUITES),
-        help="what to measure: the cost of single operations, whole compiled functions, or the"
-        " gradient of indexing, layers, or factorisations of matrices",
+        help="what to measure: the cost of single operations, whole compiled functions, layers,"
+        " Fourier transforms, factorisations of matrices, or the gradient of indexing",
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--html", type=Path, help="jit, gather: also write a page")
@@ -55,7 +56,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=sorted([*ALL_WORKLOADS, *CASES]),
         metavar="NAME",
         help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)};"
-        f" nn: {', '.join(NN_WORKLOADS)}; linalg: {', '.join(LINALG_WORKLOADS)};"
+        f" nn: {', '.join(NN_WORKLOADS)}; fft: {', '.join(FFT_WORKLOADS)};"
+        f" linalg: {', '.join(LINALG_WORKLOADS)};"
         f" gather: {', '.join(CASES)}",
     )
     parser.add_argument(
@@ -110,7 +112,8 @@ def _facts(versions: dict[str, str]) -> dict[str, str]:
 
 def compiled_functions(options: argparse.Namespace) -> int:
     """Whole functions, compiled, side by side with every peer that is installed."""
-    return _compared_all(options, WORKLOADS, list(LIBRARIES))
+    able = [n for n, library in LIBRARIES.items() if any(map(library.runs, WORKLOADS))]
+    return _compared_all(options, WORKLOADS, able)
 
 
 def layers(options: argparse.Namespace) -> int:
@@ -122,6 +125,11 @@ def layers(options: argparse.Namespace) -> int:
 def factorisations(options: argparse.Namespace) -> int:
     """Linear algebra with its gradients, side by side with every peer that is installed."""
     return _compared_all(options, LINALG_WORKLOADS, ["pullback", "torch", "jax", "numpy"])
+
+
+def transforms(options: argparse.Namespace) -> int:
+    """Fourier transforms, side by side with those of every peer."""
+    return _compared_all(options, FFT_WORKLOADS, list(FFT_LIBRARIES))
 
 
 def _compared_all(
@@ -344,4 +352,5 @@ SUITES = {
     "gather": gathering,
     "nn": layers,
     "linalg": factorisations,
+    "fft": transforms,
 }

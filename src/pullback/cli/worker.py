@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from pullback.cli.fft_workloads import FFT_WORKLOADS, fft_program
 from pullback.cli.libraries import LIBRARIES
 from pullback.cli.linalg_workloads import LINALG_WORKLOADS, linalg_program
 from pullback.cli.nn_programs import program
@@ -91,6 +92,8 @@ def _prepared(options: argparse.Namespace) -> tuple[Callable[[], Any], dict[str,
         function = program(library, workload.name)
     elif workload.name in LINALG_WORKLOADS:
         function = linalg_program(library, workload.name)
+    elif workload.name in FFT_WORKLOADS:
+        function = fft_program(library, workload.name)
     else:
         function = getattr(library, workload.name)()
 

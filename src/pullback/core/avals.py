@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from pullback.core.blocks import Restored
 from pullback.core.dtypes import DType
-from pullback.core.errors import DeviceError
+from pullback.core.errors import DeviceError, ShapeError
 
 __all__ = [
     "Aval",
@@ -138,6 +138,15 @@ class Aval:
         return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
 
 
+MOST_BYTES = (1 << 63) - 1  # that an address can tell apart
+
+
+def check_size(shape: tuple[int, ...], itemsize: int = 1, name: str = "array") -> None:
+    """Raise for a shape that no machine can have; whether this one can, memory will tell."""
+    if max(shape, default=0) > MOST_BYTES or prod(shape) * itemsize > MOST_BYTES:
+        raise ShapeError(f"{name}: an array has less than 2**63 bytes, got shape {shape}.")
+
+
 _table: WeakValueDictionary[tuple, Aval] = WeakValueDictionary()
 
 
@@ -174,11 +183,12 @@ def _intern(
     strides: tuple[int, ...] | None,
     dense: bool,
 ) -> Aval:
-    key = (shape, dtype, dev, strides)
+    key = (shape, dtype.name, dev, strides)  # a name is hashed sooner than a dtype
     found = _table.get(key)
     if found is None:
+        check_size(shape, dtype.itemsize)
         found = Aval()
-        found.shape, found.dtype, found.device, found.strides = key
+        found.shape, found.dtype, found.device, found.strides = shape, dtype, dev, strides
         found.ndim = len(shape)
         found.size = prod(shape)
         found.dense = dense or found.size == 0

@@ -39,38 +39,34 @@ __all__ = [
 ]
 
 
-class DType(str):
-    """An element type: its name as a string, so that it equals `"float32"` and has its hash.
+class DType:
+    """An element type. It equals its name, as in `x.dtype == "float32"`, and has its hash.
 
     It equals NumPy's dtypes and scalar types of that name as well, as these do among each other;
     their hashes differ, so what is looked up in a dict has to be one of the two kinds. There is one
     object per type, and `is` tells them apart too.
     """
 
-    __slots__ = ("itemsize", "kind", "name", "rank")
-
-    def __new__(cls, name: str, *facts: object) -> DType:
-        return super().__new__(cls, name)
+    __slots__ = ("_hash", "itemsize", "kind", "name", "rank")
 
     def __init__(self, name: str, kind: str, itemsize: int, rank: int):
         self.name = name
+        self._hash = hash(name)
         self.kind = kind  # b(ool) i(nt) u(nsigned) f(loat) c(omplex)
         self.itemsize = itemsize
         self.rank = rank  # position among its kind, narrow to wide
 
-    __hash__ = str.__hash__
+    def __hash__(self) -> int:
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
-            return str.__eq__(self, other)
+            return self.name == other
         if isinstance(other, np.dtype) or (
             isinstance(other, type) and issubclass(other, np.generic)
         ):
             return _name_of(other) == self.name
         return NotImplemented
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
 
     def __repr__(self) -> str:
         return f"pullback.{self.name}"
@@ -103,6 +99,11 @@ class DType(str):
     def numpy(self) -> np.dtype:
         """The NumPy dtype with the same layout (bfloat16 comes from ml_dtypes)."""
         return _numpy_dtype(self.name)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The same, where NumPy looks for it: its functions take a DType for a dtype."""
+        return self.numpy
 
 
 @lru_cache

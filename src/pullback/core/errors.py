@@ -89,10 +89,15 @@ class RetraceWarning(UserWarning):
 def shorten(error: Exception) -> None:
     """Take the frames of the library out of the traceback of an error that is raised again.
 
-    A mistake is in the call, and in the functions of the user that the library called.
+    A mistake is in the call, and in the functions of the user that the library called. What the
+    library itself had caught on the way says nothing either.
     """
     if WHOLE:
         return
+    while (caught := error.__context__) is not None:
+        if caught.__traceback__ is None or not _is_own(caught.__traceback__.tb_frame):
+            break
+        error.__context__ = caught.__context__
     kept = []
     at = error.__traceback__
     while at is not None:

@@ -120,7 +120,15 @@ def children(tree: Any) -> list | None:
 def flatten(tree: Any) -> tuple[list, Structure]:
     """The leaves of a tree, left to right, and its structure. None is a tree without leaves."""
     found: list = []
-    return found, _walk(tree, found)
+    try:
+        return found, _walk(tree, found)
+    except RecursionError:
+        raise too_deep() from None
+
+
+def too_deep() -> ShapeError:
+    """The error for a container that is nested deeper than Python's functions can be."""
+    return ShapeError("container: it is nested too deeply to be walked. Does it contain itself?")
 
 
 def _walk(tree: Any, found: list) -> Structure:

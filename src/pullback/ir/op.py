@@ -225,7 +225,8 @@ def newest_graph(arrays: Sequence[Array]) -> Any:
     graphs = [a._buf.graph for a in arrays if a._aval.is_symbolic]
     if mode.scope is not None:
         graphs.append(mode.scope)
-    return max(graphs, key=lambda g: g.serial)
+    first = graphs[0]
+    return first if all(g is first for g in graphs) else max(graphs, key=lambda g: g.depth)
 
 
 def common_device(name: str, avals: Sequence[Aval]) -> Any:

@@ -23,3 +23,7 @@ _shared = (matmul, matrix_transpose, outer, tensordot, vecdot)  # with the main 
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
     [*_functions, LinAlgError.__name__, *[f.__name__ for f in _shared]]
 )
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})

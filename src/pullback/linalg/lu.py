@@ -32,7 +32,7 @@ from pullback.ops.creation import eye, positions
 from pullback.ops.diagonals import tril, triu
 from pullback.ops.families import broadcast_shapes, composite, primitive, sum_to
 from pullback.ops.indexing import take_along_axis
-from pullback.ops.movement import aligned, broadcast_to, concat, repeated, reshape
+from pullback.ops.movement import both_aligned, broadcast_to, concat, repeated, reshape
 from pullback.ops.parts import astype, cc, real
 from pullback.ops.products import matmul
 from pullback.ops.sorting import argsort
@@ -223,8 +223,8 @@ def _solve_jvp_a(t: Any, a: Any, f: Any, out: Any, adjoint: bool, caller: str) -
 
 
 def _solve_batch(op: Any, a: Any, b: Any, f: Any, adjoint: bool, caller: str, examples: int) -> Any:
-    ndim = max(a._aval.ndim, b._aval.ndim) - 1
-    a, b, f = (aligned(x, ndim) for x in (a, repeated(b, examples), f))
+    a, b = both_aligned(a, repeated(b, examples))
+    f, _ = both_aligned(f, b)
     return bind(op, a, b, f, adjoint=adjoint, caller=caller)
 
 

@@ -22,7 +22,7 @@ from pullback.linalg.arguments import (
 )
 from pullback.ops.diagonals import tril, triu
 from pullback.ops.families import broadcast_shapes, composite, primitive, sum_to
-from pullback.ops.movement import aligned, repeated, reshape
+from pullback.ops.movement import both_aligned, reshape
 from pullback.ops.parts import cc
 from pullback.ops.products import matmul
 
@@ -80,9 +80,8 @@ def _solve_samples(d: Draw) -> list[Sample]:
     ]
 
 
-def _solve_batch(op: Any, a: Any, b: Any, lower: bool, unit_diagonal: bool, examples: int) -> Any:
-    ndim = max(a._aval.ndim, b._aval.ndim) - 1
-    a, b = aligned(a, ndim), aligned(repeated(b, examples), ndim)
+def _solve_batch(op: Any, a: Any, b: Any, lower: bool, unit_diagonal: bool) -> Any:
+    a, b = both_aligned(a, b)
     return bind(op, a, b, lower=lower, unit_diagonal=unit_diagonal)
 
 

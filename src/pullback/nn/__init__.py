@@ -23,3 +23,7 @@ _layers = import_module(f"{__name__}.layers")
 _public |= {name: vars(_layers)[name] for name in _layers.__all__}
 globals().update(_public)
 __all__ = sorted(_public)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})

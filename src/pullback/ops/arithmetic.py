@@ -394,11 +394,17 @@ def floor_divide(x, y, /):
     """
 
 
+def _remainder_by_divisor(g: Any, x: Any, y: Any) -> Any:
+    """Minus how often y was taken from x: an infinite y of the other sign was added once."""
+    added = (abs(y) == np.inf) & (x * y < 0.0)
+    return -g * where(added, -1.0, floor_divide(x, y))
+
+
 @elementwise(
     "x y",
     body=_remainder,
     accepts="iuf",
-    vjp={"x": lambda g: g, "y": lambda g, x, y: -g * floor_divide(x, y)},
+    vjp={"x": lambda g: g, "y": _remainder_by_divisor},
     samples=_division_samples,
     oracle=lambda x, y: _quietly(np.remainder, x, y),
     methods=("__mod__", "__rmod__"),

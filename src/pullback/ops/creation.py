@@ -66,6 +66,7 @@ def _shape_errors(*more: Any) -> Any:
     samples=_shape_samples(),
     errors=_shape_errors(),
     differentiable=False,
+    creates=True,
 )
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array of zeros; it takes no memory.
@@ -83,6 +84,7 @@ def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     samples=_shape_samples(),
     errors=_shape_errors(),
     differentiable=False,
+    creates=True,
 )
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array of ones; it takes no memory.
@@ -99,6 +101,7 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     samples=_shape_samples(),
     errors=_shape_errors(),
     differentiable=False,
+    creates=True,
 )
 def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array to be filled later; it holds zeros, for nothing here is left uninitialised.
@@ -123,6 +126,7 @@ def _full_oracle(shape: Any, fill_value: Any, dtype: Any = None) -> np.ndarray:
         Sample(((0, 2), 1.5), {"dtype": dt.float64}),
     ],
     errors=_shape_errors(1.5),
+    creates=True,
 )
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array filled with one value, a number or a 0-d array (which it is differentiable in).
@@ -167,7 +171,9 @@ def _like_oracle(make: Any) -> Any:
     return oracle
 
 
-@composite(oracle=_like_oracle(np.zeros_like), samples=_like_samples(), errors=_like_errors())
+@composite(
+    oracle=_like_oracle(np.zeros_like), samples=_like_samples(), errors=_like_errors(), creates=True
+)
 def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """Zeros with the shape, dtype and device of `x`.
 
@@ -177,7 +183,9 @@ def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     return constant(0, *_like("zeros_like", x, dtype, device))
 
 
-@composite(oracle=_like_oracle(np.ones_like), samples=_like_samples(), errors=_like_errors())
+@composite(
+    oracle=_like_oracle(np.ones_like), samples=_like_samples(), errors=_like_errors(), creates=True
+)
 def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """Ones with the shape, dtype and device of `x`.
 
@@ -187,7 +195,9 @@ def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     return constant(1, *_like("ones_like", x, dtype, device))
 
 
-@composite(oracle=_like_oracle(np.zeros_like), samples=_like_samples(), errors=_like_errors())
+@composite(
+    oracle=_like_oracle(np.zeros_like), samples=_like_samples(), errors=_like_errors(), creates=True
+)
 def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """An array to be filled later, with the shape, dtype and device of `x`; it holds zeros.
 
@@ -197,7 +207,12 @@ def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     return constant(0, *_like("empty_like", x, dtype, device))
 
 
-@composite(oracle=_like_oracle(np.full_like), samples=_like_samples(3), errors=_like_errors(3))
+@composite(
+    oracle=_like_oracle(np.full_like),
+    samples=_like_samples(3),
+    errors=_like_errors(3),
+    creates=True,
+)
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array filled with one value, with the shape, dtype and device of `x`.
 
@@ -290,6 +305,7 @@ def _arange_oracle(start: Any, *more: Any, dtype: Any = None, **options: Any) ->
         Bad((5,), {"dtype": bool}, DTypeError, "bool"),
     ],
     differentiable=False,
+    creates=True,
 )
 def arange(
     start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
@@ -357,6 +373,7 @@ def _linspace_oracle(start: Any, stop: Any, num: int, dtype: Any = None, endpoin
         Bad((0.0, 1.0, -1), {}, ShapeError, "negative"),
         Bad((np.ones(2), 1.0, 5), {}, ShapeError, "0-d"),
     ],
+    creates=True,
 )
 def linspace(
     start: Any,
@@ -397,7 +414,7 @@ def _ends(start: Any, stop: Any, dtype: DType | None, dev: Device) -> tuple[Any,
         dtype = dtype if dtype.is_inexact else default_float()
     first, last = (
         scalar(v, dtype, dev)
-        if type(v) in (int, float) and not dtype.is_complex
+        if v.__class__ in (int, float) and not dtype.is_complex
         else astype(x, dtype)
         for v, x in zip((start, stop), ends, strict=True)
     )
@@ -420,6 +437,7 @@ def _eye_oracle(rows: int, columns: int | None = None, k: int = 0, dtype: Any = 
     ],
     errors=lambda d: [Bad((-1,), {}, ShapeError, "negative")],
     differentiable=False,
+    creates=True,
 )
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None

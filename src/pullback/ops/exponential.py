@@ -388,7 +388,7 @@ def pow(x: Any, y: Any, /) -> Any:
     >>> pb.pow(pb.tensor([2.0, -3.0]), 2)
     tensor([4., 9.], float32, cpu)
     """
-    if type(y) in (int, float):
+    if y.__class__ in (int, float):
         return _number_power(as_array(x, "pow"), y)
     arrays = [as_array(a, "pow") for a in (x, y)]
     broadcast_shapes("pow", *[a._aval.shape for a in arrays])

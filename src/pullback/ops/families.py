@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, update_wrapper, wraps
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from pullback.core.dtypes import DType, default_float, promote
 from pullback.core.errors import AxisError, DTypeError, PullbackError, ShapeError, shorten
 from pullback.ir import op as ir_op
 from pullback.ir.array import Array, Node, handle, mode, next_order
-from pullback.ir.convert import SCALARS, as_array, default_device, is_number, scalar
+from pullback.ir.convert import SCALARS, Exchanged, as_array, default_device, is_number, scalar
 from pullback.ir.lowering import Elementwise, Lowering
 from pullback.ir.op import REGISTRY, Composite, Op, another, bind, first_bind, register
 from pullback.ir.rules import saved_source
@@ -35,14 +35,6 @@ __all__ = [
     "promoted",
     "sum_to",
 ]
-
-
-@runtime_checkable
-class Exchanged(Protocol):
-    """An array of any library that exchanges memory with others."""
-
-    def __dlpack__(self) -> Any: ...
-
 
 # What an operation accepts, by dtype kind, and what it says when it does not.
 KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "floating", "c": "complex"}
@@ -95,15 +87,38 @@ def _subject(function: Callable[..., Any]) -> str:
     return subject if home == "ops" else f"{home}.{subject}"
 
 
+# How PyTorch spells arguments that the standard spells otherwise.
+SPELLINGS = {"dim": "axis", "keepdim": "keepdims"}
+
+
+def _spellings(function: Callable[..., Any]) -> dict[str, str]:
+    """The other spellings of the arguments that a function takes."""
+    code = function.__code__
+    taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return {k: v for k, v in SPELLINGS.items() if v in taken and k not in taken}
+
+
+def _respelled(given: dict[str, Any], spellings: dict[str, str]) -> dict[str, Any]:
+    renamed = {spellings.get(name, name): value for name, value in given.items()}
+    if len(renamed) < len(given):
+        twice = [f"{k} and {v}" for k, v in spellings.items() if k in given and v in given]
+        raise TypeError(f"{' and '.join(twice)} are one argument, got both.")
+    return renamed
+
+
 def apart(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with another handle as its result where that is one of its arguments.
 
     In-place operators rebind a handle, so a result that shared one would change its argument.
     """
 
+    spellings = _spellings(function)
+
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
+            if kwargs and spellings:
+                kwargs = _respelled(kwargs, spellings)
             out = function(*args, **kwargs)
         except (PullbackError, TypeError) as error:
             shorten(error)
@@ -116,6 +131,25 @@ def apart(function: Callable[..., Any]) -> Callable[..., Any]:
                 return another(out)
         return out
 
+    return call
+
+
+def leaves_made_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the keyword `requires_grad`: whether its result is a leaf with a gradient."""
+    signature = inspect.signature(function)
+    flag = inspect.Parameter(
+        "requires_grad", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool"
+    )
+
+    @wraps(function)
+    def call(*args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        if requires_grad:
+            out.requires_grad = True
+        return out
+
+    parameters = [*signature.parameters.values(), flag]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call
 
 
@@ -176,12 +210,17 @@ def composite(
     samples: Callable[[Draw], list[Sample]],
     errors: Callable[[Draw], list[Bad]],
     returns_argument: bool = False,
+    creates: bool = False,
     **public: Any,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Declare a public function that is made of other operations; see `primitive`."""
+    """Declare a public function that is made of other operations; see `primitive`.
+
+    One that `creates` arrays takes `requires_grad` as well.
+    """
 
     def declare(function: Callable[..., Any]) -> Any:
         function = function if returns_argument else apart(function)
+        function = leaves_made_by(function) if creates else function
         register(
             Composite(
                 name=function.__name__,
@@ -205,8 +244,6 @@ def call({params}, /):
     try:{constant}
         plan = plans[{avals}]
     except (KeyError, AttributeError):
-        plan = None
-    if plan is None:  # errors are raised outside of the handler, which would be their context
         return slow({params})
     out = new(handle.cls)
     out._buf = plan.run({bufs})
@@ -231,10 +268,10 @@ def call({params}, /):
 
 # A zero is looked up by its text: 0.0 and -0.0 would share a key.
 _CONSTANT = """
-        if {b}.__class__ in numbers:
-            {b} = constants[{b} or repr({b}), {b}.__class__, {a}._aval.dtype, {a}._aval.device]
-        elif {a}.__class__ in numbers:
-            {a} = constants[{a} or repr({a}), {a}.__class__, {b}._aval.dtype, {b}._aval.device]"""
+        if type({b}) in numbers:
+            {b} = constants[{b} or repr({b}), type({b}), {a}._aval.dtype.name, {a}._aval.device]
+        elif type({a}) in numbers:
+            {a} = constants[{a} or repr({a}), type({a}), {b}._aval.dtype.name, {b}._aval.device]"""
 
 
 def elementwise(
@@ -319,7 +356,9 @@ def _fast_function(
                 if len(constants) >= 256:
                     constants.clear()
                 av = other._aval
-                constants[number or repr(number), type(number), av.dtype, av.device] = arrays[i]
+                constants[number or repr(number), type(number), av.dtype.name, av.device] = arrays[
+                    i
+                ]
 
     def slow(*args: Any) -> Any:
         try:
@@ -456,7 +495,7 @@ def _common_dtype(given: Sequence[Any]) -> DType:
             dtype = a._aval.dtype if dtype is None else promote(dtype, a._aval.dtype)
     for a in given:
         if not isinstance(a, Array):
-            own = dt.bool_ if isinstance(a, bool) else dt.as_dtype(type(a))
+            own = dt.bool_ if isinstance(a, bool) else dt.as_dtype(a.__class__)
             dtype = own if dtype is None else dt.of_scalar(a, dtype)
     assert dtype is not None
     return dtype

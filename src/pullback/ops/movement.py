@@ -73,7 +73,7 @@ def _reshape_samples(d: Draw) -> list[Sample]:
         Bad((d.real(2, 3), (2, -3)), {}, ShapeError, "negative"),
         Bad((d.real(2, 3), (2, 3.0)), {}, DTypeError, "integers"),
     ],
-    methods=("reshape",),
+    methods=("reshape", "view"),
     front=1,
 )
 def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:
@@ -178,6 +178,12 @@ def aligned(x: Any, ndim: int) -> Any:
     if len(rest) == ndim:
         return x
     return bind(reshape.op, x, shape=(first, *(1,) * (ndim - len(rest)), *rest))
+
+
+def both_aligned(x: Any, y: Any) -> tuple[Any, Any]:
+    """Examples of two arrays with as many axes each."""
+    ndim = max(x._aval.ndim, y._aval.ndim) - 1
+    return aligned(x, ndim), aligned(y, ndim)
 
 
 def repeated(x: Any, examples: int) -> Any:

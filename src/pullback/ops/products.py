@@ -18,7 +18,7 @@ from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.families import broadcast_shapes, composite, normalise_axis, primitive, sum_to
 from pullback.ops.labels import Labels, label_sizes, parsed, spelled
-from pullback.ops.movement import aligned, permute_dims, reshape
+from pullback.ops.movement import both_aligned, permute_dims, reshape
 from pullback.ops.parts import astype, cc
 from pullback.ops.reductions import sum as sum_
 
@@ -93,8 +93,7 @@ def _matmul_batch(x: Any, y: Any) -> Any:
     if b[0] == 1 and len(b) == 3:
         rows = reshape(x, (size_of(a[:-1]), a[-1]))
         return reshape(bind(matmul.op, rows, reshape(y, b[1:])), (*a[:-1], b[-1]))
-    ndim = max(len(a), len(b)) - 1
-    return bind(matmul.op, aligned(x, ndim), aligned(y, ndim))
+    return bind(matmul.op, *both_aligned(x, y))
 
 
 @primitive(
@@ -430,6 +429,7 @@ def _einsum_samples(d: Draw) -> list[Sample]:
         Bad(("i->ii", d.real(2)), {}, ShapeError, "repeated"),
         Bad(("i1->i", d.real(2, 2)), {}, ShapeError, "not a letter"),
         Bad(("i,i", object(), d.real(2)), {}, DTypeError, "expected an array"),
+        Bad((d.real(2, 2), [0, 52]), {}, ShapeError, "integer from 0 to 51"),
     ],
 )
 def einsum(subscripts: Any, /, *operands: Any) -> Any:

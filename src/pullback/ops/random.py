@@ -200,6 +200,7 @@ def _affine_oracle(
     samples=_affine_samples,
     errors=_affine_errors,
     namespace="random",
+    creates=True,
 )
 def uniform(
     key: Any, shape: Any = None, /, low: Any = 0.0, high: Any = 1.0, *, dtype: Any = None
@@ -226,6 +227,7 @@ def _scaled(z: Any, loc: Any, scale: Any) -> Any:
     samples=_affine_samples,
     errors=_affine_errors,
     namespace="random",
+    creates=True,
 )
 def normal(
     key: Any, shape: Any = None, /, loc: Any = 0.0, scale: Any = 1.0, *, dtype: Any = None
@@ -253,6 +255,7 @@ def _exponential_oracle(key: Any, shape: Any = None, scale: Any = 1.0, *, dtype:
     samples=lambda d: [*float_samples(d), Sample((sample_key(d), None, d.positive(3)))],
     errors=_affine_errors,
     namespace="random",
+    creates=True,
 )
 def exponential(key: Any, shape: Any = None, /, scale: Any = 1.0, *, dtype: Any = None) -> Any:
     """Exponential random numbers with mean `scale`.
@@ -276,6 +279,7 @@ def _numpy_gumbel(key: Any, shape: Any, *, dtype: Any = None) -> Any:
     samples=_affine_samples,
     errors=_affine_errors,
     namespace="random",
+    creates=True,
 )
 def gumbel(
     key: Any, shape: Any = None, /, loc: Any = 0.0, scale: Any = 1.0, *, dtype: Any = None

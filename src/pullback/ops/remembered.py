@@ -44,15 +44,15 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
         return out
 
     def one(x: Any, /, *rest: Any, **kwargs: Any) -> Any:
+        key = None
         try:
-            key = (x._aval, bytes_of(rest, kwargs))
-            found = calls.get(key)
-        except (AttributeError, ValueError):  # no array, or arguments that can't be a key
-            key = found = None
-        try:
-            if found is None:
+            try:
+                key = (x._aval, bytes_of(rest, kwargs))
+                static, plan = calls[key]
+            except KeyError:
                 return first_call((x, *rest), kwargs, key)
-            static, plan = found
+            except (AttributeError, ValueError):  # no array, or arguments that can't be a key
+                return first_call((x, *rest), kwargs, None)
             out = make(plan.run(x._buf), plan.aval)
         except (PullbackError, TypeError) as error:
             shorten(error)
@@ -62,15 +62,15 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
         return out
 
     def two(x: Any, y: Any, /, *rest: Any, **kwargs: Any) -> Any:
+        key = None
         try:
-            key = (x._aval, y._aval, bytes_of(rest, kwargs))
-            found = calls.get(key)
-        except (AttributeError, ValueError):
-            key = found = None
-        try:
-            if found is None:
+            try:
+                key = (x._aval, y._aval, bytes_of(rest, kwargs))
+                static, plan = calls[key]
+            except KeyError:
                 return first_call((x, y, *rest), kwargs, key)
-            static, plan = found
+            except (AttributeError, ValueError):
+                return first_call((x, y, *rest), kwargs, None)
             out = make(plan.run(x._buf, y._buf), plan.aval)
         except (PullbackError, TypeError) as error:
             shorten(error)

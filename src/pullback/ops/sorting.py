@@ -154,7 +154,7 @@ def _topk_oracle(
         Bad((np.ones(2, np.complex64), 1), {}, DTypeError, "no order"),
     ],
 )
-def topk(x: Any, /, k: int, *, axis: int = -1, largest: bool = True, sorted: bool = True) -> TopK:
+def topk(x: Any, /, k: int, axis: int = -1, *, largest: bool = True, sorted: bool = True) -> TopK:
     """The `k` largest (or smallest) elements along `axis`, in order, and their positions.
 
     Of equal elements the first are kept.

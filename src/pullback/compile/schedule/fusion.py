@@ -37,13 +37,13 @@ SMALL = 4096  # elements below which a launch costs more than the work
 RECENT = 16  # maps of one kind that another may join
 
 
-def fuse(graph: Graph, layouts: Sequence[Aval], block: int) -> Grouped:
-    """The groups of `graph` for inputs with these (concrete) avals; see `sequences` for `block`."""
+def fuse(graph: Graph, layouts: Sequence[Aval]) -> Grouped:
+    """The groups of `graph` for inputs with these (concrete) avals."""
     plan = Storage(graph, layouts)
     plan.visit()
     order = _joined(plan.drafts)
     _share_elements(order, plan)
-    return _built(plan, order, block)
+    return _built(plan, order)
 
 
 # -- joining kernels over one index space ----------------------------------------------------------
@@ -181,7 +181,7 @@ def _share_elements(order: list[Draft], plan: Storage) -> None:
 # -- from drafts to groups -------------------------------------------------------------------------
 
 
-def _built(plan: Storage, order: Sequence[Draft], block: int) -> Grouped:
+def _built(plan: Storage, order: Sequence[Draft]) -> Grouped:
     readers: dict[Stored, set[int]] = {}
     for k, d in enumerate(order):
         for r in d.leaves:
@@ -200,7 +200,7 @@ def _built(plan: Storage, order: Sequence[Draft], block: int) -> Grouped:
         else:
             assert d.equation is not None
             groups.append(CallGroup(d.equation, d.regions, d.results))
-    groups = parallel(chained(sequenced(groups, block)))
+    groups = parallel(chained(sequenced(groups)))
     return Grouped(plan.inputs, plan.constants, groups, plan.outputs)
 
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Accumulate, Reduce
+from pullback.compile.kernel.order import BLOCK, SMALL
 from pullback.compile.schedule.groups import (
     Access,
     CallGroup,
@@ -30,7 +31,6 @@ from pullback.ir.scalar import Expr, load, substituted
 __all__ = ["Pass", "RowKernel", "RowMembers", "RowPlan", "Stream", "row_plan"]
 
 MOST_INSTRUCTIONS = 1500  # of one kernel: beyond, compile time grows faster than speed
-SHORT = 32  # elements: fewer are folded in another order
 MANY = 128  # rows: with fewer, accumulators of all lanes would be a large part of the array
 
 Member = MapGroup | FoldGroup
@@ -187,16 +187,12 @@ def _facts(bodies: Sequence[Body]) -> tuple[int, bool]:
 
 
 class RowMembers:
-    """The members that one row kernel can take, as they are found in order.
+    """The members that one row kernel can take, as they are found in order."""
 
-    `block` elements are a block of a reduction, and a power of two of blocks is a subtree of it.
-    """
-
-    def __init__(self, lead: tuple[int, ...], length: int, block: int):
+    def __init__(self, lead: tuple[int, ...], length: int):
         self.lead, self.length = lead, length
-        blocks, rest = divmod(length, block)
+        blocks, rest = divmod(length, BLOCK)
         self._is_subtree = not rest and not blocks & (blocks - 1)
-        self._block = block
         # how a row is read again; None is for what is complete only after the last row
         self._made: dict[Stored, tuple[int, int, str] | None] = {}
         self._instructions = 0
@@ -204,7 +200,7 @@ class RowMembers:
 
     def empty(self) -> RowMembers:
         """The same rows without members, for the same groups."""
-        other = RowMembers(self.lead, self.length, self._block)
+        other = RowMembers(self.lead, self.length)
         other._walks = self._walks
         return other
 
@@ -240,7 +236,7 @@ class RowMembers:
 
     def _is_long_enough(self, form: str) -> bool:
         if form == "fold":
-            return self.length >= SHORT
+            return self.length >= SMALL
         if form == "column":
             return math.prod(self.lead) >= MANY
         return form != "whole" or self._is_subtree

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pullback.compile.kernel.forms import Accumulate
+from pullback.compile.kernel.order import BLOCK
 from pullback.compile.schedule.groups import (
     Access,
     CallGroup,
@@ -34,11 +35,8 @@ NEAR = 4 * MOST_MEMBERS  # groups before and after a seed that are looked at
 PIECE = 8  # blocks, where a reduction of everything is cut
 
 
-def sequenced(groups: Sequence[Group], block: int) -> list[Group]:
-    """The groups, with those that work row by row put into sequences.
-
-    `block` elements, and any power of two of blocks, are a subtree of a reduction of everything.
-    """
+def sequenced(groups: Sequence[Group]) -> list[Group]:
+    """The groups, with those that work row by row put into sequences."""
     todo = list(groups)
     for is_seed, around in ((_is_seed, _kernel), (_is_column_seed, _kernel), (_is_seed, _blocks)):
         tried: set[int] = set()
@@ -52,17 +50,17 @@ def sequenced(groups: Sequence[Group], block: int) -> list[Group]:
             tried.add(id(start))
             assert isinstance(start, FoldGroup)
             low, high = max(0, at - NEAR), at + NEAR
-            todo[low:high] = around(start, todo[low:high], block)
+            todo[low:high] = around(start, todo[low:high])
     return todo
 
 
-def _kernel(seed: FoldGroup, groups: list[Group], block: int) -> list[Group]:
+def _kernel(seed: FoldGroup, groups: list[Group]) -> list[Group]:
     """The groups with a row kernel around a seed, unless that would leave out some members."""
     across = _is_across(seed)
-    rows = _Rows.across(seed) if across else _Rows.of(seed, block)
+    rows = _Rows.across(seed) if across else _Rows.of(seed)
     if not rows.lead:
         return groups
-    before, members, after = _fused_cut(seed, rows, groups, block)
+    before, members, after = _fused_cut(seed, rows, groups)
     least = 2 if across else max(2, len(_Cut(seed, rows).split(groups)[1]))
     if len(members) < least:
         return groups
@@ -70,9 +68,9 @@ def _kernel(seed: FoldGroup, groups: list[Group], block: int) -> list[Group]:
     return [*before, own, *after]
 
 
-def _blocks(seed: FoldGroup, groups: list[Group], block: int) -> list[Group]:
+def _blocks(seed: FoldGroup, groups: list[Group]) -> list[Group]:
     """The groups with a sequence of kernels around a seed, which share blocks of rows."""
-    rows = _Rows.of(seed, block)
+    rows = _Rows.of(seed)
     before, members, after = _Cut(seed, rows).split(groups)
     if len(members) < 2:
         return groups
@@ -82,10 +80,10 @@ def _blocks(seed: FoldGroup, groups: list[Group], block: int) -> list[Group]:
 
 
 def _fused_cut(
-    seed: FoldGroup, rows: _Rows, groups: list[Group], block: int
+    seed: FoldGroup, rows: _Rows, groups: list[Group]
 ) -> tuple[list[Group], list[MapGroup | FoldGroup], list[Group]]:
     """The cut for one kernel, with all that can join because later members read the same."""
-    kernel = RowMembers(rows.lead, rows.length, block)
+    kernel = RowMembers(rows.lead, rows.length)
     cut = _Cut(seed, rows, kernel)
     found = cut.split(groups)
     while True:
@@ -160,18 +158,18 @@ class _Rows:
     taken: int
 
     @staticmethod
-    def of(seed: FoldGroup, block: int) -> _Rows:
+    def of(seed: FoldGroup) -> _Rows:
         lead = squeezed(seed.kept)
         length = math.prod(seed.folded)
         if not lead:
-            return _Rows((), length, 1, PIECE * block)
+            return _Rows((), length, 1, PIECE * BLOCK)
         taken = 1
-        while taken * length % block and taken < block:
+        while taken * length % BLOCK and taken < BLOCK:
             taken *= 2
-        blocks, rest = divmod(taken * length, block)
+        blocks, rest = divmod(taken * length, BLOCK)
         if rest or blocks & (blocks - 1):
             return _Rows(lead, math.prod(lead), length, 0)
-        while taken * length < PIECE * block:
+        while taken * length < PIECE * BLOCK:
             taken *= 2
         return _Rows(lead, math.prod(lead), length, taken)
 

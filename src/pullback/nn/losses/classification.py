@@ -90,7 +90,7 @@ class Picked:
         except IndexOutOfRange:
             target = to_numpy(self.target)
             bad = (target != self.ignored) & ((target < 0) | (target >= classes))
-            place = tuple(int(i[0]) for i in bad.nonzero())
+            place = tuple(int(i) for i in np.argwhere(bad)[0])
             raise IndexOutOfRange(
                 f"{self.name}: class {target[place]} at target{list(place)} is out of range, there"
                 f" are {classes} classes. Targets that do not count equal ignore_index."

@@ -11,6 +11,7 @@ from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
+from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.indexing import index_stages
 from pullback.runtime.cpu.indexing.index_stages import indexed_axes
@@ -228,8 +229,20 @@ def _linalg(frame: Frame, group: CallGroup) -> list[Stage]:
     )
 
 
+def _fft(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,), (x,) = group.results, group.operands
+    return fft_stages.fft_stages(
+        group.equation.op.lowering.name,
+        (_slot(frame, x), x.aval),
+        group.equation.static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+    )
+
+
 _BUILDERS = {GatherRows: _gather, ScatterRows: _scatter}
 _INTRINSICS = {
+    **dict.fromkeys(fft_stages.NAMES, _fft),
     "matmul": _matmul,
     "argsort": _argsort,
     "searchsorted": _searchsorted,

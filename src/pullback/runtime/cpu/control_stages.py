@@ -10,7 +10,6 @@ from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, aval
 from pullback.ir.graph import Graph
 from pullback.runtime.cpu import assembly
-from pullback.runtime.cpu.loops.tree_code import BLOCK
 from pullback.runtime.cpu.native import Stage, stages
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def _inner(
     outputs: Sequence[int],
 ) -> list[Stage]:
     """The stages of a graph inside, which uses the free part of the arena."""
-    grouped = fuse(graph, layouts, BLOCK)
+    grouped = fuse(graph, layouts)
     return assembly.Frame(grouped, frame.table, graph, inputs, outputs, frame.free).stages
 
 

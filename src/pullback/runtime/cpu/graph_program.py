@@ -13,7 +13,6 @@ from pullback.ir.graph import Graph
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.assembly import Frame, Planned, Table, inner_graphs
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.loops.tree_code import BLOCK
 from pullback.runtime.cpu.native import Buffer, view
 from pullback.runtime.cpu.scatter.plans import PLANS
 
@@ -59,7 +58,7 @@ class Version:
 
     def __init__(self, graph: Graph, avals: Sequence[Aval]):
         began = time.perf_counter()
-        self.grouped = fuse(graph, avals, BLOCK)
+        self.grouped = fuse(graph, avals)
         inner = [v for g in inner_graphs(graph) for v in g.constants]
         read = {id(s) for g in self.grouped.groups for s in g.values_read()}
         known = zip(graph.constants, self.grouped.constants, strict=True)

@@ -27,6 +27,7 @@ from pullback.ir.op import Op, Plan
 from pullback.ops.families import broadcast_shapes
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
+from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.graph_program import Executable
 from pullback.runtime.cpu.indexing import index_stages
@@ -377,6 +378,7 @@ def _intrinsic(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
 
 
 _INTRINSICS = {
+    **{name: partial(fft_stages.fft_program, name) for name in fft_stages.NAMES},
     "matmul": _matmul,
     "argsort": _argsort,
     "searchsorted": _searchsorted,

@@ -1,9 +1,7 @@
 """Reduce and Accumulate kernels as CUDA C, with the tree of the CPU: the same bits on both.
 
-The tree is a function of the length N alone. Below `SMALL`, elements are folded in sequence.
-Otherwise element j belongs to block j // BLOCK; in a block, lane j % LANES folds its elements in
-sequence, lanes are joined by halves, and blocks by a balanced tree: level by level, block b takes
-in block b + 2**level where 2**(level + 1) divides b.
+The tree is that of `order.tree`. Blocks are joined level by level: block b takes in block
+b + 2**level where 2**(level + 1) divides b.
 
     NAME_sequence (out, in_0 .., Nest<K> kept, Nest<K> reduced)
     NAME_rows     (out, partials, in_0 .., Nest<K> kept, Nest<K> reduced, groups, per_group)
@@ -29,25 +27,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pullback.compile.kernel.forms import Accumulate, Reduce
+from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
 from pullback.runtime.cuda.kernels import NEST, arguments, leaf_of, name_of, parts, stored, weight
 from pullback.runtime.cuda.printer import Source, emit, register, storage
 
 __all__ = [
-    "BLOCK",
-    "LANES",
     "MAX_GROUP",
     "MERGE",
-    "SMALL",
     "THREADS",
     "accumulator_bytes",
     "fold_code",
 ]
 
-SMALL = 32
-LANES = 16
-BLOCK = 1024
 THREADS = 256
 MAX_GROUP = 64
 MERGE = 512

@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Accumulate, Map, MultiMap, Reduce
+from pullback.compile.kernel.order import BLOCK, LANES, SMALL
 from pullback.core.errors import ShapeError
 from pullback.runtime.cuda.folds import (
-    BLOCK,
-    LANES,
     MAX_GROUP,
     MAX_TALL,
     MERGE,
-    SMALL,
     THREADS,
     WIDTH,
     accumulator_bytes,

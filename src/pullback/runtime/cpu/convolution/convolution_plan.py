@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import NamedTuple
 
+from pullback.compile.kernel import order
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.convolution import convolution_code as code
 from pullback.runtime.cpu.convolution import depthwise_code, panel_code
@@ -18,25 +19,16 @@ __all__ = ["Area", "Axis", "Plan", "Side", "Three", "Weight", "triple"]
 
 _TASK_FLOPS = 2_000_000
 _TASK_ELEMENTS = 1 << 14
-_COPY_FLOPS = 32  # as long as an element takes to be copied
-_PIXELS = 512  # of a tile, at most
+_PIXELS = 512  # of a tile of the output, at most
 _PART_PIXELS = 128  # that a part of the output channels leaves room for
 _LEAST_PIXELS = 24
-_PANEL_BYTES = 20 << 10  # of a panel for one block of channels: it stays in the first cache
 _INPUT_BYTES = 160 << 10  # of a tile's input, and
 _OUTPUT_BYTES = 128 << 10  # of its output: both stay in the second cache
 _STACK_BYTES = 1 << 20
 _FRESH_BYTES = 64 << 10  # of a block that a unit packs for itself
 _SPAN_BYTES = 32 << 10  # of weights that are turned at once
-_DEPTH = 64  # channels of a depthwise tile
-_PRODUCT_PIXELS = 100  # of an image, from which on a matrix product pays
 _UNITS = 16  # enough to share among threads
 _SUM_BYTES = 160 << 10  # of the sums of a unit
-_SUMMED_PIXELS = 128  # of a tile
-_CHUNK_PIXELS = 1 << 13  # that are summed one after the other
-_CHUNKS = 16  # in which the sums of weights are made
-_CHUNK_BYTES = 32 << 20  # of all of them
-_CHUNK_FLOPS = 1 << 25  # of one: its sums have to be cleared and added up
 
 Area = Callable[[int], int]
 Three = tuple[int, int, int]
@@ -143,43 +135,35 @@ class Plan:
         following = last == list(range(last[0], last[0] + len(last))) if last else False
         self.merged = len(last) if following and not self.depthwise else 1
         self.ins = 1 if self.depthwise else x.channels  # that an output channel reads
-        self.block = self._block()
+        self.order = self._order()
+        self.block = self.order.block
         # Pixels that are a multiple of a cache's size apart would share few of its places.
         self.gap = 0 if self.depthwise or self.merged > 1 else lanes
 
-    def _block(self) -> int:
-        """Input channels that are worked on at once."""
-        if self.depthwise:
-            return _even(self.panels, _DEPTH // self.width) * self.width
-        fit = _PANEL_BYTES // (self.width * self.dtype.itemsize * max(1, self.positions))
-        if fit >= self.x.channels:
-            return self.x.channels
-        fit = max(8, fit // 8 * 8)
-        return min(self.x.channels, fit)
+    def _order(self) -> order.Convolution:
+        """What decides the order of the sums."""
+        one, two, three = (order.Line(a.places, a.step, a.span) for a in self.axes)
+        return order.Convolution(
+            self.dtype.itemsize,
+            self.x.batch,
+            self.x.groups,
+            self.x.channels,
+            self.y.channels,
+            self.positions,
+            self.merged,
+            (one, two, three),
+            self.depthwise,
+        )
 
-    def tiles(self, part: int, others: int, most: int = _PIXELS) -> Three:
+    def tiles(self, part: int, others: int) -> Three:
         """The extents of a tile of output pixels, with `others` more ways to cut the work."""
         size = self.dtype.itemsize
-        counts = [axis.places for axis in self.axes]
-        pixels = min(most, max(_LEAST_PIXELS, _OUTPUT_BYTES // (part * self.width * size)))
-        while True:
-            left, tile = pixels, [1, 1, 1]
-            for d in (2, 1, 0):
-                tile[d] = _even(counts[d], max(1, left))
-                left //= tile[d]
-            units = others * math.prod(-(-n // t) for n, t in zip(counts, tile, strict=True))
-            nbytes = math.prod(self._reach(tile)) * (self.block + self.gap) * size
-            fits = nbytes <= _INPUT_BYTES and units >= _UNITS
-            small = pixels * part * self.width * size <= 2 * _OUTPUT_BYTES
-            if fits or pixels == 1 or (pixels <= _LEAST_PIXELS and small):
-                return triple(tile, 1)
-            pixels //= 2
+        output, pixel = part * self.width * size, (self.block + self.gap) * size
+        limits = (_LEAST_PIXELS, _OUTPUT_BYTES, _INPUT_BYTES, _UNITS)
+        return order.tile_of(self.order.lines, output, pixel, others, _PIXELS, limits)
 
-    def _reach(self, tile: Sequence[int]) -> Three:
-        one, two, three = (
-            (n - 1) * axis.step + axis.span for n, axis in zip(tile, self.axes, strict=True)
-        )
-        return one, two, three
+    def _reach(self, tile: Three) -> Three:
+        return order.reach(self.order.lines, tile)
 
     def spare(self, tile: Three) -> int:
         """The slot of local memory for a tile's input that a stack has no room for, or -1.
@@ -217,22 +201,15 @@ class Plan:
         """Where the array of weights has the kernel positions."""
         return [sum(t) for t in product(*[[place for _, place in a.taps] for a in self.axes])]
 
-    def _work(self) -> int:
-        """The arithmetic, and copies in its measure."""
-        channels = self.y.channels
-        sums = 2 * channels * self.ins * max(1, self.positions)
-        pixels = self.x.batch * self.x.groups * math.prod(a.places for a in self.axes)
-        return pixels * (sums + _COPY_FLOPS * (channels + self.x.channels))
-
     def part(self) -> int:
         """Panels of a unit."""
         if self.depthwise:
             return self.block // self.width
         pixels = self.x.batch * self.x.groups * math.prod(a.places for a in self.axes)
         if pixels < _UNITS * _LEAST_PIXELS:
-            return _even(self.panels, max(1, self.panels // _UNITS))
+            return order.even(self.panels, max(1, self.panels // _UNITS))
         nbytes = _PART_PIXELS * self.width * self.dtype.itemsize
-        return _even(self.panels, max(1, _OUTPUT_BYTES // nbytes))
+        return order.even(self.panels, max(1, _OUTPUT_BYTES // nbytes))
 
     def forward(self, weight: Weight) -> list[Stage]:
         """The stages that make the output from input and weight."""
@@ -245,7 +222,7 @@ class Plan:
         start = sum(a.first * s for a, s in zip(self.axes, y.strides, strict=True))
         steps = [a.every * s for a, s in zip(self.axes, y.strides, strict=True)]
         y_words = y._replace(strides=triple(steps, 0)).words()
-        images = x.batch * self.tile_count(tile)
+        images = x.batch * order.tile_count(self.order.lines, tile)
         units = images * x.groups * parts
         fresh = images == 1 and not self.depthwise and self._block_bytes() <= _FRESH_BYTES
         packed = weight.slot if fresh else self.area(self._packed_size() * self.dtype.itemsize)
@@ -268,7 +245,7 @@ class Plan:
             return False
         if self.y.channel_stride == 1:
             return self.x.groups == 1
-        return self.x.batch == 1 or self.y.size[2] >= _PRODUCT_PIXELS
+        return self.x.batch == 1 or self.y.size[2] >= order.PRODUCT_PIXELS
 
     def _product(self, weight: Weight) -> list[Stage]:
         x, y = self.x, self.y
@@ -292,14 +269,11 @@ class Plan:
         """Elements of all panels."""
         return self.x.groups * self.panels * self.ins * self.positions * self.width
 
-    def tile_count(self, tile: Three) -> int:
-        return math.prod(-(-a.places // t) for a, t in zip(self.axes, tile, strict=True))
-
     def grain(self, units: int, spare: int) -> int:
         """The units of a task."""
         if spare >= 0:
             return units
-        return max(1, _TASK_FLOPS * units // self._work())
+        return max(1, _TASK_FLOPS * units // self.order.work())
 
     def _panel_words(self) -> tuple[int, ...]:
         """The params of packing and unpacking that say how panels lie."""
@@ -334,7 +308,7 @@ class Plan:
         """Panels whose sums a unit makes: those of a block stay in the second cache."""
         if self.depthwise:
             return self.block // self.width
-        return _even(self.panels, max(1, _SUM_BYTES // self._block_bytes()))
+        return order.even(self.panels, max(1, _SUM_BYTES // self._block_bytes()))
 
     def weight(self, weight: Weight) -> list[Stage]:
         """The stages that make the weight from input and output."""
@@ -345,12 +319,9 @@ class Plan:
         part = self._weight_part()
         parts = 1 if self.depthwise else -(-self.panels // part)
         others = x.groups * blocks * parts
-        tile = self.tiles(part if self.depthwise else 1, x.batch * others, _SUMMED_PIXELS)
-        every = x.batch * self.tile_count(tile)
-        pixels = x.batch * math.prod(a.places for a in self.axes)
-        most = min(every, _CHUNK_BYTES // nbytes, self._work() // _CHUNK_FLOPS)
-        wanted = max(-(-_UNITS // others), min(_CHUNKS, pixels // _CHUNK_PIXELS))
-        chunk = -(-every // max(1, min(most, wanted)))
+        tile = self.order.weight_tile()
+        chunk = self.order.weight_chunk(tile)
+        every = x.batch * order.tile_count(self.order.lines, tile)
         chunks = -(-every // chunk)
         direct = chunks == 1 and not self.depthwise and part * self._block_bytes() <= _SUM_BYTES
         sums = -1 if direct else self.area(chunks * nbytes)
@@ -368,9 +339,3 @@ class Plan:
         kernel = kernels.weight_kernel(self.dtype, self.vectors)
         unpacking = [] if direct else self._unpack(sums, chunks, weight, span)
         return [Stage(kernel, units, self.grain(units, spare), params), *unpacking]
-
-
-def _even(count: int, most: int) -> int:
-    """The largest of equal pieces of `count`, of at most `most`."""
-    most = min(count, most)
-    return -(-count // -(-count // most))

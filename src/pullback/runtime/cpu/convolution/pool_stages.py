@@ -7,6 +7,7 @@ from itertools import pairwise, product
 from math import prod
 from typing import Any
 
+from pullback.compile.kernel import order
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.runtime.cpu import native
@@ -76,7 +77,7 @@ def extremum_stages(
     part = plan.part()
     parts = -(-plan.panels // part)
     tile = plan.tiles(part, plan.x.batch * parts)
-    units = plan.x.batch * plan.tile_count(tile) * parts
+    units = plan.x.batch * order.tile_count(plan.order.lines, tile) * parts
     spare = plan.spare(tile)
     _, two, three = plan.x.size
     taps = [[at - a.start for at, _ in a.taps] for a in plan.axes]

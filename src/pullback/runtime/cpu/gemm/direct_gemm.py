@@ -1,6 +1,6 @@
 """Products whose right operand has its columns side by side, in blocks that stay in registers.
 
-A block is some rows and some vectors of columns of the output; k runs in order (see `panel_gemm`),
+A block is some rows and some vectors of columns of the output; k runs in order (`order.product`),
 so the sum of an element does not depend on its neighbours, nor on the block that it is made in.
 Blocks at the end of rows and columns may therefore overlap others, and few kinds of them make every
 shape. Each kind is compiled once, for all shapes; the params of a product say which blocks lie
@@ -13,8 +13,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.gemm.panel_gemm import CHUNK
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors, lanes_of
 from pullback.runtime.cpu.llvm.writer import Function, Module, literal

@@ -1,10 +1,9 @@
 """Matrix products on the CPU: which kernels make them, and how the work is cut.
 
-Products of real numbers are made by kernels of our own, which all add up in one order (see
-`panel_gemm`; a vector with a large matrix has its own): their bits depend on shapes and values, not
-on layouts. Complex ones are calls of a library, one for a
-tile, on a single thread; tiles depend on shapes only, so a product has the same bits on every run
-and for any number of threads (it may differ between CPUs and libraries).
+Products of real numbers are made by kernels of our own, which keep `order.product` and
+`order.row_product`: their bits depend on shapes and values, not on layouts. Complex ones are calls
+of a library, one for a tile, on a single thread; tiles depend on shapes only, so a product has the
+same bits on every run and for any number of threads (it may differ between CPUs and libraries).
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from pullback.compile.kernel import order
 from pullback.compile.schedule.product_rows import MOST_FACTOR_BYTES
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
@@ -210,15 +210,10 @@ class _Plan:
             self._gemm(p, out)
 
     def _multiply_real(self, p: Product, out: int) -> None:
-        if self._is_large_vector(p):
-            self._in_chunks(self._vector_operands(p), out, vector_gemm.CHUNK, self._vector)
+        if self.single and order.is_row_product(p.m, p.n, p.k, self.dtype.itemsize):
+            self._in_chunks(self._vector_operands(p), out, order.ROW_CHUNK, self._vector)
         elif not self.multiply_rows(p, out):
-            self._in_chunks(p, out, panel_gemm.CHUNK, self._panels)
-
-    def _is_large_vector(self, p: Product) -> bool:
-        """Whether a product has the order of `vector_gemm`: that depends on its shape alone."""
-        size = p.n * p.k * self.dtype.itemsize
-        return self.single and p.m == 1 and size > MOST_FACTOR_BYTES
+            self._in_chunks(p, out, order.CHUNK, self._panels)
 
     def multiply_halves(self, p: Product, half: DType, elements: int, out: int) -> None:
         """The product of dense float32 copies, rounded once."""

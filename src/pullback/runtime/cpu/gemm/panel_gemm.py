@@ -1,8 +1,7 @@
 """Products of large real matrices: blocks of both operands are copied to where registers want them.
 
-Every element of a product is made in one order, whatever the layout of the operands, the tile it
-lies in and the number of threads: products of k are added up by fused multiply-adds in chunks of
-`CHUNK`, and the chunks' sums are added up in their order. `direct_gemm` and `vector_gemm` keep it.
+Every element of a product is made in the order of `order.product`, whatever the layout of the
+operands, the tile it lies in and the number of threads. `direct_gemm` keeps it too.
 
 A tile of the output is made by one thread. For each chunk of k it copies its columns of b to panels
 as wide as a block, then some of a's rows at a time, and goes through the blocks of these. The
@@ -14,14 +13,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors, lanes_of, squared
 from pullback.runtime.cpu.llvm.writer import Function, Module, of_width
 
-__all__ = ["CHUNK", "WORDS", "columns_of_tile", "panel_kernel"]
+__all__ = ["WORDS", "columns_of_tile", "panel_kernel"]
 
-CHUNK = 256  # of k: a panel of b then fills half of a first-level cache
 _COPIED = 1 << 18  # bytes of b
 _ROWS = 96  # of a that are copied at a time
 _LINE = 64  # bytes between panels, so that they do not compete for the same lines of a cache

@@ -1,7 +1,6 @@
 """Products of one vector with a large matrix, which read every element once.
 
-They have an order of their own: in chunks of `CHUNK` each lane adds up every so-many-th product by
-fused multiply-adds, a tree joins the lanes, and the chunks' sums are added up in their order.
+They have an order of their own: `order.row_product`.
 
     rows  columns lie side by side: rows are added to a set of sums for each lane
     dots  k lies side by side: vectors run along k
@@ -14,17 +13,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from pullback.compile.kernel.order import ROW_CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors
 from pullback.runtime.cpu.llvm.writer import Function, Module, literal, of_width
 
-__all__ = ["CHUNK", "MOST_COLUMNS", "WORDS", "dots_kernel", "rows_kernel", "sum_kernel"]
+__all__ = ["MOST_COLUMNS", "WORDS", "dots_kernel", "rows_kernel", "sum_kernel"]
 
 # Strides are in bytes: of the vector, and of the matrix's rows or columns. The batch comes next;
 # item i of it sums min(k, all_k - i k) products.
 WORDS = ("a", "b", "out", "n", "k", "all_k", "a_step", "b_step", "width", "tiles")
-CHUNK = 4096
 MOST_COLUMNS = 512  # of a tile
 _PITCH = MOST_COLUMNS + 16  # sums of different lanes do not compete for the same lines of a cache
 _TOGETHER = 2  # vectors of a row that are read at a time
@@ -50,8 +49,8 @@ class _Kernel:
             self.a, own = f.offset(a, a_at), f.offset(b, b_at)
             self.out = self.v.at(out, f.add(f.mul(item, p["n"]), column))
             self.b = f.offset(own, f.mul(column, self.column_step()))
-            with f.loop("0", self.k, str(CHUNK)) as chunk:
-                end = f.minimum(f.add(chunk.i, str(CHUNK)), self.k)
+            with f.loop("0", self.k, str(ROW_CHUNK)) as chunk:
+                end = f.minimum(f.add(chunk.i, str(ROW_CHUNK)), self.k)
                 self.chunk(chunk.i, end, f(f"icmp eq i64 {chunk.i}, 0"))
         f.finish()
 

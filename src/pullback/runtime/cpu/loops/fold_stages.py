@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pullback.compile.kernel.forms import Accumulate, Reduce
+from pullback.compile.kernel.order import BLOCK, SMALL
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.loops import (
     accumulate_code,
@@ -20,7 +21,6 @@ from pullback.runtime.cpu.loops import (
 )
 from pullback.runtime.cpu.loops.map_stages import GRAIN, INLINE, dense_strides, weight
 from pullback.runtime.cpu.loops.nest import Nest, Streams, coalesce, step_of
-from pullback.runtime.cpu.loops.tree_code import BLOCK, SMALL
 
 __all__ = ["accumulate_program", "accumulate_stages", "reduce_program", "reduce_stages"]
 

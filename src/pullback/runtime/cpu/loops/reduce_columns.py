@@ -9,12 +9,11 @@ from collections.abc import Callable
 from functools import cache
 
 from pullback.compile.kernel.forms import Reduce
+from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
 from pullback.runtime.cpu.loops.reduce_code import Grouped, output_width
 from pullback.runtime.cpu.loops.tree_code import (
-    BLOCK,
-    LANES,
     LEVELS,
     Elements,
     Fold,

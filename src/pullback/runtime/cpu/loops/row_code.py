@@ -12,12 +12,18 @@ from functools import cache
 from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Reduce
+from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.compile.schedule.row_kernel import Pass, RowKernel
 from pullback.ir.scalar import Expr
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import convert, emit, uniform, vector_width
 from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
-from pullback.runtime.cpu.loops.tree_code import BLOCK, LANES, LEVELS, Fold, Values, positions
+from pullback.runtime.cpu.loops.tree_code import (
+    LEVELS,
+    Fold,
+    Values,
+    positions,
+)
 
 __all__ = ["HEAD", "Lengths", "column_kernel", "row_kernel"]
 

@@ -6,11 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 
 from pullback.compile.kernel.forms import Reduce
+from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowKernel, RowPlan
 from pullback.runtime.cpu.loops import reduce_code, row_code
 from pullback.runtime.cpu.loops.map_stages import weight
-from pullback.runtime.cpu.loops.tree_code import BLOCK, LANES, Fold
+from pullback.runtime.cpu.loops.tree_code import (
+    Fold,
+)
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["row_stages"]

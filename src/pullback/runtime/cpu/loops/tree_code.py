@@ -1,11 +1,7 @@
 """Code that all folds share: accumulators in registers and in memory, the tree over blocks.
 
-The tree of a reduction is a function of its length N alone. Below `SMALL`, elements are folded in
-sequence. Otherwise element j belongs to block j // BLOCK; in a block, lane j % LANES folds its
-elements in sequence, lanes are joined in halves, and blocks are joined by a binary counter: a
-balanced tree whose aligned parts of 2**k blocks are whole subtrees, so that parts can be made apart
-and joined later.
-Lanes interleave elements, hence `combine` has to be commutative.
+The tree is that of `order.tree`. Blocks are joined by a binary counter, so that parts can be made
+apart and joined later. Lanes interleave elements, hence `combine` has to be commutative.
 """
 
 from __future__ import annotations
@@ -13,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.compile.kernel.forms import Reduce
+from pullback.compile.kernel.order import LANES
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
 from pullback.runtime.cpu.llvm.printer import convert, counter, emit, uniform
@@ -25,11 +22,8 @@ from pullback.runtime.cpu.llvm.writer import (
     register,
 )
 
-__all__ = ["BLOCK", "LANES", "LEVELS", "SMALL", "Elements", "Fold", "positions", "trailing_zeros"]
+__all__ = ["LEVELS", "Elements", "Fold", "positions", "trailing_zeros"]
 
-SMALL = 32
-LANES = 16
-BLOCK = 1024
 LEVELS = 34  # of the binary counter: enough for 2**33 blocks
 
 Values = list[str]

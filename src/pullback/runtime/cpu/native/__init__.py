@@ -321,9 +321,12 @@ def _program(
     head = [n_inputs, out_nbytes, len(scratch), heavy, len(pointers)]
     first = len(head) + 1 + len(scratch) + 2 * len(pointers)
     pairs = [word for pair in pointers for word in pair]
-    words = array("q", [*head, first, *scratch, *pairs, *encode(stages)])
+    encoded = encode(stages)
+    words = array("q", [*head, first, *scratch, *pairs, *encoded])
+    # A parameter that is no plain integer is the address of memory that it owns.
+    owners = [word for word in encoded if type(word) is not int]
     address, length = words.buffer_info()
-    return _make(wrap(address, length * words.itemsize, words))
+    return _make(wrap(address, length * words.itemsize, (words, owners)))
 
 
 def encode(stages: Sequence[Stage]) -> list[int]:

@@ -40,7 +40,7 @@ entry:
   %same = icmp eq i64 %self, %main
   %may.ask = and i1 %released, %same
   %asks = zext i1 %may.ask to i64
-  %e0 = insertvalue %Error zeroinitializer, i64 64, 3
+  %e0 = insertvalue %Error zeroinitializer, i64 8, 3
   %e1 = insertvalue %Error %e0, i64 %asks, 4
   %e2 = insertvalue %Error %e1, ptr %run, 5
   store %Error %e2, ptr %error

@@ -12,6 +12,7 @@ from functools import cache, partial
 
 from llvmlite import ir
 
+from pullback.compile.kernel.order import PAIR_LANES, PAIRED_ROWS, UPDATE_LANES
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm.builder import I1, I8, I32, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter.local_code import (
@@ -35,17 +36,9 @@ from pullback.runtime.cpu.scatter.numbers import (
 from pullback.runtime.cpu.scatter.rows import Arguments, ask, chunk_bounds, local_memory
 from pullback.runtime.cpu.scatter.sums import Sums, Table, each_piece
 
-__all__ = ["columns", "is_paired", "join_columns"]
+__all__ = ["columns", "join_columns"]
 
-COPIES = 8  # of each accumulator of a single element
-PAIR_TABLES = 4
-PAIRED_ROWS = 24  # whose pairs have accumulators that stay in the first cache
 NARROW = 8  # bytes of an update of a plan that is asked for ahead
-
-
-def is_paired(sums: Sums, rows: int, width: int) -> bool:
-    """Whether updates are added in pairs."""
-    return width == 1 and rows <= PAIRED_ROWS and sums.parts == 1
 
 
 class _Turns:
@@ -143,7 +136,7 @@ class _Pairs(_Turns):
     """
 
     def __init__(self, code: Code, sums: Sums, cells: Cells):
-        super().__init__(code, sums, cells, 1, 2 * PAIRED_ROWS**2, PAIR_TABLES)
+        super().__init__(code, sums, cells, 1, 2 * PAIRED_ROWS**2, PAIR_LANES)
         self.cells, self.turn = cells, PAIR_TURN
 
     def _turn(self, numbers: Value, updates: Value, first: Value) -> None:
@@ -222,7 +215,7 @@ def columns(
         turns: _Turns = _Pairs(code, sums, numbers)
     else:
         numbers = Numbers(number) if index is None else GivenNumbers(code, a, index, number)
-        copies = max(1, COPIES // (width * sums.parts))
+        copies = max(1, UPDATE_LANES // (width * sums.parts))
         turns = _Turns(code, sums, numbers, width, capacity, copies)
     elements = b.mul(a["rows"], code.int(width))
     row = width * sums.dtype.itemsize

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from llvmlite import ir
 
+from pullback.compile.kernel.order import UPDATE_BLOCK
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value, address, kernel
@@ -45,7 +46,7 @@ __all__ = [
     "spread",
 ]
 
-BLOCK = 64  # indices that are narrowed before they are used
+BLOCK = UPDATE_BLOCK  # indices that are narrowed before they are used
 GROUP = 16  # of which vectors hold
 EIGHT = 8  # of which four pairs are made
 PAIR_TURN = 32  # whose cells are found, and added to, together

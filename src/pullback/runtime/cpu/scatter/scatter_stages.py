@@ -9,8 +9,8 @@
     segments   wide rows: positions are sorted by destination (the index plan), then the rows of
                each destination are added one after the other
 
-The choice depends on shapes only. All but `columns` add the updates of a destination in their
-order to an accumulator that starts with x: they give the same bits, with or without a plan.
+The choice depends on shapes only. `columns` keeps `order.scattered_by_lanes`, all others
+`order.scattered`: they give the same bits, with or without a plan.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pullback.compile.kernel import order
 from pullback.compile.kernel.forms import Scatter
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
@@ -64,11 +65,10 @@ __all__ = [
 Strides = Sequence[int]
 Area = Callable[[int], int]
 
-FEW_UPDATES = 1 << 15  # elements that one thread adds alone
-FEW_DESTINATIONS = 2048  # elements for which every chunk has accumulators
+MOST_ALONE = 1 << 15  # elements that one thread adds alone
+FEW_ROWS = 2048  # whose numbers are worth to be kept in few bits
 NARROW = 16  # bytes of a row that is moved into buckets
-COLUMN_CHUNK = 1 << 16
-MOST_CHUNKS = 256
+PLAN_CHUNK = 1 << 16  # indices that a task narrows
 TABLE_BYTES = 1 << 17  # of the accumulators of a bucket: part of a core's cache
 LEAST_BUCKETS = 16
 MOST_BUCKETS = 2048
@@ -98,10 +98,10 @@ class Shape:
 def strategy(shape: Shape) -> str:
     """The name of the strategy for a shape."""
     elements, updates = shape.rows * shape.width, shape.count * shape.width
-    if updates <= FEW_UPDATES:
-        return "direct" if elements <= max(4096, 4 * updates) else "sparse"
-    if elements * shape.sums.parts <= FEW_DESTINATIONS and shape.count >= 16 * shape.rows:
+    if order.has_lanes(shape.count, shape.rows, shape.width, shape.sums.parts):
         return "columns"
+    if updates <= MOST_ALONE:
+        return "direct" if elements <= max(4096, 4 * updates) else "sparse"
     return "buckets" if shape.width * shape.dtype.itemsize <= NARROW else "segments"
 
 
@@ -167,7 +167,7 @@ def wants_plan(
     if _is_exact(kernel) or chosen == "segments":
         return Wanted("order", count, x_shape[0])
     if chosen == "columns":
-        paired = column_code.is_paired(found.sums, found.rows, found.width)
+        paired = order.is_paired(found.rows, found.width, found.sums.parts)
         form = "pairs" if paired else "narrow"
         return narrow_plan(kernel.indices[0], count, x_shape[0], form)
     if chosen == "buckets":
@@ -177,13 +177,13 @@ def wants_plan(
 
 def narrow_plan(index: DType, count: int, rows: int, form: str = "narrow") -> Wanted | None:
     """The plan of narrow row numbers, or of their pairs, if indices of this dtype are wider."""
-    shorter = rows <= FEW_DESTINATIONS and narrow_dtype(rows).itemsize < index.itemsize
-    return Wanted(form, count, rows) if shorter and count > FEW_UPDATES else None
+    shorter = rows <= FEW_ROWS and narrow_dtype(rows).itemsize < index.itemsize
+    return Wanted(form, count, rows) if shorter and count > MOST_ALONE else None
 
 
 def held_plan(count: int, rows: int) -> Wanted:
     """The plan that is made at once for someone who holds it."""
-    return Wanted("narrow" if rows <= FEW_DESTINATIONS else "order", count, rows)
+    return Wanted("narrow" if rows <= FEW_ROWS else "order", count, rows)
 
 
 def is_folded(kernel: Scatter) -> bool:
@@ -268,23 +268,16 @@ def _power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def _column_chunk(count: int) -> int:
-    """The updates of a chunk: all are of one size, and as many as threads share well."""
-    chunks = min(MOST_CHUNKS, -(-count // COLUMN_CHUNK))
-    chunks = _power(chunks) if chunks <= 16 else -(-chunks // 16) * 16
-    return -(-count // (64 * chunks)) * 64
-
-
 def _columns(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stage]:
     s = task.shape
     sums = s.sums
     elements = s.rows * s.width
-    chunk = _column_chunk(s.count)
+    chunk = order.chunk_of_updates(s.count)
     chunks = -(-s.count // chunk)
     partial = area(chunks * elements * sums.nbytes)
     number = narrow_dtype(s.rows)
     index = task.index if plan is None else None
-    paired = column_code.is_paired(s.sums, s.rows, s.width)
+    paired = order.is_paired(s.rows, s.width, s.sums.parts)
     capacity = 0 if paired else max(64, _power(elements))
     code = column_code.columns(s.sums, index, number, s.width, capacity, paired)
     slots = (task.index_slot if plan is None else plan[0], task.update_slot, partial)
@@ -398,8 +391,8 @@ def plan_stages(task: Task, wanted: Wanted, slots: PlanSlots, area: Area) -> lis
         raise ShapeError(f"scatter_add: takes fewer than 2**32 rows of updates, got {s.count}.")
     if wanted.form in ("narrow", "pairs"):
         code = scatter_numbers.narrow(task.index, narrow_dtype(s.rows), wanted.form == "pairs")
-        params = (task.index_slot, *slots, s.count, COLUMN_CHUNK, s.rows, 1, task.first_code)
-        return [native.Stage(code, -(-s.count // COLUMN_CHUNK), 1, params)]
+        params = (task.index_slot, *slots, s.count, PLAN_CHUNK, s.rows, 1, task.first_code)
+        return [native.Stage(code, -(-s.count // PLAN_CHUNK), 1, params)]
     rows = PLAN_ROWS if wanted.form == "order" else 1 << wanted.shift
     p = _partitioned(s.count, s.rows, rows)
     if wanted.form == "buckets":

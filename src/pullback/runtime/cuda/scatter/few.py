@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pullback.compile.kernel.order import STREAMS
 from pullback.core.errors import ShapeError
 from pullback.runtime.cuda.scatter.recipes import (
     PLAIN_SHARED,
-    PROCESSORS,
     RESERVED,
     SHARED_TOTAL,
     Case,
@@ -66,7 +66,7 @@ def _narrow(case: Case, threads: int, shared: int, resident: int) -> Recipe:
     )
     source = source_of(("few",), case.value, case.index_dtype, case.fold, definitions)
     # the parts of thread blocks that get little cost more than they help
-    most = PROCESSORS * min(resident, max(1, case.n // (PROCESSORS * threads * ENOUGH)))
+    most = STREAMS * min(resident, max(1, case.n // (STREAMS * threads * ENOUGH)))
     blocks = max(1, min(most, ceil_div(case.n, threads * vector * unroll)))
     parts = (("parts", blocks * case.rows * sum_bytes(case.value, case.fold)),)
     merging = int(case.rows <= MERGED_ROWS)
@@ -88,7 +88,7 @@ def _wide(case: Case, threads: int, shared: int, resident: int) -> Recipe:
     )
     source = source_of(("few",), case.value, case.index_dtype, case.fold, definitions)
     streams, chunks = max(1, threads // case.width), ceil_div(case.width, threads)
-    blocks = min(PROCESSORS * resident // chunks, ceil_div(case.n, streams * unroll))
+    blocks = min(STREAMS * resident // chunks, ceil_div(case.n, streams * unroll))
     # parts are to be little beside the contributions
     blocks = max(1, min(blocks, case.n // (4 * case.rows)))
     size = sum_bytes(case.value, case.fold)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pullback.compile.kernel.order import PIECES, STREAMS
 from pullback.runtime.cuda.scatter.recipes import (
     PROCESSORS,
     Case,
@@ -18,7 +19,6 @@ from pullback.runtime.cuda.scatter.recipes import (
 __all__ = ["MAX_ORDERED", "order_buffers", "order_recipe", "segment_recipe"]
 
 MAX_ORDERED = (1 << 31) - 1  # contributions and rows are counted in 32 bits
-SPANS = (64, 60, 56, 52, 48)  # sorted places of a piece, about
 LONG = 8  # a whole thread block joins a run of more pieces
 RESIDENT, UNROLL = 4, 3  # thread blocks of a processor that fold, and rows in flight
 # The sort:
@@ -118,9 +118,9 @@ def segment_recipe(case: Case, planned: bool) -> Recipe:
         return ceil_div(ceil_div(case.n, span) * columns, 256)
 
     # all thread blocks do the same: there should be no few left over in the end
-    together = PROCESSORS * RESIDENT
-    halved = 2 if 2 * blocks(SPANS[0]) * chunks <= together else 1  # or half of the device is idle
-    spans = [span // halved for span in SPANS]
+    together = STREAMS * RESIDENT
+    halved = 2 if 2 * blocks(PIECES[0]) * chunks <= together else 1  # or half of the device is idle
+    spans = [span // halved for span in PIECES]
     span = min(spans, key=lambda s: s * ceil_div(blocks(s) * chunks, together))
     definitions = (
         ("VECTOR", vector),

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 SLOT_BYTES = 32  # the struct Slot of the kernels
-PROCESSORS = 132  # grids fill a Hopper; they do not depend on the device, so neither do the bits
+PROCESSORS = 132  # of the device that grids are to fill, a Hopper; it decides no bit
 SHARED_TOTAL = 233_472  # bytes of shared memory of one of its processors
 SHARED_MOST = 232_448  # of which a thread block can have so many
 RESERVED = 1024  # bytes of it that a thread block has besides its own

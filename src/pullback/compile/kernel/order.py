@@ -1,0 +1,425 @@
+"""The orders in which results are combined, for all targets, each with a reference in NumPy.
+
+An order is a function of shapes and dtypes alone, and decides the bits of a result. How a target
+walks through it (tiles, threads, caches) is that target's schedule, and decides none. The constants
+here are part of what users get: with any of them `VERSION` changes, and there is a line in the
+changelog. That is why some look like sizes of a cache: they were, when they were chosen.
+
+    reductions     a tree over blocks: `tree`
+    running folds  in sequence: `running`
+    products       chunks of k: `product`; one row times a large matrix: `row_product`
+    scatter-add    in the order of the updates: `scattered`; few destinations: `scattered_by_lanes`
+    convolutions   blocks of input channels: `convolved`; weights: chunks of tiles: `correlated`
+
+Sums in fixed point (`fixed_point`) and sorts depend on values only, and need no order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from functools import reduce
+from itertools import product as positions_of
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = [
+    "BLOCK",
+    "CHUNK",
+    "LANES",
+    "ROW_CHUNK",
+    "SMALL",
+    "VERSION",
+    "Convolution",
+    "Line",
+    "chunk_of_updates",
+    "convolved",
+    "correlated",
+    "even",
+    "fused",
+    "has_lanes",
+    "is_paired",
+    "is_row_product",
+    "product",
+    "reach",
+    "row_product",
+    "running",
+    "scattered",
+    "scattered_by_lanes",
+    "tile_count",
+    "tile_of",
+    "tree",
+]
+
+VERSION = 1
+
+Array = np.ndarray
+Combine = Callable[[Array, Array], Array]
+
+# Bytes of the vectors in which the first target counted, and still counts: an order may not depend
+# on the vectors that a processor has.
+VECTOR_BYTES = 64
+
+
+def fused(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c, rounded once: every product below is made of these."""
+    a, b, c = np.broadcast_arrays(a, b, c)
+    if a.dtype == np.float32:
+        # The product is exact in float64. A sum that was rounded is made odd in its last place, so
+        # that it is no tie, nor becomes one, when it is rounded again.
+        x, y = a.astype(np.float64) * b, c.astype(np.float64)
+        total = x + y
+        part = total - x
+        lost = (x - (total - part)) + (y - part)
+        bits = total.view(np.int64)
+        step = np.where((lost > 0) == (total > 0), 1, -1)
+        odd = np.where((lost != 0) & (bits & 1 == 0), bits + step, bits)
+        return odd.view(np.float64).astype(np.float32)
+    exact = [float(Fraction(x) * Fraction(y) + Fraction(z)) for x, y, z in zip(
+        a.ravel().tolist(), b.ravel().tolist(), c.ravel().tolist(), strict=True)]  # fmt: skip
+    return np.array(exact).reshape(a.shape)
+
+
+# -- reductions ------------------------------------------------------------------------------------
+
+SMALL = 32  # elements from which on there is a tree; fewer are folded in sequence
+LANES = 16  # of a block: element j is folded in lane j % LANES
+BLOCK = 1024  # elements of a block, the leaf of the tree
+
+
+def running(values: Array, combine: Combine, init: Array) -> Iterator[Array]:
+    """The accumulators after each element, in sequence; the elements are along axis 0."""
+    total = init
+    for value in values:
+        total = combine(total, value)
+        yield total
+
+
+def tree(values: Array, combine: Combine, init: Array) -> Array:
+    """A reduction along axis 0: in a block, lanes in sequence, then joined by halves; then a
+    balanced tree over blocks, whose aligned parts of 2**k blocks are whole subtrees.
+    """
+    if len(values) < SMALL:
+        return reduce(combine, values, init)
+    blocks = [_block(values[i : i + BLOCK], combine, init) for i in range(0, len(values), BLOCK)]
+    while len(blocks) > 1:
+        pairs = [blocks[i : i + 2] for i in range(0, len(blocks), 2)]
+        blocks = [reduce(combine, pair) for pair in pairs]
+    return blocks[0]
+
+
+def _block(values: Array, combine: Combine, init: Array) -> Array:
+    lanes = [reduce(combine, values[lane::LANES], init) for lane in range(LANES)]
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = [combine(x, y) for x, y in zip(lanes[:half], lanes[half:], strict=True)]
+    return lanes[0]
+
+
+# -- products --------------------------------------------------------------------------------------
+
+CHUNK = 256  # products along k that one chain of fused multiply-adds takes
+ROW_BYTES = 1 << 17  # of a matrix: times a larger one, a single row has an order of its own
+ROW_CHUNK = 4096  # products along k of that order's chunks
+
+
+def is_row_product(m: int, n: int, k: int, itemsize: int) -> bool:
+    """Whether (m, k) @ (k, n), if it is alone and no batch, has the order of `row_product`."""
+    return m == 1 and n * k * itemsize > ROW_BYTES
+
+
+def product(a: Array, b: Array) -> Array:
+    """(m, k) @ (k, n): chunks of k in sequence from 0, then the chunks' sums in sequence."""
+    chunks = [_chain(a[:, i : i + CHUNK], b[i : i + CHUNK]) for i in range(0, a.shape[1], CHUNK)]
+    return reduce(np.add, chunks)
+
+
+def _chain(a: Array, b: Array) -> Array:
+    total = np.zeros((len(a), b.shape[1]), a.dtype)
+    for k in range(len(b)):
+        total = fused(a[:, k : k + 1], b[k], total)
+    return total
+
+
+def row_product(a: Array, b: Array) -> Array:
+    """(k,) @ (k, n): in each chunk of k a lane takes every so-many-th product; neighbouring lanes
+    are joined, then their neighbours; then the chunks' sums in sequence.
+    """
+    lanes = VECTOR_BYTES // a.dtype.itemsize
+    chunks = []
+    for start in range(0, len(a), ROW_CHUNK):
+        stop = min(start + ROW_CHUNK, len(a))
+        sums = [
+            _chain(a[None, start + lane : stop : lanes], b[start + lane : stop : lanes])[0]
+            for lane in range(lanes)
+        ]
+        while len(sums) > 1:
+            sums = [x + y for x, y in zip(sums[::2], sums[1::2], strict=True)]
+        chunks.append(sums[0])
+    return reduce(np.add, chunks)
+
+
+# -- scatter-add and its relatives -----------------------------------------------------------------
+
+# Sums of float16, bfloat16 and float32 are accumulated in float64, those of float64 as a sum and
+# the sum of its errors, integers in their own dtype; each is rounded once, to the dtype.
+
+FEW_UPDATES = 1 << 15  # elements up to which updates are folded one after the other
+FEW_DESTINATIONS = 2048  # accumulators up to which every chunk of the updates has its own
+UPDATES_PER_ROW = 16  # at least, for chunks
+UPDATE_CHUNK = 1 << 16  # updates of a chunk, about
+MOST_CHUNKS = 256
+CHUNKS_TOGETHER = 16  # more chunks than these are a multiple of these, so that threads share well
+UPDATE_LANES = 8  # accumulators of a destination in a chunk
+PAIRED_ROWS = 24  # rows up to which updates of one element are added in pairs
+PAIR_LANES = 4
+UPDATE_BLOCK = 64  # updates of a chunk are a multiple
+
+
+# Devices with thousands of threads fold in more lanes than the above, and in pieces of sorted
+# updates. STREAMS was the number of processors of the first such device.
+STREAMS = 132
+PIECES = (64, 60, 56, 52, 48)  # updates of a piece: the first of them that fills whole streams best
+
+
+def has_lanes(count: int, rows: int, width: int, parts: int) -> bool:
+    """Whether `count` updates of `width` elements into `rows` rows are folded in chunks with lanes;
+    an accumulator has so many `parts`.
+    """
+    if count * width <= FEW_UPDATES:
+        return False
+    return rows * width * parts <= FEW_DESTINATIONS and count >= UPDATES_PER_ROW * rows
+
+
+def is_paired(rows: int, width: int, parts: int) -> bool:
+    """Whether the lanes take pairs of updates."""
+    return width == 1 and rows <= PAIRED_ROWS and parts == 1
+
+
+def chunk_of_updates(count: int) -> int:
+    """The updates of a chunk."""
+    chunks = min(MOST_CHUNKS, -(-count // UPDATE_CHUNK))
+    if chunks <= CHUNKS_TOGETHER:
+        chunks = 1 << max(0, chunks - 1).bit_length()
+    else:
+        chunks = -(-chunks // CHUNKS_TOGETHER) * CHUNKS_TOGETHER
+    return -(-count // (UPDATE_BLOCK * chunks)) * UPDATE_BLOCK
+
+
+def scattered(x: Array, indices: Array, updates: Array) -> Array:
+    """x plus the updates of each row in their order (float32, accumulated in float64)."""
+    total = x.astype(np.float64)
+    for i, update in zip(indices.tolist(), updates, strict=True):
+        total[i] += update
+    return total.astype(x.dtype)
+
+
+def scattered_by_lanes(x: Array, indices: Array, updates: Array) -> Array:
+    """The same where `has_lanes` says so, for rows of one element and more than PAIRED_ROWS.
+
+    In each chunk, lane j % UPDATE_LANES takes update j, but those after the last whole turn go to
+    lane 0; a tree joins neighbouring lanes; then x, and the chunks' sums in sequence.
+    """
+    turn, lanes, chunk = 16, UPDATE_LANES, chunk_of_updates(len(indices))
+    total = x.astype(np.float64)
+    for start in range(0, len(indices), chunk):
+        own = np.full((lanes, len(x)), -0.0)
+        numbers, values = indices[start : start + chunk], updates[start : start + chunk]
+        whole = len(numbers) // UPDATE_BLOCK * UPDATE_BLOCK
+        assert UPDATE_BLOCK % turn == 0
+        for j, (i, value) in enumerate(zip(numbers.tolist(), values.tolist(), strict=True)):
+            own[j % lanes if j < whole else 0, i] += value
+        sums = list(own)
+        while len(sums) > 1:
+            sums = [a + b for a, b in zip(sums[::2], sums[1::2], strict=True)]
+        total = total + sums[0]
+    return total.astype(x.dtype)
+
+
+# -- convolutions ----------------------------------------------------------------------------------
+
+PRODUCT_PIXELS = 100  # of an image, from which on a kernel of one position is a product of matrices
+PANEL_BYTES = 20 << 10  # of weights for one block of input channels
+LEAST_BLOCK = 8  # input channels of a block are a multiple
+DEPTHWISE_BLOCK = 64  # channels
+# Sums of weights go over tiles of pixels:
+TILE_PIXELS = 128  # of a tile, at most
+LEAST_PIXELS = 24
+INPUT_BYTES = 160 << 10  # of what a tile reads
+OUTPUT_BYTES = 128 << 10  # of the gradient of its pixels
+SUM_BYTES = 160 << 10  # of the sums of weights of a tile's part of the output channels
+WAYS = 16  # enough to share the work
+# and over chunks of tiles, of which there are at most `CHUNKS` but for small images:
+CHUNKS = 16
+CHUNK_PIXELS = 1 << 13
+CHUNKS_BYTES = 32 << 20  # of the sums of all chunks
+CHUNK_FLOPS = 1 << 25
+COPY_FLOPS = 32  # that take as long as a copy of an element
+
+
+class Line(NamedTuple):
+    """One spatial axis: how many outputs there are, and the inputs that they read."""
+
+    places: int
+    step: int  # inputs from one output to the next
+    span: int  # inputs that an output reads over
+
+
+class Convolution(NamedTuple):
+    """The extents that decide the order of a convolution; a depthwise one has one group."""
+
+    itemsize: int
+    batch: int
+    groups: int
+    into: int  # input channels of a group
+    out: int
+    positions: int  # of the kernel
+    run: int  # positions that follow each other along the last axis, read as one
+    lines: tuple[Line, Line, Line]
+    depthwise: bool
+
+    @property
+    def lanes(self) -> int:
+        return VECTOR_BYTES // self.itemsize
+
+    @property
+    def width(self) -> int:
+        """Output channels of a panel."""
+        return self.lanes if self.out <= self.lanes else 2 * self.lanes
+
+    @property
+    def panels(self) -> int:
+        return -(-self.out // self.width)
+
+    @property
+    def block(self) -> int:
+        """Input channels whose products are added up before those of the next ones."""
+        if self.depthwise:
+            return even(self.panels, DEPTHWISE_BLOCK // self.width) * self.width
+        fit = PANEL_BYTES // (self.width * self.itemsize * max(1, self.positions))
+        if fit >= self.into:
+            return self.into
+        return min(self.into, max(LEAST_BLOCK, fit // LEAST_BLOCK * LEAST_BLOCK))
+
+    @property
+    def gap(self) -> int:
+        return 0 if self.depthwise or self.run > 1 else self.lanes
+
+    def work(self) -> int:
+        """The arithmetic, and copies in its measure."""
+        sums = 2 * self.out * (1 if self.depthwise else self.into) * max(1, self.positions)
+        pixels = self.batch * self.groups * math.prod(x.places for x in self.lines)
+        return pixels * (sums + COPY_FLOPS * (self.out + self.into))
+
+    def _ways(self) -> int:
+        """In how many ways the sums of weights are cut, beside the pixels."""
+        if self.depthwise:
+            return -(-self.into // self.block)
+        nbytes = self.block * self.positions * self.width * self.itemsize
+        part = even(self.panels, max(1, SUM_BYTES // nbytes))
+        return self.groups * -(-self.into // self.block) * -(-self.panels // part)
+
+    def weight_tile(self) -> tuple[int, int, int]:
+        """The extents of the tiles of pixels over which the sums of weights go."""
+        return tile_of(
+            self.lines,
+            self.itemsize * (self.block if self.depthwise else self.width),
+            self.itemsize * (self.block + self.gap),
+            self.batch * self._ways(),
+            TILE_PIXELS,
+            (LEAST_PIXELS, OUTPUT_BYTES, INPUT_BYTES, WAYS),
+        )
+
+    def weight_chunk(self, tile: Sequence[int]) -> int:
+        """How many tiles are added up one after the other."""
+        every = self.batch * tile_count(self.lines, tile)
+        pixels = self.batch * math.prod(x.places for x in self.lines)
+        ins = 1 if self.depthwise else self.into
+        nbytes = self.groups * self.panels * ins * self.positions * self.width * self.itemsize
+        most = min(every, CHUNKS_BYTES // nbytes, self.work() // CHUNK_FLOPS)
+        wanted = max(-(-WAYS // self._ways()), min(CHUNKS, pixels // CHUNK_PIXELS))
+        return -(-every // max(1, min(most, wanted)))
+
+
+def even(count: int, most: int) -> int:
+    """The largest of equal pieces of `count`, of at most `most`."""
+    most = min(count, most)
+    return -(-count // -(-count // most))
+
+
+def tile_count(lines: Sequence[Line], tile: Sequence[int]) -> int:
+    return math.prod(-(-x.places // n) for x, n in zip(lines, tile, strict=True))
+
+
+def reach(lines: Sequence[Line], tile: Sequence[int]) -> tuple[int, int, int]:
+    """The inputs of a tile along each axis."""
+    one, two, three = ((n - 1) * x.step + x.span for n, x in zip(tile, lines, strict=True))
+    return one, two, three
+
+
+def tile_of(
+    lines: Sequence[Line],
+    output: int,
+    pixel: int,
+    others: int,
+    most: int,
+    limits: tuple[int, int, int, int],
+) -> tuple[int, int, int]:
+    """The extents of a tile of output pixels: long rows first, of at most `most` pixels.
+
+    `output` and `pixel` are bytes of an output and an input pixel, `others` the other ways to cut
+    the work. `limits` are the least pixels, bytes of a tile's output and input, and enough tiles.
+    """
+    least, output_bytes, input_bytes, enough = limits
+    pixels = min(most, max(least, output_bytes // output))
+    while True:
+        left, tile = pixels, [1, 1, 1]
+        for d in (2, 1, 0):
+            tile[d] = even(lines[d].places, max(1, left))
+            left //= tile[d]
+        units = others * tile_count(lines, tile)
+        fits = math.prod(reach(lines, tile)) * pixel <= input_bytes and units >= enough
+        small = pixels * output <= 2 * output_bytes
+        if fits or pixels == 1 or (pixels <= least and small):
+            one, two, three = tile
+            return one, two, three
+        pixels //= 2
+
+
+def convolved(x: Array, w: Array, block: int) -> Array:
+    """x (batch, channels, row, column) with w (out, channels, rows, columns), no padding: from 0,
+    block by block of channels, position by position of the kernel, channel by channel.
+    """
+    (_, into, *_), (out, _, *kernel) = x.shape, w.shape
+    height, length = (n - k + 1 for n, k in zip(x.shape[2:], kernel, strict=True))
+    total = np.zeros((len(x), out, height, length), x.dtype)
+    for start in range(0, into, block):
+        for i, j in positions_of(*map(range, kernel)):
+            for c in range(start, min(start + block, into)):
+                read = x[:, c, None, i : i + height, j : j + length]
+                total = fused(read, w[:, c, i, j][:, None, None], total)
+    return total
+
+
+def correlated(x: Array, g: Array, tile: Sequence[int], chunk: int) -> Array:
+    """The gradient of the weights of `convolved`, given that of its result: in each chunk of tiles
+    from 0, tile by tile and pixel by pixel; then the chunks' sums in sequence.
+    """
+    (batch, into, *size), (_, out, *places) = x.shape, g.shape
+    kernel = [n - p + 1 for n, p in zip(size, places, strict=True)]
+    starts = [range(0, n, t) for n, t in zip(places, tile, strict=True)]
+    tiles = list(positions_of(range(batch), *starts))
+    sums = []
+    for first in range(0, len(tiles), chunk):
+        total = np.zeros((out, into, *kernel), x.dtype)
+        for item, top, left in tiles[first : first + chunk]:
+            rows, columns = (
+                range(s, min(s + t, n)) for s, t, n in zip((top, left), tile, places, strict=True)
+            )
+            for i, j in positions_of(rows, columns):
+                read = x[item, None, :, i : i + kernel[0], j : j + kernel[1]]
+                total = fused(read, g[item, :, i, j][:, None, None, None], total)
+        sums.append(total)
+    return reduce(np.add, sums)

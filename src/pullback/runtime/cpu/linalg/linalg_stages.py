@@ -38,6 +38,7 @@ __all__ = ["NAMES", "Failure", "failure", "linalg_program", "linalg_stages"]
 _TASKS = 32  # that the matrices of a batch are shared out to
 _TASK_WORK = 30_000  # operations of a task at least: some microseconds
 _TASK_BYTES = 1 << 28  # of the work areas of all tasks, unless one needs more
+_HEAVY = 1 << 10  # elements of an array from which on a call lets other Python threads run
 _LANE_WORK = 1 << 14  # elements of a task of kernels across the batch: some microseconds
 SMALL = 16  # rows up to which these kernels are faster than LAPACK, and compile quickly
 JACOBI = 4  # rows up to which eigenvalues and singular values are found across the batch
@@ -231,13 +232,13 @@ _JOBS: dict[str, Callable[..., _Job]] = {
 }
 _FLAT = ("qr", "eigh", "eigvalsh", "svd", "svdvals", "eig", "eigvals")
 _NUMBERS = ("det",)
-_FACTORS = {
+_FACTORS = {  # operands that kernels want to be dense
     "lu_solve": (2,),
     "det": (1,),
     "sylvester": (3, 4),
     "sqrtm": (1,),
     "logm": (1,),
-}  # dense operands
+}
 NAMES = (*_JOBS, "require")  # of the intrinsics
 
 
@@ -264,7 +265,8 @@ def linalg_program(
     """The function of buffers for one of the primitives."""
     area = native.Scratch(1 + len(avals))
     stages = linalg_stages(name, list(enumerate(avals, 1)), static, (0, out), area, 1)
-    program = native.program(len(avals), out.nbytes, area.sizes, stages, out.size > 1 << 10)
+    heavy = max(av.size for av in (*avals, out)) > _HEAVY
+    program = native.program(len(avals), out.nbytes, area.sizes, stages, heavy)
     caller, fails = failure(name, avals, static, out)
 
     def run(*bufs: Any) -> Any:

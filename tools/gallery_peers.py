@@ -3,8 +3,8 @@
     python tools/gallery_peers.py            a few minutes; needs PyTorch
     python tools/gallery_peers.py pinn       one of them
 
-The libraries take turns step by step on one thread each, both compute the same number of steps from
-weights that have the same distribution, and medians are compared. PyTorch runs eagerly.
+The libraries take turns step by step, on one thread each, begin with the same weights and see the
+same batches; medians are compared. PyTorch runs eagerly.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import runpy
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import pullback as pb
@@ -55,10 +57,24 @@ def ours(net: Any, opt: Any, loss: Callable[..., Any], batch: Any, outcome: Any)
     return Peer(step, lambda: outcome(held[0]))
 
 
+def begun(net: nn.Module, like: Any) -> nn.Module:
+    """A model of PyTorch's with the weights of ours, by names or in their order."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weights.safetensors"
+        pb.save(path, like)
+        weights = load_file(path)
+    names = net.state_dict().keys()
+    if weights.keys() != names:
+        order = [line.split()[0] for line in like.summary().splitlines()[1:-1]]
+        weights = {new: weights[old] for new, old in zip(names, order, strict=True)}
+    net.load_state_dict(weights)
+    return net
+
+
 def theirs(net: Any, opt: Any, loss: Callable[..., Any], batch: Any, outcome: Any) -> Peer:
     def step(i):
         opt.zero_grad()
-        value = loss(net, *(torch.from_numpy(a) for a in batch(i)))
+        value = loss(net, *(torch.tensor(a) for a in batch(i)))
         value.backward()
         opt.step()
         return value.item()
@@ -88,12 +104,14 @@ def digits() -> tuple[Peer, Peer]:
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(128, 10),
     )  # fmt: skip
+    net = module["Net"](pb.random.key(1))
+    torch_net = begun(torch_net, net)
     return (
-        ours(module["Net"](pb.random.key(1)), pb.optim.Adam(lr=0.003), module["loss"], batch,
+        ours(net, pb.optim.Adam(lr=0.003), module["loss"], batch,
              lambda net: right(net(pb.tensor(x[:360])))),
         theirs(torch_net, torch.optim.Adam(torch_net.parameters(), lr=0.003),
                lambda net, x, y: nn.functional.cross_entropy(net(x), y), batch,
-               lambda net: right(net(torch.from_numpy(x[:360])).detach())),
+               lambda net: right(net(torch.tensor(x[:360])).detach())),
     )  # fmt: skip
 
 
@@ -130,12 +148,13 @@ def characters() -> tuple[Peer, Peer]:
         return nn.functional.cross_entropy(scores, rows[:, 1:].reshape(-1))
 
     every = ids[np.arange(0, len(ids) - length, 7)[:, None] + np.arange(length + 1)]
-    torch_net = Characters(len(symbols), length)
+    net = module["Model"](pb.random.key(0))
+    torch_net = begun(Characters(len(symbols), length), net)
     return (
-        ours(module["Model"](pb.random.key(0)), pb.optim.AdamW(lr=0.003), module["loss"], batch,
+        ours(net, pb.optim.AdamW(lr=0.003), module["loss"], batch,
              lambda net: f"loss {module['loss'](net, pb.tensor(every)).item():.3f}"),
         theirs(torch_net, torch.optim.AdamW(torch_net.parameters(), lr=0.003), loss, batch,
-               lambda net: f"loss {loss(net, torch.from_numpy(every)).item():.3f}"),
+               lambda net: f"loss {loss(net, torch.tensor(every)).item():.3f}"),
     )  # fmt: skip
 
 
@@ -170,12 +189,13 @@ def pinn() -> tuple[Peer, Peer]:
     def batch(i):
         return (points,)
 
-    torch_net = mlp(2, 24, 24, 1)
+    net = module["Solution"](pb.random.key(0))
+    torch_net = begun(mlp(2, 24, 24, 1), net)
     return (
-        ours(module["Solution"](pb.random.key(0)), pb.optim.Adam(lr=0.003), module["loss"], batch,
+        ours(net, pb.optim.Adam(lr=0.003), module["loss"], batch,
              lambda u: worst(pb.vmap(u)(pb.tensor(places)))),
         theirs(torch_net, torch.optim.Adam(torch_net.parameters(), lr=0.003), loss, batch,
-               lambda net: worst(torch_u(net, torch.from_numpy(places)).detach())),
+               lambda net: worst(torch_u(net, torch.tensor(places)).detach())),
     )  # fmt: skip
 
 
@@ -201,22 +221,22 @@ def force_field() -> tuple[Peer, Peer]:
     def error(value):
         return f"error of forces {100 * (value / (f**2).mean()) ** 0.5:.1f}%"
 
-    torch_net = mlp(1, 32, 32, 1, last_bias=False)
+    net = module["Pair"](pb.random.key(1))
+    torch_net = begun(mlp(1, 32, 32, 1, last_bias=False), net)
     return (
-        ours(module["Pair"](pb.random.key(1)), pb.optim.Adam(lr=0.003), module["loss"], batch,
+        ours(net, pb.optim.Adam(lr=0.003), module["loss"], batch,
              lambda net: error(module["loss"](net, pb.tensor(x), pb.tensor(f)).item())),
         theirs(torch_net, torch.optim.Adam(torch_net.parameters(), lr=0.003), loss, batch,
-               lambda net: error(loss(net, torch.from_numpy(x), torch.from_numpy(f)).item())),
+               lambda net: error(loss(net, torch.tensor(x), torch.tensor(f)).item())),
     )  # fmt: skip
 
 
 PROGRAMS = {"digits": digits, "characters": characters, "force_field": force_field, "pinn": pinn}
-STEPS = {"digits": 440, "characters": 550, "force_field": 1500, "pinn": 1500}
+STEPS = {"digits": 440, "characters": 550, "force_field": 1000, "pinn": 1000}
 
 
 def main() -> int:
     names = sys.argv[1:] or list(PROGRAMS)
-    torch.manual_seed(0)
     torch.set_num_threads(1)
     native.set_threads(1)
     print("| example | steps | pullback ms | torch ms | ours / torch | pullback | torch |")
@@ -224,6 +244,9 @@ def main() -> int:
     for name in names:
         pair = PROGRAMS[name]()
         seconds: tuple[list[float], list[float]] = [], []
+        first = [peer.outcome() for peer in pair]
+        if first[0] != first[1]:
+            raise AssertionError(f"{name}: not the same model, got {first}")
         for i in range(STEPS[name]):
             for times, peer in zip(seconds, pair, strict=True):
                 start = perf_counter()

@@ -18,8 +18,10 @@ from pullback import signal as signal
 from pullback import train as train
 from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
+from pullback.autodiff.custom_jvp import custom_jvp as custom_jvp
 from pullback.autodiff.reverse import enable_grad as enable_grad
 from pullback.autodiff.reverse import no_grad as no_grad
+from pullback.callbacks import pure_callback as pure_callback
 from pullback.compiled import jit as jit
 from pullback.control import cond as cond
 from pullback.control import fori_loop as fori_loop
@@ -68,6 +70,9 @@ from pullback.curvature import hutchinson_trace as hutchinson_trace
 from pullback.curvature import laplacian as laplacian
 from pullback.files import load as load
 from pullback.files import save as save
+from pullback.implicit import custom_linear_solve as custom_linear_solve
+from pullback.implicit import custom_root as custom_root
+from pullback.implicit import fixed_point as fixed_point
 from pullback.jacobians import hessian as hessian
 from pullback.jacobians import jacfwd as jacfwd
 from pullback.jacobians import jacobian as jacobian
@@ -77,6 +82,9 @@ from pullback.jacobians import linearize as linearize
 from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
+from pullback.sparse_jacobians import SparseMatrix as SparseMatrix
+from pullback.sparse_jacobians import jacobian_sparsity as jacobian_sparsity
+from pullback.sparse_jacobians import sparse_jacobian as sparse_jacobian
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
 from pullback.standard import broadcast_shapes as broadcast_shapes
 from pullback.standard import can_cast as can_cast
@@ -91,9 +99,11 @@ from pullback.tensor import Tensor as Tensor
 from pullback.tensor import _ArrayLike, _DeviceLike, _DTypeLike
 from pullback.tensor import from_dlpack as from_dlpack
 from pullback.tensor import tensor as tensor
+from pullback.transforms import checkpoint as checkpoint
 from pullback.transforms import grad as grad
 from pullback.transforms import hvp as hvp
 from pullback.transforms import jvp as jvp
+from pullback.transforms import stop_gradient as stop_gradient
 from pullback.transforms import value_and_grad as value_and_grad
 from pullback.transforms import vjp as vjp
 
@@ -121,6 +131,7 @@ __all__ = [
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
+    "SparseMatrix",
     "Tensor",
     "TraceError",
     "__array_api_version__",
@@ -163,6 +174,7 @@ __all__ = [
     "cbrt",
     "ceil",
     "check_grad",
+    "checkpoint",
     "clip",
     "column_stack",
     "complex64",
@@ -185,6 +197,9 @@ __all__ = [
     "cumulative_prod",
     "cumulative_sum",
     "cumulative_trapezoid",
+    "custom_jvp",
+    "custom_linear_solve",
+    "custom_root",
     "custom_vjp",
     "default_device",
     "default_float",
@@ -216,6 +231,7 @@ __all__ = [
     "eye",
     "fft",
     "finfo",
+    "fixed_point",
     "flatten",
     "flip",
     "fliplr",
@@ -266,6 +282,7 @@ __all__ = [
     "isnan",
     "jacfwd",
     "jacobian",
+    "jacobian_sparsity",
     "jacrev",
     "jit",
     "jvp",
@@ -350,6 +367,7 @@ __all__ = [
     "primitive",
     "prod",
     "ptp",
+    "pure_callback",
     "put",
     "put_along_axis",
     "quantile",
@@ -388,12 +406,14 @@ __all__ = [
     "sinc",
     "sinh",
     "sort",
+    "sparse_jacobian",
     "split",
     "sqrt",
     "square",
     "squeeze",
     "stack",
     "std",
+    "stop_gradient",
     "subtract",
     "sum",
     "swapaxes",

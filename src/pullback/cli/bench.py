@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
-from pullback.cli import gather_bench, machine
+from pullback.cli import gather_bench, machine, transform_bench
 from pullback.cli.fft_workloads import FFT_LIBRARIES, FFT_WORKLOADS
 from pullback.cli.gather_cases import CASES
 from pullback.cli.libraries import LIBRARIES
@@ -341,6 +341,24 @@ class _Jax(_Library):
         return lambda: work().block_until_ready()
 
 
+def derivatives(options: argparse.Namespace) -> int:
+    """Batches, Jacobians and Hessians, compiled, beside jax.jit and torch.func."""
+    peers = _peers()
+    if "torch" in peers:
+        peers["torch"].set_num_threads(options.threads)
+    names = [n for n in ("pullback", *peers) if n != "numpy"]
+    print(", ".join(f"{k} {v}" for k, v in _versions(peers).items() if k != "numpy"))
+    rows = []
+    for work in transform_bench.WORKS:
+        times = interleaved(transform_bench.works_of(work, peers), options.repeat)
+        rows.append({"work": work.name, **times})
+        least = min([t for n, t in times.items() if n != "pullback"], default=float("nan"))
+        cells = "".join(f"{times[n] * 1e3:>11.2f}" for n in names)
+        print(f"{work.name:<54}{cells} ms {times['pullback'] / least:>8.2f}", flush=True)
+    _write(options.json, json.dumps({"facts": _facts(_versions(peers)), "rows": rows}, indent=1))
+    return 0
+
+
 def gathering(options: argparse.Namespace) -> int:
     """The gradient of indexing: time, accuracy and bits, beside the peers."""
     return gather_bench.run(options, _write)
@@ -350,6 +368,7 @@ SUITES = {
     "eager": single_operations,
     "jit": compiled_functions,
     "gather": gathering,
+    "transforms": derivatives,
     "nn": layers,
     "linalg": factorisations,
     "fft": transforms,

@@ -13,6 +13,7 @@ from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
 from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
+from pullback.runtime.cpu.host_calls import HostCall, host_stages
 from pullback.runtime.cpu.indexing import index_stages
 from pullback.runtime.cpu.indexing.index_stages import indexed_axes
 from pullback.runtime.cpu.linalg import linalg_stages
@@ -240,8 +241,18 @@ def _fft(frame: Frame, group: CallGroup) -> list[Stage]:
     )
 
 
+def _host(frame: Frame, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    errors = frame.table.errors
+    operands = [(_slot(frame, r), r.aval) for r in group.operands]
+    call = HostCall(group.equation.static, operands, frame.slot(result), len(errors) + 1)
+    errors.append(("pure_callback", call))
+    return host_stages(call, result.aval)
+
+
 _BUILDERS = {GatherRows: _gather, ScatterRows: _scatter}
 _INTRINSICS = {
+    "host": _host,
     **dict.fromkeys(fft_stages.NAMES, _fft),
     "matmul": _matmul,
     "argsort": _argsort,

@@ -10,6 +10,7 @@ from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import Region
 from pullback.core.avals import Aval, aval
 from pullback.ir.graph import Graph
+from pullback.ir.lowering import Intrinsic
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.assembly import Frame, Planned, Table, inner_graphs
 from pullback.runtime.cpu.llvm import jit
@@ -18,6 +19,7 @@ from pullback.runtime.cpu.scatter.plans import PLANS
 
 __all__ = ["Executable"]
 
+HOST = Intrinsic("host", raises=True)
 HEAVY_ELEMENTS = 1 << 15  # of all values together: from here on other Python threads may run
 
 
@@ -67,7 +69,9 @@ class Version:
         self._graph, self._used = graph, used
         self._passed = [v.constant[0] for v in used]
         work = sum(s.aval.size for s in self.grouped.computed())
-        self._heavy = work > HEAVY_ELEMENTS or any(True for _ in inner_graphs(graph))
+        # a stage that calls Python waits for its lock, which whoever runs the program must not hold
+        calls = any(getattr(eq.op, "lowering", None) == HOST for eq in graph.equations)
+        self._heavy = work > HEAVY_ELEMENTS or calls or any(True for _ in inner_graphs(graph))
         frame, table, self._program = self._assembled(())
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
         self.peak_bytes = table.arena_nbytes + self.plan.out_nbytes

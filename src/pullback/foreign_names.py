@@ -57,6 +57,7 @@ HINTS = {
     "func": "pb.grad, pb.vjp, pb.jvp, pb.vmap",
     "functional": "pb.nn",
     "gather": "pb.take_along_axis",
+    "hanning": "pb.signal.hann",
     "index_select": "pb.take(x, indices, axis=...)",
     "is_tensor": "isinstance(x, pb.Tensor)",
     "lax": "pb.scan, pb.cond, pb.while_loop and pb.fori_loop",

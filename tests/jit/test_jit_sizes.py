@@ -109,6 +109,7 @@ def test_programs_of_every_size(program: Any, n: int, m: int):
 
 # -- every operation, on square arrays -------------------------------------------------------------
 
+MOST_ELEMENTS = 1 << 24
 SQUARE = 182  # 182 * 182 > 1 << 15, from where on arrays are cut in pieces
 
 
@@ -142,6 +143,15 @@ def squared(case: Case) -> tuple[Any, list[Any]] | None:
     return f, [pb.tensor(a) for a in resized] + [pb.tensor(vector)]
 
 
+def largest(f: Any, arrays: list[Any]) -> int:
+    """The elements of the largest value that a function computes; 0 if it can't be traced."""
+    try:
+        graph = pb.trace(f)(*arrays)
+    except (pb.PullbackError, TypeError, ValueError):
+        return 0
+    return max((v.aval.size for eq in graph.equations for v in eq.outs), default=0)
+
+
 def squares() -> list[Case]:
     """The first sample of each operation that has matrices."""
     found: dict[str, Case] = {}
@@ -158,6 +168,8 @@ def test_operations_on_square_arrays(case: Case):
     made = squared(case)
     assert made is not None
     f, arrays = made
+    if largest(f, arrays) > MOST_ELEMENTS:
+        pytest.skip("the result would fill the memory")
     try:
         expected = f(*arrays)
     except (pb.PullbackError, IndexError):
@@ -177,4 +189,10 @@ def test_operations_on_square_arrays(case: Case):
         o.dtype.is_float for o in expected
     ):
         derived = pb.grad(loss, argnums=wanted)
-        assert_close(pb.jit(derived)(*arrays), derived(*arrays))
+        try:
+            expected = derived(*arrays)
+        except (pb.LinAlgError, pb.GradientError) as error:  # these matrices have no derivative
+            with pytest.raises(type(error)):
+                pb.jit(derived)(*arrays)
+            return
+        assert_close(pb.jit(derived)(*arrays), expected)

@@ -236,32 +236,31 @@ PROGRAMS = {"digits": digits, "characters": characters, "force_field": force_fie
 STEPS = {"digits": 440, "characters": 550, "force_field": 1000, "pinn": 1000}
 
 
+def row(*cells: object) -> None:
+    print("|", " | ".join(map(str, cells)), "|", flush=True)
+
+
 def main() -> int:
     names = sys.argv[1:] or list(PROGRAMS)
     torch.set_num_threads(1)
     native.set_threads(1)
-    print(
-        "| example | steps | pullback ms | torch ms | ours / torch | first step, s | pullback | torch |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
+    row("example", "steps", "ours, ms", "torch, ms", "ratio", "first, s", "ours", "torch")
+    row(*["---"] * 8)
     for name in names:
         pair = PROGRAMS[name]()
         seconds: tuple[list[float], list[float]] = [], []
-        first = [peer.outcome() for peer in pair]
-        if first[0] != first[1]:
-            raise AssertionError(f"{name}: not the same model, got {first}")
+        begun_at = [peer.outcome() for peer in pair]
+        if begun_at[0] != begun_at[1]:
+            raise AssertionError(f"{name}: not the same model, got {begun_at}")
         for i in range(STEPS[name]):
             for times, peer in zip(seconds, pair, strict=True):
                 start = process_time()
                 peer.step(i)
                 times.append(process_time() - start)
         a, b = (1e3 * statistics.median(times) for times in seconds)
-        first_steps = ", ".join(f"{times[0]:.1f}" for times in seconds)
-        said = " | ".join(peer.outcome() for peer in pair)
-        print(
-            f"| {name} | {STEPS[name]} | {a:.2f} | {b:.2f} | {a / b:.2f} | {first_steps} | {said} |",
-            flush=True,
-        )
+        first = ", ".join(f"{times[0]:.1f}" for times in seconds)
+        numbers = (STEPS[name], f"{a:.2f}", f"{b:.2f}", f"{a / b:.2f}", first)
+        row(name, *numbers, *(peer.outcome() for peer in pair))
     return 0
 
 

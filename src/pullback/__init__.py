@@ -53,6 +53,7 @@ from pullback.core.errors import (
     FileFormatError,
     GradientError,
     LinAlgError,
+    NonFiniteError,
     PullbackError,
     RetraceWarning,
     ShapeError,
@@ -81,6 +82,7 @@ from pullback.jacobians import (
 from pullback.mapping import vmap
 from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
+from pullback.profiling import profile
 from pullback.standard import (
     __array_namespace_info__,
     broadcast_shapes,
@@ -106,7 +108,7 @@ for _entry in _REGISTRY.values():
     _home[_entry.name] = _entry.function
 
 # Imported when first used: pullback itself stays quick to import.
-_LAZY = ("linalg", "nn", "optim", "train")
+_LAZY = ("debug", "linalg", "nn", "optim", "train")
 
 
 def __getattr__(name: str) -> object:
@@ -144,6 +146,7 @@ __all__ = sorted(
         "module",
         "mapping",
         "ops",
+        "profiling",
         "register_runtime",
     }
     - {"runtime", "standard", "tape", "transforms"}

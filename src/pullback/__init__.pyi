@@ -7,6 +7,7 @@ import builtins
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pullback import debug as debug
 from pullback import fft as fft
 from pullback import linalg as linalg
 from pullback import nn as nn
@@ -55,6 +56,7 @@ from pullback.core.errors import ExchangeError as ExchangeError
 from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
 from pullback.core.errors import LinAlgError as LinAlgError
+from pullback.core.errors import NonFiniteError as NonFiniteError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
 from pullback.core.errors import ShapeError as ShapeError
@@ -77,6 +79,7 @@ from pullback.jacobians import linearize as linearize
 from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
+from pullback.profiling import profile as profile
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
 from pullback.standard import broadcast_shapes as broadcast_shapes
 from pullback.standard import can_cast as can_cast
@@ -118,6 +121,7 @@ __all__ = [
     "GraphNode",
     "LinAlgError",
     "Module",
+    "NonFiniteError",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
@@ -178,6 +182,7 @@ __all__ = [
     "cumulative_prod",
     "cumulative_sum",
     "custom_vjp",
+    "debug",
     "default_device",
     "default_float",
     "device",
@@ -301,6 +306,7 @@ __all__ = [
     "pow",
     "primitive",
     "prod",
+    "profile",
     "put",
     "put_along_axis",
     "quantile",

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from pullback.core.avals import Aval, aval
+from pullback.core.errors import DeviceError
 from pullback.ir.array import make, mode
 from pullback.ir.control import may_raise
 from pullback.ir.graph import Equation, Graph, Var
+from pullback.ir.observing import active
 from pullback.ir.op import bind
 
 __all__ = ["Interpreted", "Program", "part"]
@@ -57,6 +59,14 @@ class Interpreted:
         finally:
             mode.recording = before
         return [_dense(r) for r in results]
+
+    def timed(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> tuple[list[Any], list[Any]]:
+        """The result; what each equation takes is seen by who observes its operation."""
+        return self(buffers, avals), []
+
+    @property
+    def timeline(self) -> Any:
+        raise DeviceError("memory: this device has no compiler that would plan memory.")
 
     def describe(self) -> str:
         return "interpreted, one kernel per equation"
@@ -111,7 +121,11 @@ class Program:
 
     def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[tuple[Any, Aval]]:
         """Buffer and aval of every output."""
-        computed = self.run(buffers, avals)
+        observer = mode.observer if active else None
+        if observer is None or self.executable is None:
+            computed = self.run(buffers, avals)
+        else:
+            computed = observer.program(self, buffers, avals)
         if self.plain:
             return list(zip(computed, self.avals, strict=True))
         found = []

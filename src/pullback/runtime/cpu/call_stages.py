@@ -13,6 +13,7 @@ from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
 from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
+from pullback.runtime.cpu.host_stages import HostFunction, host_stage
 from pullback.runtime.cpu.indexing import index_stages
 from pullback.runtime.cpu.indexing.index_stages import indexed_axes
 from pullback.runtime.cpu.linalg import linalg_stages
@@ -240,9 +241,19 @@ def _fft(frame: Frame, group: CallGroup) -> list[Stage]:
     )
 
 
+def _host_call(frame: Frame, group: CallGroup) -> list[Stage]:
+    receiver = group.equation.static["receiver"]
+    values = group.operands[len(group.operands) - receiver.count :]
+    places = [(_slot(frame, r), r.aval) for r in values]
+    function = HostFunction(receiver, places, len(frame.table.errors) + 1)
+    frame.table.errors.append((group.label, function))
+    return [host_stage(function)]
+
+
 _BUILDERS = {GatherRows: _gather, ScatterRows: _scatter}
 _INTRINSICS = {
     **dict.fromkeys(fft_stages.NAMES, _fft),
+    "host_call": _host_call,
     "matmul": _matmul,
     "argsort": _argsort,
     "searchsorted": _searchsorted,

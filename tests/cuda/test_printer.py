@@ -16,8 +16,7 @@ from pullback.ir import scalar as s
 from pullback.ir.lowering import Elementwise, Fold
 from pullback.ir.op import REGISTRY, Op
 from pullback.runtime.cpu.loops import fold_stages, map_stages
-from pullback.runtime.cpu.loops import tree_code as cpu_fold
-from pullback.runtime.cuda import folds, nvrtc
+from pullback.runtime.cuda import nvrtc
 from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import map_code
 from pullback.runtime.cuda.launch import Plan, coalesce, map_plan, reduce_plan, scan_plan
@@ -296,11 +295,6 @@ def test_running_folds_have_the_bits_of_the_cpu(walks, axis, reverse):
     walks.run(scan_plan(*arguments), [got], [x])
     run = fold_stages.accumulate_program(*arguments)
     check_bits(got, array(run(buffer(x)), x.shape, x.dtype))
-
-
-def test_the_tree_is_the_one_of_the_cpu():
-    names = ("SMALL", "LANES", "BLOCK")
-    assert [getattr(folds, n) for n in names] == [getattr(cpu_fold, n) for n in names]
 
 
 # The registry's kernels.

@@ -12,7 +12,7 @@ from pullback.core import pytrees
 from pullback.core.errors import DTypeError, briefly
 from pullback.ir.array import Array, mode
 from pullback.ir.convert import from_numpy
-from pullback.ir.effects import HOST_CALL, Receiver
+from pullback.ir.effects import EFFECT, Receiver
 from pullback.ir.op import bind
 from pullback.ir.tracing import innermost
 
@@ -62,6 +62,6 @@ def print(text: str, /, *args: Any, **kwargs: Any) -> None:
     formatted([np.zeros(x._aval.shape, x._aval.dtype.numpy) for x in arrays])
     receiver = Receiver(lambda values: builtins.print(formatted(values)), len(arrays))
     if any(x._aval.is_symbolic for x in arrays):
-        bind(HOST_CALL, *arrays, receiver=receiver)
+        bind(EFFECT, *arrays, receiver=receiver)
     else:
-        HOST_CALL.add(graph, arrays, receiver)
+        EFFECT.add(graph, arrays, receiver)

@@ -46,6 +46,7 @@ svg .axis { stroke: var(--soft); stroke-width: 1; fill: none; }
 svg .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 svg .a { stroke: var(--a); } svg .b { stroke: var(--b); } svg .c { stroke: var(--c); }
 svg .faint { stroke-width: 1; opacity: .35; } svg .dashed { stroke-dasharray: 6 4; }
+svg .points { stroke-width: 5; stroke-linecap: round; }
 svg .bar { fill: var(--a); }
 svg .block { fill: var(--a); fill-opacity: .55; stroke: var(--card); stroke-width: .6; }
 svg .block.out { fill: var(--b); } svg .block.scratch { fill: var(--soft); }

@@ -17,7 +17,7 @@ from pullback.ir.graph import Graph
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import REGISTRY, bind, newest_graph
 
-__all__ = ["HOST_CALL", "HostCall", "Receiver"]
+__all__ = ["EFFECT", "Effect", "Receiver"]
 
 
 class Receiver:
@@ -47,14 +47,14 @@ def _example(x: Any, place: tuple[int, ...]) -> Any:
     return x[tuple(min(i, n - 1) for i, n in zip(place, x.shape, strict=False))]
 
 
-class HostCall:
+class Effect:
     """The operation that gives values to a receiver: at once, or when the traced program runs."""
 
-    name = "host_call"
+    name = "effect"
     names = ("xs",)
     variadic = True
     # What it finds in its operands may be an error: so it stays, although nobody reads the token.
-    lowering = Intrinsic("host_call", raises=True)
+    lowering = Intrinsic("effect", raises=True)
 
     def __init__(self):
         self.plans: dict[tuple, Any] = {}  # stays empty: `bind` takes the slow path, `run`
@@ -82,7 +82,7 @@ class HostCall:
     def batch(self, xs: Sequence[Any], examples: int, receiver: Receiver) -> Any:
         """Tokens of many examples, whose values are the rows of arrays."""
         inner = Receiver(receiver.function, receiver.count, (examples, *receiver.sizes))
-        token = bind(HOST_CALL, *xs, receiver=inner)
+        token = bind(EFFECT, *xs, receiver=inner)
         return REGISTRY["broadcast_to"].function(token, (examples,))
 
     def __repr__(self) -> str:
@@ -93,4 +93,4 @@ def _no_token() -> Any:
     return REGISTRY["zeros"].function((), dtype=bool_)
 
 
-HOST_CALL: Any = HostCall()
+EFFECT: Any = Effect()

@@ -30,7 +30,7 @@ from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.graph import Graph, Var
 from pullback.runtime.cpu import call_stages, control_stages
-from pullback.runtime.cpu.host_stages import HostFunction
+from pullback.runtime.cpu.host_calls import HostCall
 from pullback.runtime.cpu.indexing.index_stages import IndexedAxis
 from pullback.runtime.cpu.linalg.linalg_stages import Failure
 from pullback.runtime.cpu.loops import fold_stages, map_stages
@@ -95,7 +95,7 @@ class Table:
         self.reserved: list[int] = []  # the end of each part of the arena that was asked for
         self.pointers: list[tuple[int, int]] = []
         # The operation of error code k + 1, and what can say the rest of the message.
-        self.errors: list[tuple[str, IndexedAxis | Failure | HostFunction]] = []
+        self.errors: list[tuple[str, IndexedAxis | Failure | HostCall]] = []
         self.loops: list[Loop] = []
         self._slots: dict[tuple[int, int], int] = {}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pullback.runtime.cpu.host_stages import HostFunction, host_stage
+from pullback.runtime.cpu.host_calls import HostCall, host_stage
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["Clock", "Timing"]
@@ -33,7 +33,10 @@ class Clock:
 
     def __init__(self):
         self._times: list[float] = []
-        self._function = HostFunction(lambda _: self._times.append(time.perf_counter()), (), 0)
+        self._function = HostCall(self._read, (), 0)
+
+    def _read(self, arrays: list[Any]) -> None:
+        self._times.append(time.perf_counter())
 
     def start(self) -> None:
         """Forget earlier readings."""

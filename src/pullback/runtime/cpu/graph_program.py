@@ -12,7 +12,9 @@ from pullback.compile.schedule.groups import Region
 from pullback.compile.schedule.timeline import Timeline
 from pullback.compile.schedule.traffic import least_bytes
 from pullback.core.avals import Aval, aval
+from pullback.ir.effects import EFFECT
 from pullback.ir.graph import Graph
+from pullback.ir.lowering import Intrinsic
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.assembly import Frame, Planned, Table, inner_graphs
 from pullback.runtime.cpu.clock import Clock, Timing
@@ -22,6 +24,7 @@ from pullback.runtime.cpu.scatter.plans import PLANS
 
 __all__ = ["Executable"]
 
+HOST = (Intrinsic("host", raises=True), EFFECT.lowering)
 HEAVY_ELEMENTS = 1 << 15  # of all values together: from here on other Python threads may run
 
 
@@ -83,7 +86,9 @@ class Version:
         self._graph, self._used = graph, used
         self._passed = [v.constant[0] for v in used]
         work = sum(s.aval.size for s in self.grouped.computed())
-        self._heavy = work > HEAVY_ELEMENTS or any(True for _ in inner_graphs(graph))
+        # a stage that calls Python waits for its lock, which whoever runs the program must not hold
+        calls = any(getattr(eq.op, "lowering", None) in HOST for eq in graph.equations)
+        self._heavy = work > HEAVY_ELEMENTS or calls or any(True for _ in inner_graphs(graph))
         frame, table, self._program = self.assembled(())
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
         self.steps = frame.steps
@@ -123,7 +128,7 @@ class Version:
             table.arena_nbytes,
             table.pointers,
             stages,
-            self._heavy,
+            self._heavy or clock is not None,
         )
         return frame, table, program
 

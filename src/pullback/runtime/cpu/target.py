@@ -30,6 +30,7 @@ from pullback.runtime.cpu.convolution import conv_stages, pool_stages
 from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.graph_program import Executable
+from pullback.runtime.cpu.host_calls import host_program
 from pullback.runtime.cpu.indexing import index_stages
 from pullback.runtime.cpu.indexing.index_stages import IndexedAxis, indexed_axes
 from pullback.runtime.cpu.linalg import linalg_stages
@@ -378,6 +379,7 @@ def _intrinsic(op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
 
 
 _INTRINSICS = {
+    "host": host_program,
     **{name: partial(fft_stages.fft_program, name) for name in fft_stages.NAMES},
     "matmul": _matmul,
     "argsort": _argsort,

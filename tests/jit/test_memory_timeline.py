@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 
@@ -90,6 +92,8 @@ def test_the_page(tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert page == memory.html() == memory._repr_html_()
     assert page.count('<rect class="block') == len(memory.blocks)
+    svg = page[page.index("<svg") : page.index("</svg>") + 6]
+    assert len(ElementTree.fromstring(svg)) >= len(memory.blocks)
     assert "<script" not in page and "http" not in page.replace("http://www.w3.org", "")
 
 

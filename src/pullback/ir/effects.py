@@ -13,11 +13,11 @@ from pullback.core.avals import Aval, symbolic
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.array import Array, make
 from pullback.ir.convert import to_numpy
-from pullback.ir.graph import Graph
+from pullback.ir.graph import Equation, Graph
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import REGISTRY, bind, newest_graph
 
-__all__ = ["EFFECT", "Effect", "Receiver"]
+__all__ = ["EFFECT", "Effect", "Receiver", "has_effect"]
 
 
 class Receiver:
@@ -87,6 +87,12 @@ class Effect:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+
+def has_effect(eq: Equation) -> bool:
+    """Whether the equation, or one inside it, acts on the world."""
+    graphs = [g for g in eq.static.values() if isinstance(g, Graph)]
+    return eq.op is EFFECT or any(has_effect(e) for g in graphs for e in g.equations)
 
 
 def _no_token() -> Any:

@@ -12,6 +12,7 @@ from pullback.core.avals import Aval, aval
 from pullback.core.errors import DeviceError
 from pullback.ir.array import make, mode
 from pullback.ir.control import may_raise
+from pullback.ir.effects import has_effect
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.observing import active
 from pullback.ir.op import bind
@@ -28,13 +29,13 @@ def part(
 ) -> Graph:
     """The graph of those `equations` that the outputs need, with the constants that they use.
 
-    With `checks`, those that check indices stay too.
+    Those that act on the world stay too, and with `checks` those that check indices.
     """
     graph = Graph(name)
     needed = {id(v) for v in outputs}
     kept: list[Equation] = []
     for eq in reversed(list(equations)):
-        if any(id(v) in needed for v in eq.outs) or (checks and may_raise(eq)):
+        if any(id(v) in needed for v in eq.outs) or has_effect(eq) or (checks and may_raise(eq)):
             kept.append(eq)
             needed.update(id(v) for v in eq.inputs)
     graph.inputs, graph.outputs, graph.equations = list(inputs), list(outputs), kept[::-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -134,3 +135,21 @@ def test_what_the_host_does_wrong_is_raised_by_the_call(position: int, wrap: Cal
         with pytest.raises(error) as info:
             call(X)
         assert text in str(info.value)
+
+
+def test_a_program_with_an_index_plan_keeps_its_callback_and_its_exception():
+    def limited(a):
+        if a.max() > 5:
+            raise ValueError("too large")
+        return a * 2
+
+    def f(u, i):
+        return pb.segment_sum(pb.pure_callback(limited, u, u), i, 1000)
+
+    jitted = pb.jit(f)
+    u, i = pb.ones(100_000) + 0.0, pb.tensor(np.arange(100_000) % 1000)
+    for _ in range(5):  # from some call on there is a plan of the indices, and another program
+        assert jitted(u, i).numpy().tolist() == [200.0] * 1000
+        gc.collect()
+    with pytest.raises(ValueError, match="too large"):
+        jitted(u * 9.0, i)

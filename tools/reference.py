@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+import pullback.debug
 import pullback.linalg
 import pullback.nn
 import pullback.train
@@ -63,6 +64,16 @@ PAGES = {
         "Training",
         "What a training loop needs besides the step. `pb.train` is imported when it is used.",
         ("pullback.train.", "pullback.display.progress"),
+    ),
+    "debug": (
+        "Debugging and profiling",
+        "What shows what a program does. `pb.debug` is imported when it is used.",
+        (
+            "pullback.debug.",
+            "pullback.profiling",
+            "pullback.compiled",
+            "pullback.display.memory",
+        ),
     ),
     "files": ("Files", "Trees of arrays in files.", ("pullback.files",)),
     "types": (
@@ -226,6 +237,7 @@ def public_of(modules: tuple[str, ...]) -> list[tuple[str, Any]]:
     named = {name: getattr(pb, name) for name in pb.__all__}
     named |= {f"nn.{name}": getattr(pb.nn, name) for name in pb.nn.layers.__all__}
     named |= {f"train.{name}": getattr(pb.train, name) for name in pb.train.__all__}
+    named |= {f"debug.{name}": getattr(pb.debug, name) for name in pb.debug.__all__}
     named |= {f"nn.init.{name}": getattr(pb.nn.init, name) for name in pb.nn.init.__all__}
     for name, value in named.items():
         home = getattr(value, "__module__", "") or ""

@@ -55,6 +55,7 @@ from pullback.core.errors import (
     FileFormatError,
     GradientError,
     LinAlgError,
+    NonFiniteError,
     PullbackError,
     RetraceWarning,
     ShapeError,
@@ -84,6 +85,7 @@ from pullback.jacobians import (
 from pullback.mapping import vmap
 from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
+from pullback.profiling import profile
 from pullback.sparse_jacobians import SparseMatrix, jacobian_sparsity, sparse_jacobian
 from pullback.standard import (
     __array_namespace_info__,
@@ -118,7 +120,7 @@ for _entry in _REGISTRY.values():
     _home[_entry.name] = _entry.function
 
 # Imported when first used: pullback itself stays quick to import.
-_LAZY = ("linalg", "nn", "optim", "train")
+_LAZY = ("debug", "linalg", "nn", "optim", "train")
 _HOMES = ("nn", "linalg", "fft", "signal", "random")  # where a missing name is looked for
 
 
@@ -159,6 +161,7 @@ __all__ = sorted(
         "module",
         "mapping",
         "ops",
+        "profiling",
         "register_runtime",
     }
     - {"runtime", "signatures", "sparse_jacobians", "standard", "tape", "transforms"}

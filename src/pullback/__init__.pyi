@@ -7,6 +7,7 @@ import builtins
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pullback import debug as debug
 from pullback import fft as fft
 from pullback import linalg as linalg
 from pullback import nn as nn
@@ -57,6 +58,7 @@ from pullback.core.errors import ExchangeError as ExchangeError
 from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
 from pullback.core.errors import LinAlgError as LinAlgError
+from pullback.core.errors import NonFiniteError as NonFiniteError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
 from pullback.core.errors import ShapeError as ShapeError
@@ -82,6 +84,7 @@ from pullback.jacobians import linearize as linearize
 from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
+from pullback.profiling import profile as profile
 from pullback.sparse_jacobians import SparseMatrix as SparseMatrix
 from pullback.sparse_jacobians import jacobian_sparsity as jacobian_sparsity
 from pullback.sparse_jacobians import sparse_jacobian as sparse_jacobian
@@ -128,6 +131,7 @@ __all__ = [
     "GraphNode",
     "LinAlgError",
     "Module",
+    "NonFiniteError",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
@@ -201,6 +205,7 @@ __all__ = [
     "custom_linear_solve",
     "custom_root",
     "custom_vjp",
+    "debug",
     "default_device",
     "default_float",
     "deg2rad",
@@ -366,6 +371,7 @@ __all__ = [
     "pow",
     "primitive",
     "prod",
+    "profile",
     "ptp",
     "pure_callback",
     "put",

@@ -28,11 +28,14 @@ from pullback.ir.array import Array, make, mode
 from pullback.ir.convert import as_array
 from pullback.ir.graph import Graph, Var
 from pullback.ir.numbers import Moving, NeedsValue
+from pullback.ir.observing import active
+from pullback.ir.op import another
 from pullback.ir.tracing import Static, inside_trace, refuse_leaked, user_line
 from pullback.signatures import NumberKey, Numbers, canonical, context, moved, take, take_all
 
 if TYPE_CHECKING:
     from pullback.compile.function.unit import Unit
+    from pullback.display.memory import MemoryTimeline
 
 __all__ = ["CacheInfo", "Jitted", "Lowered", "jit"]
 
@@ -79,6 +82,19 @@ class Lowered:
     def seconds(self) -> dict[str, float]:
         """Seconds that tracing and compiling took."""
         return {"trace": self._unit.seconds, "compile": self._unit.program.seconds}
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes that a call allocates: its outputs, and an arena for all that it drops."""
+        return 0 if self.executable is None else self.executable.peak_bytes
+
+    def memory(self) -> MemoryTimeline:
+        """What a call keeps in memory, step by step: a text, and a page for notebooks."""
+        if self.executable is None:
+            raise TraceError(f"memory: `{self.graph.name}` has nothing to compute, so no memory.")
+        drawn = import_module("pullback.display.memory")  # for those who look
+        inputs = sum(v.aval.nbytes for v in self.graph.inputs)
+        return drawn.MemoryTimeline(self.graph.name, self.executable.timeline, inputs)
 
     def text(self) -> str:
         """Graph, optimised graph, kernels, memory plan and times."""
@@ -140,7 +156,7 @@ class Jitted:
                 return self._called(args, kwargs)
             recording = mode.recording
             unit = self._fast.get((*avals, recording, *context()))
-            if unit is None or unit.execute is None or (unit.captured and unit.stale()):
+            if unit is None or unit.execute is None or active or (unit.captured and unit.stale()):
                 return self._called(args, kwargs)
             if recording:
                 for a in args:
@@ -156,6 +172,8 @@ class Jitted:
             raise error
 
     def _called(self, args: tuple, kwargs: dict) -> Any:
+        if mode.observer is not None and mode.observer.inlines:
+            return pytrees.map_tree(_apart, self._inlined(args, kwargs))
         try:
             arrays, signature, args, kwargs = self._signature(args, kwargs)
         except RecursionError:
@@ -257,7 +275,7 @@ class Jitted:
             self._calls = self._traces = self._odd_traces = 0
 
     def _inlined(self, args: tuple, kwargs: dict) -> Any:
-        """The call as part of another function that is being traced."""
+        """The call as part of another function that is being traced, or is observed in detail."""
 
         def plain(leaf: Any) -> Any:
             if isinstance(leaf, Array):
@@ -374,6 +392,10 @@ class Jitted:
         found["the default float"] = dtypes.default_float().name
         found["the default device"] = str(default_device())
         return found
+
+
+def _apart(leaf: Any) -> Any:
+    return another(leaf) if isinstance(leaf, Array) else leaf
 
 
 def _static_places(

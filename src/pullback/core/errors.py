@@ -19,6 +19,7 @@ __all__ = [
     "FileFormatError",
     "GradientError",
     "LinAlgError",
+    "NonFiniteError",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
@@ -69,6 +70,15 @@ class GradientError(PullbackError, RuntimeError):
 
 class LinAlgError(PullbackError, np.linalg.LinAlgError):
     """A matrix for which what was asked does not exist: singular, not positive definite."""
+
+
+class NonFiniteError(PullbackError, FloatingPointError):
+    """A NaN or an infinity that `debug.nan` has found: `op` made it, called at `line`."""
+
+    def __init__(self, message: str, op: str = "", line: str = ""):
+        super().__init__(message)
+        self.op = op
+        self.line = line
 
 
 class IndexOutOfRange(PullbackError, IndexError):

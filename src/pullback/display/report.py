@@ -48,6 +48,8 @@ svg .a { stroke: var(--a); } svg .b { stroke: var(--b); } svg .c { stroke: var(-
 svg .faint { stroke-width: 1; opacity: .35; } svg .dashed { stroke-dasharray: 6 4; }
 svg .points { stroke-width: 5; stroke-linecap: round; }
 svg .bar { fill: var(--a); }
+svg .block { fill: var(--a); fill-opacity: .55; stroke: var(--card); stroke-width: .6; }
+svg .block.out { fill: var(--b); } svg .block.scratch { fill: var(--soft); }
 .pixels { display: block; width: 100%; image-rendering: pixelated; }
 .framed { border: 1px solid var(--rule); margin-bottom: 10px; }
 .tiles { display: grid; gap: 6px; }

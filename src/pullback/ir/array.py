@@ -40,6 +40,7 @@ class Mode(threading.local):
     binds: list | None = (
         None  # collects the (op, arrays, static, plan) of binds, for whoever set it
     )
+    observer: Any = None  # who runs operations in this block: see `observing`
 
 
 mode = Mode()

@@ -32,6 +32,7 @@ from pullback.core.avals import Aval, aval, symbolic
 from pullback.core.errors import DeviceError
 from pullback.ir.array import LEAF, Array, Node, is_variable, make, mode, next_order
 from pullback.ir.lowering import Fold, GatherRows, Lowering, ScatterRows
+from pullback.ir.observing import active, observed, plan_caches
 from pullback.ir.rules import Rule, compile_pull, compile_record, pull_variadic
 
 __all__ = ["REGISTRY", "Composite", "Op", "Plan", "another", "bind", "record", "register"]
@@ -101,6 +102,7 @@ class Op(Public):
 
     def __post_init__(self) -> None:
         self.plans: dict[tuple, Plan] = {}
+        plan_caches.append(self.plans)
         self.variadic = bool(self.operands) and self.operands[-1].startswith("*")
         self.names = tuple(n.lstrip("*") for n in self.operands)
         _check_complete(self)
@@ -214,6 +216,8 @@ def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any
         if a._aval.is_symbolic:
             return newest_graph(arrays).add(op, arrays, static, [symbolic(shape, dtype, dev)])[0]
     plan = dev.runtime.plan(op, avals, static, aval(shape, dtype, dev))
+    if active:
+        plan = observed(op, plan, avals)
     if len(op.plans) >= MAX_PLANS:
         op.plans.clear()
     op.plans[key] = plan

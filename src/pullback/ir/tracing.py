@@ -49,7 +49,7 @@ def _place(frame: FrameType | None) -> tuple[str, int]:
     return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
-def user_line(frame: FrameType) -> str:
+def user_line(frame: FrameType | None) -> str:
     """`file:line` of the innermost frame outside the library."""
     filename, line = _place(frame)
     return f"{filename}:{line}" if filename else "an unknown line"
@@ -160,6 +160,11 @@ def no_value(name: str, array: Array, hint: str = "") -> TraceError:
 def inside_trace() -> bool:
     """Whether this thread is recording a function."""
     return _open.innermost is not None
+
+
+def innermost() -> Recording | None:
+    """The function that this thread is recording, if there is one."""
+    return _open.innermost
 
 
 def note_read(value: Any) -> None:

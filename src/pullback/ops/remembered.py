@@ -9,6 +9,7 @@ from typing import Any
 
 from pullback.core.errors import PullbackError, shorten
 from pullback.ir.array import make, mode
+from pullback.ir.observing import plan_caches
 from pullback.ir.op import MAX_PLANS, Op, record
 
 __all__ = ["remembering"]
@@ -19,6 +20,7 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
     its plan.
     """
     calls: dict[tuple, tuple[dict[str, Any], Any]] = {}
+    plan_caches.append(calls)
 
     def first_call(args: tuple, kwargs: dict[str, Any], key: tuple | None) -> Any:
         before, mode.binds = mode.binds, []

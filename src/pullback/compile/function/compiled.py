@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from pullback.core.avals import Aval, aval
+from pullback.core.errors import DeviceError
 from pullback.ir.array import make, mode
 from pullback.ir.control import may_raise
+from pullback.ir.effects import has_effect
 from pullback.ir.graph import Equation, Graph, Var
+from pullback.ir.observing import active
 from pullback.ir.op import bind
 
 __all__ = ["Interpreted", "Program", "part"]
@@ -26,13 +29,13 @@ def part(
 ) -> Graph:
     """The graph of those `equations` that the outputs need, with the constants that they use.
 
-    With `checks`, those that check indices stay too.
+    Those that act on the world stay too, and with `checks` those that check indices.
     """
     graph = Graph(name)
     needed = {id(v) for v in outputs}
     kept: list[Equation] = []
     for eq in reversed(list(equations)):
-        if any(id(v) in needed for v in eq.outs) or (checks and may_raise(eq)):
+        if any(id(v) in needed for v in eq.outs) or has_effect(eq) or (checks and may_raise(eq)):
             kept.append(eq)
             needed.update(id(v) for v in eq.inputs)
     graph.inputs, graph.outputs, graph.equations = list(inputs), list(outputs), kept[::-1]
@@ -57,6 +60,14 @@ class Interpreted:
         finally:
             mode.recording = before
         return [_dense(r) for r in results]
+
+    def timed(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> tuple[list[Any], list[Any]]:
+        """The result; what each equation takes is seen by who observes its operation."""
+        return self(buffers, avals), []
+
+    @property
+    def timeline(self) -> Any:
+        raise DeviceError("memory: this device has no compiler that would plan memory.")
 
     def describe(self) -> str:
         return "interpreted, one kernel per equation"
@@ -111,7 +122,11 @@ class Program:
 
     def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[tuple[Any, Aval]]:
         """Buffer and aval of every output."""
-        computed = self.run(buffers, avals)
+        observer = mode.observer if active else None
+        if observer is None or self.executable is None:
+            computed = self.run(buffers, avals)
+        else:
+            computed = observer.program(self, buffers, avals)
         if self.plain:
             return list(zip(computed, self.avals, strict=True))
         found = []

@@ -24,6 +24,7 @@ from pullback.core.errors import GradientError
 from pullback.ir.array import Node, make, mode
 from pullback.ir.convert import to_numpy
 from pullback.ir.graph import Graph
+from pullback.ir.observing import active
 
 __all__ = ["Unit"]
 
@@ -139,7 +140,7 @@ class Unit:
                 if a._node is not None:
                     return self._run_tracked(arrays)
         bufs, avals = [a._buf for a in arrays], tuple([a._aval for a in arrays])
-        if self.execute is not None:
+        if self.execute is not None and not active:
             return list(map(make, self.execute(bufs, avals), self.avals))
         return [make(buf, av) for buf, av in self.program(bufs, avals)]
 

@@ -92,7 +92,7 @@ class Table:
             self.n_inputs += len(own.wanted.sizes())
             self._plans[own] = range(first, 1 + self.n_inputs)
         self.arena = 1 + self.n_inputs
-        self.arena_nbytes = 0
+        self.reserved: list[int] = []  # the end of each part of the arena that was asked for
         self.pointers: list[tuple[int, int]] = []
         # The operation of error code k + 1, and what can say the rest of the message.
         self.errors: list[tuple[str, IndexedAxis | Failure | HostCall]] = []
@@ -131,11 +131,14 @@ class Table:
         self.plannable.setdefault(own)
         return self._plans.get(own)
 
+    @property
+    def arena_nbytes(self) -> int:
+        return max(self.reserved, default=0)
+
     def reserve(self, start: int, nbytes: int) -> int:
         """The end of `nbytes` of the arena from `start` on."""
-        end = start + aligned(nbytes)
-        self.arena_nbytes = max(self.arena_nbytes, end)
-        return end
+        self.reserved.append(start + aligned(nbytes))
+        return self.reserved[-1]
 
 
 def _step_bytes(g: SequenceGroup, value: Stored) -> int:
@@ -158,6 +161,14 @@ def _block_steps(g: SequenceGroup) -> int:
     values = dict.fromkeys([*g.values_read(), *g.values_written()])
     size = sum(_step_bytes(g, s) for s in values)
     return max(1, min(g.steps, CACHE_BYTES // max(1, size)))
+
+
+class Step(NamedTuple):
+    """What became of a group: bytes of its scratch, after all values, and where its stages are."""
+
+    group: Group
+    scratch_nbytes: int
+    stages: range
 
 
 class Frame:
@@ -186,9 +197,13 @@ class Frame:
         self.plan: Plan = plan_memory(grouped, apart)
         self.free = table.reserve(start, self.plan.arena_nbytes)
         self.stages: list[Stage] = []
+        self.steps: list[Step] = []
+        base = self.free
         for group in grouped.groups:
-            self.free = start + aligned(self.plan.arena_nbytes)
+            self.free, known, first = base, len(table.reserved), len(self.stages)
             self.stages += self.stages_of(group)
+            scratch = max(table.reserved[known:], default=base) - base
+            self.steps.append(Step(group, scratch, range(first, len(self.stages))))
         for region, slot in copies:
             self.stages += self.copy(region, slot)
 

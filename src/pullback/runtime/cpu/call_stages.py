@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pullback.compile.kernel.lower import broadcast_strides, gather_kernel, scatter_kernel
@@ -13,7 +13,7 @@ from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
 from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
-from pullback.runtime.cpu.host_calls import HostCall, host_stages
+from pullback.runtime.cpu.host_calls import HostCall, host_stage
 from pullback.runtime.cpu.indexing import index_stages
 from pullback.runtime.cpu.indexing.index_stages import indexed_axes
 from pullback.runtime.cpu.linalg import linalg_stages
@@ -243,17 +243,40 @@ def _fft(frame: Frame, group: CallGroup) -> list[Stage]:
 
 def _host(frame: Frame, group: CallGroup) -> list[Stage]:
     (result,) = group.results
+    static = group.equation.static
+
+    def function(arrays: list[Any]) -> Any:
+        return static["host"].result(static["position"], arrays, static["lead"])
+
+    call = _host_call(frame, "pure_callback", group.operands, function, frame.slot(result))
+    return [host_stage(call)] if result.aval.size else []
+
+
+def _effect(frame: Frame, group: CallGroup) -> list[Stage]:
+    receiver = group.equation.static["receiver"]
+    values = group.operands[len(group.operands) - receiver.count :]
+    return [host_stage(_host_call(frame, group.label, values, receiver))]
+
+
+def _host_call(
+    frame: Frame,
+    name: str,
+    operands: Sequence[Region],
+    function: Callable[[list[Any]], Any],
+    out: int | None = None,
+) -> HostCall:
     errors = frame.table.errors
-    operands = [(_slot(frame, r), r.aval) for r in group.operands]
-    call = HostCall(group.equation.static, operands, frame.slot(result), len(errors) + 1)
-    errors.append(("pure_callback", call))
-    return host_stages(call, result.aval)
+    places = [(_slot(frame, r), r.aval) for r in operands]
+    call = HostCall(function, places, len(errors) + 1, out)
+    errors.append((name, call))
+    return call
 
 
 _BUILDERS = {GatherRows: _gather, ScatterRows: _scatter}
 _INTRINSICS = {
     "host": _host,
     **dict.fromkeys(fft_stages.NAMES, _fft),
+    "effect": _effect,
     "matmul": _matmul,
     "argsort": _argsort,
     "searchsorted": _searchsorted,

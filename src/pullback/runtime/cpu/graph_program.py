@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, NoReturn
 
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import Region
+from pullback.compile.schedule.timeline import Timeline
+from pullback.compile.schedule.traffic import least_bytes
 from pullback.core.avals import Aval, aval
+from pullback.ir.effects import EFFECT
 from pullback.ir.graph import Graph
 from pullback.ir.lowering import Intrinsic
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.assembly import Frame, Planned, Table, inner_graphs
+from pullback.runtime.cpu.clock import Clock, Timing
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.native import Buffer, view
 from pullback.runtime.cpu.scatter.plans import PLANS
 
 __all__ = ["Executable"]
 
-HOST = Intrinsic("host", raises=True)
+HOST = (Intrinsic("host", raises=True), EFFECT.lowering)
 HEAVY_ELEMENTS = 1 << 15  # of all values together: from here on other Python threads may run
 
 
@@ -45,10 +50,22 @@ class Executable:
         version = self._versions[avals] = Version(self.graph, avals)
         return version
 
+    def timed(
+        self, buffers: Sequence[Buffer], avals: Sequence[Aval]
+    ) -> tuple[list[Buffer], list[Timing]]:
+        """The buffers of the outputs, and what each step took; plans of indices are not used."""
+        version = self._versions.get(tuple(avals)) or self._version(tuple(avals))
+        return version.timed(buffers)
+
     @property
     def peak_bytes(self) -> int:
-        """Bytes of the outputs and of all temporaries together."""
-        return max(v.peak_bytes for v in self._versions.values())
+        """Bytes of the outputs and of all temporaries together, for dense inputs."""
+        return self._first.peak_bytes
+
+    @property
+    def timeline(self) -> Timeline:
+        """When and where everything lives, for dense inputs."""
+        return self._first.timeline
 
     def describe(self) -> str:
         """Kernels, places of values and compile time, for dense inputs."""
@@ -70,10 +87,12 @@ class Version:
         self._passed = [v.constant[0] for v in used]
         work = sum(s.aval.size for s in self.grouped.computed())
         # a stage that calls Python waits for its lock, which whoever runs the program must not hold
-        calls = any(getattr(eq.op, "lowering", None) == HOST for eq in graph.equations)
+        calls = any(getattr(eq.op, "lowering", None) in HOST for eq in graph.equations)
         self._heavy = work > HEAVY_ELEMENTS or calls or any(True for _ in inner_graphs(graph))
-        frame, table, self._program = self._assembled(())
+        frame, table, self._program = self.assembled(())
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
+        self.steps = frame.steps
+        self.arena_nbytes = table.arena_nbytes
         self.peak_bytes = table.arena_nbytes + self.plan.out_nbytes
         self._plannable = list(table.plannable)
         if self._plannable:
@@ -87,19 +106,29 @@ class Version:
             self.run = self._run_views
         if not self.stages:
             self.run = self._run_nothing
+        self._timing = Lock()
+        self._timed: Timed | None = None
         self.seconds = time.perf_counter() - began
 
-    def _assembled(self, planned: Sequence[Planned]) -> tuple[Frame, Table, Callable[..., Any]]:
-        """The program; one with plans takes their arrays after all other buffers."""
+    def assembled(
+        self, planned: Sequence[Planned], clock: Clock | None = None
+    ) -> tuple[Frame, Table, Callable[..., Any]]:
+        """The program; one with plans takes their arrays after all other buffers.
+
+        With a clock, that is read before and after each step.
+        """
         table = Table(len(self._graph.inputs), self._used, planned)
         frame = jit.together(Frame, self.grouped, table, self._graph)
+        stages = frame.stages
+        if clock is not None:
+            stages = clock.between(stages, [s.stages for s in frame.steps])
         program = native.arena_program(
             table.n_inputs,
             frame.plan.out_nbytes,
             table.arena_nbytes,
             table.pointers,
-            frame.stages,
-            self._heavy,
+            stages,
+            self._heavy or clock is not None,
         )
         return frame, table, program
 
@@ -111,9 +140,21 @@ class Version:
             return self._unplanned(*buffers)
         if known not in self._programs:
             chosen = [p for p, is_known in zip(self._plannable, known, strict=True) if is_known]
-            self._programs[known] = self._assembled(chosen)[2]
+            self._programs[known] = self.assembled(chosen)[2]
         arrays = [array for f in found if f is not None for array in f.arrays]
         return self._programs[known](*buffers, *arrays)
+
+    def timed(self, buffers: Sequence[Buffer]) -> tuple[list[Buffer], list[Timing]]:
+        """See `Executable.timed`."""
+        with self._timing:
+            if self._timed is None:
+                self._timed = Timed(self)
+            return self._timed.run(buffers)
+
+    @property
+    def timeline(self) -> Timeline:
+        used = [(s.group.label, s.scratch_nbytes) for s in self.steps]
+        return Timeline.of(self.plan, used, self.arena_nbytes)
 
     def _where(self, r: Region) -> tuple[str, int, int]:
         if r.stored.origin != "computed":
@@ -127,6 +168,13 @@ class Version:
         if isinstance(out, tuple):
             self._fail(out)
         return [out]
+
+    def run_other(self, program: Callable[..., Any], buffers: Sequence[Buffer]) -> list[Buffer]:
+        """The outputs by another program of the same graph."""
+        out = program(*buffers, *self._passed)
+        if isinstance(out, tuple):
+            self._fail(out)
+        return [self._found(out, buffers, *where) for where in self._outputs]
 
     def _run_views(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         out = self._program(*buffers, *self._passed)
@@ -168,3 +216,22 @@ class Version:
         for value, place in self.plan.places.items():
             lines.append(f"  {place.area} {place.offset:>10} {value}")
         return "\n".join(lines)
+
+
+class Timed:
+    """A version that reads the clock between its steps."""
+
+    def __init__(self, version: Version):
+        self._version = version
+        self._clock = Clock()
+        frame, _, self._program = version.assembled((), self._clock)
+        self._kernels = [
+            (s.group.label, least_bytes(s.group, frame.local.get(id(s.group), ())))
+            for s in frame.steps
+        ]
+
+    def run(self, buffers: Sequence[Buffer]) -> tuple[list[Buffer], list[Timing]]:
+        """The outputs, and what each step took."""
+        self._clock.start()
+        outputs = self._version.run_other(self._program, buffers)
+        return outputs, self._clock.timings(self._kernels)

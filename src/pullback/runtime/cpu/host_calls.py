@@ -15,11 +15,10 @@ import numpy as np
 
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
-from pullback.ops.host import HostFunction
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["HostCall", "host_program", "host_stages"]
+__all__ = ["HostCall", "host_program", "host_stage"]
 
 Words = ctypes.POINTER(ctypes.c_int64)
 KERNEL = ctypes.CFUNCTYPE(
@@ -51,38 +50,50 @@ def _read(at: int, av: Aval) -> np.ndarray:
     return raw.reshape(-1).view(dtype).reshape(av.shape)
 
 
+_exceptions: dict[int, BaseException] = {}  # of programs that are about to end
+_number = itertools.count().__next__
+
+
 class HostCall:
-    """One call of a program: a kernel, and the exceptions that it left."""
+    """A function of copies of arrays, as a kernel; what it returns is written to slot `out`."""
 
     def __init__(
-        self, static: dict[str, Any], operands: Sequence[tuple[int, Aval]], out: int, code: int
+        self,
+        function: Callable[[list[Any]], Any],
+        operands: Sequence[tuple[int, Aval]],
+        code: int,
+        out: int | None = None,
     ):
-        self._host: HostFunction = static["host"]
-        self._position, self._lead = static["position"], static["lead"]
-        self._operands, self._out, self._code = operands, out, code
-        self._exceptions: dict[int, BaseException] = {}
-        self._numbers = itertools.count()
+        self._function, self._operands, self._code, self._out = function, operands, code, out
         self._kernel = KERNEL(self._run)
         self.address = ctypes.cast(self._kernel, ctypes.c_void_p).value or 0
 
     def _run(self, params: Any, ptrs: Any, lo: int, hi: int, error: Any) -> None:
         try:
-            arrays = [_read(ptrs[slot] or 0, av) for slot, av in self._operands]
-            found = self._host.result(self._position, arrays, self._lead)
-            ctypes.memmove(ptrs[self._out], found.ctypes.data, found.nbytes)
+            found = self._function([_read(ptrs[slot] or 0, av) for slot, av in self._operands])
+            if self._out is not None:
+                ctypes.memmove(ptrs[self._out], found.ctypes.data, found.nbytes)
         except BaseException as exception:  # it can't pass through native code
-            number = next(self._numbers)
-            self._exceptions[number] = exception
+            number = _number()
+            _exceptions[number] = exception
             error[1], error[2], error[0] = number, 0, self._code
 
     def error(self, name: str, position: int, value: int) -> BaseException:
         """The exception of a call that failed."""
-        return self._exceptions.pop(position)
+        return _exceptions.pop(position)
 
 
-def host_stages(call: HostCall, out: Aval) -> list[Stage]:
-    """The stages of a call."""
-    return [Stage(call.address, 1, 1, ())] if out.size else []
+class _Held(int):
+    """A parameter that keeps the call alive as long as there is a program with its stage."""
+
+    call: HostCall
+
+
+def host_stage(call: HostCall) -> Stage:
+    """The stage of a call."""
+    held = _Held(0)
+    held.call = call
+    return Stage(call.address, 1, 1, (held,))
 
 
 def host_program(avals: Sequence[Aval], static: dict[str, Any], out: Aval) -> Callable[..., Any]:

@@ -237,11 +237,19 @@ def test_layers_refuse_what_does_not_fit() -> None:
             "activation must be",
         ),
         (lambda: pb.nn.init.gain("reluu"), pb.DTypeError, "unknown nonlinearity"),
+        (lambda: pb.nn.init.orthogonal(KEY, (3,)), pb.ShapeError, "at least two axes"),
         (lambda: pb.nn.init.kaiming_normal(KEY, (3,)), pb.ShapeError, "at least two axes"),
     ]
     for call, error, words in cases:
         with pytest.raises(error, match=words):
             call()
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (3, 7), (7, 3), (4, 2, 3)])
+def test_orthogonal_matrices_are(shape: tuple[int, ...]) -> None:
+    q = pb.reshape(pb.nn.init.orthogonal(KEY, shape, gain=2.0, dtype="float64"), (shape[0], -1))
+    product = q @ q.T if q.shape[0] <= q.shape[1] else q.T @ q
+    assert float(pb.max(pb.abs(product - 4 * pb.eye(len(product), dtype="float64")))) < 1e-12
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

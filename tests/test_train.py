@@ -132,6 +132,59 @@ def test_early_stopping_counts_what_does_not_improve(maximize: bool) -> None:
     assert stop.best == sign * 4.0
 
 
+def test_computation_in_bfloat16_gives_gradients_in_float32() -> None:
+    net = pb.nn.Linear(3, 2, key=KEY)
+    x = pb.random.normal(KEY, (5, 3))
+    seen = []
+
+    def loss(net: Any, x: Any) -> Any:
+        seen.append((net.weight.dtype, x.dtype))
+        return pb.mean(net(x) ** 2)
+
+    value, gradient = pb.value_and_grad(train.computed_in("bfloat16", loss))(net, x)
+    assert seen == [(pb.bfloat16, pb.bfloat16)]
+    assert value.dtype == gradient.weight.dtype == pb.float32
+    exact = pb.grad(loss)(net, x)
+    assert float(pb.max(pb.abs(gradient.weight - exact.weight))) < 0.05
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_a_scaled_loss_keeps_small_gradients_and_leaves_out_what_overflows(jitted: bool) -> None:
+    scaling = train.LossScale(initial=2.0**15, growth_interval=2)
+    derive = scaling.value_and_grad(lambda w, x: pb.sum(w * x), has_aux=False)
+    derive = pb.jit(derive) if jitted else derive
+    w = pb.ones(2)
+    tiny = pb.tensor([1e-9, 1e-7])
+    half = train.computed_in("float16", lambda w, x: pb.sum(w * 1e-4 * x * 1e-2))
+    assert float(pb.grad(half)(w, pb.ones(2))[0]) == pytest.approx(1e-6, rel=0.1)
+    state = scaling.init()
+    value, gradient, finite, state = derive(state, w, tiny)
+    assert bool(finite) and float(value) == pytest.approx(1.01e-7, rel=1e-3)
+    np.testing.assert_allclose(gradient.numpy(), [1e-9, 1e-7], rtol=1e-6)
+    _, _, finite, state = derive(state, w, tiny)
+    assert float(state["scale"]) == 2.0**16 and int(state["finite_steps"]) == 0
+    _, gradient, finite, state = derive(state, w, pb.tensor([1e38, 1.0]))
+    assert not bool(finite) and float(state["scale"]) == 2.0**15
+    kept = scaling.chosen(finite, {"w": w - gradient}, {"w": w})
+    assert kept["w"].tolist() == [1.0, 1.0]
+
+
+def test_an_average_of_parameters_is_corrected_for_its_start() -> None:
+    ema = pb.optim.EMA(decay=0.9)
+    net = pb.nn.BatchNorm1d(2)
+    state = ema.init(net)
+    weights = [1.0, 3.0, 2.0]
+    for w in weights:
+        net.weight = pb.ones(2) * w
+        net.running_mean = pb.ones(2) * w
+        state = ema.step(net, state)
+    shares = [0.1 * 0.9**k for k in (2, 1, 0)]
+    expected = sum(s * w for s, w in zip(shares, weights, strict=True)) / sum(shares)
+    average = ema.params(state)
+    assert float(average.weight[0]) == pytest.approx(expected)
+    assert float(average.running_mean[0]) == 2.0  # data: the last one
+
+
 RUN = """
     import sys, hashlib, time
     import pullback as pb

@@ -63,7 +63,7 @@ PAGES = {
     "train": (
         "Training",
         "What a training loop needs besides the step. `pb.train` is imported when it is used.",
-        ("pullback.train.", "pullback.display.progress"),
+        ("pullback.train.", "pullback.display.progress", "pullback.optim.averaging"),
     ),
     "debug": (
         "Debugging and profiling",

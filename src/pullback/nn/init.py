@@ -10,10 +10,14 @@ from typing import Any
 
 from pullback.core.dtypes import as_dtype, default_float
 from pullback.core.errors import DTypeError, ShapeError
+from pullback.linalg.orthogonal import qr
+from pullback.ops.diagonals import diagonal
+from pullback.ops.movement import reshape
 from pullback.ops.parts import astype
+from pullback.ops.products import matrix_transpose
 from pullback.ops.random import normal as drawn_normal
 from pullback.ops.random import uniform as drawn_uniform
-from pullback.ops.selection import clip
+from pullback.ops.selection import clip, where
 from pullback.ops.special import erf, erfinv
 
 __all__ = [
@@ -21,6 +25,7 @@ __all__ = [
     "kaiming_normal",
     "kaiming_uniform",
     "normal",
+    "orthogonal",
     "truncated_normal",
     "uniform",
     "xavier_normal",
@@ -109,6 +114,26 @@ def truncated_normal(
     u = drawn_uniform(key, tuple(shape), dtype="float64")
     z = erfinv(ends[0] + u * (ends[1] - ends[0]))
     return astype(clip(mean + std * sqrt(2.0) * z, low, high), wanted)
+
+
+def orthogonal(key: Any, shape: Shape, gain: float = 1.0, dtype: Any = None) -> Any:
+    """A matrix (rows, the rest flattened) with orthonormal rows or columns, whichever are fewer.
+
+    It is the factor Q of a normal matrix, with signs such that all such matrices are as likely.
+
+    >>> q = pb.nn.init.orthogonal(pb.random.key(0), (2, 4))
+    >>> bool(pb.all(pb.abs(q @ q.T - pb.eye(2)) < 1e-6))
+    True
+    """
+    if len(shape) < 2:
+        raise ShapeError(f"orthogonal: a weight has at least two axes, got shape {tuple(shape)}.")
+    wanted = default_float() if dtype is None else as_dtype(dtype)
+    rows, columns = shape[0], prod(shape[1:])
+    tall = (max(rows, columns), min(rows, columns))
+    q, r = qr(drawn_normal(key, tall, dtype="float64"))
+    q = q * where(diagonal(r) < 0.0, -1.0, 1.0)
+    q = q if rows >= columns else matrix_transpose(q)
+    return astype(reshape(gain * q, tuple(shape)), wanted)
 
 
 def xavier_uniform(key: Any, shape: Shape, gain: float = 1.0, dtype: Any = None) -> Any:

@@ -1,6 +1,7 @@
 """Optimisers as pure functions over trees of arrays, schedules of learning rates, clipping."""
 
 from pullback.optim.adaptive import LAMB, Adadelta, Adagrad, Adam, AdamW, RAdam, RMSprop
+from pullback.optim.averaging import EMA
 from pullback.optim.base import Optimizer
 from pullback.optim.clipping import clip_grad_norm, clip_grad_value, global_norm
 from pullback.optim.descent import SGD, Lion
@@ -23,7 +24,7 @@ from pullback.optim.schedules import (
 )
 
 __all__ = [
-    "LAMB", "LBFGS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "Lookahead",
+    "EMA", "LAMB", "LBFGS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "Lookahead",
     "Optimizer", "Plateau", "RAdam", "RMSprop", "clip_grad_norm", "clip_grad_value", "constant",
     "cosine", "cosine_restarts", "cyclic", "exponential", "global_norm", "joined", "linear",
     "multistep", "one_cycle", "polynomial", "step", "warm_up",

@@ -7,6 +7,10 @@ from pullback.display.progress import Progress
 from pullback.train.batches import batches
 from pullback.train.checkpoints import Checkpoints
 from pullback.train.log import Log
+from pullback.train.precision import LossScale, cast, computed_in
 from pullback.train.stopping import EarlyStopping, Interrupt
 
-__all__ = ["Checkpoints", "EarlyStopping", "Interrupt", "Log", "Progress", "batches"]
+__all__ = [
+    "Checkpoints", "EarlyStopping", "Interrupt", "Log", "LossScale", "Progress", "batches", "cast",
+    "computed_in",
+]  # fmt: skip

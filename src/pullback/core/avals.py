@@ -7,13 +7,16 @@ hashing a few pointers. That is what makes a small eager operation cheap.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from pullback.core.dtypes import DType
 from pullback.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from pullback.runtime.base import Runtime
 
 __all__ = [
     "Aval",
@@ -36,10 +39,10 @@ class Device:
     def __init__(self, kind: str, index: int):
         self.kind = kind
         self.index = index
-        self._runtime = None
+        self._runtime: Runtime | None = None
 
     @property
-    def runtime(self) -> Any:
+    def runtime(self) -> Runtime:
         """The runtime of this device, loaded on first use."""
         if self._runtime is None:
             self._runtime = _loaders[self.kind](self.index)
@@ -87,10 +90,10 @@ def set_default_device(spec: str | Device) -> None:
 
 
 _devices: dict[tuple[str, int], Device] = {}
-_loaders: dict[str, Callable[[int], Any]] = {}
+_loaders: dict[str, Callable[[int], Runtime]] = {}
 
 
-def register_runtime(kind: str, load: Callable[[int], Any]) -> None:
+def register_runtime(kind: str, load: Callable[[int], Runtime]) -> None:
     """Make devices of `kind` available; `load(index)` imports the runtime and returns it."""
     _loaders[kind] = load
 
@@ -137,7 +140,7 @@ class Aval:
 _table: WeakValueDictionary[tuple, Aval] = WeakValueDictionary()
 
 
-def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Row-major element strides."""
     strides, step = [], 1
     for n in reversed(shape):

@@ -177,5 +177,5 @@ def may_raise(eq: Equation) -> bool:
         return any(may_raise(e) for g in graphs for e in g.equations)
     lowering = eq.op.lowering
     if isinstance(lowering, Intrinsic):
-        return lowering.indexed
+        return lowering.indexed is not None
     return isinstance(lowering, (GatherRows, ScatterRows))

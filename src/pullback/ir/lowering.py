@@ -111,11 +111,12 @@ class ScatterRows:
 @dataclass(frozen=True)
 class Intrinsic:
     """A named routine that runtimes take from a library made for it: "matmul", "argsort",
-    "searchsorted". `indexed`: it checks that the indices it is given are inside.
+    "searchsorted". `indexed(*avals, **static)`: how many places the indices, its last operand, may
+    name; it checks them.
     """
 
     name: str
-    indexed: bool = False
+    indexed: Callable[..., int] | None = None
 
 
 Lowering = Elementwise | Fold | View | Boxes | GatherRows | ScatterRows | Intrinsic

@@ -290,7 +290,7 @@ def _index_errors(d: Draw, options: dict[str, Any]) -> list[Bad]:
 @primitive(
     "x index",
     infer=_pick_infer,
-    lowering=Intrinsic("pick", indexed=True),
+    lowering=Intrinsic("pick", lambda x, _, last: prod(_spatial(x.shape, last))),
     vjp={
         "x": lambda g, index, x_aval, last: bind(
             place.op, g, index, size=_spatial(x_aval.shape, last), last=last
@@ -319,7 +319,7 @@ def pick(x: Any, index: Any, /, *, layout: str = "channels_first") -> Any:
 @primitive(
     "y index",
     infer=_place_infer,
-    lowering=Intrinsic("place", indexed=True),
+    lowering=Intrinsic("place", lambda y, _, size, last: prod(size)),
     vjp={"y": lambda g, index, last: bind(pick.op, g, index, last=last)},
     jvp="linear",
     oracle=_place_oracle,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from pullback.compile.schedule.groups import (
@@ -23,7 +23,7 @@ from pullback.compile.schedule.groups import (
     SequenceGroup,
     Stored,
 )
-from pullback.compile.schedule.memory_scan import scanned
+from pullback.compile.schedule.memory_scan import Life, scanned
 from pullback.core.avals import dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import ScatterRows
@@ -40,17 +40,6 @@ class Place:
 
     area: str
     offset: int
-
-
-@dataclass(eq=False)
-class Life:
-    """When a value is needed: from step `start` to step `stop`, both included."""
-
-    value: Stored
-    start: int
-    stop: int
-    nbytes: int
-    over: list[Life] = field(default_factory=list)  # dying values that it may be written over
 
 
 @dataclass(eq=False)

@@ -8,12 +8,11 @@ has its own set of offsets, which makes it a convolution of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 from pullback.core.avals import Aval, dense_strides
-from pullback.runtime.cpu import native
 from pullback.runtime.cpu.convolution.convolution_plan import (
     Area,
     Axis,
@@ -26,15 +25,7 @@ from pullback.runtime.cpu.convolution.convolution_plan import (
 from pullback.runtime.cpu.gemm import blas_code
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["NAMES", "conv_program", "conv_stages", "reading_axes", "side_of"]
-
-
-def conv_program(name: str, avals: Sequence[Aval], static: dict[str, Any], out: Aval) -> Callable:
-    """The function of two buffers for one of the primitives."""
-    area = native.Scratch(3)
-    places = [(1, avals[0]), (2, avals[1])]
-    stages = conv_stages(name, places, static, (0, out), area)
-    return native.program(2, out.nbytes, area.sizes, stages, out.size > 1 << 12)
+__all__ = ["NAMES", "conv_stages", "reading_axes", "side_of"]
 
 
 def conv_stages(

@@ -29,7 +29,7 @@ from pullback.runtime.cpu.gemm import (
 from pullback.runtime.cpu.llvm import vectors
 from pullback.runtime.cpu.llvm.builder import index_params
 
-__all__ = ["library", "matmul_program", "matmul_row_stages", "matmul_stages"]
+__all__ = ["library", "matmul_row_stages", "matmul_stages"]
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 _SUPPORTED = (*_HALVES, dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
@@ -69,26 +69,6 @@ class Product(NamedTuple):
 def library(dtype: DType) -> str:
     """What multiplies matrices of `dtype`: our own kernels, or a library with its version."""
     return "LLVM" if _compute_dtype(dtype) in _OWN else blas.openblas().name
-
-
-def matmul_program(
-    dtype: DType,
-    batch_shape: Sequence[int],
-    m: int,
-    n: int,
-    k: int,
-    a_strides: Sequence[int],
-    b_strides: Sequence[int],
-) -> Callable:
-    """The function (a, b) -> a @ b over buffers; strides count elements, over (batch, row, column).
-
-    Half precision is computed in float32 and rounded once.
-    """
-    area = native.Scratch(3)
-    stages = matmul_stages(dtype, batch_shape, m, n, k, 1, a_strides, 2, b_strides, 0, area)
-    elements = math.prod(batch_shape) * m * n
-    heavy = elements * k * 2 > _HEAVY_FLOPS
-    return native.program(2, elements * dtype.itemsize, area.sizes, stages, heavy)
 
 
 def matmul_stages(

@@ -7,8 +7,8 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
+from pullback.runtime.cpu.indexing.checked import LINE, Arguments, Indices, prefetch
 from pullback.runtime.cpu.llvm.builder import I64, Value, address, kernel
-from pullback.runtime.cpu.scatter.rows import LINE, Arguments, Indices, prefetch
 
 __all__ = ["MOST_WORD", "gather_rows"]
 

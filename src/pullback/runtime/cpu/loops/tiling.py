@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.runtime.cpu.loops.nest import Nest
+from pullback.compile.program.nest import Nest
 
 __all__ = ["boxes"]
 

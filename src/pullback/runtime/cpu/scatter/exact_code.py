@@ -11,8 +11,8 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import float32
+from pullback.runtime.cpu.indexing.checked import Arguments
 from pullback.runtime.cpu.llvm.builder import I1, I32, I64, PTR, Code, Value, address, kernel
-from pullback.runtime.cpu.scatter.rows import Arguments
 from pullback.runtime.cpu.scatter.segment_code import SLOTS, WORDS, Segments
 from pullback.runtime.cpu.scatter.sums import DOUBLE, FLOAT, Sums, each_piece, two_sum
 

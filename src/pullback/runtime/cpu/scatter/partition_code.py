@@ -10,6 +10,13 @@ from typing import Any
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
+from pullback.runtime.cpu.indexing.checked import (
+    Arguments,
+    ask,
+    chunk_bounds,
+    local_memory,
+    unpacked,
+)
 from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter.numbers import (
     BLOCK,
@@ -20,7 +27,6 @@ from pullback.runtime.cpu.scatter.numbers import (
     in_order,
     spread,
 )
-from pullback.runtime.cpu.scatter.rows import Arguments, ask, chunk_bounds, local_memory, unpacked
 from pullback.runtime.cpu.scatter.sums import vector_of
 
 __all__ = ["LOCAL_BYTES", "move_rows", "partition", "plan_places"]

@@ -1,4 +1,4 @@
-"""A graph as one native program, compiled for the layout of its inputs."""
+"""A graph as one program of a target, compiled for the layout of its inputs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from pullback.compile.program.frame import Frame, inner_graphs
+from pullback.compile.program.slots import Planned, Table
+from pullback.compile.program.stages import Program
+from pullback.compile.program.target import Target
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import Region
 from pullback.core.avals import Aval, aval
 from pullback.ir.graph import Graph
-from pullback.runtime.cpu import native
-from pullback.runtime.cpu.assembly import Frame, Planned, Table, inner_graphs
-from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.native import Buffer, view
-from pullback.runtime.cpu.scatter.plans import PLANS
 
 __all__ = ["Executable"]
-
-HEAVY_ELEMENTS = 1 << 15  # of all values together: from here on other Python threads may run
 
 
 class Executable:
@@ -27,20 +24,20 @@ class Executable:
     It is compiled for dense inputs, and again for every other layout that it meets.
     """
 
-    def __init__(self, graph: Graph):
-        self.graph = graph
+    def __init__(self, graph: Graph, target: Target):
+        self.graph, self.target = graph, target
         self._versions: dict[tuple[Aval, ...], Version] = {}
         dense = [aval(v.aval.shape, v.aval.dtype, v.aval.device) for v in graph.inputs]
         self._first = self._version(tuple(dense))
 
-    def __call__(self, buffers: Sequence[Buffer], avals: Sequence[Aval]) -> list[Buffer]:
+    def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[Any]:
         version = self._versions.get(tuple(avals))
         if version is None:
             version = self._version(tuple(avals))
         return version.run(buffers)
 
     def _version(self, avals: tuple[Aval, ...]) -> Version:
-        version = self._versions[avals] = Version(self.graph, avals)
+        version = self._versions[avals] = Version(self.graph, self.target, avals)
         return version
 
     @property
@@ -56,8 +53,9 @@ class Executable:
 class Version:
     """A graph compiled for one layout of its inputs."""
 
-    def __init__(self, graph: Graph, avals: Sequence[Aval]):
+    def __init__(self, graph: Graph, target: Target, avals: Sequence[Aval]):
         began = time.perf_counter()
+        self._target, self._view = target, target.view
         self.grouped = fuse(graph, avals)
         inner = [v for g in inner_graphs(graph) for v in g.constants]
         read = {id(s) for g in self.grouped.groups for s in g.values_read()}
@@ -67,7 +65,7 @@ class Version:
         self._graph, self._used = graph, used
         self._passed = [v.constant[0] for v in used]
         work = sum(s.aval.size for s in self.grouped.computed())
-        self._heavy = work > HEAVY_ELEMENTS or any(True for _ in inner_graphs(graph))
+        self._heavy = work > target.tuning.light_values or any(True for _ in inner_graphs(graph))
         frame, table, self._program = self._assembled(())
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
         self.peak_bytes = table.arena_nbytes + self.plan.out_nbytes
@@ -88,28 +86,29 @@ class Version:
     def _assembled(self, planned: Sequence[Planned]) -> tuple[Frame, Table, Callable[..., Any]]:
         """The program; one with plans takes their arrays after all other buffers."""
         table = Table(len(self._graph.inputs), self._used, planned)
-        with jit.batch():
-            frame = Frame(self.grouped, table, self._graph)
-        program = native.arena_program(
+        with self._target.together():
+            frame = Frame(self.grouped, table, self._target, self._graph)
+        program = Program(
             table.n_inputs,
             frame.plan.out_nbytes,
-            table.arena_nbytes,
+            (table.arena_nbytes,),
             table.pointers,
             frame.stages,
             self._heavy,
         )
-        return frame, table, program
+        return frame, table, self._target.encode(program)
 
-    def _run_planned(self, *buffers: Buffer) -> Any:
+    def _run_planned(self, *buffers: Any) -> Any:
         """Uses the plans that there are of these buffers, by the rule of single operations."""
-        found = [PLANS.find(buffers[p.slot - 1], p.dtype, p.wanted) for p in self._plannable]
+        find = self._target.plan_arrays
+        found = [find(buffers[p.slot - 1], p.dtype, p.wanted) for p in self._plannable]
         known = tuple(f is not None for f in found)
         if not any(known):
             return self._unplanned(*buffers)
         if known not in self._programs:
             chosen = [p for p, is_known in zip(self._plannable, known, strict=True) if is_known]
             self._programs[known] = self._assembled(chosen)[2]
-        arrays = [array for f in found if f is not None for array in f.arrays]
+        arrays = [array for arrays in found if arrays is not None for array in arrays]
         return self._programs[known](*buffers, *arrays)
 
     def _where(self, r: Region) -> tuple[str, int, int]:
@@ -119,36 +118,34 @@ class Version:
             return "empty", 0, 0
         return "out", self.plan.places[r.stored].offset, 0
 
-    def _run_single(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+    def _run_single(self, buffers: Sequence[Any]) -> list[Any]:
         out = self._program(*buffers, *self._passed)
         if isinstance(out, tuple):
             self._fail(out)
         return [out]
 
-    def _run_views(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+    def _run_views(self, buffers: Sequence[Any]) -> list[Any]:
         out = self._program(*buffers, *self._passed)
         if isinstance(out, tuple):
             self._fail(out)
-        return [view(out, at) if at else out for at in self._offsets]
+        return [self._view(out, at) if at else out for at in self._offsets]
 
-    def _run_several(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+    def _run_several(self, buffers: Sequence[Any]) -> list[Any]:
         out = self._program(*buffers, *self._passed)
         if isinstance(out, tuple):
             self._fail(out)
         return [self._found(out, buffers, *where) for where in self._outputs]
 
-    def _run_nothing(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+    def _run_nothing(self, buffers: Sequence[Any]) -> list[Any]:
         return [self._found(None, buffers, *where) for where in self._outputs]
 
-    def _found(
-        self, out: Any, buffers: Sequence[Buffer], kind: str, at: int, offset: int
-    ) -> Buffer:
+    def _found(self, out: Any, buffers: Sequence[Any], kind: str, at: int, offset: int) -> Any:
         if kind == "out":
-            return native.view(out, at) if at else out
+            return self._view(out, at) if at else out
         if kind == "empty":
-            return native.empty(0)
+            return self._target.empty(0)
         buf = buffers[at] if kind == "input" else self._constants[at]
-        return native.view(buf, offset) if offset else buf
+        return self._view(buf, offset) if offset else buf
 
     def _fail(self, error: tuple[int, int, int]) -> NoReturn:
         code, position, value = error

@@ -1,0 +1,136 @@
+"""Stages of the operations that are no fused loop nests: indexing, sorting, products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pullback.compile.kernel.lower import broadcast_strides, gather_kernel, scatter_kernel
+from pullback.compile.program.indexing import IndexedAxis
+from pullback.compile.program.slots import Context
+from pullback.compile.program.stages import Stage
+from pullback.compile.schedule.groups import CallGroup, Region
+from pullback.core.avals import Aval, dense_strides
+from pullback.core.errors import PullbackError
+from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
+
+__all__ = ["product_rows", "stages_of"]
+
+
+def stages_of(frame: Context, group: CallGroup) -> list[Stage]:
+    """The stages of one operation, reading and writing where the frame has its values."""
+    low = getattr(group.equation.op, "lowering", None)
+    if isinstance(low, Intrinsic):
+        return _intrinsic(frame, group, low)
+    build = _BUILDERS.get(type(low))
+    if build is None:
+        raise PullbackError(f"{group.label}: can't be compiled into a graph.")
+    return build(frame, group)
+
+
+def _slot(frame: Context, r: Region) -> int:
+    return frame.slot(r.stored, r.offset)
+
+
+def _layout(r: Region) -> tuple[Aval, tuple[int, ...]]:
+    assert r.aval.strides is not None
+    return r.aval, r.aval.strides
+
+
+def _first_code(frame: Context, name: str, sizes: Sequence[int], indices: Sequence[Region]) -> int:
+    """The error code of the first of these axes, which indices go into."""
+    axes = [IndexedAxis(n, i.aval.dtype) for n, i in zip(sizes, indices, strict=True)]
+    frame.table.errors += [(name, axis) for axis in axes]
+    return len(frame.table.errors) - len(sizes) + 1
+
+
+def _gather(frame: Context, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    x, strides = _layout(group.operands[0])
+    indices = group.operands[1:]
+    shape, n = result.aval.shape, len(indices)
+    if result.aval.size == 0:
+        return []
+    lead = len(shape) - (x.ndim - n)
+    kernel = gather_kernel([r.aval for r in group.operands])
+    x_strides = (0,) * lead + strides[n:]
+    index_strides = [broadcast_strides(r.aval, shape) for r in indices]
+    slots = [_slot(frame, r) for r in indices]
+    wanted = frame.target.gather_plan(kernel, shape, x_strides, index_strides, x.shape[0])
+    return frame.target.gather(
+        kernel,
+        shape,
+        _slot(frame, group.operands[0]),
+        x_strides,
+        slots,
+        index_strides,
+        list(zip(x.shape[:n], strides[:n], strict=True)),
+        frame.slot(result),
+        _first_code(frame, group.label, x.shape[:n], indices),
+        frame.table.plan(slots[0], kernel.indices[0], wanted),
+    )
+
+
+def _scatter(frame: Context, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    base, updates, *indices = group.operands
+    x, x_strides = _layout(base)
+    new, new_strides = _layout(updates)
+    n = len(indices)
+    dense = dense_strides(x.shape)
+    if x.size == 0 and new.size == 0:
+        return []
+    kernel = scatter_kernel(group.equation.op.lowering, [r.aval for r in group.operands])
+    index_strides = [broadcast_strides(r.aval, new.shape) for r in indices]
+    slots = [_slot(frame, r) for r in indices]
+    wanted = frame.target.scatter_plan(kernel, x.shape, new.shape, index_strides)
+    return frame.target.scatter(
+        kernel,
+        (x.shape, _slot(frame, base), x_strides),
+        (new.shape, _slot(frame, updates), new_strides),
+        (frame.slot(result), (0,) * (new.ndim - (x.ndim - n)) + dense[n:]),
+        slots,
+        index_strides,
+        list(zip(x.shape[:n], dense[:n], strict=True)),
+        frame.scratch,
+        _first_code(frame, group.label, x.shape[:n], indices),
+        frame.table.plan(slots[0], kernel.indices[0], wanted),
+    )
+
+
+def product_rows(frame: Context, group: CallGroup) -> list[Stage]:
+    """The stages of a product of matrices; the last one has a unit for each row."""
+    (result,) = group.results
+    (a, a_strides), (b, b_strides) = map(_layout, group.operands)
+    x, y = (_slot(frame, r) for r in group.operands)
+    m, n = result.aval.shape
+    out = frame.slot(result)
+    found = frame.target.product_rows(
+        result.dtype, m, n, a.shape[1], x, a_strides, y, b_strides, out, frame.scratch
+    )
+    if found is None:
+        raise PullbackError(f"matmul: no kernel makes the rows of a product of {a} and {b}.")
+    return found
+
+
+def _intrinsic(frame: Context, group: CallGroup, low: Intrinsic) -> list[Stage]:
+    """The target's routine; where it is given indices, they come last and name one axis."""
+    (result,) = group.results
+    if result.aval.size == 0:
+        return []
+    static, avals = group.equation.static, [r.aval for r in group.operands]
+    code = 1
+    if low.indexed is not None:
+        code = _first_code(frame, low.name, [low.indexed(*avals, **static)], group.operands[-1:])
+    return frame.target.routines[low.name].stages(
+        [(_slot(frame, r), r.aval) for r in group.operands],
+        static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+        code,
+    )
+
+
+_BUILDERS: dict[type, Callable[[Context, CallGroup], list[Stage]]] = {
+    GatherRows: _gather,
+    ScatterRows: _scatter,
+}

@@ -15,9 +15,9 @@ import pytest
 from pullback.cli import bench, libraries, main, rivals, scores
 from pullback.cli.libraries import LIBRARIES, Pullback
 from pullback.cli.machine import Machine
-from pullback.cli.progress import Progress
 from pullback.cli.scores import Row
 from pullback.cli.workloads import WORKLOADS, leaves
+from pullback.display.progress import Progress
 from pullback.runtime.cpu import native
 
 

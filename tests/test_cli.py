@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.cli import curvature, digits, drawing, main
+from pullback.cli import curvature, digits, main
 from pullback.cli import demo as demo_command
-from pullback.cli.progress import Progress
-from pullback.cli.report import Page, below
+from pullback.display import drawing
+from pullback.display.progress import Progress
+from pullback.display.report import Page, below
 from pullback.runtime.cpu import native
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -193,6 +193,8 @@ def test_complex_edge_values(name: str) -> None:
         expected = getattr(np, _NUMPY_NAME.get(name, name))(z)
     # C leaves signs open where NaN or two infinities meet.
     clear = ~np.isnan(re) & ~np.isnan(im) & ~(np.isinf(re) & np.isinf(im))
+    if name in ("tan", "tanh"):  # the standard fixes a sign that in C oscillates towards infinity
+        clear &= ~np.isinf(re if name == "tanh" else im)
     for ours, theirs in ((f(got), f(expected)) for f in (np.real, np.imag)):
         np.testing.assert_allclose(ours, theirs, 1e-14, 1e-323)
         real = ~np.isnan(theirs) & clear

@@ -287,11 +287,17 @@ def test_assignment_of_the_wrong_shape():
 # -- conversion ------------------------------------------------------------------------------------
 
 
-def test_numpy_shares_the_memory():
+def test_numpy_shares_the_memory_that_nobody_else_has():
     x = pb.tensor(np.arange(6.0).reshape(2, 3))
     a = x.numpy()
-    assert a.__array_interface__["data"][0] == x.numpy().__array_interface__["data"][0]
+    assert a.__array_interface__["data"][0] == x._buf.address
+    assert not a.flags.writeable
     np.testing.assert_array_equal(np.asarray(x[:, ::-1]), a[:, ::-1])
+    del a
+    y = x.detach()
+    copied = x.numpy()
+    assert copied.__array_interface__["data"][0] != x._buf.address
+    assert not copied.flags.writeable and y.shape == x.shape
     assert np.asarray(x, dtype=np.float32).dtype == np.float32
     with pytest.raises(pb.GradientError, match=r"numpy: .*detach"):
         pb.tensor([1.0], requires_grad=True).numpy()

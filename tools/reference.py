@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+import pullback.linalg
 import pullback.nn
+import pullback.train
 from pullback.ir.op import REGISTRY, Op, Public
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -37,6 +39,17 @@ PAGES = {
         "Functions that make derivatives of functions, and what steers the recording.",
         ("pullback.transforms", "pullback.autodiff.", "pullback.ir.graph"),
     ),
+    "modules": (
+        "Modules and layers",
+        "Models as classes: what `pb.Module` offers, the layers of `pb.nn`, and how they begin.",
+        ("pullback.module", "pullback.nn.layers.", "pullback.nn.init"),
+    ),
+    "train": (
+        "Training",
+        "What a training loop needs besides the step. `pb.train` is imported when it is used.",
+        ("pullback.train.", "pullback.display.progress"),
+    ),
+    "files": ("Files", "Trees of arrays in files.", ("pullback.files",)),
     "types": (
         "Dtypes, devices, containers",
         "Element types and their promotion, places where arrays live, trees of arrays.",
@@ -195,8 +208,11 @@ def subject_page(module: str, entries: list[Public]) -> str:
 def public_of(modules: tuple[str, ...]) -> list[tuple[str, Any]]:
     """The public names whose values were made in one of the modules."""
     found = []
-    for name in pb.__all__:
-        value = getattr(pb, name)
+    named = {name: getattr(pb, name) for name in pb.__all__}
+    named |= {f"nn.{name}": getattr(pb.nn, name) for name in pb.nn.layers.__all__}
+    named |= {f"train.{name}": getattr(pb.train, name) for name in pb.train.__all__}
+    named |= {f"nn.init.{name}": getattr(pb.nn.init, name) for name in pb.nn.init.__all__}
+    for name, value in named.items():
         home = getattr(value, "__module__", "") or ""
         if (
             callable(value)

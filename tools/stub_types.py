@@ -21,7 +21,8 @@ from pullback.ir.samples import Draw, Sample
 __all__ = ["BUILTINS", "parameter_type", "quoted", "return_type"]
 
 BUILTINS = {
-    "bool", "complex", "dict", "float", "int", "list", "object", "range", "str", "tuple", "type",
+    "bool", "bytearray", "bytes", "complex", "dict", "float", "int", "list", "memoryview", "object",
+    "range", "str", "tuple", "type",
 }  # fmt: skip
 # Parameters whose meaning is the same everywhere; those with a default of None also take None.
 BY_NAME = {

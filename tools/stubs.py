@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+import pullback.linalg
 import pullback.nn
 from pullback.core import dtypes
 from pullback.ir.op import REGISTRY, Public
@@ -37,6 +38,7 @@ HOMES = {
     "NamedTuple": "typing",
     "Node": "pullback.ir.array",
     "Array": "pullback.ir.array",
+    "array": "array",
     "Public": "pullback.ir.op",
     "Sequence": "collections.abc",
     "Tensor": "pullback.tensor",
@@ -49,8 +51,13 @@ ALIASES = """
 class _HasArray(Protocol):
     def __array__(self) -> np.ndarray: ...
 
+class _HasDLPack(Protocol):
+    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+_HasMemory: TypeAlias = _HasDLPack | bytes | bytearray | memoryview | array[Any]
 _Operand: TypeAlias = Tensor | bool | int | float | complex | np.ndarray | np.generic
-_ArrayLike: TypeAlias = _Operand | _HasArray | list[Any] | tuple[Any, ...] | range
+_ArrayLike: TypeAlias = _Operand | _HasArray | _HasMemory | list[Any] | tuple[Any, ...] | range
 _DTypeLike: TypeAlias = DType | str | type | np.dtype
 _DeviceLike: TypeAlias = Device | str
 """
@@ -225,7 +232,7 @@ def imports_text(body: str, module: str) -> str:
     known = used & (set(HOMES) | BUILTINS | {"np", "builtins", "Protocol", "TypeAlias", "property"})
     assigned = {t.id for n in ast.walk(tree) if isinstance(n, ast.AnnAssign)
                 if isinstance(t := n.target, ast.Name)}  # fmt: skip
-    unknown = used - known - defined - assigned - exported - set(dir(import_module(module)))
+    unknown = used - known - defined - assigned - exported - set(vars(import_module(module)))
     if unknown:
         raise SystemExit(f"stubs: say in HOMES where these names come from: {sorted(unknown)}")
     return "\n".join(lines)
@@ -282,6 +289,19 @@ def operations_text(namespace: str) -> str:
     return "\n\n".join([*records.values(), *functions])
 
 
+def namespace_text(namespace: str) -> str:
+    """The operations of a namespace, and what else it shows."""
+    module = import_module(f"pullback.{namespace}")
+    own = {e.name for e in REGISTRY.values() if e.namespace == namespace}
+    lines = []
+    for name in getattr(module, "__all__", ()):
+        if name not in own and name in REGISTRY:
+            lines.append(f"from pullback import {name} as {name}")
+        elif name not in own:
+            lines.append(other_name(name, getattr(module, name)))
+    return "\n".join([*lines, operations_text(namespace)])
+
+
 def other_name(name: str, value: Any) -> str:
     """The line that gives the package a public name that is not an operation."""
     if isinstance(value, ModuleType):
@@ -336,7 +356,7 @@ def stubs() -> dict[str, str]:
     }
     for n in namespaces:
         name = f"{n}/__init__.pyi" if (SOURCE / n).is_dir() else f"{n}.pyi"
-        found[name] = module_text(f"pullback.{n}", operations_text(n))
+        found[name] = module_text(f"pullback.{n}", namespace_text(n))
     return found
 
 

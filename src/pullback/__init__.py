@@ -10,7 +10,7 @@ from __future__ import annotations
 import math as _math
 from importlib import import_module as _import_module
 
-from pullback import linalg, primitive, random
+from pullback import fft, primitive, random, signal
 from pullback import ops as _ops
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
@@ -45,19 +45,45 @@ from pullback.core.dtypes import (
 )
 from pullback.core.dtypes import bool_ as bool
 from pullback.core.errors import (
+    AxisError,
+    CopyError,
     DeviceError,
     DTypeError,
+    ExchangeError,
+    FileFormatError,
     GradientError,
+    LinAlgError,
     PullbackError,
     RetraceWarning,
     ShapeError,
     TraceError,
 )
 from pullback.core.pytrees import map_tree, register_pytree
+from pullback.curvature import (
+    divergence,
+    gnvp,
+    hutchinson_diagonal,
+    hutchinson_trace,
+    laplacian,
+)
+from pullback.files import load, save
+from pullback.foreign_names import ALIASES as _ALIASES
+from pullback.foreign_names import HINTS as _HINTS
 from pullback.ir.op import REGISTRY as _REGISTRY
+from pullback.jacobians import (
+    hessian,
+    jacfwd,
+    jacobian,
+    jacrev,
+    linear_transpose,
+    linearize,
+)
+from pullback.mapping import vmap
+from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
 from pullback.standard import (
     __array_namespace_info__,
+    broadcast_shapes,
     can_cast,
     isdtype,
     result_type,
@@ -69,7 +95,7 @@ from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
 from pullback.transforms import grad, hvp, jvp, value_and_grad, vjp
 
 __version__ = "0.1.0"
-__array_api_version__ = "2024.12"
+__array_api_version__ = "2025.12"
 
 e, pi, inf, nan, newaxis = _math.e, _math.pi, _math.inf, _math.nan, None
 
@@ -79,13 +105,24 @@ for _entry in _REGISTRY.values():
     _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()
     _home[_entry.name] = _entry.function
 
-_LAZY = ("nn", "optim")  # imported when first used: pullback itself stays quick to import
+# Imported when first used: pullback itself stays quick to import.
+_LAZY = ("linalg", "nn", "optim", "train")
 
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return _import_module(f"pullback.{name}")
-    raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+    if name in _ALIASES:
+        return globals()[_ALIASES[name]]
+    hint = f" Use {_HINTS[name]}." if name in _HINTS else ""
+    for home in ("nn", "linalg", "random") if not hint and not name.startswith("_") else ():
+        if f"{home}.{name}" in _REGISTRY or name in vars(_import_module(f"pullback.{home}")):
+            hint = f" Use pb.{home}.{name}."
+    raise AttributeError(f"module 'pullback' has no attribute {name!r}.{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})
 
 
 __all__ = sorted(
@@ -97,12 +134,18 @@ __all__ = sorted(
         "compiled",
         "control",
         "core",
+        "curvature",
         "diagram",
+        "files",
+        "foreign_names",
         "install_methods",
         "ir",
+        "jacobians",
+        "module",
+        "mapping",
         "ops",
         "register_runtime",
     }
     - {"runtime", "standard", "tape", "transforms"}
-    | {"__array_namespace_info__", "__version__", *_LAZY}
+    | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY}
 )

@@ -7,11 +7,15 @@ import builtins
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pullback import fft as fft
 from pullback import linalg as linalg
 from pullback import nn as nn
+from pullback import numpy_protocol as numpy_protocol
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
+from pullback import signal as signal
+from pullback import train as train
 from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
 from pullback.autodiff.reverse import enable_grad as enable_grad
@@ -43,17 +47,38 @@ from pullback.core.dtypes import uint8 as uint8
 from pullback.core.dtypes import uint16 as uint16
 from pullback.core.dtypes import uint32 as uint32
 from pullback.core.dtypes import uint64 as uint64
+from pullback.core.errors import AxisError as AxisError
+from pullback.core.errors import CopyError as CopyError
 from pullback.core.errors import DeviceError as DeviceError
 from pullback.core.errors import DTypeError as DTypeError
+from pullback.core.errors import ExchangeError as ExchangeError
+from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
+from pullback.core.errors import LinAlgError as LinAlgError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
 from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.errors import TraceError as TraceError
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
+from pullback.curvature import divergence as divergence
+from pullback.curvature import gnvp as gnvp
+from pullback.curvature import hutchinson_diagonal as hutchinson_diagonal
+from pullback.curvature import hutchinson_trace as hutchinson_trace
+from pullback.curvature import laplacian as laplacian
+from pullback.files import load as load
+from pullback.files import save as save
+from pullback.jacobians import hessian as hessian
+from pullback.jacobians import jacfwd as jacfwd
+from pullback.jacobians import jacobian as jacobian
+from pullback.jacobians import jacrev as jacrev
+from pullback.jacobians import linear_transpose as linear_transpose
+from pullback.jacobians import linearize as linearize
+from pullback.mapping import vmap as vmap
+from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
+from pullback.standard import broadcast_shapes as broadcast_shapes
 from pullback.standard import can_cast as can_cast
 from pullback.standard import isdtype as isdtype
 from pullback.standard import make_finfo as finfo
@@ -72,6 +97,7 @@ from pullback.transforms import jvp as jvp
 from pullback.transforms import value_and_grad as value_and_grad
 from pullback.transforms import vjp as vjp
 
+__array_api_version__: str
 __version__: str
 e: float
 inf: float
@@ -79,18 +105,25 @@ nan: float
 newaxis: None
 pi: float
 __all__ = [
+    "AxisError",
+    "CopyError",
     "DType",
     "DTypeError",
     "Device",
     "DeviceError",
+    "ExchangeError",
+    "FileFormatError",
     "GradientError",
     "Graph",
     "GraphNode",
+    "LinAlgError",
+    "Module",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
     "Tensor",
     "TraceError",
+    "__array_api_version__",
     "__array_namespace_info__",
     "__version__",
     "abs",
@@ -122,6 +155,7 @@ __all__ = [
     "bitwise_xor",
     "bool",
     "broadcast_arrays",
+    "broadcast_shapes",
     "broadcast_to",
     "can_cast",
     "cbrt",
@@ -151,6 +185,7 @@ __all__ = [
     "diagonal",
     "diff",
     "digamma",
+    "divergence",
     "divide",
     "e",
     "einsum",
@@ -166,6 +201,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fft",
     "finfo",
     "flatten",
     "flip",
@@ -182,10 +218,14 @@ __all__ = [
     "full",
     "full_like",
     "gather_nd",
+    "gnvp",
     "grad",
     "greater",
     "greater_equal",
+    "hessian",
     "histogram",
+    "hutchinson_diagonal",
+    "hutchinson_trace",
     "hvp",
     "hypot",
     "iinfo",
@@ -202,13 +242,20 @@ __all__ = [
     "isin",
     "isinf",
     "isnan",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
     "jit",
     "jvp",
+    "laplacian",
     "less",
     "less_equal",
     "lgamma",
     "linalg",
+    "linear_transpose",
+    "linearize",
     "linspace",
+    "load",
     "log",
     "log1p",
     "log2",
@@ -241,6 +288,7 @@ __all__ = [
     "no_grad",
     "nonzero",
     "not_equal",
+    "numpy_protocol",
     "ones",
     "ones_like",
     "optim",
@@ -267,6 +315,7 @@ __all__ = [
     "roll",
     "round",
     "rsqrt",
+    "save",
     "scan",
     "scatter",
     "scatter_add",
@@ -281,6 +330,7 @@ __all__ = [
     "set_default_float",
     "sigmoid",
     "sign",
+    "signal",
     "signbit",
     "sin",
     "sinh",
@@ -303,6 +353,7 @@ __all__ = [
     "tile",
     "topk",
     "trace",
+    "train",
     "tril",
     "triu",
     "trunc",
@@ -319,6 +370,7 @@ __all__ = [
     "var",
     "vecdot",
     "vjp",
+    "vmap",
     "where",
     "while_loop",
     "xlogy",
@@ -365,7 +417,7 @@ def add(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x + y`; for booleans the logical or."""
 
 def all(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """Whether every element along `axis` (None: all axes) is true, that is not 0."""
 
@@ -384,7 +436,7 @@ def angle(x: _ArrayLike, /) -> Tensor:
     """The argument of a complex array, in (-pi, pi]; its derivative at 0 is 0."""
 
 def any(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """Whether an element along `axis` (None: all axes) is true, that is not 0."""
 
@@ -396,20 +448,21 @@ def arange(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`start + i * step` as long as it stays before `stop`; with one argument from 0 to it."""
 
-def argmax(x: _ArrayLike, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
+def argmax(x: _ArrayLike, /, axis: int | None = None, *, keepdims: builtins.bool = False) -> Tensor:
     """The position of the first largest element along `axis` (None: of the flattened array)."""
 
-def argmin(x: _ArrayLike, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
+def argmin(x: _ArrayLike, /, axis: int | None = None, *, keepdims: builtins.bool = False) -> Tensor:
     """The position of the first smallest element along `axis` (None: of the flattened array)."""
 
 def argsort(
     x: _ArrayLike,
     /,
-    *,
     axis: int = -1,
+    *,
     descending: builtins.bool = False,
     stable: builtins.bool = True,
 ) -> Tensor:
@@ -423,7 +476,9 @@ def asarray(
     device: _DeviceLike | None = None,
     copy: builtins.bool | None = None,
 ) -> Tensor:
-    """`obj` (an array, a number, nested lists, anything with `__array__`) as an array."""
+    """`obj` (an array, a number, nested lists, or anything with `__array__`, DLPack or the
+    buffer protocol) as an array.
+    """
 
 def asin(x: _ArrayLike, /) -> Tensor:
     """The arc sine, in [-pi/2, pi/2]; its derivative at 1 and -1 is infinite."""
@@ -478,7 +533,7 @@ def bitwise_right_shift(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def bitwise_xor(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """The bits in which x and y differ."""
 
-def broadcast_arrays(*arrays: _ArrayLike) -> list[Tensor]:
+def broadcast_arrays(*arrays: _ArrayLike) -> tuple[Tensor, ...]:
     """The arrays, each broadcast to the shape that all of them broadcast to."""
 
 def broadcast_to(x: _ArrayLike, /, shape: int | Sequence[int]) -> Tensor:
@@ -493,7 +548,7 @@ def ceil(x: _ArrayLike, /) -> Tensor:
 def clip(x: _ArrayLike, /, min: _ArrayLike | None = None, max: _ArrayLike | None = None) -> Tensor:
     """x limited to [min, max]; a bound may be None, a number or an array, and a NaN stays NaN."""
 
-def concat(arrays: Sequence[_ArrayLike], /, *, axis: int | None = 0) -> Tensor:
+def concat(arrays: Sequence[_ArrayLike], /, axis: int | None = 0) -> Tensor:
     """The arrays joined along an axis, in their common dtype; `axis=None` flattens them first."""
 
 def conj(x: _ArrayLike, /) -> Tensor:
@@ -509,7 +564,7 @@ def cosh(x: _ArrayLike, /) -> Tensor:
     """The hyperbolic cosine."""
 
 def count_nonzero(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """How many elements along `axis` (None: all axes) are not 0."""
 
@@ -544,8 +599,8 @@ def cumsum(
 def cumulative_prod(
     x: _ArrayLike,
     /,
-    *,
     axis: int | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     include_initial: builtins.bool = False,
 ) -> Tensor:
@@ -556,8 +611,8 @@ def cumulative_prod(
 def cumulative_sum(
     x: _ArrayLike,
     /,
-    *,
     axis: int | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     include_initial: builtins.bool = False,
 ) -> Tensor:
@@ -581,7 +636,7 @@ def diff(
     append: _ArrayLike | None = None,
 ) -> Tensor:
     """The `n`-th differences `x[i + 1] - x[i]` along `axis`, of `prepend`, `x` and `append`
-    joined.
+    joined (with `n=0` it is `x`).
     """
 
 def digamma(x: _ArrayLike, /) -> Tensor:
@@ -600,11 +655,17 @@ def empty(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array to be filled later; it holds zeros, for nothing here is left uninitialised."""
 
 def empty_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array to be filled later, with the shape, dtype and device of `x`; it holds zeros."""
 
@@ -640,13 +701,14 @@ def eye(
     k: int = 0,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Ones on the k-th diagonal (0: the main one, positive: above it) of a matrix of zeros."""
 
 def flatten(x: _ArrayLike, /, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     """The array with the axes from `start_axis` to `end_axis` joined into one."""
 
-def flip(x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None) -> Tensor:
+def flip(x: _ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The array with the order of elements reversed along the axes given; along all by default."""
 
 def floor(x: _ArrayLike, /) -> Tensor:
@@ -670,6 +732,7 @@ def full(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array filled with one value, a number or a 0-d array (which it is differentiable in)."""
 
@@ -680,6 +743,7 @@ def full_like(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array filled with one value, with the shape, dtype and device of `x`."""
 
@@ -734,8 +798,8 @@ def isclose(
 def isfinite(x: _ArrayLike, /) -> Tensor:
     """Whether x is neither infinite nor NaN."""
 
-def isin(x: _ArrayLike, test_elements: _ArrayLike, /, *, invert: builtins.bool = False) -> Tensor:
-    """Whether each element of `x` is one of `test_elements`."""
+def isin(x1: _ArrayLike, x2: _ArrayLike, /, *, invert: builtins.bool = False) -> Tensor:
+    """Whether each element of `x1` is one of those of `x2`; NaN equals nothing."""
 
 def isinf(x: _ArrayLike, /) -> Tensor:
     """Whether x is infinite, in one part at least."""
@@ -761,6 +825,7 @@ def linspace(
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
     endpoint: builtins.bool = True,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`num` evenly spaced values from `start` to `stop`, which is left out if `endpoint` is
     false.
@@ -799,7 +864,7 @@ def logical_xor(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """Whether exactly one of x and y is not zero."""
 
 def logsumexp(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """`log(sum(exp(x)))` along `axis` (None: all axes), without overflow."""
 
@@ -813,7 +878,7 @@ def matrix_transpose(x: _ArrayLike, /) -> Tensor:
     """The array with its last two axes exchanged."""
 
 def max(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The largest element along `axis` (None: all axes), NaN if there is one."""
 
@@ -821,20 +886,20 @@ def maximum(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """The larger of x and y, NaN if one of them is; a tie shares the derivative evenly."""
 
 def mean(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The mean of the elements along `axis` (None: all axes); NaN where there are none."""
 
 def median(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The middle element along `axis` (None: all axes), or the mean of the middle two."""
 
-def meshgrid(*arrays: _ArrayLike, indexing: str = "xy") -> list[Tensor]:
+def meshgrid(*arrays: _ArrayLike, indexing: str = "xy") -> tuple[Tensor, ...]:
     """The coordinates of a grid whose axes are the given 1-D arrays."""
 
 def min(
-    x: _ArrayLike, /, *, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """The smallest element along `axis` (None: all axes), NaN if there is one."""
 
@@ -870,11 +935,17 @@ def ones(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array of ones; it takes no memory."""
 
 def ones_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Ones with the shape, dtype and device of `x`."""
 
@@ -890,7 +961,7 @@ def permute_dims(x: _ArrayLike, /, axes: int | Sequence[int], *more: int) -> Ten
     """The array with its axes reordered: axis k of the result is axis `axes[k]` of `x`."""
 
 def polygamma(n: int, x: _ArrayLike, /) -> Tensor:
-    """The derivative of order n of digamma, for a Python integer n."""
+    """The derivative of order n of digamma, for a Python integer n up to 128."""
 
 def positive(x: _ArrayLike, /) -> Tensor:
     """`x` itself, as a new array."""
@@ -901,8 +972,8 @@ def pow(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def prod(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     keepdims: builtins.bool = False,
 ) -> Tensor:
@@ -922,8 +993,8 @@ def quantile(
     x: _ArrayLike,
     q: Any,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     keepdims: builtins.bool = False,
 ) -> Tensor:
     """The value below which a fraction `q` of the elements along `axis` lie, interpolated
@@ -940,7 +1011,7 @@ def remainder(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x % y`, with the sign of y; an integer modulo 0 gives 0, as in NumPy."""
 
 def repeat(
-    x: _ArrayLike, repeats: Sequence[int] | _ArrayLike, /, *, axis: int | None = None
+    x: _ArrayLike, repeats: Sequence[int] | _ArrayLike, /, axis: int | None = None
 ) -> Tensor:
     """Each element (or slice along `axis`) repeated in place, all or each its own number of
     times.
@@ -952,7 +1023,7 @@ def reshape(
     """The same elements, in row-major order, with another shape; one size may be -1: the rest."""
 
 def roll(
-    x: _ArrayLike, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
+    x: _ArrayLike, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Tensor:
     """The array moved along an axis, what leaves at the end coming back at the start."""
 
@@ -1033,8 +1104,8 @@ def sinh(x: _ArrayLike, /) -> Tensor:
 def sort(
     x: _ArrayLike,
     /,
-    *,
     axis: int = -1,
+    *,
     descending: builtins.bool = False,
     stable: builtins.bool = True,
 ) -> Tensor:
@@ -1054,14 +1125,14 @@ def square(x: _ArrayLike, /) -> Tensor:
 def squeeze(x: _ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The array without the axes of size 1 that `axis` names, or (without `axis`) without any."""
 
-def stack(arrays: Sequence[_ArrayLike], /, *, axis: int = 0) -> Tensor:
+def stack(arrays: Sequence[_ArrayLike], /, axis: int = 0) -> Tensor:
     """The arrays, of one shape, side by side along a new axis."""
 
 def std(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     correction: float = 0.0,
     keepdims: builtins.bool = False,
 ) -> Tensor:
@@ -1073,8 +1144,8 @@ def subtract(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def sum(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     dtype: _DTypeLike | None = None,
     keepdims: builtins.bool = False,
 ) -> Tensor:
@@ -1109,8 +1180,8 @@ def topk(
     x: _ArrayLike,
     /,
     k: int,
-    *,
     axis: int = -1,
+    *,
     largest: builtins.bool = True,
     sorted: builtins.bool = True,
 ) -> TopK:
@@ -1139,20 +1210,20 @@ def unique_inverse(x: _ArrayLike, /) -> UniqueInverse:
 def unique_values(x: _ArrayLike, /) -> Tensor:
     """The distinct elements in order."""
 
-def unstack(x: _ArrayLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: _ArrayLike, /, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices of the array along an axis, as a tuple."""
 
 def var(
     x: _ArrayLike,
     /,
-    *,
     axis: int | Sequence[int] | None = None,
+    *,
     correction: float = 0.0,
     keepdims: builtins.bool = False,
 ) -> Tensor:
     """The sum of squared distances to the mean along `axis` (None: all), over n - `correction`."""
 
-def vecdot(x1: _ArrayLike, x2: _ArrayLike, /, *, axis: int = -1) -> Tensor:
+def vecdot(x1: _ArrayLike, x2: _ArrayLike, /, axis: int = -1) -> Tensor:
     """The dot product `sum(conj(x1) * x2)` along `axis`, over broadcast batches."""
 
 def where(condition: _ArrayLike, x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
@@ -1166,10 +1237,16 @@ def zeros(
     *,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """An array of zeros; it takes no memory."""
 
 def zeros_like(
-    x: _ArrayLike, /, *, dtype: _DTypeLike | None = None, device: _DeviceLike | None = None
+    x: _ArrayLike,
+    /,
+    *,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """Zeros with the shape, dtype and device of `x`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import update_wrapper
 from importlib import import_module
 from sys import _getframe
@@ -16,10 +16,18 @@ import numpy as np
 
 from pullback.core import dtypes, pytrees
 from pullback.core.avals import Aval, _defaults, default_device, symbolic
-from pullback.core.errors import DTypeError, RetraceWarning, TraceError
+from pullback.core.errors import (
+    DTypeError,
+    PullbackError,
+    RetraceWarning,
+    TraceError,
+    briefly,
+    shorten,
+)
 from pullback.ir.array import Array, make, mode
-from pullback.ir.convert import as_array
+from pullback.ir.convert import as_array, from_numpy
 from pullback.ir.graph import Graph, Var
+from pullback.ir.numbers import Moving, NeedsValue
 from pullback.ir.tracing import Static, inside_trace, refuse_leaked, user_line
 from pullback.tensor import Tensor
 
@@ -32,6 +40,9 @@ CACHE_SIZE = (
     64  # compiled signatures per function; the one that was not called for longest goes first
 )
 MANY_TRACES = 16  # for other reasons than new kinds of arrays: from here on there is a warning
+
+
+_WIDEST = {float: np.float64, int: np.int64, complex: np.complex128}
 
 
 class CacheInfo(NamedTuple):
@@ -62,8 +73,17 @@ def _take(x: Any, arrays: list[Any], key: list[Any]) -> None:
         array = as_array(x, "jit")
         arrays.append(array)
         key.append(array._aval)
+    elif cls is float or cls is int or cls is complex:
+        if type(x) is cls:
+            key.append(NumberKey(cls, repr(x)))
+        else:  # an argument of the function that is being traced
+            arrays.append(x.array)
+            key.append(x.array._aval)
     elif isinstance(x, Static):
         key.append(_static_key(x.value))
+    elif isinstance(x, Moving):
+        arrays.append(x.array)
+        key.append(x.kind)
     else:
         parts = pytrees._children(x)
         if parts is None:
@@ -71,6 +91,36 @@ def _take(x: Any, arrays: list[Any], key: list[Any]) -> None:
         else:
             key.append(pytrees.Structure(cls, parts[1], ()))
             _take_all(parts[0], arrays, key)
+
+
+class NumberKey(NamedTuple):
+    """What a trace depends on if a Python number is static: 1, 1.0, 0.0 and -0.0 all differ."""
+
+    kind: type
+    text: str
+
+
+class _Numbers:
+    """What is known of the numbers among arguments that are otherwise alike.
+
+    `first` are those of the first call. Those that changed since are `moving`, arguments of a trace
+    for all values, but for those whose value was needed, which are `fixed`.
+    """
+
+    def __init__(self, first: Sequence[NumberKey]):
+        self.first = first
+        self.moving: set[int] = set()
+        self.fixed: set[int] = set()
+
+    def compare(self, numbers: Sequence[NumberKey]) -> None:
+        """Note which numbers differ from those of the first call."""
+        pairs = enumerate(zip(numbers, self.first, strict=True))
+        self.moving |= {i for i, (now, then) in pairs if now != then} - self.fixed
+
+    def fix(self, places: Iterable[int]) -> None:
+        """Note that traces need these values."""
+        self.fixed.update(places)
+        self.moving -= self.fixed
 
 
 def _take_all(xs: Iterable[Any], arrays: list[Any], key: list[Any]) -> None:
@@ -107,6 +157,21 @@ def _static_key(x: Any) -> tuple[type, Any]:
 def _canonical(key: Sequence[Any]) -> tuple:
     """The key without strides, which a trace does not depend on."""
     return tuple(symbolic(k.shape, k.dtype, k.device) if isinstance(k, Aval) else k for k in key)
+
+
+def _moved(
+    args: tuple, kwargs: dict, places: Container[int], arrays: Sequence[Any]
+) -> tuple[tuple, dict]:
+    """The arguments with the numbers at `places`, counted among numbers, as 0-d arrays."""
+    device = arrays[0]._aval.device if arrays else default_device()
+    leaves, structure = pytrees.flatten((args, kwargs))
+    count = 0
+    for i, x in enumerate(leaves):
+        if type(x) in _WIDEST:
+            if count in places and (type(x) is not int or -(1 << 63) <= x < 1 << 63):
+                leaves[i] = Moving(x, count, from_numpy(np.asarray(x, _WIDEST[type(x)]), device))
+            count += 1
+    return pytrees.unflatten(structure, leaves)
 
 
 # -- the public face -------------------------------------------------------------------------------
@@ -185,36 +250,44 @@ class Jitted:
         self._lock = threading.RLock()
         self._calls = self._traces = self._odd_traces = 0
         self._latest: dict[str, str] = {}
+        self._numbers: dict[tuple, _Numbers] = {}  # by signature without values of numbers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # the common case comes first and on its own: untracked tensors, and a compiled function
-        if kwargs or self._static is not None:
-            return self._called(args, kwargs)
         try:
-            avals = tuple([a._aval for a in args])
-        except AttributeError:  # not all of them are tensors
-            return self._called(args, kwargs)
-        recording = mode.recording
-        unit = self._fast.get((*avals, recording, *_context()))
-        if unit is None or unit.execute is None or (unit.captured and unit.stale()):
-            return self._called(args, kwargs)
-        if recording:
-            for a in args:
-                if a._node is not None:
-                    return self._called(args, kwargs)
-        self._calls = unit.used = self._calls + 1
-        computed = unit.execute([a._buf for a in args], avals)
-        if unit.single is not None:
-            return make(computed[0], unit.single)
-        return unit.build([make(b, av) for b, av in zip(computed, unit.avals, strict=True)])
+            # the common case comes first and on its own: untracked tensors, and a compiled function
+            if kwargs or self._static is not None:
+                return self._called(args, kwargs)
+            try:
+                avals = tuple([a._aval for a in args])
+            except AttributeError:  # not all of them are tensors
+                return self._called(args, kwargs)
+            recording = mode.recording
+            unit = self._fast.get((*avals, recording, *_context()))
+            if unit is None or unit.execute is None or (unit.captured and unit.stale()):
+                return self._called(args, kwargs)
+            if recording:
+                for a in args:
+                    if a._node is not None:
+                        return self._called(args, kwargs)
+            self._calls = unit.used = self._calls + 1
+            computed = unit.execute([a._buf for a in args], avals)
+            if unit.single is not None:
+                return make(computed[0], unit.single)
+            return unit.build([make(b, av) for b, av in zip(computed, unit.avals, strict=True)])
+        except PullbackError as error:
+            shorten(error)
+            raise error
 
     def _called(self, args: tuple, kwargs: dict) -> Any:
-        arrays, signature, args, kwargs = self._signature(args, kwargs)
+        try:
+            arrays, signature, args, kwargs = self._signature(args, kwargs)
+        except RecursionError:
+            raise pytrees.too_deep() from None
         unit = self._fast.get(signature)
         if unit is None or (unit.captured and unit.stale()):
             if any(x._aval.is_symbolic for x in arrays):
                 return self._inlined(args, kwargs)
-            unit = self._unit(signature, args, kwargs)
+            unit, arrays, args, kwargs = self._found(signature, arrays, args, kwargs)
             if unit is None:
                 return self._inlined(args, kwargs)
         self._calls = unit.used = self._calls + 1
@@ -225,9 +298,39 @@ class Jitted:
             arrays[i]._rebind("jit", outputs[k])
         return unit.build(outputs)
 
+    def _found(
+        self, signature: tuple, arrays: list[Any], args: tuple, kwargs: dict
+    ) -> tuple[Unit | None, list[Any], tuple, dict]:
+        """The unit for a call, perhaps with numbers as arguments, and what to run it on."""
+        numbers = [k for k in signature if type(k) is NumberKey]
+        if not numbers or inside_trace():
+            return self._unit(signature, args, kwargs), arrays, args, kwargs
+        general = _canonical(tuple(k.kind if type(k) is NumberKey else k for k in signature))
+        with self._lock:
+            if len(self._numbers) >= 8 * CACHE_SIZE:
+                self._numbers.clear()
+            known = self._numbers.setdefault(general, _Numbers(numbers))
+            known.compare(numbers)
+            while known.moving:
+                places = frozenset(known.moving)
+                changed = _moved(args, kwargs, places, arrays)
+                found, wider, _, _ = self._signature(*changed, marked=True)
+                try:
+                    unit = self._fast.get(wider)
+                    if unit is None or (unit.captured and unit.stale()):
+                        unit = self._unit(wider, *changed)
+                    return unit, found, *changed
+                except NeedsValue as error:
+                    known.fix(error.places)
+                except Exception:  # an error of the function, if it comes with the values too
+                    unit = self._unit(signature, args, kwargs)
+                    known.fix(places)
+                    return unit, arrays, args, kwargs
+        return self._unit(signature, args, kwargs), arrays, args, kwargs
+
     def _refuse_numpy(self, unit: Unit, args: tuple, kwargs: dict) -> None:
         """Raise if the function updates an argument that is no tensor: nobody would see it."""
-        kinds = (Array, np.ndarray, np.generic)
+        kinds = (Array, np.ndarray, np.generic, Moving)
         given = [x for x in pytrees.leaves((args, kwargs)) if isinstance(x, kinds)]
         if not all(isinstance(given[i], Array) for i, _ in unit.written):
             raise TraceError(
@@ -235,9 +338,11 @@ class Jitted:
                 " Pass a tensor, or return the result."
             )
 
-    def _signature(self, args: tuple, kwargs: dict) -> tuple[list[Any], tuple, tuple, dict]:
+    def _signature(
+        self, args: tuple, kwargs: dict, marked: bool = False
+    ) -> tuple[list[Any], tuple, tuple, dict]:
         """The arrays among the arguments, the key of the rest, the arguments in a fixed order."""
-        if self._static is not None:
+        if self._static is not None and not marked:
             args, kwargs = self._marked(args, kwargs)
         arrays: list[Any] = []
         key: list[Any] = []
@@ -271,6 +376,7 @@ class Jitted:
         with self._lock:
             self._fast.clear()
             self._units.clear()
+            self._numbers.clear()
             self._calls = self._traces = self._odd_traces = 0
 
     def _inlined(self, args: tuple, kwargs: dict) -> Any:
@@ -318,6 +424,7 @@ class Jitted:
 
     def _traced(self, args: tuple, kwargs: dict, updated: bool) -> Unit | None:
         described = self._described(args, kwargs)
+        before = self._traces, self._odd_traces, self._latest
         self._traces += 1
         odd = self._traces > 1 and (updated or not self._new_kinds(described))
         self._odd_traces += odd
@@ -328,7 +435,11 @@ class Jitted:
         compiler = import_module(
             "pullback.compile.function.unit"
         )  # programs without jit need not wait for it
-        trace = compiler.Traced(self.function, self.name, args, kwargs)
+        try:
+            trace = compiler.Traced(self.function, self.name, args, kwargs)
+        except NeedsValue:  # it was an attempt
+            self._traces, self._odd_traces, self._latest = before
+            raise
         foreign = [v for v in trace.graph.constants if isinstance(v.constant[0], Var)]
         if foreign or any(x._aval.is_symbolic for x in trace.lifted):
             return None  # it captured values of a trace that is going on: it belongs to that
@@ -371,6 +482,8 @@ class Jitted:
             parts = pytrees._children(x)
             if isinstance(x, Array):
                 found[name] = _Kind(repr(x._aval))
+            elif isinstance(x, Moving):
+                found[name] = _Kind(f"any {x.kind.__name__}")
             elif isinstance(x, (np.ndarray, np.generic)):
                 found[name] = _Kind(f"{x.dtype}[{','.join(map(str, x.shape))}]")
             elif parts is not None and parts[1] is not None:
@@ -408,6 +521,7 @@ def _static_places(
     return tuple(sorted(positions)), tuple({*names, *[known[i] for i in positions]})
 
 
+@briefly
 def jit(
     f: Callable[..., Any] | None = None,
     *,

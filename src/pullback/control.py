@@ -7,7 +7,7 @@ equations of the same kinds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from pullback.autodiff.workspace import Workspace
 from pullback.core import pytrees
 from pullback.core.avals import Aval, symbolic
 from pullback.core.dtypes import bool_, int64
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import DTypeError, ShapeError, briefly
 from pullback.ir.array import Array
 from pullback.ir.control import stacked
 from pullback.ir.convert import as_array
@@ -37,24 +37,6 @@ def _arrays(name: str, tree: Any) -> tuple[list[Any], pytrees.Structure]:
     """The leaves of a tree as arrays, and its structure."""
     leaves, structure = pytrees.flatten(tree)
     return [as_array(leaf, name) for leaf in leaves], structure
-
-
-def _paths(structure: pytrees.Structure, path: str) -> Iterator[str]:
-    """The way to each leaf, as Python would write it."""
-    if structure is pytrees.LEAF:
-        yield path
-        return
-    kind: Any = structure.kind
-    names: Sequence[Any] = structure.info if isinstance(structure.info, tuple) else ()
-    fields = getattr(kind, "_fields", names)
-    for i, child in enumerate(structure.children):
-        if kind is dict:
-            step = f"[{names[i]!r}]"
-        elif kind in (list, tuple) or i >= len(fields):
-            step = f"[{i}]"
-        else:
-            step = f".{fields[i]}"
-        yield from _paths(child, path + step)
 
 
 def _is_traced(arrays: Sequence[Array]) -> bool:
@@ -78,8 +60,8 @@ class _Carry:
         leaves, structure = pytrees.flatten(tree)
         if structure != self.structure:
             raise ShapeError(
-                f"{self.name}: the carry must keep its structure, {self.structure},"
-                f" got {structure}."
+                f"{self.name}: the carry must keep its structure:"
+                f" {pytrees.difference(self.structure, structure, 'carry')}."
             )
         found = []
         for i, (leaf, av) in enumerate(zip(leaves, self.avals, strict=True)):
@@ -98,12 +80,13 @@ class _Carry:
         return found
 
     def _path(self, i: int) -> str:
-        return list(_paths(self.structure, "carry"))[i]
+        return list(pytrees.paths(self.structure, "carry"))[i]
 
 
 # -- cond ------------------------------------------------------------------------------------------
 
 
+@briefly
 def cond(
     pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any
 ) -> Any:
@@ -158,7 +141,7 @@ def _check_branches(
 ) -> Callable[[Sequence[Array], Sequence[Array]], None]:
     def check(then: Sequence[Array], otherwise: Sequence[Array]) -> None:
         for i, (a, b) in enumerate(zip(then, otherwise, strict=True)):
-            path = list(_paths(structures[0], "result"))[i]
+            path = list(pytrees.paths(structures[0], "result"))[i]
             if a._aval.shape != b._aval.shape:
                 raise ShapeError(
                     f"cond: both functions must return one shape at {path},"
@@ -176,6 +159,7 @@ def _check_branches(
 # -- scan ------------------------------------------------------------------------------------------
 
 
+@briefly
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
@@ -225,7 +209,7 @@ def _length(arrays: Sequence[Any], structure: pytrees.Structure, length: int | N
     found = None if length is None else _static_int("scan", "length", length)
     if found is not None and found < 0:
         raise ShapeError(f"scan: length must not be negative, got {found}.")
-    for path, x in zip(_paths(structure, "xs"), arrays, strict=True):
+    for path, x in zip(pytrees.paths(structure, "xs"), arrays, strict=True):
         if x._aval.ndim == 0:
             raise ShapeError(f"scan: {path} has no rows to go through, got a 0-d array.")
         n = x._aval.shape[0]
@@ -282,6 +266,7 @@ def _row_aval(x: Any) -> Aval:
 # -- loops -----------------------------------------------------------------------------------------
 
 
+@briefly
 def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any) -> Any:
     """The last carry of `carry = body(i, carry)` for `i` from `lower` to `upper - 1`.
 
@@ -311,6 +296,7 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
     return last[1]
 
 
+@briefly
 def while_loop(
     test: Callable[[Any], Any],
     body: Callable[[Any], Any],

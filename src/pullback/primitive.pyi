@@ -59,6 +59,14 @@ def conv_dx(
 ) -> Tensor:
     """The transpose of `conv` for inputs with spatial axes of `size`: `dT/dx`."""
 
+def det_phase(x: _ArrayLike, /) -> Tensor:
+    """The determinant divided by its size; 0 where it is 0."""
+
+def dft(x: _ArrayLike, /, axis: int = -1, *, inverse: bool = False, factor: float = 1.0) -> Tensor:
+    """The sums of `w**(j k) x[j]` over the axis, times a factor; w is exp(-2 pi i / n), or its
+    conjugate if `inverse`.
+    """
+
 def embed(
     base: _ArrayLike,
     x: _ArrayLike,
@@ -77,6 +85,17 @@ def getitem(x: _ArrayLike, key: Any, /) -> Tensor:
 
 def integer_power(x: _ArrayLike, n: int, /) -> Tensor:
     """`x**n` for a Python integer n, by repeated multiplication."""
+
+def irdft(x: _ArrayLike, /, axis: int = -1, *, n: int, factor: float = 1.0) -> Tensor:
+    """The n real sums over k of `conj(w)**(j k) x[k]`, where the second half of the
+    coefficients are the conjugates of the first, times a factor.
+    """
+
+def known_svdvals(x: _ArrayLike, /) -> Tensor:
+    """The singular values, taken from factors that are there for something else."""
+
+def log_det(x: _ArrayLike, /) -> Tensor:
+    """The logarithm of the size of the determinant."""
 
 def philox(
     c0: _ArrayLike,
@@ -108,6 +127,14 @@ def power(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 
 def ramp(start: _ArrayLike, step: _ArrayLike, /, size: int) -> Tensor:
     """`start + i * step` for i from 0 to `size` - 1, of 0-d arrays of one dtype."""
+
+def rdft(x: _ArrayLike, /, axis: int = -1, *, factor: float = 1.0) -> Tensor:
+    """The first `n // 2 + 1` of the n sums of `w**(j k) x[j]` over the axis of a real array,
+    times a factor; the others are their conjugates.
+    """
+
+def require(x: _ArrayLike, flags: _ArrayLike, /, caller: str, fact: str) -> Tensor:
+    """The array as it is, if all flags are set; else a `LinAlgError` that `caller` raises."""
 
 def rint(x: _ArrayLike, /) -> Tensor:
     """The nearest integer, the even one of two; complex numbers are rounded by parts."""

@@ -33,6 +33,7 @@ def exponential(
     scale: _ArrayLike = 1.0,
     *,
     dtype: _DTypeLike | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Exponential random numbers with mean `scale`."""
 
@@ -49,6 +50,7 @@ def gumbel(
     scale: _ArrayLike = 1.0,
     *,
     dtype: _DTypeLike | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Gumbel random numbers `loc - scale * log(-log(u))`; logits plus these peak at a softmax
     draw.
@@ -65,6 +67,7 @@ def normal(
     scale: _ArrayLike = 1.0,
     *,
     dtype: _DTypeLike | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Normal random numbers with mean `loc` and standard deviation `scale`."""
 
@@ -87,5 +90,6 @@ def uniform(
     high: _ArrayLike = 1.0,
     *,
     dtype: _DTypeLike | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Uniform random numbers in [low, high); the shape defaults to that of the parameters."""

@@ -7,13 +7,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.avals import default_device, device
+from pullback.core.avals import default_device, devices
+from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
-from pullback.core.errors import DTypeError
+from pullback.core.errors import DTypeError, briefly
 from pullback.ir.array import Array
-from pullback.ir.convert import is_number
+from pullback.ir.convert import is_number, shape_of
+from pullback.ops import families
 
-__all__ = ["__array_namespace_info__", "can_cast", "finfo", "iinfo", "isdtype", "result_type"]
+__all__ = [
+    "__array_namespace_info__", "broadcast_shapes", "can_cast", "finfo", "iinfo", "isdtype",
+    "result_type",
+]  # fmt: skip
 
 
 class finfo(NamedTuple):  # noqa: N801  (the standard's name)
@@ -68,6 +73,7 @@ def make_iinfo(dtype: Any, /) -> iinfo:
     return iinfo(i.bits, int(i.max), int(i.min), d)
 
 
+@briefly
 def result_type(*arrays_and_dtypes: Any) -> DType:
     """The dtype of the result of an operation on these arrays, dtypes and Python numbers.
 
@@ -124,8 +130,22 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     return d is as_dtype(kind, "isdtype")
 
 
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape that arrays of these shapes broadcast to; without any, that of a number.
+
+    >>> pb.broadcast_shapes((2, 1), (3,))
+    (2, 3)
+    """
+    named = [shape_of(s, "broadcast_shapes") for s in shapes]
+    return families.broadcast_shapes("broadcast_shapes", (), *named)
+
+
+# The standard's dtypes: it lists no others, so float16 and bfloat16 are not among them.
+_LISTED = tuple(d for d in dt.ALL if d not in (dt.float16, dt.bfloat16))
+
+
 class NamespaceInfo:
-    """What the standard's inspection API asks for."""
+    """What the standard's inspection API asks for; without a device, about the default one."""
 
     def capabilities(self) -> dict[str, Any]:
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
@@ -134,6 +154,7 @@ class NamespaceInfo:
         return default_device()
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
+        _device_or_default(device)  # the defaults are the same on every device that there is
         return {
             "real floating": dt.default_float(),
             "complex floating": as_dtype(complex),
@@ -142,10 +163,16 @@ class NamespaceInfo:
         }
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
-        return {d.name: d for d in dt.ALL if kind is None or isdtype(d, kind)}
+        held = _device_or_default(device).runtime.dtypes
+        found = [d for d in _LISTED if d in held]
+        return {d.name: d for d in found if kind is None or isdtype(d, kind)}
 
-    def devices(self) -> list[Any]:
-        return [device("cpu")]
+    def devices(self) -> tuple[Any, ...]:
+        return devices()
+
+
+def _device_or_default(device: Any) -> Any:
+    return default_device() if device is None else as_device(device)
 
 
 def __array_namespace_info__() -> NamespaceInfo:  # noqa: N807  (the standard's name)

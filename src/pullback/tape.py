@@ -6,10 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pullback.autodiff.reverse import cotangents, fresh, recording, zeros
+from pullback.autodiff.reverse import cotangents, fresh, with_recording, zeros
 from pullback.core.avals import Aval, symbolic
 from pullback.core.dtypes import DType, as_dtype, default_float
-from pullback.core.errors import GradientError, ShapeError, TraceError
+from pullback.core.errors import (
+    DTypeError,
+    GradientError,
+    ShapeError,
+    TraceError,
+    briefly,
+    expect_function,
+)
 from pullback.diagram import Box, svg
 from pullback.ir import graph as ir_graph
 from pullback.ir.array import Array, leaf_node, make
@@ -167,8 +174,7 @@ class Graph(ir_graph.Graph):
             value = given.get(var.number, self._parameters.get(var.number))
             values[var.number] = self._fed(var, value)
         variables = {v.number: values[v.number] for v in self.inputs if v.aval.dtype.is_inexact}
-        with recording(True):
-            _evaluate(self.equations, values)
+        with_recording(True, _evaluate, self.equations, values)
         self._values, self._variables = values, variables
         return self
 
@@ -314,6 +320,7 @@ def _evaluate(equations: Sequence[Equation], values: dict[int, Any]) -> None:
             values[v.number] = r
 
 
+@briefly
 def trace(f: Callable[..., Any]) -> Callable[..., Graph]:
     """The function that records `f` as a `Graph` instead of running it.
 
@@ -323,4 +330,10 @@ def trace(f: Callable[..., Any]) -> Callable[..., Graph]:
       %2 = sum %1 axes=(0,) keepdims=False : float32[]
       return %2
     """
+    if isinstance(f, Array):
+        raise DTypeError(
+            "trace: expected a function to record, got a tensor. The sum of a diagonal is"
+            " linalg.trace(x)."
+        )
+    expect_function("trace", f)
     return ir_graph.trace(f, Graph)

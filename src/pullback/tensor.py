@@ -14,14 +14,28 @@ from pullback.core import dtypes as dt
 from pullback.core.avals import Device
 from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
-from pullback.core.errors import DTypeError, GradientError, ShapeError
+from pullback.core.errors import (
+    CopyError,
+    DeviceError,
+    DTypeError,
+    ExchangeError,
+    GradientError,
+    ShapeError,
+    briefly,
+)
+from pullback.foreign_names import METHOD_HINTS
+from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
-from pullback.ir.convert import as_array, from_numpy, to_numpy
+from pullback.ir.convert import Exchanged, as_array, from_numpy, is_kept, refuse_masked, to_numpy
 from pullback.ir.op import REGISTRY, Public, another
 from pullback.ir.tracing import no_value
+from pullback.numpy_protocol import call_function, call_ufunc
 from pullback.ops import subscript
 
 __all__ = ["Tensor", "from_dlpack", "tensor"]
+
+# Versions of the Array API standard whose programs run: each has everything of those before it.
+STANDARDS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 
 
 class Hook:
@@ -41,7 +55,6 @@ class Tensor(Array):
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # NumPy steps back and lets our operators act
     __hash__ = object.__hash__  # by identity: == compares elements
 
     # -- what it is --------------------------------------------------------------------------------
@@ -102,7 +115,12 @@ class Tensor(Array):
             facts.append("requires_grad=True" if self.is_leaf else f"grad_fn=<{self._node.name}>")
         if self._aval.is_symbolic:
             return f"tensor(traced {self._aval}, {', '.join(facts[1:])})"
-        values = np.array2string(to_numpy(self), separator=", ", prefix="tensor(")
+        array = to_numpy(self)
+        if self.dtype is dt.bfloat16:  # NumPy's own printer takes it for raw bytes
+            array = array.astype(np.float32)
+        if self.size == 0 and self.shape != (0,):
+            facts.insert(0, f"shape={self.shape}")
+        values = np.array2string(array, separator=", ", prefix="tensor(")
         return f"tensor({values}, {', '.join(facts)})"
 
     def __format__(self, spec: str) -> str:
@@ -111,23 +129,85 @@ class Tensor(Array):
     # -- values ------------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray:
-        """A read-only NumPy array that shares the memory; the tensor must not be tracked (`detach`
-        it first).
+        """A read-only NumPy array; the tensor must not be tracked (`detach` it first).
+
+        It shares the memory where nothing else has it, and is a copy where a recorded operation or
+        another tensor does: there are libraries that write to read-only arrays.
         """
+        self._check_untracked("numpy")
+        if self._aval.is_symbolic or self.device.runtime.has_one_owner(self._buf):
+            return to_numpy(self)
+        array = np.array(to_numpy(self))
+        array.flags.writeable = False
+        return array
+
+    def _check_untracked(self, name: str) -> None:
         if self._node is not None and mode.recording:
             raise GradientError(
-                "numpy: the tensor requires a gradient, and NumPy would lose it. Call detach()"
+                f"{name}: the tensor requires a gradient, and NumPy would lose it. Call detach()"
                 " first."
             )
-        return to_numpy(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
-        if dtype is not None and array.dtype != dtype:
-            if copy is False:
-                raise ValueError("__array__: a cast needs a copy.")
-            return array.astype(dtype)
-        return array.copy() if copy else array
+        cast = dtype is not None and array.dtype != dtype
+        if copy is False and (cast or (array.flags.owndata and array.size)):
+            what = f"a cast to {dtype}" if cast else "memory that others hold too"
+            raise CopyError(f"__array__: {what} needs a copy, got copy=False.")
+        return array.astype(dtype) if cast else array.copy() if copy else array
+
+    @briefly
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """NumPy's functions of elements are ours."""
+        return call_ufunc(ufunc, method, inputs, options)
+
+    @briefly
+    def __array_function__(self, function: Any, types: Any, args: tuple, kwargs: dict) -> Any:
+        """NumPy's other functions are ours where there is one, or are given NumPy arrays."""
+        return call_function(function, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        hint = f" Use {METHOD_HINTS[name]}." if name in METHOD_HINTS else ""
+        raise AttributeError(f"'Tensor' object has no attribute {name!r}.{hint}")
+
+    # -- other names -------------------------------------------------------------------------------
+
+    def to(self, target: Any) -> Any:
+        """The tensor with a dtype, or on a device.
+
+        >>> pb.ones(2).to(pb.float64).to("cpu")
+        tensor([1., 1.], float64, cpu)
+        """
+        is_dtype = not isinstance(target, (str, Device)) or target in {d.name for d in dt.ALL}
+        return REGISTRY["astype"].function(self, target) if is_dtype else self.to_device(target)
+
+    def cpu(self) -> Any:
+        """The tensor on the CPU."""
+        return self.to_device("cpu")
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return self.size
+
+    def copy(self) -> Any:
+        """A tensor of its own with the same elements, connected to this one's history."""
+        return another(self)
+
+    def transpose(self, *axes: Any) -> Any:
+        """The axes in reverse order, or in the order of `axes`, a permutation of all of them.
+
+        >>> pb.ones((2, 3, 4)).transpose().shape
+        (4, 3, 2)
+
+        With two axes of a larger tensor PyTorch exchanges these: that is `swapaxes`.
+        """
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        if len(order) == 2 and not (self.ndim == 2 and tuple(order) == (1, 0)):
+            raise ShapeError(
+                "transpose: two axes mean a permutation in NumPy and an exchange in PyTorch, got"
+                f" {tuple(order)}. Use permute or swapaxes."
+            )
+        return REGISTRY["permute_dims"].function(self, order or tuple(range(self.ndim))[::-1])
 
     def item(self) -> Any:
         """The only element, as a Python number."""
@@ -141,7 +221,8 @@ class Tensor(Array):
         """The elements as nested lists of Python numbers."""
         return to_numpy(self).tolist()
 
-    def _only(self, name: str) -> Any:
+    def _only(self, name: str, lossy: bool = False) -> Any:
+        """The only element; with `lossy` not of a tensor whose gradient that would lose."""
         if self.size != 1:
             raise ShapeError(f"{name}: expected a tensor with one element, got shape {self.shape}.")
         if self._aval.is_symbolic:
@@ -150,6 +231,11 @@ class Tensor(Array):
                 self,
                 "Python can't branch on it or count with it: use where, cond, scan or while_loop,"
                 " or pass what decides as a Python value, which jit keeps static.",
+            )
+        if lossy and self._node is not None and mode.recording:
+            raise GradientError(
+                f"{name}: the tensor requires a gradient, and a Python number would lose it. Call"
+                " item() if that is meant."
             )
         return self.item()
 
@@ -160,15 +246,23 @@ class Tensor(Array):
         return int(self._only("int"))
 
     def __float__(self) -> float:
-        return float(self._only("float"))
+        return float(self._only("float", lossy=True))
 
     def __complex__(self) -> complex:
-        return complex(self._only("complex"))
+        return complex(self._only("complex", lossy=True))
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:
             raise DTypeError(f"index: only an integer tensor is an index, got {self.dtype.name}.")
         return int(self._only("index"))
+
+    def __round__(self, digits: int | None = None) -> Any:
+        """The nearest whole numbers, or numbers with so many decimal digits, as a tensor."""
+        rounded = REGISTRY["round"].function
+        if digits is None or not self.dtype.is_inexact:
+            return rounded(self)
+        scaled: Any = self
+        return rounded(scaled * 10.0**digits) / 10.0**digits
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -255,6 +349,7 @@ class Tensor(Array):
             raise ShapeError(f"grad: expected shape {self.shape}, got {value.shape}.")
         self._node.extra = {**(self._node.extra or {}), "grad": value}
 
+    @briefly
     def backward(
         self, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
     ) -> None:
@@ -299,6 +394,8 @@ class Tensor(Array):
 
     def to_device(self, where: str | Device, /, *, stream: Any = None) -> Any:
         """The tensor on another device."""
+        if stream is not None:
+            raise DeviceError(f"to_device: the CPU has no streams, got stream={stream!r}.")
         target = as_device(where)
         if target is self.device:
             return self
@@ -307,31 +404,54 @@ class Tensor(Array):
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         import pullback  # noqa: PLC0415  (the namespace is the package that imports this module)
 
-        if api_version is not None and api_version not in ("2022.12", "2023.12", "2024.12"):
+        if api_version is not None and api_version not in STANDARDS:
             raise ValueError(
                 f"__array_namespace__: unknown version of the standard, got {api_version!r}."
             )
         return pullback
 
-    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        /,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
         """A capsule of a copy: consumers may write, and not all of them heed a read-only flag.
 
         With `copy=False` the memory is shared, if nothing but this tensor has it: no recorded
-        operation, no other tensor. Who writes to it then changes this tensor.
+        operation, no other tensor. Who writes to it then changes this tensor. A constant, which
+        takes no memory, is given some.
         """
-        if self.dtype is dt.bfloat16:
-            raise BufferError("__dlpack__: NumPy can't export bfloat16. Cast to float32 first.")
+        if stream is not None:
+            raise DeviceError(f"__dlpack__: the CPU has no streams, got stream={stream!r}.")
+        if dl_device is not None and tuple(dl_device) != dlpack.CPU:
+            raise ExchangeError(
+                f"__dlpack__: the memory goes to the CPU, {dlpack.CPU}, got dl_device={dl_device}."
+            )
+        self._check_untracked("__dlpack__")
         if copy is not False:
-            return np.array(self.numpy(), order="C").__dlpack__(**options)
-        if not self.device.runtime.has_one_owner(self._buf):
-            raise BufferError(
+            values = np.array(to_numpy(self), order="C")
+            return dlpack.capsule_of(values, max_version, copied=True)
+        if is_kept(self.device.runtime.origin(self._buf)):
+            self._take_memory()
+        if self._node is not None or not self.device.runtime.has_one_owner(self._buf):
+            raise CopyError(
                 "__dlpack__: the memory belongs to others too, and can't be shared with one who may"
                 " write. Leave out copy=False."
             )
-        return _writable(self.numpy()).__dlpack__(**options)
+        memory = self.device.runtime.memory(self._buf, self._aval, writable=True)
+        return dlpack.capsule_of(memory, max_version, copied=False)
+
+    def _take_memory(self) -> None:
+        """Give a constant, which sees one kept number from all places, memory of its own."""
+        own = from_numpy(np.array(to_numpy(self), order="C"), self.device)
+        self._buf, self._aval = own._buf, own._aval
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        return dlpack.CPU
 
     def __reduce__(self) -> Any:
         return (_rebuilt, (np.array(to_numpy(self)), self.is_leaf and self.requires_grad))
@@ -350,18 +470,11 @@ class Tensor(Array):
 handle.cls = Tensor
 
 
-def _writable(array: np.ndarray) -> np.ndarray:
-    """The same memory as an array that NumPy agrees to export."""
-    interface = dict(array.__array_interface__)
-    interface["data"] = (interface["data"][0], False)
-    holder = type("Memory", (), {"__array_interface__": interface, "keep": array})()
-    return np.asarray(holder)
-
-
 def _rebuilt(array: np.ndarray, requires_grad: bool) -> Any:
     return tensor(array, requires_grad=requires_grad)
 
 
+@briefly
 def tensor(
     data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Any:  # the names are the standard's
@@ -390,16 +503,24 @@ def tensor(
     return x
 
 
+@briefly
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
     """A tensor of the data of another library's array, sharing its memory on the CPU.
+
+    `copy=True` takes a copy; `copy=False` raises where the memory can't be shared as it lies.
 
     What is shared must not be changed while a call uses it: indices are checked, then used.
 
     >>> pb.from_dlpack(np.asarray([1.0, 2.0]))
     tensor([1., 2.], float64, cpu)
     """
-    array = np.from_dlpack(x)
-    shared = from_numpy(array, copy=bool(copy))
+    refuse_masked([x], "from_dlpack")
+    if not isinstance(x, Exchanged):
+        raise DTypeError(
+            f"from_dlpack: expected an array that has __dlpack__, got {type(x).__name__}. Use"
+            " tensor."
+        )
+    shared = from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
     return shared if device is None else shared.to_device(device)
 
 

@@ -2,6 +2,7 @@
 
 # Written by tools/stubs.py (`make stubs`).
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -22,8 +23,6 @@ class Tensor(Array):
     """A differentiable array. Make one with `pb.tensor`; see the documentation of `pb` for the
     operations.
     """
-
-    __array_ufunc__: None
     def __hash__(self) -> int: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -54,12 +53,25 @@ class Tensor(Array):
     def __repr__(self) -> str: ...
     def __format__(self, spec: str) -> str: ...
     def numpy(self) -> np.ndarray:
-        """A read-only NumPy array that shares the memory; the tensor must not be tracked
-        (`detach` it first).
-        """
+        """A read-only NumPy array; the tensor must not be tracked (`detach` it first)."""
     def __array__(
         self, dtype: _DTypeLike | None = None, copy: bool | None = None
     ) -> np.ndarray: ...
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """NumPy's functions of elements are ours."""
+    def __array_function__(self, function: Any, types: Any, args: tuple, kwargs: dict) -> Any:
+        """NumPy's other functions are ours where there is one, or are given NumPy arrays."""
+    def __getattr__(self, name: str) -> Any: ...
+    def to(self, target: Any) -> Any:
+        """The tensor with a dtype, or on a device."""
+    def cpu(self) -> Any:
+        """The tensor on the CPU."""
+    def numel(self) -> int:
+        """The number of elements."""
+    def copy(self) -> Any:
+        """A tensor of its own with the same elements, connected to this one's history."""
+    def transpose(self, *axes: Any) -> Any:
+        """The axes in reverse order, or in the order of `axes`, a permutation of all of them."""
     def item(self) -> Any:
         """The only element, as a Python number."""
     def tolist(self) -> Any:
@@ -69,6 +81,8 @@ class Tensor(Array):
     def __float__(self) -> float: ...
     def __complex__(self) -> complex: ...
     def __index__(self) -> int: ...
+    def __round__(self, digits: int | None = None) -> Any:
+        """The nearest whole numbers, or numbers with so many decimal digits, as a tensor."""
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Tensor]: ...
     def __contains__(self, value: Any) -> bool: ...
@@ -113,7 +127,15 @@ class Tensor(Array):
     def to_device(self, where: str | Device, /, *, stream: Any = None) -> Tensor:
         """The tensor on another device."""
     def __array_namespace__(self, *, api_version: str | None = None) -> Any: ...
-    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        /,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
         """A capsule of a copy: consumers may write, and not all of them heed a read-only flag."""
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __reduce__(self) -> Any: ...
@@ -170,19 +192,19 @@ class Tensor(Array):
     def __xor__(self, other: _Operand, /) -> Tensor: ...
     def abs(self) -> Tensor:
         """The absolute value, or the modulus of a complex number; its derivative at 0 is 0."""
-    def all(self, *, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def all(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
         """Whether every element along `axis` (None: all axes) is true, that is not 0."""
-    def any(self, *, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def any(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
         """Whether an element along `axis` (None: all axes) is true, that is not 0."""
-    def argmax(self, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
         """The position of the first largest element along `axis` (None: of the flattened
         array).
         """
-    def argmin(self, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
         """The position of the first smallest element along `axis` (None: of the flattened
         array).
         """
-    def argsort(self, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    def argsort(self, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
         """The positions that sort the array along `axis`; always stable, NaN after all numbers."""
     def astype(
         self, dtype: _DTypeLike, /, *, copy: bool = True, device: _DeviceLike | None = None
@@ -222,7 +244,7 @@ class Tensor(Array):
         """e to the power of x."""
     def flatten(self, start_axis: int = 0, end_axis: int = -1) -> Tensor:
         """The array with the axes from `start_axis` to `end_axis` joined into one."""
-    def flip(self, *, axis: int | Sequence[int] | None = None) -> Tensor:
+    def flip(self, axis: int | Sequence[int] | None = None) -> Tensor:
         """The array with the order of elements reversed along the axes given; along all by
         default.
         """
@@ -232,11 +254,11 @@ class Tensor(Array):
         """The natural logarithm; of complex numbers the principal one."""
     def masked_select(self, mask: _ArrayLike, /) -> Tensor:
         """The elements of `x` where `mask` is true, in row-major order; both broadcast."""
-    def max(self, *, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def max(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
         """The largest element along `axis` (None: all axes), NaN if there is one."""
-    def mean(self, *, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def mean(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
         """The mean of the elements along `axis` (None: all axes); NaN where there are none."""
-    def min(self, *, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def min(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
         """The smallest element along `axis` (None: all axes), NaN if there is one."""
     def moveaxis(self, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
         """The array with the axes `source` moved to the positions `destination`, the others in
@@ -248,8 +270,8 @@ class Tensor(Array):
         """`x**y`, with `0**0 = 1`; integers stay integers, and their overflow wraps."""
     def prod(
         self,
-        *,
         axis: int | Sequence[int] | None = None,
+        *,
         dtype: _DTypeLike | None = None,
         keepdims: bool = False,
     ) -> Tensor:
@@ -258,7 +280,7 @@ class Tensor(Array):
         """
     def ravel(self, start_axis: int = 0, end_axis: int = -1) -> Tensor:
         """The array with the axes from `start_axis` to `end_axis` joined into one."""
-    def repeat(self, repeats: Sequence[int] | _ArrayLike, /, *, axis: int | None = None) -> Tensor:
+    def repeat(self, repeats: Sequence[int] | _ArrayLike, /, axis: int | None = None) -> Tensor:
         """Each element (or slice along `axis`) repeated in place, all or each its own number of
         times.
         """
@@ -266,9 +288,7 @@ class Tensor(Array):
         """The same elements, in row-major order, with another shape; one size may be -1: the
         rest.
         """
-    def roll(
-        self, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
-    ) -> Tensor:
+    def roll(self, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Tensor:
         """The array moved along an axis, what leaves at the end coming back at the start."""
     def round(self, decimals: int = 0) -> Tensor:
         """x rounded to a number of decimals, half to even."""
@@ -299,7 +319,7 @@ class Tensor(Array):
         """The logistic function `1 / (1 + exp(-x))`."""
     def sin(self) -> Tensor:
         """The sine."""
-    def sort(self, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    def sort(self, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
         """The elements in order along `axis`, NaN after all numbers (first when descending)."""
     def split(self, indices_or_sections: int | Sequence[int], /, axis: int = 0) -> list[Tensor]:
         """The array cut along an axis: into equal parts, or before each of the positions given."""
@@ -313,16 +333,16 @@ class Tensor(Array):
         """
     def std(
         self,
-        *,
         axis: int | Sequence[int] | None = None,
+        *,
         correction: float = 0.0,
         keepdims: bool = False,
     ) -> Tensor:
         """The standard deviation, the square root of `var`; where it is 0 so is its derivative."""
     def sum(
         self,
-        *,
         axis: int | Sequence[int] | None = None,
+        *,
         dtype: _DTypeLike | None = None,
         keepdims: bool = False,
     ) -> Tensor:
@@ -347,15 +367,21 @@ class Tensor(Array):
         """The upper triangle of matrices: zeros below the k-th diagonal."""
     def trunc(self) -> Tensor:
         """x rounded towards zero."""
+    def unsqueeze(self, axis: int = 0) -> Tensor:
+        """The array with new axes of size 1; `axis` is where they are in the result."""
     def var(
         self,
-        *,
         axis: int | Sequence[int] | None = None,
+        *,
         correction: float = 0.0,
         keepdims: bool = False,
     ) -> Tensor:
         """The sum of squared distances to the mean along `axis` (None: all), over n -
         `correction`.
+        """
+    def view(self, shape: int | Sequence[int], *more: int, copy: bool | None = None) -> Tensor:
+        """The same elements, in row-major order, with another shape; one size may be -1: the
+        rest.
         """
 
 def tensor(
@@ -381,7 +407,12 @@ def install_methods(entries: dict[str, Public]) -> None:
 class _HasArray(Protocol):
     def __array__(self) -> np.ndarray: ...
 
+class _HasDLPack(Protocol):
+    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+_HasMemory: TypeAlias = _HasDLPack | bytes | bytearray | memoryview | array[Any]
 _Operand: TypeAlias = Tensor | bool | int | float | complex | np.ndarray | np.generic
-_ArrayLike: TypeAlias = _Operand | _HasArray | list[Any] | tuple[Any, ...] | range
+_ArrayLike: TypeAlias = _Operand | _HasArray | _HasMemory | list[Any] | tuple[Any, ...] | range
 _DTypeLike: TypeAlias = DType | str | type | np.dtype
 _DeviceLike: TypeAlias = Device | str

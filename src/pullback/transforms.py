@@ -8,61 +8,16 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from pullback.autodiff.forward import tangents
-from pullback.autodiff.reverse import (
-    ancestors,
-    close,
-    cotangents,
-    depends_on_others,
-    fresh,
-    recording,
-    zeros,
-)
+from pullback.autodiff.recorded import Primals, Recorded, released
+from pullback.autodiff.reverse import close, cotangents, with_recording
 from pullback.core import pytrees
-from pullback.core.errors import DTypeError, GradientError, ShapeError
-from pullback.ir.array import Array, make
-from pullback.ir.convert import as_array
-from pullback.ir.op import another
+from pullback.core.errors import DTypeError, GradientError, briefly, expect_function
+from pullback.ir.array import Array
 
 __all__ = ["grad", "hvp", "jvp", "value_and_grad", "vjp"]
 
 
-def _variables(name: str, trees: Sequence[Any]) -> tuple[list[Any], pytrees.Structure]:
-    """Fresh variables for the leaves of the arguments that are differentiated by."""
-    leaves, structure = pytrees.flatten(tuple(trees))
-    if not leaves:
-        raise GradientError(f"{name}: the arguments to differentiate by hold no arrays.")
-    result = []
-    for leaf in leaves:
-        x = as_array(leaf, name)
-        if not x._aval.dtype.is_inexact:
-            raise DTypeError(
-                f"{name}: can't differentiate by an array of dtype {x._aval.dtype.name}."
-                " Cast it to a floating dtype, or choose other argnums."
-            )
-        result.append(fresh(x))
-    return result, structure
-
-
-def _arguments(variables: Sequence[Any]) -> list[Any]:
-    """Handles for the function, which may update its arguments in place."""
-    return [another(v) for v in variables]
-
-
-def _outputs(name: str, tree: Any) -> tuple[list[Any], pytrees.Structure]:
-    leaves, structure = pytrees.flatten(tree)
-    return [as_array(leaf, name) for leaf in leaves], structure
-
-
-def _released(outputs: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """The outputs without their link to our own variables, where nobody else's are involved."""
-    own = {v._node for v in variables}
-    roots = [o._node for o in outputs if o._node is not None]
-    if depends_on_others(ancestors(roots, stop=own), own):
-        return [another(o) for o in outputs]
-    return [make(o._buf, o._aval) for o in outputs]
-
-
+@briefly
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple]]:
     """`f(*primals)` and the function that maps a cotangent of its result to cotangents of the
     primals.
@@ -71,54 +26,38 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     >>> pull(pb.tensor([1.0, 10.0]))
     (tensor([ 2., 40.], float32, cpu),)
     """
-    variables, structure = _variables("vjp", primals)
-    with recording(True):
-        result = f(*pytrees.unflatten(structure, _arguments(variables)))
-    outputs, out_structure = _outputs("vjp", result)
-
-    def pull(cotangent: Any) -> tuple:
-        leaves, given = pytrees.flatten(cotangent)
-        if given != out_structure:
-            raise ShapeError(
-                f"vjp: the cotangent must look like the result, {out_structure}, got {given}."
-            )
-        weights = [as_array(g, "vjp") for g in leaves]
-        for g, out in zip(weights, outputs, strict=True):
-            if g._aval.shape != out._aval.shape:
-                raise ShapeError(
-                    f"vjp: the cotangent must have the shape of the result, {out._aval.shape},"
-                    f" got {g._aval.shape}."
-                )
-        found = cotangents(outputs, weights, variables, retain=True)
-        filled = [
-            zeros(v._aval) if g is None else another(g)
-            for g, v in zip(found, variables, strict=True)
-        ]
-        return pytrees.unflatten(structure, filled)
-
-    close(variables)
-    return pytrees.unflatten(out_structure, _released(outputs, variables)), pull
+    recorded = Recorded("vjp", f, primals)
+    return recorded.value, recorded.pulled
 
 
-def _split(f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwargs: dict) -> Any:
-    """The chosen arguments, and `f` as a function of them alone."""
-    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+def of_chosen(
+    name: str, f: Callable[..., Any], argnums: int | Sequence[int], args: tuple, kwargs: dict
+) -> tuple[Callable[..., Any], list[Any]]:
+    """`f` as a function of the arguments `argnums` alone, and these."""
+    listed: list[Any] = list(argnums) if isinstance(argnums, (tuple, list)) else [argnums]
+    if any(isinstance(n, bool) or not isinstance(n, int) for n in listed):
+        raise DTypeError(
+            f"{name}: argnums are positions of arguments, which are integers, got {argnums!r}."
+        )
+    chosen = tuple(listed)
     for n in chosen:
         if not -len(args) <= n < len(args):
             raise GradientError(
-                f"grad: argnums names argument {n}, got {len(args)} positional arguments."
+                f"{name}: argnums names argument {n}, got"
+                f" {len(args)} positional argument{'s' * (len(args) != 1)}."
             )
     chosen = tuple(n % len(args) for n in chosen)
 
-    def of_chosen(*values: Any) -> Any:
+    def restricted(*values: Any) -> Any:
         full = list(args)
         for n, v in zip(chosen, values, strict=True):
             full[n] = v
         return f(*full, **kwargs)
 
-    return of_chosen, [args[n] for n in chosen]
+    return restricted, [args[n] for n in chosen]
 
 
+@briefly
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -131,12 +70,15 @@ def value_and_grad(
     (tensor(9., float32, cpu), tensor([ 3., 12.], float32, cpu))
     """
 
+    expect_function("grad", f)
+
+    @briefly
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
-        of_chosen, primals = _split(f, argnums, args, kwargs)
-        variables, structure = _variables("grad", primals)
-        with recording(True):
-            result = of_chosen(*pytrees.unflatten(structure, _arguments(variables)))
+        function, primals = of_chosen("grad", f, argnums, args, kwargs)
+        given = Primals("grad", primals)
+        variables = given.variables
+        result = with_recording(True, function, *given.arguments())
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, Array):
             raise GradientError(
@@ -147,18 +89,19 @@ def value_and_grad(
                 f"grad: the function must return a real scalar, got {value._aval}. Use vjp, or"
                 " reduce the result."
             )
+        if not value._aval.dtype.is_inexact:
+            raise GradientError(
+                f"grad: the function must return a floating scalar, got {value._aval}. Integers and"
+                " booleans have no derivative: differentiate what they were made of."
+            )
         aux_leaves, aux_structure = pytrees.flatten(aux)
         aux_arrays = [a for a in aux_leaves if isinstance(a, Array)]
         found = cotangents([value], [None], variables, retain=False)
         close(variables)
-        released = iter(_released([value, *aux_arrays], variables))
-        value = next(released)
-        aux_leaves = [next(released) if isinstance(a, Array) else a for a in aux_leaves]
-        filled = [
-            zeros(v._aval) if g is None else another(g)
-            for g, v in zip(found, variables, strict=True)
-        ]
-        gradients = pytrees.unflatten(structure, filled)
+        free = iter(released([value, *aux_arrays], variables))
+        value = next(free)
+        aux_leaves = [next(free) if isinstance(a, Array) else a for a in aux_leaves]
+        gradients = given.derivatives(found)
         gradient = gradients[0] if isinstance(argnums, int) else gradients
         if has_aux:
             return (value, pytrees.unflatten(aux_structure, aux_leaves)), gradient
@@ -167,6 +110,7 @@ def value_and_grad(
     return derived
 
 
+@briefly
 def grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -178,6 +122,7 @@ def grad(
     """
     both = value_and_grad(f, argnums, has_aux)
 
+    @briefly
     @wraps(f)
     def derived(*args: Any, **kwargs: Any) -> Any:
         value, gradient = both(*args, **kwargs)
@@ -186,6 +131,7 @@ def grad(
     return derived
 
 
+@briefly
 def jvp(
     f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
 ) -> tuple[Any, Any]:
@@ -194,38 +140,12 @@ def jvp(
     >>> pb.jvp(pb.sin, (pb.tensor(0.0),), (pb.tensor(1.0),))
     (tensor(0., float32, cpu), tensor(1., float32, cpu))
     """
-    variables, structure = _variables("jvp", primals)
-    leaves, given = pytrees.flatten(tuple(directions))
-    if given != structure:
-        raise ShapeError(
-            f"jvp: the directions must look like the primals, {structure}, got {given}."
-        )
-    seeds = []
-    for t, v in zip(leaves, variables, strict=True):
-        t = as_array(t, "jvp", dtype=None if isinstance(t, Array) else v._aval.dtype)
-        if t._aval.shape != v._aval.shape:
-            raise ShapeError(
-                f"jvp: a direction must have the shape of its primal, {v._aval.shape}, got"
-                f" {t._aval.shape}."
-            )
-        if t._aval.dtype is not v._aval.dtype:
-            raise DTypeError(
-                f"jvp: a direction must have the dtype of its primal, {v._aval.dtype.name}, got"
-                f" {t._aval.dtype.name}."
-            )
-        seeds.append(t)
-    with recording(True):
-        result = f(*pytrees.unflatten(structure, _arguments(variables)))
-    outputs, out_structure = _outputs("jvp", result)
-    found = tangents(outputs, variables, seeds)
-    close(variables)
-    filled = [
-        zeros(o._aval) if t is None else another(t) for t, o in zip(found, outputs, strict=True)
-    ]
-    values = _released(outputs, variables)
-    return pytrees.unflatten(out_structure, values), pytrees.unflatten(out_structure, filled)
+    recorded = Recorded("jvp", f, primals, directions=directions)
+    tangent = recorded.pushed(recorded.seeds)
+    return recorded.value, tangent
 
 
+@briefly
 def hvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]) -> Any:
     """The Hessian of the scalar function `f`, applied to `directions`: forward over reverse, no
     matrix is formed.

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 import pullback as pb
+import pullback.linalg
 import pullback.nn
 from pullback.core import pytrees
 from pullback.core.dtypes import DType
@@ -97,6 +99,20 @@ def call(entry: Public, sample: Sample) -> Any:
     return entry.function(*tensors(sample.args), **tensors(sample.kwargs))
 
 
+def called(case: Case, tracked: bool) -> tuple[list[Any], list[Any]]:
+    """The arrays among the arguments of a sample, and the arrays of its result."""
+    args, kwargs = tensors((case.sample.args, case.sample.kwargs))
+    given = arrays_of((args, kwargs))
+    for x in given:
+        if tracked and x.dtype.is_inexact:
+            x.requires_grad = True
+    return given, arrays_of(case.entry.function(*args, **kwargs))
+
+
+def contents(arrays: list[Any]) -> list[bytes]:
+    return [np.array(x.detach().numpy()).tobytes() for x in arrays]
+
+
 def arrays_of(tree: Any) -> list[Any]:
     """The tensors of a result: a tensor, a tuple or a list of them."""
     return [x for x in pytrees.leaves(tree) if isinstance(x, pb.Tensor)]
@@ -143,9 +159,31 @@ def function_of(entry: Public, sample: Sample) -> Callable[..., list[Any]]:
         ]
         full = [next(rest) if own else tensors(a) for a, own in zip(leaves, floating, strict=True)]
         args, kwargs = pytrees.unflatten(structure, full)
-        return [o for o in arrays_of(entry.function(*args, **kwargs)) if o.dtype.is_inexact]
+        outputs = determined(entry, pb, arrays_of(entry.function(*args, **kwargs)))
+        return [o for o in outputs if o.dtype.is_inexact]
 
     return f
+
+
+def derivative_case(case: Case) -> tuple[Callable[..., list[Any]], list[Any]]:
+    """The operation as a function of its floating operands, and these; a test is skipped where
+    there is nothing to differentiate.
+    """
+    if not accepts(case.entry, case.dtype):
+        pytest.skip("the record does not accept this dtype")
+    leaves = differentiable_leaves(case.sample)
+    if not leaves or case.sample.order == 0:
+        pytest.skip("no floating operand in this sample")
+    f = function_of(case.entry, case.sample)
+    xs = [pb.tensor(a) for a in leaves]
+    if not f(*xs):
+        pytest.skip("no floating output in this sample")
+    return f, xs
+
+
+def determined(entry: Public, namespace: Any, outputs: list[Any]) -> list[Any]:
+    """The results, or what is determined of them."""
+    return outputs if entry.determined is None else entry.determined(namespace, outputs)
 
 
 def weights(outputs: list[Any], seed: int) -> list[Any]:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from matrix import (
     Case,
-    accepts,
     along_line,
     arrays_of,
     call,
     cases,
+    derivative_case,
     derivatives,
     differentiable,
     differentiable_leaves,
@@ -27,22 +27,9 @@ from pullback.ir.op import REGISTRY, Op
 RTOL = {1: 1e-7, 2: 1e-6, 3: 1e-5}
 
 
-def setup(case: Case):
-    if not accepts(case.entry, case.dtype):
-        pytest.skip("the record does not accept this dtype")
-    leaves = differentiable_leaves(case.sample)
-    if not leaves or case.sample.order == 0:
-        pytest.skip("no floating operand in this sample")
-    f = function_of(case.entry, case.sample)
-    xs = [pb.tensor(a) for a in leaves]
-    if not f(*xs):
-        pytest.skip("no floating output in this sample")
-    return f, xs
-
-
 @pytest.mark.parametrize("case", cases((pb.float64, pb.complex128), derivative=True), ids=str)
 def test_orders_one_to_three_agree_with_finite_differences(case: Case):
-    f, xs = setup(case)
+    f, xs = derivative_case(case)
     phi = along_line(f, xs, case.sample.order)
     for k, exact, differences in derivatives(phi, case.sample.order):
         assert np.isfinite(exact), f"order {k} is {exact}"
@@ -54,7 +41,7 @@ def test_orders_one_to_three_agree_with_finite_differences(case: Case):
 
 @pytest.mark.parametrize("case", cases((pb.float64, pb.complex128), derivative=True), ids=str)
 def test_forward_mode_agrees_with_reverse_mode(case: Case):
-    f, xs = setup(case)
+    f, xs = derivative_case(case)
     phi = along_line(f, xs, case.sample.order)
     zero, one = pb.tensor(0.0, dtype="float64"), pb.tensor(1.0, dtype="float64")
     first = pb.grad(phi)(zero).item()
@@ -76,7 +63,7 @@ def test_forward_mode_agrees_with_reverse_mode(case: Case):
     ids=str,
 )
 def test_gradients_have_the_type_of_their_operands(case: Case):
-    f, xs = setup(case)
+    f, xs = derivative_case(case)
     variables = [pb.tensor(x, requires_grad=True) for x in xs]
     outs = f(*variables)
     for out, w in zip(outs, weights(outs, 3), strict=True):
@@ -91,7 +78,7 @@ def test_gradients_have_the_type_of_their_operands(case: Case):
     "case", cases((pb.float32, pb.float16, pb.bfloat16), derivative=True), ids=str
 )
 def test_first_order_in_narrow_dtypes_is_that_of_float64(case: Case):
-    f, xs = setup(case)
+    f, xs = derivative_case(case)
     if case.sample.order < 1:
         pytest.skip("not differentiable here")
     wide = [pb.astype(x, pb.float64) for x in xs]

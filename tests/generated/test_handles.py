@@ -4,28 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from matrix import COMPLEX, FLOATS, Case, accepts, arrays_of, call, cases, tensors
+from matrix import COMPLEX, FLOATS, Case, accepts, arrays_of, call, called, cases, contents
 
 import pullback as pb
 
 # The standard lets these return their argument, by default or without a copy.
 RETURNS_ITS_ARGUMENT = {"asarray": None, "astype": True}  # and what `copy` is by default
-
-
-def contents(arrays: list[Any]) -> list[bytes]:
-    return [np.array(x.detach().numpy()).tobytes() for x in arrays]
-
-
-def called(case: Case, tracked: bool) -> tuple[list[Any], list[Any]]:
-    """The arrays among the arguments of a sample, and the arrays of its result."""
-    args, kwargs = tensors((case.sample.args, case.sample.kwargs))
-    given = arrays_of((args, kwargs))
-    for x in given:
-        if tracked and x.dtype.is_inexact:
-            x.requires_grad = True
-    return given, arrays_of(case.entry.function(*args, **kwargs))
 
 
 def update(x: Any) -> None:

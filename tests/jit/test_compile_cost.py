@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pullback as pb
+from pullback.compile.graph.passes.rewriter import Rewriter
 from pullback.compile.schedule import memory
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.memory import Life, Place, Plan, aligned
@@ -158,3 +159,24 @@ def test_slow_sides_of_functions_are_compiled_once(monkeypatch):
     got, eager = pb.jit(sines)(x), sines(x)
     np.testing.assert_array_equal(got.numpy(), eager.numpy())
     assert len([t for t in texts if "@slow(" in t.split("{")[0]]) == 1
+
+
+def test_parts_of_what_is_read_elsewhere_are_cut_and_not_computed_again(monkeypatch):
+    """Each step of a running product reads two parts of the one before."""
+    counts = []
+    emit = Rewriter.emit
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        counts[-1] += 1
+        return emit(*args, **kwargs)
+
+    monkeypatch.setattr(Rewriter, "emit", counted)
+
+    def loss(x: Any, u: Any, index: Any) -> Any:
+        return pb.sum(pb.sin(pb.primitive.scatter_mul(x, u, index)))
+
+    for n in (8, 32):  # six doublings, and ten
+        x, index = pb.ones((n, n)), pb.tensor(np.resize([2, 0, 1], (n, n)))
+        counts.append(0)
+        pb.jit(pb.grad(loss, argnums=(0, 1)))(x, x, index)
+    assert counts[1] < 2 * counts[0]

@@ -4,7 +4,8 @@ import ctypes
 import operator
 import threading
 from array import array
-from typing import SupportsIndex
+from collections.abc import Iterable
+from typing import Any, SupportsIndex
 
 import pytest
 
@@ -13,6 +14,11 @@ from pullback.runtime.cpu.llvm import emission, jit
 
 def constant(value: int) -> str:
     return f"define i64 @constant() {{ ret i64 {value} }}"
+
+
+def constants(values: Iterable[int]) -> list[Any]:
+    """Addresses of functions that return these values, each from a module of its own."""
+    return [jit.compile_ir(constant(v), ["constant"])["constant"] for v in values]
 
 
 def call(address: SupportsIndex) -> int:
@@ -31,15 +37,13 @@ def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_address_is_that_of_its_module(workers: int) -> None:
-    with jit.batch():
-        found = [jit.compile_ir(constant(1000 + k), ["constant"])["constant"] for k in range(20)]
+    found = jit.together(constants, range(1000, 1020))
     assert [call(a) for a in found] == [1000 + k for k in range(20)]
 
 
 def test_the_end_of_a_batch_waits_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled afterwards."""
-    with jit.batch():
-        found = [jit.compile_ir(constant(2000 + k), ["constant"])["constant"] for k in range(5)]
+    found = jit.together(constants, range(2000, 2005))
 
     def refuse(*args: object) -> bytes:
         raise AssertionError("compiled after the batch")
@@ -58,8 +62,7 @@ def test_modules_are_compiled_by_several_threads_at_a_time(monkeypatch: pytest.M
         return emit(text, passes)
 
     monkeypatch.setattr(jit, "_emit", both)
-    with jit.batch():
-        found = [jit.compile_ir(constant(3000 + k), ["constant"])["constant"] for k in range(2)]
+    found = jit.together(constants, range(3000, 3002))
     assert [call(a) for a in found] == [3000, 3001]
 
 
@@ -77,9 +80,7 @@ def test_code_does_not_depend_on_the_thread() -> None:
 
 
 def test_an_address_can_be_used_before_the_batch_ends() -> None:
-    with jit.batch():
-        address = jit.compile_ir(constant(4000), ["constant"])["constant"]
-        assert call(address) == 4000
+    assert jit.together(lambda: call(*constants([4000]))) == 4000
 
 
 def test_a_module_may_call_one_of_the_same_batch(workers: int) -> None:
@@ -90,17 +91,22 @@ define i64 @constant() {
   %y = add i64 %x, 1
   ret i64 %y
 }"""
-    with jit.batch():
-        earlier = jit.compile_ir(constant(5000), ["constant"])["constant"]
-        jit.add_symbol("pullback_test_earlier", earlier)
-        later = jit.compile_ir(text, ["constant"])["constant"]
-    assert call(later) == 5001
+
+    def both() -> Any:
+        jit.add_symbol("pullback_test_earlier", *constants([5000]))
+        return jit.compile_ir(text, ["constant"])["constant"]
+
+    assert call(jit.together(both)) == 5001
 
 
 def test_an_error_is_raised_at_the_end_and_once_more_where_it_is_used(workers: int) -> None:
     found = []
-    with pytest.raises(RuntimeError, match="define i64 @broken"), jit.batch():
+
+    def compile_broken() -> None:
         found.append(jit.compile_ir("define i64 @broken() { ret i32 0 }", ["broken"])["broken"])
+
+    with pytest.raises(RuntimeError, match="define i64 @broken"):
+        jit.together(compile_broken)
     with pytest.raises(RuntimeError, match="define i64 @broken"):
         operator.index(found[0])
     assert call(jit.compile_ir(constant(6000), ["constant"])["constant"]) == 6000
@@ -108,28 +114,33 @@ def test_an_error_is_raised_at_the_end_and_once_more_where_it_is_used(workers: i
 
 def test_after_an_exception_addresses_are_compiled_when_asked_for() -> None:
     found = []
-    with pytest.raises(KeyError), jit.batch():
-        found.append(jit.compile_ir(constant(7000), ["constant"])["constant"])
+
+    def fail() -> None:
+        found.extend(constants([7000]))
         raise KeyError
+
+    with pytest.raises(KeyError):
+        jit.together(fail)
     assert call(found[0]) == 7000
     assert isinstance(jit.compile_ir(constant(7001), ["constant"])["constant"], int)
 
 
 def test_a_batch_inside_another_is_part_of_it() -> None:
-    with jit.batch():
-        with jit.batch():
-            inner = jit.compile_ir(constant(8000), ["constant"])["constant"]
-        outer = jit.compile_ir(constant(8001), ["constant"])["constant"]
-        assert not isinstance(outer, int)
-    assert (call(inner), call(outer)) == (8000, 8001)
+    def outside() -> list[Any]:
+        inside = jit.together(constants, [8000])
+        assert not isinstance(inside[0], int)
+        return inside + constants([8001])
+
+    assert [call(a) for a in jit.together(outside)] == [8000, 8001]
 
 
 def test_another_thread_is_in_no_batch() -> None:
     found = []
-    with jit.batch():
-        thread = threading.Thread(
-            target=lambda: found.append(jit.compile_ir(constant(9000), ["constant"])["constant"])
-        )
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=lambda: found.extend(constants([9000])))
         thread.start()
         thread.join()
+
+    jit.together(elsewhere)
     assert isinstance(found[0], int) and call(found[0]) == 9000

@@ -221,6 +221,7 @@ def test_library_names(monkeypatch):
     assert {gemm.library(d) for d in (dtypes.float32, dtypes.bfloat16, dtypes.float64)} == {"LLVM"}
     monkeypatch.setattr(blas, "_load", lambda package, stem: None)
     blas.openblas.cache_clear()
+    blas.handle.cache_clear()
     with pytest.raises(DeviceError, match="scipy-openblas32"):
         gemm.library(dtypes.complex64)
 

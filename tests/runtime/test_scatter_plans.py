@@ -96,9 +96,9 @@ def test_a_bad_index_among_few_rows_is_never_narrowed(dtype: str, bad: int, at: 
     given[at] = min(max(bad, info.min), info.max) or info.max
     index, x = pb.tensor(given), pb.zeros(20)
     for _ in range(3):
-        with pytest.raises(IndexError, match=f"out of range .* element {at} "):
+        with pytest.raises(IndexError, match=f"out of range .* position {at} "):
             pb.scatter_add(x, index, pb.ones(40_000))
-        with pytest.raises(IndexError, match=f"out of range .* element {at} "):
+        with pytest.raises(IndexError, match=f"out of range .* position {at} "):
             pb.take(x, index)
     with pytest.raises(IndexError):
         pb.scatter_plan(index, 20)

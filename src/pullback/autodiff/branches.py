@@ -147,8 +147,9 @@ class CondCall:
         outs = [branch.results[i] for i in given]
         pairs = [(o, w) for o, w in zip(outs, weights, strict=True) if o._node is not None]
         present = [n for n in targets if n is not None]
-        with branch.space.entered():
-            pulled = branch.space.pulled([o for o, _ in pairs], [w for _, w in pairs], present)
+        pulled = branch.space.trace(
+            branch.space.pulled, [o for o, _ in pairs], [w for _, w in pairs], present
+        )
         by_node = dict(zip(present, pulled, strict=True))
         return [None if n is None else by_node[n] for n in targets]
 
@@ -168,12 +169,9 @@ class CondCall:
         for side, branch in enumerate(self.branches):
             pairs = [(e.inside[side], seed[side]) for e, seed in moved]
             present = [(n, s) for n, s in pairs if n is not None]
-            with branch.space.entered():
-                found.append(
-                    branch.space.pushed(
-                        branch.results, [n for n, _ in present], [s for _, s in present]
-                    )
-                )
+            nodes, seeds = [n for n, _ in present], [s for _, s in present]
+            space = branch.space
+            found.append(space.trace(space.pushed, branch.results, nodes, seeds))
         places = [i for i in range(len(found[0])) if any(f[i] is not None for f in found)]
         values: list[Any] = [None] * len(found[0])
         if places:
@@ -196,10 +194,8 @@ def staged_cond(
     for array in operands:
         call.add_operand(array)
     first, second = call.branches
-    with first.space.entered():
-        chosen = then(list(first.inputs))
-    with second.space.entered():
-        other = otherwise(list(second.inputs))
+    chosen = first.space.trace(then, list(first.inputs))
+    other = second.space.trace(otherwise, list(second.inputs))
     first.space.close()
     second.space.close()
     if check is not None:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pullback.autodiff.reverse import close, cotangents, fresh, recording
+from pullback.autodiff.reverse import close, cotangents, fresh, with_recording
 from pullback.core import pytrees
-from pullback.core.errors import DTypeError, GradientError
+from pullback.core.errors import DTypeError, GradientError, briefly
 from pullback.ir.array import Array, handle
 from pullback.ir.convert import as_array, from_numpy, to_numpy
 from pullback.ir.graph import trace
@@ -33,6 +33,7 @@ class GradientReport(NamedTuple):
     passed: bool
 
 
+@briefly
 def check_grad(
     f: Callable[..., Any],
     *args: Any,
@@ -111,9 +112,8 @@ class _Scalar:
 
 def gradient(f: Callable[..., Any], xs: list[Any]) -> list[Any]:
     """The gradient of a scalar function by all arrays, zeros where it does not depend on one."""
-    with recording(True):
-        variables = [fresh(x) for x in xs]
-        value = f(*variables)
+    variables = [fresh(x) for x in xs]
+    value = with_recording(True, f, *variables)
     found = cotangents([value], [None], variables, retain=False)
     close(variables)
     return [x * 0.0 if g is None else g for g, x in zip(found, xs, strict=True)]

@@ -12,12 +12,11 @@ from typing import Any
 from pullback.autodiff.reverse import (
     ancestors,
     depends_on_others,
-    recording,
     transposed,
     zeros,
 )
 from pullback.core.errors import GradientError
-from pullback.ir.array import Array, Node
+from pullback.ir.array import Array, Node, mode
 from pullback.ir.op import REGISTRY, Op, bind
 
 __all__ = ["tangents"]
@@ -41,7 +40,8 @@ def tangents(
             t._node is not None for t in seeds
         )
     found: dict[Node, Any] = dict(start)
-    with recording(create_graph):
+    before, mode.recording = mode.recording, create_graph
+    try:
         for node in reversed(nodes):
             if node in start:
                 continue
@@ -50,6 +50,8 @@ def tangents(
                 t = push(node, incoming)
                 if t is not None:
                     found[node] = t
+    finally:
+        mode.recording = before
     return [None if o._node is None else found.get(o._node) for o in outputs]
 
 

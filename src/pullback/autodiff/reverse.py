@@ -7,29 +7,52 @@ rules are made of operations their results can be differentiated like anything e
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 from pullback.core.avals import Aval
+from pullback.core.blocks import Restored
 from pullback.core.errors import GradientError, ShapeError
 from pullback.ir.array import LEAF, Array, Node, make, mode, variable_node
 from pullback.ir.op import REGISTRY, another, bind
 
-__all__ = ["ancestors", "backward", "enable_grad", "no_grad", "recording", "sweep"]
+__all__ = ["ancestors", "backward", "enable_grad", "no_grad", "sweep", "with_recording"]
 
 
-@contextmanager
-def recording(on: bool):
-    """Record operations for derivatives, or not, inside the block (this thread only)."""
-    before = mode.recording
-    mode.recording = on
+def with_recording(on: bool, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The result of a function, with operations recorded for derivatives or not.
+
+    Python handles signals between instructions, at the start of functions and after calls. With no
+    call between a change of the mode and its `try`, and none in `finally`, the mode is as before
+    wherever an interrupt comes.
+    """
+    before, mode.recording = mode.recording, on
     try:
-        yield
+        return function(*args, **kwargs)
     finally:
         mode.recording = before
 
 
-def no_grad():
+class RecordingMode:
+    """A block or function with operations recorded for derivatives, or not, in this thread."""
+
+    def __init__(self, on: bool):
+        self._on = on
+
+    def __enter__(self) -> None:
+        mode.recording = self._on
+
+    __exit__ = Restored(mode, "recording")
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return with_recording(self._on, function, *args, **kwargs)
+
+        return called
+
+
+def no_grad() -> RecordingMode:
     """A block (or a decorated function) in which nothing is recorded for derivatives.
 
     >>> x = pb.tensor(2.0, requires_grad=True)
@@ -38,12 +61,12 @@ def no_grad():
     >>> y.requires_grad
     False
     """
-    return recording(False)
+    return RecordingMode(False)
 
 
-def enable_grad():
+def enable_grad() -> RecordingMode:
     """A block in which operations are recorded again, inside `no_grad`."""
-    return recording(True)
+    return RecordingMode(True)
 
 
 def ancestors(roots: Iterable[Node], stop: Iterable[Node] = ()) -> list[Node]:
@@ -85,19 +108,20 @@ def sweep(
     retain: bool,
     deliver: Callable[[Node, Any], None],
     stop: Container[Node] = (),
+    quiet: Container[Node] = (),
 ) -> None:
     """Carry cotangents from `seeds` down `nodes` (newest first), delivering each node's own, not
     beyond `stop`.
 
     `wanted` holds the nodes on the way to what was asked for (None: all). Without `retain`, saved
-    values are dropped as soon as they have been used.
+    values are dropped as soon as they have been used. Hooks of `quiet` nodes are not called.
     """
     pending = dict(seeds)
     for node in nodes:
         g = pending.pop(node, None)
         if g is None:
             continue
-        if node.extra is not None:
+        if node.extra is not None and node not in quiet:
             g = _observed(node, g)
         deliver(node, g)
         if node.op is LEAF or node in stop:
@@ -174,7 +198,8 @@ def backward(
 ) -> None:
     """Add the derivatives of `outputs`, weighted by `gradients`, to `.grad` of the leaves."""
     retain = create_graph if retain_graph is None else retain_graph
-    with recording(create_graph):
+    before, mode.recording = mode.recording, create_graph
+    try:
         seeds = _seeds("backward", outputs, gradients)
         nodes = ancestors(seeds)
         missing = {n for n in nodes if n.op is LEAF and not (n.extra and n.extra.get("closed"))}
@@ -187,6 +212,8 @@ def backward(
         sweep(seeds, nodes, None, retain=retain, deliver=deliver)
         for node in missing:  # every path was zero
             accumulate(node, zeros(node.aval))
+    finally:
+        mode.recording = before
 
 
 def zeros(av: Aval) -> Any:
@@ -214,8 +241,7 @@ def fresh(array: Array) -> Array:
     """
     if array._node is None:
         return make(array._buf, array._aval, variable_node(array._aval))
-    with recording(True):
-        return bind(REGISTRY["positive"], array)
+    return with_recording(True, bind, REGISTRY["positive"], array)
 
 
 def close(variables: Iterable[Array]) -> None:
@@ -232,6 +258,7 @@ def cotangents(
     *,
     retain: bool,
     create_graph: bool | None = None,
+    quiet: Container[Node] = (),
 ) -> list[Any]:
     """The cotangents of `variables` (fresh ones), None for those that the outputs do not depend on.
 
@@ -251,12 +278,15 @@ def cotangents(
         if node in targets:
             found[node] = g
 
-    with recording(create_graph):
+    before, mode.recording = mode.recording, create_graph
+    try:
         seeds = _seeds("grad", [o for o, _ in tracked], [g for _, g in tracked])
         on_path = depends(nodes, targets)
         nodes = [n for n in nodes if n in on_path]
         retain = retain or create_graph
-        sweep(seeds, nodes, on_path, retain=retain, deliver=deliver, stop=targets)
+        sweep(seeds, nodes, on_path, retain=retain, deliver=deliver, stop=targets, quiet=quiet)
+    finally:
+        mode.recording = before
     return [None if v._node is None else found.get(v._node) for v in variables]
 
 
@@ -269,9 +299,8 @@ def transposed(
     transpose can be found by reverse mode. None stands for zero throughout.
     """
     create_graph = mode.recording
-    with recording(True):
-        variables = [fresh(zeros(av)) for av in outputs]
-        pulled = pull(variables)
+    variables = [fresh(zeros(av)) for av in outputs]
+    pulled = with_recording(True, pull, variables)
     pairs = [
         (p, t) for p, t in zip(pulled, incoming, strict=True) if p is not None and t is not None
     ]

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from pullback.autodiff.calls import Slots, call_node, with_item
-from pullback.autodiff.reverse import recording, zeros
+from pullback.autodiff.reverse import with_recording, zeros
 from pullback.ir.array import Array, Node, mode
 from pullback.ir.control import row
 from pullback.ir.op import REGISTRY
@@ -35,7 +35,6 @@ def rows_of(x: Array) -> list[Any]:
     count = x._aval.shape[0]
     if not mode.recording or x._node is None or count == 0:
         return [row(x, i) for i in range(count)]
-    with recording(False):
-        rows = [row(x, i) for i in range(count)]
+    rows = with_recording(False, lambda: [row(x, i) for i in range(count)])
     call = call_node(Rows(), (x._node,), (x._aval,), x._aval, ())
     return [with_item(r, call, i, count) for i, r in enumerate(rows)]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pullback.autodiff.calls import Slots, call_node, item_node, with_item
 from pullback.autodiff.residuals import choose
-from pullback.autodiff.reverse import recording, zeros
+from pullback.autodiff.reverse import with_recording, zeros
 from pullback.autodiff.workspace import Workspace, assembled, reached
 from pullback.core.avals import Aval, symbolic
 from pullback.ir.array import Array, Node, make, mode
@@ -112,7 +112,7 @@ class ScanCall:
             return newest_graph([*operands, *self.rows.values()])
         traced = [a for a in operands if a._aval.is_symbolic]
         graphs = [self.parent.graph, *([newest_graph(traced)] if traced else [])]
-        return max(graphs, key=lambda g: g.serial)
+        return max(graphs, key=lambda g: g.depth)
 
     def _find_entries(self) -> None:
         """Complete the list of what the results can be differentiated by."""
@@ -214,12 +214,9 @@ class ScanCall:
         if not new:
             return
         self.ys += [make(v, v.aval) for v in new]
-        with recording(False):
-            operands, static = self._built()
-        eq = self.equation
-        eq.inputs = tuple(self.graph.capture(a) for a in operands)
-        eq.static = static
-        eq.outs += tuple(self.graph.new_var(_rows(v.aval, self.length)) for v in new)
+        operands, static = with_recording(False, self._built)
+        more = [_rows(v.aval, self.length) for v in new]
+        self.graph.extend(self.equation, operands, static, more)
 
     # -- derivatives -------------------------------------------------------------------------------
 

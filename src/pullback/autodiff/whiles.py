@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 from pullback.autodiff.calls import Slots, call_node, with_item
-from pullback.autodiff.reverse import recording, zeros
+from pullback.autodiff.reverse import with_recording, zeros
 from pullback.autodiff.workspace import Workspace, assembled, reached
 from pullback.core.avals import symbolic
 from pullback.core.errors import GradientError
@@ -164,8 +164,7 @@ def staged_while(
     """
     call = WhileCall(Workspace(f"{name}_test"), Workspace(f"{name}_body"))
     call.tested = [call.test.variable(a._aval, False) for a in init]
-    with recording(False):
-        call.answer = test(call.tested)
+    call.answer = with_recording(False, test, call.tested)
     carries = [call.add_carry(a) for a in init]
     results = body(carries)
     call.test.close()

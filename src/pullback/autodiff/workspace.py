@@ -8,8 +8,7 @@ from certain inputs to certain outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -23,7 +22,7 @@ from pullback.ir.control import may_raise
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.op import REGISTRY
 
-__all__ = ["Cut", "Workspace", "assembled", "reached"]
+__all__ = ["Cut", "Workspace", "assembled", "foreign", "pulled", "pushed", "reached"]
 
 
 class _BodyGraph(Graph):
@@ -64,13 +63,12 @@ class Workspace:
         self.checks: list[Var] = []  # of equations that may raise, though nobody needs them
         self._start = next_order()
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """The block in which all that is traced goes here, also what uses outer values only."""
+    def trace(self, function: Callable[..., Any], *args: Any) -> Any:
+        """The result of a function whose operations go here, also those of outer values only."""
         before = mode.scope
         mode.scope = self.graph
         try:
-            yield
+            return function(*args)
         finally:
             mode.scope = before
 
@@ -104,38 +102,19 @@ class Workspace:
     def foreign(self, outputs: Iterable[Array], own: Iterable[Node]) -> list[Node]:
         """The nodes outside that outputs depend on: those of captured arrays, and older ones."""
         ends = {v.constant[2] for v in self.graph.constants if v.constant[2] is not None}
-        inside = set(own)
-        found: dict[Node, None] = {}
-        seen: set[Node] = set()
-        stack = [o._node for o in outputs if o._node is not None]
-        while stack:
-            node = stack.pop()
-            if node in seen or node in inside:
-                continue
-            seen.add(node)
-            edges = [e for e in node.edges if e is not None]
-            # an output of an older call may have got its node late, and calls have no cotangent
-            late = isinstance(node.op, Item) and edges[0].order < self._start
-            if node in ends or late or node.order < self._start:
-                found[node] = None
-            else:
-                stack += edges
-        return sorted(found, key=lambda n: n.order)
+        return foreign(outputs, own, ends, self._start)
 
     def pulled(
         self, outputs: Sequence[Array], weights: Sequence[Any], targets: Sequence[Node]
     ) -> list[Any]:
         """The cotangents at the nodes `targets`, None for zero."""
-        ends = [make(None, n.aval, n) for n in targets]
-        with _unobserved(targets):
-            return cotangents(outputs, weights, ends, retain=True, create_graph=mode.recording)
+        return pulled(outputs, weights, targets)
 
     def pushed(
         self, outputs: Sequence[Array], targets: Sequence[Node], seeds: Sequence[Any]
     ) -> list[Any]:
         """The tangents of outputs, None for zero, for tangents at the nodes `targets`."""
-        starts = [make(None, n.aval, n) for n in targets]
-        return tangents(outputs, starts, seeds, create_graph=mode.recording)
+        return pushed(outputs, targets, seeds)
 
     # -- cutting -----------------------------------------------------------------------------------
 
@@ -171,17 +150,45 @@ class Workspace:
         return Cut(ordered, sorted(needed, key=lambda v: v.number))
 
 
-@contextmanager
-def _unobserved(nodes: Iterable[Node]):
-    """Hooks of arrays outside wait for the whole cotangent, which the sweep outside delivers."""
-    kept = [(n, n.extra) for n in nodes if n.extra is not None]
-    for node, _ in kept:
-        node.extra = None
-    try:
-        yield
-    finally:
-        for node, extra in kept:
-            node.extra = extra
+def foreign(
+    outputs: Iterable[Array], own: Iterable[Node], ends: Container[Node], start: int
+) -> list[Node]:
+    """The nodes outside of a function that its outputs depend on: `ends`, and those made before
+    `start`; the walk does not go beyond the function's `own` nodes.
+    """
+    inside = set(own)
+    found: dict[Node, None] = {}
+    seen: set[Node] = set()
+    stack = [o._node for o in outputs if o._node is not None]
+    while stack:
+        node = stack.pop()
+        if node in seen or node in inside:
+            continue
+        seen.add(node)
+        edges = [e for e in node.edges if e is not None]
+        # an output of an older call may have got its node late, and calls have no cotangent
+        late = isinstance(node.op, Item) and edges[0].order < start
+        if node in ends or late or node.order < start:
+            found[node] = None
+        else:
+            stack += edges
+    return sorted(found, key=lambda n: n.order)
+
+
+def pulled(outputs: Sequence[Array], weights: Sequence[Any], targets: Sequence[Node]) -> list[Any]:
+    """The cotangents at the nodes `targets`, None for zero.
+
+    Hooks of arrays outside wait for the whole cotangent, which the sweep outside delivers.
+    """
+    ends = [make(None, n.aval, n) for n in targets]
+    recorded, quiet = mode.recording, set(targets)
+    return cotangents(outputs, weights, ends, retain=True, create_graph=recorded, quiet=quiet)
+
+
+def pushed(outputs: Sequence[Array], targets: Sequence[Node], seeds: Sequence[Any]) -> list[Any]:
+    """The tangents of outputs, None for zero, for tangents at the nodes `targets`."""
+    starts = [make(None, n.aval, n) for n in targets]
+    return tangents(outputs, starts, seeds, create_graph=mode.recording)
 
 
 def reached(outputs: Sequence[Array], targets: Iterable[Node], ends: Iterable[Node]) -> list[bool]:

@@ -19,14 +19,15 @@ import numpy as np
 
 import pullback as pb
 from pullback.cli import gather_bench, machine
+from pullback.cli.fft_workloads import FFT_LIBRARIES, FFT_WORKLOADS
 from pullback.cli.gather_cases import CASES
 from pullback.cli.libraries import LIBRARIES
 from pullback.cli.nn_programs import NN_LIBRARIES, is_there
 from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
-from pullback.cli.progress import Progress
 from pullback.cli.rivals import compared
 from pullback.cli.scores import OURS, Row, page, summary, tables
 from pullback.cli.workloads import WORKLOADS, Workload
+from pullback.display.progress import Progress
 
 __all__ = ["arguments", "run"]
 
@@ -40,8 +41,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="eager",
         choices=sorted(SUITES),
-        help="what to measure: the cost of single operations, whole compiled functions, or the"
-        " gradient of indexing",
+        help="what to measure: the cost of single operations, whole compiled functions, layers,"
+        " Fourier transforms, or the gradient of indexing",
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--html", type=Path, help="jit, gather: also write a page")
@@ -54,7 +55,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=sorted([*ALL_WORKLOADS, *CASES]),
         metavar="NAME",
         help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)};"
-        f" nn: {', '.join(NN_WORKLOADS)}; gather: {', '.join(CASES)}",
+        f" nn: {', '.join(NN_WORKLOADS)}; fft: {', '.join(FFT_WORKLOADS)};"
+        f" gather: {', '.join(CASES)}",
     )
     parser.add_argument(
         "--peer",
@@ -108,13 +110,19 @@ def _facts(versions: dict[str, str]) -> dict[str, str]:
 
 def compiled_functions(options: argparse.Namespace) -> int:
     """Whole functions, compiled, side by side with every peer that is installed."""
-    return _compared_all(options, WORKLOADS, list(LIBRARIES))
+    able = [n for n, library in LIBRARIES.items() if any(map(library.runs, WORKLOADS))]
+    return _compared_all(options, WORKLOADS, able)
 
 
 def layers(options: argparse.Namespace) -> int:
     """Layers with their first and second derivatives, side by side with PyTorch's."""
     table = {n: w for n, w in NN_WORKLOADS.items() if is_there(n)}
     return _compared_all(options, table, list(NN_LIBRARIES))
+
+
+def transforms(options: argparse.Namespace) -> int:
+    """Fourier transforms, side by side with those of every peer."""
+    return _compared_all(options, FFT_WORKLOADS, list(FFT_LIBRARIES))
 
 
 def _compared_all(
@@ -336,4 +344,5 @@ SUITES = {
     "jit": compiled_functions,
     "gather": gathering,
     "nn": layers,
+    "fft": transforms,
 }

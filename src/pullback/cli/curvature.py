@@ -9,8 +9,8 @@ import numpy as np
 
 import pullback as pb
 from pullback.cli import digits
-from pullback.cli.report import Check, below
 from pullback.core import pytrees
+from pullback.display.report import Check, below
 
 __all__ = [
     "PixelHessian", "TopEigenvalue", "bias_check", "order_check", "pixel_hessian",

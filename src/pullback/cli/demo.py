@@ -17,8 +17,8 @@ import numpy as np
 import pullback as pb
 from pullback.cli import curvature, demo_page, digits, info
 from pullback.cli.demo_page import Repeat, Story
-from pullback.cli.report import Check, below
 from pullback.core import pytrees
+from pullback.display.report import Check, below
 
 __all__ = ["arguments", "run"]
 

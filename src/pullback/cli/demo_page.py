@@ -13,11 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 import pullback as pb
-from pullback.cli import drawing, info
+from pullback.cli import info
 from pullback.cli.curvature import PixelHessian, TopEigenvalue
 from pullback.cli.digits import LAYERS, Data, Fit, scores
-from pullback.cli.drawing import Series
-from pullback.cli.report import Check, Page
+from pullback.display import drawing
+from pullback.display.drawing import Series
+from pullback.display.report import Check, Page
 
 __all__ = ["Repeat", "Story", "page"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import pullback as pb
-from pullback.cli.progress import Progress
+from pullback.display.progress import Progress
 
 __all__ = ["LAYERS", "Data", "Fit", "load", "loss", "network", "scores", "train"]
 

@@ -21,7 +21,7 @@ from pullback.cli import machine
 from pullback.cli.gather_cases import CASES, Case, Inputs, errors_of
 from pullback.cli.gather_page import Row, Stability, page, summary, tables
 from pullback.cli.gather_rivals import OURS, READING, Contender, contenders
-from pullback.cli.progress import Progress
+from pullback.display.progress import Progress
 
 __all__ = ["run"]
 

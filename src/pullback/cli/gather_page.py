@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pullback.cli.drawing import bars
 from pullback.cli.gather_cases import Bar
 from pullback.cli.gather_rivals import OURS, PEERS
-from pullback.cli.report import Page
 from pullback.cli.scores import aligned
+from pullback.display.drawing import bars
+from pullback.display.report import Page
 
 __all__ = ["Row", "Stability", "page", "summary", "tables"]
 

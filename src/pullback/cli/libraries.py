@@ -58,6 +58,10 @@ class Library(Programs):
         x = self.array(np.ones((WARM, WARM), np.float32))
         self.wait(self.value_and_grad(lambda x: self.xp.sum(self.xp.tanh(x @ x)))(x))
 
+    def fourier(self, name: str) -> Function:
+        """A Fourier transform by its name."""
+        return getattr(self.xp.fft, name)
+
     def release(self) -> None:
         """Give memory that is kept for later calls back to the system."""
 
@@ -124,6 +128,13 @@ class Jax(Library):
     def __init__(self, threads: int):
         self.jax = import_module("jax")
         self.xp = import_module("jax.numpy")
+
+    def prepared(self, name: str, inputs: tuple) -> tuple:
+        """Double precision is there if it is asked for."""
+        doubles = ("float64", "complex128")
+        if any(x.dtype.name in doubles for x in leaves(inputs)):
+            self.jax.config.update("jax_enable_x64", True)
+        return super().prepared(name, inputs)
 
     def array(self, x: np.ndarray) -> Any:
         return self.xp.asarray(x)
@@ -192,6 +203,8 @@ class Torch(Library):
 
     def prepared(self, name: str, inputs: tuple) -> tuple:
         """Parameters ask for gradients once, as in a training loop."""
+        if name.startswith("fft."):
+            return super().prepared(name, inputs)
         cotangent_first = name in ("softmax", "layer_norm", "gelu", "logsumexp")
         args = super().prepared(name, inputs)
         for x in leaves(args[1:] if cotangent_first else args[0]):
@@ -323,7 +336,10 @@ class NumPy(Library):
 
     @classmethod
     def runs(cls, workload: str) -> bool:
-        return workload in vars(cls)
+        return workload in vars(cls) or workload.startswith("fft.")
+
+    def jit(self, f: Function) -> Function:
+        return f
 
     def warm_up(self) -> None:
         """There is nothing to load."""
@@ -384,10 +400,30 @@ class NumPy(Library):
     wide_mlp = small_mlp
 
 
+class SciPy(NumPy):
+    """SciPy's Fourier transforms, with as many threads as the others have."""
+
+    needs = "scipy"
+
+    def __init__(self, threads: int):
+        super().__init__(threads)
+        self.threads = threads
+        self.transforms = import_module("scipy.fft")
+
+    @classmethod
+    def runs(cls, workload: str) -> bool:
+        return workload.startswith("fft.")
+
+    def fourier(self, name: str) -> Function:
+        function = getattr(self.transforms, name)
+        return lambda x: function(x, workers=self.threads)
+
+
 LIBRARIES: dict[str, type[Pullback | Jax | Torch | NumPy]] = {
     "pullback": Pullback,
     "torch": Torch,
     "torch.compile": TorchCompile,
     "jax": Jax,
     "numpy": NumPy,
+    "scipy": SciPy,
 }

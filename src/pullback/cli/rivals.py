@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from pullback.cli.libraries import LIBRARIES
-from pullback.cli.progress import Progress
 from pullback.cli.workloads import Workload
+from pullback.display.progress import Progress
 
 __all__ = ["compared", "deviations", "environment"]
 

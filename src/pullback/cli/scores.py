@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pullback.cli.drawing import bars
 from pullback.cli.nn_workloads import ALL_WORKLOADS
-from pullback.cli.report import Page
+from pullback.display.drawing import bars
+from pullback.display.report import Page
 
 __all__ = ["OURS", "Row", "aligned", "page", "summary", "tables"]
 

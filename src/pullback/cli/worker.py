@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from pullback.cli.fft_workloads import FFT_WORKLOADS, fft_program
 from pullback.cli.libraries import LIBRARIES
 from pullback.cli.nn_programs import program
 from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
@@ -88,6 +89,8 @@ def _prepared(options: argparse.Namespace) -> tuple[Callable[[], Any], dict[str,
     before = _settled()
     if workload.name in NN_WORKLOADS:
         function = program(library, workload.name)
+    elif workload.name in FFT_WORKLOADS:
+        function = fft_program(library, workload.name)
     else:
         function = getattr(library, workload.name)()
 

@@ -12,8 +12,9 @@ from math import prod
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from pullback.core.blocks import Restored
 from pullback.core.dtypes import DType
-from pullback.core.errors import DeviceError
+from pullback.core.errors import DeviceError, ShapeError
 
 if TYPE_CHECKING:
     from pullback.runtime.base import Runtime
@@ -25,10 +26,23 @@ __all__ = [
     "default_device",
     "dense_strides",
     "device",
+    "devices",
     "register_runtime",
     "set_default_device",
     "symbolic",
 ]
+
+
+class _Defaults(threading.local):
+    """The default device: the innermost `with device:` of this thread, else what the program has
+    set.
+    """
+
+    base = "cpu"
+    stack: tuple[Device, ...] = ()
+
+
+_defaults = _Defaults()
 
 
 class Device:
@@ -49,11 +63,10 @@ class Device:
         return self._runtime
 
     def __enter__(self) -> Device:
-        _defaults.stack.append(self)
+        _defaults.stack = (*_defaults.stack, self)
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        _defaults.stack.pop()
+    __exit__ = Restored(_defaults, "stack")
 
     def __repr__(self) -> str:
         return f"device({str(self)!r})"
@@ -63,20 +76,6 @@ class Device:
 
     def __reduce__(self):
         return (device, (str(self),))
-
-
-class _Defaults(threading.local):
-    """The default device: the innermost `with device:` of this thread, else what the program has
-    set.
-    """
-
-    base = "cpu"
-
-    def __init__(self) -> None:
-        self.stack: list[Device] = []
-
-
-_defaults = _Defaults()
 
 
 def default_device() -> Device:
@@ -112,6 +111,11 @@ def device(spec: str | Device) -> Device:
     return _devices[key]
 
 
+def devices() -> tuple[Device, ...]:
+    """The first device of every kind that there is."""
+    return tuple(map(device, _loaders))
+
+
 class Aval:
     """Shape, dtype, device and element strides of an array; strides are None for a traced array."""
 
@@ -135,6 +139,15 @@ class Aval:
 
     def __repr__(self) -> str:
         return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+
+
+MOST_BYTES = (1 << 63) - 1  # that an address can tell apart
+
+
+def check_size(shape: tuple[int, ...], itemsize: int = 1, name: str = "array") -> None:
+    """Raise for a shape that no machine can have; whether this one can, memory will tell."""
+    if max(shape, default=0) > MOST_BYTES or prod(shape) * itemsize > MOST_BYTES:
+        raise ShapeError(f"{name}: an array has less than 2**63 bytes, got shape {shape}.")
 
 
 _table: WeakValueDictionary[tuple, Aval] = WeakValueDictionary()
@@ -173,11 +186,12 @@ def _intern(
     strides: tuple[int, ...] | None,
     dense: bool,
 ) -> Aval:
-    key = (shape, dtype, dev, strides)
+    key = (shape, dtype.name, dev, strides)  # a name is hashed sooner than a dtype
     found = _table.get(key)
     if found is None:
+        check_size(shape, dtype.itemsize)
         found = Aval()
-        found.shape, found.dtype, found.device, found.strides = key
+        found.shape, found.dtype, found.device, found.strides = shape, dtype, dev, strides
         found.ndim = len(shape)
         found.size = prod(shape)
         found.dense = dense or found.size == 0

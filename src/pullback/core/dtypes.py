@@ -40,15 +40,33 @@ __all__ = [
 
 
 class DType:
-    """An element type. There is one object per type: compare with `is` or `==`."""
+    """An element type. It equals its name, as in `x.dtype == "float32"`, and has its hash.
 
-    __slots__ = ("itemsize", "kind", "name", "rank")
+    It equals NumPy's dtypes and scalar types of that name as well, as these do among each other;
+    their hashes differ, so what is looked up in a dict has to be one of the two kinds. There is one
+    object per type, and `is` tells them apart too.
+    """
+
+    __slots__ = ("_hash", "itemsize", "kind", "name", "rank")
 
     def __init__(self, name: str, kind: str, itemsize: int, rank: int):
         self.name = name
+        self._hash = hash(name)
         self.kind = kind  # b(ool) i(nt) u(nsigned) f(loat) c(omplex)
         self.itemsize = itemsize
         self.rank = rank  # position among its kind, narrow to wide
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return self.name == other
+        if isinstance(other, np.dtype) or (
+            isinstance(other, type) and issubclass(other, np.generic)
+        ):
+            return _name_of(other) == self.name
+        return NotImplemented
 
     def __repr__(self) -> str:
         return f"pullback.{self.name}"
@@ -81,6 +99,11 @@ class DType:
     def numpy(self) -> np.dtype:
         """The NumPy dtype with the same layout (bfloat16 comes from ml_dtypes)."""
         return _numpy_dtype(self.name)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The same, where NumPy looks for it: its functions take a DType for a dtype."""
+        return self.numpy
 
 
 @lru_cache

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from functools import wraps
+from types import FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+
 __all__ = [
+    "AxisError",
+    "CopyError",
     "DTypeError",
     "DeviceError",
+    "ExchangeError",
+    "FileFormatError",
     "GradientError",
+    "LinAlgError",
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
     "TraceError",
+    "briefly",
+    "expect_function",
+    "shorten",
 ]
+
+WHOLE = os.environ.get("PULLBACK_TRACEBACK") == "full"  # for who works on the library
 
 
 class PullbackError(Exception):
@@ -19,6 +37,10 @@ class PullbackError(Exception):
 
 class ShapeError(PullbackError, ValueError):
     """Shapes, axes or sizes that do not fit the operation."""
+
+
+class AxisError(ShapeError, IndexError):
+    """An axis that the array does not have."""
 
 
 class DTypeError(PullbackError, TypeError):
@@ -33,13 +55,80 @@ class DeviceError(PullbackError, RuntimeError):
     """Operands on different devices, or a device that is not there."""
 
 
+class ExchangeError(PullbackError, BufferError):
+    """Memory that can't be shared with another library in the way that was asked for."""
+
+
+class CopyError(ExchangeError, ValueError):
+    """A copy that is needed, where `copy=False` forbids one."""
+
+
 class GradientError(PullbackError, RuntimeError):
     """A derivative that was asked for and can't be had."""
+
+
+class LinAlgError(PullbackError, np.linalg.LinAlgError):
+    """A matrix for which what was asked does not exist: singular, not positive definite."""
 
 
 class IndexOutOfRange(PullbackError, IndexError):
     """An index outside its axis."""
 
 
+class FileFormatError(PullbackError, ValueError):
+    """A file that is damaged, of another format, or does not hold what was asked for."""
+
+
 class RetraceWarning(UserWarning):
     """A jitted function is traced again and again; the message says what changes."""
+
+
+# -- tracebacks ------------------------------------------------------------------------------------
+
+
+def shorten(error: Exception) -> None:
+    """Take the frames of the library out of the traceback of an error that is raised again.
+
+    A mistake is in the call, and in the functions of the user that the library called. What the
+    library itself had caught on the way says nothing either.
+    """
+    if WHOLE:
+        return
+    while (caught := error.__context__) is not None:
+        if caught.__traceback__ is None or not _is_own(caught.__traceback__.tb_frame):
+            break
+        error.__context__ = caught.__context__
+    kept = []
+    at = error.__traceback__
+    while at is not None:
+        if not _is_own(at.tb_frame):
+            kept.append(at)
+        at = at.tb_next
+    trace = None
+    for at in reversed(kept):
+        trace = TracebackType(trace, at.tb_frame, at.tb_lasti, at.tb_lineno)
+    error.__traceback__ = trace
+
+
+def briefly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A public function whose errors show no frames of the library below it."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except PullbackError as error:
+            shorten(error)
+            raise error
+
+    return call
+
+
+def expect_function(name: str, f: Any) -> None:
+    """Refuse what can't be called; `name` is the function that asks."""
+    if not callable(f):
+        raise DTypeError(f"{name}: expected a function, got {type(f).__name__}.")
+
+
+def _is_own(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] == "pullback"

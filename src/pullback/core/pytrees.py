@@ -6,11 +6,36 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["flatten", "leaves", "map_tree", "register_pytree", "unflatten"]
+from pullback.core.errors import ShapeError
 
-_registered: dict[type, tuple[Callable[[Any], tuple[list, Any]], Callable[[Any, list], Any]]] = {}
+__all__ = [
+    "Parameters",
+    "Structure",
+    "children",
+    "difference",
+    "fixed_leaves",
+    "flatten",
+    "leaf_names",
+    "leaves",
+    "map_tree",
+    "paths",
+    "register_pytree",
+    "unflatten",
+]
+
+
+class Kind(NamedTuple):
+    """How a registered class is taken apart and built again."""
+
+    flatten: Callable[[Any], tuple[list, Any]]
+    unflatten: Callable[[Any, list], Any]
+    names: Callable[[Any], Sequence[str]] | None  # of `info`
+    fixed: Callable[[Any], Sequence[bool]] | None  # of `info`
+
+
+_registered: dict[type, Kind] = {}
 
 
 class Structure:
@@ -22,6 +47,11 @@ class Structure:
         self.kind = kind
         self.info = info
         self.children = children
+
+    @property
+    def leaves(self) -> int:
+        """The number of leaves."""
+        return 1 if self is LEAF else sum(c.leaves for c in self.children)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -48,18 +78,24 @@ def register_pytree(
     cls: type,
     flatten: Callable[[Any], tuple[list, Any]],
     unflatten: Callable[[Any, list], Any],
+    *,
+    names: Callable[[Any], Sequence[str]] | None = None,
+    fixed: Callable[[Any], Sequence[bool]] | None = None,
 ) -> None:
     """Let `cls` be a container: `flatten(obj) -> (children, info)`, `unflatten(info, children) ->
     obj`.
+
+    `names(info)` says what the children are called, else they are counted. `fixed(info)` says which
+    children are data rather than parameters: gradients by them are zero and optimisers leave them.
     """
-    _registered[cls] = (flatten, unflatten)
+    _registered[cls] = Kind(flatten, unflatten, names, fixed)
 
 
 def _children(tree: Any) -> tuple[list, Any] | None:
     """The children of a container and what is needed to rebuild it, or None for a leaf."""
     cls = type(tree)
     if cls in _registered:
-        return _registered[cls][0](tree)
+        return _registered[cls].flatten(tree)
     if cls is list or cls is tuple:
         return list(tree), len(tree)
     if cls is dict:
@@ -75,10 +111,24 @@ def _children(tree: Any) -> tuple[list, Any] | None:
     return None
 
 
+def children(tree: Any) -> list | None:
+    """What a container holds, in order, or None for a leaf."""
+    parts = _children(tree)
+    return None if parts is None else parts[0]
+
+
 def flatten(tree: Any) -> tuple[list, Structure]:
     """The leaves of a tree, left to right, and its structure. None is a tree without leaves."""
     found: list = []
-    return found, _walk(tree, found)
+    try:
+        return found, _walk(tree, found)
+    except RecursionError:
+        raise too_deep() from None
+
+
+def too_deep() -> ShapeError:
+    """The error for a container that is nested deeper than Python's functions can be."""
+    return ShapeError("container: it is nested too deeply to be walked. Does it contain itself?")
 
 
 def _walk(tree: Any, found: list) -> Structure:
@@ -101,7 +151,7 @@ def _build(s: Structure, rest: Iterator[Any]) -> Any:
     children = [_build(c, rest) for c in s.children]
     kind: Any = s.kind
     if kind in _registered:
-        return _registered[kind][1](s.info, children)
+        return _registered[kind].unflatten(s.info, children)
     if kind is dict:
         return dict(zip(s.info, children, strict=True))  # type: ignore[call-overload]
     if kind is type(None):
@@ -111,9 +161,137 @@ def _build(s: Structure, rest: Iterator[Any]) -> Any:
     return kind(*children)
 
 
+def paths(structure: Structure, root: str) -> Iterator[str]:
+    """The way to each leaf from a tree called `root`, as Python would write it."""
+    if structure is LEAF:
+        yield root
+    for step, child in zip(_steps(structure), structure.children, strict=True):
+        yield from paths(child, root + step)
+
+
+def _steps(s: Structure) -> list[str]:
+    """The way to each child of a container."""
+    if s.kind is dict:
+        return [f"[{key!r}]" for key in _keys(s)]
+    return [f".{key}" if isinstance(key, str) else f"[{key}]" for key in _keys(s)]
+
+
+def difference(expected: Structure, found: Structure, root: str) -> str:
+    """Where two structures that are not equal differ first, in words."""
+    if expected.kind is not found.kind:
+        return f"{root} must be {_word(expected)}, got {_word(found)}"
+    if expected.kind is dict:
+        lacks = [k for k in expected.info if k not in found.info]  # type: ignore[attr-defined]
+        surplus = [k for k in found.info if k not in expected.info]  # type: ignore[attr-defined]
+        if lacks or surplus:
+            said = [f"lacks {_listed(lacks)}"] * bool(lacks)
+            said += [f"has {_listed(surplus)} too many"] * bool(surplus)
+            return f"{root} {' and '.join(said)}"
+        if expected.info != found.info:
+            return f"{root} must have its keys in the order {_listed(expected.info)}"
+    elif len(expected.children) != len(found.children):
+        n, m = len(expected.children), len(found.children)
+        return f"{root} must have {n} element{'s' * (n != 1)}, got {m}"
+    for step, a, b in zip(_steps(expected), expected.children, found.children, strict=True):
+        if a != b:
+            return difference(a, b, root + step)
+    return f"{root} must be rebuilt from {expected.info!r}, got {found.info!r}"
+
+
+def _word(s: Structure) -> str:
+    if s.kind is None:
+        return "an array"
+    if s.kind is type(None):
+        return "None"
+    return f"a {getattr(s.kind, '__name__', s.kind)}"
+
+
+def _listed(keys: Any) -> str:
+    return ", ".join(map(repr, keys))
+
+
 def leaves(tree: Any) -> list:
     """The leaves of a tree, left to right."""
     return flatten(tree)[0]
+
+
+def leaf_names(structure: Structure) -> list[str]:
+    """The path of each leaf, left to right: keys, positions and field names joined by dots.
+
+    >>> from pullback.core.pytrees import flatten, leaf_names
+    >>> leaf_names(flatten({"layers": [{"w": 1, "b": 2}], "scale": 3})[1])
+    ['layers.0.w', 'layers.0.b', 'scale']
+    """
+    found: list[str] = []
+    pending = [(structure, "")]
+    while pending:
+        s, path = pending.pop()
+        if s is LEAF:
+            found.append(path)
+        start = f"{path}." if path else ""
+        inside = zip(s.children, [f"{start}{key}" for key in _keys(s)], strict=True)
+        pending.extend(reversed(list(inside)))
+    return found
+
+
+def _keys(s: Structure) -> Sequence[Any]:
+    """What the children of a container are called: keys, field names, or else positions."""
+    kind: Any = s.kind
+    if kind in _registered:
+        names = _registered[kind].names
+        return range(len(s.children)) if names is None else names(s.info)
+    if kind is dict or dataclasses.is_dataclass(kind):
+        return s.info  # type: ignore[return-value]
+    return getattr(kind, "_fields", range(len(s.children)))
+
+
+def fixed_leaves(structure: Structure) -> list[bool]:
+    """For each leaf, left to right, whether a container around it says that it is fixed."""
+    found: list[bool] = []
+    pending = [(structure, False)]
+    while pending:
+        s, inherited = pending.pop()
+        if s is LEAF:
+            found.append(inherited)
+        kind = _registered.get(s.kind)  # type: ignore[arg-type]
+        own = kind.fixed(s.info) if kind is not None and kind.fixed is not None else ()
+        flags = [inherited or bool(own and own[i]) for i in range(len(s.children))]
+        pending.extend(reversed(list(zip(s.children, flags, strict=True))))
+    return found
+
+
+class Parameters:
+    """The leaves of a tree that no container calls fixed, and how others take their places."""
+
+    def __init__(self, tree: Any):
+        self._all, self.structure = flatten(tree)
+        self._fixed = fixed_leaves(self.structure)
+        self.leaves = self._chosen(self._all)
+
+    def _chosen(self, values: Sequence[Any]) -> list[Any]:
+        return [v for v, fixed in zip(values, self._fixed, strict=True) if not fixed]
+
+    def of(self, other: Any) -> list[Any]:
+        """The leaves at the same places of another tree of this structure."""
+        return self._chosen(leaves(other))
+
+    def paths(self, root: str) -> list[str]:
+        """The way to each parameter from a tree called `root`, as Python would write it."""
+        return self._chosen(list(paths(self.structure, root)))
+
+    def replaced(self, values: Sequence[Any], rest: Callable[[Any], Any] | None = None) -> Any:
+        """The tree with `values` in place of the parameters, and `rest` of each fixed leaf, or the
+        leaf as it is.
+        """
+        new = iter(values)
+        pairs = zip(self._all, self._fixed, strict=True)
+        kept = rest or (lambda x: x)
+        return unflatten(self.structure, [kept(x) if fixed else next(new) for x, fixed in pairs])
+
+    def mapped(self, f: Callable, *others: Any) -> Any:
+        """The tree with `f` applied to the parameters of this and of other trees like it."""
+        rows = zip(self.leaves, *[self.of(other) for other in others], strict=True)
+        return self.replaced([f(*row) for row in rows])
 
 
 def map_tree(f: Callable, tree: Any, *rest: Any) -> Any:
@@ -128,8 +306,9 @@ def map_tree(f: Callable, tree: Any, *rest: Any) -> Any:
     for other in rest:
         more, shape = flatten(other)
         if shape != structure:
-            raise ValueError(
-                f"map_tree: the trees differ in structure, got {structure} and {shape}."
+            raise ShapeError(
+                "map_tree: the trees must have one structure:"
+                f" {difference(structure, shape, 'tree')}."
             )
         others.append(more)
     return unflatten(structure, [f(*vs) for vs in zip(values, *others, strict=True)])

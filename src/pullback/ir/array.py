@@ -36,6 +36,7 @@ class Mode(threading.local):
 
     recording = True
     scope: Any = None  # the graph of the branch being traced, for all that is traced
+    level: Any = None  # the innermost map over examples that this thread is inside of
     binds: list | None = (
         None  # collects the (op, arrays, static, plan) of binds, for whoever set it
     )

@@ -35,7 +35,7 @@ class Control:
     """A control-flow operation; `bind` treats it like the others, except that it may return a list.
 
     On traced arrays `stage(arrays, **static)` adds the equation and what derivatives need; it is
-    set by `autodiff`.
+    set by `autodiff`, and so is `batch`.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Control:
         self.infer = infer
         self.evaluate = evaluate
         self.stage: Callable[..., list[Any]] = _unstaged
+        self.batch: Callable[..., list[Any]] = _unstaged  # for many examples at once
         self.plans: dict[tuple, Any] = {}  # stays empty: `bind` takes the slow path, `run`
         self.vjp: dict[str, Any] = {}
 
@@ -171,11 +172,11 @@ CONTROL = (SCAN, WHILE, COND)
 
 
 def may_raise(eq: Equation) -> bool:
-    """Whether running the equation, or one inside it, may find an index out of range."""
+    """Whether running the equation, or one inside it, may find an error in its operands."""
     if eq.op in CONTROL:
         graphs = [g for g in eq.static.values() if isinstance(g, Graph)]
         return any(may_raise(e) for g in graphs for e in g.equations)
     lowering = eq.op.lowering
     if isinstance(lowering, Intrinsic):
-        return lowering.indexed is not None
+        return lowering.raises
     return isinstance(lowering, (GatherRows, ScatterRows))

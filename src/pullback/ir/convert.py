@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.avals import Device, aval, default_device
+from pullback.core.avals import Device, aval, check_size, default_device
 from pullback.core.dtypes import DType
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import CopyError, DTypeError, ShapeError
+from pullback.ir import dlpack
 from pullback.ir.array import Array, make
+from pullback.ir.numbers import Number
 from pullback.ir.op import REGISTRY
 from pullback.ir.tracing import no_value, note_look, note_read
 
 __all__ = [
     "SCALARS",
+    "Exchanged",
     "as_array",
     "default_device",
     "from_numpy",
+    "is_kept",
     "is_number",
+    "refuse_masked",
     "scalar",
     "shape_of",
+    "sharing",
     "to_numpy",
 ]
 
+MOST_NESTED = 64  # the axes that an array of NumPy's can have
+
+
+@runtime_checkable
+class Exchanged(Protocol):
+    """An array of any library that exchanges memory with others."""
+
+    def __dlpack__(self) -> Any: ...
+
+
 SCALARS = (bool, int, float, complex)
+_RAW = np.dtype("V2")  # what NumPy's files make of bfloat16, which they don't know
 
 
 def from_numpy(array: np.ndarray, dev: Device | None = None, copy: bool = True) -> Any:
@@ -50,8 +68,11 @@ def to_numpy(x: Array) -> np.ndarray:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a Python number, which takes its dtype from what stands beside it."""
-    return isinstance(value, SCALARS) and not isinstance(value, np.generic)
+    """Whether `value` is a Python number, which takes its dtype from what stands beside it.
+
+    So are NumPy's float64 and complex128 scalars, which are Python floats and complex numbers.
+    """
+    return isinstance(value, SCALARS)
 
 
 _scalars: dict[tuple, Any] = {}
@@ -61,7 +82,9 @@ def scalar(value: Any, dtype: DType, dev: Device, name: str = "scalar") -> Any:
     """A 0-d array of a Python number, for use as an operand: the common ones are kept, so it must
     not be given away.
     """
-    key = (_bits(value), type(value), dtype, dev)
+    if type(value) is Number:
+        return value.as_array(dtype, dev)
+    key = (_bits(value), type(value), dtype.name, dev)
     found = _scalars.get(key)
     if found is None:
         _check_range(value, dtype, name)
@@ -70,6 +93,11 @@ def scalar(value: Any, dtype: DType, dev: Device, name: str = "scalar") -> Any:
             _scalars.clear()
         _scalars[key] = found
     return found
+
+
+def is_kept(buf: Any) -> bool:
+    """Whether a buffer is that of a kept number."""
+    return any(kept._buf is buf for kept in _scalars.values())
 
 
 def _bits(value: Any) -> Any:
@@ -97,11 +125,13 @@ def as_array(
         return value
     if is_number(value):
         if dtype is None:
-            dtype = dt.bool_ if isinstance(value, bool) else dt.as_dtype(type(value))
+            if type(value) is Number and value.kind is int:
+                raise value.value_needed()  # a count, an index or a bound rather than an operand
+            dtype = dt.bool_ if isinstance(value, bool) else dt.as_dtype(value.__class__)
         kept = scalar(value, dtype, dev or default_device(), name)
         return make(kept._buf, kept._aval)
     if isinstance(value, (list, tuple)):
-        flat = _flattened(value)
+        flat = _flattened(value, name)
         if any(isinstance(v, Array) for v in flat):
             return _stacked(value, name, dtype or _common_dtype(flat, name), dev)
     elif not isinstance(value, (np.generic, range)):
@@ -109,39 +139,98 @@ def as_array(
     return from_numpy(_numpy_of(value, name, dtype), dev)
 
 
+def sharing(value: Any, name: str, dtype: DType | None, dev: Device) -> Any:
+    """`value`, the array of another library or an object with memory, as an array in its memory."""
+    if is_number(value) or isinstance(value, (list, tuple, range, np.generic)):
+        raise CopyError(
+            f"{name}: numbers and lists have no memory to share, got {type(value).__name__} with"
+            " copy=False."
+        )
+    note_read(value)
+    array = _in_place(value, name)
+    if dtype is not None and array.dtype != dtype.numpy:
+        raise CopyError(f"{name}: a change of dtype needs a copy, got {array.dtype}.")
+    if not (array.flags.c_contiguous and array.dtype.isnative):
+        raise CopyError(
+            f"{name}: memory in another order than row-major, or of another byte order, needs a"
+            f" copy, got strides {array.strides} and dtype {array.dtype.str!r}."
+        )
+    _check_numeric(array, name)
+    return from_numpy(array, dev, copy=False)
+
+
+def _in_place(value: Any, name: str) -> np.ndarray:
+    """The NumPy array in the memory of an array of another library."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        return dlpack.from_capsule(value, copy=False)
+    if not hasattr(value, "__array__"):
+        return _from_memory(value, name)
+    try:
+        return np.asarray(value, copy=False)
+    except ValueError as error:
+        first = str(error).partition("\n")[0]
+        raise CopyError(f"{name}: {type(value).__name__} does not share: {first}") from None
+
+
+def _from_memory(value: Any, name: str) -> np.ndarray:
+    """The NumPy array in the memory of an object with the buffer protocol."""
+    try:
+        memory = memoryview(value)
+    except TypeError:
+        raise DTypeError(
+            f"{name}: expected an array, a number or a nested list, got {type(value).__name__}."
+        ) from None
+    return np.asarray(memory)
+
+
 def _numpy_of(value: Any, name: str, dtype: DType | None) -> np.ndarray:
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
+        refuse_masked((value,), name)
         array = np.asarray(value)
     elif isinstance(value, (list, tuple, range)):
         array = _from_nested(value, name, dtype)
+    elif hasattr(value, "__dlpack__"):
+        array = dlpack.from_capsule(value, copy=None)
     else:
-        raise DTypeError(
-            f"{name}: expected an array, a number or a nested list, got {type(value).__name__}."
-        )
+        array = _from_memory(value, name)
+    if array.dtype == _RAW:
+        array = array.view(dt.bfloat16.numpy)
     if dtype is not None:
         array = array.astype(dtype.numpy, copy=False)
+    _check_numeric(array, name)
+    return array
+
+
+def _check_numeric(array: np.ndarray, name: str) -> None:
     try:
         dt.as_dtype(array.dtype)
     except DTypeError:
         raise DTypeError(
             f"{name}: elements must be numbers or booleans, got NumPy dtype {array.dtype}."
         ) from None
-    return array
 
 
 def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
     """A nested list of numbers or arrays as NumPy; Python floats take the default float dtype,
     unless told otherwise.
     """
-    flat = _flattened(value)
+    flat = _flattened(value, name)
+    refuse_masked(flat, name)
+    integral = bool(flat) and all(type(v) in (int, bool) for v in flat)
+    exact = dtype if integral and dtype is not None and dtype.is_integer else None
     try:
-        array = np.asarray(value)
+        array = np.asarray(value, None if exact is None else exact.numpy)
+        if integral and dtype is None and array.dtype.kind in "fO":  # NumPy's, beyond int64
+            array = np.asarray(value, np.uint64)
     except ValueError:
         raise ShapeError(
             f"{name}: the nested lists are ragged. Every row must have the same length."
         ) from None
     except OverflowError:
-        raise DTypeError(f"{name}: an integer in the list does not fit int64.") from None
+        kind = "int64 or uint64" if exact is None else exact.name
+        raise DTypeError(f"{name}: an integer in the list does not fit {kind}.") from None
     if dtype is not None:
         return array
     if array.dtype == np.float64 and all(type(v) in (float, int, bool) for v in flat):
@@ -153,17 +242,33 @@ def _from_nested(value: Any, name: str, dtype: DType | None) -> np.ndarray:
     return array
 
 
-def _flattened(value: Any) -> list[Any]:
+def _flattened(value: Any, name: str) -> list[Any]:
     """What nested lists hold, in any order."""
     flat: list[Any] = []
-    stack = [value]
+    stack = [(value, 0)]
     while stack:
-        v = stack.pop()
-        if isinstance(v, (list, tuple)):
-            stack.extend(v)
-        else:
+        v, depth = stack.pop()
+        if not isinstance(v, (list, tuple)):
             flat.append(v)
+        elif depth < MOST_NESTED:
+            stack += [(x, depth + 1) for x in v]
+        else:
+            raise ShapeError(
+                f"{name}: lists are nested at most {MOST_NESTED} deep, got more. Does one contain"
+                " itself?"
+            )
     return flat
+
+
+def refuse_masked(values: Iterable[Any], name: str) -> None:
+    """Raise for masked elements, which would count as others do."""
+    for v in values:
+        if isinstance(v, np.ndarray) and isinstance(v, np.ma.MaskedArray) and np.any(v.mask):
+            raise DTypeError(
+                f"{name}: a tensor has no mask, got a masked array with"
+                f" {np.count_nonzero(v.mask)} masked elements. Pass filled(value), or the data and"
+                " the mask by themselves."
+            )
 
 
 def _common_dtype(flat: list[Any], name: str) -> DType:
@@ -199,10 +304,12 @@ def _stacked(value: Any, name: str, dtype: DType, dev: Device | None) -> Any:
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
     """A shape given as an int or a sequence of ints."""
-    dims = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
+    dims = tuple(value) if isinstance(value, Iterable) else (value,)
     for n in dims:
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
             raise DTypeError(f"{name}: a shape is made of integers, got {n!r}.")
         if n < 0:
             raise ShapeError(f"{name}: a shape has no negative sizes, got {tuple(dims)}.")
-    return tuple(int(n) for n in dims)
+    shape = tuple(int(n) for n in dims)
+    check_size(shape, name=name)
+    return shape

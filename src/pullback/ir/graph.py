@@ -9,12 +9,12 @@ from typing import Any
 from pullback.core import pytrees
 from pullback.core.avals import Aval, symbolic
 from pullback.core.errors import DTypeError, PullbackError
-from pullback.ir.array import Array, handle, make
+from pullback.ir.array import Array, handle, make, mode
 
-__all__ = ["Equation", "Graph", "Var", "trace"]
+__all__ = ["Equation", "Graph", "Var", "next_serial", "trace"]
 
 
-_serials = count()
+next_serial = count().__next__
 
 
 class Var:
@@ -72,9 +72,8 @@ class Graph:
 
     def __init__(self, name: str = "graph"):
         self.name = name
-        self.serial = next(
-            _serials
-        )  # a later trace may use values of an earlier one, not the other way round
+        self.serial = next_serial()
+        self.level: Graph | None = mode.level  # that it was made inside of
         self.inputs: list[Var] = []
         self.constants: list[Var] = []
         self.equations: list[Equation] = []
@@ -82,6 +81,13 @@ class Graph:
         self.structure: Any = None  # of the traced function's result
         self._count = 0
         self._captured: dict[tuple[int, int, int], Var] = {}
+
+    @property
+    def depth(self) -> tuple[int, ...]:
+        """What tells inner graphs from outer ones: an inner one may use values of an outer one, not
+        the other way round. A later graph is inside of an earlier one.
+        """
+        return (self.serial,) if self.level is None else (*self.level.depth, self.serial)
 
     def new_var(self, av: Aval, constant: Any = None) -> Var:
         var = Var(self, self._count, av, constant)
@@ -118,6 +124,14 @@ class Graph:
         variables = tuple(self.new_var(av) for av in outs)
         self.equations.append(Equation(op, inputs, static, variables))
         return [make(v, v.aval) for v in variables]
+
+    def extend(
+        self, eq: Equation, arrays: Sequence[Array], static: dict[str, Any], more: Sequence[Aval]
+    ) -> None:
+        """Give an equation other operands and static parameters, and further outputs."""
+        eq.inputs = tuple(self.capture(a) for a in arrays)
+        eq.static = static
+        eq.outs += tuple(self.new_var(av) for av in more)
 
     def verify(self) -> None:
         """Check that variables are defined before use, once, and that every aval is what its

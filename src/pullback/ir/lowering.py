@@ -111,12 +111,11 @@ class ScatterRows:
 @dataclass(frozen=True)
 class Intrinsic:
     """A named routine that runtimes take from a library made for it: "matmul", "argsort",
-    "searchsorted". `indexed(*avals, **static)`: how many places the indices, its last operand, may
-    name; it checks them.
+    "searchsorted". `raises`: what it finds in its operands may be an error.
     """
 
     name: str
-    indexed: Callable[..., int] | None = None
+    raises: bool = False
 
 
 Lowering = Elementwise | Fold | View | Boxes | GatherRows | ScatterRows | Intrinsic

@@ -13,6 +13,12 @@ whose *parameter names* say what it needs, and so what a recorded node keeps ali
 
 Rules are written with operations of the library, so their results can be differentiated again; a
 rule returns None for a derivative that is zero everywhere.
+
+A `batch` rule computes the operation for many examples at once. Its parameters are operands, with
+the axis of examples in front (of size 1 where all examples share the operand), static parameters,
+`examples`, their number, and `op`, the operation itself; the axis of examples is the first one of
+its result. "elementwise" stands for broadcasting, "rows" for an operation that acts on trailing
+axes, as it is. Folds, gathers and scatters need no rule.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from typing import Any, NamedTuple
 from pullback.core.avals import Aval, aval, symbolic
 from pullback.core.errors import DeviceError
 from pullback.ir.array import LEAF, Array, Node, is_variable, make, mode, next_order
-from pullback.ir.lowering import Lowering
+from pullback.ir.lowering import Fold, GatherRows, Lowering, ScatterRows
 from pullback.ir.rules import Rule, compile_pull, compile_record, pull_variadic
 
 __all__ = ["REGISTRY", "Composite", "Op", "Plan", "another", "bind", "record", "register"]
@@ -57,6 +63,9 @@ class Public:
         1.0  # multiple of the usual forward tolerance, where the oracle itself is weak
     )
     module: str = ""  # the subject it is documented under
+    # Of results that are free up to a sign or a phase, what is determined: a function of the
+    # array namespace and the list of results, for tests to compare and differentiate.
+    determined: Callable[[Any, list], list] | None = None
 
     @property
     def signature(self) -> inspect.Signature:
@@ -85,6 +94,7 @@ class Op(Public):
     jvp: dict[str, Callable[..., Any]] | str = (
         ""  # rules, or "elementwise", "linear", "multilinear", "transpose"
     )
+    batch: Callable[..., Any] | str = ""  # the rule for many examples, where it can't be derived
     no_gradient: str = ""  # why there is no derivative, where there is none
     unbroadcast: Callable[[Any, tuple[int, ...]], Any] | None = None  # set where operands broadcast
     zero_gradient: bool = False  # piecewise constant: the derivative exists and is zero
@@ -133,6 +143,8 @@ def _check_complete(op: Op) -> None:
         problems.append("vjp rules, or no_gradient with the reason")
     if op.vjp and not op.jvp:
         problems.append('jvp rules, or "elementwise", "linear", "multilinear" or "transpose"')
+    if not op.batch and not isinstance(op.lowering, (Fold, GatherRows, ScatterRows)):
+        problems.append('a batch rule, or "elementwise" or "rows"')
     unknown = set(op.vjp) - set(op.names)
     if unknown:
         problems.append(f"vjp rules for operands only, not {sorted(unknown)}")
@@ -213,7 +225,8 @@ def newest_graph(arrays: Sequence[Array]) -> Any:
     graphs = [a._buf.graph for a in arrays if a._aval.is_symbolic]
     if mode.scope is not None:
         graphs.append(mode.scope)
-    return max(graphs, key=lambda g: g.serial)
+    first = graphs[0]
+    return first if all(g is first for g in graphs) else max(graphs, key=lambda g: g.depth)
 
 
 def common_device(name: str, avals: Sequence[Aval]) -> Any:

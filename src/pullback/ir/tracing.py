@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from sys import _getframe
 from types import FrameType, TracebackType
@@ -78,6 +77,8 @@ class Static:
 class Recording(Graph):
     """A graph that knows where its values come from, and that ends with its function."""
 
+    transform = "jit"  # whose graph it is
+
     def __init__(self, name: str):
         super().__init__(name)
         self.closed = False
@@ -115,10 +116,14 @@ class Recording(Graph):
             for a in arrays:
                 refuse_leaked(a)
         results = super().add(op, arrays, static, outs)
-        place = _place(_getframe(1))
-        for r in results:
-            self._origins[r._buf.number] = (op.name, place)
+        self._note(op, [r._buf for r in results], _getframe(1))
         return results
+
+    def _note(self, op: Any, results: Sequence[Var], frame: FrameType) -> None:
+        """Keep where values were computed."""
+        place = _place(frame)
+        for var in results:
+            self._origins[var.number] = (op.name, place)
 
     def origin(self, var: Var) -> str:
         """How a value came about, for messages."""
@@ -136,9 +141,9 @@ def refuse_leaked(array: Array) -> None:
     var = array._buf
     if isinstance(var, Var) and isinstance(var.graph, Recording) and var.graph.closed:
         raise TraceError(
-            f"jit: a traced value of `{var.graph.name}` is used after the trace has ended, got"
-            f" {array._aval}, {_origin(array)}. Return it from the function; what a jitted function"
-            " stores elsewhere while it is traced holds no numbers."
+            f"{var.graph.transform}: a traced value of `{var.graph.name}` is used after the trace"
+            f" has ended, got {array._aval}, {_origin(array)}. Return it from the function; what"
+            " it stores elsewhere while it is traced holds no numbers."
         )
 
 
@@ -169,12 +174,11 @@ def note_look() -> None:
         _open.innermost.looked = True
 
 
-@contextmanager
-def recorded(graph: Recording) -> Iterator[Recording]:
-    """The block in which `graph` is recorded; it is closed afterwards, whatever happens."""
+def recorded(graph: Recording, function: Callable[..., Any], *args: Any) -> Any:
+    """The result of a function that `graph` records; it is closed afterwards, whatever happens."""
     outside, _open.innermost = _open.innermost, graph
     try:
-        yield graph
+        return function(*args)
     finally:
         _open.innermost = outside
         if outside is not None:

@@ -1,17 +1,29 @@
-"""The functions that people know from torch.nn.functional, differentiable to any order.
+"""The functions that people know from torch.nn.functional, differentiable to any order, and layers.
 
-They are plain functions over operations. Where a layout matters, `layout="channels_last"` takes
-and gives arrays whose channels are the last axis.
+Functions are plain functions over operations; a layer is one of them with its parameters. Where a
+layout matters, `layout="channels_last"` takes and gives arrays whose channels are the last axis.
 """
 
 from importlib import import_module
-from pkgutil import walk_packages
+from pkgutil import iter_modules
 
 from pullback.ir.op import REGISTRY
 
-for _module in walk_packages(__path__, f"{__name__}."):
-    import_module(_module.name)
+_MADE_OF_FUNCTIONS = ("init", "layers")  # imported when all functions are in the registry
 
-_functions = {e.name: e.function for e in REGISTRY.values() if e.namespace == "nn"}
-globals().update(_functions)
-__all__ = sorted(_functions)  # pyright: ignore[reportUnsupportedDunderAll]
+for _module in iter_modules(__path__):
+    if _module.name not in _MADE_OF_FUNCTIONS:
+        _home = import_module(f"{__name__}.{_module.name}")
+        for _part in iter_modules(_home.__path__) if _module.ispkg else ():
+            import_module(f"{_home.__name__}.{_part.name}")
+
+_public = {e.name: e.function for e in REGISTRY.values() if e.namespace == "nn"}
+_public |= {name: import_module(f"{__name__}.{name}") for name in ("init",)}
+_layers = import_module(f"{__name__}.layers")
+_public |= {name: vars(_layers)[name] for name in _layers.__all__}
+globals().update(_public)
+__all__ = sorted(_public)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})

@@ -1,10 +1,82 @@
-"""The functions that people know from torch.nn.functional, differentiable to any order."""
+"""The functions that people know from torch.nn.functional, differentiable to any order, and
+layers."""
 
 # Written by tools/stubs.py (`make stubs`).
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pullback.nn import init as init
+from pullback.nn.layers.attention import MultiheadAttention as MultiheadAttention
+from pullback.nn.layers.convolution import Conv1d as Conv1d
+from pullback.nn.layers.convolution import Conv2d as Conv2d
+from pullback.nn.layers.convolution import Conv3d as Conv3d
+from pullback.nn.layers.convolution import ConvTranspose1d as ConvTranspose1d
+from pullback.nn.layers.convolution import ConvTranspose2d as ConvTranspose2d
+from pullback.nn.layers.convolution import ConvTranspose3d as ConvTranspose3d
+from pullback.nn.layers.dropout import Dropout as Dropout
+from pullback.nn.layers.embedding import Embedding as Embedding
+from pullback.nn.layers.functions import CELU as CELU
+from pullback.nn.layers.functions import ELU as ELU
+from pullback.nn.layers.functions import GELU as GELU
+from pullback.nn.layers.functions import GLU as GLU
+from pullback.nn.layers.functions import SELU as SELU
+from pullback.nn.layers.functions import AdaptiveAvgPool1d as AdaptiveAvgPool1d
+from pullback.nn.layers.functions import AdaptiveAvgPool2d as AdaptiveAvgPool2d
+from pullback.nn.layers.functions import AdaptiveAvgPool3d as AdaptiveAvgPool3d
+from pullback.nn.layers.functions import AdaptiveMaxPool1d as AdaptiveMaxPool1d
+from pullback.nn.layers.functions import AdaptiveMaxPool2d as AdaptiveMaxPool2d
+from pullback.nn.layers.functions import AdaptiveMaxPool3d as AdaptiveMaxPool3d
+from pullback.nn.layers.functions import AvgPool1d as AvgPool1d
+from pullback.nn.layers.functions import AvgPool2d as AvgPool2d
+from pullback.nn.layers.functions import AvgPool3d as AvgPool3d
+from pullback.nn.layers.functions import Flatten as Flatten
+from pullback.nn.layers.functions import Hardshrink as Hardshrink
+from pullback.nn.layers.functions import Hardsigmoid as Hardsigmoid
+from pullback.nn.layers.functions import Hardswish as Hardswish
+from pullback.nn.layers.functions import Hardtanh as Hardtanh
+from pullback.nn.layers.functions import Identity as Identity
+from pullback.nn.layers.functions import Lambda as Lambda
+from pullback.nn.layers.functions import LeakyReLU as LeakyReLU
+from pullback.nn.layers.functions import LogSigmoid as LogSigmoid
+from pullback.nn.layers.functions import LogSoftmax as LogSoftmax
+from pullback.nn.layers.functions import MaxPool1d as MaxPool1d
+from pullback.nn.layers.functions import MaxPool2d as MaxPool2d
+from pullback.nn.layers.functions import MaxPool3d as MaxPool3d
+from pullback.nn.layers.functions import Mish as Mish
+from pullback.nn.layers.functions import PixelShuffle as PixelShuffle
+from pullback.nn.layers.functions import PixelUnshuffle as PixelUnshuffle
+from pullback.nn.layers.functions import PReLU as PReLU
+from pullback.nn.layers.functions import ReLU as ReLU
+from pullback.nn.layers.functions import ReLU6 as ReLU6
+from pullback.nn.layers.functions import Sequential as Sequential
+from pullback.nn.layers.functions import Sigmoid as Sigmoid
+from pullback.nn.layers.functions import SiLU as SiLU
+from pullback.nn.layers.functions import Softmax as Softmax
+from pullback.nn.layers.functions import Softmin as Softmin
+from pullback.nn.layers.functions import Softplus as Softplus
+from pullback.nn.layers.functions import Softshrink as Softshrink
+from pullback.nn.layers.functions import Softsign as Softsign
+from pullback.nn.layers.functions import Tanh as Tanh
+from pullback.nn.layers.functions import Tanhshrink as Tanhshrink
+from pullback.nn.layers.functions import Threshold as Threshold
+from pullback.nn.layers.functions import Upsample as Upsample
+from pullback.nn.layers.linear import Bilinear as Bilinear
+from pullback.nn.layers.linear import Linear as Linear
+from pullback.nn.layers.normalisation import BatchNorm1d as BatchNorm1d
+from pullback.nn.layers.normalisation import BatchNorm2d as BatchNorm2d
+from pullback.nn.layers.normalisation import BatchNorm3d as BatchNorm3d
+from pullback.nn.layers.normalisation import GroupNorm as GroupNorm
+from pullback.nn.layers.normalisation import InstanceNorm1d as InstanceNorm1d
+from pullback.nn.layers.normalisation import InstanceNorm2d as InstanceNorm2d
+from pullback.nn.layers.normalisation import InstanceNorm3d as InstanceNorm3d
+from pullback.nn.layers.normalisation import LayerNorm as LayerNorm
+from pullback.nn.layers.normalisation import RMSNorm as RMSNorm
+from pullback.nn.layers.recurrent import GRU as GRU
+from pullback.nn.layers.recurrent import LSTM as LSTM
+from pullback.nn.layers.recurrent import RNN as RNN
+from pullback.nn.layers.transformer import TransformerDecoderLayer as TransformerDecoderLayer
+from pullback.nn.layers.transformer import TransformerEncoderLayer as TransformerEncoderLayer
 from pullback.ops.index_plans import scatter_plan
 from pullback.tensor import Tensor, _ArrayLike, _DTypeLike
 

@@ -19,11 +19,12 @@ from pullback.ops.exponential import sqrt
 from pullback.ops.extrema import max
 from pullback.ops.families import broadcast_shapes, composite, normalise_axis
 from pullback.ops.indexing import take
-from pullback.ops.movement import reshape
+from pullback.ops.movement import broadcast_to, reshape
 from pullback.ops.parts import astype, conj, real
 from pullback.ops.products import matmul, matrix_transpose
 from pullback.ops.reductions import sum
 from pullback.ops.selection import clip, where
+from pullback.ops.statistics import powers
 from pullback.standard import make_finfo
 
 __all__ = ["cdist", "cosine_similarity", "normalize", "pairwise_distance", "pdist"]
@@ -46,14 +47,6 @@ def _root(x: Any, p: float) -> Any:
     return where(zero, 0.0, sqrt(safe) if p == 2 else safe ** (1.0 / p))
 
 
-def _powers(size: Any, p: float) -> Any:
-    """`size ** p`, whose derivatives at 0 are 0 where they would be infinite."""
-    if p >= 2 and p == int(p):
-        return size ** int(p)
-    zero = size == 0.0
-    return where(zero, 0.0, where(zero, 1.0, size) ** float(p))
-
-
 def norm(name: str, x: Any, p: float, axis: int, keepdims: bool = False) -> Any:
     """The p-norm along an axis: any p from 0 (how many are not 0) to infinity (the largest)."""
     if isinstance(p, bool) or not isinstance(p, (int, float)) or not p >= 0:
@@ -69,7 +62,7 @@ def norm(name: str, x: Any, p: float, axis: int, keepdims: bool = False) -> Any:
         return max(abs_(x), axis=axis, keepdims=keepdims)
     if p == 1:
         return sum(abs_(x), axis=axis, keepdims=keepdims)
-    return _root(sum(_powers(abs_(x), p), axis=axis, keepdims=keepdims), p)
+    return _root(sum(powers(abs_(x), p), axis=axis, keepdims=keepdims), p)
 
 
 def _at_least(size: Any, eps: float) -> Any:
@@ -128,6 +121,12 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
 # -- pairs of vectors ------------------------------------------------------------------------------
 
 
+def _repeated(x: Any, axis: int, size: int) -> Any:
+    """The array with `size` elements along an axis, along which it may have one."""
+    shape = x._aval.shape
+    return broadcast_to(x, (*shape[:axis], size, *shape[axis + 1 :]))
+
+
 def _cosine_oracle(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> np.ndarray:
     x, y = (np.moveaxis(a, dim, -1) for a in np.broadcast_arrays(x1, x2))
     out = np.zeros(x.shape[:-1], x.dtype)
@@ -143,6 +142,8 @@ def _cosine_oracle(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> np.ndar
         Sample((d.real(2, 3), d.real(2, 3))),
         Sample((d.real(2, 1, 2), d.real(3, 2)), {"dim": -1}),
         Sample((d.real(3, 2), d.real(3, 2)), {"dim": 0, "eps": 10.0}),
+        Sample((d.real(2, 1), d.real(2, 3)), order=0),
+        Sample((d.real(4), d.real(2, 3, 1)), {"dim": 2, "eps": 10.0}),
         Sample((np.zeros((2, 3), d.dtype), d.real(2, 3)), order=0),
         Sample((d.real(0, 3), d.real(0, 3))),
     ],
@@ -161,9 +162,11 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """
     name = "cosine_similarity"
     x, y = floating(name, x1, x2)
-    ndim = len(broadcast_check(name, x, y))
-    axis = normalise_axis(name, dim, ndim) - ndim
+    shape = broadcast_check(name, x, y)
+    ndim = len(shape)
+    axis = normalise_axis(name, dim, ndim)
     x, y = (expand_dims(a, tuple(range(ndim - a._aval.ndim))) for a in (x, y))
+    x, y = (_repeated(a, axis, shape[axis]) for a in (x, y))
     units = [a / _at_least(norm(name, a, 2, axis, keepdims=True), eps) for a in (x, y)]
     return sum(units[0] * units[1], axis=axis)
 

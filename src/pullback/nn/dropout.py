@@ -9,12 +9,11 @@ import numpy as np
 
 from pullback.core import dtypes as dt
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import LAYOUTS, floating, inexact, option
 from pullback.nn.rectifiers import SELU_ALPHA, SELU_SCALE
 from pullback.ops.families import composite
-from pullback.ops.philox import key_words, sample_key, uniform_oracle, unit_uniform
+from pullback.ops.philox import drawn, key_words, sample_key, uniform_oracle, unit_uniform
 from pullback.ops.selection import where
 
 __all__ = [
@@ -33,7 +32,7 @@ def _kept(name: str, key: Any, p: float, shape: tuple[int, ...]) -> Any:
         raise DTypeError(
             f"{name}: needs a key while training, got None. Pass key=random.key(seed)."
         )
-    u = bind(unit_uniform.op, *key_words(name, key), shape=shape, dtype=dt.float32)
+    u = drawn(unit_uniform, *key_words(name, key), shape, dt.float32)
     return u >= p
 
 

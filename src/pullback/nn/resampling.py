@@ -150,7 +150,7 @@ def _numpy_axis(x, axis, out, factor, mode, align_corners, antialias):
     """One axis, output by output, straight from the definitions."""
     x = np.moveaxis(x, axis, 0)
     n = len(x)
-    if align_corners and not antialias:
+    if align_corners:
         scale = (n - 1) / (out - 1) if out > 1 else 0.0
     else:
         scale = n / out if factor is None else 1.0 / factor
@@ -242,6 +242,12 @@ def _samples(d: Draw) -> list[Sample]:
         Bad((d.real(1, 2, 3), 3), {"mode": "cubic"}, DTypeError, "mode"),
         Bad((d.real(1, 2, 3), 3), {"align_corners": True}, DTypeError, "align_corners"),
         Bad((d.real(1, 2, 3), 3), {"mode": "linear", "antialias": True}, DTypeError, "antialias"),
+        Bad(
+            (d.real(1, 2, 3, 3), 3),
+            {"mode": "bilinear", "antialias": True, "align_corners": True},
+            DTypeError,
+            "got antialias and align_corners",
+        ),
         Bad((d.real(1, 2, 3), 3), {"recompute_scale_factor": True}, ShapeError, "recompute"),
     ],
     namespace="nn",
@@ -276,7 +282,7 @@ def interpolate(
     for axis, out, factor in zip(axes, sizes, factors, strict=True):
         n = x._aval.shape[axis]
         scale = n / out if factor is None else 1.0 / factor
-        if align_corners and not antialias:
+        if align_corners:
             scale = (n - 1) / (out - 1) if out > 1 else 0.0
         if out != n or scale != 1.0:
             matrix = resampling_matrix(n, out, scale, mode, bool(align_corners), antialias)
@@ -297,6 +303,11 @@ def _check(x: Any, spatial: int, mode: str, align_corners: Any, antialias: bool)
         raise DTypeError(f'interpolate: "{mode}" has no align_corners, got {align_corners!r}.')
     if antialias and mode not in ("bilinear", "bicubic"):
         raise DTypeError(f'interpolate: antialias is for "bilinear" and "bicubic", got {mode!r}.')
+    if antialias and align_corners:
+        raise DTypeError(
+            "interpolate: what is smoothed has no corners to keep, got antialias and align_corners."
+            " Leave one out."
+        )
 
 
 def _sizes(

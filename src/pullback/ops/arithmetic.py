@@ -340,7 +340,14 @@ def _floor_quotient(x: Expr, y: Expr) -> Expr:
         return select(below, q - 1, q)
     q = (x - r) / y
     q = scalar.rint(select(below, q - 1.0, q))
-    return select(y == 0.0, x / y, select(q == 0.0, scalar.copysign(q, x / y), q))
+    # With an infinity the standard gives what division does, where Python has NaN and -1.
+    infinite = (scalar.abs_(x) == np.inf) | (scalar.abs_(y) == np.inf)
+    q = select(q == 0.0, scalar.copysign(q, x / y), q)
+    return select((y == 0.0) | infinite, x / y, q)
+
+
+def _infinities() -> np.ndarray:
+    return np.array([2.0, 3.0, -np.inf, -np.inf, -np.inf, np.inf])
 
 
 def _division_samples(d: Draw) -> list[Sample]:
@@ -355,7 +362,15 @@ def _division_samples(d: Draw) -> list[Sample]:
         Sample((small, d.integers(29, low=-4, high=5))),
         Sample((d.integers(9, dtype=np.uint8), d.integers(9, low=1, high=4, dtype=np.uint8))),
         Sample((np.array([7.0, -7.0, 1.0, 1e300]), np.array([-2.0, np.inf, 0.1, 3e-7])), order=0),
+        Sample((np.array([np.inf, -np.inf, 7.0, -7.0, np.inf, 0.0]), _infinities()), order=0),
     ]
+
+
+def _floor_oracle(x: Any, y: Any) -> Any:
+    """NumPy's, which with infinities does what Python does; then the standard's."""
+    whole = _quietly(np.floor_divide, x, y)
+    infinite = np.isinf(x) | np.isinf(y)
+    return np.where(infinite, _quietly(np.divide, x, y), whole).astype(whole.dtype)
 
 
 @elementwise(
@@ -365,22 +380,31 @@ def _division_samples(d: Draw) -> list[Sample]:
     vjp={"x": lambda g: None, "y": lambda g: None},
     zero_gradient=True,
     samples=_division_samples,
-    oracle=lambda x, y: _quietly(np.floor_divide, x, y),
+    oracle=_floor_oracle,
     methods=("__floordiv__", "__rfloordiv__"),
 )
 def floor_divide(x, y, /):
     """`x // y`, the quotient rounded down; an integer divided by 0 gives 0, as in NumPy.
+
+    With an infinite operand it is `x / y`: `inf // 2` is infinite and `1 // -inf` is -0, as the
+    Array API standard says, where Python has NaN and -1.
 
     >>> pb.floor_divide(pb.tensor([7.0, -7.0]), 2.0)
     tensor([ 3., -4.], float32, cpu)
     """
 
 
+def _remainder_by_divisor(g: Any, x: Any, y: Any) -> Any:
+    """Minus how often y was taken from x: an infinite y of the other sign was added once."""
+    added = (abs(y) == np.inf) & (x * y < 0.0)
+    return -g * where(added, -1.0, floor_divide(x, y))
+
+
 @elementwise(
     "x y",
     body=_remainder,
     accepts="iuf",
-    vjp={"x": lambda g: g, "y": lambda g, x, y: -g * floor_divide(x, y)},
+    vjp={"x": lambda g: g, "y": _remainder_by_divisor},
     samples=_division_samples,
     oracle=lambda x, y: _quietly(np.remainder, x, y),
     methods=("__mod__", "__rmod__"),

@@ -51,6 +51,7 @@ def axis_errors(*more: Any) -> Any:
         Bad((d.real(2, 3),), {"axis": 3}, ShapeError, "out of range"),
         Bad((d.real(2, 3),), {"axis": (0, 0)}, ShapeError, "twice"),
     ],
+    methods=("unsqueeze",),
 )
 def expand_dims(x: Any, /, axis: Any = 0) -> Any:
     """The array with new axes of size 1; `axis` is where they are in the result.
@@ -209,7 +210,7 @@ def swapaxes(x: Any, axis1: int, axis2: int, /) -> Any:
         Bad(([d.real(2)],), {"axis": 2}, ShapeError, "out of range"),
     ],
 )
-def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Any:
+def stack(arrays: Sequence[Any], /, axis: int = 0) -> Any:
     """The arrays, of one shape, side by side along a new axis.
 
     >>> pb.stack([pb.tensor([1, 2]), pb.tensor([3, 4])])
@@ -231,7 +232,7 @@ def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Any:
     samples=lambda d: [Sample((d.real(2, 3),)), Sample((d.real(2, 3),), {"axis": -1})],
     errors=axis_errors(),
 )
-def unstack(x: Any, /, *, axis: int = 0) -> tuple:
+def unstack(x: Any, /, axis: int = 0) -> tuple:
     """The slices of the array along an axis, as a tuple.
 
     >>> pb.unstack(pb.tensor([[1, 2], [3, 4]]))
@@ -290,7 +291,7 @@ def split(x: Any, indices_or_sections: Any, /, axis: int = 0) -> list:
     errors=axis_errors(),
     methods=("flip",),
 )
-def flip(x: Any, /, *, axis: Any = None) -> Any:
+def flip(x: Any, /, axis: Any = None) -> Any:
     """The array with the order of elements reversed along the axes given; along all by default.
 
     >>> pb.flip(pb.tensor([1, 2, 3]))
@@ -322,7 +323,7 @@ def flip(x: Any, /, *, axis: Any = None) -> Any:
     ],
     methods=("roll",),
 )
-def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:
+def roll(x: Any, /, shift: Any, axis: Any = None) -> Any:
     """The array moved along an axis, what leaves at the end coming back at the start.
 
     >>> pb.roll(pb.tensor([1, 2, 3, 4]), 1)
@@ -331,10 +332,13 @@ def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:
     Without `axis` the elements move through the flattened array.
     """
     x = as_array(x, "roll")
-    if axis is None:
+    shifts = tuple(shift) if isinstance(shift, (tuple, list)) else (shift,)
+    for s in shifts:
+        if isinstance(s, bool) or not isinstance(s, (int, np.integer)):
+            raise DTypeError(f"roll: a shift must be an integer, got {type(s).__name__}.")
+    if axis is None and len(shifts) == 1:
         flat = bind(reshape.op, x, shape=(x._aval.size,))
-        return bind(reshape.op, _rolled(flat, int(shift), 0), shape=x._aval.shape)
-    shifts = (shift,) if isinstance(shift, (int, np.integer)) else tuple(shift)
+        return bind(reshape.op, _rolled(flat, int(shifts[0]), 0), shape=x._aval.shape)
     axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     if len(shifts) != len(axes):
         raise ShapeError(f"roll: needs as many shifts as axes, got {shift} and {axis}.")

@@ -253,6 +253,7 @@ def _neighbour_samples(d: Draw) -> list[Sample]:
     "x y",
     infer=lambda x, y, dtype: (broadcast_shapes("nextafter", x.shape, y.shape), dtype),
     lowering=Elementwise(_neighbour),
+    batch="elementwise",
     vjp={"x": lambda g: g, "y": lambda g: None},
     jvp="elementwise",
     unbroadcast=sum_to,

@@ -23,6 +23,7 @@ from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
+from pullback.ops.examples import batches, groups
 from pullback.ops.families import primitive
 from pullback.ops.parts import astype, imag, real
 from pullback.ops.products import promoted
@@ -204,6 +205,33 @@ def _prepared(name: str, a: Any, b: Any, *options: Any) -> tuple[Any, Any, Windo
     return a, b, window_of(name, axes, *options)
 
 
+# -- many examples ---------------------------------------------------------------------------------
+
+
+def _channel_axis(x: Any, window: Window) -> int:
+    """The axis of the channels in an example of images."""
+    return x._aval.ndim - 2 if window.last else 1
+
+
+def _conv_batch(x: Any, w: Any, window: Window, examples: int) -> Any:
+    if w._aval.shape[0] == 1:
+        return batches(conv.op, x, shared=(w,), window=window)
+    axis = _channel_axis(x, window)
+    return groups(conv.op, (x, w), (axis, 0, axis), window, examples)
+
+
+def _dx_batch(y: Any, w: Any, size: Shape, window: Window, examples: int) -> Any:
+    if w._aval.shape[0] == 1:
+        return batches(conv_dx.op, y, shared=(w,), size=size, window=window)
+    axis = _channel_axis(y, window)
+    return groups(conv_dx.op, (y, w), (axis, 0, axis), window, examples, size=size)
+
+
+def _dw_batch(x: Any, y: Any, kernel: Shape, window: Window, examples: int) -> Any:
+    axis = _channel_axis(x, window)
+    return groups(conv_dw.op, (x, y), (axis, axis, 0), window, examples, kernel=kernel)
+
+
 # -- samples ---------------------------------------------------------------------------------------
 
 OPTIONS: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (  # of x, of w
@@ -353,6 +381,7 @@ def _conv_errors(d: Draw) -> list[Bad]:
         ),
     },
     jvp="multilinear",
+    batch=_conv_batch,
     oracle=_conv_oracle,
     samples=_conv_samples,
     errors=_conv_errors,
@@ -390,6 +419,7 @@ def conv(
         ),
     },
     jvp="multilinear",
+    batch=_dx_batch,
     oracle=_dx_oracle,
     samples=_dx_samples,
     errors=lambda d: [
@@ -434,6 +464,7 @@ def conv_dx(
         "y": lambda g, x, window: bind(conv.op, x, g, window=window),
     },
     jvp="multilinear",
+    batch=_dw_batch,
     oracle=_dw_oracle,
     samples=_dw_samples,
     errors=lambda d: [

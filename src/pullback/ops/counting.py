@@ -89,6 +89,8 @@ def bincount(
     bins = as_indices(name, x, device, size)
     if bins._aval.ndim != 1:
         raise ShapeError(f"{name}: numbers come in one dimension, got {bins._aval.shape}.")
+    if minlength < 0:
+        raise ShapeError(f"{name}: minlength must not be negative, got {minlength}.")
     if size is None:
         size = max(minlength, _largest(name, bins) + 1)
     return _counted(name, bins, _weights(name, weights, bins), int(size))

@@ -10,10 +10,10 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval, Device, default_device, device
 from pullback.core.dtypes import DType, as_dtype, default_float
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import CopyError, DTypeError, ShapeError
 from pullback.ir import scalar as sc
 from pullback.ir.array import Array
-from pullback.ir.convert import as_array, is_number, scalar, shape_of, to_numpy
+from pullback.ir.convert import as_array, is_number, scalar, shape_of, sharing, to_numpy
 from pullback.ir.lowering import Elementwise
 from pullback.ir.op import REGISTRY, another, bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -66,6 +66,7 @@ def _shape_errors(*more: Any) -> Any:
     samples=_shape_samples(),
     errors=_shape_errors(),
     differentiable=False,
+    creates=True,
 )
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array of zeros; it takes no memory.
@@ -83,6 +84,7 @@ def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     samples=_shape_samples(),
     errors=_shape_errors(),
     differentiable=False,
+    creates=True,
 )
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array of ones; it takes no memory.
@@ -99,6 +101,7 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     samples=_shape_samples(),
     errors=_shape_errors(),
     differentiable=False,
+    creates=True,
 )
 def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array to be filled later; it holds zeros, for nothing here is left uninitialised.
@@ -123,6 +126,7 @@ def _full_oracle(shape: Any, fill_value: Any, dtype: Any = None) -> np.ndarray:
         Sample(((0, 2), 1.5), {"dtype": dt.float64}),
     ],
     errors=_shape_errors(1.5),
+    creates=True,
 )
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array filled with one value, a number or a 0-d array (which it is differentiable in).
@@ -167,7 +171,9 @@ def _like_oracle(make: Any) -> Any:
     return oracle
 
 
-@composite(oracle=_like_oracle(np.zeros_like), samples=_like_samples(), errors=_like_errors())
+@composite(
+    oracle=_like_oracle(np.zeros_like), samples=_like_samples(), errors=_like_errors(), creates=True
+)
 def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """Zeros with the shape, dtype and device of `x`.
 
@@ -177,7 +183,9 @@ def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     return constant(0, *_like("zeros_like", x, dtype, device))
 
 
-@composite(oracle=_like_oracle(np.ones_like), samples=_like_samples(), errors=_like_errors())
+@composite(
+    oracle=_like_oracle(np.ones_like), samples=_like_samples(), errors=_like_errors(), creates=True
+)
 def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """Ones with the shape, dtype and device of `x`.
 
@@ -187,7 +195,9 @@ def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     return constant(1, *_like("ones_like", x, dtype, device))
 
 
-@composite(oracle=_like_oracle(np.zeros_like), samples=_like_samples(), errors=_like_errors())
+@composite(
+    oracle=_like_oracle(np.zeros_like), samples=_like_samples(), errors=_like_errors(), creates=True
+)
 def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """An array to be filled later, with the shape, dtype and device of `x`; it holds zeros.
 
@@ -197,7 +207,12 @@ def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     return constant(0, *_like("empty_like", x, dtype, device))
 
 
-@composite(oracle=_like_oracle(np.full_like), samples=_like_samples(3), errors=_like_errors(3))
+@composite(
+    oracle=_like_oracle(np.full_like),
+    samples=_like_samples(3),
+    errors=_like_errors(3),
+    creates=True,
+)
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array filled with one value, with the shape, dtype and device of `x`.
 
@@ -222,12 +237,19 @@ def _ramp_step_vjp(g: Any, step_aval: Aval, size: int) -> Any:
     return sum_to(g * position, ())
 
 
+def _ramp_batch(start: Any, step: Any, size: int) -> Any:
+    dtype, dev = start._aval.dtype, start._aval.device
+    index = bind(ramp.op, scalar(0, dtype, dev), scalar(1, dtype, dev), size=size)
+    return reshape(start, (-1, 1)) + reshape(step, (-1, 1)) * index
+
+
 @primitive(
     "start step",
     infer=lambda start, step, size: ((size,), start.dtype),
     lowering=Elementwise(_ramp_body),
     vjp={"start": lambda g: sum_to(g, ()), "step": _ramp_step_vjp},
     jvp="linear",
+    batch=_ramp_batch,
     oracle=lambda start, step, size: start + np.arange(size).astype(np.asarray(step).dtype) * step,
     samples=lambda d: [
         Sample((d.real(), d.real(), 5)),
@@ -283,6 +305,7 @@ def _arange_oracle(start: Any, *more: Any, dtype: Any = None, **options: Any) ->
         Bad((5,), {"dtype": bool}, DTypeError, "bool"),
     ],
     differentiable=False,
+    creates=True,
 )
 def arange(
     start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
@@ -350,6 +373,7 @@ def _linspace_oracle(start: Any, stop: Any, num: int, dtype: Any = None, endpoin
         Bad((0.0, 1.0, -1), {}, ShapeError, "negative"),
         Bad((np.ones(2), 1.0, 5), {}, ShapeError, "0-d"),
     ],
+    creates=True,
 )
 def linspace(
     start: Any,
@@ -390,7 +414,7 @@ def _ends(start: Any, stop: Any, dtype: DType | None, dev: Device) -> tuple[Any,
         dtype = dtype if dtype.is_inexact else default_float()
     first, last = (
         scalar(v, dtype, dev)
-        if type(v) in (int, float) and not dtype.is_complex
+        if v.__class__ in (int, float) and not dtype.is_complex
         else astype(x, dtype)
         for v, x in zip((start, stop), ends, strict=True)
     )
@@ -413,6 +437,7 @@ def _eye_oracle(rows: int, columns: int | None = None, k: int = 0, dtype: Any = 
     ],
     errors=lambda d: [Bad((-1,), {}, ShapeError, "negative")],
     differentiable=False,
+    creates=True,
 )
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
@@ -456,24 +481,27 @@ def diagonal_span(rows: int, columns: int, k: int) -> tuple[int, int]:
     returns_argument=True,
 )
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
-    """`obj` (an array, a number, nested lists, anything with `__array__`) as an array.
+    """`obj` (an array, a number, nested lists, or anything with `__array__`, DLPack or the buffer
+    protocol) as an array.
 
     >>> pb.asarray([1, 2])
     tensor([1, 2], int64, cpu)
 
-    An array is returned as it is, unless `copy` is true; `copy=False` refuses a conversion that
-    needs a copy.
+    A tensor is returned as it is, unless `copy` is true; anything else is copied. With `copy=False`
+    the array of another library is shared, as by `from_dlpack`, and what needs a copy is an error.
     """
     wanted = None if dtype is None else as_dtype(dtype, "asarray")
     if not isinstance(obj, Array):
-        if copy is False and not isinstance(obj, np.ndarray):
-            raise ShapeError("asarray: this object can't become an array without a copy.")
+        if copy is False:
+            return sharing(obj, "asarray", wanted, _at(device))
         return as_array(obj, "asarray", dtype=wanted, dev=_at(device))
     x: Any = obj
     if device is not None and find_device(device) is not x._aval.device:
+        if copy is False:
+            raise CopyError(f"asarray: a move from {x._aval.device} to {device} needs a copy.")
         x = x.to_device(device)
     if wanted is None or wanted is x._aval.dtype:
         return another(x) if copy and x is obj else x
     if copy is False:
-        raise ShapeError("asarray: a change of dtype needs a copy.")
+        raise CopyError(f"asarray: a change of dtype needs a copy, got {x._aval.dtype.name}.")
     return astype(x, wanted)

@@ -221,7 +221,7 @@ def _standard_errors(d: Draw) -> list[Bad]:
     oracle=_standard_oracle(np.cumsum, 0), samples=_standard_samples, errors=_standard_errors
 )
 def cumulative_sum(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Any, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Any:
     """The running sum along `axis`, with a 0 first if `include_initial`; 1-D arrays need no axis.
 
@@ -235,7 +235,7 @@ def cumulative_sum(
     oracle=_standard_oracle(np.cumprod, 1), samples=_standard_samples, errors=_standard_errors
 )
 def cumulative_prod(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Any, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Any:
     """The running product along `axis`, after a 1 if `include_initial`; 1-D arrays need no axis.
 
@@ -442,6 +442,7 @@ def _diff_oracle(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, app
         Sample((d.real(2, 3),), {"prepend": d.real(2, 1), "append": d.real(2, 2)}),
         Sample((d.mask(5),)),
         Sample((d.real(3),), {"n": 0}),
+        Sample((d.real(3),), {"n": 0, "append": d.real(2)}),
     ],
     errors=lambda d: [
         *_axis_errors(d),
@@ -450,7 +451,8 @@ def _diff_oracle(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, app
     ],
 )
 def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
-    """The `n`-th differences `x[i + 1] - x[i]` along `axis`, of `prepend`, `x` and `append` joined.
+    """The `n`-th differences `x[i + 1] - x[i]` along `axis`, of `prepend`, `x` and `append` joined
+    (with `n=0` it is `x`).
 
     >>> pb.diff(pb.tensor([1.0, 4.0, 9.0]))
     tensor([3., 5.], float32, cpu)
@@ -459,6 +461,8 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
     axis = normalise_axis("diff", axis, x._aval.ndim)
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise ShapeError(f"diff: n must be a non-negative integer, got {n!r}.")
+    if n == 0:
+        return x
     parts = [as_array(p, "diff") for p in (prepend, x, append) if p is not None]
     x = concat(parts, axis=axis) if len(parts) > 1 else x
     lead = (slice(None),) * axis

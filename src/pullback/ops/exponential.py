@@ -250,6 +250,7 @@ def _integer_power_vjp(g: Any, x: Any, n: int) -> Any:
     "x",
     infer=lambda x, n: (x.shape, x.dtype),
     lowering=Elementwise(_repeated_product),
+    batch="elementwise",
     vjp={"x": _integer_power_vjp},
     jvp="elementwise",
     oracle=lambda x, n: x**n,
@@ -387,7 +388,7 @@ def pow(x: Any, y: Any, /) -> Any:
     >>> pb.pow(pb.tensor([2.0, -3.0]), 2)
     tensor([4., 9.], float32, cpu)
     """
-    if type(y) in (int, float):
+    if y.__class__ in (int, float):
         return _number_power(as_array(x, "pow"), y)
     arrays = [as_array(a, "pow") for a in (x, y)]
     broadcast_shapes("pow", *[a._aval.shape for a in arrays])
@@ -397,7 +398,7 @@ def pow(x: Any, y: Any, /) -> Any:
 
 
 def _power_operator(x: Any, y: Any, /) -> Any:
-    return pow(x, y) if is_operand(x) and is_operand(y) else NotImplemented
+    return pow(x, y) if is_operand("pow", x) and is_operand("pow", y) else NotImplemented
 
 
 pow.operator = _power_operator  # type: ignore[attr-defined]

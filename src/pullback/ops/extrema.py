@@ -134,7 +134,7 @@ def _extremum_infer(x: Aval, axes: tuple[int, ...], keepdims: bool) -> tuple:
     methods=("max",),
     front=1,
 )
-def max(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def max(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The largest element along `axis` (None: all axes), NaN if there is one.
 
     Elements that tie for it share its derivative evenly.
@@ -157,7 +157,7 @@ def max(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     methods=("min",),
     front=1,
 )
-def min(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def min(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The smallest element along `axis` (None: all axes), NaN if there is one.
 
     Elements that tie for it share its derivative evenly.
@@ -246,7 +246,7 @@ def _position_infer(x: Aval, axes: tuple[int, ...], keepdims: bool) -> tuple:
     methods=("argmax",),
     front=1,
 )
-def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+def argmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """The position of the first largest element along `axis` (None: of the flattened array).
 
     NaN counts as the largest.
@@ -268,7 +268,7 @@ def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any
     methods=("argmin",),
     front=1,
 )
-def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+def argmin(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """The position of the first smallest element along `axis` (None: of the flattened array).
 
     NaN counts as the smallest.

@@ -5,6 +5,7 @@ once.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, update_wrapper, wraps
 from typing import Any
@@ -14,10 +15,10 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, default_float, promote
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import AxisError, DTypeError, PullbackError, ShapeError, shorten
 from pullback.ir import op as ir_op
 from pullback.ir.array import Array, Node, handle, mode, next_order
-from pullback.ir.convert import SCALARS, as_array, default_device, is_number, scalar
+from pullback.ir.convert import SCALARS, Exchanged, as_array, default_device, is_number, scalar
 from pullback.ir.lowering import Elementwise, Lowering
 from pullback.ir.op import REGISTRY, Composite, Op, another, bind, first_bind, register
 from pullback.ir.rules import saved_source
@@ -31,6 +32,7 @@ __all__ = [
     "normalise_axes",
     "normalise_axis",
     "primitive",
+    "promoted",
     "sum_to",
 ]
 
@@ -61,11 +63,10 @@ def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 def normalise_axis(name: str, axis: Any, ndim: int) -> int:
     """`axis` as a non-negative int."""
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-        raise DTypeError(f"{name}: an axis must be an integer, got {axis!r}.")
+        got = repr(axis) if isinstance(axis, (int, float, str)) else type(axis).__name__
+        raise DTypeError(f"{name}: an axis must be an integer, got {got}.")
     if not -ndim <= axis < ndim:
-        raise ShapeError(
-            f"{name}: axis {axis} is out of range for an array with {ndim} dimensions."
-        )
+        raise AxisError(f"{name}: axis {axis} is out of range for an array with {ndim} dimensions.")
     return int(axis) % ndim
 
 
@@ -86,15 +87,42 @@ def _subject(function: Callable[..., Any]) -> str:
     return subject if home == "ops" else f"{home}.{subject}"
 
 
+# How PyTorch spells arguments that the standard spells otherwise.
+SPELLINGS = {"dim": "axis", "keepdim": "keepdims"}
+
+
+def _spellings(function: Callable[..., Any]) -> dict[str, str]:
+    """The other spellings of the arguments that a function takes."""
+    code = function.__code__
+    taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return {k: v for k, v in SPELLINGS.items() if v in taken and k not in taken}
+
+
+def _respelled(given: dict[str, Any], spellings: dict[str, str]) -> dict[str, Any]:
+    renamed = {spellings.get(name, name): value for name, value in given.items()}
+    if len(renamed) < len(given):
+        twice = [f"{k} and {v}" for k, v in spellings.items() if k in given and v in given]
+        raise TypeError(f"{' and '.join(twice)} are one argument, got both.")
+    return renamed
+
+
 def apart(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with another handle as its result where that is one of its arguments.
 
     In-place operators rebind a handle, so a result that shared one would change its argument.
     """
 
+    spellings = _spellings(function)
+
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        out = function(*args, **kwargs)
+        try:
+            if kwargs and spellings:
+                kwargs = _respelled(kwargs, spellings)
+            out = function(*args, **kwargs)
+        except (PullbackError, TypeError) as error:
+            shorten(error)
+            raise error
         for a in args:
             if a is out and isinstance(out, Array):
                 return another(out)
@@ -103,6 +131,25 @@ def apart(function: Callable[..., Any]) -> Callable[..., Any]:
                 return another(out)
         return out
 
+    return call
+
+
+def leaves_made_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the keyword `requires_grad`: whether its result is a leaf with a gradient."""
+    signature = inspect.signature(function)
+    flag = inspect.Parameter(
+        "requires_grad", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool"
+    )
+
+    @wraps(function)
+    def call(*args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        if requires_grad:
+            out.requires_grad = True
+        return out
+
+    parameters = [*signature.parameters.values(), flag]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call
 
 
@@ -116,6 +163,7 @@ def primitive(
     errors: Callable[[Draw], list[Bad]],
     vjp: dict[str, Callable[..., Any]] | None = None,
     jvp: dict[str, Callable[..., Any]] | str = "",
+    batch: Callable[..., Any] | str = "",
     no_gradient: str = "",
     front: int = 0,
     returns_argument: bool = False,
@@ -142,6 +190,7 @@ def primitive(
             lowering=lowering,
             vjp=vjp or {},
             jvp=jvp,
+            batch=batch,
             no_gradient=no_gradient,
             module=_subject(function),
             **public,
@@ -161,12 +210,17 @@ def composite(
     samples: Callable[[Draw], list[Sample]],
     errors: Callable[[Draw], list[Bad]],
     returns_argument: bool = False,
+    creates: bool = False,
     **public: Any,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Declare a public function that is made of other operations; see `primitive`."""
+    """Declare a public function that is made of other operations; see `primitive`.
+
+    One that `creates` arrays takes `requires_grad` as well.
+    """
 
     def declare(function: Callable[..., Any]) -> Any:
         function = function if returns_argument else apart(function)
+        function = leaves_made_by(function) if creates else function
         register(
             Composite(
                 name=function.__name__,
@@ -214,10 +268,10 @@ def call({params}, /):
 
 # A zero is looked up by its text: 0.0 and -0.0 would share a key.
 _CONSTANT = """
-        if {b}.__class__ in numbers:
-            {b} = constants[{b} or repr({b}), {b}.__class__, {a}._aval.dtype, {a}._aval.device]
-        elif {a}.__class__ in numbers:
-            {a} = constants[{a} or repr({a}), {a}.__class__, {b}._aval.dtype, {b}._aval.device]"""
+        if type({b}) in numbers:
+            {b} = constants[{b} or repr({b}), type({b}), {a}._aval.dtype.name, {a}._aval.device]
+        elif type({a}) in numbers:
+            {a} = constants[{a} or repr({a}), type({a}), {b}._aval.dtype.name, {b}._aval.device]"""
 
 
 def elementwise(
@@ -263,6 +317,7 @@ def elementwise(
             lowering=Elementwise(body),
             vjp=vjp or {},
             jvp=jvp if vjp else "",
+            batch="elementwise",
             no_gradient=no_gradient,
             unbroadcast=sum_to,
             module=_subject(function),
@@ -271,7 +326,7 @@ def elementwise(
         op.accepts = accepts  # type: ignore[attr-defined]
 
         def prepare(*args: Any) -> list[Any]:
-            return _promoted(name, accepts, names, unpromoted, args)
+            return promoted(name, accepts, names, unpromoted, args)
 
         pair = [i for i, n in enumerate(names) if n not in unpromoted]
         fast = _fast_function(op, prepare, pair if len(pair) == 2 else [])
@@ -301,9 +356,28 @@ def _fast_function(
                 if len(constants) >= 256:
                     constants.clear()
                 av = other._aval
-                constants[number or repr(number), type(number), av.dtype, av.device] = arrays[i]
+                constants[number or repr(number), type(number), av.dtype.name, av.device] = arrays[
+                    i
+                ]
 
     def slow(*args: Any) -> Any:
+        try:
+            return first(*args)
+        except PullbackError as error:
+            shorten(error)
+            raise error
+
+    def stepping_back(*args: Any) -> Any:
+        try:
+            for a in args:
+                if not is_operand(op.name, a):
+                    return NotImplemented
+            return first(*args)
+        except PullbackError as error:
+            shorten(error)
+            raise error
+
+    def first(*args: Any) -> Any:
         arrays = prepare(*args)
         if pair:
             keep_constant(args, arrays)
@@ -322,20 +396,14 @@ def _fast_function(
     scope = {
         "numbers": frozenset((int, float)), "constants": constants, "plans": op.plans, "slow": slow,
         "new": object.__new__, "handle": handle, "mode": mode, "Node": Node, "op": op,
-        "nothing": {}, "next_order": next_order,
+        "nothing": {}, "next_order": next_order, "__name__": __name__,
     }  # fmt: skip
     code = _compiled(source)
     exec(code, scope)
     fast: Any = scope["call"]
     # The operator form steps back for operands of foreign types, so that their own methods get a
     # chance.
-    exec(
-        code,
-        scope := {
-            **scope,
-            "slow": lambda *args: slow(*args) if all(map(is_operand, args)) else NotImplemented,
-        },
-    )
+    exec(code, scope := {**scope, "slow": stepping_back})
     fast.operator = scope["call"]
     return fast
 
@@ -359,7 +427,7 @@ def _fast_source(op: Op, pair: Sequence[int]) -> str:
 
     ruled = [i for i in positions if op.names[i] in op.vjp]
     untracked = " and ".join(f"a{i}._node is None" for i in ruled)
-    return _TEMPLATE.format(
+    source = _TEMPLATE.format(
         params=joined("a{}"),
         constant=_CONSTANT.format(a=f"a{pair[0]}", b=f"a{pair[1]}") if pair else "",
         avals=joined("a{}._aval"),
@@ -371,11 +439,23 @@ def _fast_source(op: Op, pair: Sequence[int]) -> str:
         aval_tuple=f"({joined('a{}._aval')},)",
         saved=saved_source(op),
     )
+    # a call that lacks an operand is told its name
+    return re.sub(r"\ba(\d+)\b", lambda found: op.names[int(found[1])], source)
 
 
-def is_operand(x: Any) -> bool:
-    """Whether an operator takes `x`: arrays and numbers, but no lists."""
-    return isinstance(x, (Array, np.ndarray, np.generic, *SCALARS))
+def is_operand(name: str, x: Any) -> bool:
+    """Whether an operator takes `x`: arrays and numbers, but no lists.
+
+    An array of another library is refused here: its own operator would say less.
+    """
+    if isinstance(x, (Array, np.ndarray, np.generic, *SCALARS)):
+        return True
+    if isinstance(x, Exchanged):
+        kind = f"{type(x).__module__}.{type(x).__name__}"
+        raise DTypeError(
+            f"{name}: expected a tensor or a number, got {kind}. Convert it with from_dlpack."
+        )
+    return False
 
 
 def _result_dtype(result: str, dtype: DType) -> DType:
@@ -384,7 +464,7 @@ def _result_dtype(result: str, dtype: DType) -> DType:
     return dtype.real if result == "real" else dtype
 
 
-def _promoted(
+def promoted(
     name: str, accepts: str, names: tuple[str, ...], unpromoted: tuple[str, ...], args: tuple
 ) -> list[Any]:
     """The operands as arrays of one dtype that the operation accepts; Python numbers stay as weak
@@ -415,7 +495,7 @@ def _common_dtype(given: Sequence[Any]) -> DType:
             dtype = a._aval.dtype if dtype is None else promote(dtype, a._aval.dtype)
     for a in given:
         if not isinstance(a, Array):
-            own = dt.bool_ if isinstance(a, bool) else dt.as_dtype(type(a))
+            own = dt.bool_ if isinstance(a, bool) else dt.as_dtype(a.__class__)
             dtype = own if dtype is None else dt.of_scalar(a, dtype)
     assert dtype is not None
     return dtype
@@ -428,7 +508,10 @@ def _accepted(name: str, accepts: str, dtype: DType) -> DType:
     if dtype.kind in "biu" and "f" in accepts and "i" not in accepts:
         return default_float()
     wanted = " or ".join(dict.fromkeys(KINDS[k] for k in accepts))
-    raise DTypeError(f"{name}: expected a {wanted} dtype, got {dtype.name}. Cast with astype.")
+    article = "an" if wanted[0] in "aeiou" else "a"
+    raise DTypeError(
+        f"{name}: expected {article} {wanted} dtype, got {dtype.name}. Cast with astype."
+    )
 
 
 def _cast(x: Any, dtype: DType) -> Any:

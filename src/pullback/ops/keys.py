@@ -234,7 +234,8 @@ class Reader:
     def _mask(self, mask: np.ndarray) -> None:
         axes = range(self.axis, self.axis + mask.ndim)
         own = tuple(self.av.shape[a] for a in axes)
-        if mask.shape != own:
+        # The standard lets a mask of no elements stand for one that is false everywhere.
+        if not all(n in (0, m) for n, m in zip(mask.shape, own, strict=True)):
             raise IndexOutOfRange(
                 f"{self.name}: a boolean index must have the shape of the axes it selects from,"
                 f" {own}, got {mask.shape}."

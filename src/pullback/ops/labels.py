@@ -43,7 +43,8 @@ def parsed(subscripts: str, avals: Sequence[Aval]) -> tuple[list[Labels], Labels
     words = left.split(",")
     if len(words) != len(avals):
         raise ShapeError(
-            f"einsum: {subscripts!r} names {len(words)} operands, got {len(avals)} arrays."
+            f"einsum: {subscripts!r} names {len(words)} operand{'s' * (len(words) != 1)},"
+            f" got {len(avals)}."
         )
     terms: list[Labels] = []
     widest = 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import DType, promote
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import CopyError, DTypeError, ShapeError
 from pullback.ir.convert import as_array, scalar, shape_of
 from pullback.ir.lowering import Boxes, Placement, View
 from pullback.ir.op import bind
@@ -63,6 +63,7 @@ def _reshape_samples(d: Draw) -> list[Sample]:
     lowering=View(_reshape_place),
     vjp={"x": lambda g, x_aval: bind(reshape.op, g, shape=x_aval.shape)},
     jvp="linear",
+    batch=lambda op, x, shape, examples: bind(op, x, shape=(examples, *shape)),
     oracle=lambda x, shape: np.reshape(x, shape),
     samples=_reshape_samples,
     errors=lambda d: [
@@ -72,7 +73,7 @@ def _reshape_samples(d: Draw) -> list[Sample]:
         Bad((d.real(2, 3), (2, -3)), {}, ShapeError, "negative"),
         Bad((d.real(2, 3), (2, 3.0)), {}, DTypeError, "integers"),
     ],
-    methods=("reshape",),
+    methods=("reshape", "view"),
     front=1,
 )
 def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:
@@ -82,10 +83,17 @@ def reshape(x: Any, /, shape: Any, *more: int, copy: bool | None = None) -> Any:
     tensor([[1, 2],
             [3, 4]], int64, cpu)
 
-    Contents never change, so whether memory is shared can't be seen and `copy` has no effect.
+    Contents never change, so whether memory is shared can't be seen. `copy=False` raises where it
+    would have to be copied; a traced array has none.
     """
     x = as_array(x, "reshape")
-    return bind(reshape.op, x, shape=_completed_shape(x._aval, (shape, *more) if more else shape))
+    shape = _completed_shape(x._aval, (shape, *more) if more else shape)
+    if copy is False and not x._aval.is_symbolic and _reshape_place(x._aval, shape) is None:
+        raise CopyError(
+            f"reshape: elements that lie in another order must be copied, got strides"
+            f" {x._aval.strides} of shape {x._aval.shape} and the new shape {shape}."
+        )
+    return bind(reshape.op, x, shape=shape)
 
 
 def _completed_shape(av: Aval, shape: Any) -> tuple[int, ...]:
@@ -123,6 +131,7 @@ def _permute_vjp(g: Any, axes: tuple[int, ...]) -> Any:
     lowering=View(_permute_place),
     vjp={"x": _permute_vjp},
     jvp="linear",
+    batch=lambda op, x, axes: bind(op, x, axes=(0, *[a + 1 for a in axes])),
     oracle=np.transpose,
     samples=lambda d: [
         Sample((d.real(2, 3, 4), (1, 2, 0))),  # a 3-cycle: its inverse is another permutation
@@ -163,12 +172,37 @@ def _broadcast_place(av: Aval, shape: tuple[int, ...]) -> Place:
     return 0, shape, (0,) * lead + tuple(0 if n == 1 and m != 1 else s for n, s, m in own)
 
 
+def aligned(x: Any, ndim: int) -> Any:
+    """Examples of arrays with `ndim` axes each; new ones come first and have size 1."""
+    first, *rest = x._aval.shape
+    if len(rest) == ndim:
+        return x
+    return bind(reshape.op, x, shape=(first, *(1,) * (ndim - len(rest)), *rest))
+
+
+def both_aligned(x: Any, y: Any) -> tuple[Any, Any]:
+    """Examples of two arrays with as many axes each."""
+    ndim = max(x._aval.ndim, y._aval.ndim) - 1
+    return aligned(x, ndim), aligned(y, ndim)
+
+
+def repeated(x: Any, examples: int) -> Any:
+    """One array for each example, of examples that may share one."""
+    shape = (examples, *x._aval.shape[1:])
+    return x if x._aval.shape == shape else bind(broadcast_to.op, x, shape=shape)
+
+
+def _broadcast_batch(x: Any, shape: tuple[int, ...], examples: int) -> Any:
+    return bind(broadcast_to.op, aligned(x, len(shape)), shape=(examples, *shape))
+
+
 @primitive(
     "x",
     infer=lambda x, shape: (shape, x.dtype),
     lowering=View(_broadcast_place),
     vjp={"x": lambda g, x_aval: sum_to(g, x_aval.shape)},
     jvp="linear",
+    batch=_broadcast_batch,
     oracle=np.broadcast_to,
     samples=lambda d: [
         Sample((d.real(3), (2, 3))),
@@ -252,6 +286,10 @@ def _slice_vjp(g: Any, x_aval: Aval, starts: Any, shape: Any, steps: Any, to: An
     return bind(embed.op, zero, g, shape=x_aval.shape, starts=starts, steps=steps)
 
 
+def _slice_batch(x: Any, starts: Any, shape: Any, steps: Any, to: Any, examples: int) -> Any:
+    return cut(x, (0, *starts), (examples, *shape), (1, *steps), (examples, *to))
+
+
 def _slice_oracle(x: np.ndarray, starts: Any, shape: Any, steps: Any = None) -> np.ndarray:
     steps = steps or (1,) * x.ndim
     spans = zip(starts, shape, steps, strict=True)
@@ -264,6 +302,7 @@ def _slice_oracle(x: np.ndarray, starts: Any, shape: Any, steps: Any = None) -> 
     lowering=View(_slice_place),
     vjp={"x": _slice_vjp},
     jvp="linear",
+    batch=_slice_batch,
     oracle=_slice_oracle,
     samples=lambda d: [
         Sample((d.real(5, 4), (1, 0), (3, 2), (1, 2))),
@@ -308,6 +347,12 @@ def _embed_vjp(g: Any, x_aval: Aval, starts: Any, steps: Any) -> Any:
     return cut(g, starts, x_aval.shape, steps)
 
 
+def _embed_batch(base: Any, x: Any, shape: Any, starts: Any, steps: Any, examples: int) -> Any:
+    base, x = aligned(base, len(shape)), repeated(x, examples)
+    whole = (examples, *shape)
+    return bind(embed.op, base, x, shape=whole, starts=(0, *starts), steps=(1, *steps))
+
+
 def _embed_oracle(
     base: np.ndarray, x: np.ndarray, shape: Any, starts: Any, steps: Any = None
 ) -> np.ndarray:
@@ -323,6 +368,7 @@ def _embed_oracle(
     lowering=Boxes(_embed_boxes),
     vjp={"base": _embed_base_vjp, "x": _embed_vjp},
     jvp="linear",
+    batch=_embed_batch,
     oracle=_embed_oracle,
     samples=lambda d: [
         Sample((d.real(), d.real(2, 2), (5, 4), (1, 0), (2, 3))),
@@ -377,12 +423,17 @@ def _concat_vjp(g: Any, xs_avals: tuple[Aval, ...], axis: int, position: int) ->
     return cut(g, starts, own, (1,) * len(own))
 
 
+def _concat_batch(xs: Sequence[Any], axis: int, examples: int) -> Any:
+    return bind(concat.op, *[repeated(x, examples) for x in xs], axis=axis + 1)
+
+
 @primitive(
     "*xs",
     infer=_concat_infer,
     lowering=Boxes(_concat_boxes),
     vjp={"xs": _concat_vjp},
     jvp="linear",
+    batch=_concat_batch,
     oracle=lambda arrays, axis=0: np.concatenate(arrays, axis),
     samples=lambda d: [
         Sample(([d.real(2, 3), d.real(1, 3)],)),
@@ -397,7 +448,7 @@ def _concat_vjp(g: Any, xs_avals: tuple[Aval, ...], axis: int, position: int) ->
         Bad(([d.real(2), d.real(2)],), {"axis": 1}, ShapeError, "out of range"),
     ],
 )
-def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
+def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Any:
     """The arrays joined along an axis, in their common dtype; `axis=None` flattens them first.
 
     >>> pb.concat([pb.tensor([1, 2]), pb.tensor([3])])

@@ -53,6 +53,7 @@ def _cast_back(g: Any, x_aval: Aval) -> Any:
     "x",
     infer=lambda x, dtype: (x.shape, dtype),
     lowering=Elementwise(_converted),
+    batch="elementwise",
     vjp={"x": _cast_back},
     jvp="linear",
     oracle=lambda x, dtype, copy=True: _cast_by_numpy(x, dtype),

@@ -26,6 +26,7 @@ from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Expr, cast, const
 from pullback.ops.families import primitive
+from pullback.ops.movement import reshape
 
 __all__ = ["bits", "philox", "unit_normal", "unit_uniform"]
 
@@ -91,6 +92,7 @@ def _word_samples(d: Draw) -> list[Sample]:
     lowering=Elementwise(
         lambda c0, c1, c2, c3, k0, k1, word: philox_block((c0, c1, c2, c3), (k0, k1))[word]
     ),
+    batch="elementwise",
     no_gradient="random bits are integers",
     oracle=lambda c0, c1, c2, c3, k0, k1, word: numpy_philox((c0, c1, c2, c3), (k0, k1))[word],
     samples=_word_samples,
@@ -115,9 +117,12 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, /, word: int) -
     return bind(philox.op, *operands, word=int(word))
 
 
-def _draw(k0: Expr, k1: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-    """The words of the element being computed."""
+def _draw(k0: Expr, k1: Expr, shape: tuple[int, ...], rows: bool) -> tuple[Expr, ...]:
+    """The words of the element being computed; with `rows` there are many draws, each counts from
+    0.
+    """
     i, zero = scalar.index(), const(0, dt.uint32)
+    i = scalar.rem(i, size_of(shape)) if rows else i
     low, high = cast(i, dt.uint32), cast(i >> 32, dt.uint32)
     return philox_block((low, high, zero, const(DRAW, dt.uint32)), (k0, k1))
 
@@ -150,17 +155,32 @@ def key_errors(*args: Any, **kwargs: Any) -> Any:
     return lambda d: [Bad((np.zeros(3, np.uint32), *args), kwargs, DTypeError, "a key is")]
 
 
-def _bits_body(k0: Expr, k1: Expr, shape: tuple[int, ...], dtype: DType) -> Expr:
-    w0, w1, _, _ = _draw(k0, k1)
+def _bits_body(k0: Expr, k1: Expr, shape: tuple[int, ...], dtype: DType, rows: bool) -> Expr:
+    w0, w1, _, _ = _draw(k0, k1, shape, rows)
     return w0 if dtype is dt.uint32 else _joined(w0, w1)
+
+
+def drawn(function: Any, k0: Any, k1: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    """One draw: `function` is that of its kind."""
+    return bind(function.op, k0, k1, shape=shape, dtype=dtype, rows=False)
 
 
 def _joined(high: Expr, low: Expr) -> Expr:
     return cast(low, dt.uint64) | (cast(high, dt.uint64) << 32)
 
 
-def _drawn_infer(k0: Aval, k1: Aval, shape: tuple[int, ...], dtype: DType) -> tuple:
-    return shape, dtype
+def _drawn_infer(k0: Aval, k1: Aval, shape: tuple[int, ...], dtype: DType, rows: bool) -> tuple:
+    lead = np.broadcast_shapes(k0.shape, k1.shape)
+    return (*lead[: len(lead) - len(shape)], *shape) if rows else shape, dtype
+
+
+def _drawn_batch(
+    op: Any, k0: Any, k1: Any, shape: tuple[int, ...], dtype: DType, rows: bool
+) -> Any:
+    """One draw for each of many keys; their words end in an axis of size 1 for each of a draw."""
+    axes = () if rows else (1,) * len(shape)
+    words = [bind(reshape.op, k, shape=k._aval.shape + axes) for k in (k0, k1)]
+    return bind(op, *words, shape=shape, dtype=dtype, rows=True)
 
 
 def _numpy_joined(high: np.ndarray, low: np.ndarray) -> np.ndarray:
@@ -176,6 +196,7 @@ def bits_oracle(key: Any, shape: Any = (), *, dtype: Any = dt.uint32) -> np.ndar
     "k0 k1",
     infer=_drawn_infer,
     lowering=Elementwise(_bits_body),
+    batch=_drawn_batch,
     no_gradient="random bits are integers",
     oracle=bits_oracle,
     samples=lambda d: [
@@ -200,7 +221,7 @@ def bits(key: Any, shape: Any = (), /, *, dtype: Any = dt.uint32) -> Any:
     dtype = as_dtype(dtype, "bits")
     if dtype not in (dt.uint32, dt.uint64):
         raise DTypeError(f"bits: the dtype is uint32 or uint64, got {dtype.name}.")
-    return bind(bits.op, k0, k1, shape=shape_of(shape, "bits"), dtype=dtype)
+    return drawn(bits, k0, k1, shape_of(shape, "bits"), dtype)
 
 
 def fraction_bits(dtype: DType) -> int:
@@ -208,8 +229,8 @@ def fraction_bits(dtype: DType) -> int:
     return {"float16": 11, "bfloat16": 8, "float32": 24}.get(dtype.name, 53)
 
 
-def _unit_body(k0: Expr, k1: Expr, shape: tuple[int, ...], dtype: DType) -> Expr:
-    w0, w1, _, _ = _draw(k0, k1)
+def _unit_body(k0: Expr, k1: Expr, shape: tuple[int, ...], dtype: DType, rows: bool) -> Expr:
+    w0, w1, _, _ = _draw(k0, k1, shape, rows)
     return _fraction(w0, w1, dtype)
 
 
@@ -261,6 +282,7 @@ def float_dtype(name: str, dtype: Any) -> DType:
     "k0 k1",
     infer=_drawn_infer,
     lowering=Elementwise(_unit_body),
+    batch=_drawn_batch,
     no_gradient="the key is made of integers",
     oracle=uniform_oracle,
     samples=float_samples,
@@ -275,12 +297,12 @@ def unit_uniform(key: Any, shape: Any = (), /, *, dtype: Any = None) -> Any:
     """
     k0, k1 = key_words("unit_uniform", key)
     dtype = float_dtype("unit_uniform", dtype)
-    return bind(unit_uniform.op, k0, k1, shape=shape_of(shape, "unit_uniform"), dtype=dtype)
+    return drawn(unit_uniform, k0, k1, shape_of(shape, "unit_uniform"), dtype)
 
 
-def _normal_body(k0: Expr, k1: Expr, shape: tuple[int, ...], dtype: DType) -> Expr:
+def _normal_body(k0: Expr, k1: Expr, shape: tuple[int, ...], dtype: DType, rows: bool) -> Expr:
     """Box and Muller's transform; the radius has more bits than the angle, to reach the tails."""
-    w0, w1, w2, w3 = _draw(k0, k1)
+    w0, w1, w2, w3 = _draw(k0, k1, shape, rows)
     if dtype is dt.float64:
         radial = (cast(_joined(w0, w1) >> 11, dt.float64) + 1.0) * 2.0**-53
         angle = _fraction(w2, w3, dt.float64)
@@ -310,6 +332,7 @@ def normal_oracle(key: Any, shape: Any = (), *, dtype: Any = None) -> np.ndarray
     "k0 k1",
     infer=_drawn_infer,
     lowering=Elementwise(_normal_body),
+    batch=_drawn_batch,
     no_gradient="the key is made of integers",
     oracle=normal_oracle,
     samples=float_samples,
@@ -324,4 +347,4 @@ def unit_normal(key: Any, shape: Any = (), /, *, dtype: Any = None) -> Any:
     """
     k0, k1 = key_words("unit_normal", key)
     dtype = float_dtype("unit_normal", dtype)
-    return bind(unit_normal.op, k0, k1, shape=shape_of(shape, "unit_normal"), dtype=dtype)
+    return drawn(unit_normal, k0, k1, shape_of(shape, "unit_normal"), dtype)

@@ -11,14 +11,14 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import AxisError, DTypeError, ShapeError
 from pullback.ir.convert import as_array
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.families import broadcast_shapes, composite, normalise_axis, primitive, sum_to
 from pullback.ops.labels import Labels, label_sizes, parsed, spelled
-from pullback.ops.movement import permute_dims, reshape
+from pullback.ops.movement import both_aligned, permute_dims, reshape
 from pullback.ops.parts import astype, cc
 from pullback.ops.reductions import sum as sum_
 
@@ -87,12 +87,22 @@ def _matmul_vjp_right(g: Any, x: Any, y_aval: Aval) -> Any:
     return gy if gy._aval.shape == y_aval.shape else sum_to(gy, y_aval.shape)
 
 
+def _matmul_batch(x: Any, y: Any) -> Any:
+    """Matrices that meet one and the same matrix are the rows of a single product."""
+    a, b = x._aval.shape, y._aval.shape
+    if b[0] == 1 and len(b) == 3:
+        rows = reshape(x, (size_of(a[:-1]), a[-1]))
+        return reshape(bind(matmul.op, rows, reshape(y, b[1:])), (*a[:-1], b[-1]))
+    return bind(matmul.op, *both_aligned(x, y))
+
+
 @primitive(
     "x y",
     infer=_matmul_infer,
     lowering=Intrinsic("matmul"),
     vjp={"x": _matmul_vjp_left, "y": _matmul_vjp_right},
     jvp="multilinear",
+    batch=_matmul_batch,
     oracle=np.matmul,
     samples=_matmul_samples,
     errors=_matmul_errors,
@@ -225,7 +235,7 @@ def outer(x: Any, y: Any, /) -> Any:
         Bad((d.real(3), d.real(3)), {"axis": 0}, ShapeError, "axis must be negative"),
     ],
 )
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+def vecdot(x1: Any, x2: Any, /, axis: int = -1) -> Any:
     """The dot product `sum(conj(x1) * x2)` along `axis`, over broadcast batches.
 
     >>> pb.vecdot(pb.tensor([1.0, 2.0]), pb.tensor([10.0, 1.0]))
@@ -233,7 +243,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """
     x, y = promoted("vecdot", x1, x2)
     if not isinstance(axis, int) or not -min(x._aval.ndim, y._aval.ndim) <= axis < 0:
-        raise ShapeError(f"vecdot: axis must be negative and belong to both arrays, got {axis!r}.")
+        raise AxisError(f"vecdot: axis must be negative and belong to both arrays, got {axis!r}.")
     if x._aval.shape[axis] != y._aval.shape[axis]:
         raise ShapeError(
             f"vecdot: the sizes along the axis differ, got {x._aval.shape} and {y._aval.shape}."

@@ -29,6 +29,7 @@ from pullback.ops.philox import (
     SPLIT,
     bits,
     bits_oracle,
+    drawn,
     float_dtype,
     float_errors,
     float_samples,
@@ -160,11 +161,11 @@ def _parameters(name: str, shape: Any, dtype: Any, *params: Any) -> tuple[tuple[
 
 def _uniform(name: str, key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     """Numbers in [0, 1); `name` is the operation that draws, for the error message."""
-    return bind(unit_uniform.op, *key_words(name, key), shape=shape, dtype=dtype)
+    return drawn(unit_uniform, *key_words(name, key), shape, dtype)
 
 
 def _bits(name: str, key: Any, shape: tuple[int, ...]) -> Any:
-    return bind(bits.op, *key_words(name, key), shape=shape, dtype=dt.uint64)
+    return drawn(bits, *key_words(name, key), shape, dt.uint64)
 
 
 def _affine_samples(d: Draw) -> list[Sample]:
@@ -199,6 +200,7 @@ def _affine_oracle(
     samples=_affine_samples,
     errors=_affine_errors,
     namespace="random",
+    creates=True,
 )
 def uniform(
     key: Any, shape: Any = None, /, low: Any = 0.0, high: Any = 1.0, *, dtype: Any = None
@@ -225,6 +227,7 @@ def _scaled(z: Any, loc: Any, scale: Any) -> Any:
     samples=_affine_samples,
     errors=_affine_errors,
     namespace="random",
+    creates=True,
 )
 def normal(
     key: Any, shape: Any = None, /, loc: Any = 0.0, scale: Any = 1.0, *, dtype: Any = None
@@ -235,7 +238,7 @@ def normal(
     tensor([-0.12151815, -0.0818742 ,  1.7764249 ], float32, cpu)
     """
     shape, dtype = _parameters("normal", shape, dtype, loc, scale)
-    z = bind(unit_normal.op, *key_words("normal", key), shape=shape, dtype=dtype)
+    z = drawn(unit_normal, *key_words("normal", key), shape, dtype)
     return _scaled(z, loc, scale)
 
 
@@ -252,6 +255,7 @@ def _exponential_oracle(key: Any, shape: Any = None, scale: Any = 1.0, *, dtype:
     samples=lambda d: [*float_samples(d), Sample((sample_key(d), None, d.positive(3)))],
     errors=_affine_errors,
     namespace="random",
+    creates=True,
 )
 def exponential(key: Any, shape: Any = None, /, scale: Any = 1.0, *, dtype: Any = None) -> Any:
     """Exponential random numbers with mean `scale`.
@@ -275,6 +279,7 @@ def _numpy_gumbel(key: Any, shape: Any, *, dtype: Any = None) -> Any:
     samples=_affine_samples,
     errors=_affine_errors,
     namespace="random",
+    creates=True,
 )
 def gumbel(
     key: Any, shape: Any = None, /, loc: Any = 0.0, scale: Any = 1.0, *, dtype: Any = None

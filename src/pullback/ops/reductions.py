@@ -141,7 +141,7 @@ def sum_fold(x: Value) -> Reduction:
     methods=("sum",),
     front=1,
 )
-def sum(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+def sum(x: Any, /, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> Any:
     """The sum of the elements along `axis` (None: all axes); integers and bools add up in 64 bits.
 
     >>> pb.sum(pb.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=0)
@@ -217,7 +217,7 @@ def _prod_jvp(t: Any, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
     methods=("prod",),
     front=1,
 )
-def prod(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+def prod(x: Any, /, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> Any:
     """The product of the elements along `axis` (None: all axes), differentiable at zeros too.
 
     >>> pb.prod(pb.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1)
@@ -276,7 +276,7 @@ def _decision(op: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     methods=("any",),
     front=1,
 )
-def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def any(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """Whether an element along `axis` (None: all axes) is true, that is not 0.
 
     >>> pb.any(pb.tensor([[False, True], [False, False]]), axis=1)
@@ -296,7 +296,7 @@ def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     methods=("all",),
     front=1,
 )
-def all(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def all(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """Whether every element along `axis` (None: all axes) is true, that is not 0.
 
     >>> pb.all(pb.tensor([[False, True], [True, True]]), axis=1)

@@ -7,6 +7,7 @@ from functools import update_wrapper
 from marshal import dumps
 from typing import Any
 
+from pullback.core.errors import PullbackError, shorten
 from pullback.ir.array import make, mode
 from pullback.ir.op import MAX_PLANS, Op, record
 
@@ -45,13 +46,17 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
     def one(x: Any, /, *rest: Any, **kwargs: Any) -> Any:
         key = None
         try:
-            key = (x._aval, bytes_of(rest, kwargs))
-            static, plan = calls[key]
-        except KeyError:
-            return first_call((x, *rest), kwargs, key)
-        except (AttributeError, ValueError):  # no array, or arguments that can't be a key
-            return first_call((x, *rest), kwargs, None)
-        out = make(plan.run(x._buf), plan.aval)
+            try:
+                key = (x._aval, bytes_of(rest, kwargs))
+                static, plan = calls[key]
+            except KeyError:
+                return first_call((x, *rest), kwargs, key)
+            except (AttributeError, ValueError):  # no array, or arguments that can't be a key
+                return first_call((x, *rest), kwargs, None)
+            out = make(plan.run(x._buf), plan.aval)
+        except (PullbackError, TypeError) as error:
+            shorten(error)
+            raise error
         if x._node is not None and mode.recording and op.vjp:
             out._node = record(op, (x,), static, out)
         return out
@@ -59,13 +64,17 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
     def two(x: Any, y: Any, /, *rest: Any, **kwargs: Any) -> Any:
         key = None
         try:
-            key = (x._aval, y._aval, bytes_of(rest, kwargs))
-            static, plan = calls[key]
-        except KeyError:
-            return first_call((x, y, *rest), kwargs, key)
-        except (AttributeError, ValueError):
-            return first_call((x, y, *rest), kwargs, None)
-        out = make(plan.run(x._buf, y._buf), plan.aval)
+            try:
+                key = (x._aval, y._aval, bytes_of(rest, kwargs))
+                static, plan = calls[key]
+            except KeyError:
+                return first_call((x, y, *rest), kwargs, key)
+            except (AttributeError, ValueError):
+                return first_call((x, y, *rest), kwargs, None)
+            out = make(plan.run(x._buf, y._buf), plan.aval)
+        except (PullbackError, TypeError) as error:
+            shorten(error)
+            raise error
         if (x._node is not None or y._node is not None) and mode.recording and op.vjp:
             out._node = record(op, (x, y), static, out)
         return out

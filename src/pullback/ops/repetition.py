@@ -39,7 +39,7 @@ def _repeat_samples(d: Draw) -> list[Sample]:
     ],
     methods=("repeat",),
 )
-def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
+def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Any:
     """Each element (or slice along `axis`) repeated in place, all or each its own number of times.
 
     >>> pb.repeat(pb.tensor([1, 2]), 2)
@@ -108,7 +108,7 @@ def tile(x: Any, repetitions: Any, /) -> Any:
     samples=lambda d: [Sample((d.real(2, 1), d.real(3))), Sample((d.real(2),))],
     errors=lambda d: [Bad((d.real(2), d.real(3)), {}, ShapeError, "do not broadcast")],
 )
-def broadcast_arrays(*arrays: Any) -> list:
+def broadcast_arrays(*arrays: Any) -> tuple:
     """The arrays, each broadcast to the shape that all of them broadcast to.
 
     >>> [x.shape for x in pb.broadcast_arrays(pb.zeros((2, 1)), pb.zeros(3))]
@@ -116,9 +116,9 @@ def broadcast_arrays(*arrays: Any) -> list:
     """
     xs = [as_array(a, "broadcast_arrays") for a in arrays]
     if not xs:
-        return []
+        return ()
     shape = broadcast_shapes("broadcast_arrays", *[x._aval.shape for x in xs])
-    return [broadcast_to(x, shape) for x in xs]
+    return tuple(broadcast_to(x, shape) for x in xs)
 
 
 @composite(
@@ -134,7 +134,7 @@ def broadcast_arrays(*arrays: Any) -> list:
         Bad((d.real(2, 2),), {}, ShapeError, "1-D"),
     ],
 )
-def meshgrid(*arrays: Any, indexing: str = "xy") -> list:
+def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple:
     """The coordinates of a grid whose axes are the given 1-D arrays.
 
     >>> pb.meshgrid(pb.tensor([1, 2]), pb.tensor([3, 4]))[0]
@@ -159,4 +159,4 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list:
         bind(reshape.op, x, shape=tuple(n if d == a else 1 for d, n in enumerate(sizes)))
         for x, a in zip(xs, axes, strict=True)
     ]
-    return [broadcast_to(x, tuple(sizes)) for x in lines]
+    return tuple(broadcast_to(x, tuple(sizes)) for x in lines)

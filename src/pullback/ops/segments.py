@@ -53,6 +53,8 @@ def _errors(d: Draw) -> list[Bad]:
         Bad((d.real(2), np.array([0]), 3), {}, ShapeError, "one segment"),
         Bad((d.real(2), np.array([0, 1])), {}, DTypeError, "num_segments"),
         Bad((d.real(2), d.real(2), 3), {}, DTypeError, "integers"),
+        Bad((d.real(2), np.array([0, 1]), -1), {}, ShapeError, "must not be negative"),
+        Bad((d.real(2), np.array([0, 1]), 2.5), {}, DTypeError, "must be an integer"),
     ]
 
 
@@ -72,6 +74,10 @@ def _segments(
         if not isinstance(ids, scatter_plan):
             raise DTypeError(f"{name}: num_segments is missing. Only a plan knows it by itself.")
         num_segments = ids.size
+    if isinstance(num_segments, bool) or not isinstance(num_segments, (int, np.integer)):
+        raise DTypeError(f"{name}: num_segments must be an integer, got {num_segments!r}.")
+    if num_segments < 0:
+        raise ShapeError(f"{name}: num_segments must not be negative, got {num_segments}.")
     array = as_indices(name, ids, x._aval.device, int(num_segments))
     if x._aval.ndim == 0 or array._aval.shape != x._aval.shape[:1]:
         raise ShapeError(

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import builtins
+from math import inf
 from math import prod as size_of
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.dtypes import default_float, promote
+from pullback.core.dtypes import default_float
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.ir.convert import as_array
+from pullback.ir.array import Array
+from pullback.ir.convert import as_array, to_numpy
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
-from pullback.ops.creation import arange
+from pullback.ops.arithmetic import abs as abs_
+from pullback.ops.arrangement import stack
+from pullback.ops.creation import arange, positions, zeros_like
 from pullback.ops.cumulative import cumsum
 from pullback.ops.extrema import ordered
-from pullback.ops.families import composite, normalise_axes, normalise_axis, primitive
-from pullback.ops.indexing import take_along_axis
-from pullback.ops.movement import concat, permute_dims, reshape
-from pullback.ops.parts import astype
+from pullback.ops.families import composite, normalise_axes, normalise_axis, primitive, promoted
+from pullback.ops.gather_scatter import gather
+from pullback.ops.indexing import take, take_along_axis
+from pullback.ops.movement import concat, permute_dims, repeated, reshape
+from pullback.ops.parts import astype, imag, real
 from pullback.ops.reductions import reduced_shape
-from pullback.ops.selection import where
+from pullback.ops.rounding import floor
+from pullback.ops.selection import clip, where
 
 __all__ = [
     "argsort", "isin", "median", "quantile", "searchsorted", "sort", "topk", "unique_all",
@@ -73,6 +80,7 @@ def _order_errors(d: Draw) -> list[Bad]:
     "x",
     infer=lambda x, descending: (x.shape, dt.int64),
     lowering=Intrinsic("argsort"),
+    batch="rows",
     no_gradient="positions are integers",
     oracle=_argsort_oracle,
     samples=_order_samples,
@@ -80,7 +88,7 @@ def _order_errors(d: Draw) -> list[Bad]:
     methods=("argsort",),
     front=1,
 )
-def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+def argsort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Any:
     """The positions that sort the array along `axis`; always stable, NaN after all numbers.
 
     >>> pb.argsort(pb.tensor([3.0, 1.0, 2.0]))
@@ -105,7 +113,7 @@ def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool
     errors=_order_errors,
     methods=("sort",),
 )
-def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Any:
     """The elements in order along `axis`, NaN after all numbers (first when descending).
 
     >>> pb.sort(pb.tensor([3.0, 1.0, 2.0]), descending=True)
@@ -146,7 +154,7 @@ def _topk_oracle(
         Bad((np.ones(2, np.complex64), 1), {}, DTypeError, "no order"),
     ],
 )
-def topk(x: Any, /, k: int, *, axis: int = -1, largest: bool = True, sorted: bool = True) -> TopK:
+def topk(x: Any, /, k: int, axis: int = -1, *, largest: bool = True, sorted: bool = True) -> TopK:
     """The `k` largest (or smallest) elements along `axis`, in order, and their positions.
 
     Of equal elements the first are kept.
@@ -171,10 +179,36 @@ def _search_oracle(x: Any, values: Any, *, side: Any = "left", sorter: Any = Non
     return np.searchsorted(x, values, side=side, sorter=sorter)
 
 
+def _search_batch(x: Any, values: Any, side: str, examples: int) -> Any:
+    if x._aval.shape[0] == 1:
+        return bind(searchsorted.op, reshape(x, x._aval.shape[1:]), values, side=side)
+    return _bisected(x, repeated(values, examples), side)
+
+
+def _bisected(x: Any, values: Any, side: str) -> Any:
+    """`searchsorted` in rows, all of them at once: the positions are found bit by bit."""
+    examples, size = x._aval.shape
+    flat = reshape(values, (examples, -1))
+    row = reshape(positions(examples, x._aval.device), (examples, 1))
+    low = zeros_like(flat, dtype=dt.int64)
+    for bit in reversed(range(size.bit_length())):
+        # as many elements as `further` come before the position if the last of them does
+        further = low + (1 << bit)
+        inside = further <= size
+        last = bind(gather.op, x, row, where(inside, further - 1, 0))
+        before = last < flat if side == "left" else last <= flat
+        if x._aval.dtype.is_inexact:  # NaN comes after all numbers
+            known = last == last
+            before = before | ((flat != flat) & (known if side == "left" else True))
+        low = where(inside & before, further, low)
+    return reshape(low, values._aval.shape)
+
+
 @primitive(
     "x values",
     infer=lambda x, values, side: (values.shape, dt.int64),
     lowering=Intrinsic("searchsorted"),
+    batch=_search_batch,
     no_gradient="positions are integers",
     oracle=_search_oracle,
     samples=lambda d: [
@@ -201,7 +235,8 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
     >>> pb.searchsorted(pb.tensor([1.0, 2.0, 2.0, 3.0]), pb.tensor([2.0, 2.5]))
     tensor([1, 3], int64, cpu)
     """
-    x1, x2 = ordered("searchsorted", x1), ordered("searchsorted", x2)
+    x1, x2 = promoted("searchsorted", "biufc", ("x1", "x2"), (), (x1, x2))
+    ordered("searchsorted", x1)
     if side not in ("left", "right"):
         raise DTypeError(f"searchsorted: side must be 'left' or 'right', got {side!r}.")
     if x1._aval.ndim != 1:
@@ -210,8 +245,7 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
         )
     if sorter is not None:
         x1 = take_along_axis(x1, as_array(sorter, "searchsorted"), axis=0)
-    dtype = promote(x1._aval.dtype, x2._aval.dtype)
-    return bind(searchsorted.op, astype(x1, dtype), astype(x2, dtype), side=side)
+    return bind(searchsorted.op, x1, x2, side=side)
 
 
 @composite(
@@ -220,21 +254,29 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
         Sample((d.integers(3, 5), d.integers(4))),
         Sample((d.integers(6), d.integers(0))),
         Sample((d.integers(6), d.integers(4)), {"invert": True}),
+        Sample((d.integers(2, 3), 2)),
+        Sample((2, d.integers(4))),
+        Sample((np.asarray([np.nan, 1.0, -0.0]), np.asarray([0.0, np.nan, 2.0]))),
+        Sample((_complex_values(), np.asarray([1 + 1j, complex(np.nan, 1), 2.0]))),
     ],
-    errors=lambda d: [Bad((np.ones(2, np.complex64), d.real(2)), {}, DTypeError, "no order")],
+    errors=lambda d: [Bad((object(), d.real(2)), {}, DTypeError, "expected an array")],
     differentiable=False,
 )
-def isin(x: Any, test_elements: Any, /, *, invert: bool = False) -> Any:
-    """Whether each element of `x` is one of `test_elements`.
+def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
+    """Whether each element of `x1` is one of those of `x2`; NaN equals nothing.
 
     >>> pb.isin(pb.tensor([1, 2, 3]), pb.tensor([3, 1]))
     tensor([ True, False,  True], bool, cpu)
     """
-    x, test = ordered("isin", x), ordered("isin", test_elements)
-    test = sort(reshape(test, (test._aval.size,)))
-    last = searchsorted(test, x, side="right")
-    found = last > searchsorted(test, x, side="left")
-    return ~found if invert else found
+    x1, x2 = promoted("isin", "biufc", ("x1", "x2"), (), (x1, x2))
+    wanted, among = (reshape(x, (x._aval.size,)) for x in (x1, x2))
+    if x1._aval.dtype.is_complex:
+        groups = _grouped(concat([wanted, among])).inverse
+        wanted, among = groups[: x1._aval.size], groups[x1._aval.size :]
+    among = sort(among)
+    last = searchsorted(among, wanted, side="right")
+    found = (last > searchsorted(among, wanted, side="left")) & (wanted == wanted)
+    return reshape(~found if invert else found, x1._aval.shape)
 
 
 # -- distinct elements ---------------------------------------------------------------------------
@@ -263,22 +305,44 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Any
 
 
+class Groups(NamedTuple):
+    """A 1-D array in order, with equal elements as groups."""
+
+    order: Any  # the positions that sort it
+    ranked: Any  # it, sorted
+    begins: Any  # whether a group begins there
+    inverse: Any  # the number of the group that each element is in
+
+
+def _total_order(flat: Any) -> Any:
+    """The positions that sort a 1-D array; complex numbers by their real parts, then imaginary."""
+    if not flat._aval.dtype.is_complex:
+        return argsort(flat)
+    order = argsort(imag(flat))
+    return take_along_axis(order, argsort(take_along_axis(real(flat), order, axis=0)), axis=0)
+
+
+def _grouped(flat: Any) -> Groups:
+    """The groups of equal elements; every NaN is one of its own."""
+    order = _total_order(flat)
+    ranked = take_along_axis(flat, order, axis=0)
+    first = arange(flat._aval.size, device=flat._aval.device)[:1] == 0
+    begins = concat([first, ranked[1:] != ranked[:-1]])
+    group = cumsum(begins) - 1
+    # the positions are unique, so sorting them by `order` inverts the permutation
+    return Groups(order, ranked, begins, take_along_axis(group, argsort(order), axis=0))
+
+
 def _distinct(name: str, x: Any) -> UniqueAll:
     """Everything about the distinct elements; every NaN is distinct, as the standard asks."""
-    x = ordered(name, x)
+    x = as_array(x, name)
     if x._aval.is_symbolic:
         raise DTypeError(
             f"{name}: the size of the result depends on values, which a traced array has not."
             " Call it outside the traced function."
         )
     n = x._aval.size
-    flat = reshape(x, (n,))
-    order = argsort(flat)
-    ranked = take_along_axis(flat, order, axis=0)
-    begins = concat([arange(n, device=x._aval.device)[:1] == 0, ranked[1:] != ranked[:-1]])
-    group = cumsum(begins) - 1
-    # the positions are unique, so sorting them by `order` inverts the permutation
-    inverse = take_along_axis(group, argsort(order), axis=0)
+    order, ranked, begins, inverse = _grouped(reshape(x, (n,)))
     starts = _positions_of(begins)
     ends = concat([starts[1:], arange(n, n + 1, device=x._aval.device)[: starts._aval.size]])
     return UniqueAll(
@@ -302,14 +366,18 @@ def _distinct_samples(d: Draw) -> list[Sample]:
         Sample((np.asarray([1.5, 0.5, 1.5, -0.0, 0.0]),), order=0),
         Sample((d.mask(6),)),
         Sample((d.integers(0),)),
+        Sample((_complex_values(),), order=0),
     ]
 
 
 def _distinct_errors(d: Draw) -> list[Bad]:
-    return [
-        Bad((np.ones(2, np.complex64),), {}, DTypeError, "no order"),
-        Bad((object(),), {}, DTypeError, "expected an array"),
-    ]
+    return [Bad((object(),), {}, DTypeError, "expected an array")]
+
+
+def _complex_values() -> np.ndarray:
+    """Repeated, of equal parts, with a NaN and zeros of both signs."""
+    values = [1 + 1j, 2 - 1j, 1 + 1j, 1 - 1j, complex(np.nan, 1), complex(0.0, -0.0), 2 - 1j, 0j]
+    return np.asarray(values)
 
 
 def _unique_oracle(x: Any) -> tuple:
@@ -398,6 +466,29 @@ def _at_fraction(ranked: Any, q: float) -> Any:
     return where(last == last, value, last)
 
 
+def _at_fractions(ranked: Any, q: Any) -> Any:
+    """The values at an array of fractions, which it can be differentiated by; their axes lead.
+
+    Between two elements the derivative is their distance, also at the lower one and at the last.
+    """
+    n = ranked._aval.shape[-1]
+    place = astype(q, ranked._aval.dtype) * (n - 1)
+    low = clip(astype(floor(place.detach()), dt.int64), 0, n - 1)
+    start = clip(low, 0, builtins.max(n - 2, 0))
+    flat = reshape(ranked, (size_of(ranked._aval.shape[:-1]), n))
+
+    def at(index: Any) -> Any:
+        found = take(permute_dims(flat, (1, 0)), reshape(index, (-1,)), axis=0)
+        return reshape(found, (*q._aval.shape, *ranked._aval.shape[:-1]))
+
+    value, last = at(low), ranked[..., n - 1]
+    if n > 1:
+        part = reshape(place - astype(low, place._aval.dtype), (*q._aval.shape, *[1] * last.ndim))
+        gap = at(start + 1) - at(start)
+        value = value + where((part == 0.0) & (abs_(gap) == inf), 0.0, gap) * part
+    return where(last == last, value, last)
+
+
 def _quantile_oracle(x: Any, q: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
     return np.quantile(x, q, axis=axis, keepdims=keepdims).astype(x.dtype)
 
@@ -413,34 +504,48 @@ def _quantile_samples(d: Draw, *args: Any) -> list[Sample]:
 
 @composite(
     oracle=_quantile_oracle,
-    samples=lambda d: [*_quantile_samples(d, 0.3), Sample((d.distinct(5), [0.0, 0.4, 1.0]))],
+    samples=lambda d: [
+        *_quantile_samples(d, 0.3),
+        Sample((d.distinct(5), [0.0, 0.4, 1.0])),
+        Sample((d.distinct(4, 6), d.real(2, low=0.05, high=0.15)), {"axis": 1}),
+        Sample((d.distinct(2, 5, 2), d.real(low=0.3, high=0.45)), {"axis": 1, "keepdims": True}),
+        Sample((d.distinct(3), np.asarray([[0.0, 0.5], [1.0, 0.25]])), order=0),
+    ],
     errors=lambda d: [
         Bad((d.real(3), 1.5), {}, ShapeError, "between 0 and 1"),
         Bad((d.real(0), 0.5), {}, ShapeError, "empty"),
         Bad((np.ones(2, np.complex64), 0.5), {}, DTypeError, "no order"),
     ],
 )
-def quantile(x: Any, q: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def quantile(x: Any, q: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The value below which a fraction `q` of the elements along `axis` lie, interpolated linearly.
 
-    A sequence of fractions adds an axis in front.
+    A sequence of fractions adds an axis in front. A tensor of them is differentiated by too.
 
     >>> pb.quantile(pb.tensor([1.0, 2.0, 4.0]), 0.25)
     tensor(1.5, float32, cpu)
     """
-    x = ordered("quantile", x)
+    return _quantile("quantile", x, q, axis, keepdims)
+
+
+def _quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool) -> Any:
+    x = ordered(name, x)
     x = x if x._aval.dtype.is_float else astype(x, default_float())
-    axes = normalise_axes("quantile", axis, x._aval.ndim)
-    fractions = [float(f) for f in np.atleast_1d(np.asarray(q, dtype=np.float64))]
-    for f in fractions:
-        if not 0.0 <= f <= 1.0:
-            raise ShapeError(f"quantile: fractions lie between 0 and 1, got {f}.")
+    axes = normalise_axes(name, axis, x._aval.ndim)
+    if isinstance(q, (list, tuple)):
+        q = as_array(q, "quantile") if any(isinstance(f, Array) for f in q) else np.asarray(q)
+    if not isinstance(q, Array) or not q._aval.is_symbolic:
+        for f in to_numpy(q).ravel() if isinstance(q, Array) else np.ravel(q):
+            if not 0.0 <= f <= 1.0:
+                raise ShapeError(f"quantile: fractions lie between 0 and 1, got {f}.")
     if size_of(x._aval.shape[d] for d in axes) == 0:
-        raise ShapeError(f"quantile: an empty array has none, got shape {x._aval.shape}.")
+        raise ShapeError(f"{name}: an empty array has none, got shape {x._aval.shape}.")
     ranked = sort(_in_last_axis(x, axes))
     shape = reduced_shape(x._aval.shape, axes, keepdims)
-    found = [reshape(_at_fraction(ranked, f), (1, *shape)) for f in fractions]
-    return reshape(found[0], shape) if np.ndim(q) == 0 else concat(found, axis=0)
+    if isinstance(q, Array):
+        return reshape(_at_fractions(ranked, q), (*q._aval.shape, *shape))
+    found = [reshape(_at_fraction(ranked, float(f)), shape) for f in np.ravel(q)]
+    return found[0] if np.ndim(q) == 0 else reshape(stack(found), (*np.shape(q), *shape))
 
 
 @composite(
@@ -451,12 +556,10 @@ def quantile(x: Any, q: Any, /, *, axis: Any = None, keepdims: bool = False) -> 
         Bad((np.ones(2, np.complex64),), {}, DTypeError, "no order"),
     ],
 )
-def median(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def median(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The middle element along `axis` (None: all axes), or the mean of the middle two.
 
     >>> pb.median(pb.tensor([3.0, 1.0, 2.0, 10.0]))
     tensor(2.5, float32, cpu)
     """
-    x = ordered("median", x)
-    normalise_axes("median", axis, x._aval.ndim)
-    return quantile(x, 0.5, axis=axis, keepdims=keepdims)
+    return _quantile("median", x, 0.5, axis, keepdims)

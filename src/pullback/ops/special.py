@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pullback.core.dtypes import default_float
-from pullback.core.errors import DTypeError
+from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir import mathfun, scalar
 from pullback.ir.convert import as_array
 from pullback.ir.lowering import Elementwise
@@ -196,10 +196,15 @@ def digamma(x, /):
     """
 
 
+# Coefficients of the series grow like n!, and are floats up to here.
+MOST_DERIVATIVES = 128
+
+
 @primitive(
     "x",
     infer=lambda x, n: (x.shape, x.dtype),
     lowering=Elementwise(lambda x, n: mathfun.polygamma(n, x)),
+    batch="elementwise",
     vjp={"x": lambda g, x, n: g * polygamma(n + 1, x)},
     jvp="elementwise",
     oracle="scipy.special.polygamma",
@@ -211,17 +216,20 @@ def digamma(x, /):
     errors=lambda d: [
         Bad((-1, d.real(2)), {}, DTypeError, "n must be a nonnegative integer"),
         Bad((0.5, d.real(2)), {}, DTypeError, "n must be a nonnegative integer"),
+        Bad((10**6, d.real(2)), {}, ShapeError, "n must be at most 128"),
         Bad((1, np.ones(2, np.complex64)), {}, DTypeError, "got complex64"),
     ],
 )
 def polygamma(n: int, x: Any, /) -> Any:
-    """The derivative of order n of digamma, for a Python integer n.
+    """The derivative of order n of digamma, for a Python integer n up to 128.
 
     >>> pb.polygamma(1, pb.tensor([1.0, 5.0]))
     tensor([1.644934  , 0.22132295], float32, cpu)
     """
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
         raise DTypeError(f"polygamma: n must be a nonnegative integer, got {n!r}.")
+    if n > MOST_DERIVATIVES:
+        raise ShapeError(f"polygamma: n must be at most {MOST_DERIVATIVES}, got {n}.")
     x = as_array(x, "polygamma")
     dtype = x._aval.dtype
     if dtype.is_complex:

@@ -121,7 +121,7 @@ def setitem(x: Any, key: Any, value: Any, /) -> Any:
     av = x._aval
     value = _as_value(av, value)
     mask = _as_mask(key)
-    if mask is not None and value._aval.ndim <= av.ndim - mask.ndim:
+    if mask is not None and mask.size and value._aval.ndim <= av.ndim - mask.ndim:
         return _masked(x, mask, value)
     sel, indices = selection("setitem", av, key)
     value = _spread(value, sel.shape)

@@ -21,6 +21,7 @@ from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.convolution import LAYOUTS, Shape, Window, check_extents, per_axis, window_of
+from pullback.ops.examples import batches
 from pullback.ops.families import primitive
 from pullback.ops.parts import astype
 
@@ -52,6 +53,10 @@ def _max_infer(x: Aval, kernel: Shape, window: Window) -> tuple[Shape, DType]:
 
 def _argmax_infer(x: Aval, kernel: Shape, window: Window) -> tuple[Shape, DType]:
     return _max_infer(x, kernel, window)[0], dt.int64 if x.dtype is dt.float64 else dt.int32
+
+
+def _window_batch(op: Any, x: Any, kernel: Shape, window: Window) -> Any:
+    return batches(op, x, kernel=kernel, window=window)
 
 
 def ordered_image(name: str, x: Any) -> Any:
@@ -161,6 +166,7 @@ def extremum_window(name: str, x: Any, kernel: Any, options: dict[str, Any]) -> 
     lowering=Intrinsic("window_max"),
     vjp={"x": _max_vjp},
     jvp={"x": _max_jvp},
+    batch=_window_batch,
     oracle=lambda x, **options: _windows_by_numpy(x, options, False),
     samples=_max_samples,
     errors=_max_errors,
@@ -187,6 +193,7 @@ def window_max(
     "x",
     infer=_argmax_infer,
     lowering=Intrinsic("window_argmax"),
+    batch=_window_batch,
     no_gradient="indices are integers",
     oracle=lambda x, **options: _windows_by_numpy(x, options, True),
     samples=_max_samples,
@@ -290,13 +297,14 @@ def _index_errors(d: Draw, options: dict[str, Any]) -> list[Bad]:
 @primitive(
     "x index",
     infer=_pick_infer,
-    lowering=Intrinsic("pick", lambda x, _, last: prod(_spatial(x.shape, last))),
+    lowering=Intrinsic("pick", raises=True),
     vjp={
         "x": lambda g, index, x_aval, last: bind(
             place.op, g, index, size=_spatial(x_aval.shape, last), last=last
         )
     },
     jvp="linear",
+    batch=lambda op, x, index, last: batches(op, x, index, last=last),
     oracle=_pick_oracle,
     samples=lambda d: [
         Sample((d.real(2, 2, 5), d.integers(2, 2, 3, high=5))),
@@ -319,9 +327,10 @@ def pick(x: Any, index: Any, /, *, layout: str = "channels_first") -> Any:
 @primitive(
     "y index",
     infer=_place_infer,
-    lowering=Intrinsic("place", lambda y, _, size, last: prod(size)),
+    lowering=Intrinsic("place", raises=True),
     vjp={"y": lambda g, index, last: bind(pick.op, g, index, last=last)},
     jvp="linear",
+    batch=lambda op, y, index, size, last: batches(op, y, index, size=size, last=last),
     oracle=_place_oracle,
     samples=lambda d: [
         Sample((d.real(2, 2, 5), d.integers(2, 2, 5, high=4)), {"size": 4}),

@@ -28,3 +28,7 @@ __all__ = [
     "cosine", "cosine_restarts", "cyclic", "exponential", "global_norm", "joined", "linear",
     "multistep", "one_cycle", "polynomial", "step", "warm_up",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})

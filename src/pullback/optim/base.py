@@ -12,7 +12,7 @@ import numpy as np
 
 from pullback.core import dtypes as dt
 from pullback.core import pytrees
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import DTypeError, ShapeError, briefly
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array
 from pullback.ops.arrangement import stack
@@ -33,25 +33,29 @@ def checked(
     inside = low <= value < high if open_high else low <= value <= high
     if not inside:
         bounds = f"[{low:g}, {high:g}{')' if open_high else ']'}"
-        raise ValueError(f"{name} must be in {bounds}, got {value!r}.")
+        raise ShapeError(f"{name} must be in {bounds}, got {value!r}.")
 
 
 def of_one_structure(name: str, params: Any, grads: Any) -> None:
     """Refuse gradients that do not look like the parameters."""
-    leaves, structure = pytrees.flatten(params)
-    others, other = pytrees.flatten(grads)
-    if structure != other:
+    chosen, other = pytrees.Parameters(params), pytrees.flatten(grads)[1]
+    if chosen.structure != other:
         raise ShapeError(
-            f"{name}: gradients must have the structure of the parameters, {structure},"
-            f" got {other}."
+            f"{name}: gradients must have the structure of the parameters:"
+            f" {pytrees.difference(chosen.structure, other, 'grads')}."
         )
-    for p, g in zip(leaves, others, strict=True):
+    rows = zip(chosen.paths(""), chosen.leaves, chosen.of(grads), strict=True)
+    for place, p, g in rows:
         if not isinstance(p, Array) or not p._aval.dtype.is_inexact:
-            raise DTypeError(f"{name}: parameters must be floating arrays, got {p!r}.")
+            got = p._aval if isinstance(p, Array) else type(p).__name__
+            raise DTypeError(
+                f"{name}: parameters must be floating arrays, got {got} at params{place}."
+            )
         if not isinstance(g, Array) or g._aval.shape != p._aval.shape:
             got = g._aval.shape if isinstance(g, Array) else type(g).__name__
             raise ShapeError(
-                f"{name}: a gradient must have its parameter's shape {p._aval.shape}, got {got}."
+                f"{name}: a gradient must have its parameter's shape {p._aval.shape},"
+                f" got {got} at grads{place}."
             )
 
 
@@ -69,7 +73,8 @@ def as_like(x: Any, like: Any) -> Any:
 
 def tree_zeros(params: Any) -> Any:
     """Zeros in the shape of each parameter (of its real form)."""
-    return pytrees.map_tree(lambda p: zeros_like(as_real(p)), params)
+    chosen = pytrees.Parameters(params)
+    return chosen.replaced([zeros_like(as_real(p)) for p in chosen.leaves], zeros_like)
 
 
 def rate_at(lr: Any, step: Any) -> Any:
@@ -114,15 +119,16 @@ class Optimizer:
             state[name] = tree_zeros(params)
         return state
 
+    @briefly
     def step(self, params: Any, grads: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The parameters and the state after one step along the gradients."""
         of_one_structure(f"{type(self).__name__}.step", params, grads)
-        leaves, structure = pytrees.flatten(params)
+        chosen = pytrees.Parameters(params)
         count = state["step"] + 1
         rate = rate_at(self.lr, state["step"])
-        kept = {name: pytrees.leaves(state[name]) for name in self.kept}
+        kept = {name: chosen.of(state[name]) for name in self.kept}
         new_leaves, new_kept = [], {name: [] for name in self.kept}
-        for i, (p, g) in enumerate(zip(leaves, pytrees.leaves(grads), strict=True)):
+        for i, (p, g) in enumerate(zip(chosen.leaves, chosen.of(grads), strict=True)):
             x, slope = as_real(p), astype(as_real(g), p._aval.dtype.real)
             if self.maximize:
                 slope = -slope
@@ -132,8 +138,8 @@ class Optimizer:
             new_leaves.append(as_like(x, p))
             for name in self.kept:
                 new_kept[name].append(now[name])
-        trees = {n: pytrees.unflatten(structure, v) for n, v in new_kept.items()}
-        return pytrees.unflatten(structure, new_leaves), {**state, "step": count, **trees}
+        trees = {n: chosen.replaced(v) for n, v in new_kept.items()}
+        return chosen.replaced(new_leaves), {**state, "step": count, **trees}
 
     def update(
         self, p: Any, g: Any, kept: dict[str, Any], at: _Clock

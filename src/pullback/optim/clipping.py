@@ -21,7 +21,7 @@ __all__ = ["clip_grad_norm", "clip_grad_value", "global_norm"]
 
 
 def _arrays(name: str, grads: Any) -> list[Any]:
-    leaves = pytrees.leaves(grads)
+    leaves = pytrees.Parameters(grads).leaves
     for g in leaves:
         if not isinstance(g, Array) or not g._aval.dtype.is_inexact:
             raise DTypeError(f"{name}: gradients must be floating arrays, got {g!r}.")
@@ -63,8 +63,8 @@ def clip_grad_norm(grads: Any, max_norm: float, norm_type: float = 2.0) -> tuple
     _arrays("clip_grad_norm", grads)
     norm = global_norm(grads, norm_type)
     factor = minimum(max_norm / (norm + 1e-6), 1.0)
-    scaled = pytrees.map_tree(lambda g: g * astype(factor, g._aval.dtype.real), grads)
-    return scaled, norm
+    chosen = pytrees.Parameters(grads)
+    return chosen.mapped(lambda g: g * astype(factor, g._aval.dtype.real)), norm
 
 
 def clip_grad_value(grads: Any, clip_value: float) -> Any:
@@ -75,4 +75,5 @@ def clip_grad_value(grads: Any, clip_value: float) -> Any:
     """
     checked("clip_grad_value: clip_value", clip_value, 0.0)
     _arrays("clip_grad_value", grads)
-    return pytrees.map_tree(lambda g: as_like(clip(as_real(g), -clip_value, clip_value), g), grads)
+    chosen = pytrees.Parameters(grads)
+    return chosen.mapped(lambda g: as_like(clip(as_real(g), -clip_value, clip_value), g))

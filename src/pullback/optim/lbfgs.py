@@ -30,9 +30,12 @@ __all__ = ["LBFGS"]
 class _Vector(NamedTuple):
     """How a tree of parameters is one vector, and back."""
 
-    leaves: list[Any]
-    structure: Any
+    chosen: pytrees.Parameters
     dtype: Any
+
+    @property
+    def leaves(self) -> list[Any]:
+        return self.chosen.leaves
 
     def join(self, leaves: list[Any]) -> Any:
         return concat([reshape(astype(as_real(x), self.dtype), (-1,)) for x in leaves])
@@ -45,20 +48,20 @@ class _Vector(NamedTuple):
             size = int(np.prod(shape))
             found.append(as_like(reshape(vector[start : start + size], shape), like))
             start += size
-        return pytrees.unflatten(self.structure, found)
+        return self.chosen.replaced(found)
 
 
 def _vector(params: Any) -> _Vector:
-    leaves, structure = pytrees.flatten(params)
-    if not leaves:
+    chosen = pytrees.Parameters(params)
+    if not chosen.leaves:
         raise GradientError("LBFGS: there are no parameters in the tree.")
-    for x in leaves:
+    for x in chosen.leaves:
         if not isinstance(x, Array) or not x._aval.dtype.is_inexact:
             raise DTypeError(f"LBFGS: parameters must be floating arrays, got {x!r}.")
     dtype = dt.float32
-    for x in leaves:
+    for x in chosen.leaves:
         dtype = promote(dtype, x._aval.dtype.real)
-    return _Vector(leaves, structure, dtype)
+    return _Vector(chosen, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +137,7 @@ class LBFGS:
     def _evaluator(self, loss: Callable[[Any], Any], form: _Vector) -> Callable[[Any], Any]:
         def evaluate(x: Any) -> tuple[Any, Any]:
             value, gradient = value_and_grad(loss)(form.split(x))
-            return astype(value, form.dtype), form.join(pytrees.leaves(gradient))
+            return astype(value, form.dtype), form.join(form.chosen.of(gradient))
 
         return evaluate
 

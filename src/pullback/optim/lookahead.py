@@ -37,10 +37,11 @@ class Lookahead:
 
     def init(self, params: Any) -> dict[str, Any]:
         """The state before the first step."""
+        chosen = pytrees.Parameters(params)
         return {
             "step": as_array(np.int64(0), "Lookahead"),
             "inner": self.inner.init(params),
-            "slow": pytrees.map_tree(lambda p: another(as_array(p, "Lookahead")), params),
+            "slow": chosen.mapped(lambda p: another(as_array(p, "Lookahead"))),
         }
 
     def step(self, params: Any, grads: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -52,6 +53,6 @@ class Lookahead:
         def slow(old: Any, new: Any) -> Any:
             return where(meet, old + self.alpha * (new - old), old)
 
-        anchors = pytrees.map_tree(slow, state["slow"], fast)
-        fast = pytrees.map_tree(lambda s, f: where(meet, s, f), anchors, fast)
+        anchors = pytrees.Parameters(state["slow"]).mapped(slow, fast)
+        fast = pytrees.Parameters(fast).mapped(lambda f, s: where(meet, s, f), anchors)
         return fast, {"step": count, "inner": inner, "slow": anchors}

@@ -11,6 +11,7 @@ from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.single import plan_single
 from pullback.compile.program.target import Target
 from pullback.core.avals import Aval
+from pullback.core.dtypes import DType
 from pullback.ir.op import Op, Plan
 
 __all__ = ["Runtime"]
@@ -21,6 +22,7 @@ class Runtime(ABC):
 
     name: str
     target: Target
+    dtypes: tuple[DType, ...]  # that arrays here may have
 
     def plan(self, op: Op, avals: tuple[Aval, ...], static: dict[str, Any], out: Aval) -> Plan:
         """Prepare `op` for operands with these avals; `out` is the inferred result, dense.
@@ -38,8 +40,18 @@ class Runtime(ABC):
         """A read-only NumPy array of the contents, without a copy from the host's memory."""
 
     @abstractmethod
+    def memory(self, buf: Any, av: Aval, *, writable: bool) -> np.ndarray:
+        """The memory itself as a NumPy array."""
+
+    @abstractmethod
+    def origin(self, buf: Any) -> Any:
+        """The buffer that a view sees a part of; any other is its own."""
+
+    @abstractmethod
     def has_one_owner(self, buf: Any) -> bool:
-        """Whether one handle, which the caller holds, is all that has the memory of a buffer."""
+        """Whether one handle, which the caller holds, is all that has the memory of a buffer, and
+        may write to it.
+        """
 
     @abstractmethod
     def shares(self, buf: Any) -> bool:

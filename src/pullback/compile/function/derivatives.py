@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pullback.autodiff.forward import tangents
-from pullback.autodiff.reverse import cotangents, fresh, recording, zeros
+from pullback.autodiff.reverse import cotangents, fresh, with_recording, zeros
 from pullback.compile.function.compiled import Compiled, part
 from pullback.compile.graph.passes import optimise
 from pullback.core.avals import Aval, symbolic
@@ -43,8 +43,7 @@ class Flat(NamedTuple):
         return args, [args[i] if i < n else self.lifted[i - n] for i in places]
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
-        with recording(True):
-            outs = self.function(*args)
+        outs = with_recording(True, self.function, *args)
         types = [symbolic(o._aval.shape, o._aval.dtype, o._aval.device) for o in outs]
         if types != self.outputs:
             raise TraceError(
@@ -116,7 +115,8 @@ class Linearised:
 def _joint(flat: Flat, tracked: Sequence[int]) -> tuple[Graph, list[int], list[int | None]]:
     """The graph of values, then gradients; the connected outputs; which gradient is whose."""
     joint = Recording(flat.name)
-    with recorded(joint):
+
+    def record() -> tuple[list[int], list[Any]]:
         args, variables = flat.variables([joint.add_input(av) for av in flat.inputs], tracked)
         outs = flat(args)
         connected = [i for i, o in enumerate(outs) if o._node is not None]
@@ -125,9 +125,12 @@ def _joint(flat: Flat, tracked: Sequence[int]) -> tuple[Graph, list[int], list[i
         found = cotangents(ends, weights, variables, retain=False, create_graph=False)
         gradients = [g for g in found if g is not None]
         joint.outputs = [joint.capture(o) for o in outs + gradients]
+        return connected, found
+
+    connected, found = recorded(joint, record)
     graph = lifted(joint, flat.lifted, len(flat.inputs))
     graph.verify()
-    numbers = iter(range(len(gradients)))
+    numbers = iter(range(sum(g is not None for g in found)))
     return graph, connected, [None if g is None else next(numbers) for g in found]
 
 

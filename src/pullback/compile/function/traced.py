@@ -20,6 +20,7 @@ from pullback.ir import convert
 from pullback.ir.array import LEAF, Array, Node, make, next_order
 from pullback.ir.convert import as_array
 from pullback.ir.graph import Var
+from pullback.ir.numbers import Moving, NeedsValue, Number
 from pullback.ir.tracing import Recording, Static, line_of_error, recorded
 
 __all__ = ["Traced", "first"]
@@ -43,12 +44,11 @@ class Traced:
         before = [(x, x._buf, x._aval, x._node) for x in known]
         recording = Recording(name)
         leaves, structure = pytrees.flatten((args, kwargs))
-        with recorded(recording):
-            try:
-                outputs = self._record(recording, function, leaves, structure)
-            except PullbackError as error:
-                _locate(error, name)
-                raise
+        try:
+            outputs = recorded(recording, self._record, recording, function, leaves, structure)
+        except PullbackError as error:
+            _locate(error, name)
+            raise
         recording.outputs = outputs
         self._keep(recording)
         for x, *was in before:
@@ -66,15 +66,26 @@ class Traced:
         self, recording: Recording, function: Callable[..., Any], leaves: list, structure: Any
     ) -> list[Var]:
         """Run the function on traced arrays; `flatten` then runs it on any of these types."""
-        is_array = [isinstance(x, (Array, np.ndarray, np.generic)) for x in leaves]
-        given = [as_array(x, "jit") for x, here in zip(leaves, is_array, strict=True) if here]
+        kinds = (Array, np.ndarray, np.generic, Moving)
+        is_array = [isinstance(x, kinds) for x in leaves]
+        given = [_array_of(x) for x, here in zip(leaves, is_array, strict=True) if here]
+        numbers = [(i, x) for i, x in enumerate(leaves) if isinstance(x, Moving)]
         rest = [_unwrapped(x) for x, here in zip(leaves, is_array, strict=True) if not here]
 
         def run(arrays: Sequence[Any]) -> tuple[list[Any], pytrees.Structure]:
             moving, fixed = iter(arrays), iter(rest)
             flat = [next(moving) if here else next(fixed) for here in is_array]
+            needed: set[int] = set()
+            for i, x in numbers:
+                flat[i] = Number(x.kind, flat[i], frozenset([x.place]), needed)
             args, kwargs = pytrees.unflatten(structure, flat)
-            return pytrees.flatten(function(*args, **kwargs))
+            found = pytrees.flatten(function(*args, **kwargs))
+            for x in found[0]:
+                if type(x) is Number:
+                    raise x.value_needed()
+            if needed:  # and the function went on, with another exception perhaps
+                raise NeedsValue(frozenset(needed))
+            return found
 
         def flatten(*arrays: Any) -> list[Any]:
             own = [make(a._buf, a._aval, a._node) for a in arrays]
@@ -193,8 +204,15 @@ def _is_concrete(x: Any) -> bool:
     return isinstance(x, Array) and not x._aval.is_symbolic
 
 
+def _array_of(leaf: Any) -> Any:
+    return leaf.array if isinstance(leaf, Moving) else as_array(leaf, "jit")
+
+
 def _unwrapped(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, Static) else leaf
+
+
+MOST_BRACKETS = 50  # inside of each other: Python's parser takes 200 at most
 
 
 def _builder(structure: pytrees.Structure, leaves: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -209,11 +227,14 @@ def _builder(structure: pytrees.Structure, leaves: Sequence[Any]) -> Callable[[l
         kept.append(value)
         return f"kept[{len(kept) - 1}]"
 
-    def expression(s: pytrees.Structure) -> str:
+    def expression(s: pytrees.Structure, depth: int = 0) -> str:
         if s is pytrees.LEAF:
             leaf = next(rest)
             return f"o[{next(numbers)}]" if isinstance(leaf, Array) else constant(leaf)
-        children = [expression(c) for c in s.children]
+        if depth == MOST_BRACKETS:
+            inside = [expression(pytrees.LEAF) for _ in range(s.leaves)]
+            return f"unflatten({constant(s)}, [{', '.join(inside)}])"
+        children = [expression(c, depth + 1) for c in s.children]
         listed = "".join(f"{c}, " for c in children)
         if s.kind is tuple:
             return f"({listed})"

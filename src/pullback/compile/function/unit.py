@@ -179,8 +179,9 @@ class Call:
         return (*self._operands(node), *[make(buf, av) for buf, av in residuals])
 
     def _operands(self, node: Node) -> list[Any]:
-        """The arguments as they were, connected to their nodes."""
-        return [make(*x) for x in zip(node.live_saved()[0], node.avals, node.edges, strict=True)]
+        """The arguments as they were, connected to their nodes if that is recorded."""
+        edges = node.edges if mode.recording else [None] * len(node.edges)
+        return [make(*x) for x in zip(node.live_saved()[0], node.avals, edges, strict=True)]
 
     def _arguments(self, node: Node) -> list[Any]:
         """The operands without those that the function captures, which must be as they were."""
@@ -195,19 +196,21 @@ class Call:
         return operands[: len(flat.inputs)]
 
     def pull(self, node: Node, g: Slots, wanted: Container[Node] | None) -> list[Any]:
-        """The cotangents of the arguments: by `backward`, or by a jitted function if recorded."""
+        """The cotangents of the arguments: by `backward`, or by a jitted function if recorded, or
+        if it becomes a part of something that is traced.
+        """
         linear = self.linear
         edges = [node.edges[i] for i in linear.tracked]
         mask = tuple(e is not None and (wanted is None or e in wanted) for e in edges)
         present = tuple(g.values[i] is not None for i in linear.connected)
         cots = [v for v in g.values if v is not None]
         result: list[Any] = [None] * len(node.edges)
-        if mode.recording:
+        if mode.recording or any(c._aval.is_symbolic for c in cots):
             to = tuple(i for i, here in zip(linear.tracked, mask, strict=True) if here)
             of = tuple(i for i, here in zip(linear.connected, present, strict=True) if here)
             pulled = self.unit.derived(pullback_of, of, to)(*self._arguments(node), *cots)
             for i, x in zip(to, pulled, strict=True):
-                result[i] = x
+                result[i] = _allowed(x)
             return result
         bufs, residuals = node.live_saved()
         program = linear.backward(present, mask)
@@ -225,4 +228,9 @@ class Call:
         moved = tuple(i for i, t in enumerate(incoming) if t is not None)
         pushed = self.unit.derived(pushforward_of, moved)
         found = pushed(*self._arguments(node), *[incoming[i] for i in moved])
-        return Slots(found)
+        return Slots([_allowed(t) for t in found])
+
+
+def _allowed(x: Any) -> Any:
+    """A result of a derivative, with its link to what it was computed from if that is recorded."""
+    return x if x is None or mode.recording else make(x._buf, x._aval)

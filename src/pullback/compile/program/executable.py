@@ -86,8 +86,7 @@ class Version:
     def _assembled(self, planned: Sequence[Planned]) -> tuple[Frame, Table, Callable[..., Any]]:
         """The program; one with plans takes their arrays after all other buffers."""
         table = Table(len(self._graph.inputs), self._used, planned)
-        with self._target.together():
-            frame = Frame(self.grouped, table, self._target, self._graph)
+        frame = self._target.together(Frame, self.grouped, table, self._target, self._graph)
         program = Program(
             table.n_inputs,
             frame.plan.out_nbytes,
@@ -149,8 +148,8 @@ class Version:
 
     def _fail(self, error: tuple[int, int, int]) -> NoReturn:
         code, position, value = error
-        name, axis = self.errors[code - 1]
-        raise axis.error(name, position, value)
+        name, fault = self.errors[code - 1]
+        raise fault.error(name, position, value)
 
     def describe(self) -> str:
         lines = [

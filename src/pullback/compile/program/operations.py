@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.compile.kernel.lower import broadcast_strides, gather_kernel, scatter_kernel
-from pullback.compile.program.indexing import IndexedAxis
+from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.slots import Context
 from pullback.compile.program.stages import Stage
+from pullback.compile.program.target import Fault
 from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
@@ -36,11 +37,23 @@ def _layout(r: Region) -> tuple[Aval, tuple[int, ...]]:
     return r.aval, r.aval.strides
 
 
-def _first_code(frame: Context, name: str, sizes: Sequence[int], indices: Sequence[Region]) -> int:
+def _first_code(frame: Context, faults: Sequence[tuple[str, Fault]]) -> int:
+    """The error code of the first of these faults."""
+    frame.table.errors += faults
+    return len(frame.table.errors) - len(faults) + 1
+
+
+def _axes_code(
+    frame: Context,
+    name: str,
+    sizes: Sequence[int],
+    indices: Sequence[Region],
+    places: Aval,
+    lead: int,
+) -> int:
     """The error code of the first of these axes, which indices go into."""
-    axes = [IndexedAxis(n, i.aval.dtype) for n, i in zip(sizes, indices, strict=True)]
-    frame.table.errors += [(name, axis) for axis in axes]
-    return len(frame.table.errors) - len(sizes) + 1
+    axes = indexed_axes(sizes, [i.aval for i in indices], places.shape, lead)
+    return _first_code(frame, [(name, axis) for axis in axes])
 
 
 def _gather(frame: Context, group: CallGroup) -> list[Stage]:
@@ -65,7 +78,7 @@ def _gather(frame: Context, group: CallGroup) -> list[Stage]:
         index_strides,
         list(zip(x.shape[:n], strides[:n], strict=True)),
         frame.slot(result),
-        _first_code(frame, group.label, x.shape[:n], indices),
+        _axes_code(frame, group.label, x.shape[:n], indices, result.aval, lead),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -92,7 +105,7 @@ def _scatter(frame: Context, group: CallGroup) -> list[Stage]:
         index_strides,
         list(zip(x.shape[:n], dense[:n], strict=True)),
         frame.scratch,
-        _first_code(frame, group.label, x.shape[:n], indices),
+        _axes_code(frame, group.label, x.shape[:n], indices, new, new.ndim - (x.ndim - n)),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -113,20 +126,18 @@ def product_rows(frame: Context, group: CallGroup) -> list[Stage]:
 
 
 def _intrinsic(frame: Context, group: CallGroup, low: Intrinsic) -> list[Stage]:
-    """The target's routine; where it is given indices, they come last and name one axis."""
+    """What the target has for the intrinsic."""
     (result,) = group.results
     if result.aval.size == 0:
         return []
-    static, avals = group.equation.static, [r.aval for r in group.operands]
-    code = 1
-    if low.indexed is not None:
-        code = _first_code(frame, low.name, [low.indexed(*avals, **static)], group.operands[-1:])
-    return frame.target.routines[low.name].stages(
+    static, routine = group.equation.static, frame.target.routines[low.name]
+    faults = routine.faults([r.aval for r in group.operands], static, result.aval)
+    return routine.stages(
         [(_slot(frame, r), r.aval) for r in group.operands],
         static,
         (frame.slot(result), result.aval),
         frame.scratch,
-        code,
+        _first_code(frame, faults),
     )
 
 

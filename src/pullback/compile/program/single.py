@@ -14,9 +14,9 @@ from pullback.compile.kernel.lower import (
     map_kernel,
     scatter_kernel,
 )
-from pullback.compile.program.indexing import IndexedAxis
+from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.stages import Program, Scratch, Stage
-from pullback.compile.program.target import Target, WantedPlan
+from pullback.compile.program.target import Fault, Target, WantedPlan
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
@@ -146,7 +146,7 @@ def _gather(target: Target, op: Any, avals: Avals, static: Static, out: Aval) ->
     wanted = target.gather_plan(kernel, out.shape, x_strides, index_strides, sizes[0])
     if wanted is not None:
         run = _by_plan(target, run, cache(lambda: program(slots)), indices[0].dtype, wanted)
-    return Plan(_checked(op.name, run, _axes(sizes, indices)), out)
+    return Plan(_checked(run, _axes(op.name, sizes, indices, out, lead)), out)
 
 
 def _scatter(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
@@ -189,7 +189,7 @@ def _scatter(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -
     def run(x: Any, updates: Any, *indices: Any) -> Any:
         return made(x, *indices, updates)
 
-    return Plan(_checked(op.name, run, _axes(sizes, indices)), out)
+    return Plan(_checked(run, _axes(op.name, sizes, indices, updates, lead)), out)
 
 
 def _inspection(
@@ -225,21 +225,25 @@ def _by_plan(
     return run
 
 
-def _axes(sizes: Sequence[int], indices: Sequence[Aval]) -> list[IndexedAxis]:
-    return [IndexedAxis(n, i.dtype) for n, i in zip(sizes, indices, strict=True)]
-
-
-def _checked(name: str, program: Run, axes: Sequence[IndexedAxis]) -> Run:
+def _checked(program: Run, faults: Sequence[tuple[str, Fault]]) -> Run:
     """The program with its error word turned into an exception."""
 
     def run(*bufs: Any) -> Any:
         result = program(*bufs)
         if type(result) is tuple:
             code, position, value = result
-            raise axes[code - 1].error(name, position, value)
+            name, fault = faults[code - 1]
+            raise fault.error(name, position, value)
         return result
 
     return run
+
+
+def _axes(
+    name: str, sizes: Sequence[int], indices: Sequence[Aval], places: Aval, lead: int
+) -> list[tuple[str, Fault]]:
+    """The error codes of the axes that indices go into."""
+    return [(name, axis) for axis in indexed_axes(sizes, indices, places.shape, lead)]
 
 
 def _intrinsic(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
@@ -247,9 +251,8 @@ def _intrinsic(target: Target, op: Any, avals: Avals, static: Static, out: Aval)
     routine = target.routines[low.name]
     stages = routine.stages(list(enumerate(avals, 1)), static, (0, out), area, 1)
     run = _program(target, len(avals), out, stages, routine.heavy(avals, out), area.sizes)
-    if low.indexed is not None:
-        run = _checked(low.name, run, _axes([low.indexed(*avals, **static)], avals[-1:]))
-    return Plan(run, out)
+    faults = routine.faults(avals, static, out)
+    return Plan(_checked(run, faults) if faults else run, out)
 
 
 _PLANNERS = {

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from pullback.compile.program.indexing import IndexedAxis
 from pullback.compile.program.stages import Node
-from pullback.compile.program.target import Target, WantedPlan
+from pullback.compile.program.target import Fault, Target, WantedPlan
 from pullback.compile.schedule.groups import Region, Stored
 from pullback.compile.schedule.memory import aligned
 from pullback.core.avals import Aval
@@ -56,7 +55,8 @@ class Table:
         self.arena = 1 + self.n_inputs
         self.arena_nbytes = 0
         self.pointers: list[tuple[int, int]] = []
-        self.errors: list[tuple[str, IndexedAxis]] = []  # operation and axis of error code k + 1
+        # The operation of error code k + 1, and what can say the rest of the message.
+        self.errors: list[tuple[str, Fault]] = []
         self.loops: list[Moving] = []
         self._slots: dict[tuple[int, int], int] = {}
 

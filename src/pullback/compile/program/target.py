@@ -7,7 +7,6 @@ are assigned; it chooses tiles, threads and grids, and decides nothing that chan
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -19,8 +18,9 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 
 __all__ = [
-    "Area", "Layout", "Place", "Routine", "Shape", "Strides", "Target", "Tuning", "WantedPlan"
-]  # fmt: skip
+    *("Area", "Fault", "Layout", "Place", "Routine", "Shape", "Strides", "Target", "Tuning"),
+    "WantedPlan",
+]
 
 Shape: TypeAlias = Sequence[int]
 Strides: TypeAlias = Sequence[int]
@@ -46,16 +46,35 @@ class Tuning:
     light_values: int  # elements of all values of a graph, likewise
 
 
+class Fault(Protocol):
+    """What an error code of a program stands for."""
+
+    def error(self, name: str, position: int, value: int) -> Exception:
+        """What the operation `name` says of what a kernel found at a position."""
+        ...
+
+
+def no_faults(
+    avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
+) -> Sequence[tuple[str, Fault]]:
+    """Of a routine that finds no errors in its operands."""
+    return ()
+
+
 class Routine(NamedTuple):
     """An intrinsic of a target.
 
-    `stages(operands, static, result, area, first_code)` writes the result, which is dense; a bad
-    index gives the error code `first_code`. `heavy(avals, result)` is whether other Python threads
-    should run meanwhile.
+    `stages(operands, static, result, area, first_code)` writes the result, which is dense; its
+    error codes count from `first_code`. `heavy(avals, result)` is whether other Python threads
+    should run meanwhile. `faults(avals, static, result)` are the operation and the meaning of each
+    error code.
     """
 
     stages: Callable[[Sequence[Place], Mapping[str, Any], Place, Area, int], list[Stage]]
     heavy: Callable[[Sequence[Aval], Aval], bool]
+    faults: Callable[[Sequence[Aval], Mapping[str, Any], Aval], Sequence[tuple[str, Fault]]] = (
+        no_faults
+    )
 
 
 class WantedPlan(Protocol):
@@ -240,8 +259,8 @@ class Target(Protocol):
         """The arrays of the plan of a buffer of indices, if there is one by now."""
         ...
 
-    def together(self) -> AbstractContextManager[None]:
-        """The kernels that are asked for inside may be compiled side by side."""
+    def together(self, function: Callable[..., Any], /, *args: Any) -> Any:
+        """The result of a function; the kernels that it asks for may be compiled side by side."""
         ...
 
     def encode(self, program: Program, /) -> Callable[..., Any]:

@@ -127,7 +127,10 @@ def expm1(z: Complex) -> Complex:
     whole = exp(z)
     # e^x cos y - 1 = (e^x - 1) cos y - 2 sin^2(y/2)
     re = fma(half * -2.0, half, e * real_trig.cos(z.im))
-    return Complex(select(abs_(z.re) < num(1.0, z.re), re, whole.re - 1.0), whole.im)
+    re = select(abs_(z.re) < num(1.0, z.re), re, whole.re - 1.0)
+    zero = num(0.0, z.re)
+    re = select((z.re == zero) & (z.im == zero), zero, re)  # +0, where e^x - 1 of the real -0 is -0
+    return Complex(re, whole.im)
 
 
 def _log_size(x: Expr, y: Expr) -> Expr:
@@ -256,7 +259,7 @@ def tanh(z: Complex) -> Complex:
     far_im = real_trig.sin(y) * real_trig.cos(y) * e * e * 4.0
     infinite = size == num(INF, x)
     wild = logical_not(abs_(y) < num(INF, x))
-    far_im = select(wild & infinite, copysign(zero, y), far_im)
+    far_im = select(infinite, copysign(zero, y), far_im)
     far = size > num(22.0, x)
     far_re = select(wild & logical_not(infinite), num(NAN, x), one)
     re = copysign(select(far, far_re, near.re), x)

@@ -20,7 +20,7 @@ from math import inf, prod
 from typing import Any, NamedTuple
 
 from pullback.autodiff.custom import custom_vjp
-from pullback.autodiff.reverse import recording
+from pullback.autodiff.reverse import with_recording
 from pullback.control import cond, scan
 from pullback.core.dtypes import uint32
 from pullback.ops.arrangement import moveaxis
@@ -307,8 +307,8 @@ class _Attention(NamedTuple):
     # -- backward ----------------------------------------------------------------------------------
 
     def forward_and_residuals(self, arrays: Arrays, fixed: Arrays) -> tuple[tuple, tuple]:
-        with recording(False):  # what is kept of it is differentiated by the rule
-            out, lse = self.forward(arrays, fixed)
+        # what is kept of it is differentiated by the rule
+        out, lse = with_recording(False, self.forward, arrays, fixed)
         return (out, lse), (arrays, fixed, out, lse)
 
     def pulled(self, residuals: tuple, cotangent: tuple) -> tuple[Arrays, None]:

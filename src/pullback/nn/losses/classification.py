@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pullback.core.errors import DTypeError, IndexOutOfRange, ShapeError
-from pullback.ir.convert import as_array
+from pullback.ir.convert import as_array, to_numpy
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import (
     channel_axis,
@@ -73,7 +73,7 @@ class Picked:
         self.shape, self.dtype = x._aval.shape, x._aval.dtype
         _class_weights(name, weight, self.shape[self.axis])
         self.index, self.counts = class_numbers(name, target, self.shape[self.axis], ignore_index)
-        self.weight = weight
+        self.weight, self.target, self.ignored = weight, target, ignore_index
 
     def of(self, x: Any) -> Any:
         """The elements of `x` at the target's classes, read from the flat array: so they and their
@@ -88,9 +88,12 @@ class Picked:
         try:
             return take(reshape(x, (size,)), places, axis=0)
         except IndexOutOfRange:
+            target = to_numpy(self.target)
+            bad = (target != self.ignored) & ((target < 0) | (target >= classes))
+            place = tuple(int(i[0]) for i in bad.nonzero())
             raise IndexOutOfRange(
-                f"{self.name}: a class index is out of range, there are {classes} classes."
-                " Targets that do not count equal ignore_index."
+                f"{self.name}: class {target[place]} at target{list(place)} is out of range, there"
+                f" are {classes} classes. Targets that do not count equal ignore_index."
             ) from None
 
     def weights(self) -> Any:

@@ -7,11 +7,14 @@ from functools import partial
 from typing import Any
 
 from pullback.compile.kernel.lower import broadcast_strides
+from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Place, Routine
+from pullback.compile.program.target import Area, Fault, Place, Routine
 from pullback.core.avals import Aval
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
+from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
+from pullback.runtime.cpu.linalg import linalg_stages
 from pullback.runtime.cpu.sort import sort_stages
 
 __all__ = ["ROUTINES"]
@@ -19,7 +22,8 @@ __all__ = ["ROUTINES"]
 Static = Mapping[str, Any]
 LIGHT_FLOPS = 200_000  # of a product, up to which other Python threads can wait: some 20 us
 LIGHT_ELEMENTS = 1 << 14  # that are sorted or searched for, likewise
-LIGHT_PIXELS = 1 << 12  # of a result of a convolution or of pooling, likewise
+LIGHT_PIXELS = 1 << 12  # of a result of a convolution, of pooling or a transform, likewise
+LIGHT_MATRIX = 1 << 10  # elements of a factor of matrices, likewise
 
 
 def _matmul(
@@ -67,12 +71,45 @@ def _pooling(
     return pool_stages.pooling_stages(name, operands, dict(static), result, area, code)
 
 
+def _fourier(
+    name: str, operands: Sequence[Place], static: Static, result: Place, area: Area, _: int
+) -> list[Stage]:
+    (operand,) = operands
+    return fft_stages.fft_stages(name, operand, dict(static), result, area)
+
+
+def _linalg(
+    name: str, operands: Sequence[Place], static: Static, result: Place, area: Area, code: int
+) -> list[Stage]:
+    return linalg_stages.linalg_stages(name, operands, dict(static), result, area, code)
+
+
+def _bad_places(
+    name: str, avals: Sequence[Aval], static: Static, result: Aval
+) -> list[tuple[str, Fault]]:
+    """An index that names no place of its plane."""
+    size = pool_stages.plane_size(name, avals, dict(static))
+    index = avals[-1]
+    return [(name, axis) for axis in indexed_axes([size], [index], index.shape, index.ndim)]
+
+
+def _failures(
+    name: str, avals: Sequence[Aval], static: Static, result: Aval
+) -> list[tuple[str, Fault]]:
+    """What is wrong with a matrix."""
+    return [linalg_stages.failure(name, avals, dict(static), result)]
+
+
 def _is_heavy_product(avals: Sequence[Aval], out: Aval) -> bool:
     return 2 * out.size * avals[0].shape[-1] > LIGHT_FLOPS
 
 
 def _is_heavy_search(avals: Sequence[Aval], out: Aval) -> bool:
     return avals[-1].size > LIGHT_ELEMENTS
+
+
+def _is_heavy_matrix(avals: Sequence[Aval], out: Aval) -> bool:
+    return out.size > LIGHT_MATRIX
 
 
 def _is_heavy_image(avals: Sequence[Aval], out: Aval) -> bool:
@@ -84,5 +121,14 @@ ROUTINES: Mapping[str, Routine] = {
     "argsort": Routine(_argsort, _is_heavy_search),
     "searchsorted": Routine(_searchsorted, _is_heavy_search),
     **{n: Routine(partial(_convolution, n), _is_heavy_image) for n in conv_stages.NAMES},
-    **{n: Routine(partial(_pooling, n), _is_heavy_image) for n in pool_stages.NAMES},
+    **{n: Routine(partial(_pooling, n), _is_heavy_image) for n in ("window_max", "window_argmax")},
+    **{
+        n: Routine(partial(_pooling, n), _is_heavy_image, partial(_bad_places, n))
+        for n in pool_stages.INDEXED
+    },
+    **{n: Routine(partial(_fourier, n), _is_heavy_image) for n in fft_stages.NAMES},
+    **{
+        n: Routine(partial(_linalg, n), _is_heavy_matrix, partial(_failures, n))
+        for n in linalg_stages.NAMES
+    },
 }

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.indexing import IndexedAxis
 from pullback.compile.program.target import Target, Tuning, WantedPlan
 from pullback.core.avals import Aval
-from pullback.core.dtypes import DType, bfloat16, float32
+from pullback.core.dtypes import ALL, DType, bfloat16, float32
 from pullback.runtime.base import Runtime
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import matmul
@@ -51,7 +52,7 @@ class CpuTarget:
     gather_plan = staticmethod(plans.gather_wants_plan)
     scatter = staticmethod(scatter_stages.scatter_stages)
     scatter_plan = staticmethod(strategies.wants_plan)
-    together = staticmethod(jit.batch)
+    together = staticmethod(jit.together)
     encode = staticmethod(stages.encode)
     view = staticmethod(native.view)
     empty = staticmethod(native.empty)
@@ -72,6 +73,7 @@ class CpuRuntime(Runtime):
 
     name = "cpu"
     target = TARGET
+    dtypes = ALL
 
     def from_numpy(self, array: np.ndarray, copy: bool) -> native.Buffer:
         """The buffer of a C-contiguous array."""
@@ -87,18 +89,32 @@ class CpuRuntime(Runtime):
 
         Kept constants have one element, and some who take NumPy arrays write to them all the same.
         """
-        if av.size == 0:
-            return np.empty(av.shape, av.dtype.numpy)
-        array = np.asarray(_Exported(buf, av))
-        if buf.nbytes == av.dtype.itemsize:
+        array = self.memory(buf, av, writable=False)
+        if av.size and buf.nbytes == av.dtype.itemsize:
             array = np.array(array)
             array.flags.writeable = False
+        return array
+
+    def memory(self, buf: native.Buffer, av: Aval, *, writable: bool) -> np.ndarray:
+        """The memory itself as a NumPy array."""
+        if av.size == 0:
+            return np.empty(av.shape, av.dtype.numpy)
+        array = np.asarray(_Exported(buf, av, writable))
         return array.view(bfloat16.numpy) if av.dtype is bfloat16 else array
 
+    def origin(self, buf: native.Buffer) -> native.Buffer:
+        """The buffer that a view sees a part of; any other is its own."""
+        return buf.owner if isinstance(buf.owner, native.Buffer) else buf
+
     def has_one_owner(self, buf: native.Buffer) -> bool:
-        """Whether one handle, which the caller holds, is all that has the memory of a buffer."""
+        """Whether one handle, which the caller holds, is all that has the memory of a buffer, and
+        may write to it.
+        """
         # The references are that handle's, the one of this call, and that of `getrefcount` itself.
-        return type(buf.owner) is not native.Buffer and sys.getrefcount(buf) <= 3
+        owner = buf.owner
+        if isinstance(owner, np.ndarray) and not owner.flags.writeable:
+            return False
+        return type(owner) is not native.Buffer and sys.getrefcount(buf) <= 3
 
     def shares(self, buf: native.Buffer) -> bool:
         """Whether the memory of a buffer belongs to somebody else, who may write to it."""
@@ -110,11 +126,11 @@ class CpuRuntime(Runtime):
         made = plans.build(buf, av.dtype, wanted)
         if isinstance(made, tuple):
             _, position, value = made
-            raise IndexedAxis(size, av.dtype).error("scatter_plan", position, value)
+            raise IndexedAxis(size, av.dtype, (av.size,), 1).error("scatter_plan", position, value)
         plans.PLANS.hold(buf, by)
         plans.PLANS.keep(buf, av.dtype, wanted, made)
 
-    def index_plans(self) -> plans.PlanCache:
+    def index_plans(self) -> PlanCache:
         """All index plans that are kept."""
         return plans.PLANS
 
@@ -132,13 +148,13 @@ class _Exported:
     buffer, alive.
     """
 
-    def __init__(self, buf: native.Buffer, av: Aval):
+    def __init__(self, buf: native.Buffer, av: Aval, writable: bool):
         size = av.dtype.itemsize
         kind = "V" if av.dtype is bfloat16 else av.dtype.numpy.kind
         self.buf = buf
         self.__array_interface__ = {
             "version": 3,
-            "data": (buf.address, True),
+            "data": (buf.address, not writable),
             "shape": av.shape,
             "strides": tuple(s * size for s in av.strides or ()),
             "typestr": "|b1" if kind == "b" else f"<{kind}{size}",

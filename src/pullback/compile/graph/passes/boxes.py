@@ -63,6 +63,9 @@ def _slice(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> Var 
     eq = rw.made.get(x)
     if eq is None or 0 in shape:
         return None
+    if not rw.only_use(x):  # then what it is made of is read for it, and for this part again
+        for v in eq.inputs:
+            rw.uses[v] = max(rw.uses.get(v, 0), 2)
     found = _SLICED.get(eq.op, _slice_of_pointwise)
     return found(rw, x, eq, box, av)
 

@@ -17,7 +17,7 @@ from pullback.runtime.cpu.gemm import blas_code
 from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["INDEXED", "NAMES", "pooling_stages"]
+__all__ = ["INDEXED", "NAMES", "plane_size", "pooling_stages"]
 
 _PLANE_BYTES = 1 << 16  # of the planes that a unit works on, while there are several
 _TASK_ELEMENTS = 1 << 15
@@ -46,6 +46,11 @@ def pooling_stages(
     if name in ("window_max", "window_argmax"):
         return extremum_stages(name == "window_argmax", operands[0], static, result, area)
     return _plane_stages(name == "place", operands, static["last"], result, area, error_code)
+
+
+def plane_size(name: str, avals: Sequence[Aval], static: dict[str, Any]) -> int:
+    """How many places an index may name."""
+    return prod(static["size"] if name == "place" else _spatial(avals[0].shape, static["last"]))
 
 
 def extremum_stages(

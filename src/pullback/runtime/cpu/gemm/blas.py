@@ -21,7 +21,7 @@ from pullback.core.errors import DeviceError
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import I32, PTR, VOID, Code, Value
 
-__all__ = ["Library", "emit_gemm", "emit_gemv", "openblas"]
+__all__ = ["Library", "address", "emit_gemm", "emit_gemv", "handle", "openblas"]
 
 _PREFIX = "pullback_blas_"  # of the names under which IR finds the libraries' functions
 _LETTERS = {"complex64": "c", "complex128": "z"}
@@ -37,21 +37,34 @@ class Library(NamedTuple):
 
 @functools.cache
 def openblas() -> Library:
-    """OpenBLAS from the package scipy-openblas32."""
-    with _environment("OPENBLAS_NUM_THREADS", "1"):  # else it starts threads of its own on loading
-        handle = _load("scipy-openblas32", "libscipy_openblas")
-    if handle is None:
-        raise DeviceError(
-            "matmul: products of complex matrices on the CPU need OpenBLAS, got none. "
-            "Install the package scipy-openblas32."
-        )
-    handle.scipy_openblas_set_num_threads(1)
-    handle.scipy_openblas_get_config.restype = ctypes.c_char_p
+    """OpenBLAS from the package scipy-openblas32, its products registered."""
+    library = handle()
     for letter in _LETTERS.values():
         for routine in ("gemm", "gemv"):
-            _register(handle, f"scipy_cblas_{letter}{routine}", f"cblas_{letter}{routine}")
-    version = handle.scipy_openblas_get_config().decode().split()[1]
+            name = f"cblas_{letter}{routine}"
+            jit.add_symbol(_PREFIX + name, address(library, f"scipy_{name}"))
+    version = library.scipy_openblas_get_config().decode().split()[1]
     return Library(f"OpenBLAS {version}", 2**31 - 1)
+
+
+@functools.cache
+def handle() -> ctypes.CDLL:
+    """The loaded library, which starts no threads."""
+    with _environment("OPENBLAS_NUM_THREADS", "1"):  # else it starts threads of its own on loading
+        found = _load("scipy-openblas32", "libscipy_openblas")
+    if found is None:
+        raise DeviceError(
+            "linalg: products of complex matrices and factorisations on the CPU need OpenBLAS,"
+            " got none. Install the package scipy-openblas32."
+        )
+    found.scipy_openblas_set_num_threads(1)
+    found.scipy_openblas_get_config.restype = ctypes.c_char_p
+    return found
+
+
+def address(library: ctypes.CDLL, name: str) -> int:
+    """Where a function of the library is."""
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
 
 
 def _load(package: str, stem: str) -> ctypes.CDLL | None:
@@ -80,11 +93,6 @@ def _environment(name: str, value: str):
             del os.environ[name]
         else:
             os.environ[name] = before
-
-
-def _register(handle: ctypes.CDLL, name: str, short: str) -> None:
-    address = ctypes.cast(getattr(handle, name), ctypes.c_void_p).value
-    jit.add_symbol(_PREFIX + short, address or 0)
 
 
 class Matrix(NamedTuple):

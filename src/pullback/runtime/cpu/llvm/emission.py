@@ -6,8 +6,7 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -103,27 +102,15 @@ def _release() -> None:
 os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
 
 
-@contextmanager
-def _free_generator() -> Iterator[_Generator]:
-    """The first that nobody uses, else the first."""
-    able = _generators[: workers()]
-    chosen = next((g for g in able if g.lock.acquire(blocking=False)), None)
-    if chosen is None:
-        chosen = able[0]
-        chosen.lock.acquire()
-    try:
-        yield chosen
-    finally:
-        chosen.lock.release()
-
-
 def emit(text: str, passes: str) -> bytes:
     """Object code of the LLVM module `text`.
 
     `passes` says what runs over the IR: "" is nothing, "passes" all, and "plain" all but those
     that widen and unroll loops.
     """
-    with _free_generator() as generator:
+    able = _generators[: workers()]
+    generator = next((g for g in able if not g.lock.locked()), able[0])
+    with generator.lock:  # `with` itself: between `acquire` and `try` an interrupt would keep it
         return _emitted(*generator.tools(), text, passes)
 
 

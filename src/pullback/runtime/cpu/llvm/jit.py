@@ -1,7 +1,7 @@
 """LLVM IR text to machine code in this process, with a cache of object code on disk.
 
-Inside of a `batch`, modules are compiled by several threads while their makers go on: an address
-is then an object that stands for an integer, and waits for it where the integer is asked for.
+In what is made `together`, modules are compiled by several threads while their makers go on: an
+address is then an object that stands for an integer, and waits for it where that is asked for.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import operator
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from pullback.runtime.code_cache import CodeCache
@@ -24,7 +23,7 @@ from pullback.runtime.cpu.llvm.emission import Host, host
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["Host", "add_symbol", "batch", "compile_ir", "host"]
+__all__ = ["Host", "add_symbol", "compile_ir", "host", "together"]
 
 # Part of every cache key: a change of how code is made gets a new number.
 _CACHE_FORMAT = 1
@@ -166,18 +165,18 @@ class _Open(threading.local):
 _open = _Open()
 
 
-@contextmanager
-def batch() -> Iterator[None]:
-    """Compile what is asked for inside on all cores; in the end everything has its address."""
+def together(function: Callable[..., Any], *args: Any) -> Any:
+    """The result of a function; what it compiles is compiled on all cores, and has its address."""
     if _open.batch is not None:
-        yield
-        return
-    mine = _open.batch = _Batch()
+        return function(*args)
+    mine = _Batch()
+    _open.batch = mine
     try:
-        yield
+        result = function(*args)
     finally:
         _open.batch = None
     mine.finish()
+    return result
 
 
 def _key(text: str, passes: str) -> str:

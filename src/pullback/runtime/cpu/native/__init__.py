@@ -22,6 +22,7 @@ import operator
 import os
 import signal
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -179,7 +180,7 @@ def _source() -> str:
         raise ImportError(f"cpu: needs a POSIX system on x86-64 or ARM, got {jit.host().triple}.")
     directory = Path(__file__).parent
     system = "linux" if sys.platform == "linux" else "posix"
-    parts = (architecture, system, "memory", "buffer", "pool", "stages", "program")
+    parts = (architecture, system, "memory", "buffer", "signals", "pool", "stages", "program")
     return "\n".join(
         [*((directory / f"{part}.ll").read_text("utf-8") for part in parts), _tables()]
     )
@@ -193,7 +194,7 @@ LOOP, BRANCH, ROWS, PARTS = (_addresses[name] for name in _KERNELS)
 def _load() -> dict[str, Callable[..., object]]:
     """The functions of the native core by name, and its type Buffer."""
     start = ctypes.PYFUNCTYPE(
-        ctypes.py_object, ctypes.c_int64, *[ctypes.c_int] * 3, ctypes.c_int64
+        ctypes.py_object, ctypes.c_int64, *[ctypes.c_int] * 3, *[ctypes.c_int64] * 2
     )(_addresses["pullback_native"])
     buffer, *functions = start(
         _memory_size() // 8,
@@ -201,6 +202,7 @@ def _load() -> dict[str, Callable[..., object]]:
         time.CLOCK_MONOTONIC,
         signal.SIG_SETMASK,
         _default_threads(),
+        threading.main_thread().ident or 0,
     )
     return {"Buffer": buffer, **dict(zip(_FUNCTIONS, functions, strict=True))}
 
@@ -302,10 +304,12 @@ def make_program(
     head = [n_inputs, out_nbytes, len(scratch), heavy, len(pointers)]
     first = len(head) + 1 + len(scratch) + 2 * len(pointers)
     pairs = [word for pair in pointers for word in pair]
-    found = [*head, first, *scratch, *pairs, *encode(stages)]
-    words = array("q", map(operator.index, found))
+    encoded = encode(stages)
+    words = array("q", map(operator.index, [*head, first, *scratch, *pairs, *encoded]))
+    # A parameter that is no plain integer is the address of memory that it owns.
+    owners = [word for word in encoded if type(word) is not int]
     address, length = words.buffer_info()
-    return _make(wrap(address, length * words.itemsize, words))
+    return _make(wrap(address, length * words.itemsize, (words, owners)))
 
 
 def encode(stages: Sequence[Stage]) -> list[SupportsIndex]:

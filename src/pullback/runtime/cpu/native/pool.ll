@@ -84,10 +84,9 @@ unlock:
   ret void
 }
 
-; Runs task number `task` of a job.
-define internal void @run_task(ptr %job, i64 %task) nounwind {
-  %found = alloca [3 x i64]
-  call void @llvm.memset.p0.i64(ptr %found, i8 0, i64 24, i1 false)
+; Runs task number `task` of a job; `here`: on the thread that the job came from.
+define internal void @run_task(ptr %job, i64 %task, i1 %here) nounwind {
+  %found = alloca %Error
   %j = load %Job, ptr %job
   %kernel = extractvalue %Job %j, 0
   %params = extractvalue %Job %j, 1
@@ -95,6 +94,15 @@ define internal void @run_task(ptr %job, i64 %task) nounwind {
   %units = extractvalue %Job %j, 3
   %grain = extractvalue %Job %j, 4
   %error = extractvalue %Job %j, 6
+  %may.at = getelementptr %Error, ptr %error, i32 0, i32 4
+  %may = load i64, ptr %may.at
+  %asks = select i1 %here, i64 %may, i64 0
+  %run.at = getelementptr %Error, ptr %error, i32 0, i32 5
+  %run = load ptr, ptr %run.at
+  %e0 = insertvalue %Error zeroinitializer, i64 1, 3
+  %e1 = insertvalue %Error %e0, i64 %asks, 4
+  %e2 = insertvalue %Error %e1, ptr %run, 5
+  store %Error %e2, ptr %found
   %lo = mul i64 %task, %grain
   %left = sub i64 %units, %lo
   %count = call i64 @llvm.smin.i64(i64 %grain, i64 %left)
@@ -110,19 +118,29 @@ done:
   ret void
 }
 
-; Runs tasks of the open job until none is left.
-define internal void @draw_tasks() nounwind {
+; Runs tasks of the open job until none is left; `here`: on the thread that it came from, which ends
+; the job if the run was stopped.
+define internal void @draw_tasks(i1 %here) nounwind {
 entry:
   %tasks.at = getelementptr %Job, ptr @job, i32 0, i32 5
   %tasks = load i64, ptr %tasks.at
+  %error.at = getelementptr %Job, ptr @job, i32 0, i32 6
+  %error = load ptr, ptr %error.at
   br label %draw
 draw:
   %task = atomicrmw add ptr @next_task, i64 1 monotonic
   %more = icmp slt i64 %task, %tasks
   br i1 %more, label %run, label %done
 run:
-  call void @run_task(ptr @job, i64 %task)
-  br label %draw
+  call void @run_task(ptr @job, i64 %task, i1 %here)
+  br i1 %here, label %ran, label %draw
+ran:
+  call void @look(ptr %error)
+  %stopped = call i1 @is_stopped(ptr %error)
+  br i1 %stopped, label %end, label %draw
+end:
+  store atomic i64 %tasks, ptr @next_task monotonic, align 8
+  br label %done
 done:
   ret void
 }
@@ -132,15 +150,19 @@ define internal void @run_alone(ptr %job) nounwind {
 entry:
   %tasks.at = getelementptr %Job, ptr %job, i32 0, i32 5
   %tasks = load i64, ptr %tasks.at
+  %error.at = getelementptr %Job, ptr %job, i32 0, i32 6
+  %error = load ptr, ptr %error.at
   br label %next
 next:
   %task = phi i64 [ 0, %entry ], [ %after, %run ]
   %more = icmp slt i64 %task, %tasks
   br i1 %more, label %run, label %done
 run:
-  call void @run_task(ptr %job, i64 %task)
+  call void @run_task(ptr %job, i64 %task, i1 true)
   %after = add i64 %task, 1
-  br label %next
+  call void @look(ptr %error)
+  %stopped = call i1 @is_stopped(ptr %error)
+  br i1 %stopped, label %done, label %next
 done:
   ret void
 }
@@ -233,7 +255,7 @@ ticket:
   %welcome = icmp slt i64 %place, %wanted
   br i1 %welcome, label %work, label %leave
 work:
-  call void @draw_tasks()
+  call void @draw_tasks(i1 false)
   br label %leave
 leave:
   %served = phi i64 [ %last, %idle ], [ %g, %ticket ], [ %g, %work ]
@@ -305,8 +327,8 @@ done:
   ret void
 }
 
-; Waits until every helper that joined the closed job has left it.
-define internal void @await_helpers() nounwind {
+; Waits until every helper that joined the closed job has left it; one may be in a loop.
+define internal void @await_helpers(ptr %error) nounwind {
 entry:
   br label %look
 look:
@@ -323,6 +345,7 @@ pause:
   br label %look
 yield:
   %status = call i32 @sched_yield()
+  call void @look(ptr %error)
   br label %look
 done:
   ret void
@@ -354,9 +377,11 @@ open:
   store atomic i64 0, ptr @joined monotonic, align 8
   %opened = atomicrmw add ptr @generation, i64 1 seq_cst
   call void @wake_helpers(i64 %count)
-  call void @draw_tasks()
+  call void @draw_tasks(i1 true)
   %closed = atomicrmw add ptr @generation, i64 1 seq_cst
-  call void @await_helpers()
+  %error.at = getelementptr %Job, ptr %job, i32 0, i32 6
+  %error = load ptr, ptr %error.at
+  call void @await_helpers(ptr %error)
   store atomic i64 0, ptr @pool_lock release, align 8
   ret void
 }
@@ -379,6 +404,8 @@ define internal void @pool_reset() nounwind {
 ; reset_pool(), for the child of a fork
 define internal ptr @py_reset_pool(ptr %module, ptr %none) nounwind {
   call void @pool_reset()
+  %self = call i64 @pthread_self()     ; it is the only thread that is left
+  call void @note_main_thread(i64 %self)
   %void = call ptr (ptr, ...) @Py_BuildValue(ptr @text.none)
   ret ptr %void
 }

@@ -87,10 +87,12 @@ done:
   ret void
 }
 
-; program(*buffers): the output Buffer, or (code, position, value) if a kernel found an error.
+; program(*buffers): the output Buffer, or (code, position, value) if a kernel found an error; or
+; the exception of whoever handled a signal.
 define internal ptr @py_run(ptr %self, ptr %args, i64 %count) nounwind {
 entry:
-  %error = alloca [3 x i64]
+  %error = alloca %Error
+  %run.state = alloca %Run
   %program.at = getelementptr %Buffer, ptr %self, i32 0, i32 2
   %program = load ptr, ptr %program.at
   %inputs = call i64 @word(ptr %program, i64 0)
@@ -157,17 +159,18 @@ starved:
   br label %failed
 
 run:
-  call void @llvm.memset.p0.i64(ptr %error, i8 0, i64 24, i1 false)
   call void @derive_pointers(ptr %program, ptr %ptrs, i64 %given, i64 %derived)
   %heavy.word = call i64 @word(ptr %program, i64 3)
   %heavy = icmp ne i64 %heavy.word, 0
   br i1 %heavy, label %unlocked, label %locked
 unlocked:
   %state = call ptr @PyEval_SaveThread()
+  call void @begin_run(ptr %error, ptr %run.state, ptr %state)
   call void @run_program(ptr %program, ptr %ptrs, ptr %error)
   call void @PyEval_RestoreThread(ptr %state)
   br label %ran
 locked:
+  call void @begin_run(ptr %error, ptr %run.state, ptr null)
   call void @run_program(ptr %program, ptr %ptrs, ptr %error)
   br label %ran
 ran:
@@ -177,6 +180,9 @@ ran:
   br i1 %good, label %done, label %report
 report:
   call void @Py_DecRef(ptr %out)
+  %stopped = call i1 @is_stopped(ptr %error)
+  br i1 %stopped, label %failed, label %describe
+describe:
   %position.at = getelementptr i64, ptr %error, i64 1
   %position = load i64, ptr %position.at
   %value.at = getelementptr i64, ptr %error, i64 2
@@ -206,13 +212,14 @@ failed:
 
 ; The type and the functions: a list of Buffer and the functions of @methods, or null.
 define ptr @pullback_native(
-    i64 %limit, i32 %advice, i32 %clock, i32 %mask_how, i64 %threads) nounwind {
+    i64 %limit, i32 %advice, i32 %clock, i32 %mask_how, i64 %threads, i64 %main) nounwind {
 entry:
   store i64 %limit, ptr @cache_limit
   store i32 %advice, ptr @huge_advice
   store i32 %clock, ptr @clock_id
   store i32 %mask_how, ptr @mask_how
   store i64 %threads, ptr @threads
+  call void @note_main_thread(i64 %main)
   call void @pool_reset()
   %type = call ptr @PyType_FromSpec(ptr @buffer_spec)
   %no.type = icmp eq ptr %type, null

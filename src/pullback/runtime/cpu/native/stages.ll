@@ -11,22 +11,8 @@ define internal i64 @word(ptr %words, i64 %i) alwaysinline nounwind {
   ret i64 %w
 }
 
-; Runs the stages of a list one after the other; stops after a stage that found an error.
-define internal void @run_list(ptr %list, ptr %ptrs, ptr %error) nounwind {
-entry:
-  %job = alloca %Job
-  %count = load i64, ptr %list
-  %first = getelementptr i64, ptr %list, i64 1
-  %end = getelementptr [4 x i64], ptr %first, i64 %count
-  br label %next
-next:
-  %stage = phi ptr [ %first, %entry ], [ %after, %finished ]
-  %code = load i64, ptr %error
-  %good = icmp eq i64 %code, 0
-  %more = icmp ne ptr %stage, %end
-  %go = and i1 %good, %more
-  br i1 %go, label %run, label %done
-run:
+; Runs one stage of a list.
+define internal void @run_stage(ptr %stage, ptr %list, ptr %ptrs, ptr %error) alwaysinline nounwind {
   %kernel = load ptr, ptr %stage
   %units = call i64 @word(ptr %stage, i64 1)
   %grain = call i64 @word(ptr %stage, i64 2)
@@ -41,8 +27,18 @@ direct:
   call void %kernel(ptr %params, ptr %ptrs, i64 0, i64 %units, ptr %error)
   br label %finished
 split:
-  %less = sub i64 %units, 1
-  %full = udiv i64 %less, %grain
+  call void @run_split(ptr %kernel, ptr %params, ptr %ptrs, i64 %units, i64 %grain, ptr %error)
+  br label %finished
+finished:
+  ret void
+}
+
+; Runs a stage of several tasks.
+define internal void @run_split(
+    ptr %kernel, ptr %params, ptr %ptrs, i64 %units, i64 %grain, ptr %error) noinline nounwind {
+  %job = alloca %Job
+  %others = sub i64 %units, 1
+  %full = udiv i64 %others, %grain
   %tasks = add i64 %full, 1
   %j0 = insertvalue %Job poison, ptr %kernel, 0
   %j1 = insertvalue %Job %j0, ptr %params, 1
@@ -53,8 +49,53 @@ split:
   %j6 = insertvalue %Job %j5, ptr %error, 6
   store %Job %j6, ptr %job
   call void @run_job(ptr %job)
-  br label %finished
-finished:
+  ret void
+}
+
+; Runs the stages of a list one after the other; stops after a stage that found an error.
+define internal void @run_list(ptr %list, ptr %ptrs, ptr %error) nounwind {
+entry:
+  %count = load i64, ptr %list
+  %first = getelementptr i64, ptr %list, i64 1
+  %end = getelementptr [4 x i64], ptr %first, i64 %count
+  %long = icmp sgt i64 %count, 3
+  br i1 %long, label %steps, label %next
+steps:
+  call void @run_long_list(ptr %list, ptr %ptrs, ptr %error)
+  ret void
+next:
+  %stage = phi ptr [ %first, %entry ], [ %after, %run ]
+  %code = load i64, ptr %error
+  %good = icmp eq i64 %code, 0
+  %more = icmp ne ptr %stage, %end
+  %go = and i1 %good, %more
+  br i1 %go, label %run, label %done
+run:
+  call void @run_stage(ptr %stage, ptr %list, ptr %ptrs, ptr %error)
+  %after = getelementptr [4 x i64], ptr %stage, i64 1
+  br label %next
+done:
+  ret void
+}
+
+; The same for a long list, each stage of which is a step; those of short ones are steps of the loop
+; around them.
+define internal void @run_long_list(ptr %list, ptr %ptrs, ptr %error) noinline nounwind {
+entry:
+  %count = load i64, ptr %list
+  %first = getelementptr i64, ptr %list, i64 1
+  %end = getelementptr [4 x i64], ptr %first, i64 %count
+  br label %next
+next:
+  %stage = phi ptr [ %first, %entry ], [ %after, %run ]
+  %code = load i64, ptr %error
+  %good = icmp eq i64 %code, 0
+  %more = icmp ne ptr %stage, %end
+  %go = and i1 %good, %more
+  br i1 %go, label %run, label %done
+run:
+  call void @step(ptr %error)
+  call void @run_stage(ptr %stage, ptr %list, ptr %ptrs, ptr %error)
   %after = getelementptr [4 x i64], ptr %stage, i64 1
   br label %next
 done:
@@ -140,11 +181,24 @@ entry:
   %tested = icmp ne i64 %test.at, 0
   %moves = getelementptr i64, ptr %params, i64 6
   %swaps = getelementptr [2 x i64], ptr %moves, i64 %moving
+  br label %counted
+counted:
+  %from = phi i64 [ 0, %entry ], [ %i, %look ]
+  %steps.at = getelementptr %Error, ptr %error, i32 0, i32 3
+  %steps = load i64, ptr %steps.at
+  %far = add i64 %from, %steps
+  %near = call i64 @llvm.smin.i64(i64 %rounds, i64 %far)
   br label %next
 next:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %round ]
-  %more = icmp slt i64 %i, %rounds
-  br i1 %more, label %check, label %leave
+  %i = phi i64 [ %from, %counted ], [ %i.next, %round ]
+  %more = icmp slt i64 %i, %near
+  br i1 %more, label %check, label %paused
+paused:
+  %ended = icmp eq i64 %i, %rounds
+  br i1 %ended, label %leave, label %look
+look:
+  call void @look(ptr %error)
+  br label %counted
 check:
   %code = load i64, ptr %error
   %good = icmp eq i64 %code, 0
@@ -162,6 +216,8 @@ round:
   %i.next = add i64 %i, 1
   br label %next
 leave:
+  %left = sub i64 %far, %i
+  call void @keep_steps(ptr %error, i64 %left)
   %back = sub i64 0, %i
   call void @move_pointers(ptr %moves, i64 %moving, i64 %back, ptr %ptrs)
   %bit = and i64 %i, 1

@@ -93,6 +93,8 @@ def _loop(
     words = native.encode(body)
     body_at = 8 * (6 + len(entries))
     test_at = body_at + 8 * len(words) if test is not None else 0
+    if not body and test is None:
+        rounds = 0  # there is nothing to do, and nobody who asks whether it should end
     head = (rounds, len(moves), len(carries), body_at, test_at, flag_slot)
     words += native.encode(test) if test is not None else []
     return Stage(native.LOOP, 1, 1, (*head, *entries, *words))

@@ -19,7 +19,7 @@ class Progress:
 
     >>> import io
     >>> out = io.StringIO()
-    >>> with Progress(2, "fit", stream=out) as progress:
+    >>> with pb.train.Progress(2, "fit", stream=out) as progress:
     ...     for loss in (0.5, 0.25):
     ...         progress.advance(f"loss {loss}")
     >>> print(out.getvalue().splitlines()[-1].split(",")[0])

@@ -1,0 +1,36 @@
+"""Rows of a table by index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.module import Module
+from pullback.nn import embeddings, init
+
+__all__ = ["Embedding"]
+
+
+class Embedding(Module):
+    """A table of vectors, looked up by index; its gradient has the same bits on every run.
+
+    >>> layer = pb.nn.Embedding(10, 4, key=pb.random.key(0))
+    >>> layer(pb.tensor([[1, 2], [3, 3]])).shape
+    (2, 2, 4)
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        *,
+        key: Any,
+        dtype: Any = None,
+    ):
+        self.padding_idx = padding_idx
+        self.weight = init.normal(key, (num_embeddings, embedding_dim), dtype=dtype)
+        if padding_idx is not None:
+            self.weight[padding_idx] = 0.0
+
+    def __call__(self, input: Any) -> Any:
+        return embeddings.embedding(input, self.weight, self.padding_idx)

@@ -1,0 +1,275 @@
+"""Real transforms of even length n as complex ones of h = n / 2 points, and of odd length.
+
+The real numbers x are taken as complex ones, `z[j] = x[2j] + i x[2j + 1]`. With Z their transform,
+Z[h] = Z[0] and w = exp(-2 pi i / n) the transform of x is
+
+    X[k] = (Z[k] + conj Z[h - k]) / 2 - i w^k (Z[k] - conj Z[h - k]) / 2,  k = 0 ... h
+
+and backwards, without a factor,
+
+    Z[k] = (X[k] + conj X[h - k]) + i w^-k (X[k] - conj X[h - k]),  k = 0 ... h - 1.
+
+The imaginary parts of X[0] and X[h] count as zero. For how steps are called see `passes`.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu.fft.codelets import Complex, Lanes
+from pullback.runtime.cpu.fft.moves import interleaved, parted, parts_of, splat_arg, store_masked
+from pullback.runtime.cpu.fft.passes import step_function
+from pullback.runtime.cpu.llvm.writer import Function
+
+__all__ = ["copy_function", "half_elements", "half_row", "times_row", "whole_elements", "whole_row"]
+
+
+def _halved(v: Lanes, z: Complex, mirrored: Complex, root: Complex, back: bool) -> Complex:
+    """One result from Z[k] and Z[h - k] (or X), by the formulas above; `root` has the factors."""
+    a = Complex(v.add(z.re, mirrored.re), v.sub(z.im, mirrored.im))
+    b = Complex(v.sub(z.re, mirrored.re), v.add(z.im, mirrored.im))
+    if not back:
+        half = v.number(0.5)
+        a = Complex(v.mul(a.re, half), v.mul(a.im, half))
+    turned = v.times(b, root)
+    return Complex(v.add(a.re, turned.re), v.add(a.im, turned.im))
+
+
+def _ends(v: Lanes, first: str, last: str, back: bool) -> tuple[Complex, Complex]:
+    """X[0] and X[h] from the parts of Z[0]; or Z[0] (and nothing) from their real parts."""
+    total, difference = v.add(first, last), v.sub(first, last)
+    zero = "zeroinitializer"
+    return (
+        (Complex(total, difference), Complex(zero, zero))
+        if back
+        else (Complex(total, zero), Complex(difference, zero))
+    )
+
+
+@functools.cache
+def half_elements(dtype: DType, back: bool) -> int:
+    """The formulas on elements; args are (h, roots for k = 0 ... h, bytes to the imaginary parts in
+    the results' first vector).
+    """
+
+    def write(f: Function, v: Lanes) -> None:
+        half, swap = f.int_at("%args", 0), f.int_at("%args", 2)
+        table = f(f"load ptr, ptr {f.element('%args', 'i64', '1')}")
+        unswapped = f.sub(str(v.nbytes), swap)
+
+        def at(pointer: str, k: str) -> str:
+            return f.offset(pointer, f.mul(k, str(v.element)))
+
+        def keep(value: Complex, k: str) -> None:
+            v.store(value.re, f.offset(at("%target", k), swap))
+            v.store(value.im, f.offset(at("%target", k), unswapped))
+
+        zero = v.fetch("%source")
+        other = v.fetch(at("%source", half)).re if back else zero.im
+        first, last = _ends(v, zero.re, other, back)
+        with f.loop("1", half) as k:
+            z, mirrored = (v.fetch(at("%source", i)) for i in (k.i, f.sub(half, k.i)))
+            root = v.spread(f.offset(table, f.mul(k.i, str(2 * v.size))))
+            keep(_halved(v, z, mirrored, root, back), k.i)
+        keep(first, "0")
+        if not back:
+            keep(last, half)
+
+    return step_function(dtype, write)
+
+
+@functools.cache
+def half_row(dtype: DType, back: bool) -> int:
+    """The formulas on complex numbers in a row, for one part of it; args are (h, roots for k = 0
+    ... h, numbers of a part, float64 factor of the points).
+    """
+
+    def write(f: Function, v: Lanes) -> None:
+        half, length = f.int_at("%args", 0), f.int_at("%args", 2)
+        table = f(f"load ptr, ptr {f.element('%args', 'i64', '1')}")
+        factor = splat_arg(f, v, 3)
+        start = f.add(f.mul("%part", length), "1")
+        stop = f.minimum(f.add(start, length), half)
+        ones = "splat (i1 true)"
+        backwards = list(range(v.lanes - 1, -1, -1))
+
+        def at(pointer: str, k: str) -> str:
+            return f.offset(pointer, f.mul(k, str(2 * v.size)))
+
+        def scaled(value: Complex) -> Complex:
+            return Complex(v.mul(value.re, factor), v.mul(value.im, factor))
+
+        def load(pointer: str, masks: list[str | None]) -> Complex:
+            far = f.offset(pointer, str(v.nbytes))
+            pair = [v.load(p, m) for p, m in zip((pointer, far), masks, strict=True)]
+            return Complex(*parted(f, v, *pair))
+
+        def body(k: str, rest: str | None) -> None:
+            ahead: list[str | None] = [None, None]
+            behind: list[str | None] = [None, None]
+            if rest is not None:
+                twice = f.mul(rest, "2")
+                ahead = [v.mask(twice), v.mask(f.sub(twice, str(v.lanes)))]
+                missing = f.sub(str(2 * v.lanes), twice)
+                gaps = [v.mask(missing), v.mask(f.sub(missing, str(v.lanes)))]
+                behind = [f(f"xor <{v.lanes} x i1> {gap}, {ones}") for gap in gaps]
+            z, root = scaled(load(at("%source", k), ahead)), load(at(table, k), ahead)
+            mirror = f.sub(f.sub(half, k), str(v.lanes - 1))
+            m = scaled(load(at("%source", mirror), behind))
+            m = Complex(v.pick(m.re, m.re, backwards), v.pick(m.im, m.im, backwards))
+            value = _halved(v, z, m, root, back)
+            to = at("%target", k)
+            for x, place, mask in zip(
+                interleaved(f, v, *value), (to, f.offset(to, str(v.nbytes))), ahead, strict=True
+            ):
+                if mask is None:
+                    v.store(x, place)
+                else:
+                    store_masked(f, v, x, place, mask)
+
+        parts_of(f, v, start, stop, body)
+
+        def number(pointer: str, k: str, imaginary: int) -> str:
+            place = f.offset(at(pointer, k), str(imaginary * v.size))
+            value = f(f"load {v.scalar}, ptr {place}, align {v.size}")
+            return v.mul(f.splat(value, v.scalar, v.lanes), factor)
+
+        with f.when(f("icmp eq i64 %part, 0")):
+            other = number("%source", half, 0) if back else number("%source", "0", 1)
+            ends = _ends(v, number("%source", "0", 0), other, back)
+            for value, k in zip(ends[: 1 if back else 2], ("0", half), strict=False):
+                for i, x in enumerate(value):
+                    one = f(f"extractelement {v.type} {x}, i64 0")
+                    place = f.offset(at("%target", k), str(i * v.size))
+                    f.do(f"store {v.scalar} {one}, ptr {place}, align {v.size}")
+
+    return step_function(dtype, write)
+
+
+@functools.cache
+def whole_elements(dtype: DType) -> int:
+    """All n elements from the first half of them, for odd n: those of a real array's transform.
+
+    Args are (n, bytes to the imaginary parts in the results' first vector).
+    """
+
+    def write(f: Function, v: Lanes) -> None:
+        n, swap = (f.int_at("%args", i) for i in range(2))
+        unswapped = f.sub(str(v.nbytes), swap)
+
+        def keep(re: str, im: str, k: str) -> None:
+            to = f.offset("%target", f.mul(k, str(v.element)))
+            v.store(re, f.offset(to, swap))
+            v.store(im, f.offset(to, unswapped))
+
+        middle = f(f"udiv i64 {f.add(n, '1')}, 2")
+        with f.loop("1", middle) as k:
+            value = v.fetch(f.offset("%source", f.mul(k.i, str(v.element))))
+            keep(value.re, value.im, k.i)
+            keep(value.re, v.neg(value.im), f.sub(n, k.i))
+        keep(v.fetch("%source").re, "zeroinitializer", "0")
+
+    return step_function(dtype, write)
+
+
+@functools.cache
+def whole_row(dtype: DType) -> int:
+    """The same for complex numbers in a row; args are (n, float64 factor)."""
+
+    def write(f: Function, v: Lanes) -> None:
+        n = f.int_at("%args", 0)
+        factor = f(f"load double, ptr {f.element('%args', 'i64', '1')}")
+        if v.scalar == "float":
+            factor = f(f"fptrunc double {factor} to float")
+
+        def at(pointer: str, k: str) -> str:
+            return f.offset(pointer, f.mul(k, str(2 * v.size)))
+
+        def keep(re: str, im: str, k: str) -> None:
+            to = at("%target", k)
+            f.do(f"store {v.scalar} {re}, ptr {to}, align {v.size}")
+            f.do(f"store {v.scalar} {im}, ptr {f.offset(to, str(v.size))}, align {v.size}")
+
+        def part(k: str, i: int) -> str:
+            place = f.offset(at("%source", k), str(i * v.size))
+            value = f(f"load {v.scalar}, ptr {place}, align {v.size}")
+            return f(f"fmul {v.scalar} {value}, {factor}")
+
+        middle = f(f"udiv i64 {f.add(n, '1')}, 2")
+        with f.loop("1", middle) as k:
+            re, im = part(k.i, 0), part(k.i, 1)
+            keep(re, im, k.i)
+            keep(re, f(f"fneg {v.scalar} {im}"), f.sub(n, k.i))
+        keep(part("0", 0), "0.0", "0")
+
+    return step_function(dtype, write)
+
+
+@functools.cache
+def copy_function(dtype: DType) -> int:
+    """Copies as many bytes as the argument says."""
+
+    def write(f: Function, v: Lanes) -> None:
+        f.copy("%target", "%source", f.int_at("%args", 0))
+
+    return step_function(dtype, write)
+
+
+@functools.cache
+def times_row(dtype: DType) -> int:
+    """Products of complex numbers in a row with a table, for one part of the row.
+
+    Args are (numbers, numbers of the result: zeros follow, table, numbers of a part, float64
+    factor, whether to exchange real and imaginary parts before, and after).
+    """
+
+    def write(f: Function, v: Lanes) -> None:
+        count, total = (f.int_at("%args", i) for i in range(2))
+        table = f(f"load ptr, ptr {f.element('%args', 'i64', '2')}")
+        length, factor = f.int_at("%args", 3), splat_arg(f, v, 4)
+        before, after = (f(f"icmp ne i64 {f.int_at('%args', i)}, 0") for i in (5, 6))
+        start = f.mul("%part", length)
+        end = f.minimum(f.add(start, length), total)
+        stop = f.minimum(end, count)
+
+        def at(pointer: str, k: str) -> str:
+            return f.offset(pointer, f.mul(k, str(2 * v.size)))
+
+        def exchanged(value: Complex, condition: str) -> Complex:
+            return Complex(
+                f(f"select i1 {condition}, {v.type} {value.im}, {v.type} {value.re}"),
+                f(f"select i1 {condition}, {v.type} {value.re}, {v.type} {value.im}"),
+            )
+
+        def body(k: str, rest: str | None) -> None:
+            masks: list[str | None] = [None, None]
+            if rest is not None:
+                twice = f.mul(rest, "2")
+                masks = [v.mask(twice), v.mask(f.sub(twice, str(v.lanes)))]
+            pairs = []
+            for pointer in ("%source", table):
+                place = at(pointer, k)
+                halves = (place, f.offset(place, str(v.nbytes)))
+                loaded = [v.load(p, m) for p, m in zip(halves, masks, strict=True)]
+                pairs.append(Complex(*parted(f, v, *loaded)))
+            value = v.times(exchanged(pairs[0], before), pairs[1])
+            value = exchanged(Complex(v.mul(value.re, factor), v.mul(value.im, factor)), after)
+            to = at("%target", k)
+            for x, place, mask in zip(
+                interleaved(f, v, *value), (to, f.offset(to, str(v.nbytes))), masks, strict=True
+            ):
+                if mask is None:
+                    v.store(x, place)
+                else:
+                    store_masked(f, v, x, place, mask)
+
+        parts_of(f, v, start, stop, body)
+        rest = f.sub(end, start)
+        empty = f.sub(end, stop)
+        first = f(f"select i1 {f(f'icmp slt i64 {empty}, {rest}')}, i64 {stop}, i64 {start}")
+        with f.loop(first, end) as k:
+            place = at("%target", k.i)
+            f.do(f"store <2 x {v.scalar}> zeroinitializer, ptr {place}, align {v.size}")
+
+    return step_function(dtype, write)

@@ -1,0 +1,218 @@
+"""Steps that bring numbers from arrays into the elements of a transform, and back.
+
+A swapped step exchanges real and imaginary parts: between two of these a transform is an inverse.
+For how steps are called see `passes`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu.fft.codelets import Lanes
+from pullback.runtime.cpu.fft.passes import step_function
+from pullback.runtime.cpu.llvm.vectors import squared
+from pullback.runtime.cpu.llvm.writer import Function
+
+__all__ = [
+    "interleaved",
+    "move_function",
+    "parted",
+    "parts_of",
+    "splat_arg",
+    "store_masked",
+    "turn_function",
+]
+
+
+def splat_arg(f: Function, v: Lanes, i: int) -> str:
+    """A float64 among the arguments, in every lane."""
+    value = f(f"load double, ptr {f.element('%args', 'i64', str(i))}")
+    if v.scalar == "float":
+        value = f(f"fptrunc double {value} to float")
+    return f.splat(value, v.scalar, v.lanes)
+
+
+def interleaved(f: Function, v: Lanes, a: str, b: str) -> tuple[str, str]:
+    """Real and imaginary parts as two vectors of complex numbers."""
+    n = v.lanes
+    order = [k for lane in range(n) for k in (lane, n + lane)]
+    return v.pick(a, b, order[:n]), v.pick(a, b, order[n:])
+
+
+def parted(f: Function, v: Lanes, a: str, b: str) -> tuple[str, str]:
+    """The even and the odd lanes of two vectors."""
+    n = v.lanes
+    return v.pick(a, b, range(0, 2 * n, 2)), v.pick(a, b, range(1, 2 * n, 2))
+
+
+def store_masked(f: Function, v: Lanes, value: str, pointer: str, mask: str) -> None:
+    bits = f"<{v.lanes} x i1>"
+    name = f"llvm.masked.store.{v.suffix}.p0"
+    function = f.module.intrinsic(name, "void", v.type, "ptr", "i32", bits)
+    f.do(f"call void {function}({v.type} {value}, ptr {pointer}, i32 {v.size}, {bits} {mask})")
+
+
+def parts_of(
+    f: Function, v: Lanes, start: str, stop: str, body: Callable[[str, str | None], None]
+) -> None:
+    """Call `body(first, rest)` for each vector of the numbers from start to stop.
+
+    `rest` is how many there are in the last one; None where it is full.
+    """
+    count = f.sub(stop, start)
+    with f.when(f(f"icmp sgt i64 {count}, 0")):
+        whole = f.add(start, f.mul(f(f"sdiv i64 {count}, {v.lanes}"), str(v.lanes)))
+        with f.loop(start, whole, str(v.lanes)) as i:
+            body(i.i, None)
+        rest = f.sub(stop, whole)
+        with f.when(f(f"icmp sgt i64 {rest}, 0")):
+            body(whole, rest)
+
+
+@functools.cache
+def move_function(dtype: DType, out: bool, planar: bool) -> int:
+    """Rows of an array to rows of elements, or back if `out`.
+
+    Args are (rows, numbers in a row, -1 for as many as there are lanes, bytes from row to row,
+    bytes to the imaginary parts in the elements' first vector, float64 factor). `planar`: the real
+    parts are a row of real numbers, and so are the imaginary parts, as many bytes further as the
+    next argument says, or if that is 0 they are zero and dropped. The factor is for the way in.
+    """
+
+    def write(f: Function, v: Lanes) -> None:
+        rows, given, pitch, swap = (f.int_at("%args", i) for i in range(4))
+        count = f(f"select i1 {f(f'icmp slt i64 {given}, 0')}, i64 %lanes, i64 {given}")
+        factor = "" if out else splat_arg(f, v, 4)
+        apart = f.int_at("%args", 5) if planar else "0"
+        vectors = f(f"sdiv i64 {f.add(count, str(v.lanes - 1))}, {v.lanes}")
+        unswapped = f.sub(str(v.nbytes), swap)
+        array, elements = ("%target", "%source") if out else ("%source", "%target")
+        line = f.mul(vectors, str(v.element))
+        with f.loop("0", rows) as row:
+            there = f.offset(array, f.mul(row.i, pitch))
+            here = f.offset(elements, f.mul(row.i, line))
+
+            def body(first: str, rest: str | None) -> None:
+                element = f.offset(here, f.mul(first, str(2 * v.size)))
+                places = (f.offset(element, swap), f.offset(element, unswapped))
+                if planar:
+                    _planar(f, v, out, places, v.at(there, first), rest, apart, factor)
+                else:
+                    at = f.offset(there, f.mul(first, str(2 * v.size)))
+                    _complex(f, v, out, places, at, rest, factor)
+
+            parts_of(f, v, "0", count, body)
+
+    return step_function(dtype, write)
+
+
+def _complex(
+    f: Function,
+    v: Lanes,
+    out: bool,
+    places: tuple[str, str],
+    there: str,
+    rest: str | None,
+    factor: str,
+) -> None:
+    far = f.offset(there, str(v.nbytes))
+    masks: list[str | None] = [None, None]
+    if rest is not None:
+        twice = f.mul(rest, "2")
+        masks = [v.mask(twice), v.mask(f.sub(twice, str(v.lanes)))]
+    if out:
+        pair = interleaved(f, v, v.load(places[0]), v.load(places[1]))
+        for value, place, mask in zip(pair, (there, far), masks, strict=True):
+            if mask is None:
+                v.store(value, place)
+            else:
+                store_masked(f, v, value, place, mask)
+        return
+    loaded = [v.load(p, mask) for p, mask in zip((there, far), masks, strict=True)]
+    for value, place in zip(parted(f, v, *loaded), places, strict=True):
+        v.store(v.mul(value, factor), place)
+
+
+def _planar(
+    f: Function,
+    v: Lanes,
+    out: bool,
+    places: tuple[str, str],
+    there: str,
+    rest: str | None,
+    apart: str,
+    factor: str,
+) -> None:
+    mask = None if rest is None else v.mask(rest)
+    has = f(f"icmp ne i64 {apart}, 0")
+    far = f.offset(there, apart)
+    if out:
+        for place, to, condition in ((places[0], there, None), (places[1], far, has)):
+
+            def keep(place: str = place, to: str = to) -> None:
+                value = v.load(place)
+                if mask is None:
+                    v.store(value, to)
+                else:
+                    store_masked(f, v, value, to, mask)
+
+            if condition is None:
+                keep()
+            else:
+                with f.when(condition):
+                    keep()
+        return
+    v.store(v.mul(v.load(there, mask), factor), places[0])
+    imaginary = v.mul(v.load(far, mask), factor)
+    zero = f"select i1 {has}, {v.type} {imaginary}, {v.type} zeroinitializer"
+    v.store(f(zero), places[1])
+
+
+@functools.cache
+def turn_function(dtype: DType, out: bool, real: bool) -> int:
+    """Rows of an array to the lanes of elements, one row for each lane, or back if `out`.
+
+    Args are (numbers in a row, bytes from row to row, bytes to the imaginary parts in the elements'
+    first vector, float64 factor). The numbers are complex, or if `real` the imaginary parts are
+    zero and dropped.
+    """
+
+    def write(f: Function, v: Lanes) -> None:
+        count, pitch, swap = (f.int_at("%args", i) for i in range(3))
+        factor = "" if out else splat_arg(f, v, 3)
+        unswapped = f.sub(str(v.nbytes), swap)
+        scalars = count if real else f.mul(count, "2")
+        last = f.sub("%lanes", "1")
+        rows = [f.mul(f.minimum(str(k), last), pitch) for k in range(v.lanes)]
+        array, elements = ("%target", "%source") if out else ("%source", "%target")
+
+        def body(first: str, rest: str | None) -> None:
+            mask = None if rest is None else v.mask(rest)
+            at = v.at(array, first)
+            here = f.offset(elements, f.mul(first, str((2 if real else 1) * v.nbytes)))
+            places = []
+            for k in range(v.lanes):
+                element = f.offset(here, str((k if real else k // 2) * v.element))
+                imaginary = not real and k % 2
+                places.append(f.offset(element, unswapped if imaginary else swap))
+                if real and not out:
+                    v.store("zeroinitializer", f.offset(element, unswapped))
+            if not out:
+                vectors = [v.load(f.offset(at, row), mask) for row in rows]
+                for value, place in zip(squared(v, vectors), places, strict=True):
+                    v.store(v.mul(value, factor), place)
+                return
+            vectors = squared(v, [v.load(place) for place in places])
+            for k, value in enumerate(vectors):
+                with f.when(f(f"icmp slt i64 {k}, %lanes")):
+                    to = f.offset(at, f.mul(str(k), pitch))
+                    if mask is None:
+                        v.store(value, to)
+                    else:
+                        store_masked(f, v, value, to, mask)
+
+        parts_of(f, v, "0", scalars, body)
+
+    return step_function(dtype, write)

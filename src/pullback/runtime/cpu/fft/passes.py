@@ -1,0 +1,115 @@
+"""Passes over the elements of a transform; an element is a vector of complex numbers.
+
+Each function is called as `f(args, source, target, lanes, part)`: `args` are the int64 arguments
+that it lists, and nobody needs the source afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu.fft.codelets import Complex, Lanes, transform
+from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.vectors import squared
+from pullback.runtime.cpu.llvm.writer import Function, Module
+
+__all__ = ["FINE_ROWS", "PARAMETERS", "pass_function", "step_function", "twist_function"]
+
+PARAMETERS = (
+    ("ptr", "%args"), ("ptr", "%source"), ("ptr", "%target"), ("i64", "%lanes"), ("i64", "%part"),
+)  # fmt: skip
+FINE_ROWS = 16  # of a table of fine roots
+
+
+def step_function(dtype: DType, write: Callable[[Function, Lanes], None]) -> int:
+    """The address of a compiled step of a transform."""
+    module = Module()
+    f = Function(module, "@step", PARAMETERS)
+    write(f, Lanes(f, dtype))
+    f.finish()
+    return jit.compile_ir(module.text(), ["step"])["step"]
+
+
+@functools.cache
+def pass_function(dtype: DType, radix: int, turned: bool) -> int:
+    """Transforms of `radix` points: args are (groups m, span s, roots).
+
+    The points of transform (p, q) are `source[q + s (p + m k)]`, its results are
+    `target[q + s (radix p + j)]`, times root j of group p if `turned`.
+    """
+
+    def write(f: Function, v: Lanes) -> None:
+        groups, span = (f.int_at("%args", i) for i in range(2))
+        table = f(f"load ptr, ptr {f.element('%args', 'i64', '2')}") if turned else "null"
+        step = f.mul(span, str(v.element))
+        stride = f.mul(step, groups)
+        with f.loop("0", groups) as group:
+            first = f.offset("%source", f.mul(group.i, step))
+            last = f.offset("%target", f.mul(f.mul(group.i, str(radix)), step))
+            here = f.offset(table, f.mul(group.i, str((radix - 1) * 2 * v.size)))
+            with f.loop("0", step, str(v.element)) as q:
+                start, end = f.offset(first, q.i), f.offset(last, q.i)
+                points = [v.fetch(f.offset(start, f.mul(str(k), stride))) for k in range(radix)]
+                for j, value in enumerate(transform(v, points)):
+                    if turned and j:
+                        root = v.spread(f.offset(here, str((j - 1) * 2 * v.size)))
+                        value = v.times(value, root)
+                    v.keep(value, f.offset(end, f.mul(str(j), step)))
+
+    return step_function(dtype, write)
+
+
+@functools.cache
+def twist_function(dtype: DType, fine: bool) -> int:
+    """Turns rows of vectors into columns of vectors, times roots.
+
+    Args are (rows, vectors of a row, step from column to column, step from a block of rows to the
+    next, roots, fine roots, vectors of a row of roots). The roots lie as the elements do. If `fine`
+    there is one column, `part` is its place in the tables, and an element is multiplied by a
+    product of roots: that of row r // 16 and the fine one of row r % 16.
+    """
+
+    def write(f: Function, v: Lanes) -> None:
+        rows, across, column_step, block_step = (f.int_at("%args", i) for i in range(4))
+        tables = [f(f"load ptr, ptr {f.element('%args', 'i64', str(i))}") for i in (4, 5)]
+        pitch = f.int_at("%args", 6)
+        size, lanes = str(v.element), str(v.lanes)
+        last = f.sub(rows, "1")
+
+        def at(table: str, row: str, column: str) -> Complex:
+            return v.fetch(f.offset(table, f.mul(f.add(f.mul(row, pitch), column), size)))
+
+        with f.loop("0", rows, lanes) as block, f.loop("0", across) as column:
+            number = f(f"udiv i64 {block.i}, {lanes}")
+            turned: list[Complex] = []
+            for k in range(v.lanes):
+                row = f.minimum(f.add(block.i, str(k)), last)
+                place = f.mul(f.add(f.mul(row, across), column.i), size)
+                value = v.fetch(f.offset("%source", place))
+                if fine:
+                    coarse, rest = f.divmod(f.add(block.i, str(k)), str(FINE_ROWS))
+                    coarse = f.minimum(coarse, f(f"udiv i64 {last}, {FINE_ROWS}"))
+                    root = v.times(at(tables[0], coarse, "%part"), at(tables[1], rest, "%part"))
+                    value = v.times(value, root)
+                else:
+                    made = v.times(value, at(tables[0], row, column.i))
+                    if k == 0:  # the first row is left as it is, like in a pass
+                        first = f(f"icmp eq i64 {block.i}, 0")
+                        made = Complex(
+                            *(
+                                f(f"select i1 {first}, {v.type} {x}, {v.type} {y}")
+                                for x, y in zip(value, made, strict=True)
+                            )
+                        )
+                    value = made
+                turned.append(value)
+            parts = [squared(v, [getattr(t, name) for t in turned]) for name in ("re", "im")]
+            to = f.offset("%target", f.mul(f.mul(number, block_step), size))
+            base = f.mul(column.i, lanes)
+            for c, (re, im) in enumerate(zip(*parts, strict=True)):
+                place = f.mul(f.mul(f.add(base, str(c)), column_step), size)
+                v.keep(Complex(re, im), f.offset(to, place))
+
+    return step_function(dtype, write)

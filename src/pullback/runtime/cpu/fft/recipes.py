@@ -1,0 +1,248 @@
+"""The steps of transforms: of one row at a time, or of as many as there are lanes.
+
+Both do the same arithmetic in the same order, so that their bits are equal.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from pullback.core.dtypes import DType, float64
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.fft import halves, moves, passes, schedule, tables
+from pullback.runtime.cpu.fft.driver import IN, OUT, A, B, Block, Step, bits_of, driver_stage
+from pullback.runtime.cpu.fft.roots import roots
+from pullback.runtime.cpu.llvm.vectors import lanes_of
+
+__all__ = ["Recipe", "chirp", "convolved", "lane_recipe", "row_recipe"]
+
+_WHOLE_ROW = 1 << 62  # of a step that works on parts: all is one part
+
+
+class Recipe:
+    """Steps under construction; `dtype` is that of real parts."""
+
+    def __init__(self, dtype: DType):
+        self.dtype, self.lanes = dtype, lanes_of(dtype)
+        self.vector = self.lanes * dtype.itemsize
+        self.steps: list[Step] = []
+        self.nbytes = 64  # of a buffer
+        self.at = IN
+
+    def step(self, function: Any, *args: Any, to: int | None = None) -> None:
+        """Go on from where the last step has left its results, to the other buffer."""
+        target = to if to is not None else B if self.at == A else A
+        self.steps.append(Step(function, self.at, target, args))
+        self.at = target
+
+    def need(self, elements: int) -> None:
+        """Room for so many elements in a buffer."""
+        self.nbytes = max(self.nbytes, elements * 2 * self.vector)
+
+    def swap(self, yes: bool) -> int:
+        return self.vector if yes else 0
+
+    def move(self, rows: int, columns: int, pitch: int, swap: bool, factor: float = 1.0) -> None:
+        """Rows of complex numbers to elements; `pitch` counts bytes."""
+        self.need(rows * self.vectors(columns))
+        function = moves.move_function(self.dtype, False, False)
+        self.step(function, rows, columns, pitch, self.swap(swap), bits_of(factor))
+
+    def move_out(
+        self, rows: int, columns: int, pitch: int, swap: bool, to: int | None = None
+    ) -> None:
+        function = moves.move_function(self.dtype, True, False)
+        self.step(function, rows, columns, pitch, self.swap(swap), to=to)
+
+    def vectors(self, columns: int) -> int:
+        return 1 if columns < 0 else -(-columns // self.lanes)
+
+    def passes(self, n: int, factors: tuple[int, ...], span: int) -> None:
+        """Transforms of n elements `span` apart, for as many of them."""
+        self.need(n * span)
+        for radix in factors:
+            rest = n // radix
+            turned = rest > 1
+            table = tables.pass_roots(self.dtype, n, radix) if turned else 0
+            self.step(passes.pass_function(self.dtype, radix, turned), rest, span, table)
+            n, span = rest, span * radix
+
+    # -- a row ---------------------------------------------------------------------------------
+
+    def row(
+        self, n: int, swap: tuple[bool, bool], factor: float = 1.0, to: int | None = None
+    ) -> None:
+        """The transform of a row of n complex numbers, as a row of them.
+
+        `swap` says whether to exchange real and imaginary parts before and after.
+        """
+        if schedule.is_smooth(n):
+            first, *others = schedule.radices(n)
+            rest = n // first
+            number = 2 * self.dtype.itemsize
+            self.move(first, rest, rest * number, swap[0], factor)
+            across, blocks = self.vectors(rest), self.vectors(first)
+            self.step(passes.pass_function(self.dtype, first, False), 1, across, 0)
+            self.need(across * self.lanes * blocks)
+            table = tables.twist_roots(self.dtype, n, first, self.lanes)
+            twist = passes.twist_function(self.dtype, False)
+            self.step(twist, first, across, blocks, 1, table, 0, across)
+            self.passes(rest, tuple(others), blocks)
+            self.move_out(rest, first, first * number, swap[1], to=to)
+            return
+        longer, chirps, kernel = convolved(self.dtype, n)
+        self.need(self.vectors(longer) + 1)
+        self.times(n, longer, chirps, factor, swap[0], False)
+        self.row(longer, (False, False))
+        self.times(longer, longer, kernel, 1.0, False, True)
+        self.row(longer, (False, True))
+        self.times(n, n, chirps, 1.0, False, swap[1], to=to)
+
+    def times(
+        self,
+        count: int,
+        total: int,
+        table: Any,
+        factor: float,
+        before: bool,
+        after: bool,
+        to: int | None = None,
+        part: int = _WHOLE_ROW,
+    ) -> None:
+        """Products of a row with a table, followed by zeros."""
+        args = (count, total, table, part, bits_of(factor), int(before), int(after))
+        self.step(halves.times_row(self.dtype), *args, to=to)
+
+    # -- lanes ---------------------------------------------------------------------------------
+
+    def lane_passes(self, n: int) -> None:
+        """The transform of n elements."""
+        self.passes(n, schedule.radices(n), 1)
+
+
+def row_recipe(kind: str, dtype: DType, n: int, inverse: bool, factor: float) -> Recipe:
+    """The steps for one row of a transform of n points, real or complex, with unit strides."""
+    r = Recipe(dtype)
+    size, half, swap = dtype.itemsize, n // 2, (inverse, inverse)
+    if kind == "fft":
+        r.row(n, swap, factor, to=OUT)
+    elif kind == "rfft" and n % 2 == 0:
+        r.row(half, (False, False), factor)
+        table = tables.half_roots(dtype, n, False)
+        r.step(halves.half_row(dtype, False), half, table, _WHOLE_ROW, bits_of(1.0), to=OUT)
+    elif kind == "irfft" and n % 2 == 0:
+        r.need(r.vectors(half))
+        table = tables.half_roots(dtype, n, True)
+        r.step(halves.half_row(dtype, True), half, table, _WHOLE_ROW, bits_of(factor))
+        r.row(half, (True, True), to=OUT)
+    elif kind == "rfft":
+        r.need(r.vectors(n))
+        function = moves.move_function(dtype, False, True)
+        r.step(function, 1, n, 0, 0, bits_of(factor), 0)
+        r.move_out(1, n, 0, False)
+        r.row(n, (False, False))
+        r.step(halves.copy_function(dtype), (half + 1) * 2 * size, to=OUT)
+    else:
+        r.need(r.vectors(n))
+        r.step(halves.whole_row(dtype), n, bits_of(factor))
+        r.row(n, (True, True))
+        r.move(1, n, 0, False)
+        r.step(moves.move_function(dtype, True, True), 1, n, 0, 0, 0, 0, to=OUT)
+    return r
+
+
+def lane_recipe(
+    kind: str,
+    dtype: DType,
+    n: int,
+    inverse: bool,
+    factor: float,
+    pitch: tuple[int, int],
+    turned: bool,
+) -> Recipe:
+    """The same for as many transforms as there are lanes, of smooth n.
+
+    `pitch` counts bytes in input and output: from point to point where transforms lie side by side,
+    or if they are `turned` from transform to transform, whose points are then neighbours.
+    """
+    r = Recipe(dtype)
+    r.need(n + 2 * r.lanes)
+    half, even = n // 2, n % 2 == 0
+
+    def load(points: int, real: bool, swap: bool = False, apart: int = 0, step: int = 1) -> None:
+        args: tuple[Any, ...]
+        if turned:
+            args = (points, pitch[0], r.swap(swap), bits_of(factor))
+            r.step(moves.turn_function(dtype, False, real), *args)
+        else:
+            args = (points, -1, pitch[0] * step, r.swap(swap), bits_of(factor), apart)
+            r.step(moves.move_function(dtype, False, real), *args)
+
+    def store(points: int, real: bool, swap: bool = False, apart: int = 0, step: int = 1) -> None:
+        if turned:
+            args: tuple[Any, ...] = (points, pitch[1], r.swap(swap), 0)
+            r.step(moves.turn_function(dtype, True, real), *args, to=OUT)
+        else:
+            args = (points, -1, pitch[1] * step, r.swap(swap), 0, apart)
+            r.step(moves.move_function(dtype, True, real), *args, to=OUT)
+
+    if kind == "fft":
+        load(n, False, inverse)
+        r.lane_passes(n)
+        store(n, False, inverse)
+    elif kind == "rfft" and even:
+        # Two real points side by side are a complex one; one above the other, two rows are.
+        load(half, not turned, apart=pitch[0], step=2)
+        r.lane_passes(half)
+        r.step(halves.half_elements(dtype, False), half, tables.half_roots(dtype, n, False), 0)
+        store(half + 1, False)
+    elif kind == "rfft":
+        load(n, True)
+        r.lane_passes(n)
+        store(half + 1, False)
+    elif even:
+        load(half + 1, False)
+        args = (half, tables.half_roots(dtype, n, True), r.swap(True))
+        r.step(halves.half_elements(dtype, True), *args)
+        r.lane_passes(half)
+        store(half, not turned, True, apart=pitch[1], step=2)
+    else:
+        load(half + 1, False)
+        r.step(halves.whole_elements(dtype), n, r.swap(True))
+        r.lane_passes(n)
+        store(n, True, True)
+    return r
+
+
+@functools.lru_cache(64)
+def convolved(dtype: DType, n: int) -> tuple[int, tables.Table, tables.Table]:
+    """What makes a transform of n points a convolution (Bluestein): its length, the factors of
+    points and results, and the transform of the other operand.
+    """
+    longer = schedule.smooth_above(2 * n - 1)
+    factors = chirp(n)
+    other = np.zeros(longer, np.complex128)
+    other[:n] = factors.conj()
+    other[longer - n + 1 :] = factors[:0:-1].conj()
+    spectrum = _transform(other) / longer
+    return longer, tables.numbers(factors, dtype), tables.numbers(spectrum, dtype)
+
+
+def chirp(n: int) -> np.ndarray:
+    """`exp(-i pi j^2 / n)` for j = 0 ... n - 1."""
+    j = np.arange(n)
+    return roots(2 * n, j * j)
+
+
+def _transform(values: np.ndarray) -> np.ndarray:
+    """The transform of complex128 numbers, of a smooth length."""
+    recipe = row_recipe("fft", float64, len(values), False, 1.0)
+    area = native.Scratch(2)
+    batch: tuple[tuple[int, ...], ...] = ((), ())
+    stage = driver_stage(recipe.steps, Block(), (), batch, (1, 0), recipe.nbytes, 1, area)
+    run = native.program(1, values.nbytes, area.sizes, [stage], True)
+    made = run(native.wrap(values.ctypes.data, values.nbytes, values))
+    return np.frombuffer(memoryview(made), np.complex128)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Factorisations and solutions: routines of LAPACK, called by address."""

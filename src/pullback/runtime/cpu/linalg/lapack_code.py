@@ -1,0 +1,295 @@
+"""What the kernels of linear algebra are written with: a loop over the matrices of a batch, copies
+between layouts, and calls of Fortran.
+
+Fortran takes every argument by address, matrices column after column, and the length of each
+character argument at the end. A matrix with a NaN or an infinity is not given to a routine: its
+result is filled with NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+from pullback.core import dtypes
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu.llvm.builder import I1, I8, I32, I64, PTR, VOID, Value, kernel, offsets
+
+__all__ = ["PREFIX", "Matrices"]
+
+PREFIX = "pullback_lapack_"  # of the names under which IR finds the library's functions
+LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
+TILE = 32  # columns that a transposing copy takes at once: as many cache lines are open
+
+
+class Matrices:
+    """A kernel under construction whose units are the matrices of a batch.
+
+    Params: the slots of the output and of the operands, slot and bytes of the work area of a task,
+    matrices of a task, the error code, elements of a result, the `sizes`; then for each operand the
+    strides of rows and columns, then `index_params` of the batch. All strides count elements.
+    """
+
+    def __init__(
+        self, name: str, dtype: DType, operands: int, sizes: int, out_complex: bool | None = None
+    ):
+        self.dtype, self.operands = dtype, operands
+        self.module = ir.Module()
+        self.code = kernel(self.module, name)
+        self.b = self.code.b
+        self.parts = 2 if dtype.is_complex else 1
+        self._out_parts = 1 + (dtype.is_complex if out_complex is None else out_complex)
+        self.real = ir.FloatType() if dtype.real is dtypes.float32 else ir.DoubleType()
+        self.real_bytes = 4 if dtype.real is dtypes.float32 else 8
+        first = 1 + operands
+        self._work, self._bytes, self._grain, self._code, self._result = (
+            self.param(first + i) for i in range(5)
+        )
+        self.sizes = [self.param(first + 5 + i) for i in range(sizes)]
+        self._strides_at = first + 5 + sizes
+        self._batch_at = self._strides_at + 2 * operands
+
+    def param(self, index: int) -> Value:
+        return self.code.load(self.code.args[0], index, I64)
+
+    def int(self, value: int) -> Value:
+        return self.code.int(value)
+
+    @contextmanager
+    def each(self) -> Iterator[None]:
+        """The loop over matrices: inside are `index`, `out`, `inputs` and the work area."""
+        code, b = self.code, self.b
+        params, ptrs, lo, hi, _ = code.args
+        task = b.udiv(lo, self._grain)
+        base = code.load(ptrs, self._work, PTR)
+        area = code.at(base, b.mul(task, self._bytes), I8)
+        bases = [code.load(ptrs, code.load(params, i, I64), PTR) for i in range(1 + self.operands)]
+        with code.range(lo, hi) as index:
+            self.index = index
+            self._area, self._used = area, self.int(0)
+            self._out_reals = b.mul(self._result, self.int(self._out_parts))
+            self.out = code.at(bases[0], b.mul(index, self._out_reals), self.real)
+            found = offsets(code, self._batch_at, index, self.operands)
+            self.inputs = [self.at(p, o) for p, o in zip(bases[1:], found, strict=True)]
+            yield
+
+    def strides(self, operand: int) -> tuple[Value, Value]:
+        """The strides of rows and columns of an operand."""
+        at = self._strides_at + 2 * operand
+        return self.param(at), self.param(at + 1)
+
+    def work(self, nbytes: Value) -> Value:
+        """The next bytes of the work area, at a multiple of 64."""
+        b = self.b
+        pointer = self.code.at(self._area, self._used, I8)
+        rounded = b.and_(b.add(nbytes, self.int(63)), self.int(-64))
+        self._used = b.add(self._used, rounded)
+        return pointer
+
+    def elements(self, count: Value) -> Value:
+        """A work area of so many elements."""
+        return self.work(self.b.mul(count, self.int(self.parts * self.real_bytes)))
+
+    def reals(self, count: Value) -> Value:
+        return self.work(self.b.mul(count, self.int(self.real_bytes)))
+
+    def integers(self, count: Value) -> Value:
+        return self.work(self.b.mul(count, self.int(4)))
+
+    # -- elements --------------------------------------------------------------------------------
+
+    def at(self, pointer: Value, index: Value) -> Value:
+        """The address of an element."""
+        b = self.b
+        return self.code.at(pointer, b.mul(index, self.int(self.parts)), self.real)
+
+    def get(self, pointer: Value, index: Value) -> list[Value]:
+        """The parts of an element."""
+        place = self.at(pointer, index)
+        return [self.code.load(place, k, self.real) for k in range(self.parts)]
+
+    def put(self, parts: list[Value], pointer: Value, index: Value) -> None:
+        place = self.at(pointer, index)
+        for k, part in enumerate(parts):
+            self.code.store(part, place, k)
+
+    def number(self, value: float) -> list[Value]:
+        """A constant as the parts of an element."""
+        return [ir.Constant(self.real, value), ir.Constant(self.real, 0.0)][: self.parts]
+
+    def conjugate(self, parts: list[Value]) -> list[Value]:
+        return parts if self.parts == 1 else [parts[0], self.b.fneg(parts[1])]
+
+    def place(self, i: Value, j: Value, rows: Value, columns: Value) -> Value:
+        """The offset of element (i, j) by strides."""
+        return self.b.add(self.b.mul(i, rows), self.b.mul(j, columns))
+
+    # -- matrices --------------------------------------------------------------------------------
+
+    @contextmanager
+    def entries(self, rows: Value, columns: Value) -> Iterator[tuple[Value, Value]]:
+        """A loop over (i, j) by tiles of columns, row by row inside of them."""
+        b, code, step = self.b, self.code, self.int(TILE)
+        tiles = b.sdiv(b.add(columns, self.int(TILE - 1)), step)
+        with code.range(0, tiles) as tile:
+            start = b.mul(tile, step)
+            stop = code.minimum(b.add(start, step), columns)
+            with code.range(0, rows) as i, code.range(start, stop) as j:
+                yield i, j
+
+    def copy(
+        self,
+        target: Value,
+        target_strides: tuple[Value, Value],
+        source: Value,
+        source_strides: tuple[Value, Value],
+        rows: Value,
+        columns: Value,
+        conjugate: bool = False,
+    ) -> None:
+        """target[i, j] = source[i, j]."""
+        with self.entries(rows, columns) as (i, j):
+            parts = self.get(source, self.place(i, j, *source_strides))
+            parts = self.conjugate(parts) if conjugate else parts
+            self.put(parts, target, self.place(i, j, *target_strides))
+
+    def symmetric(
+        self, target: Value, strides: tuple[Value, Value], operand: int, n: Value
+    ) -> None:
+        """target = (x + x^H) / 2 of an operand."""
+        b, half = self.b, ir.Constant(self.real, 0.5)
+        own = self.strides(operand)
+        x = self.inputs[operand]
+        with self.entries(n, n) as (i, j):
+            one = self.get(x, self.place(i, j, *own))
+            other = self.conjugate(self.get(x, self.place(j, i, *own)))
+            mean = [
+                b.fadd(b.fmul(p, half), b.fmul(q, half)) for p, q in zip(one, other, strict=True)
+            ]
+            self.put(mean, target, self.place(i, j, *strides))
+
+    def clear(self, target: Value, count: Value) -> None:
+        """`count` elements become 0."""
+        with self.code.range(0, count) as i:
+            self.put(self.number(0.0), target, i)
+
+    @contextmanager
+    def if_finite(self, source: Value, count: Value, result: Value | None = None) -> Iterator[None]:
+        """Does what is inside if `count` elements are numbers; else the result, or as many of its
+        elements as are said, become NaN.
+        """
+        b, code = self.b, self.code
+        word = ir.IntType(8 * self.real_bytes)
+        exponent = code.int(0x7F800000 if self.real_bytes == 4 else 0x7FF << 52, word)
+        bad = code.variable(code.int(0, I32))
+        with code.range(0, b.mul(count, self.int(self.parts))) as i:
+            bits = b.and_(code.load(source, i, word), exponent)
+            bad.set(b.or_(bad.get(), b.zext(b.icmp_unsigned("==", bits, exponent), I32)))
+        with b.if_else(b.icmp_signed("==", bad.get(), code.int(0, I32))) as (then, otherwise):
+            with otherwise:
+                parts = self._out_reals if result is None else b.mul(result, self.int(self.parts))
+                with code.range(0, parts) as i:
+                    code.store(ir.Constant(self.real, float("nan")), self.out, i)
+            with then:
+                yield
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def fail_if_any(self, value: Value) -> None:
+        """Ends the kernel with an error about this matrix if the value is positive."""
+        self.fail_if(self.b.icmp_signed(">", value, self.int(0)), value)
+
+    def fail_if(self, condition: Value, value: Value) -> None:
+        """Ends the kernel with an error about this matrix if the condition holds."""
+        code, b, error = self.code, self.b, self.code.args[4]
+        with b.if_then(condition):
+            code.store(self.index, error, 1)
+            code.store(value, error, 2)
+            code.store(self._code, error, 0)
+            b.ret_void()
+
+    def call(self, routine: str, *args: Value | str) -> Value:
+        """Calls a routine of LAPACK with characters, int64 values and addresses; gives `info`."""
+        info = self._fortran(routine, (*args, self.int(0)))[-1]
+        return self.b.sext(self.b.load(info, typ=I32), I64)
+
+    def _fortran(self, routine: str, args: Sequence[Value | str]) -> list[Value]:
+        """Calls the routine of this dtype; gives the addresses of its arguments."""
+        b, code = self.b, self.code
+        passed, lengths = [], []
+        for k, a in enumerate(args):
+            if isinstance(a, str):
+                passed.append(self._character(a))
+                lengths.append(self.int(1))
+            elif a.type == I64:
+                with b.goto_entry_block():
+                    slot = b.alloca(I32, name=f"integer{k}")
+                b.store(b.trunc(a, I32), slot)
+                passed.append(slot)
+            else:
+                passed.append(a)
+        name = f"{PREFIX}{LETTERS[self.dtype.name]}{routine}"
+        types = (*[PTR] * len(passed), *[I64] * len(lengths))
+        b.call(code.declare(name, VOID, types), (*passed, *lengths))
+        return passed
+
+    def multiply(
+        self,
+        left: str,
+        right: str,
+        sizes: tuple[Value, Value, Value],
+        x: tuple[Value, Value],
+        y: tuple[Value, Value],
+        out: tuple[Value, Value],
+    ) -> None:
+        """out = op(x) op(y), all column after column, as address and distance of columns; `sizes`
+        are rows, columns and the inner one.
+        """
+        args = (left, right, *sizes, self._one(), *x, *y, self._zero(), *out)
+        self._fortran("gemm", args)
+
+    def triangular_solve(
+        self, factor: Value, rows: Value, out: Value, columns: Value, how: str, diagonal: str
+    ) -> None:
+        """Solves Z op(F) = X^T for Z, where X (row-major) and then Z^T are at `out`.
+
+        `how` names the triangle of F and the operation, `diagonal` is "U" for ones there.
+        """
+        sizes, one = (columns, rows), self._one()
+        args = ("R", *how, diagonal, *sizes, one, factor, rows, out, columns)
+        self._fortran("trsm", args)
+
+    def _one(self) -> Value:
+        """The address of 1."""
+        return self._constant("one", ir.Constant(ir.ArrayType(self.real, 2), [1.0, 0.0]))
+
+    def _zero(self) -> Value:
+        """The address of 0."""
+        return self._constant("zero", ir.Constant(ir.ArrayType(self.real, 2), [0.0, 0.0]))
+
+    def _character(self, letter: str) -> Value:
+        """The address of a character."""
+        return self._constant(f"character.{letter}", ir.Constant(I8, ord(letter)))
+
+    def _constant(self, name: str, value: ir.Constant) -> Value:
+        """The address of a constant, which the module has once."""
+        if name in self.module.globals:
+            return self.module.globals[name]
+        made: Value = ir.GlobalVariable(self.module, value.type, name)
+        made.initializer, made.global_constant, made.linkage = value, True, "internal"
+        return made
+
+    def zero_on_diagonal(self, factor: Value, n: Value, step: Value) -> Value:
+        """1 + the position of the first 0 on the diagonal of n x n elements, or 0."""
+        b, code = self.b, self.code
+        found = code.variable(self.int(0))
+        with code.range(0, n) as k:
+            i = b.sub(b.sub(n, self.int(1)), k)
+            parts = self.get(factor, b.mul(i, step))
+            zero = code.int(1, I1)
+            for part in parts:
+                zero = b.and_(zero, b.fcmp_ordered("==", part, ir.Constant(self.real, 0.0)))
+            found.set(b.select(zero, b.add(i, self.int(1)), found.get()))
+        return found.get()

@@ -1,0 +1,305 @@
+"""The kernels of factorisations and solutions: one matrix after the other through LAPACK.
+
+`pullback.linalg` says what each result holds. Results that Fortran makes are kept column after
+column, and the caller looks at them through transposing views.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from llvmlite import ir
+
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu.linalg.lapack_code import Matrices
+from pullback.runtime.cpu.llvm.builder import I8, I32, I64, PTR, Value, address, kernel
+
+__all__ = [
+    "cholesky",
+    "eig",
+    "eigh",
+    "lu",
+    "lu_solve",
+    "qr",
+    "require",
+    "solve_triangular",
+    "svd",
+]
+
+
+def _least(m: Matrices, x: Value, y: Value) -> Value:
+    return m.code.minimum(x, y)
+
+
+@functools.cache
+def cholesky(dtype: DType) -> int:
+    """x (n x n) -> L, row-major; size: n."""
+    m = Matrices("cholesky", dtype, 1, 1)
+    (n,) = m.sizes
+    one = m.int(1)
+    with m.each():
+        m.symmetric(m.out, (n, one), 0, n)
+        with m.if_finite(m.out, m.b.mul(n, n)):
+            # Row-major L is the transpose, for Fortran, of the upper factor of the conjugate.
+            info = m.call("potrf", "U", n, m.out, n)
+            m.fail_if_any(info)
+            with m.code.range(0, n) as i, m.code.range(m.b.add(i, one), n) as j:
+                m.put(m.number(0.0), m.out, m.place(i, j, n, one))
+    return address(m.code)
+
+
+@functools.cache
+def solve_triangular(dtype: DType, lower: bool, unit: bool) -> int:
+    """a (n x n), b (n x k) -> the solution, row-major; sizes: n, k."""
+    m = Matrices("solve_triangular", dtype, 2, 2)
+    n, k = m.sizes
+    one = m.int(1)
+    with m.each():
+        a = m.elements(m.b.mul(n, n))
+        m.copy(a, (n, one), m.inputs[0], m.strides(0), n, n)
+        m.copy(m.out, (k, one), m.inputs[1], m.strides(1), n, k)
+        if not unit:
+            found = m.zero_on_diagonal(a, n, m.b.add(n, one))
+            m.fail_if_any(found)
+        how = "UN" if lower else "LN"  # Fortran sees the transpose
+        m.triangular_solve(a, n, m.out, k, how, "U" if unit else "N")
+    return address(m.code)
+
+
+@functools.cache
+def lu(dtype: DType) -> int:
+    """x (m x n) -> LU column after column, the rows exchanged, the permutation; sizes: m, n.
+
+    Row i of the product L U is the row of x that the permutation has at i.
+    """
+    m = Matrices("lu", dtype, 1, 2)
+    b, (rows, columns) = m.b, m.sizes
+    one = m.int(1)
+    with m.each():
+        swaps = m.integers(_least(m, rows, columns))
+        m.copy(m.out, (one, rows), m.inputs[0], m.strides(0), rows, columns)
+        size = b.mul(rows, columns)
+        last = m.at(m.out, size)
+        order = m.at(last, rows)
+        m.clear(last, rows)
+        with m.code.range(0, rows) as i:
+            m.put(_whole(m, i), order, i)
+        with m.if_finite(m.out, size, size):
+            m.call("getrf", rows, columns, m.out, rows, swaps)
+            with m.code.range(0, _least(m, rows, columns)) as i:
+                row = b.sub(b.sext(m.code.load(swaps, i, I32), I64), one)
+                m.put(_whole(m, row), last, i)
+                here, there = m.get(order, i), m.get(order, row)
+                m.put(there, order, i)
+                m.put(here, order, row)
+    return address(m.code)
+
+
+def _whole(m: Matrices, value: Value) -> list[Value]:
+    """An integer as an element."""
+    return [m.b.sitofp(value, m.real), *m.number(0.0)[1:]]
+
+
+def _exchange(m: Matrices, x: Value, width: Value, swaps: Value, n: Value, back: bool) -> None:
+    """Exchanges rows of x (row-major) as the numbers at `swaps` say, first to last or back."""
+    b, one = m.b, m.int(1)
+    with m.code.range(0, n) as step:
+        i = b.sub(b.sub(n, one), step) if back else step
+        row = b.fptosi(m.get(swaps, i)[0], I64)
+        with b.if_then(b.icmp_signed("!=", row, i)), m.code.range(0, width) as j:
+            here, there = m.place(i, j, width, one), m.place(row, j, width, one)
+            first, second = m.get(x, here), m.get(x, there)
+            m.put(second, x, here)
+            m.put(first, x, there)
+
+
+@functools.cache
+def lu_solve(dtype: DType, adjoint: bool) -> int:
+    """a, b (n x k) and the result of `lu` -> A^-1 b or A^-H b, row-major; sizes: n, k.
+
+    The factor is dense; a is not looked at.
+    """
+    m = Matrices("lu_solve", dtype, 3, 2)
+    n, k = m.sizes
+    b, one = m.b, m.int(1)
+    with m.each():
+        _, right, factor = m.inputs
+        swaps = m.at(factor, b.mul(n, n))
+        found = m.zero_on_diagonal(factor, n, b.add(n, one))
+        m.fail_if_any(found)
+        # Fortran sees X^T: A^-1 b comes from X^T U^T L^T, A^-H b from conj(X)^T U, then L.
+        m.copy(m.out, (k, one), right, m.strides(1), n, k, conjugate=adjoint)
+        if adjoint:
+            m.triangular_solve(factor, n, m.out, k, "UN", "N")
+            m.triangular_solve(factor, n, m.out, k, "LN", "U")
+            _exchange(m, m.out, k, swaps, n, back=True)
+            m.copy(m.out, (k, one), m.out, (k, one), n, k, conjugate=True)
+        else:
+            _exchange(m, m.out, k, swaps, n, back=False)
+            m.triangular_solve(factor, n, m.out, k, "LT", "U")
+            m.triangular_solve(factor, n, m.out, k, "UT", "N")
+    return address(m.code)
+
+
+@functools.cache
+def qr(dtype: DType) -> int:
+    """x (m x n) -> Q (m x q) column after column, then R (r x n) row-major; sizes: m, n,
+    q, r, lwork.
+
+    q is as large as there are columns of Q wanted, and r as large as q; k = min(m, n).
+    """
+    m = Matrices("qr", dtype, 1, 5)
+    rows, columns, q, r, room = m.sizes
+    b, one = m.b, m.int(1)
+    with m.each():
+        least = _least(m, rows, columns)
+        a = m.elements(b.mul(rows, columns))
+        tau, work = m.elements(least), m.elements(room)
+        m.copy(a, (one, rows), m.inputs[0], m.strides(0), rows, columns)
+        with m.if_finite(a, b.mul(rows, columns)):
+            m.call("geqrf", rows, columns, a, rows, tau, work, room)
+            m.copy(m.out, (one, rows), a, (one, rows), rows, least)
+            triangle = m.at(m.out, b.mul(rows, q))
+            m.clear(triangle, b.mul(r, columns))
+            with m.code.range(0, least) as i, m.code.range(i, columns) as j:
+                m.put(m.get(a, m.place(i, j, one, rows)), triangle, m.place(i, j, columns, one))
+            name = "ungqr" if dtype.is_complex else "orgqr"
+            m.call(name, rows, q, least, m.out, rows, tau, work, room)
+    return address(m.code)
+
+
+def _spread(m: Matrices, reals: Value, out: Value, count: Value) -> None:
+    """Real numbers as elements."""
+    with m.code.range(0, count) as i:
+        m.put([m.code.load(reals, i, m.real), *m.number(0.0)[1:]], out, i)
+
+
+@functools.cache
+def eigh(dtype: DType, vectors: bool) -> int:
+    """x (n x n) -> eigenvalues, then eigenvectors column after column; without `vectors` only the
+    real eigenvalues; sizes: n, lwork, lrwork, liwork.
+    """
+    complex_values = dtype.is_complex and vectors
+    m = Matrices("eigh", dtype, 1, 4, complex_values)
+    n, room, real_room, integer_room = m.sizes
+    b, one = m.b, m.int(1)
+    with m.each():
+        values = m.reals(n) if complex_values else m.out
+        a = m.at(m.out, n) if vectors else m.elements(b.mul(n, n))
+        work, integers = m.elements(room), m.integers(integer_room)
+        more = (m.reals(real_room), real_room) if dtype.is_complex else ()
+        m.symmetric(a, (one, n), 0, n)
+        with m.if_finite(a, b.mul(n, n)):
+            job = "V" if vectors else "N"
+            name = "heevd" if dtype.is_complex else "syevd"
+            info = m.call(
+                name, job, "L", n, a, n, values, work, room, *more, integers, integer_room
+            )
+            m.fail_if_any(info)
+            if complex_values:
+                _spread(m, values, m.out, n)
+    return address(m.code)
+
+
+@functools.cache
+def svd(dtype: DType, job: str) -> int:
+    """x (m x n) -> the singular values, then U and V^H row-major; job "N": only the real singular
+    values, "S": the first k columns and rows, "A": all; sizes: m, n, lwork, lrwork.
+    """
+    complex_values = dtype.is_complex and job != "N"
+    m = Matrices("svd", dtype, 1, 4, complex_values)
+    rows, columns, room, real_room = m.sizes
+    b, one, zero = m.b, m.int(1), m.int(0)
+    with m.each():
+        least = _least(m, rows, columns)
+        values = m.reals(least) if complex_values else m.out
+        a = m.elements(b.mul(rows, columns))
+        work, integers = m.elements(room), m.integers(b.mul(least, m.int(8)))
+        more = (m.reals(real_room),) if dtype.is_complex else ()
+        m.copy(a, (columns, one), m.inputs[0], m.strides(0), rows, columns)
+        with m.if_finite(a, b.mul(rows, columns)):
+            # Fortran sees the transpose, V* S U^T: each factor comes out row-major.
+            left = least if job == "S" else rows
+            if job == "N":
+                u = vh = a
+            else:
+                u = m.at(m.out, least)
+                vh = m.at(u, b.mul(rows, left))
+            info = m.call(
+                "gesdd", job, columns, rows, a, columns, values, vh, columns, u, left, work, room,
+                *more, integers,
+            )  # fmt: skip
+            m.fail_if(b.icmp_signed("!=", info, zero), info)
+            if complex_values:
+                _spread(m, values, m.out, least)
+    return address(m.code)
+
+
+@functools.cache
+def eig(dtype: DType, vectors: bool) -> int:
+    """x (n x n) -> complex eigenvalues, then eigenvectors column after column; sizes: n, lwork."""
+    m = Matrices("eig", dtype, 1, 2, True)
+    n, room = m.sizes
+    b, one = m.b, m.int(1)
+    job = "V" if vectors else "N"
+    with m.each():
+        a, work, unused = m.elements(b.mul(n, n)), m.elements(room), m.elements(one)
+        real, imag = m.reals(n), m.reals(n)
+        vr = unused
+        if vectors:
+            vr = m.at(m.out, n) if dtype.is_complex else m.elements(b.mul(n, n))
+        m.copy(a, (one, n), m.inputs[0], m.strides(0), n, n)
+        with m.if_finite(a, b.mul(n, n)):
+            values = (m.out,) if dtype.is_complex else (real, imag)
+            more = (real,) if dtype.is_complex else ()  # room for 2 n, with what follows it
+            info = m.call("geev", "N", job, n, a, n, *values, unused, one, vr, n, work, room, *more)
+            m.fail_if_any(info)
+            if not dtype.is_complex:
+                _join(m, m.out, real, imag, n)
+                if vectors:
+                    _join_vectors(m, m.code.at(m.out, b.mul(n, m.int(2)), m.real), vr, imag, n)
+    return address(m.code)
+
+
+def _join(m: Matrices, out: Value, real: Value, imag: Value, count: Value) -> None:
+    """Complex numbers from their parts."""
+    with m.code.range(0, count) as j:
+        at = m.b.mul(j, m.int(2))
+        m.code.store(m.code.load(real, j, m.real), out, at)
+        m.code.store(m.code.load(imag, j, m.real), out, m.b.add(at, m.int(1)))
+
+
+def _join_vectors(m: Matrices, out: Value, vectors: Value, imag: Value, n: Value) -> None:
+    """Complex columns from real ones: of a conjugate pair (the one with the positive imaginary part
+    of its eigenvalue is first) real and imaginary part stand side by side.
+    """
+    b, code, one, none = m.b, m.code, m.int(1), ir.Constant(m.real, 0.0)
+    with code.range(0, n) as j:
+        part = code.load(imag, j, m.real)
+        is_real, is_second = b.fcmp_ordered("==", part, none), b.fcmp_ordered("<", part, none)
+        first = b.select(is_second, b.sub(j, one), j)
+        other = b.select(is_real, j, b.add(first, one))
+        with code.range(0, n) as i:
+            x = code.load(vectors, b.add(b.mul(first, n), i), m.real)
+            y = code.load(vectors, b.add(b.mul(other, n), i), m.real)
+            y = b.select(is_real, none, b.select(is_second, b.fneg(y), y))
+            at = b.mul(b.add(b.mul(j, n), i), m.int(2))
+            code.store(x, out, at)
+            code.store(y, out, b.add(at, one))
+
+
+@functools.cache
+def require() -> int:
+    """Looks for the first byte that is 0 among `units`; params: its slot, the error code."""
+    code = kernel(ir.Module(), "require")
+    params, ptrs, lo, hi, error = code.args
+    b = code.b
+    flags = code.load(ptrs, code.load(params, 0, I64), PTR)
+    with code.range(lo, hi) as i:
+        unset = b.icmp_signed("==", code.load(flags, i, I8), code.int(0, I8))
+        with b.if_then(unset):
+            code.store(i, error, 1)
+            code.store(code.int(0), error, 2)
+            code.store(code.load(params, 1, I64), error, 0)
+            b.ret_void()
+    return address(code)

@@ -1,0 +1,309 @@
+"""Linear algebra on the CPU: routines of LAPACK from OpenBLAS, called by address.
+
+A call runs on one thread, and the matrices of a batch are the units of a stage: the bits of a
+result depend on its matrix alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
+from pullback.core.avals import Aval, aval, dense_strides
+from pullback.core.dtypes import DType
+from pullback.core.errors import LinAlgError, ShapeError
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.gemm import blas
+from pullback.runtime.cpu.linalg import lapack_kernels, matrix_functions
+from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX
+from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.builder import index_params
+from pullback.runtime.cpu.loops import map_stages as map_kernels
+from pullback.runtime.cpu.native import Stage
+
+__all__ = ["NAMES", "Failure", "failure", "linalg_stages"]
+
+_TASKS = 32  # that the matrices of a batch are shared out to
+_TASK_WORK = 30_000  # operations of a task at least: some microseconds
+_TASK_BYTES = 1 << 28  # of the work areas of all tasks, unless one needs more
+_BLOCK = 64  # columns that LAPACK works on at once, at most
+_LARGEST = 2**31 - 1  # of LAPACK's integers
+
+_ROUTINES = (
+    *("gemm", "trsm", "potrf", "getrf", "getrs", "geqrf"),
+    *("gesdd", "geev", "gees", "trsyl"),
+)
+_OF_KIND = {"f": ("orgqr", "syevd"), "c": ("ungqr", "heevd")}
+
+Area = Callable[[int], int]
+Place = tuple[int, Aval]  # a slot, and what is there
+
+
+@functools.cache
+def _register() -> None:
+    """Lets kernels call the routines of LAPACK by name."""
+    library = blas.handle()
+    for name, letter in LETTERS.items():
+        for routine in (*_ROUTINES, *_OF_KIND["c" if "complex" in name else "f"]):
+            address = blas.address(library, f"scipy_{letter}{routine}_")
+            jit.add_symbol(f"{PREFIX}{letter}{routine}", address)
+
+
+class Failure(NamedTuple):
+    """What can go wrong with a matrix of a batch of this shape."""
+
+    fact: str  # with {value}: what the kernel says beside the position
+    batch: tuple[int, ...]
+
+    def error(self, name: str, position: int, value: int) -> LinAlgError:
+        """What the operation `name` says of the matrix at a position of the batch."""
+        where = "the matrix"
+        if self.batch:
+            index = [int(i) for i in np.unravel_index(position, self.batch)]
+            where = f"the matrix at {index[0] if len(index) == 1 else tuple(index)} of the batch"
+        return LinAlgError(f"{name}: {where} {self.fact.format(value=value, before=value - 1)}")
+
+
+class _Job(NamedTuple):
+    """How a kernel is called: sizes for it, and the work area of a task by parts."""
+
+    kernel: Callable[[], int]
+    sizes: tuple[int, ...]
+    elements: tuple[int, ...]  # of work areas
+    reals: tuple[int, ...]
+    integers: tuple[int, ...]
+    work: int  # operations for a matrix, roughly
+    fact: str = ""
+
+    def nbytes(self, dtype: DType) -> int:
+        sizes = [(self.elements, dtype.itemsize), (self.reals, dtype.real.itemsize)]
+        sizes.append((self.integers, 4))
+        return 64 + sum(-(-n * item // 64) * 64 for counts, item in sizes for n in counts)
+
+
+def _cholesky(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n = avals[0].shape[-1]
+    fact = "is not positive definite: its leading minor of order {value} is not positive."
+    kernel = functools.partial(lapack_kernels.cholesky, avals[0].dtype)
+    return _Job(kernel, (n,), (), (), (), n**3 // 3, fact)
+
+
+def _solve_triangular(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n, k = avals[1].shape[-2:]
+    fact = "is singular: element {before} of its diagonal is 0."
+    lower, unit = static["lower"], static["unit_diagonal"]
+    kernel = functools.partial(lapack_kernels.solve_triangular, avals[0].dtype, lower, unit)
+    return _Job(kernel, (n, k), (n * n,), (), (), n * n * k, fact)
+
+
+def _lu(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    m, n = avals[0].shape[-2:]
+    kernel = functools.partial(lapack_kernels.lu, avals[0].dtype)
+    return _Job(kernel, (m, n), (), (), (min(m, n),), m * n * min(m, n))
+
+
+def _lu_solve(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n, k = avals[1].shape[-2:]
+    fact = "is singular: pivot {before} of its factorisation is 0."
+    kernel = functools.partial(lapack_kernels.lu_solve, avals[0].dtype, static["adjoint"])
+    return _Job(kernel, (n, k), (), (), (), 2 * n * n * k, fact)
+
+
+def _qr(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    m, n = avals[0].shape[-2:]
+    k = min(m, n)
+    q = m if static["complete"] else k
+    room = max(1, max(n, q) * _BLOCK)
+    kernel = functools.partial(lapack_kernels.qr, avals[0].dtype)
+    return _Job(kernel, (m, n, q, q, room), (m * n, k, room), (), (), 4 * m * n * k)
+
+
+def _eigh(avals: Sequence[Aval], static: dict[str, Any], vectors: bool = True) -> _Job:
+    n, dtype = avals[0].shape[-1], avals[0].dtype
+    blocked = n * (_BLOCK + 2)
+    room = 1 + 6 * n + 2 * n * n if vectors else 1 + 2 * n + blocked
+    real_room = 0
+    if dtype.is_complex:
+        real_room = 1 + 5 * n + 2 * n * n if vectors else 1 + n
+        room = 1 + blocked + (n * n if vectors else 0)
+    integers = 3 + 5 * n
+    fact = "has eigenvalues that were not found: {value} off-diagonal elements did not vanish."
+    kernel = functools.partial(lapack_kernels.eigh, dtype, vectors)
+    sizes = (n, room, real_room, integers)
+    return _Job(kernel, sizes, (n * n, room), (n, real_room), (integers,), 9 * n**3, fact)
+
+
+def _svd(avals: Sequence[Aval], static: dict[str, Any], job: str = "") -> _Job:
+    m, n = avals[0].shape[-2:]
+    dtype, k, most = avals[0].dtype, min(m, n), max(m, n)
+    job = job or ("A" if static["full_matrices"] else "S")
+    room = 4 * k * k + 7 * k + most + (m + n) * _BLOCK
+    real_room = 0
+    if dtype.is_complex:
+        real_room = 7 * k if job == "N" else max(5 * k * k + 5 * k, 2 * most * k + 2 * k * k + k)
+    fact = "has singular values that were not found."
+    kernel = functools.partial(lapack_kernels.svd, dtype, job)
+    sizes = (m, n, room, max(1, real_room))
+    parts = (m * n, room), (k, real_room), (8 * k,)
+    return _Job(kernel, sizes, *parts, 20 * m * n * k, fact)
+
+
+def _eig(avals: Sequence[Aval], static: dict[str, Any], vectors: bool = True) -> _Job:
+    n = avals[0].shape[-1]
+    room = 1 + n * (_BLOCK + 4)
+    fact = "has eigenvalues that were not found."
+    kernel = functools.partial(lapack_kernels.eig, avals[0].dtype, vectors)
+    return _Job(kernel, (n, room), (n * n, room, 1, n * n), (n, n), (), 25 * n**3, fact)
+
+
+def _schur(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n = avals[0].shape[-1]
+    room = 1 + n * (_BLOCK + 4)
+    fact = "has eigenvalues that were not found."
+    kernel = functools.partial(matrix_functions.schur, avals[0].dtype)
+    return _Job(kernel, (n, room), (room, n), (n, n), (n, 1), 25 * n**3, fact)
+
+
+def _sylvester(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    m, n = avals[2].shape[-2:]
+    fact = "has an eigenvalue whose negative is one of the other matrix: there is no solution."
+    kernel = functools.partial(matrix_functions.sylvester, avals[0].dtype, static["adjoint"])
+    return _Job(kernel, (m, n), (m * n, m * n), (1,), (), 5 * m * n * (m + n), fact)
+
+
+def _expm(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n = avals[0].shape[-1]
+    kernel = functools.partial(matrix_functions.expm, avals[0].dtype)
+    return _Job(kernel, (n,), (n * n,) * 6, (), (n,), 20 * n**3)
+
+
+def _sqrtm(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n = avals[0].shape[-1]
+    kernel = functools.partial(matrix_functions.sqrtm, avals[0].dtype)
+    return _Job(kernel, (n,), (n * n,) * 2, (), (), 5 * n**3)
+
+
+def _logm(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n = avals[0].shape[-1]
+    kernel = functools.partial(matrix_functions.logm, avals[0].dtype)
+    return _Job(kernel, (n,), (n * n,) * 4, (), (), 30 * n**3)
+
+
+_JOBS: dict[str, Callable[..., _Job]] = {
+    "cholesky": _cholesky,
+    "solve_triangular": _solve_triangular,
+    "lu": _lu,
+    "lu_solve": _lu_solve,
+    "qr": _qr,
+    "eigh": _eigh,
+    "eigvalsh": functools.partial(_eigh, vectors=False),
+    "svd": _svd,
+    "svdvals": functools.partial(_svd, job="N"),
+    "eig": _eig,
+    "eigvals": functools.partial(_eig, vectors=False),
+    "schur": _schur,
+    "sylvester": _sylvester,
+    "expm": _expm,
+    "sqrtm": _sqrtm,
+    "logm": _logm,
+}
+_FLAT = ("qr", "eigh", "eigvalsh", "svd", "svdvals", "eig", "eigvals")
+_FACTORS = {"lu_solve": (2,), "sylvester": (3, 4), "sqrtm": (1,), "logm": (1,)}  # dense operands
+NAMES = (*_JOBS, "require")  # of the intrinsics
+
+
+def _batch(name: str, out: Aval) -> tuple[int, ...]:
+    """The shape of the batch: a result is a matrix, or all parts of it are in one row."""
+    return out.shape[:-1] if name in _FLAT else out.shape[:-2]
+
+
+def failure(
+    name: str, avals: Sequence[Aval], static: dict[str, Any], out: Aval
+) -> tuple[str, Failure]:
+    """The operation that an error names, and what it says."""
+    if name == "require":
+        return static["caller"], Failure(static["fact"], avals[1].shape)
+    fact = _JOBS[name](avals, static).fact
+    return static.get("caller", name), Failure(fact, _batch(name, out))
+
+
+def linalg_stages(
+    name: str,
+    operands: Sequence[Place],
+    static: dict[str, Any],
+    result: Place,
+    area: Area,
+    error_code: int,
+) -> list[Stage]:
+    """The stages of a primitive; the result is dense."""
+    out_slot, out = result
+    if out.size == 0:
+        return []
+    if name == "require":
+        return _require_stages(operands, result, area, error_code)
+    _register()
+    avals = [av for _, av in operands]
+    job = _JOBS[name](avals, static)
+    if max(job.sizes) > _LARGEST:
+        raise ShapeError(
+            f"{name}: the work area of LAPACK has fewer than 2**31 elements, got a matrix of shape"
+            f" {avals[0].shape[-2:]}. Take a smaller one."
+        )
+    copies, operands = [], list(operands)
+    for position in _FACTORS.get(name, ()):
+        more, operands[position] = _dense(operands[position], area)
+        copies += more
+    batch = _batch(name, out)
+    count = math.prod(batch)
+    nbytes = job.nbytes(avals[0].dtype)
+    wanted = min(count, _TASKS, max(1, count * (job.work + 500) // _TASK_WORK))
+    tasks = max(1, min(wanted, max(native.get_threads(), _TASK_BYTES // nbytes)))
+    grain = -(-count // tasks)
+    strides, steps = [], []
+    for _, av in operands:
+        assert av.strides is not None
+        strides += av.strides[-2:]
+        steps.append(broadcast_strides(av, (*batch, *av.shape[-2:]))[: len(batch)])
+    slots = (out_slot, *(slot for slot, _ in operands), area(nbytes * -(-count // grain)))
+    head = (*slots, nbytes, grain, error_code, out.size // count)
+    params = (*head, *job.sizes, *strides, *index_params(batch, *steps))
+    return [*copies, Stage(job.kernel(), count, grain, params)]
+
+
+def _dense(operand: Place, area: Area) -> tuple[list[Stage], Place]:
+    """The stages that make each matrix of an operand dense, and where it is then."""
+    slot, av = operand
+    assert av.strides is not None
+    dense = dense_strides(av.shape)
+    if av.strides[-2:] == dense[-2:]:
+        return [], operand
+    copy = area(av.nbytes)
+    stages = map_kernels.map_stages(
+        copy_kernel(av.dtype), av.shape, [copy], [dense], [slot], [av.strides]
+    )
+    return stages, (copy, aval(av.shape, av.dtype, av.device))
+
+
+def _require_stages(
+    operands: Sequence[Place], result: Place, area: Area, error_code: int
+) -> list[Stage]:
+    """A look at the flags, and a copy of the values."""
+    (slot, av), (flags, flags_aval) = operands
+    out_slot, out = result
+    assert av.strides is not None and flags_aval.strides is not None
+    where = area(max(1, flags_aval.size))
+    seen = map_kernels.map_stages(
+        copy_kernel(flags_aval.dtype), flags_aval.shape, [where],
+        [dense_strides(flags_aval.shape)], [flags], [flags_aval.strides],
+    )  # fmt: skip
+    look = Stage(lapack_kernels.require(), flags_aval.size, 1 << 14, (where, error_code))
+    copy = map_kernels.map_stages(
+        copy_kernel(av.dtype), av.shape, [out_slot], [dense_strides(out.shape)], [slot],
+        [av.strides],
+    )  # fmt: skip
+    return [*seen, look, *copy]

@@ -1,0 +1,322 @@
+"""The kernels of functions of matrices: Schur form, Sylvester's equation, exponential, square root
+and logarithm.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu.linalg.lapack_code import Matrices
+from pullback.runtime.cpu.llvm.builder import PTR, Value, address
+
+__all__ = ["expm", "logm", "schur", "sqrtm", "sylvester"]
+
+
+@functools.cache
+def schur(dtype: DType) -> int:
+    """x (n x n) -> T, then Z, both column after column, with x = Z T Z^H; sizes: n, lwork."""
+    m = Matrices("schur", dtype, 1, 2)
+    n, room = m.sizes
+    b, one = m.b, m.int(1)
+    with m.each():
+        z = m.at(m.out, b.mul(n, n))
+        work, chosen, count = m.elements(room), m.integers(n), m.integers(one)
+        values = [m.elements(n)] if dtype.is_complex else [m.reals(n), m.reals(n)]
+        more = (m.reals(n),) if dtype.is_complex else ()
+        m.copy(m.out, (one, n), m.inputs[0], m.strides(0), n, n)
+        with m.if_finite(m.out, b.mul(n, n)):
+            none = ir.Constant(PTR, None)
+            info = m.call(
+                "gees", "V", "N", none, n, m.out, n, count, *values, z, n, work, room, *more, chosen
+            )
+            m.fail_if_any(info)
+    return address(m.code)
+
+
+@functools.cache
+def sylvester(dtype: DType, adjoint: bool) -> int:
+    """a, b, q (m x n), and the results of `schur` for a and b -> X with a X + X b = q, or with the
+    adjoints of both, row-major; sizes: m, n.
+
+    The results of `schur` are dense; a and b are not looked at.
+    """
+    m = Matrices("sylvester", dtype, 5, 2)
+    rows, columns = m.sizes
+    b, one = m.b, m.int(1)
+    with m.each():
+        _, _, q, left, right = m.inputs
+        x, y = m.elements(b.mul(rows, columns)), m.elements(b.mul(rows, columns))
+        scale = m.reals(one)
+        zl, zr = m.at(left, b.mul(rows, rows)), m.at(right, b.mul(columns, columns))
+        m.copy(x, (one, rows), q, m.strides(2), rows, columns)
+        m.multiply("C", "N", (rows, columns, rows), (zl, rows), (x, rows), (y, rows))
+        m.multiply("N", "N", (rows, columns, columns), (y, rows), (zr, columns), (x, rows))
+        how = "N" if not adjoint else "C" if dtype.is_complex else "T"
+        info = m.call(
+            "trsyl", how, how, one, rows, columns, left, rows, right, columns, x, rows, scale
+        )
+        m.fail_if_any(info)
+        factor = b.fdiv(ir.Constant(m.real, 1.0), m.code.load(scale, 0, m.real))
+        m.multiply("N", "N", (rows, columns, rows), (zl, rows), (x, rows), (y, rows))
+        m.multiply("N", "C", (rows, columns, columns), (y, rows), (zr, columns), (x, rows))
+        with m.entries(rows, columns) as (i, j):
+            parts = m.get(x, m.place(i, j, one, rows))
+            m.put([b.fmul(p, factor) for p in parts], m.out, m.place(i, j, columns, one))
+    return address(m.code)
+
+
+# The coefficients of the Pade approximant of degree 13 of exp, divided by the first, and how large
+# a norm it is good for (Higham 2005).
+_PADE = (
+    64764752532480000.0, 32382376266240000.0, 7771770303897600.0, 1187353796428800.0,
+    129060195264000.0, 10559470521600.0, 670442572800.0, 33522128640.0, 1323241920.0, 40840800.0,
+    960960.0, 16380.0, 182.0, 1.0,
+)  # fmt: skip
+_PADE_NORM = 5.371920351148152
+_MOST_HALVINGS = 1020  # of a finite norm
+
+
+@functools.cache
+def expm(dtype: DType) -> int:
+    """x (n x n) -> exp(x), row-major; size: n.
+
+    Fortran sees the transpose, whose exponential is the transpose.
+    """
+    m = Matrices("expm", dtype, 1, 1)
+    (n,) = m.sizes
+    b, one = m.b, m.int(1)
+    with m.each():
+        size = b.mul(n, n)
+        a, a2, a4, a6, u, v = (m.elements(size) for _ in range(6))
+        swaps = m.integers(n)
+        m.copy(a, (n, one), m.inputs[0], m.strides(0), n, n)
+        with m.if_finite(a, size):
+            halvings = _halved(m, a, n)
+            shape = (n, n, n)
+            m.multiply("N", "N", shape, (a, n), (a, n), (a2, n))
+            m.multiply("N", "N", shape, (a2, n), (a2, n), (a4, n))
+            m.multiply("N", "N", shape, (a4, n), (a2, n), (a6, n))
+            powers = (a6, a4, a2)
+            c = [x / _PADE[0] for x in _PADE]
+            _combine(m, u, n, powers, (c[13], c[11], c[9]))
+            m.multiply("N", "N", shape, (a6, n), (u, n), (v, n))
+            _combine(m, v, n, (v, *powers), (1.0, c[7], c[5], c[3]), c[1])
+            m.multiply("N", "N", shape, (a, n), (v, n), (u, n))
+            _combine(m, a, n, powers, (c[12], c[10], c[8]))
+            m.multiply("N", "N", shape, (a6, n), (a, n), (v, n))
+            _combine(m, v, n, (v, *powers), (1.0, c[6], c[4], c[2]), c[0])
+            _combine(m, a, n, (v, u), (1.0, -1.0))
+            _combine(m, m.out, n, (v, u), (1.0, 1.0))
+            m.call("getrf", n, n, a, n, swaps)
+            m.call("getrs", "N", n, n, a, n, swaps, m.out, n)
+            with m.code.range(0, halvings):
+                m.multiply("N", "N", shape, (m.out, n), (m.out, n), (u, n))
+                m.copy(m.out, (n, one), u, (n, one), n, n)
+    return address(m.code)
+
+
+def _halved(m: Matrices, a: Value, n: Value) -> Value:
+    """Divides a matrix by a power of 2 so that its norm is small; gives the exponent."""
+    b, code = m.b, m.code
+    largest = code.variable(ir.Constant(m.real, 0.0))
+    magnitude = code.declare(_intrinsic(m, "fabs"), m.real, (m.real,))
+    with code.range(0, n) as j:
+        total = code.variable(ir.Constant(m.real, 0.0))
+        with code.range(0, n) as i:
+            for part in m.get(a, m.place(i, j, m.int(1), n)):
+                total.set(b.fadd(total.get(), b.call(magnitude, (part,))))
+        more = b.fcmp_ordered(">", total.get(), largest.get())
+        largest.set(b.select(more, total.get(), largest.get()))
+    count, factor = code.variable(m.int(0)), code.variable(ir.Constant(m.real, 1.0))
+    half = ir.Constant(m.real, 0.5)
+    with code.loop() as leave:
+        small = b.fcmp_ordered("<=", largest.get(), ir.Constant(m.real, _PADE_NORM))
+        leave(b.or_(small, b.icmp_signed(">=", count.get(), m.int(_MOST_HALVINGS))))
+        largest.set(b.fmul(largest.get(), half))
+        factor.set(b.fmul(factor.get(), half))
+        count.add(m.int(1))
+    with code.range(0, b.mul(n, n)) as i:
+        m.put([b.fmul(p, factor.get()) for p in m.get(a, i)], a, i)
+    return count.get()
+
+
+def _intrinsic(m: Matrices, name: str) -> str:
+    return f"llvm.{name}.f{8 * m.real_bytes}"
+
+
+def _combine(
+    m: Matrices,
+    out: Value,
+    n: Value,
+    terms: Sequence[Value],
+    factors: Sequence[float],
+    diagonal: float = 0.0,
+) -> None:
+    """out = the sum of factors times matrices, and a multiple of the identity."""
+    b = m.b
+    with m.code.range(0, b.mul(n, n)) as i:
+        total = [ir.Constant(m.real, 0.0)] * m.parts
+        for term, factor in zip(terms, factors, strict=True):
+            scaled = [b.fmul(p, ir.Constant(m.real, factor)) for p in m.get(term, i)]
+            total = [b.fadd(x, y) for x, y in zip(total, scaled, strict=True)]
+        m.put(total, out, i)
+    if diagonal:
+        with m.code.range(0, n) as i:
+            place = b.mul(i, b.add(n, m.int(1)))
+            first, *rest = m.get(out, place)
+            m.put([b.fadd(first, ir.Constant(m.real, diagonal)), *rest], out, place)
+
+
+# -- roots and logarithms, of complex matrices -----------------------------------------------------
+
+
+def _root(m: Matrices, z: list[Value]) -> list[Value]:
+    """The principal square root of a complex number."""
+    b = m.b
+    re, im = z
+    zero, half = ir.Constant(m.real, 0.0), ir.Constant(m.real, 0.5)
+    fabs = m.code.declare(_intrinsic(m, "fabs"), m.real, (m.real,))
+    sqrt = m.code.declare(_intrinsic(m, "sqrt"), m.real, (m.real,))
+    sign = m.code.declare(_intrinsic(m, "copysign"), m.real, (m.real, m.real))
+    size = b.call(sqrt, (b.fadd(b.fmul(re, re), b.fmul(im, im)),))
+    large = b.call(sqrt, (b.fmul(b.fadd(size, b.call(fabs, (re,))), half),))
+    none = b.fcmp_ordered("==", large, zero)
+    safe = b.select(none, ir.Constant(m.real, 1.0), large)
+    other = b.fdiv(b.fmul(b.call(fabs, (im,)), half), safe)
+    right = b.fcmp_ordered(">=", re, zero)
+    first, second = b.select(right, large, other), b.select(right, other, large)
+    return [first, b.call(sign, (second, im))]
+
+
+def _product(m: Matrices, x: list[Value], y: list[Value]) -> list[Value]:
+    b = m.b
+    (p, q), (r, s) = x, y
+    return [b.fsub(b.fmul(p, r), b.fmul(q, s)), b.fadd(b.fmul(p, s), b.fmul(q, r))]
+
+
+def _quotient(m: Matrices, x: list[Value], y: list[Value]) -> list[Value]:
+    """x / y, and 0 if both are 0."""
+    b = m.b
+    (p, q), (r, s) = x, y
+    size = b.fadd(b.fmul(r, r), b.fmul(s, s))
+    numbers = (b.fadd(b.fmul(p, r), b.fmul(q, s)), b.fsub(b.fmul(q, r), b.fmul(p, s)))
+    zero = ir.Constant(m.real, 0.0)
+    nothing = b.fcmp_ordered("==", b.fadd(size, b.fadd(b.fmul(p, p), b.fmul(q, q))), zero)
+    safe = b.select(nothing, ir.Constant(m.real, 1.0), size)
+    return [b.fdiv(v, safe) for v in numbers]
+
+
+def _triangular_root(m: Matrices, t: Value, n: Value) -> None:
+    """Replaces an upper triangle (column after column) by its square root (Bjorck and Hammarling).
+
+    By columns, from the diagonal up: an element needs those to its left and below it.
+    """
+    b, code, one = m.b, m.code, m.int(1)
+    with code.range(0, n) as j:
+        at = m.place(j, j, one, n)
+        m.put(_root(m, m.get(t, at)), t, at)
+        with code.range(0, j) as step:
+            i = b.sub(b.sub(j, one), step)
+            at_ij = m.place(i, j, one, n)
+            parts = [code.variable(p) for p in m.get(t, at_ij)]
+            with code.range(b.add(i, one), j) as k:
+                x = _product(m, m.get(t, m.place(i, k, one, n)), m.get(t, m.place(k, j, one, n)))
+                for part, p in zip(parts, x, strict=True):
+                    part.set(b.fsub(part.get(), p))
+            first, second = m.get(t, m.place(i, i, one, n)), m.get(t, at)
+            total = [b.fadd(p, q) for p, q in zip(first, second, strict=True)]
+            m.put(_quotient(m, [p.get() for p in parts], total), t, at_ij)
+
+
+def _conjugate_back(m: Matrices, t: Value, z: Value, work: Value, n: Value) -> None:
+    """The result Z T Z^H, row-major."""
+    one = m.int(1)
+    shape = (n, n, n)
+    m.multiply("N", "N", shape, (z, n), (t, n), (work, n))
+    m.multiply("N", "C", shape, (work, n), (z, n), (t, n))
+    m.copy(m.out, (n, one), t, (one, n), n, n)
+
+
+@functools.cache
+def sqrtm(dtype: DType) -> int:
+    """x (n x n) and the result of `schur` -> the principal square root, row-major; size: n."""
+    m = Matrices("sqrtm", dtype, 2, 1)
+    (n,) = m.sizes
+    b, one = m.b, m.int(1)
+    with m.each():
+        size = b.mul(n, n)
+        t, work = m.elements(size), m.elements(size)
+        m.copy(t, (one, n), m.inputs[1], (one, n), n, n)
+        _triangular_root(m, t, n)
+        _conjugate_back(m, t, m.at(m.inputs[1], size), work, n)
+    return address(m.code)
+
+
+# Nodes and weights of Gauss and Legendre on [0, 1]: the Pade approximant of degree 7 of
+# log(1 + x) as a sum of x / (1 + node x), and how large a norm it is good for (Higham 2001).
+_NODES = (
+    (0.025446043828620737, 0.06474248308443485), (0.12923440720030278, 0.13985269574463833),
+    (0.2970774243113014, 0.19091502525255947), (0.5, 0.20897959183673470),
+    (0.7029225756886985, 0.19091502525255947), (0.8707655927996972, 0.13985269574463833),
+    (0.9745539561713793, 0.06474248308443485),
+)  # fmt: skip
+_LOG_NORM = 0.25
+_MOST_ROOTS = 100  # of a number: far more bring every one next to 1
+
+
+@functools.cache
+def logm(dtype: DType) -> int:
+    """x (n x n) and the result of `schur` -> the principal logarithm, row-major; size: n."""
+    m = Matrices("logm", dtype, 2, 1)
+    (n,) = m.sizes
+    b, code, one = m.b, m.code, m.int(1)
+    with m.each():
+        size = b.mul(n, n)
+        t, x, total, below = (m.elements(size) for _ in range(4))
+        m.copy(t, (one, n), m.inputs[1], (one, n), n, n)
+        roots = code.variable(m.int(0))
+        with code.loop() as leave:
+            far = _distance(m, t, n)
+            near = b.fcmp_unordered("<=", far, ir.Constant(m.real, _LOG_NORM))
+            leave(b.or_(near, b.icmp_signed(">=", roots.get(), m.int(_MOST_ROOTS))))
+            _triangular_root(m, t, n)
+            roots.add(one)
+        _combine(m, x, n, (t,), (1.0,), -1.0)
+        with code.range(0, size) as i:
+            m.put(m.number(0.0), total, i)
+        for node, weight in _NODES:
+            # t becomes x (1 + node x)^-1, by Z op(F) = x
+            _combine(m, below, n, (x,), (node,), 1.0)
+            m.copy(t, (n, one), x, (n, one), n, n)
+            m.triangular_solve(below, n, t, n, "UN", "N")
+            _combine(m, total, n, (total, t), (1.0, weight))
+        factor = code.variable(ir.Constant(m.real, 1.0))
+        with code.range(0, roots.get()):
+            factor.set(b.fadd(factor.get(), factor.get()))
+        with code.range(0, size) as i:
+            m.put([b.fmul(p, factor.get()) for p in m.get(total, i)], total, i)
+        _conjugate_back(m, total, m.at(m.inputs[1], size), x, n)
+    return address(m.code)
+
+
+def _distance(m: Matrices, t: Value, n: Value) -> Value:
+    """The largest sum over a column of t - 1."""
+    b, code, one = m.b, m.code, m.int(1)
+    fabs = code.declare(_intrinsic(m, "fabs"), m.real, (m.real,))
+    largest = code.variable(ir.Constant(m.real, 0.0))
+    with code.range(0, n) as j:
+        total = code.variable(ir.Constant(m.real, 0.0))
+        with code.range(0, b.add(j, one)) as i:
+            re, im = m.get(t, m.place(i, j, one, n))
+            unit = b.select(
+                b.icmp_signed("==", i, j), *(ir.Constant(m.real, v) for v in (1.0, 0.0))
+            )
+            for part in (b.fsub(re, unit), im):
+                total.set(b.fadd(total.get(), b.call(fabs, (part,))))
+        less = b.fcmp_ordered("<=", total.get(), largest.get())
+        largest.set(b.select(less, largest.get(), total.get()))
+    return largest.get()

@@ -1,0 +1,12 @@
+"""What a training loop needs besides the step: batches, progress, logs, checkpoints, a clean stop.
+
+Each piece stands alone; a loop is an ordinary `for`.
+"""
+
+from pullback.display.progress import Progress
+from pullback.train.batches import batches
+from pullback.train.checkpoints import Checkpoints
+from pullback.train.log import Log
+from pullback.train.stopping import EarlyStopping, Interrupt
+
+__all__ = ["Checkpoints", "EarlyStopping", "Interrupt", "Log", "Progress", "batches"]

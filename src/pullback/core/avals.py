@@ -9,15 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from pullback.core.blocks import Restored
 from pullback.core.dtypes import DType
 from pullback.core.errors import DeviceError, ShapeError
-
-if TYPE_CHECKING:
-    from pullback.runtime.base import Runtime
+from pullback.core.memory import Memory
 
 __all__ = [
     "Aval",
@@ -53,10 +50,10 @@ class Device:
     def __init__(self, kind: str, index: int):
         self.kind = kind
         self.index = index
-        self._runtime: Runtime | None = None
+        self._runtime: Memory | None = None
 
     @property
-    def runtime(self) -> Runtime:
+    def runtime(self) -> Memory:
         """The runtime of this device, loaded on first use."""
         if self._runtime is None:
             self._runtime = _loaders[self.kind](self.index)
@@ -89,10 +86,10 @@ def set_default_device(spec: str | Device) -> None:
 
 
 _devices: dict[tuple[str, int], Device] = {}
-_loaders: dict[str, Callable[[int], Runtime]] = {}
+_loaders: dict[str, Callable[[int], Memory]] = {}
 
 
-def register_runtime(kind: str, load: Callable[[int], Runtime]) -> None:
+def register_runtime(kind: str, load: Callable[[int], Memory]) -> None:
     """Make devices of `kind` available; `load(index)` imports the runtime and returns it."""
     _loaders[kind] = load
 

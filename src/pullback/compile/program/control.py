@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pullback.compile.program.slots import Context, Moving
+from pullback.compile.program.slots import Context, LoopSlots
 from pullback.compile.program.stages import Branch, Loop, Node, While
 from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, aval
@@ -46,7 +46,7 @@ def _is_across(av: Aval) -> bool:
 class _Carried:
     """The carries of a loop: where results are wanted, and every other round in spare memory."""
 
-    def __init__(self, frame: Context, loop: Moving, group: CallGroup, first: Sequence[Region]):
+    def __init__(self, frame: Context, loop: LoopSlots, group: CallGroup, first: Sequence[Region]):
         self.before: list[Node] = []
         self.slots: list[int] = []
         self.spares: list[int] = []
@@ -64,7 +64,7 @@ class _Carried:
 def _scan(frame: Context, group: CallGroup) -> Sequence[Node]:
     static, table = group.equation.static, frame.table
     fixed, carries, length = static["constants"], static["carries"], static["length"]
-    loop = Moving()
+    loop = LoopSlots()
     table.loops.append(loop)
     constants = _Fixed(frame, group.operands[:fixed])
     carried = _Carried(frame, loop, group, group.operands[fixed : fixed + carries])
@@ -87,7 +87,9 @@ def _scan(frame: Context, group: CallGroup) -> Sequence[Node]:
     return [*constants.before, *carried.before, looped]
 
 
-def _moving(frame: Context, loop: Moving, slot: int, step: int, length: int, reverse: bool) -> int:
+def _moving(
+    frame: Context, loop: LoopSlots, slot: int, step: int, length: int, reverse: bool
+) -> int:
     """A slot that starts at the first slice (`reverse`: the last) and moves on every round."""
     own = frame.table.fresh(slot, (length - 1) * step if reverse and length else 0)
     loop.moves[own] = -step if reverse else step
@@ -97,7 +99,7 @@ def _moving(frame: Context, loop: Moving, slot: int, step: int, length: int, rev
 def _while(frame: Context, group: CallGroup) -> Sequence[Node]:
     static, table = group.equation.static, frame.table
     fixed = static["constants"]
-    loop = Moving()
+    loop = LoopSlots()
     table.loops.append(loop)
     constants = _Fixed(frame, group.operands[:fixed])
     carried = _Carried(frame, loop, group, group.operands[fixed:])

@@ -25,7 +25,7 @@ from pullback.compile.schedule.groups import (
     Stored,
     squeezed,
 )
-from pullback.compile.schedule.memory import Plan, aligned, plan_memory
+from pullback.compile.schedule.memory import MemoryPlan, aligned, plan_memory
 from pullback.compile.schedule.product_rows import product_work
 from pullback.compile.schedule.row_kernel import row_plan
 from pullback.compile.schedule.sequences import local_values
@@ -90,7 +90,7 @@ class Frame:
         copies = self._place_outputs(outputs or ())
         self.local = self._local_values()
         apart = [s for own in self.local.values() for s in own] + list(self._own_slots)
-        self.plan: Plan = plan_memory(grouped, apart)
+        self.plan: MemoryPlan = plan_memory(grouped, apart)
         self.free = table.reserve(start, self.plan.arena_nbytes)
         self.stages: list[Node] = []
         for group in grouped.groups:

@@ -14,11 +14,11 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.ir.graph import Graph, Var
 
-__all__ = ["Context", "Moving", "Planned", "Table"]
+__all__ = ["Context", "LoopSlots", "Planned", "Table"]
 
 
 @dataclass(eq=False)
-class Moving:
+class LoopSlots:
     """The pointers that a loop changes after every round: see `stages.Loop`."""
 
     moves: dict[int, int] = field(default_factory=dict)  # slot: bytes
@@ -57,7 +57,7 @@ class Table:
         self.pointers: list[tuple[int, int]] = []
         # The operation of error code k + 1, and what can say the rest of the message.
         self.errors: list[tuple[str, Fault]] = []
-        self.loops: list[Moving] = []
+        self.loops: list[LoopSlots] = []
         self._slots: dict[tuple[int, int], int] = {}
 
     def pointer(self, base: int, nbytes: int) -> int:
@@ -68,7 +68,7 @@ class Table:
             self._slots[base, nbytes] = self.fresh(base, nbytes)
         return self._slots[base, nbytes]
 
-    def fresh(self, base: int, nbytes: int, apart: Moving | None = None) -> int:
+    def fresh(self, base: int, nbytes: int, apart: LoopSlots | None = None) -> int:
         """A slot of its own for that place; in all loops but `apart` it changes with its base."""
         self.pointers.append((base, nbytes))
         slot = self.arena + len(self.pointers)

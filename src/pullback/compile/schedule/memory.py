@@ -28,9 +28,9 @@ from pullback.core.avals import dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import ScatterRows
 
-__all__ = ["Life", "Place", "Plan", "plan_memory"]
+__all__ = ["Life", "MemoryPlan", "Place", "plan_memory"]
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is
 MANY = 256  # values: from here on the largest first would take too long
 
 
@@ -43,7 +43,7 @@ class Place:
 
 
 @dataclass(eq=False)
-class Plan:
+class MemoryPlan:
     """A place for every computed value."""
 
     places: dict[Stored, Place]
@@ -98,7 +98,7 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def plan_memory(grouped: Grouped, local: Iterable[Stored] = ()) -> Plan:
+def plan_memory(grouped: Grouped, local: Iterable[Stored] = ()) -> MemoryPlan:
     """Assign places, the largest values first; `local` ones need none of the arena."""
     apart = {id(s) for s in local}
     lives = [life for life in _lives(grouped) if id(life.value) not in apart]
@@ -116,7 +116,7 @@ def plan_memory(grouped: Grouped, local: Iterable[Stored] = ()) -> Plan:
         places |= {life.value: Place(*where) for life, where in zip(rest, found, strict=True)}
     else:
         arena = _largest_first(rest, placed, places, out_nbytes)
-    plan = Plan(places, arena, out_nbytes, lives)
+    plan = MemoryPlan(places, arena, out_nbytes, lives)
     plan.verify()
     return plan
 

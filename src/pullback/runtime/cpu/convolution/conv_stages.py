@@ -16,9 +16,9 @@ from pullback.core.avals import Aval, dense_strides
 from pullback.runtime.cpu.convolution.convolution_plan import (
     Area,
     Axis,
-    Plan,
     Side,
     Three,
+    TiledConvolution,
     Weight,
     triple,
 )
@@ -94,7 +94,7 @@ def _forward(operands: Any, window: Any, result: Any, area: Area) -> list[Stage]
     ws = _strides(w)
     weight = Weight(slot, target.channels * ws[0], ws[0], ws[1])
     axes = reading_axes(window, w.shape, ws, target.size)
-    return Plan(w.dtype, source, target, axes, area).forward(weight)
+    return TiledConvolution(w.dtype, source, target, axes, area).forward(weight)
 
 
 def _input_gradient(operands: Any, window: Any, result: Any, area: Area) -> list[Stage]:
@@ -113,7 +113,7 @@ def _input_gradient(operands: Any, window: Any, result: Any, area: Area) -> list
     if len(reached) < math.prod(map(len, residues)):
         stages.append(_zeros(result))
     for axes in reached:
-        stages += Plan(w.dtype, source, target, axes, area).forward(weight)
+        stages += TiledConvolution(w.dtype, source, target, axes, area).forward(weight)
     return stages
 
 
@@ -131,7 +131,7 @@ def _weight_gradient(operands: Any, window: Any, result: Any, area: Area) -> lis
     ws = dense_strides(w.shape)
     weight = Weight(slot, target.channels * ws[0], ws[0], ws[1])
     axes = reading_axes(window, w.shape, ws, target.size)
-    return Plan(w.dtype, source, target, axes, area).weight(weight)
+    return TiledConvolution(w.dtype, source, target, axes, area).weight(weight)
 
 
 _BUILDERS = {"conv": _forward, "conv_dx": _input_gradient, "conv_dw": _weight_gradient}

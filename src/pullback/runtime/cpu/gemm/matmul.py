@@ -34,14 +34,13 @@ __all__ = ["library", "matmul_row_stages", "matmul_stages"]
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 _SUPPORTED = (*_HALVES, dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
 _TASK_FLOPS = 2_000_000  # 20-50 us: what a task needs to be worth handing to another thread
-_TASK_ELEMENTS = 1 << 16
-_HEAVY_FLOPS = 200_000
+_TASK_ELEMENTS = 1 << 16  # that a task copies or adds: some tens of microseconds
 _OWN = (dtypes.float32, dtypes.float64)  # products of these are made without a library
 _LARGEST_B = 1 << 16  # bytes: `direct_gemm` reads b again for every few rows
 _LARGEST_A = 1 << 16  # bytes of a transposed a, whose lines it reads for every few rows
 _SMALL_OUTPUT = 1 << 14  # elements: it can't be cut, but a long k can
-_MANY_CHUNKS = 4
-_ALL = 1 << 62
+_MANY_CHUNKS = 4  # of k, from which on it pays to share them out
+_ALL = 1 << 62  # more than any k: the product is not cut along it
 _LINE = 16  # columns of a tile are a multiple
 _VECTOR_COST = 8  # of a multiplication with an element that is used once
 

@@ -29,7 +29,7 @@ __all__ = [
     "unpacked",
 ]
 
-LINE = 64  # bytes of a cache line
+LINE = 64  # bytes of a cache line on x86-64 and most others
 _BITS = {dt.uint8: 8, dt.uint16: 16, dt.int32: 31, dt.uint64: 64}
 
 

@@ -30,9 +30,9 @@ from pullback.runtime.cpu.loops.nest import (
 __all__ = ["accumulate_stages", "reduce_stages"]
 
 GROUP = 64 * BLOCK  # elements of a group, a power of two of blocks
-ENOUGH_TASKS = 16
-FEW_COLUMNS = 16
-LEAST_TILE = 128  # columns
+ENOUGH_TASKS = 16  # so that a few threads share the work evenly
+FEW_COLUMNS = 16  # outputs side by side, below which vectors would be half empty
+LEAST_TILE = 128  # columns: narrower tiles read rows in pieces too short to prefetch
 CACHED = 1 << 18  # bytes that fit in a second-level cache
 
 Strides = Sequence[int]

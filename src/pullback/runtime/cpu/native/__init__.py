@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-_FASTCALL, _NOARGS = 0x80, 0x04
+_FASTCALL, _NOARGS = 0x80, 0x04  # METH_FASTCALL and METH_NOARGS of Python's C API
 
 # Calling convention, arguments and docstring of each function.
 _FUNCTIONS = {

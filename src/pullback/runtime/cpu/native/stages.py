@@ -27,8 +27,8 @@ __all__ = [
     "while_stage",
 ]
 
-_FOREVER = 2**63 - 1
-_LINE = 64
+_FOREVER = 2**63 - 1  # rounds of a loop that its test ends
+_LINE = 64  # bytes of a cache line, at which every local array starts
 LOCAL_BYTES = 1 << 19  # of local arrays: they lie on a thread's stack
 
 Moves = Sequence[tuple[int, int]]

@@ -20,8 +20,8 @@ __all__ = ["exact_segments"]
 
 I128 = ir.IntType(128)
 LIMBS = 12  # of 32 bits each, the first of them empty: float32 goes from 2**-149 to 2**128
-LIMB = 32
-DIGITS = 24
+LIMB = 32  # bits of a limb, of a sum in fixed point
+DIGITS = 24  # bits of the mantissa of a float32
 INFINITY, NAN = 0x7F800000, 0x7FC00000
 
 

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 BLOCK = UPDATE_BLOCK  # indices that are narrowed before they are used
-GROUP = 16  # of which vectors hold
+GROUP = 16  # indices that are narrowed together: a vector of 64 bytes
 EIGHT = 8  # of which four pairs are made
 PAIR_TURN = 32  # whose cells are found, and added to, together
 AHEAD = 3072  # bytes by which memory is asked for before it is needed

@@ -67,17 +67,17 @@ Area = Callable[[int], int]
 MOST_ALONE = 1 << 15  # elements that one thread adds alone
 FEW_ROWS = 2048  # whose numbers are worth to be kept in few bits
 NARROW = 16  # bytes of a row that is moved into buckets
-PLAN_CHUNK = 1 << 16  # indices that a task narrows
+PLAN_CHUNK = 1 << 16  # indices that a task narrows: some tens of microseconds
 TABLE_BYTES = 1 << 17  # of the accumulators of a bucket: part of a core's cache
-LEAST_BUCKETS = 16
-MOST_BUCKETS = 2048
+LEAST_BUCKETS = 16  # so that a few threads share them evenly
+MOST_BUCKETS = 2048  # whose ends stay in the L1 cache while updates are sorted
 # Updates that are sorted into buckets at once. Their parts, of whole blocks, are walked side by
 # side: a power of two would let these meet in the same lines of the cache.
 PARTED = 16_128
 FAR_BYTES = 1 << 23  # of sorted updates that are written around the caches
 PLAN_ROWS = 1 << 12  # destinations of a bucket whose positions are sorted
 PARTS = 64  # of equal work, into which wide rows are cut
-MOST_IN_A_ROW = 16  # chunks of a task
+MOST_IN_A_ROW = 16  # chunks of a task, of which each prefetches the next
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ __all__ = ["argsort_stages", "searchsorted_stages"]
 _SLOTS = 6  # first params of argsort's kernels: output, input, records, spare, counts, measures
 _SHORT = 128  # rows up to here are ranked by counting smaller elements
 _LONG = 1 << 16  # rows from here on are cut in chunks, if they are few
-_MOST_CHUNKS = 16
-_MOST_TASKS = 32
-_TASK_ELEMENTS = 1 << 14
+_MOST_CHUNKS = 16  # of a long row, so that a few threads share it evenly
+_MOST_TASKS = 32  # each of which has scratch memory of its own
+_TASK_ELEMENTS = 1 << 14  # of a task: some tens of microseconds
 _LANES = 8  # values that are searched for together, to overlap cache misses
 
 

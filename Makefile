@@ -6,6 +6,8 @@ EXTRAS ?= dev
 INSTALL ?=
 REVISION ?= HEAD
 EVERY ?= 4
+SECONDS ?= 120
+SEED ?= 1
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -13,7 +15,7 @@ STAMP := $(VENV)/.installed-$(EXTRAS)
 export PULLBACK_FULL := $(if $(filter-out 0,$(FULL)),1,)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint bench gate docs mutants stubs clean
+.PHONY: help demo test lint bench gate docs mutants fuzz stubs clean
 
 help:
 	@echo "make demo     fit a small model, write report/demo.html"
@@ -22,7 +24,8 @@ help:
 	@echo "make bench    measure against the peers that are installed"
 	@echo "make gate     whether this tree compiles what REVISION=HEAD does (EVERY=1: all operations)"
 	@echo "make docs     build the pages into build/docs"
-	@echo "make mutants  break derivative rules and show that the tests notice"
+	@echo "make mutants  break derivative rules, handles and passes; the tests must notice"
+	@echo "make fuzz     random programs for SECONDS=120 from SEED=1; findings in report/fuzz"
 	@echo "make stubs    write the generated .pyi and reference pages anew"
 	@echo "make clean    remove what was built (not $(VENV))"
 
@@ -59,6 +62,10 @@ docs: $(STAMP)
 
 mutants: $(STAMP)
 	$(RUN) tools/mutants.py
+	$(RUN) tools/source_mutants.py
+
+fuzz: $(STAMP)
+	PYTHONPATH=tests $(RUN) -m fuzz --seconds $(SECONDS) --seed $(SEED) --workers $(WORKERS)
 
 stubs: $(STAMP)
 	$(RUN) tools/stubs.py

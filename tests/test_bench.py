@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from pullback.cli import bench, libraries, main, rivals, scores
+from pullback.cli import bench, libraries, main, rivals, scores, transform_bench
 from pullback.cli.libraries import LIBRARIES, Pullback
 from pullback.cli.machine import Machine
 from pullback.cli.scores import Row
@@ -276,3 +276,10 @@ def test_bad_arguments_are_refused(argv, message, capsys):
         main(["bench", *argv])
     assert error.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("position", range(len(transform_bench.WORKS)))
+def test_workloads_of_transforms_give_numbers(position: int) -> None:
+    found = transform_bench.works_of(transform_bench.WORKS[position], {})["pullback"]()
+    for x in leaves(found):
+        assert np.isfinite(x.numpy()).all()

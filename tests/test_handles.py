@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.ops.families import apart
 
 
 def test_kept_scalars_are_not_given_away():
@@ -23,6 +24,13 @@ def test_kept_scalars_are_not_given_away():
     y = pb.tensor(2.0, requires_grad=True)
     y.sum().backward()
     assert y.grad.item() == 1.0
+
+
+def test_what_is_given_by_name_is_not_the_result():
+    x = pb.ones((2, 3))
+    y = apart(lambda *, x: x)(x=x)
+    y += 1
+    assert x.tolist() == [[1.0] * 3] * 2
 
 
 def test_kept_scalars_are_found_by_their_bits():

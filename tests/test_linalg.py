@@ -356,3 +356,94 @@ def test_gradients_under_jit_are_those_of_eager_mode():
     eager, compiled = pb.grad(loss, argnums=(0, 1)), pb.jit(pb.grad(loss, argnums=(0, 1)))
     for x, y in zip(eager(a, b), compiled(a, b), strict=True):
         np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17])
+def test_small_matrices_across_a_batch(dtype, n):
+    """Kernels across the batch: sizes, groups that are not full, strides, broadcast operands."""
+    eps = np.finfo(dtype).eps * 50 * n
+    for count in (1, 7, 8, 9, 30):
+        x, p, b = matrices(count, n, n), positive(count, n, n, dtype=dtype), matrices(count, n, 2)
+        x, b = np.roll(0.3 * x + n * np.eye(n), 1, axis=1).astype(dtype), b.astype(dtype)
+        t = pb.tensor(x)
+        across = pb.permute_dims(pb.tensor(np.ascontiguousarray(x.transpose(1, 2, 0))), (2, 0, 1))
+        solution = linalg.solve(t, pb.tensor(b)).numpy()
+        assert linalg.solve(across, pb.tensor(b)).numpy().tobytes() == solution.tobytes()
+        assert linalg.solve(t[3:4], pb.tensor(b[3:4])).numpy().tobytes() == solution[3:4].tobytes()
+        perm, lower, upper = (a.numpy() for a in linalg.lu(t))
+        c = linalg.cholesky(pb.tensor(p)).numpy()
+        for got, expected in [
+            (x @ solution, b),
+            (perm @ lower @ upper, x),
+            (linalg.inv(t).numpy() @ x, np.broadcast_to(np.eye(n), x.shape)),
+            (c @ c.transpose(0, 2, 1), p),
+            (
+                np.tril(p)
+                @ linalg.solve_triangular(pb.tensor(p), pb.tensor(b), lower=True).numpy(),
+                b,
+            ),
+            (linalg.det(t).numpy() / np.linalg.det(x), np.ones(count)),
+            (x @ linalg.solve(t, pb.tensor(b[:1])).numpy(), np.broadcast_to(b[:1], b.shape)),
+        ]:
+            scale = max(1.0, float(np.abs(expected).max()))
+            np.testing.assert_allclose(got, expected, atol=eps * scale)
+
+
+def assert_orthonormal(x, eps):
+    ones = np.broadcast_to(np.eye(x.shape[-1]), x.shape)
+    np.testing.assert_allclose(x @ x.transpose(0, 2, 1), ones, atol=eps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_singular_values_of_small_matrices_across_a_batch(dtype, n):
+    """Zero, equal, graded, deficient, tiny and large ones."""
+    x = matrices(4000, n, n)
+    x[0], x[1], x[2] = 0, np.eye(n), 1
+    x[3] *= 1e-30
+    x[4] *= 1e15
+    x[5:1005] *= 10.0 ** RNG.uniform(-6, 0, (1000, n, 1))
+    x[1005:2005] *= 10.0 ** RNG.uniform(-6, 0, (1000, 1, n))
+    for rank in range(1, n):
+        part = slice(2005 + 100 * rank, 2105 + 100 * rank)
+        x[part] = matrices(100, n, rank) @ matrices(100, rank, n)
+    x[2005:2105, :, 0] = 0
+    x = x.astype(dtype)
+    u, s, vh = (a.numpy().astype(np.float64) for a in linalg.svd(pb.tensor(x)))
+    scale = np.maximum(np.abs(x).max((1, 2)), np.finfo(dtype).tiny).astype(np.float64)
+    eps = 100 * np.finfo(dtype).eps
+    assert np.all(np.abs((u * s[:, None]) @ vh - x).max((1, 2)) <= eps * scale)
+    assert_orthonormal(u, eps)
+    assert_orthonormal(vh, eps)
+    assert np.all(np.diff(s, axis=1) <= 0) and np.all(s >= 0)
+    exact = np.linalg.svd(x.astype(np.float64), compute_uv=False)
+    for values in (s, linalg.svdvals(pb.tensor(x)).numpy()):
+        assert np.all(np.abs(values - exact).max(1) <= eps * scale)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_eigenvalues_of_small_matrices_across_a_batch(dtype, n):
+    """Zero, equal, graded, tiny and large ones; eigenvalues in order, vectors orthonormal."""
+    x = matrices(3000, n, n)
+    x = x + x.transpose(0, 2, 1)
+    x[0], x[1], x[2] = 0, np.eye(n), 1
+    x[3] *= 1e-30
+    x[4] *= 1e15
+    grades = 10.0 ** RNG.uniform(-4, 0, (1000, n))
+    x[5:1005] *= grades[:, None] * grades[:, :, None]
+    x = x.astype(dtype)
+    w, v = (a.numpy() for a in linalg.eigh(pb.tensor(x)))
+    scale = np.maximum(np.abs(x).max((1, 2)), np.finfo(dtype).tiny).astype(np.float64)
+    eps = 30 * np.finfo(dtype).eps
+    wide, turned = w.astype(np.float64), v.astype(np.float64)
+    back = (turned * wide[:, None]) @ turned.transpose(0, 2, 1) - x
+    assert np.all(np.abs(back).max((1, 2)) <= eps * scale)
+    np.testing.assert_allclose(
+        turned @ turned.transpose(0, 2, 1), np.eye(n)[None] + 0 * x, atol=eps
+    )
+    assert np.all(np.diff(w, axis=1) >= 0)
+    for values in (w, linalg.eigvalsh(pb.tensor(x)).numpy()):
+        exact = np.linalg.eigvalsh(x.astype(np.float64))
+        assert np.all(np.abs(values - exact).max(1) <= eps * scale)

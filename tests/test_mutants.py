@@ -11,7 +11,7 @@ import pytest
 
 import pullback as pb
 
-TOOL = Path(__file__).parents[1] / "tools" / "mutants.py"
+TOOLS = Path(__file__).parents[1] / "tools"
 QUICK = (
     ("a sign is wrong", "cos"),
     ("a saved operand is a constant", "sin"),
@@ -22,14 +22,18 @@ QUICK = (
 )
 
 
-@pytest.fixture(scope="module")
-def mutants() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mutants", TOOL)
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["mutants"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def mutants() -> ModuleType:
+    return loaded("mutants")
 
 
 @pytest.mark.parametrize(("kind", "key"), QUICK)
@@ -55,3 +59,25 @@ def test_a_mutant_leaves_nothing_behind(mutants: ModuleType) -> None:
 def test_twenty_rules_are_broken_in_twenty_ways(mutants: ModuleType) -> None:
     assert len({m.key for m in mutants.MUTANTS}) >= 20
     assert len({m.kind for m in mutants.MUTANTS}) >= 20
+
+
+@pytest.fixture(scope="module")
+def source_mutants() -> ModuleType:
+    return loaded("source_mutants")
+
+
+def test_what_source_mutants_replace_is_there(source_mutants: ModuleType) -> None:
+    for mutant in source_mutants.MUTANTS:
+        compile(mutant.source(), mutant.module, "exec")
+        assert all(
+            (source_mutants.ROOT / t.partition("::")[0]).exists() for t in mutant.tests.split()
+        )
+
+
+def test_a_source_mutant_is_noticed_and_an_unchanged_source_is_not(
+    source_mutants: ModuleType,
+) -> None:
+    mutant = next(m for m in source_mutants.MUTANTS if m.module == "ops/creation.py")
+    quick = mutant._replace(tests="tests/test_handles.py::test_kept_scalars_are_not_given_away")
+    assert source_mutants.noticed(quick._replace(new=quick.old)) is None
+    assert "test_kept_scalars" in (source_mutants.noticed(quick) or "")

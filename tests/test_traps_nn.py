@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,28 @@ def test_batch_norm_in_training_uses_the_batch():
     np.testing.assert_allclose(running[0].numpy(), 0.1 * x.numpy().mean(0), rtol=1e-12)
     slope = pb.grad(lambda v: (pb.nn.batch_norm(v, mean, var, training=True)[0] * x).sum())(x)
     np.testing.assert_allclose(slope.numpy().sum(0), 0.0, atol=1e-10)  # a shift changes nothing
+
+
+def test_running_statistics_of_integers_become_floats():
+    x = pb.tensor(np.arange(12).reshape(2, 2, 3))
+    zeros, ones = pb.tensor(np.zeros(2, np.int64)), pb.tensor(np.ones(2, np.int64))
+    for name in ("batch_norm", "instance_norm"):
+        norm = partial(getattr(pb.nn, name), momentum=0.3)
+        more = {"training": True} if name == "batch_norm" else {}
+        found = norm(x, zeros, ones, **more)
+        expected = norm(x, pb.zeros(2), pb.ones(2), **more)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_attention_of_vectors_without_elements_is_the_mean():
+    q, k, v = pb.zeros((2, 0)), pb.zeros((3, 0)), pb.tensor([[0.0], [3.0], [6.0]])
+    assert pb.nn.scaled_dot_product_attention(q, k, v).tolist() == [[3.0], [3.0]]
+
+
+def test_one_wrong_class_is_named():
+    with pytest.raises(IndexError, match="class 7 at target"):
+        pb.nn.cross_entropy(pb.zeros(3), pb.tensor(7))
 
 
 def test_attention_has_batches_heads_and_masks():

@@ -348,3 +348,16 @@ def test_only_a_function_can_be_mapped():
     number: Any = 3
     with pytest.raises(pb.DTypeError, match="expected a function, got int"):
         pb.vmap(number)
+
+
+def test_a_compiled_loop_is_run_once_for_values_and_once_for_derivatives():
+    def f(x: Any) -> Any:
+        return pb.scan(lambda c, y: (pb.tanh(c * y + pb.sin(c)), c), x, TABLE)[1].sum()
+
+    for g in (
+        lambda x: pb.value_and_grad(lambda x: pb.vmap(f)(x).sum())(x),
+        pb.vmap(pb.value_and_grad(f)),
+        pb.vmap(lambda x: pb.vmap(pb.value_and_grad(f))(pb.stack([x, x * 2.0]))),
+    ):
+        graph = pb.jit(g).lower(pb.ones(3, dtype="float64")).optimised
+        assert [eq.op.name for eq in graph.equations].count("scan") == 2

@@ -350,6 +350,13 @@ MUTANTS = (
     Mutant("operands have each other's rules", "where", "", exchanged),
     R("the wrong value is read", "cosh", "x", given(x=lambda v: v["x"] * 0.5)),
     R("a reduction is not spread evenly", "sum", "x", given(g=lambda v: v["g"] * 0.5)),
+    R("a direction is wrong", "primitive.dft", "x", given(inverse=lambda v: not v["inverse"])),
+    R("a factor is left out", "primitive.dft", "x", given(factor=lambda v: 1.0)),
+    R("coefficients of two count once", "primitive.rdft", "x", instead(
+        lambda g, x_aval, axis, factor: bind(
+            REGISTRY["primitive.irdft"], g, axis=axis, n=x_aval.shape[axis], factor=factor))),
+    R("coefficients of two count once", "primitive.irdft", "x", instead(
+        lambda g, axis, factor: bind(REGISTRY["primitive.rdft"], g, axis=axis, factor=factor))),
     R("updates get all of g", "primitive.scatter_set", "x", instead(lambda g: g)),
     Mutant("forward mode: a sign is wrong", "abs", "x", forward_rule(result(lambda r: -r))),
     Mutant("forward mode: a factor is wrong", "cumprod", "x",

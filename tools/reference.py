@@ -39,6 +39,21 @@ PAGES = {
         "Functions that make derivatives of functions, and what steers the recording.",
         ("pullback.transforms", "pullback.autodiff.", "pullback.ir.graph"),
     ),
+    "jacobians": (
+        "Maps and matrices of derivatives",
+        "Many examples at once; Jacobians, Hessians, and what can be said without forming them.",
+        (
+            "pullback.mapping",
+            "pullback.jacobians",
+            "pullback.curvature",
+            "pullback.sparse_jacobians",
+        ),
+    ),
+    "implicit": (
+        "Equations and host code",
+        "Solutions that can be differentiated however they are found, and functions of NumPy.",
+        ("pullback.implicit", "pullback.callbacks"),
+    ),
     "modules": (
         "Modules and layers",
         "Models as classes: what `pb.Module` offers, the layers of `pb.nn`, and how they begin.",

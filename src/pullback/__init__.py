@@ -14,7 +14,9 @@ from pullback import fft, primitive, random, signal
 from pullback import ops as _ops
 from pullback.autodiff.check import check_grad
 from pullback.autodiff.custom import custom_vjp
+from pullback.autodiff.custom_jvp import custom_jvp
 from pullback.autodiff.reverse import enable_grad, no_grad
+from pullback.callbacks import pure_callback
 from pullback.compiled import jit
 from pullback.control import cond, fori_loop, scan, while_loop
 from pullback.core.avals import (
@@ -69,6 +71,7 @@ from pullback.curvature import (
 from pullback.files import load, save
 from pullback.foreign_names import ALIASES as _ALIASES
 from pullback.foreign_names import HINTS as _HINTS
+from pullback.implicit import custom_linear_solve, custom_root, fixed_point
 from pullback.ir.op import REGISTRY as _REGISTRY
 from pullback.jacobians import (
     hessian,
@@ -81,6 +84,7 @@ from pullback.jacobians import (
 from pullback.mapping import vmap
 from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
+from pullback.sparse_jacobians import SparseMatrix, jacobian_sparsity, sparse_jacobian
 from pullback.standard import (
     __array_namespace_info__,
     broadcast_shapes,
@@ -92,7 +96,15 @@ from pullback.standard import make_finfo as finfo
 from pullback.standard import make_iinfo as iinfo
 from pullback.tape import Graph, GraphNode, trace
 from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
-from pullback.transforms import grad, hvp, jvp, value_and_grad, vjp
+from pullback.transforms import (
+    checkpoint,
+    grad,
+    hvp,
+    jvp,
+    stop_gradient,
+    value_and_grad,
+    vjp,
+)
 
 __version__ = "0.1.0"
 __array_api_version__ = "2025.12"
@@ -130,6 +142,7 @@ __all__ = sorted(
     - {
         "annotations",
         "autodiff",
+        "callbacks",
         "compile",
         "compiled",
         "control",
@@ -137,6 +150,7 @@ __all__ = sorted(
         "curvature",
         "diagram",
         "files",
+        "implicit",
         "foreign_names",
         "install_methods",
         "ir",
@@ -146,6 +160,6 @@ __all__ = sorted(
         "ops",
         "register_runtime",
     }
-    - {"runtime", "standard", "tape", "transforms"}
+    - {"runtime", "signatures", "sparse_jacobians", "standard", "tape", "transforms"}
     | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY}
 )

@@ -18,8 +18,10 @@ from pullback import signal as signal
 from pullback import train as train
 from pullback.autodiff.check import check_grad as check_grad
 from pullback.autodiff.custom import custom_vjp as custom_vjp
+from pullback.autodiff.custom_jvp import custom_jvp as custom_jvp
 from pullback.autodiff.reverse import enable_grad as enable_grad
 from pullback.autodiff.reverse import no_grad as no_grad
+from pullback.callbacks import pure_callback as pure_callback
 from pullback.compiled import jit as jit
 from pullback.control import cond as cond
 from pullback.control import fori_loop as fori_loop
@@ -68,6 +70,9 @@ from pullback.curvature import hutchinson_trace as hutchinson_trace
 from pullback.curvature import laplacian as laplacian
 from pullback.files import load as load
 from pullback.files import save as save
+from pullback.implicit import custom_linear_solve as custom_linear_solve
+from pullback.implicit import custom_root as custom_root
+from pullback.implicit import fixed_point as fixed_point
 from pullback.jacobians import hessian as hessian
 from pullback.jacobians import jacfwd as jacfwd
 from pullback.jacobians import jacobian as jacobian
@@ -77,6 +82,9 @@ from pullback.jacobians import linearize as linearize
 from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
+from pullback.sparse_jacobians import SparseMatrix as SparseMatrix
+from pullback.sparse_jacobians import jacobian_sparsity as jacobian_sparsity
+from pullback.sparse_jacobians import sparse_jacobian as sparse_jacobian
 from pullback.standard import __array_namespace_info__ as __array_namespace_info__
 from pullback.standard import broadcast_shapes as broadcast_shapes
 from pullback.standard import can_cast as can_cast
@@ -91,9 +99,11 @@ from pullback.tensor import Tensor as Tensor
 from pullback.tensor import _ArrayLike, _DeviceLike, _DTypeLike
 from pullback.tensor import from_dlpack as from_dlpack
 from pullback.tensor import tensor as tensor
+from pullback.transforms import checkpoint as checkpoint
 from pullback.transforms import grad as grad
 from pullback.transforms import hvp as hvp
 from pullback.transforms import jvp as jvp
+from pullback.transforms import stop_gradient as stop_gradient
 from pullback.transforms import value_and_grad as value_and_grad
 from pullback.transforms import vjp as vjp
 
@@ -121,6 +131,7 @@ __all__ = [
     "PullbackError",
     "RetraceWarning",
     "ShapeError",
+    "SparseMatrix",
     "Tensor",
     "TraceError",
     "__array_api_version__",
@@ -145,6 +156,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "average",
     "bfloat16",
     "bincount",
     "bitwise_and",
@@ -153,6 +165,7 @@ __all__ = [
     "bitwise_or",
     "bitwise_right_shift",
     "bitwise_xor",
+    "block",
     "bool",
     "broadcast_arrays",
     "broadcast_shapes",
@@ -161,32 +174,47 @@ __all__ = [
     "cbrt",
     "ceil",
     "check_grad",
+    "checkpoint",
     "clip",
+    "column_stack",
     "complex64",
     "complex128",
     "concat",
     "cond",
     "conj",
+    "convolve",
     "copysign",
+    "corrcoef",
+    "correlate",
     "cos",
     "cosh",
     "count_nonzero",
+    "cov",
     "cummax",
     "cummin",
     "cumprod",
     "cumsum",
     "cumulative_prod",
     "cumulative_sum",
+    "cumulative_trapezoid",
+    "custom_jvp",
+    "custom_linear_solve",
+    "custom_root",
     "custom_vjp",
     "default_device",
     "default_float",
+    "deg2rad",
+    "degrees",
     "device",
     "diag",
+    "diag_embed",
     "diagonal",
     "diff",
     "digamma",
+    "digitize",
     "divergence",
     "divide",
+    "dstack",
     "e",
     "einsum",
     "empty",
@@ -203,8 +231,11 @@ __all__ = [
     "eye",
     "fft",
     "finfo",
+    "fixed_point",
     "flatten",
     "flip",
+    "fliplr",
+    "flipud",
     "float16",
     "float32",
     "float64",
@@ -218,12 +249,18 @@ __all__ = [
     "full",
     "full_like",
     "gather_nd",
+    "geomspace",
     "gnvp",
     "grad",
+    "gradient",
     "greater",
     "greater_equal",
+    "heaviside",
     "hessian",
     "histogram",
+    "histogram2d",
+    "histogramdd",
+    "hstack",
     "hutchinson_diagonal",
     "hutchinson_trace",
     "hvp",
@@ -236,6 +273,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "interp",
     "isclose",
     "isdtype",
     "isfinite",
@@ -244,10 +282,12 @@ __all__ = [
     "isnan",
     "jacfwd",
     "jacobian",
+    "jacobian_sparsity",
     "jacrev",
     "jit",
     "jvp",
     "laplacian",
+    "ldexp",
     "less",
     "less_equal",
     "lgamma",
@@ -261,13 +301,16 @@ __all__ = [
     "log2",
     "log10",
     "logaddexp",
+    "logaddexp2",
     "logcumsumexp",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logspace",
     "logsumexp",
     "map_tree",
+    "masked_fill",
     "masked_select",
     "matmul",
     "matrix_transpose",
@@ -281,6 +324,21 @@ __all__ = [
     "moveaxis",
     "multiply",
     "nan",
+    "nan_to_num",
+    "nanargmax",
+    "nanargmin",
+    "nancumprod",
+    "nancumsum",
+    "nanmax",
+    "nanmean",
+    "nanmedian",
+    "nanmin",
+    "nanpercentile",
+    "nanprod",
+    "nanquantile",
+    "nanstd",
+    "nansum",
+    "nanvar",
     "negative",
     "newaxis",
     "nextafter",
@@ -294,16 +352,27 @@ __all__ = [
     "optim",
     "outer",
     "pad",
+    "percentile",
     "permute_dims",
     "pi",
+    "polyadd",
+    "polyder",
     "polygamma",
+    "polyint",
+    "polymul",
+    "polysub",
+    "polyval",
     "positive",
     "pow",
     "primitive",
     "prod",
+    "ptp",
+    "pure_callback",
     "put",
     "put_along_axis",
     "quantile",
+    "rad2deg",
+    "radians",
     "random",
     "real",
     "reciprocal",
@@ -313,6 +382,7 @@ __all__ = [
     "reshape",
     "result_type",
     "roll",
+    "rot90",
     "round",
     "rsqrt",
     "save",
@@ -333,14 +403,17 @@ __all__ = [
     "signal",
     "signbit",
     "sin",
+    "sinc",
     "sinh",
     "sort",
+    "sparse_jacobian",
     "split",
     "sqrt",
     "square",
     "squeeze",
     "stack",
     "std",
+    "stop_gradient",
     "subtract",
     "sum",
     "swapaxes",
@@ -354,6 +427,7 @@ __all__ = [
     "topk",
     "trace",
     "train",
+    "trapezoid",
     "tril",
     "triu",
     "trunc",
@@ -366,11 +440,13 @@ __all__ = [
     "unique_inverse",
     "unique_values",
     "unstack",
+    "unwrap",
     "value_and_grad",
     "var",
     "vecdot",
     "vjp",
     "vmap",
+    "vstack",
     "where",
     "while_loop",
     "xlogy",
@@ -505,6 +581,16 @@ def atan2(y: _ArrayLike, x: _ArrayLike, /) -> Tensor:
 def atanh(x: _ArrayLike, /) -> Tensor:
     """The inverse of tanh."""
 
+def average(
+    x: _ArrayLike,
+    /,
+    weights: _ArrayLike | None = None,
+    axis: int | Sequence[int] | None = None,
+    *,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """The mean along `axis` (None: all axes) in which elements count by their weights."""
+
 def bincount(
     x: _ArrayLike | scatter_plan,
     /,
@@ -533,6 +619,9 @@ def bitwise_right_shift(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def bitwise_xor(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """The bits in which x and y differ."""
 
+def block(arrays: Any, /) -> Tensor:
+    """An array of blocks in nested lists: the innermost lists are joined along the last axis."""
+
 def broadcast_arrays(*arrays: _ArrayLike) -> tuple[Tensor, ...]:
     """The arrays, each broadcast to the shape that all of them broadcast to."""
 
@@ -548,14 +637,28 @@ def ceil(x: _ArrayLike, /) -> Tensor:
 def clip(x: _ArrayLike, /, min: _ArrayLike | None = None, max: _ArrayLike | None = None) -> Tensor:
     """x limited to [min, max]; a bound may be None, a number or an array, and a NaN stays NaN."""
 
+def column_stack(arrays: Sequence[_ArrayLike], /) -> Tensor:
+    """The arrays side by side; those with one axis are columns."""
+
 def concat(arrays: Sequence[_ArrayLike], /, axis: int | None = 0) -> Tensor:
     """The arrays joined along an axis, in their common dtype; `axis=None` flattens them first."""
 
 def conj(x: _ArrayLike, /) -> Tensor:
     """The complex conjugate; real arrays are unchanged."""
 
+def convolve(a: _ArrayLike, v: _ArrayLike, /, mode: str = "full") -> Tensor:
+    """The convolution of two sequences, `sum over j of a[j] v[k - j]`, by sums of products."""
+
 def copysign(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """The magnitude of x with the sign bit of y; the derivative at x = 0 is 0."""
+
+def corrcoef(x: _ArrayLike, /, y: _ArrayLike | None = None, rowvar: builtins.bool = True) -> Tensor:
+    """The correlations of variables, one in each row: covariances over standard deviations."""
+
+def correlate(a: _ArrayLike, v: _ArrayLike, /, mode: str = "valid") -> Tensor:
+    """The correlation of two sequences, `sum over j of a[j + k] conj(v[j])`, by sums of
+    products.
+    """
 
 def cos(x: _ArrayLike, /) -> Tensor:
     """The cosine."""
@@ -567,6 +670,18 @@ def count_nonzero(
     x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """How many elements along `axis` (None: all axes) are not 0."""
+
+def cov(
+    m: _ArrayLike,
+    /,
+    y: _ArrayLike | None = None,
+    rowvar: builtins.bool = True,
+    bias: builtins.bool = False,
+    ddof: int | None = None,
+    fweights: _ArrayLike | None = None,
+    aweights: _ArrayLike | None = None,
+) -> Tensor:
+    """The covariances of variables, one in each row: sums of products over n - 1 (n if `bias`)."""
 
 def cummax(x: _ArrayLike, /, axis: int) -> Tensor:
     """The maximum so far along `axis`, NaN from the first NaN on."""
@@ -620,8 +735,27 @@ def cumulative_sum(
     axis.
     """
 
+def cumulative_trapezoid(
+    y: _ArrayLike,
+    /,
+    x: _ArrayLike | None = None,
+    dx: float = 1.0,
+    axis: int = -1,
+    initial: int | None = None,
+) -> Tensor:
+    """The integrals from the first sample to each later one, by the trapezoidal rule."""
+
+def deg2rad(x: _ArrayLike, /) -> Tensor:
+    """Degrees as radians: `x pi / 180`."""
+
+def degrees(x: _ArrayLike, /) -> Tensor:
+    """The same as `rad2deg`."""
+
 def diag(x: _ArrayLike, /, k: int = 0) -> Tensor:
     """The matrix with a 1-D array on its k-th diagonal, or the k-th diagonal of a matrix."""
+
+def diag_embed(x: _ArrayLike, /, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Matrices with the rows of `x` on a diagonal, `offset` above the main one."""
 
 def diagonal(x: _ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The diagonal of the matrices that two axes span, as the last axis of the result."""
@@ -642,8 +776,14 @@ def diff(
 def digamma(x: _ArrayLike, /) -> Tensor:
     """The derivative of lgamma."""
 
+def digitize(x: _ArrayLike, bins: _ArrayLike, /, right: builtins.bool = False) -> Tensor:
+    """The number of the bin of each value: i where `bins[i - 1] <= x < bins[i]`."""
+
 def divide(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x / y`; integers are divided as floats."""
+
+def dstack(arrays: Sequence[_ArrayLike], /) -> Tensor:
+    """The arrays one behind the other, along the third axis."""
 
 def einsum(subscripts: str | _ArrayLike, /, *operands: _ArrayLike | Sequence[int]) -> Tensor:
     """The sum of products that `subscripts` spell: labels absent from the output are summed
@@ -711,6 +851,12 @@ def flatten(x: _ArrayLike, /, start_axis: int = 0, end_axis: int = -1) -> Tensor
 def flip(x: _ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The array with the order of elements reversed along the axes given; along all by default."""
 
+def fliplr(x: _ArrayLike, /) -> Tensor:
+    """The array with its second axis backwards."""
+
+def flipud(x: _ArrayLike, /) -> Tensor:
+    """The array with its first axis backwards."""
+
 def floor(x: _ArrayLike, /) -> Tensor:
     """The largest integer that is not above x."""
 
@@ -750,11 +896,35 @@ def full_like(
 def gather_nd(x: _ArrayLike, indices: _ArrayLike, /) -> Tensor:
     """`x[indices[..., 0], indices[..., 1], ...]`: the last axis of `indices` holds positions."""
 
+def geomspace(
+    start: _ArrayLike,
+    stop: _ArrayLike,
+    /,
+    num: int = 50,
+    *,
+    endpoint: builtins.bool = True,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+) -> Tensor:
+    """`num` numbers from `start` to `stop`, each the same multiple of the one before it."""
+
+def gradient(
+    f: _ArrayLike,
+    /,
+    *spacing: _ArrayLike,
+    axis: int | Sequence[int] | None = None,
+    edge_order: int = 1,
+) -> Tensor | Any:
+    """The slope of a sampled function along each axis, by differences of second order inside."""
+
 def greater(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x > y`."""
 
 def greater_equal(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x >= y`."""
+
+def heaviside(x1: _ArrayLike, x2: _ArrayLike, /) -> Tensor:
+    """0 for negative `x1`, 1 for positive ones, and `x2` at 0."""
 
 def histogram(
     x: _ArrayLike,
@@ -767,6 +937,30 @@ def histogram(
     """How many elements of `x` fall in each bin, or the sum of their weights; and the bins'
     edges.
     """
+
+def histogram2d(
+    x: _ArrayLike,
+    y: _ArrayLike,
+    /,
+    bins: int = 10,
+    range: Any = None,
+    weights: Any = None,
+    density: builtins.bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`histogramdd` of points with coordinates `x` and `y`: the counts, and the edges of both."""
+
+def histogramdd(
+    sample: _ArrayLike,
+    /,
+    bins: int | Sequence[int] | Sequence[_ArrayLike] = 10,
+    range: Any = None,
+    weights: Any = None,
+    density: builtins.bool = False,
+) -> tuple[Tensor, list[Tensor, Tensor]]:
+    """How many points, one in each row, fall in each bin of a grid; and the edges on each axis."""
+
+def hstack(arrays: Sequence[_ArrayLike], /) -> Tensor:
+    """The arrays side by side: along the second axis, or the only one."""
 
 def hypot(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`sqrt(x**2 + y**2)` without overflow on the way; its derivative at the origin is 0."""
@@ -783,6 +977,17 @@ def index_add(
     alpha: float = 1,
 ) -> Tensor:
     """`scatter_add` of `alpha * updates`."""
+
+def interp(
+    x: _ArrayLike,
+    xp: _ArrayLike,
+    fp: _ArrayLike,
+    /,
+    left: float | None = None,
+    right: float | None = None,
+    period: float | None = None,
+) -> Tensor:
+    """The piecewise linear function through the points (xp, fp), at `x`; `xp` must increase."""
 
 def isclose(
     x: _ArrayLike,
@@ -806,6 +1011,9 @@ def isinf(x: _ArrayLike, /) -> Tensor:
 
 def isnan(x: _ArrayLike, /) -> Tensor:
     """Whether x is NaN, in one part at least."""
+
+def ldexp(x1: _ArrayLike, x2: _ArrayLike, /) -> Tensor:
+    """`x1 * 2**x2` for integers `x2`, exact unless it leaves the range of the dtype."""
 
 def less(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x < y`."""
@@ -846,6 +1054,9 @@ def log2(x: _ArrayLike, /) -> Tensor:
 def logaddexp(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`log(exp(x) + exp(y))` without overflow."""
 
+def logaddexp2(x1: _ArrayLike, x2: _ArrayLike, /) -> Tensor:
+    """The logarithm to base 2 of the sum `2**x1 + 2**x2`, without overflow."""
+
 def logcumsumexp(x: _ArrayLike, /, axis: int, *, reverse: builtins.bool = False) -> Tensor:
     """The running `log(sum(exp(x)))` along `axis`, from the end with `reverse`, without
     overflow.
@@ -863,10 +1074,26 @@ def logical_or(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
 def logical_xor(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """Whether exactly one of x and y is not zero."""
 
+def logspace(
+    start: _ArrayLike,
+    stop: _ArrayLike,
+    /,
+    num: int = 50,
+    *,
+    endpoint: builtins.bool = True,
+    base: float = 10.0,
+    dtype: _DTypeLike | None = None,
+    device: _DeviceLike | None = None,
+) -> Tensor:
+    """`num` numbers from `base**start` to `base**stop`, whose logarithms are evenly spaced."""
+
 def logsumexp(
     x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
 ) -> Tensor:
     """`log(sum(exp(x)))` along `axis` (None: all axes), without overflow."""
+
+def masked_fill(x: _ArrayLike, mask: _ArrayLike, value: _ArrayLike, /) -> Tensor:
+    """The array with `value` where the mask is true; the mask broadcasts to its shape."""
 
 def masked_select(x: _ArrayLike, mask: _ArrayLike, /) -> Tensor:
     """The elements of `x` where `mask` is true, in row-major order; both broadcast."""
@@ -916,6 +1143,99 @@ def moveaxis(
 def multiply(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x * y`; for booleans the logical and."""
 
+def nan_to_num(
+    x: _ArrayLike, /, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """The array with numbers in place of NaN and of infinities: by default 0 and the largest
+    ones.
+    """
+
+def nanargmax(
+    x: _ArrayLike, /, axis: int | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The position of the largest element that is no NaN."""
+
+def nanargmin(
+    x: _ArrayLike, /, axis: int | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The position of the smallest element that is no NaN."""
+
+def nancumprod(x: _ArrayLike, /, axis: int | None = None) -> Tensor:
+    """The running product along `axis`, or of the flat array, in which NaN counts as 1."""
+
+def nancumsum(x: _ArrayLike, /, axis: int | None = None) -> Tensor:
+    """The running sum along `axis`, or of the flat array, to which NaN adds nothing."""
+
+def nanmax(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The largest element that is no NaN; NaN where all are."""
+
+def nanmean(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The mean of the elements that are no NaN; NaN where there are none."""
+
+def nanmedian(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The median of the elements that are no NaN."""
+
+def nanmin(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The smallest element that is no NaN; NaN where all are."""
+
+def nanpercentile(
+    x: _ArrayLike,
+    q: float,
+    /,
+    axis: int | Sequence[int] | None = None,
+    *,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """`nanquantile` at q percent."""
+
+def nanprod(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The product of the elements that are no NaN."""
+
+def nanquantile(
+    x: _ArrayLike,
+    q: Any,
+    /,
+    axis: int | Sequence[int] | None = None,
+    *,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """The quantile of the elements that are no NaN: see `quantile`."""
+
+def nanstd(
+    x: _ArrayLike,
+    /,
+    axis: int | Sequence[int] | None = None,
+    *,
+    correction: float = 0.0,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """The standard deviation of the elements that are no NaN: see `std`."""
+
+def nansum(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The sum of the elements that are no NaN."""
+
+def nanvar(
+    x: _ArrayLike,
+    /,
+    axis: int | Sequence[int] | None = None,
+    *,
+    correction: float = 0.0,
+    keepdims: builtins.bool = False,
+) -> Tensor:
+    """The variance of the elements that are no NaN: see `var`."""
+
 def negative(x: _ArrayLike, /) -> Tensor:
     """`-x`."""
 
@@ -957,11 +1277,40 @@ def pad(
 ) -> Tensor:
     """The array with `pad_width` new elements before and after it on each axis."""
 
+def percentile(
+    x: _ArrayLike,
+    q: Any,
+    /,
+    axis: int | Sequence[int] | None = None,
+    *,
+    keepdims: builtins.bool = False,
+    method: str = "linear",
+) -> Tensor:
+    """`quantile` at q percent."""
+
 def permute_dims(x: _ArrayLike, /, axes: int | Sequence[int], *more: int) -> Tensor:
     """The array with its axes reordered: axis k of the result is axis `axes[k]` of `x`."""
 
+def polyadd(a1: _ArrayLike, a2: _ArrayLike, /) -> Tensor:
+    """The sum of two polynomials."""
+
+def polyder(p: _ArrayLike, /, m: int = 1) -> Tensor:
+    """The coefficients of the m-th derivative of a polynomial."""
+
 def polygamma(n: int, x: _ArrayLike, /) -> Tensor:
     """The derivative of order n of digamma, for a Python integer n up to 128."""
+
+def polyint(p: _ArrayLike, /, m: int = 1, k: float = 0.0) -> Tensor:
+    """The coefficients of the m-th integral of a polynomial, each with the constant `k`."""
+
+def polymul(a1: _ArrayLike, a2: _ArrayLike, /) -> Tensor:
+    """The product of two polynomials."""
+
+def polysub(a1: _ArrayLike, a2: _ArrayLike, /) -> Tensor:
+    """The difference of two polynomials."""
+
+def polyval(p: _ArrayLike, x: _ArrayLike, /) -> Tensor:
+    """The polynomial `p[0] x^(n - 1) + ... + p[n - 1]` at `x`, by Horner's rule."""
 
 def positive(x: _ArrayLike, /) -> Tensor:
     """`x` itself, as a new array."""
@@ -978,6 +1327,11 @@ def prod(
     keepdims: builtins.bool = False,
 ) -> Tensor:
     """The product of the elements along `axis` (None: all axes), differentiable at zeros too."""
+
+def ptp(
+    x: _ArrayLike, /, axis: int | Sequence[int] | None = None, *, keepdims: builtins.bool = False
+) -> Tensor:
+    """The largest minus the smallest element along `axis` (None: all axes)."""
 
 def put(
     x: _ArrayLike, indices: _ArrayLike | scatter_plan, values: _ArrayLike, /, mode: str = "set"
@@ -996,10 +1350,15 @@ def quantile(
     axis: int | Sequence[int] | None = None,
     *,
     keepdims: builtins.bool = False,
+    method: str = "linear",
 ) -> Tensor:
-    """The value below which a fraction `q` of the elements along `axis` lie, interpolated
-    linearly.
-    """
+    """The value below which a fraction `q` of the elements along `axis` lie."""
+
+def rad2deg(x: _ArrayLike, /) -> Tensor:
+    """Radians as degrees: `180 x / pi`."""
+
+def radians(x: _ArrayLike, /) -> Tensor:
+    """The same as `deg2rad`."""
 
 def real(x: _ArrayLike, /) -> Tensor:
     """The real part of a complex array."""
@@ -1027,6 +1386,9 @@ def roll(
 ) -> Tensor:
     """The array moved along an axis, what leaves at the end coming back at the start."""
 
+def rot90(x: _ArrayLike, /, k: int = 1, axes: tuple[int, int] = ...) -> Tensor:
+    """The array turned k times by 90 degrees, from the first of the axes towards the second."""
+
 def round(x: _ArrayLike, /, decimals: int = 0) -> Tensor:
     """x rounded to a number of decimals, half to even."""
 
@@ -1040,6 +1402,8 @@ def scatter(
     /,
     axis: int = 0,
     mode: str = "set",
+    *,
+    include_self: builtins.bool = True,
 ) -> Tensor:
     """A copy of `x` with `updates` put at `indices` along `axis`: what `take` reads is written."""
 
@@ -1097,6 +1461,9 @@ def signbit(x: _ArrayLike, /) -> Tensor:
 
 def sin(x: _ArrayLike, /) -> Tensor:
     """The sine."""
+
+def sinc(x: _ArrayLike, /) -> Tensor:
+    """`sin(pi x) / (pi x)`, 1 at 0; its derivatives of every order exist at 0, too."""
 
 def sinh(x: _ArrayLike, /) -> Tensor:
     """The hyperbolic sine."""
@@ -1187,6 +1554,11 @@ def topk(
 ) -> TopK:
     """The `k` largest (or smallest) elements along `axis`, in order, and their positions."""
 
+def trapezoid(
+    y: _ArrayLike, /, x: _ArrayLike | None = None, dx: float = 1.0, axis: int = -1
+) -> Tensor:
+    """The integral of samples `y` at places `x`, or `dx` apart, by the trapezoidal rule."""
+
 def tril(x: _ArrayLike, /, *, k: int = 0) -> Tensor:
     """The lower triangle of matrices: zeros above the k-th diagonal."""
 
@@ -1213,6 +1585,16 @@ def unique_values(x: _ArrayLike, /) -> Tensor:
 def unstack(x: _ArrayLike, /, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices of the array along an axis, as a tuple."""
 
+def unwrap(
+    p: _ArrayLike,
+    /,
+    discont: float | None = None,
+    axis: int = -1,
+    *,
+    period: float = 6.283185307179586,
+) -> Tensor:
+    """Phases moved by whole periods, so that neighbours differ by half a period at most."""
+
 def var(
     x: _ArrayLike,
     /,
@@ -1225,6 +1607,9 @@ def var(
 
 def vecdot(x1: _ArrayLike, x2: _ArrayLike, /, axis: int = -1) -> Tensor:
     """The dot product `sum(conj(x1) * x2)` along `axis`, over broadcast batches."""
+
+def vstack(arrays: Sequence[_ArrayLike], /) -> Tensor:
+    """The arrays one below the other; those with one axis are rows."""
 
 def where(condition: _ArrayLike, x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x` where the condition holds (is not zero), elsewhere `y`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from importlib import import_module
 from sys import _getframe
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pullback.core import dtypes, pytrees
-from pullback.core.avals import Aval, _defaults, default_device, symbolic
+from pullback.core.avals import default_device
 from pullback.core.errors import (
     DTypeError,
     PullbackError,
@@ -25,11 +25,11 @@ from pullback.core.errors import (
     shorten,
 )
 from pullback.ir.array import Array, make, mode
-from pullback.ir.convert import as_array, from_numpy
+from pullback.ir.convert import as_array
 from pullback.ir.graph import Graph, Var
 from pullback.ir.numbers import Moving, NeedsValue
 from pullback.ir.tracing import Static, inside_trace, refuse_leaked, user_line
-from pullback.tensor import Tensor
+from pullback.signatures import NumberKey, Numbers, canonical, context, moved, take, take_all
 
 if TYPE_CHECKING:
     from pullback.compile.function.unit import Unit
@@ -42,9 +42,6 @@ CACHE_SIZE = (
 MANY_TRACES = 16  # for other reasons than new kinds of arrays: from here on there is a warning
 
 
-_WIDEST = {float: np.float64, int: np.int64, complex: np.complex128}
-
-
 class CacheInfo(NamedTuple):
     """What `cache_info` tells: `misses` counts traces."""
 
@@ -52,126 +49,6 @@ class CacheInfo(NamedTuple):
     misses: int
     maxsize: int
     currsize: int
-
-
-# -- signatures ------------------------------------------------------------------------------------
-
-
-def _take(x: Any, arrays: list[Any], key: list[Any]) -> None:
-    """Append the arrays of an argument, and what the trace depends on besides their contents."""
-    cls = x.__class__
-    if cls is Tensor:
-        arrays.append(x)
-        key.append(x._aval)
-    elif cls is tuple or cls is list:
-        key += (cls, len(x))
-        _take_all(x, arrays, key)
-    elif cls is dict:
-        key += (cls, tuple(x))
-        _take_all(x.values(), arrays, key)
-    elif isinstance(x, (np.ndarray, np.generic)):
-        array = as_array(x, "jit")
-        arrays.append(array)
-        key.append(array._aval)
-    elif cls is float or cls is int or cls is complex:
-        if type(x) is cls:
-            key.append(NumberKey(cls, repr(x)))
-        else:  # an argument of the function that is being traced
-            arrays.append(x.array)
-            key.append(x.array._aval)
-    elif isinstance(x, Static):
-        key.append(_static_key(x.value))
-    elif isinstance(x, Moving):
-        arrays.append(x.array)
-        key.append(x.kind)
-    else:
-        parts = pytrees._children(x)
-        if parts is None:
-            key.append(_static_key(x))
-        else:
-            key.append(pytrees.Structure(cls, parts[1], ()))
-            _take_all(parts[0], arrays, key)
-
-
-class NumberKey(NamedTuple):
-    """What a trace depends on if a Python number is static: 1, 1.0, 0.0 and -0.0 all differ."""
-
-    kind: type
-    text: str
-
-
-class _Numbers:
-    """What is known of the numbers among arguments that are otherwise alike.
-
-    `first` are those of the first call. Those that changed since are `moving`, arguments of a trace
-    for all values, but for those whose value was needed, which are `fixed`.
-    """
-
-    def __init__(self, first: Sequence[NumberKey]):
-        self.first = first
-        self.moving: set[int] = set()
-        self.fixed: set[int] = set()
-
-    def compare(self, numbers: Sequence[NumberKey]) -> None:
-        """Note which numbers differ from those of the first call."""
-        pairs = enumerate(zip(numbers, self.first, strict=True))
-        self.moving |= {i for i, (now, then) in pairs if now != then} - self.fixed
-
-    def fix(self, places: Iterable[int]) -> None:
-        """Note that traces need these values."""
-        self.fixed.update(places)
-        self.moving -= self.fixed
-
-
-def _take_all(xs: Iterable[Any], arrays: list[Any], key: list[Any]) -> None:
-    for x in xs:
-        if x.__class__ is Tensor:  # here, to save a call for most
-            arrays.append(x)
-            key.append(x._aval)
-        else:
-            _take(x, arrays, key)
-
-
-def _context() -> tuple[Any, Any]:
-    """What a trace depends on besides arguments: the dtype of floats, the place of new arrays."""
-    stack = _defaults.stack
-    return dtypes._default_float, stack[-1] if stack else _defaults.base
-
-
-def _static_key(x: Any) -> tuple[type, Any]:
-    """A key that tells 1, 1.0 and True apart, and 0.0 from -0.0, and finds NaN again."""
-    if isinstance(x, (float, complex)):
-        return x.__class__, repr(x)
-    if x.__class__ is tuple:
-        return tuple, tuple([_static_key(v) for v in x])
-    try:
-        hash(x)
-    except TypeError:
-        raise DTypeError(
-            "jit: an argument that is neither an array nor a container is a static value and must"
-            f" be hashable, got {type(x).__name__}. If it holds arrays, use register_pytree."
-        ) from None
-    return x.__class__, x
-
-
-def _canonical(key: Sequence[Any]) -> tuple:
-    """The key without strides, which a trace does not depend on."""
-    return tuple(symbolic(k.shape, k.dtype, k.device) if isinstance(k, Aval) else k for k in key)
-
-
-def _moved(
-    args: tuple, kwargs: dict, places: Container[int], arrays: Sequence[Any]
-) -> tuple[tuple, dict]:
-    """The arguments with the numbers at `places`, counted among numbers, as 0-d arrays."""
-    device = arrays[0]._aval.device if arrays else default_device()
-    leaves, structure = pytrees.flatten((args, kwargs))
-    count = 0
-    for i, x in enumerate(leaves):
-        if type(x) in _WIDEST:
-            if count in places and (type(x) is not int or -(1 << 63) <= x < 1 << 63):
-                leaves[i] = Moving(x, count, from_numpy(np.asarray(x, _WIDEST[type(x)]), device))
-            count += 1
-    return pytrees.unflatten(structure, leaves)
 
 
 # -- the public face -------------------------------------------------------------------------------
@@ -250,7 +127,7 @@ class Jitted:
         self._lock = threading.RLock()
         self._calls = self._traces = self._odd_traces = 0
         self._latest: dict[str, str] = {}
-        self._numbers: dict[tuple, _Numbers] = {}  # by signature without values of numbers
+        self._numbers: dict[tuple, Numbers] = {}  # by signature without values of numbers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -262,7 +139,7 @@ class Jitted:
             except AttributeError:  # not all of them are tensors
                 return self._called(args, kwargs)
             recording = mode.recording
-            unit = self._fast.get((*avals, recording, *_context()))
+            unit = self._fast.get((*avals, recording, *context()))
             if unit is None or unit.execute is None or (unit.captured and unit.stale()):
                 return self._called(args, kwargs)
             if recording:
@@ -305,15 +182,15 @@ class Jitted:
         numbers = [k for k in signature if type(k) is NumberKey]
         if not numbers or inside_trace():
             return self._unit(signature, args, kwargs), arrays, args, kwargs
-        general = _canonical(tuple(k.kind if type(k) is NumberKey else k for k in signature))
+        general = canonical(tuple(k.kind if type(k) is NumberKey else k for k in signature))
         with self._lock:
             if len(self._numbers) >= 8 * CACHE_SIZE:
                 self._numbers.clear()
-            known = self._numbers.setdefault(general, _Numbers(numbers))
+            known = self._numbers.setdefault(general, Numbers(numbers))
             known.compare(numbers)
             while known.moving:
                 places = frozenset(known.moving)
-                changed = _moved(args, kwargs, places, arrays)
+                changed = moved(args, kwargs, places, arrays)
                 found, wider, _, _ = self._signature(*changed, marked=True)
                 try:
                     unit = self._fast.get(wider)
@@ -346,11 +223,11 @@ class Jitted:
             args, kwargs = self._marked(args, kwargs)
         arrays: list[Any] = []
         key: list[Any] = []
-        _take_all(args, arrays, key)
+        take_all(args, arrays, key)
         if kwargs:
             kwargs = dict(sorted(kwargs.items()))
-            _take(kwargs, arrays, key)
-        return arrays, (*key, mode.recording, *_context()), args, kwargs
+            take(kwargs, arrays, key)
+        return arrays, (*key, mode.recording, *context()), args, kwargs
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         return self if obj is None else MethodType(self, obj)
@@ -401,9 +278,9 @@ class Jitted:
 
     def _unit(self, signature: tuple, args: tuple, kwargs: dict) -> Unit | None:
         """The unit for a signature, traced if need be; None if it belongs to another trace."""
-        canonical = _canonical(signature)
+        general = canonical(signature)
         with self._lock:
-            unit = self._units.get(canonical)
+            unit = self._units.get(general)
             updated = unit is not None and unit.stale()
             if unit is None or updated:
                 if inside_trace():
@@ -413,10 +290,10 @@ class Jitted:
                     return None
                 if older is not None:
                     unit.compare(older)
-                if len(self._units) >= CACHE_SIZE and canonical not in self._units:
+                if len(self._units) >= CACHE_SIZE and general not in self._units:
                     del self._units[min(self._units, key=lambda k: self._units[k].used)]
                     self._fast.clear()
-                self._units[canonical] = unit
+                self._units[general] = unit
             if updated or len(self._fast) >= 8 * CACHE_SIZE:
                 self._fast.clear()
             self._fast[signature] = unit
@@ -462,8 +339,8 @@ class Jitted:
         filename, _, line = user_line(_getframe(1)).rpartition(":")
         warnings.warn_explicit(
             f"jit: `{self.name}` has been traced {self._traces} times; since the last time"
-            f" {'; '.join(changes) or 'something captured changed'}. Python values are static:"
-            " pass those that change as 0-d tensors, and keep shapes fixed.",
+            f" {'; '.join(changes) or 'something captured changed'}. Values that a"
+            " trace looks at are static: pass those that change as tensors, and keep shapes fixed.",
             RetraceWarning,
             filename,
             int(line) if line.isdigit() else 0,
@@ -531,10 +408,10 @@ def jit(
 ) -> Any:
     """`f` compiled: traced once for each structure, shape and dtype of its arguments, as one unit.
 
-    Python numbers, strings and other objects are static: each value has its own trace, so a number
-    that changes belongs in a 0-d tensor. `static_argnums` and `static_argnames` do the same for
-    whole arguments. Tensors that `f` captures are constants; one that is updated later causes
-    another trace, and one that requires a gradient gets it.
+    Strings and other objects are static: each value has its own trace. Python numbers that change
+    are arguments, but for those whose value the function needs. `static_argnums` and
+    `static_argnames` make whole arguments static. Tensors that `f` captures are constants; one that
+    is updated later causes another trace, and one that requires a gradient gets it.
 
     >>> @pb.jit
     ... def energy(x):

@@ -13,10 +13,16 @@ def at_least(x: _ArrayLike, low: _ArrayLike, /) -> Tensor:
 def at_most(x: _ArrayLike, high: _ArrayLike, /) -> Tensor:
     """x, or the bound where x is above it."""
 
+def barrier(x: _ArrayLike, after: _ArrayLike, /) -> Tensor:
+    """`x` itself; a compiled function does not have it before the 0-d array `after` is known."""
+
 def between(x: _ArrayLike, low: _ArrayLike, high: _ArrayLike, /) -> Tensor:
     """x, or the bound that it is beyond; the upper bound wins where they are the wrong way
     round.
     """
+
+def call_host(f: Any, shape: int | Sequence[int], dtype: _DTypeLike, /, *xs: _ArrayLike) -> Tensor:
+    """`f(*xs)` by a function of NumPy arrays that returns one of the given shape and dtype."""
 
 def conv(
     x: _ArrayLike,

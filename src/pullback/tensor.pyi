@@ -252,6 +252,8 @@ class Tensor(Array):
         """The largest integer that is not above x."""
     def log(self) -> Tensor:
         """The natural logarithm; of complex numbers the principal one."""
+    def masked_fill(self, mask: _ArrayLike, value: _ArrayLike, /) -> Tensor:
+        """The array with `value` where the mask is true; the mask broadcasts to its shape."""
     def masked_select(self, mask: _ArrayLike, /) -> Tensor:
         """The elements of `x` where `mask` is true, in row-major order; both broadcast."""
     def max(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
@@ -301,6 +303,8 @@ class Tensor(Array):
         /,
         axis: int = 0,
         mode: str = "set",
+        *,
+        include_self: bool = True,
     ) -> Tensor:
         """A copy of `x` with `updates` put at `indices` along `axis`: what `take` reads is
         written.

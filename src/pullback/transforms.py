@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+from pullback.autodiff.checkpoints import Watched, checkpointed
 from pullback.autodiff.recorded import Primals, Recorded, released
 from pullback.autodiff.reverse import close, cotangents, with_recording
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError, briefly, expect_function
-from pullback.ir.array import Array
+from pullback.ir.array import Array, make
 
-__all__ = ["grad", "hvp", "jvp", "value_and_grad", "vjp"]
+__all__ = ["checkpoint", "grad", "hvp", "jvp", "stop_gradient", "value_and_grad", "vjp"]
 
 
 @briefly
@@ -156,3 +157,57 @@ def hvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
     n = len(primals)
     argnums: Any = 0 if n == 1 else tuple(range(n))
     return jvp(grad(f, argnums), primals, directions)[1]
+
+
+def stop_gradient(tree: Any) -> Any:
+    """The same values, as constants: derivatives of any order stop here.
+
+    >>> pb.grad(lambda x: x * pb.stop_gradient(x))(pb.tensor(3.0))
+    tensor(3., float32, cpu)
+    """
+    return pytrees.map_tree(lambda x: make(x._buf, x._aval) if isinstance(x, Array) else x, tree)
+
+
+_ARRAY = object()  # stands for an array among the leaves of a result
+
+
+@briefly
+def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f`, of which only the arguments are kept for derivatives: these compute the rest again.
+
+    Derivatives of every order, in both modes, compiled or not, then take the memory of one run of
+    `f` at a time, and the time of another run. What `f` captures gets its gradient too. Random
+    numbers are the same again, since they are made from keys.
+
+    >>> block = pb.checkpoint(lambda x: pb.sin(pb.exp(x)))
+    >>> pb.grad(block)(pb.tensor(0.0))
+    tensor(0.5403023, float32, cpu)
+    """
+    expect_function("checkpoint", f)
+
+    @briefly
+    @wraps(f)
+    def kept(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = pytrees.flatten((args, kwargs))
+        places = [i for i, x in enumerate(leaves) if isinstance(x, Array)]
+        rest: list[Any] = []
+        results: list[pytrees.Structure] = []
+
+        def flat(arrays: list[Any]) -> list[Any]:
+            full = list(leaves)
+            for i, x in zip(places, arrays, strict=True):
+                full[i] = x
+            own_args, own_kwargs = pytrees.unflatten(structure, full)
+            found, result = pytrees.flatten(f(*own_args, **own_kwargs))
+            results[:] = [result]
+            rest[:] = [_ARRAY if isinstance(x, Array) else x for x in found]
+            return [x for x in found if isinstance(x, Array)]
+
+        arrays = [leaves[i] for i in places]
+        for i in places:
+            leaves[i] = None  # the node keeps them as long as it has to
+        outs = iter(checkpointed(flat, arrays, Watched("checkpoint", f)))
+        filled = [next(outs) if x is _ARRAY else x for x in rest]
+        return pytrees.unflatten(results[0], filled)
+
+    return kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ __all__ = ["Run", "main"]
 
 # How often each kind of case is drawn.
 KINDS = ("operations",) * 6 + ("indexing",) * 2 + ("handles", "loops", "loops")
-SHRINKING = 60.0  # seconds for one finding
+SHRINKING = 60.0  # seconds for making one finding smaller
 PROGRESS = 10.0  # seconds between lines
 
 
@@ -27,6 +28,7 @@ class Run:
         self.limit, self.folder, self.kinds = limit, folder, kinds
         self.counts: Counter[str] = Counter()
         self.sorts: Counter[str] = Counter()
+        self.shrinking = SHRINKING
         self.began = time.monotonic()
 
     def task(self) -> dict[str, Any]:
@@ -34,12 +36,12 @@ class Run:
         self.next_seed += 1
         return {"kind": self.kinds[seed % len(self.kinds)], "seed": seed}
 
-    def go(self, seconds: float, workers: int) -> int:
-        """Run cases for so long; the number of findings."""
+    def go(self, seconds: float, workers: int, most: float = math.inf) -> int:
+        """Run cases for so long, or until there are so many findings; the number of these."""
         pool = [Worker(self.limit) for _ in range(workers)]
         end, shown = self.began + seconds, self.began
         try:
-            while time.monotonic() < end:
+            while time.monotonic() < end and self.findings < most:
                 for w in pool:
                     if w.task is None:
                         w.give(self.task())
@@ -55,6 +57,10 @@ class Run:
             for w in pool:
                 w.close()
         print(self.line(), flush=True)
+        return self.findings
+
+    @property
+    def findings(self) -> int:
         return self.counts["failures"] + self.counts["crashes"] + self.counts["hangs"]
 
     def take(self, worker: Worker, task: dict[str, Any], found: dict[str, Any]) -> None:
@@ -64,7 +70,7 @@ class Run:
         self.counts["comparisons"] += found["checks"]
         if "sort" not in found:
             return
-        gone = found.get("gone")
+        gone = found.get("gone", "")
         self.counts[{"crash": "crashes", "hang": "hangs"}.get(gone, "failures")] += 1
         self.sorts[found["sort"]] += 1
         if self.sorts[found["sort"]] <= 3:  # the rest is likely to be the same
@@ -76,8 +82,8 @@ class Run:
         self, worker: Worker, task: dict[str, Any], found: dict[str, Any]
     ) -> dict[str, Any]:
         """The finding with every step left out without which the same is found."""
-        until = time.monotonic() + SHRINKING
-        kept = found.get("kept", list(range(12)))
+        until = time.monotonic() + self.shrinking
+        kept = found["kept"]
         changed = found["check"] != "draw"
         while changed and time.monotonic() < until:
             changed = False

@@ -10,6 +10,7 @@ import traceback
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ import numpy as np
 import pullback as pb
 import pullback.nn
 from fuzz import checks
-from fuzz.values import LAYOUTS
 from pullback.core.dtypes import as_dtype
 
 __all__ = ["Case", "Given", "Step", "Unwritable", "literal", "namespace", "raised"]
@@ -37,21 +37,32 @@ class Given:
     array: np.ndarray
     layout: str = "plain"
 
+    @cached_property
+    def _base(self) -> tuple[np.ndarray, str]:
+        """The array that a tensor is made of, and what then gives it its layout."""
+        a = self.array
+        if self.layout == "flipped":
+            return np.flip(a), "pb.flip({})"
+        if self.layout == "transposed":
+            return np.ascontiguousarray(a.T), f"pb.permute_dims({{}}, {tuple(range(a.ndim))[::-1]})"
+        if self.layout == "strided":
+            return np.repeat(a, 3, axis=-1), "{}[..., 1::3]"
+        if self.layout == "offset":
+            return np.pad(a, [(0, 0)] * (a.ndim - 1) + [(1, 1)]), "{}[..., 1:-1]"
+        if self.layout == "broadcast":
+            return a[:1], f"pb.broadcast_to({{}}, {a.shape})"
+        return a, "{}"
+
+    @cached_property
     def text(self) -> str:
         """An expression of a tensor with these elements and that layout."""
-        a, layout = self.array, LAYOUTS[self.layout]
-        if self.layout == "flipped":
-            return layout.format(_tensor(np.flip(a)))
-        if self.layout == "transposed":
-            inner = _tensor(np.ascontiguousarray(a.T))
-            return f"pb.permute_dims({inner}, {tuple(range(a.ndim))[::-1]})"
-        if self.layout == "strided":
-            return layout.format(_tensor(np.repeat(a, 3, axis=-1)))
-        if self.layout == "offset":
-            return layout.format(_tensor(np.pad(a, [(0, 0)] * (a.ndim - 1) + [(1, 1)])))
-        if self.layout == "broadcast":
-            return layout.format(_tensor(a[:1]), a.shape)
-        return layout.format(_tensor(a))
+        base, layout = self._base
+        return layout.format(_tensor(base))
+
+    def tensor(self) -> Any:
+        """What the text says."""
+        base, layout = self._base
+        return eval(layout.format("pb.tensor(base)"), {"pb": pb, "base": base})
 
     def allows(self, layout: str) -> bool:
         """Whether these elements can come in a layout."""
@@ -65,8 +76,9 @@ def _tensor(a: np.ndarray) -> str:
     name = as_dtype(a.dtype).name
     if a.size <= PRINTED and a.size and name != "bfloat16":
         return f"pb.tensor(np.array({literal(a.tolist())}, {name!r}))"
-    packed = base64.b85encode(zlib.compress(np.ascontiguousarray(a).tobytes(), 6)).decode()
-    wrapped = "\n".join(f"    {line!r}" for line in textwrap.wrap(packed, 90)) or "    ''"
+    packed = base64.b85encode(zlib.compress(np.ascontiguousarray(a).tobytes(), 1)).decode()
+    lines = [packed[i : i + 90] for i in range(0, len(packed), 90)] or [""]
+    wrapped = "\n".join(f"    {line!r}" for line in lines)
     return f"pb.tensor(unpacked(\n{wrapped},\n    {name!r}, {a.shape}))"
 
 
@@ -152,8 +164,7 @@ class Case:
         return names["program"]
 
     def tensors(self) -> list[Any]:
-        names = namespace()
-        return [eval(g.text(), names) for g in self.given]
+        return [g.tensor() for g in self.given]
 
     def run_checks(self) -> int:
         """Run all checks, raise what they find; the number of checks."""
@@ -204,7 +215,7 @@ class Case:
 
     def script(self, check: str, said: str) -> str:
         """A program of its own that shows what a check found."""
-        given = [f"{g.name} = {g.text()}" for g in self.given]
+        given = [f"{g.name} = {g.text}" for g in self.given]
         quoted = said.replace("\\", "/").replace('"""', "'''")
         head = [f'"""{self.kind}, seed {self.seed}: {check}.', "", quoted, '"""', ""]
         imports = ["import base64", "import zlib", "from math import inf, nan", ""]

@@ -72,7 +72,7 @@ def same_bits(
 
 def _parts(a: np.ndarray) -> list[np.ndarray]:
     a = np.atleast_1d(a)
-    return [a.real, a.imag] if a.dtype.kind == "c" else [a]
+    return [np.real(a), np.imag(a)] if a.dtype.kind == "c" else [a]
 
 
 def wide(a: np.ndarray) -> np.ndarray:
@@ -132,7 +132,10 @@ def spread_of(f: Program, inputs: Sequence[Any]) -> list[np.ndarray]:
         plain = [wide(a) for a in contents(graph.run(*inputs, bind=bind))]
         found = [np.zeros(a.shape) for a in plain]
         for _ in range(3):
-            moved = contents(graph.run(*inputs, bind=shaky(rng)))
+            try:
+                moved = contents(graph.run(*inputs, bind=shaky(rng)))
+            except IndexError:  # of an index made of numbers that moved
+                return [np.full(a.shape, np.inf) for a in plain]
             for i, (a, b) in enumerate(zip(moved, plain, strict=True)):
                 a = wide(a)
                 apart = a != b if a.dtype.kind in "biu" else np.abs(a - b)
@@ -231,7 +234,7 @@ def gradient_through_jit_is_near_eager(f: Program, *inputs: Any) -> None:
         near("gradient through jit", a, b, s, _epsilon(inputs, b))
 
 
-def backward_gives_the_bits_of_grad(f: Program, *inputs: Any) -> None:
+def backward_is_near_grad(f: Program, *inputs: Any) -> None:
     expected = contents(gradient_of(f)(*inputs))
     leaves = [pb.tensor(x, requires_grad=x.dtype.is_inexact) for x in inputs]
     total = loss_of(f)(*leaves)
@@ -239,7 +242,8 @@ def backward_gives_the_bits_of_grad(f: Program, *inputs: Any) -> None:
     if total.requires_grad:
         total.backward()
     found = [x.grad if x.grad is not None else pb.zeros_like(x) for x in tracked]
-    same_bits("backward", contents(found), expected, nan=False)
+    for a, b, s in zip(contents(found), expected, spread_of(gradient_of(f), inputs), strict=True):
+        near("backward", a, b, s, _epsilon(inputs, b))
 
 
 def _along(f: Program, inputs: Sequence[Any]) -> tuple[list[int], Callable[[float], float], float]:

@@ -19,7 +19,7 @@ from fuzz import checks, values
 from fuzz.case import Case, Failed, Given, Ref, Step, Unwritable, literal, namespace
 from pullback.core import pytrees
 from pullback.core.errors import PullbackError
-from pullback.ir.lowering import Elementwise
+from pullback.ir.lowering import Elementwise, Fold, View
 from pullback.ir.op import REGISTRY, Op
 from pullback.ir.samples import Draw
 
@@ -33,11 +33,16 @@ GRADIENT = (
     "gradient_through_jit_is_near_eager",
     "gradient_threads_change_nothing",
     "gradient_runs",
-    "backward_gives_the_bits_of_grad",
+    "backward_is_near_grad",
 )
 DOUBLE = ("gradient_agrees_with_differences", "forward_agrees_with_reverse")
-# What no oracle knows: uninitialised memory, a place in an array that is not sorted.
-UNKNOWN = ("empty", "empty_like", "searchsorted")
+# What no oracle knows: uninitialised memory, a place in an array that is not sorted, bags whose
+# offsets are in no order.
+UNKNOWN = ("empty", "empty_like", "searchsorted", "nn.embedding_bag")
+# Compiled in eager mode too, with passes that round otherwise.
+ROUNDED = ("nn.rnn", "nn.lstm", "nn.gru")
+# What depends on the dtype that it is computed in.
+NARROW = ("nextafter",)
 # Work that grows with a sample's sizes beyond what a case may take.
 HEAVY = ("nn.ctc_loss",)
 
@@ -101,12 +106,17 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
     call: Call = step.call
     if call.key in UNKNOWN:
         return
-    if not isinstance(REGISTRY[call.key], Op) and not all(map(tame, arrays.values())):
-        return  # oracles of composites say nothing of infinities
+    form = getattr(REGISTRY[call.key], "lowering", None)
+    if not isinstance(form, (Elementwise, Fold, View)) and not all(map(tame, arrays.values())):
+        return  # other oracles say nothing of infinities, and of integers that floats do not hold
+    if any(a.dtype.kind == "c" and not tame(a) for a in arrays.values()):
+        return  # NumPy has other infinities and NaN in the parts of complex numbers
     oracle, rng = oracle_of(call.key), np.random.default_rng(0)
     kinds = [pb.tensor(np.zeros((), a.dtype)).dtype for a in arrays.values()]
     epsilons = [float(pb.finfo(k.real).eps) for k in kinds if k.is_inexact]
-    epsilon = max(epsilons, default=0.0) * REGISTRY[call.key].tolerance
+    # NumPy may add up one after the other.
+    terms = max((a.size for a in arrays.values()), default=0)
+    epsilon = max(epsilons, default=0.0) * REGISTRY[call.key].tolerance * (1 + terms**0.5 / 16)
 
     of_integers = all(arrays[n].dtype.kind in "biu" for n in step.reads)
     pointwise = isinstance(getattr(REGISTRY[call.key], "lowering", None), Elementwise)
@@ -118,8 +128,8 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
         def value(x: Any) -> Any:
             if not isinstance(x, Ref):
                 return x
-            a = checks.wide(arrays[x.name])
-            if raised_to_float and a.dtype.kind in "biu":
+            a = arrays[x.name] if call.key in NARROW else checks.wide(arrays[x.name])
+            if raised_to_float and a.dtype.kind in ("biu" if pointwise else "iu"):
                 a = a.astype(np.float64)  # NumPy might compute in float16
             if moved and a.dtype.kind in "fc":
                 a = np.asarray(a * (1 + epsilon * rng.choice((-1.0, 1.0), a.shape)))
@@ -175,8 +185,9 @@ def rounding_inside(step: Step, arrays: dict[str, np.ndarray]) -> list[np.ndarra
 
 def tame(a: np.ndarray) -> bool:
     """Whether the numbers of an array are finite and of ordinary size."""
+    a = a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
     with np.errstate(all="ignore"):
-        return a.dtype.kind in "biu" or bool(np.all(np.abs(checks.wide(a)) < 1e4))
+        return bool(np.all(np.abs(a) < 1e5))
 
 
 def compare(
@@ -240,9 +251,9 @@ class Drawing:
         if array.ndim and array.shape[0] > 1 and rng.random() < 0.08:
             array = np.array(np.broadcast_to(array[:1], array.shape))
         given = Given(f"x{len(self.values)}", array)
-        wanted = str(rng.choice(list(values.LAYOUTS))) if rng.random() < 0.5 else "plain"
+        wanted = str(rng.choice(values.LAYOUTS)) if rng.random() < 0.5 else "plain"
         given.layout = wanted if given.allows(wanted) else "plain"
-        self.scope[given.name] = eval(given.text(), self.scope)
+        self.scope[given.name] = given.tensor()
         self.given.append(given)
         self.values[given.name] = array
         return given.name
@@ -254,7 +265,10 @@ class Drawing:
             return str(self.rng.choice(fits))
         if math.prod(shape) > MOST_RESULT:
             raise Unwritable("too large")
-        return self.give(values.fitting(self.rng, like, shape))
+        array = values.fitting(self.rng, like, shape)
+        if array.dtype == np.int64 and self.dtype.is_integer and self.rng.random() < 0.5:
+            array = (np.abs(array) if self.dtype.kind == "u" else array).astype(self.dtype.numpy)
+        return self.give(array)
 
     def step(self) -> None:
         """Add a call, if the operation takes what was drawn for it."""
@@ -263,7 +277,7 @@ class Drawing:
         before = len(self.given)
         try:
             self.add(key, *self.drawn_call(key))
-        except (Unwritable, PullbackError):
+        except (Unwritable, PullbackError, MemoryError, OverflowError):
             for g in self.given[before:]:
                 del self.values[g.name], self.scope[g.name]
             del self.given[before:]
@@ -271,7 +285,8 @@ class Drawing:
     def drawn_call(self, key: str) -> tuple[tuple, dict[str, Any]]:
         rng, entry = self.rng, REGISTRY[key]
         with np.errstate(all="ignore"):
-            samples = entry.samples(Draw(int(rng.integers(2**31)), self.dtype.numpy))
+            kind = self.dtype.numpy if self.dtype.is_inexact else np.dtype(np.int64)
+            samples = entry.samples(Draw(int(rng.integers(2**31)), kind))
         name = str(rng.choice(list(self.values)[-4:]))
         value = self.values[name]
         if not samples:
@@ -403,11 +418,14 @@ def chosen_checks(rng: np.random.Generator, drawing: Drawing, case: Case) -> tup
     found = ["runs", "oracles_agree"]
     if not drawing.traceable or not case.steps:
         return tuple(found)
-    found.append("jit_gives_the_bits_of_eager")
+    exact = not any(s.call.key.startswith(ROUNDED) for s in case.steps)
+    found.append("jit_gives_the_bits_of_eager" if exact else "jit_is_near_eager")
     found += [c for c in FORWARD if rng.random() < 0.35 and not (drawing.special and "near" in c)]
     sound = all(REGISTRY[s.call.key].differentiable for s in case.steps)
     if any(g.array.dtype.kind not in "biu" for g in case.given):
-        wanted = [c for c in GRADIENT if rng.random() < 0.3]
+        # A fused composite adds up the derivatives of what it is given several times in its order.
+        whole = any(s.call.key.startswith("nn.") for s in case.steps)
+        wanted = [c for c in GRADIENT if rng.random() < 0.3 and not (whole and "bits" in c)]
         found += [c for c in wanted if not (drawing.special and "near" in c)]
         wide = all(drawing.values[n].dtype.kind in "biu" or drawing.values[n].dtype.itemsize >= 8
                    for s in case.steps for n in (*s.makes, *s.reads))  # fmt: skip

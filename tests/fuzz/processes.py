@@ -68,7 +68,6 @@ class Worker:
         except queue.Empty:
             if time.monotonic() - self.started < self.limit:
                 return None
-            self.end()
             return self.ended("hang", f"no answer within {self.limit:g} s")
         if line:
             self.task = None
@@ -79,13 +78,14 @@ class Worker:
 
     def ended(self, sort: str, said: str) -> dict[str, Any]:
         """What is known of a task whose process is gone."""
-        self.process = None
+        self.end()
         notes = json.loads(self.notes.read_text() or "{}")
         check, script = notes.get("check", "start"), notes.get("script", "")
         self.task = None
         return {
             "checks": 0, "steps": 0, "sort": f"{check}: {sort}", "check": check, "said": said,
-            "script": script, "source": "", "gone": sort, "seconds": 0.0,
+            "script": script, "source": "", "gone": sort, "kept": notes.get("kept", []),
+            "seconds": 0.0,
         }  # fmt: skip
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,10 @@ DRAWN: dict[str, Callable[[int], Case]] = {
 }
 
 
-def answer(task: dict[str, Any], note: Callable[[str, str], None]) -> dict[str, Any]:
+def answer(task: dict[str, Any], note: Callable[..., None]) -> dict[str, Any]:
     """What came of a task: `kind`, `seed`, and to make a case smaller `kept` and `check`."""
     try:
-        note("draw", "")
+        note("draw")
         case: Case | None = DRAWN[task["kind"]](task["seed"])
     except Exception as error:  # raised while the program was run for the first time
         return failed(Failed(empty(task), "draw", error), [])
@@ -44,7 +44,7 @@ def answer(task: dict[str, Any], note: Callable[[str, str], None]) -> dict[str, 
     if case is None or not case.steps:
         return {"checks": 0, "steps": 0}
     for check in case.checks:
-        note(check, case.script(check, "ended the process"))
+        note(check, case.script(check, "It ended the process."), steps)
         try:
             case.run_check(check)
         except Failed as failure:
@@ -87,8 +87,8 @@ def main() -> None:
     if os.environ.get("FUZZ_PLANTED"):
         plant(os.environ["FUZZ_PLANTED"])
 
-    def note(check: str, script: str) -> None:
-        notes.write_text(json.dumps({"check": check, "script": script}))
+    def note(check: str, script: str = "", kept: Sequence[int] = ()) -> None:
+        notes.write_text(json.dumps({"check": check, "script": script, "kept": kept}))
 
     for line in sys.stdin:
         start = time.perf_counter()

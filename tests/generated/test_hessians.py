@@ -44,3 +44,19 @@ def test_hessians_of_all_modes_agree(case: Case):
         for name, other in hessians(phi, k).items():
             found = other(*xs).numpy()
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("case", cases((pb.float64,), derivative=True, compiled=True), ids=str)
+def test_the_pattern_of_a_jacobian_has_a_place_for_each_entry(case: Case):
+    f, xs = derivative_case(case)
+    for k in range(len(xs)):
+        for i in range(len(f(*xs))):
+            one = lambda *xs, i=i: f(*xs)[i]  # noqa: E731
+            try:
+                rows, columns = pb.jacobian_sparsity(one, k)(*xs)
+            except pb.DTypeError:
+                pytest.skip("the operation needs the values of its operands")
+            dense = pb.jacfwd(one, k)(*xs).numpy()
+            places = np.zeros((dense.size // max(xs[k].size, 1), xs[k].size), bool)
+            places[rows, columns] = True
+            assert not dense.reshape(places.shape)[~places].any()

@@ -66,7 +66,7 @@ def large_folds(n: int) -> Callable[[Any], Any]:
     return f
 
 
-def calls(make: Callable[[int], Any], n: int) -> int:
+def calls(make: Callable[[int], Any], n: int, x: np.ndarray = X) -> int:
     """Calls of Python functions while a function of size n is traced and compiled."""
     count = 0
 
@@ -75,10 +75,10 @@ def calls(make: Callable[[int], Any], n: int) -> int:
         count += 1
 
     f = pb.jit(make(n))
-    x = pb.tensor(X)
+    given = pb.tensor(x)
     sys.setprofile(note)
     try:
-        f.lower(x).executable  # noqa: B018
+        f.lower(given).executable  # noqa: B018
     finally:
         sys.setprofile(None)
     return count
@@ -159,6 +159,25 @@ def test_slow_sides_of_functions_are_compiled_once(monkeypatch):
     got, eager = pb.jit(sines)(x), sines(x)
     np.testing.assert_array_equal(got.numpy(), eager.numpy())
     assert len([t for t in texts if "@slow(" in t.split("{")[0]]) == 1
+
+
+def test_slices_of_joined_parts_do_not_repeat_the_parts():
+    x, ids = pb.tensor(np.linspace(1, 2, 200)), pb.tensor(np.zeros(200, np.int64))
+    lowered = pb.jit(pb.grad(lambda x: pb.segment_prod(x, ids, 1)[0])).lower(x)
+    assert len(lowered.optimised.equations) <= len(lowered.graph.equations)
+
+
+@pytest.mark.parametrize("inner", [lambda x: x + 1, pb.erfc], ids=["cheap", "dear"])
+def test_what_is_read_at_two_places_is_not_computed_ever_more_often(inner):
+    def differences(n: int) -> Callable[[Any], Any]:
+        return lambda x: pb.diff(inner(x), n=n)
+
+    x = np.linspace(0, 1, 300)
+    calls(differences, 4, x)
+    small, large = calls(differences, 5, x), calls(differences, 10, x)
+    assert large < 4 * small
+    expected = differences(10)(pb.tensor(x))
+    np.testing.assert_array_equal(pb.jit(differences(10))(x).numpy(), expected.numpy())
 
 
 def test_parts_of_what_is_read_elsewhere_are_cut_and_not_computed_again(monkeypatch):

@@ -12,6 +12,7 @@ import pullback as pb
 from jit.pass_checks import SPECIAL, bits, names, optimised, run, special
 from pullback.compile.graph import passes
 from pullback.compile.graph.passes.algebra import exactly_holds
+from pullback.compile.graph.passes.rewriter import Rewriter
 from pullback.core import dtypes
 from pullback.ir.graph import Graph
 from pullback.ir.op import bind
@@ -247,6 +248,23 @@ def test_common_subexpressions():
         lambda x, y: (x * y + pb.sin(x)) - (y * x + pb.sin(x)), special(9), special(9)
     )
     assert names(graph) == ["multiply", "sin", "add", "subtract"]
+
+
+def test_operands_of_what_does_not_commute_tell_apart():
+    graph = optimised(lambda x, y: pb.exp(x - y) + pb.exp(y - x), X[2:4], X[2:4] * 3)
+    assert names(graph).count("subtract") == 2
+
+
+def test_zeros_of_both_signs_are_two_parameters():
+    graph = pb.trace(pb.sin)(pb.ones(3))
+    rewriter = Rewriter(graph)
+    rewriter.run()
+    (eq,) = graph.equations
+    zeros = [
+        rewriter.append(eq.op, tuple(rewriter.graph.inputs), {"at": zero}, [eq.out.aval])
+        for zero in (0.0, -0.0, 0.0)
+    ]
+    assert zeros[0] is zeros[2] and zeros[0] is not zeros[1]
 
 
 def test_static_parameters_tell_apart():

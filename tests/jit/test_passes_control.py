@@ -135,6 +135,21 @@ def test_sums_of_products_with_a_carry_leave_the_loop():
     assert names(g).count("matmul") == 1
 
 
+def test_sums_that_a_step_reads_stay_in_the_loop():
+    def f(h, xs):
+        def step(c, x):
+            h, total = c
+            return (pb.tanh(h + x) + (h @ total) * 0.1, total + x.T @ h), None
+
+        return pb.scan(step, (h, pb.zeros((4, 4))), xs)[0]
+
+    drawn = np.random.default_rng(0)
+    h, xs = (drawn.normal(size=s).astype("float32") for s in ((3, 4), (5, 3, 4)))
+    g = optimised(f, h, xs, exact=False)
+    (scan,) = [eq for eq in g.equations if eq.op.name == "scan"]
+    assert names(scan.static["body"]).count("matmul") == 2
+
+
 def test_derivatives_of_loops_of_second_order():
     weights = (random(4, 8), random(8, 8))
     args = (weights, random(8), random(3, 8), random(6, 3, 4))

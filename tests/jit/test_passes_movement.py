@@ -23,6 +23,9 @@ VIEWS = {
     "permute of permute": (
         lambda x: pb.permute_dims(pb.permute_dims(x, (1, 2, 0)), (1, 2, 0)), B, ["permute_dims"],
     ),
+    "permute of another permute": (
+        lambda x: pb.permute_dims(pb.permute_dims(x, (1, 2, 0)), (1, 0, 2)), B, ["permute_dims"],
+    ),
     "permute back": (lambda x: pb.permute_dims(pb.permute_dims(x, (1, 2, 0)), (2, 0, 1)), B, []),
     "permute of units": (
         lambda x: pb.permute_dims(x.reshape(4, 1, 6), (1, 0, 2)), A, ["reshape"],
@@ -60,6 +63,12 @@ VIEWS = {
     ),
     "slice of permuted": (lambda x: x.T[1:3, 2], A, ["slice"]),
     "slice of concat": (lambda x: pb.concat([pb.exp(x), x])[4:6], A, ["slice"]),
+    "slice across parts of concat": (
+        lambda x: pb.concat([pb.exp(x), x])[2:5], A, ["exp", "concat", "slice"],
+    ),
+    "slice across embed": (
+        lambda x: pb.primitive.embed(pb.tensor(0.0), x, (6, 8), (1, 1))[:3], A, ["embed", "slice"],
+    ),
     "slice of embed": (
         lambda x: pb.primitive.embed(pb.tensor(0.0), x, (6, 8), (1, 1))[1:5, 1:7], A, [],
     ),
@@ -102,6 +111,13 @@ PRODUCTS = {
     "sum of partly broadcast": (
         lambda x: pb.broadcast_to(x, (50, 4, 6)).sum(axis=(0, 1)), [random(4, 6)],
         ["sum", "multiply", "reshape"],
+    ),
+    "sum of broadcast with a new axis of size 1": (
+        lambda x: pb.broadcast_to(x, (1, 50, 4, 6)).sum(axis=(0, 1)), [random(4, 6)],
+        ["multiply", "add"],
+    ),
+    "sum of one broadcast number": (
+        lambda x: pb.broadcast_to(x, (1, 50)).sum(), [random()], ["multiply", "add"],
     ),
     "outer product": (lambda x, y: x @ y, [random(5, 1), random(1, 3)], ["multiply", "add"]),
     "transposed product": (

@@ -192,7 +192,7 @@ def test_a_plan_of_a_strided_array_and_of_two_dimensions() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(IndexError, match=r"scatter_plan: index 7 is out of range .* element 1 "):
+    with pytest.raises(IndexError, match=r"scatter_plan: index 7 is out of range .* position 1 "):
         pb.scatter_plan(pb.tensor([0, 7]), 7)
     with pytest.raises(pb.DTypeError, match="integers"):
         pb.scatter_plan(pb.tensor([0.5]), 7)
@@ -210,7 +210,7 @@ def test_errors() -> None:
 def test_a_bad_index_is_found_at_every_use() -> None:
     index = pb.tensor(np.array([0] * (COUNT - 1) + [ROWS]))
     for _ in range(3):
-        with pytest.raises(IndexError, match=f"index {ROWS} .* element {(COUNT - 1) * WIDTH} "):
+        with pytest.raises(IndexError, match=f"index {ROWS} .* position {COUNT - 1} "):
             pb.scatter_add(pb.zeros((ROWS, WIDTH)), index, pb.zeros((COUNT, WIDTH)))
 
 

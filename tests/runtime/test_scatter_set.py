@@ -71,5 +71,5 @@ def test_the_first_bad_index_is_reported(rows: int, count: int, threads: Any) ->
     index[count // 2 :], index[count // 2] = rows, -rows - 1
     for n in (1, 3):
         threads(n)
-        with pytest.raises(IndexError, match=rf"index {-rows - 1} .* element {count // 2} "):
+        with pytest.raises(IndexError, match=rf"index {-rows - 1} .* position {count // 2} "):
             pb.scatter(pb.zeros(rows), pb.tensor(index), pb.zeros(count))

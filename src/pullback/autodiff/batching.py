@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import cache
 from sys import _getframe
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 from pullback.autodiff.reverse import RecordingMode, zeros
@@ -32,10 +32,11 @@ __all__ = ["Example", "Level"]
 class Example(Var):
     """The value of one example; `value` is the array of all of them, along its first axis."""
 
-    __slots__ = ("value",)
+    __slots__ = ("level", "value")
 
     def __init__(self, level: Level, number: int, av: Aval, value: Array):
         super().__init__(level, number, av)
+        self.level = level
         self.value = value
 
 
@@ -49,6 +50,8 @@ class Level(Recording):
         self.size = size
         self.start = next_order()
         self.captured: dict[Node, None] = {}  # nodes of arrays from outside that were used
+        # the traced equations of control flow, by its first output
+        self._traced: dict[Var, _Traced | None] = {}
         # handles on these arrays, and what they stood for
         self._handles: dict[int, tuple[ref[Array], Any, Aval, Node | None]] = {}
         self.closed = True
@@ -115,6 +118,7 @@ class Level(Recording):
             inputs = tuple([a._buf if self.holds(a) else self.capture(a) for a in arrays])
             outputs = tuple([r._buf for r in results])
             self.equations.append(Equation(op, inputs, static, outputs))
+            self._traced[outputs[0]] = _traced_as(results[0], op)
         return results
 
     def extend(
@@ -122,7 +126,13 @@ class Level(Recording):
     ) -> None:
         """Compute an equation of control flow again, with further outputs."""
         avals = [*[v.aval for v in eq.outs], *more]
+        before = self._traced[eq.outs[0]]
+        end = 0 if before is None else len(before.graph.equations)
         found = self._computed(eq.op, arrays, static, avals)
+        after = _traced_as(self.example(found[0]), eq.op)
+        if before is not None and after is not None and before.graph is after.graph:
+            _replace(before.graph, before.equation, after.equation, end)
+        self._traced[eq.outs[0]] = after
         eq.static = static
         eq.outs += tuple([self.example(v)._buf for v in found[len(eq.outs) :]])
 
@@ -150,6 +160,47 @@ class Level(Recording):
                     f" {value._aval}."
                 )
         return values
+
+
+class _Traced(NamedTuple):
+    """An equation of a function that is being compiled."""
+
+    graph: Recording
+    equation: Equation
+
+
+def _traced_as(example: Any, op: Any) -> _Traced | None:
+    """The latest equation of `op` in the compiled function that computes examples, if there is
+    one.
+    """
+    array = example
+    while isinstance(array._buf, Example):
+        array = array._buf.value
+    if not isinstance(array._buf, Var) or not isinstance(array._buf.graph, Recording):
+        return None
+    graph = array._buf.graph
+    found = next((eq for eq in reversed(graph.equations) if eq.op is op), None)
+    return None if found is None else _Traced(graph, found)
+
+
+def _replace(graph: Recording, old: Equation, new: Equation, end: int) -> None:
+    """Let `new`, which has the outputs of `old` and more, take its place, with all that has been
+    added since `end`; where that needs what is computed in between, both stay.
+    """
+    place = graph.equations.index(old)
+    between = {v for eq in graph.equations[place:end] for v in eq.outs}
+    added = graph.equations[end:]
+    if new not in added or any(v in between for eq in added for v in eq.inputs):
+        return
+    count = len(old.outs)
+    if [v.aval for v in new.outs[:count]] != [v.aval for v in old.outs]:
+        return
+    names = dict(zip(new.outs, old.outs, strict=False))
+    for eq in added:
+        eq.inputs = tuple([names.get(v, v) for v in eq.inputs])
+    new.outs = (*old.outs, *new.outs[count:])
+    graph.equations[end:] = []
+    graph.equations[place : place + 1] = added
 
 
 def batched(

@@ -1,4 +1,4 @@
-"""Functions with a derivative rule of the user's own."""
+"""Functions with a reverse-mode rule of the user's own."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from pullback.core.avals import Aval, aval
 from pullback.ir.array import LEAF, Array, Node, mode, variable_node
 from pullback.ir.op import REGISTRY, bind
 
-__all__ = ["MapCall"]
+__all__ = ["MapCall", "ended"]
 
 
 class Entry(NamedTuple):
@@ -58,7 +58,7 @@ class MapCall:
             own = {e.inside for e in self.entries}
             level = self.level
             found = foreign(results, own, level.captured, level.start)
-            self.entries += [Entry(n, n, False) for n in found if not _ended(n)]
+            self.entries += [Entry(n, n, False) for n in found if not ended(n)]
         outs = [self.level.spread(r) for r in results]
         edges = [e.edge for e in self.entries]
         if not mode.recording or not outs or all(e is None for e in edges):
@@ -116,7 +116,7 @@ class MapCall:
         return Slots(values)
 
 
-def _ended(node: Node) -> bool:
+def ended(node: Node) -> bool:
     """Whether a node is a variable of a transform that nobody can differentiate by any more."""
     return node.op is LEAF and node.extra is not None and bool(node.extra.get("closed"))
 

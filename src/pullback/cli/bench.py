@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
-from pullback.cli import gather_bench, machine
+from pullback.cli import gather_bench, machine, transform_bench
 from pullback.cli.fft_workloads import FFT_LIBRARIES, FFT_WORKLOADS
 from pullback.cli.gather_cases import CASES
 from pullback.cli.libraries import LIBRARIES
+from pullback.cli.linalg_workloads import LINALG_WORKLOADS
 from pullback.cli.nn_programs import NN_LIBRARIES, is_there
 from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
 from pullback.cli.rivals import compared
@@ -42,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="eager",
         choices=sorted(SUITES),
         help="what to measure: the cost of single operations, whole compiled functions, layers,"
-        " Fourier transforms, or the gradient of indexing",
+        " Fourier transforms, factorisations of matrices, or the gradient of indexing",
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--html", type=Path, help="jit, gather: also write a page")
@@ -56,6 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)};"
         f" nn: {', '.join(NN_WORKLOADS)}; fft: {', '.join(FFT_WORKLOADS)};"
+        f" linalg: {', '.join(LINALG_WORKLOADS)};"
         f" gather: {', '.join(CASES)}",
     )
     parser.add_argument(
@@ -118,6 +120,11 @@ def layers(options: argparse.Namespace) -> int:
     """Layers with their first and second derivatives, side by side with PyTorch's."""
     table = {n: w for n, w in NN_WORKLOADS.items() if is_there(n)}
     return _compared_all(options, table, list(NN_LIBRARIES))
+
+
+def factorisations(options: argparse.Namespace) -> int:
+    """Linear algebra with its gradients, side by side with every peer that is installed."""
+    return _compared_all(options, LINALG_WORKLOADS, ["pullback", "torch", "jax", "numpy"])
 
 
 def transforms(options: argparse.Namespace) -> int:
@@ -334,6 +341,24 @@ class _Jax(_Library):
         return lambda: work().block_until_ready()
 
 
+def derivatives(options: argparse.Namespace) -> int:
+    """Batches, Jacobians and Hessians, compiled, beside jax.jit and torch.func."""
+    peers = _peers()
+    if "torch" in peers:
+        peers["torch"].set_num_threads(options.threads)
+    names = [n for n in ("pullback", *peers) if n != "numpy"]
+    print(", ".join(f"{k} {v}" for k, v in _versions(peers).items() if k != "numpy"))
+    rows = []
+    for work in transform_bench.WORKS:
+        times = interleaved(transform_bench.works_of(work, peers), options.repeat)
+        rows.append({"work": work.name, **times})
+        least = min([t for n, t in times.items() if n != "pullback"], default=float("nan"))
+        cells = "".join(f"{times[n] * 1e3:>11.2f}" for n in names)
+        print(f"{work.name:<54}{cells} ms {times['pullback'] / least:>8.2f}", flush=True)
+    _write(options.json, json.dumps({"facts": _facts(_versions(peers)), "rows": rows}, indent=1))
+    return 0
+
+
 def gathering(options: argparse.Namespace) -> int:
     """The gradient of indexing: time, accuracy and bits, beside the peers."""
     return gather_bench.run(options, _write)
@@ -343,6 +368,8 @@ SUITES = {
     "eager": single_operations,
     "jit": compiled_functions,
     "gather": gathering,
+    "transforms": derivatives,
     "nn": layers,
+    "linalg": factorisations,
     "fft": transforms,
 }

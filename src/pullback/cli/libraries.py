@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.cli.linalg_workloads import VALUES
 from pullback.cli.programs import Function, Programs
 from pullback.cli.workloads import leaves
 from pullback.core import pytrees
@@ -336,7 +337,7 @@ class NumPy(Library):
 
     @classmethod
     def runs(cls, workload: str) -> bool:
-        return workload in vars(cls) or workload.startswith("fft.")
+        return workload in vars(cls) or workload in VALUES or workload.startswith("fft.")
 
     def jit(self, f: Function) -> Function:
         return f

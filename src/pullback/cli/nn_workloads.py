@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.cli.fft_workloads import FFT_WORKLOADS
+from pullback.cli.linalg_workloads import LINALG_WORKLOADS
 from pullback.cli.workloads import WORKLOADS, Inputs, Sizes, Workload
 
 __all__ = ["ALL_WORKLOADS", "LAYERS", "NN_WORKLOADS", "Layer", "layer_of"]
@@ -220,7 +221,7 @@ def _second_order(layer: Layer) -> Workload:
 NN_WORKLOADS = {
     w.name: w for layer in LAYERS.values() for w in (_first_order(layer), _second_order(layer))
 }
-ALL_WORKLOADS = {**WORKLOADS, **NN_WORKLOADS, **FFT_WORKLOADS}
+ALL_WORKLOADS = {**WORKLOADS, **NN_WORKLOADS, **FFT_WORKLOADS, **LINALG_WORKLOADS}
 
 
 def layer_of(workload: str) -> tuple[Layer, bool]:

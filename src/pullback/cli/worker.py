@@ -23,6 +23,7 @@ import numpy as np
 
 from pullback.cli.fft_workloads import FFT_WORKLOADS, fft_program
 from pullback.cli.libraries import LIBRARIES
+from pullback.cli.linalg_workloads import LINALG_WORKLOADS, linalg_program
 from pullback.cli.nn_programs import program
 from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
 from pullback.cli.workloads import leaves
@@ -89,6 +90,8 @@ def _prepared(options: argparse.Namespace) -> tuple[Callable[[], Any], dict[str,
     before = _settled()
     if workload.name in NN_WORKLOADS:
         function = program(library, workload.name)
+    elif workload.name in LINALG_WORKLOADS:
+        function = linalg_program(library, workload.name)
     elif workload.name in FFT_WORKLOADS:
         function = fft_program(library, workload.name)
     else:

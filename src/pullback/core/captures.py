@@ -34,8 +34,8 @@ class Captures:
     def __bool__(self) -> bool:
         return bool(self._cells or self._items or self._lists)
 
-    def changed(self) -> bool:
-        """Whether one of the places holds something else now."""
+    def changed(self, lists: bool = True) -> bool:
+        """Whether one of the places, elements of `lists` among them, holds something else now."""
         for cell, value in self._cells:
             try:
                 if cell.cell_contents is not value:
@@ -45,7 +45,7 @@ class Captures:
         for holder, key, value in self._items:
             if holder.get(key) is not value:
                 return True
-        for now, then in self._lists:
+        for now, then in self._lists if lists else ():
             if len(now) != len(then) or any(a is not b for a, b in zip(now, then, strict=True)):
                 return True
         return False

@@ -71,6 +71,9 @@ class DType:
     def __repr__(self) -> str:
         return f"pullback.{self.name}"
 
+    def __str__(self) -> str:
+        return self.name
+
     def __reduce__(self):
         return (as_dtype, (self.name,))
 

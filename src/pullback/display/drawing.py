@@ -24,7 +24,9 @@ POSITIVE, NEGATIVE = (222, 102, 20), (44, 122, 208)  # seen on white and on blac
 
 
 class Series(NamedTuple):
-    """One curve: `kind` is its class on the page, "a", "b" or "c", plus " faint" or " dashed"."""
+    """One curve: `kind` is its class on the page, "a", "b" or "c", plus " faint", " dashed", or
+    " points" for a mark at each point and no line between them.
+    """
 
     label: str
     x: Sequence[float]
@@ -124,11 +126,20 @@ def _svg(parts: Sequence[str], label: str) -> str:
     )
 
 
+def _is_points(s: Series) -> bool:
+    return "points" in s.kind.split()
+
+
 def _legend(series: Sequence[Series]) -> str:
+    series = [s for s in series if s.label]
     if len(series) < 2:
         return ""
-    swatch = '<svg class="swatch" viewBox="0 0 24 8"><path class="line {}" d="M1 4H23"/></svg>'
-    items = (f"<span>{swatch.format(s.kind)}{escape(s.label)}</span>" for s in series)
+    swatch = '<svg class="swatch" viewBox="0 0 24 8"><path class="line {}" d="M{}"/></svg>'
+    sample = {True: "6 4h0M18 4h0", False: "1 4H23"}
+    items = (
+        f"<span>{swatch.format(s.kind, sample[_is_points(s)])}{escape(s.label)}</span>"
+        for s in series
+    )
     return f'<p class="legend">{"".join(items)}</p>'
 
 
@@ -150,7 +161,10 @@ def curves(series: Sequence[Series], x_label: str, y_label: str, log_y: bool = F
     y = _axis(ys, HEIGHT - BOTTOM, TOP, log_y, margin=0.06)
     parts = _frame(x, y, x_label, y_label)
     for s in filter(lambda s: s.x, series):
-        points = "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in zip(s.x, s.y, strict=True))
+        # A line of no length has round ends only, which are a mark.
+        pen = "h0M" if _is_points(s) else "L"
+        points = pen.join(f"{x(a):.1f} {y(b):.1f}" for a, b in zip(s.x, s.y, strict=True))
+        points += "h0" * (pen != "L")
         parts.append(f'<path class="line {s.kind}" d="M{points}"/>')
     return _legend(series) + _svg(parts, f"{y_label} over {x_label}")
 

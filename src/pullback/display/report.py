@@ -46,6 +46,7 @@ svg .axis { stroke: var(--soft); stroke-width: 1; fill: none; }
 svg .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 svg .a { stroke: var(--a); } svg .b { stroke: var(--b); } svg .c { stroke: var(--c); }
 svg .faint { stroke-width: 1; opacity: .35; } svg .dashed { stroke-dasharray: 6 4; }
+svg .points { stroke-width: 5; stroke-linecap: round; }
 svg .bar { fill: var(--a); }
 .pixels { display: block; width: 100%; image-rendering: pixelated; }
 .framed { border: 1px solid var(--rule); margin-bottom: 10px; }

@@ -8,7 +8,7 @@ pivots as large as their columns, and `A = B (I - Y E)` where Y holds the few co
     adj(A) = det(B) (det(I - E Y) B^-1 + Y adj(I - E Y) E B^-1)
 
 has no division by anything small, and so have its derivatives: `B - A` is constant, and the small
-determinant and adjugate are polynomials.
+determinant and adjugate are polynomials. For a few rows so is the whole adjugate, by its minors.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Draw, Sample
 from pullback.linalg.arguments import (
@@ -38,7 +39,8 @@ from pullback.linalg.arguments import (
 )
 from pullback.linalg.lu import exchanges, factor, packed_lu, restored, solved, taken
 from pullback.ops.arithmetic import abs as abs_
-from pullback.ops.creation import eye, positions
+from pullback.ops.arrangement import stack
+from pullback.ops.creation import eye, ones_like, positions
 from pullback.ops.diagonals import tril
 from pullback.ops.exponential import log
 from pullback.ops.families import composite, primitive
@@ -52,6 +54,7 @@ from pullback.ops.sorting import argsort
 
 __all__ = ["det", "slogdet"]
 
+FEW = 4  # rows up to which the adjugate is a polynomial of the elements
 LIFTED = 4  # pivots that may be lifted: derivatives are right up to this order at any rank
 
 
@@ -68,14 +71,9 @@ def parity(f: Any) -> Any:
     return prod(where(moved, -ones, ones), axis=-1)
 
 
-def _value(f: Any) -> Any:
-    f = detached(f)
-    return prod(pivots(f), axis=-1) * parity(f)
-
-
 def determinant(x: Any, f: Any) -> Any:
     """The determinant of matrices with a packed factorisation."""
-    return bind(det.op, x, f, _value(f))
+    return bind(det.op, x, detached(f))
 
 
 class _Lifted(NamedTuple):
@@ -122,10 +120,38 @@ def _small_adjugate(x: Any) -> tuple[Any, Any]:
     return (c if r % 2 == 0 else -c), (m if r % 2 else -m)
 
 
-def adjugate(x: Any, f: Any) -> Any:
-    """The transposed matrix of cofactors, of matrices with a packed factorisation."""
+def _by_minors(x: Any) -> Any:
+    """The adjugate of matrices of a few rows, by expansion: a polynomial of the elements."""
+    n = x._aval.shape[-1]
     if x._aval.size == 0:
         return x
+    known: dict[tuple, Any] = {}
+
+    def minor(rows: tuple[int, ...], columns: tuple[int, ...]) -> Any:
+        if not rows:
+            return ones_like(x[..., 0, 0])
+        if (rows, columns) not in known:
+            first, rest = rows[0], rows[1:]
+            total = None
+            for k, c in enumerate(columns):
+                below = (*columns[:k], *columns[k + 1 :])
+                term = x[..., first, c] * minor(rest, below) if rest else x[..., first, c]
+                total = term if total is None else total - term if k % 2 else total + term
+            known[rows, columns] = total
+        return known[rows, columns]
+
+    def without(i: int) -> tuple[int, ...]:
+        return tuple(k for k in range(n) if k != i)
+
+    entries = [minor(without(j), without(i)) for i in range(n) for j in range(n)]
+    signed = [-e if (k // n + k % n) % 2 else e for k, e in enumerate(entries)]
+    return reshape(stack(signed, axis=-1), x._aval.shape)
+
+
+def adjugate(x: Any, f: Any) -> Any:
+    """The transposed matrix of cofactors, of matrices with a packed factorisation."""
+    if x._aval.shape[-1] <= FEW:
+        return _by_minors(x)
     b = _lifted(x, f)
     inverse = solved(b.matrix, like_eye(x), b.factor)
     y = solved(b.matrix, b.columns, b.factor)
@@ -155,13 +181,12 @@ def singular(d: Draw, n: int, rank: int) -> np.ndarray:
 
 
 @primitive(
-    "x f v",
-    infer=lambda x, f, v: (v.shape, v.dtype),
-    lowering=given(2),
+    "x f",
+    infer=lambda x, f: (x.shape[:-2], x.dtype),
+    lowering=Intrinsic("det"),
     vjp={
         "x": lambda g, x, f: _spread(g) * adjoint_of(adjugate(x, f)),
         "f": zero_rule,
-        "v": zero_rule,
     },
     jvp={"x": lambda t, x, f: _trace_of_product(adjugate(x, f), t)},
     batch="rows",

@@ -163,8 +163,8 @@ def eigh(x: Any, /) -> EighResult:
     columns: `x = V @ diag(w) @ V.mH`.
 
     Of a matrix that is not Hermitian the Hermitian part is taken, as by `cholesky`. Signs and
-    phases of eigenvectors are those of LAPACK. A derivative that depends on them, or on which
-    eigenvectors stand for equal eigenvalues, does not exist: that raises.
+    phases of eigenvectors are those that the method gives. A derivative that depends on them, or on
+    which eigenvectors stand for equal eigenvalues, does not exist: that raises.
 
     >>> pb.linalg.eigh(pb.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
     tensor([1., 2.], float32, cpu)

@@ -507,6 +507,32 @@ def fold(
 ) -> Tensor:
     """The transpose of `unfold`: columns added up in an image of `output_size`."""
 
+def fractional_max_pool2d(
+    input: _ArrayLike,
+    kernel_size: int | Sequence[int],
+    output_size: int | Sequence[int] | None = None,
+    output_ratio: float | None = None,
+    return_indices: bool = False,
+    *,
+    key: _ArrayLike | None = None,
+    _random_samples: _ArrayLike | None = None,
+) -> Tensor:
+    """The largest element under windows that begin at random places, (batch, channels, height,
+    width): as many as `output_size`, or `output_ratio` times the size of the image.
+    """
+
+def fractional_max_pool3d(
+    input: _ArrayLike,
+    kernel_size: int | Sequence[int],
+    output_size: int | Sequence[int] | None = None,
+    output_ratio: float | None = None,
+    return_indices: bool = False,
+    *,
+    key: _ArrayLike | None = None,
+    _random_samples: Any = None,
+) -> Tensor:
+    """`fractional_max_pool2d` of volumes (batch, channels, depth, height, width)."""
+
 def gaussian_nll_loss(
     input: _ArrayLike,
     target: _ArrayLike,
@@ -676,6 +702,19 @@ def leaky_relu(input: _ArrayLike, negative_slope: float = 0.01) -> Tensor:
 
 def linear(input: _ArrayLike, weight: _ArrayLike, bias: _ArrayLike | None = None) -> Tensor:
     """`input @ weight.T + bias`, with a weight (out, in), or (in,) for one number as output."""
+
+def linear_cross_entropy(
+    input: _ArrayLike,
+    linear_weight: _ArrayLike,
+    target: _ArrayLike,
+    *,
+    linear_bias: _ArrayLike | None = None,
+    weight: _ArrayLike | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """`cross_entropy(linear(input, linear_weight), target)` for inputs (N, in) or (in,)."""
 
 def local_response_norm(
     input: _ArrayLike,
@@ -1048,6 +1087,18 @@ def rnn_cell(
 ) -> Tensor:
     """The next state, tanh (or relu) of `weight_ih @ x + bias_ih + weight_hh @ h + bias_hh`."""
 
+def rrelu(
+    input: _ArrayLike,
+    lower: float = 0.125,
+    upper: float = 0.3333333333333333,
+    training: bool = False,
+    *,
+    key: _ArrayLike | None = None,
+) -> Tensor:
+    """`leaky_relu` with a random slope from [lower, upper] for each element while `training`,
+    else the mean of both.
+    """
+
 def scaled_dot_product_attention(
     query: _ArrayLike,
     key: _ArrayLike,
@@ -1165,6 +1216,15 @@ def unfold(
     layout: str = "channels_first",
 ) -> Tensor:
     """The elements under each place of a kernel as columns: (batch, channels x kernel, places)."""
+
+def upsample(
+    input: _ArrayLike,
+    size: int | None = None,
+    scale_factor: int | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Tensor:
+    """`interpolate` under its older name."""
 
 def weight_norm(v: _ArrayLike, g: _ArrayLike, dim: int | None = 0) -> Tensor:
     """`g * v / norm(v)`, with one norm for each place along `dim`, or one in all if None."""

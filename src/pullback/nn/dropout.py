@@ -13,11 +13,13 @@ from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import LAYOUTS, floating, inexact, option
 from pullback.nn.rectifiers import SELU_ALPHA, SELU_SCALE
 from pullback.ops.families import composite
+from pullback.ops.parts import astype
 from pullback.ops.philox import drawn, key_words, sample_key, uniform_oracle, unit_uniform
 from pullback.ops.selection import where
 
 __all__ = [
     "alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout",
+    "rrelu",
 ]  # fmt: skip
 
 LOWEST = -SELU_SCALE * SELU_ALPHA  # what selu tends to on the left
@@ -75,6 +77,16 @@ def _channels(name: str, x: Any, ranks: tuple[int, int], layout: str) -> tuple[i
     lead = len(shape) - ranks[0]
     channel = lead if layout == "channels_first" else len(shape) - 1
     return tuple(n if d < lead or d == channel else 1 for d, n in enumerate(shape))
+
+
+def _slopes(name: str, key: Any, lower: float, upper: float, shape: tuple[int, ...]) -> Any:
+    """Random slopes of a rectifier."""
+    if key is None:
+        raise DTypeError(
+            f"{name}: needs a key while training, got None. Pass key=random.key(seed)."
+        )
+    u = drawn(unit_uniform, *key_words(name, key), shape, dt.float32)
+    return u * (upper - lower) + lower
 
 
 # -- records ---------------------------------------------------------------------------------------
@@ -285,3 +297,59 @@ def feature_alpha_dropout(
         raise ShapeError(f"{name}: expected at least 2 dimensions, got shape {x._aval.shape}.")
     ranks = (x._aval.ndim - 1, x._aval.ndim)
     return _saturated(name, x, p, training, key, _channels(name, x, ranks, layout))
+
+
+# -- a rectifier -----------------------------------------------------------------------------------
+
+
+def _rrelu_oracle(
+    input: np.ndarray,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    *,
+    key: Any = None,
+) -> np.ndarray:
+    slope: Any = (lower + upper) / 2
+    if training:
+        u = uniform_oracle(key, input.shape, dtype=dt.float32)
+        slope = u * np.float32(upper - lower) + np.float32(lower)
+    return np.where(input > 0, input, input * slope).astype(input.dtype)
+
+
+@composite(
+    oracle=_rrelu_oracle,
+    samples=lambda d: [
+        Sample((d.real(3, 4),)),
+        Sample((d.real(5), 0.2, 0.4)),
+        Sample((d.real(3, 4),), {"training": True, "key": sample_key(d)}),
+        Sample((d.real(7), 0.0, 1.0, True), {"key": sample_key(d)}),
+    ],
+    errors=lambda d: [
+        Bad((d.real(3),), {"training": True}, DTypeError, "needs a key"),
+        Bad((d.real(3), 0.5, 0.2), {}, ShapeError, "lower must not exceed upper"),
+        Bad((np.ones(2, complex),), {}, DTypeError, "got complex128"),
+    ],
+    namespace="nn",
+)
+def rrelu(
+    input: Any,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    *,
+    key: Any = None,
+) -> Any:
+    """`leaky_relu` with a random slope from [lower, upper] for each element while `training`, else
+    the mean of both.
+
+    >>> pb.nn.rrelu(pb.tensor([-1.0, 2.0]), 0.25, 0.75)
+    tensor([-0.5,  2. ], float32, cpu)
+    """
+    (x,) = floating("rrelu", input)
+    if not lower <= upper:
+        raise ShapeError(f"rrelu: lower must not exceed upper, got {lower} and {upper}.")
+    if not training:
+        return where(x > 0.0, x, x * ((lower + upper) / 2))
+    slope = astype(_slopes("rrelu", key, lower, upper, x._aval.shape), x._aval.dtype)
+    return where(x > 0.0, x, x * slope)

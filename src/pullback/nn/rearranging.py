@@ -12,6 +12,7 @@ from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import channel_axis
 from pullback.ops.families import composite
 from pullback.ops.movement import permute_dims, reshape
+from pullback.ops.padding import bordered
 from pullback.ops.padding import pad as pad_array
 
 __all__ = ["channel_shuffle", "pad", "pixel_shuffle", "pixel_unshuffle"]
@@ -195,6 +196,8 @@ def _pad_samples(d: Draw) -> list[Sample]:
         Sample((d.real(2, 4), (-1, 2, 1, -1))),
         *[Sample((d.real(1, 2, 3), (2, 1)), {"mode": m}) for m in list(MODES)[1:]],
         Sample((d.real(1, 3, 3), (1, 2, 0, 1)), {"mode": "reflect"}),
+        Sample((d.real(2, 4), (-1, 2)), {"mode": "reflect"}),
+        Sample((d.real(3, 4), (2, -2, -1, 0)), {"mode": "replicate"}),
         Sample((d.real(0, 2), (1, 1))),
     ]
 
@@ -207,7 +210,8 @@ def _pad_samples(d: Draw) -> list[Sample]:
         Bad((d.real(3), (1, 1, 1, 1)), {}, ShapeError, "1 axes"),
         Bad((d.real(3), (1, 1)), {"mode": "mirror"}, ShapeError, "mode"),
         Bad((d.real(3), (-2, -2)), {}, ShapeError, "left"),
-        Bad((d.real(3), (-1, 1)), {"mode": "reflect"}, ShapeError, "negative"),
+        Bad((d.real(3), (-1, 1)), {"mode": "circular"}, ShapeError, "negative"),
+        Bad((d.real(3), (-2, -2)), {"mode": "reflect"}, ShapeError, "nothing would be left"),
         Bad((d.real(3), (1, 0.5)), {}, DTypeError, "integers"),
     ],
     namespace="nn",
@@ -219,7 +223,7 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
     tensor([[2, 1, 2, 3, 2]], int64, cpu)
 
     Modes: "constant" (with `value`), "reflect", "replicate" and "circular". Negative numbers cut
-    elements off, with "constant".
+    elements off, but not with "circular".
     """
     x = as_array(input, "pad")
     if mode not in MODES:
@@ -234,9 +238,9 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
         raise ShapeError(f"pad: {len(widths) // 2} pairs for {x._aval.ndim} axes, got {pad!r}.")
     pairs = [(0, 0)] * missing + _pairs(widths)
     if mode != "constant":
-        if any(n < 0 for pair in pairs for n in pair):
-            raise ShapeError(f'pad: "{mode}" takes no negative widths, got {pad!r}.')
-        return pad_array(x, tuple(pairs), mode=MODES[mode])
+        if mode == "circular" and any(n < 0 for pair in pairs for n in pair):
+            raise ShapeError(f'pad: "circular" takes no negative widths, got {pad!r}.')
+        return bordered(x, pairs, MODES[mode])
     if any(a + n + b < 0 for (a, b), n in zip(pairs, x._aval.shape, strict=True)):
         raise ShapeError(f"pad: nothing would be left of shape {x._aval.shape}, got {pad!r}.")
     cuts = tuple(

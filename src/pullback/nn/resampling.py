@@ -22,7 +22,7 @@ from pullback.ops.movement import broadcast_to, reshape
 from pullback.ops.parts import astype
 from pullback.ops.products import matmul
 
-__all__ = ["interpolate"]
+__all__ = ["interpolate", "upsample"]
 
 SPATIAL = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 MODES = ("nearest", "nearest-exact", "area", *SPATIAL)
@@ -336,3 +336,36 @@ def _sizes(
     if any(n < 1 for n in sizes):
         raise ShapeError(f"interpolate: sizes must be positive, got {sizes}.")
     return sizes, factors
+
+
+# -- the older name --------------------------------------------------------------------------------
+
+
+@composite(
+    oracle=_oracle,
+    samples=lambda d: [
+        Sample((d.real(1, 2, 3), 5)),
+        Sample((d.real(1, 2, 3, 4),), {"scale_factor": 2, "mode": "bilinear"}),
+        Sample((d.real(1, 2, 3), 7), {"mode": "linear", "align_corners": True}),
+    ],
+    errors=lambda d: [
+        Bad((d.real(1, 2, 3), 3), {"mode": "area"}, DTypeError, "mode is one of"),
+    ],
+    namespace="nn",
+)
+def upsample(
+    input: Any,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Any:
+    """`interpolate` under its older name.
+
+    >>> pb.nn.upsample(pb.tensor([[[0.0, 1.0]]]), 4)
+    tensor([[[0., 0., 1., 1.]]], float32, cpu)
+    """
+    known = ("nearest", *SPATIAL)
+    if mode not in known:
+        raise DTypeError(f"upsample: the mode is one of {', '.join(known)}, got {mode!r}.")
+    return interpolate(input, size, scale_factor, mode, align_corners)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.core.errors import ShapeError
-from pullback.ir.convert import as_array
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import channel_axis, inexact
 from pullback.nn.standardising import (
@@ -49,7 +48,7 @@ def _running(
         raise ShapeError(f"{name}: running_mean and running_var are given both or not at all.")
     if running_mean is None:
         return None
-    found = as_array(running_mean, name), as_array(running_var, name)
+    found = inexact(name, running_mean)[0], inexact(name, running_var)[0]
     for value in found:
         if value._aval.shape != (channels,):
             raise ShapeError(

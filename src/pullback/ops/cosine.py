@@ -16,6 +16,7 @@ from pullback.ir.convert import as_array, from_numpy
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.arrangement import flip, moveaxis
+from pullback.ops.creation import zeros
 from pullback.ops.families import composite, normalise_axis
 from pullback.ops.fourier import NORMS, dft, irdft, operand, points, rdft, resized
 from pullback.ops.movement import concat
@@ -26,7 +27,7 @@ __all__ = ["dct", "dst", "idct", "idst"]
 INVERSE = {1: 1, 2: 3, 3: 2, 4: 4}  # type of the inverse transform
 
 
-@functools.lru_cache(128)
+@functools.lru_cache(16)
 def _turns(first: float, step: float, count: int, dtype: DType, dev: Device) -> Any:
     """`exp(-i pi (first + step k))` for k below `count`."""
     angle = np.pi * (first + step * np.arange(count))
@@ -34,13 +35,13 @@ def _turns(first: float, step: float, count: int, dtype: DType, dev: Device) -> 
     return from_numpy(values.astype(np.complex64 if dtype.itemsize == 4 else np.complex128), dev)
 
 
-@functools.lru_cache(128)
+@functools.lru_cache(16)
 def _signs(count: int, dtype: DType, dev: Device) -> Any:
     """1, -1, 1 ..."""
     return from_numpy((1 - 2 * (np.arange(count) % 2)).astype(dtype.numpy), dev)
 
 
-@functools.lru_cache(128)
+@functools.lru_cache(16)
 def _ends(count: int, places: tuple[int, ...], factor: float, dtype: DType, dev: Device) -> Any:
     """A factor at some places, else 1."""
     values = np.ones(count, dtype.numpy)
@@ -50,6 +51,11 @@ def _ends(count: int, places: tuple[int, ...], factor: float, dtype: DType, dev:
 
 def _about(x: Any) -> tuple[int, DType, Device]:
     return x._aval.shape[-1], x._aval.dtype, x._aval.device
+
+
+def _zero(x: Any) -> Any:
+    """One zero in each row."""
+    return zeros((*x._aval.shape[:-1], 1), dtype=x._aval.dtype, device=x._aval.device)
 
 
 # -- real arrays, along the last axis, without factors ---------------------------------------------
@@ -82,7 +88,7 @@ def _cosine3(x: Any) -> Any:
     n, dtype, dev = _about(x)
     half = n // 2 + 1
     mirrored = resized(flip(x[..., 1:], axis=-1)[..., : half - 1], x._aval.ndim - 1, half - 1)
-    z = astype(x[..., :half], _complex(dtype)) - concat([x[..., :1] * 0.0, mirrored], axis=-1) * 1j
+    z = astype(x[..., :half], _complex(dtype)) - concat([_zero(x), mirrored], axis=-1) * 1j
     turned = z * _turns(0.0, -0.5 / n, half, dtype, dev)
     y = bind(irdft.op, turned, axis=x._aval.ndim - 1, n=n, factor=1.0)
     even, odd = y[..., : (n + 1) // 2], flip(y[..., (n + 1) // 2 :], axis=-1)
@@ -112,7 +118,7 @@ def _cosine4(x: Any) -> Any:
 
 def _sine1(x: Any) -> Any:
     """`2 sum x[j] sin(pi (j + 1) (k + 1) / (n + 1))`: of the odd extension."""
-    zero = x[..., :1] * 0.0
+    zero = _zero(x)
     extended = concat([zero, x, zero, -flip(x, axis=-1)], axis=-1)
     return -imag(_rdft(extended))[..., 1:-1]
 

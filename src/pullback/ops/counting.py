@@ -20,7 +20,7 @@ from pullback.ops.scattering import scatter_along
 from pullback.ops.selection import where
 from pullback.ops.sorting import searchsorted
 
-__all__ = ["bincount", "histogram"]
+__all__ = ["bin_edges", "bincount", "histogram"]
 
 
 def _counted(name: str, bins: Any, weights: Any, size: int) -> Any:
@@ -176,7 +176,7 @@ def histogram(
     weights = _weights(name, weights, x)
     flat = reshape(x, (-1,))
     flat = flat if flat._aval.dtype.is_float else astype(flat, dt.default_float())
-    edges = _edges(name, flat, bins, range)
+    edges = bin_edges(name, flat, bins, range)
     count = edges._aval.shape[0] - 1
     place = searchsorted(edges, flat, side="right") - 1
     place = where(flat == edges[-1], count - 1, place)
@@ -191,7 +191,7 @@ def histogram(
     return found, edges
 
 
-def _edges(name: str, x: Any, bins: Any, range: Any) -> Any:
+def bin_edges(name: str, x: Any, bins: Any, range: Any) -> Any:
     """The edges of the bins, as a constant array."""
     dtype, dev = x._aval.dtype, x._aval.device
     if not isinstance(bins, (int, np.integer)):

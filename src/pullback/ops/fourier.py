@@ -86,7 +86,7 @@ def resized(x: Any, axis: int, n: int) -> Any:
     return bind(embed.op, zero, x, shape=new, starts=starts, steps=steps)
 
 
-@functools.lru_cache(64)
+@functools.lru_cache(16)
 def _weights(n: int, axes: int, value: float, dtype: DType, dev: Device) -> Any:
     """`value` for each coefficient that stands for two of a real transform of n points, else 1."""
     weights = np.full((n // 2 + 1, *(1,) * axes), value, dtype.numpy)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pullback.core.avals import Aval
 from pullback.core.errors import ShapeError
 
@@ -18,6 +20,10 @@ def spelled(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
     def word(labels: Any) -> str:
+        for n in labels:
+            known = isinstance(n, (int, np.integer)) and 0 <= n < len(letters)
+            if n is not Ellipsis and not known:
+                raise ShapeError(f"einsum: a label must be an integer from 0 to 51, got {n!r}.")
         return "".join("..." if n is Ellipsis else letters[n] for n in labels)
 
     pairs = len(arguments) // 2

@@ -15,7 +15,7 @@ from pullback.ops.indexing import take
 from pullback.ops.movement import embed
 from pullback.ops.parts import astype
 
-__all__ = ["pad"]
+__all__ = ["bordered", "pad"]
 
 MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
@@ -71,11 +71,21 @@ def pad(x: Any, /, pad_width: Any, mode: str = "constant", constant_values: Any 
         raise ShapeError(f"pad: mode must be one of {', '.join(MODES)}, got {mode!r}.")
     if mode == "constant":
         return _with_constant(x, widths, constant_values)
+    return bordered(x, widths, mode)
+
+
+def bordered(x: Any, widths: list[tuple[int, int]], mode: str) -> Any:
+    """The array with borders from its own elements; where a width is negative it is cut."""
     for axis, (before, after) in enumerate(widths):
         if before or after:
             n = x._aval.shape[axis]
             if n == 0:
                 raise ShapeError(f'pad: axis {axis} is empty, so there is nothing to "{mode}".')
+            if n + before + after < 0:
+                raise ShapeError(
+                    f"pad: nothing would be left of axis {axis} with {n} elements, got widths"
+                    f" {(before, after)}."
+                )
             source = _SOURCES[mode](np.arange(-before, n + after), n)
             x = take(x, from_numpy(source, x._aval.device, copy=False), axis)
     return x

@@ -429,6 +429,7 @@ def _einsum_samples(d: Draw) -> list[Sample]:
         Bad(("i->ii", d.real(2)), {}, ShapeError, "repeated"),
         Bad(("i1->i", d.real(2, 2)), {}, ShapeError, "not a letter"),
         Bad(("i,i", object(), d.real(2)), {}, DTypeError, "expected an array"),
+        Bad((d.real(2, 2), [0, 52]), {}, ShapeError, "integer from 0 to 51"),
     ],
 )
 def einsum(subscripts: Any, /, *operands: Any) -> Any:

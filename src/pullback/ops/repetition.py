@@ -59,6 +59,8 @@ def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Any:
         return _repeated(x, int(counts.reshape(())), axis)
     if counts.shape != (n,):
         raise ShapeError(f"repeat: needs one number for each of {n} slices, got {counts.shape}.")
+    if sum(counts.tolist()) >= 1 << 62:
+        raise ShapeError(f"repeat: the result would be too large, got {repeats!r}.")
     positions = np.repeat(np.arange(n), counts)
     return take(x, from_numpy(positions, x._aval.device, copy=False), axis)
 

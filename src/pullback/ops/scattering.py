@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -47,13 +48,35 @@ _FOLDS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _folded(name: str, mode: str, x: Any, updates: Any, *indices: Any) -> Any:
-    """Scatter in one of the modes; the mean counts the element of `x` too."""
+def _without_self(name: str, mode: str, x: Any, updates: Any, *indices: Any) -> Any:
+    """The array with the element that changes nothing at every place that an update goes to."""
+    dtype = x._aval.dtype
+    if mode not in _OPS or mode == "set":
+        return x
+    if mode in ("max", "min") and not dtype.is_complex:
+        neutral: Any = -inf if mode == "max" else inf
+        if dtype is dt.bool_:
+            neutral = mode == "min"
+        elif not dtype.is_float:
+            limits = np.iinfo(dtype.numpy)
+            neutral = limits.min if mode == "max" else limits.max
+    else:
+        neutral = 1 if mode == "mul" else 0
+    fill = constant(neutral, updates._aval.shape, dtype, x._aval.device)
+    return bind_named(name, gather_scatter.scatter_set.op, x, fill, *indices)
+
+
+def _folded(
+    name: str, mode: str, x: Any, updates: Any, *indices: Any, include_self: bool = True
+) -> Any:
+    """Scatter in one of the modes; the mean counts the element of `x` too if `include_self`."""
     if mode not in _OPS:
         raise DTypeError(f"{name}: mode must be one of {', '.join(_FOLDS)}, got {mode!r}.")
     op = _OPS[mode].op
     if mode in ("max", "min") and x._aval.dtype.is_complex:
         raise DTypeError(f"{name}: complex numbers have no order, got {x._aval.dtype.name}.")
+    if not include_self:
+        x = _without_self(name, mode, x, updates, *indices)
     result = bind_named(name, op, x, updates, *indices)
     if mode != "mean":
         return result
@@ -62,6 +85,8 @@ def _folded(name: str, mode: str, x: Any, updates: Any, *indices: Any) -> Any:
     counting = promote(x._aval.dtype.real, dt.float32)
     once = constant(1, x._aval.shape, counting, x._aval.device)
     each = constant(1, updates._aval.shape, counting, x._aval.device)
+    if not include_self:
+        once = _without_self(name, mode, once, each, *indices)
     count = bind(gather_scatter.scatter_add.op, once, each, *indices)
     return result / astype(count, x._aval.dtype)
 
@@ -81,7 +106,12 @@ def _values(name: str, x: Any, updates: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _scatter_oracle(
-    x: np.ndarray, indices: Any, updates: Any, axis: int = 0, mode: str = "set"
+    x: np.ndarray,
+    indices: Any,
+    updates: Any,
+    axis: int = 0,
+    mode: str = "set",
+    include_self: bool = True,
 ) -> np.ndarray:
     indices = np.asarray(indices)
     axis %= x.ndim
@@ -90,10 +120,13 @@ def _scatter_oracle(
     shape = x.shape[:axis] + indices.shape + x.shape[axis + 1 :]
     updates = np.broadcast_to(updates, shape)
     rows = np.moveaxis(updates, range(axis, axis + indices.ndim), range(indices.ndim))
+    seen: set[int] = set()
     for place in np.ndindex(indices.shape):
-        i = indices[place]
-        out[i] = _FOLDS[mode](out[i], rows[place])
-        count[i] += 1
+        i = indices[place] % x.shape[axis]
+        fresh = not include_self and i not in seen
+        out[i] = rows[place] if fresh else _FOLDS[mode](out[i], rows[place])
+        count[i] += 0 if fresh else 1
+        seen.add(i)
     return np.moveaxis((out / count).astype(x.dtype) if mode == "mean" else out, 0, axis)
 
 
@@ -107,6 +140,7 @@ def _scatter_samples(d: Draw) -> list[Sample]:
         Sample((d.real(2, 3), i, d.real(2, 4)), {"axis": 1, "mode": "add"}),
         Sample((d.real(2, 3, 2), i.reshape(2, 2), d.real(2, 2, 2, 2)), {"axis": -2}),
         Sample((d.real(3), np.array([0, 1]), d.real())),
+        *[Sample((x, i, u), {"mode": m, "include_self": False}) for m in modes],
     ]
 
 
@@ -130,7 +164,16 @@ def _scatter_errors(d: Draw) -> list[Bad]:
     ],
     methods=("scatter",),
 )
-def scatter(x: Any, indices: Any, updates: Any, /, axis: int = 0, mode: str = "set") -> Any:
+def scatter(
+    x: Any,
+    indices: Any,
+    updates: Any,
+    /,
+    axis: int = 0,
+    mode: str = "set",
+    *,
+    include_self: bool = True,
+) -> Any:
     """A copy of `x` with `updates` put at `indices` along `axis`: what `take` reads is written.
 
     >>> pb.scatter(pb.tensor([1, 2, 3]), pb.tensor([0, 2, 0]), pb.tensor([5, 6, 7]), mode="add")
@@ -138,12 +181,21 @@ def scatter(x: Any, indices: Any, updates: Any, /, axis: int = 0, mode: str = "s
 
     `updates` broadcasts to the shape of `take(x, indices, axis)`. `mode` says what happens to the
     element there: "set" (the last of several stays), "add", "mul", "max", "min", or "mean" (of it
-    and all its updates). Ties in "max" and "min" share the derivative evenly.
+    and all its updates); without `include_self` to the updates alone, where there are any. Ties in
+    "max" and "min" share the derivative evenly.
     """
-    return scatter_along("scatter", x, indices, updates, axis, mode)
+    return scatter_along("scatter", x, indices, updates, axis, mode, include_self)
 
 
-def scatter_along(name: str, x: Any, indices: Any, updates: Any, axis: int, mode: str) -> Any:
+def scatter_along(
+    name: str,
+    x: Any,
+    indices: Any,
+    updates: Any,
+    axis: int,
+    mode: str,
+    include_self: bool = True,
+) -> Any:
     """`scatter` on behalf of the function `name`."""
     x = as_array(x, name)
     axis = normalise_axis(name, axis, x._aval.ndim)
@@ -155,7 +207,8 @@ def scatter_along(name: str, x: Any, indices: Any, updates: Any, axis: int, mode
     if axis:
         order = (*range(axis, axis + count), *range(axis), *range(axis + count, updates._aval.ndim))
         updates = bind(permute_dims.op, updates, axes=order)
-    result = _folded(name, mode, to_front(x, axis), updates, aligned)
+    front = to_front(x, axis)
+    result = _folded(name, mode, front, updates, aligned, include_self=include_self)
     return from_front(result, 1, axis)
 
 

@@ -16,6 +16,7 @@ from pullback.ir.convert import from_numpy
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.arrangement import moveaxis
+from pullback.ops.creation import zeros
 from pullback.ops.families import composite, normalise_axes, normalise_axis
 from pullback.ops.fourier import complex_of, dft, irdft, operand, points, rdft, resized
 from pullback.ops.movement import concat, cut, reshape
@@ -53,8 +54,11 @@ def overlap_added(frames: Any, hop: int) -> Any:
     total: Any = None
     for k in range(pieces):
         part = wide[..., k * hop : (k + 1) * hop]
-        zeros = [part[..., :1, :] * 0.0]
-        rows = concat([*zeros * k, part, *zeros * (pieces - 1 - k)], axis=-2)
+        ends = [
+            zeros((*lead, n, hop), dtype=part._aval.dtype, device=part._aval.device)
+            for n in (k, pieces - 1 - k)
+        ]
+        rows = concat([ends[0], part, ends[1]], axis=-2)
         total = rows if total is None else total + rows
     flat = reshape(total, (*lead, (count + pieces - 1) * hop))
     return flat[..., : (count - 1) * hop + size]
@@ -242,7 +246,7 @@ def _in_pieces(x: Any, y: Any, axes: tuple[int, ...]) -> Any:
 # -- the analytic signal ---------------------------------------------------------------------------
 
 
-@functools.lru_cache(64)
+@functools.lru_cache(16)
 def _positive(n: int, axes: int, dtype: DType, dev: Device) -> Any:
     """What the first half of the coefficients of an analytic signal is multiplied by."""
     weights = np.full((n // 2 + 1, *(1,) * axes), 2.0, dtype.numpy)

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import builtins
-from math import inf
-from math import prod as size_of
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.dtypes import default_float
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.ir.array import Array
-from pullback.ir.convert import as_array, to_numpy
+from pullback.ir.convert import as_array
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
-from pullback.ops.arithmetic import abs as abs_
-from pullback.ops.arrangement import stack
 from pullback.ops.creation import arange, positions, zeros_like
 from pullback.ops.cumulative import cumsum
 from pullback.ops.extrema import ordered
-from pullback.ops.families import composite, normalise_axes, normalise_axis, primitive, promoted
+from pullback.ops.families import composite, normalise_axis, primitive, promoted
 from pullback.ops.gather_scatter import gather
-from pullback.ops.indexing import take, take_along_axis
+from pullback.ops.indexing import take_along_axis
 from pullback.ops.movement import concat, permute_dims, repeated, reshape
-from pullback.ops.parts import astype, imag, real
-from pullback.ops.reductions import reduced_shape
-from pullback.ops.rounding import floor
-from pullback.ops.selection import clip, where
+from pullback.ops.parts import imag, real
+from pullback.ops.selection import where
 
 __all__ = [
-    "argsort", "isin", "median", "quantile", "searchsorted", "sort", "topk", "unique_all",
+    "argsort", "isin", "searchsorted", "sort", "topk", "unique_all",
     "unique_counts", "unique_inverse", "unique_values",
 ]  # fmt: skip
 
@@ -441,125 +432,3 @@ def unique_values(x: Any, /) -> Any:
     tensor([1, 3], int64, cpu)
     """
     return _distinct("unique_values", x).values
-
-
-# -- quantiles -----------------------------------------------------------------------------------
-
-
-def _in_last_axis(x: Any, axes: tuple[int, ...]) -> Any:
-    """The array with the given axes flattened into one, the last."""
-    av = x._aval
-    kept = tuple(d for d in range(av.ndim) if d not in axes)
-    moved = permute_dims(x, kept + axes)
-    return reshape(moved, (*[av.shape[d] for d in kept], size_of(av.shape[d] for d in axes)))
-
-
-def _at_fraction(ranked: Any, q: float) -> Any:
-    """The value at the fraction `q` of the sorted last axis; NaN if there is one."""
-    n = ranked._aval.shape[-1]
-    place = q * (n - 1)
-    low = int(place)
-    first, last = ranked[..., low], ranked[..., n - 1]
-    value = first
-    if place > low:
-        value = first + (ranked[..., low + 1] - first) * (place - low)
-    return where(last == last, value, last)
-
-
-def _at_fractions(ranked: Any, q: Any) -> Any:
-    """The values at an array of fractions, which it can be differentiated by; their axes lead.
-
-    Between two elements the derivative is their distance, also at the lower one and at the last.
-    """
-    n = ranked._aval.shape[-1]
-    place = astype(q, ranked._aval.dtype) * (n - 1)
-    low = clip(astype(floor(place.detach()), dt.int64), 0, n - 1)
-    start = clip(low, 0, builtins.max(n - 2, 0))
-    flat = reshape(ranked, (size_of(ranked._aval.shape[:-1]), n))
-
-    def at(index: Any) -> Any:
-        found = take(permute_dims(flat, (1, 0)), reshape(index, (-1,)), axis=0)
-        return reshape(found, (*q._aval.shape, *ranked._aval.shape[:-1]))
-
-    value, last = at(low), ranked[..., n - 1]
-    if n > 1:
-        part = reshape(place - astype(low, place._aval.dtype), (*q._aval.shape, *[1] * last.ndim))
-        gap = at(start + 1) - at(start)
-        value = value + where((part == 0.0) & (abs_(gap) == inf), 0.0, gap) * part
-    return where(last == last, value, last)
-
-
-def _quantile_oracle(x: Any, q: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
-    return np.quantile(x, q, axis=axis, keepdims=keepdims).astype(x.dtype)
-
-
-def _quantile_samples(d: Draw, *args: Any) -> list[Sample]:
-    return [
-        Sample((d.distinct(6), *args)),
-        Sample((d.distinct(3, 5), *args), {"axis": 0}),
-        Sample((d.distinct(2, 3, 4), *args), {"axis": (0, -1), "keepdims": True}),
-        Sample((np.asarray([1.0, np.nan, 2.0]), *args), order=0),
-    ]
-
-
-@composite(
-    oracle=_quantile_oracle,
-    samples=lambda d: [
-        *_quantile_samples(d, 0.3),
-        Sample((d.distinct(5), [0.0, 0.4, 1.0])),
-        Sample((d.distinct(4, 6), d.real(2, low=0.05, high=0.15)), {"axis": 1}),
-        Sample((d.distinct(2, 5, 2), d.real(low=0.3, high=0.45)), {"axis": 1, "keepdims": True}),
-        Sample((d.distinct(3), np.asarray([[0.0, 0.5], [1.0, 0.25]])), order=0),
-    ],
-    errors=lambda d: [
-        Bad((d.real(3), 1.5), {}, ShapeError, "between 0 and 1"),
-        Bad((d.real(0), 0.5), {}, ShapeError, "empty"),
-        Bad((np.ones(2, np.complex64), 0.5), {}, DTypeError, "no order"),
-    ],
-)
-def quantile(x: Any, q: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """The value below which a fraction `q` of the elements along `axis` lie, interpolated linearly.
-
-    A sequence of fractions adds an axis in front. A tensor of them is differentiated by too.
-
-    >>> pb.quantile(pb.tensor([1.0, 2.0, 4.0]), 0.25)
-    tensor(1.5, float32, cpu)
-    """
-    return _quantile("quantile", x, q, axis, keepdims)
-
-
-def _quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool) -> Any:
-    x = ordered(name, x)
-    x = x if x._aval.dtype.is_float else astype(x, default_float())
-    axes = normalise_axes(name, axis, x._aval.ndim)
-    if isinstance(q, (list, tuple)):
-        q = as_array(q, "quantile") if any(isinstance(f, Array) for f in q) else np.asarray(q)
-    if not isinstance(q, Array) or not q._aval.is_symbolic:
-        for f in to_numpy(q).ravel() if isinstance(q, Array) else np.ravel(q):
-            if not 0.0 <= f <= 1.0:
-                raise ShapeError(f"quantile: fractions lie between 0 and 1, got {f}.")
-    if size_of(x._aval.shape[d] for d in axes) == 0:
-        raise ShapeError(f"{name}: an empty array has none, got shape {x._aval.shape}.")
-    ranked = sort(_in_last_axis(x, axes))
-    shape = reduced_shape(x._aval.shape, axes, keepdims)
-    if isinstance(q, Array):
-        return reshape(_at_fractions(ranked, q), (*q._aval.shape, *shape))
-    found = [reshape(_at_fraction(ranked, float(f)), shape) for f in np.ravel(q)]
-    return found[0] if np.ndim(q) == 0 else reshape(stack(found), (*np.shape(q), *shape))
-
-
-@composite(
-    oracle=lambda x, *, axis=None, keepdims=False: np.median(x, axis=axis, keepdims=keepdims),
-    samples=_quantile_samples,
-    errors=lambda d: [
-        Bad((d.real(3),), {"axis": 1}, ShapeError, "out of range"),
-        Bad((np.ones(2, np.complex64),), {}, DTypeError, "no order"),
-    ],
-)
-def median(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """The middle element along `axis` (None: all axes), or the mean of the middle two.
-
-    >>> pb.median(pb.tensor([3.0, 1.0, 2.0, 10.0]))
-    tensor(2.5, float32, cpu)
-    """
-    return _quantile("median", x, 0.5, axis, keepdims)

@@ -13,9 +13,15 @@ from pullback.compile.program.target import Target
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import Region
 from pullback.core.avals import Aval, aval
-from pullback.ir.graph import Graph
+from pullback.ir.graph import Equation, Graph
+from pullback.ir.lowering import Intrinsic
 
 __all__ = ["Executable"]
+
+
+def _calls_python(target: Target, eq: Equation) -> bool:
+    low = getattr(eq.op, "lowering", None)
+    return isinstance(low, Intrinsic) and target.routines[low.name].calls_python
 
 
 class Executable:
@@ -65,7 +71,10 @@ class Version:
         self._graph, self._used = graph, used
         self._passed = [v.constant[0] for v in used]
         work = sum(s.aval.size for s in self.grouped.computed())
-        self._heavy = work > target.tuning.light_values or any(True for _ in inner_graphs(graph))
+        # a stage that calls Python waits for its lock, which whoever runs the program must not hold
+        calls = any(_calls_python(target, eq) for eq in graph.equations)
+        inner_ones = any(True for _ in inner_graphs(graph))
+        self._heavy = work > target.tuning.light_values or calls or inner_ones
         frame, table, self._program = self._assembled(())
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
         self.peak_bytes = table.arena_nbytes + self.plan.out_nbytes

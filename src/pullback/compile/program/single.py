@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 from pullback.compile.kernel.lower import (
@@ -247,12 +247,28 @@ def _axes(
 
 
 def _intrinsic(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
-    low, area = op.lowering, Scratch(1 + len(avals))
-    routine = target.routines[low.name]
-    stages = routine.stages(list(enumerate(avals, 1)), static, (0, out), area, 1)
+    routine = target.routines[op.lowering.name]
+    if routine.direct is not None:
+        return Plan(routine.direct(avals, static, out), out)
+    key = (target, op.lowering.name, avals, tuple(static.items()), out)
+    if routine.large(avals, static, out):
+        return Plan(lambda *bufs: _kept_program(*key)(*bufs), out)
+    return Plan(_routine_program(*key), out)
+
+
+def _routine_program(
+    target: Target, name: str, avals: Avals, static: Iterable[tuple[str, Any]], out: Aval
+) -> Run:
+    """The program of an intrinsic, whose kernels are compiled side by side."""
+    routine, area, words = target.routines[name], Scratch(1 + len(avals)), dict(static)
+    places = list(enumerate(avals, 1))
+    stages = target.together(routine.stages, places, words, (0, out), area, 1)
     run = _program(target, len(avals), out, stages, routine.heavy(avals, out), area.sizes)
-    faults = routine.faults(avals, static, out)
-    return Plan(_checked(run, faults) if faults else run, out)
+    faults = routine.faults(avals, words, out)
+    return _checked(run, faults) if faults else run
+
+
+_kept_program = lru_cache(16)(_routine_program)
 
 
 _PLANNERS = {

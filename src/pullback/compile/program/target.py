@@ -49,7 +49,7 @@ class Tuning:
 class Fault(Protocol):
     """What an error code of a program stands for."""
 
-    def error(self, name: str, position: int, value: int) -> Exception:
+    def error(self, name: str, position: int, value: int) -> BaseException:
         """What the operation `name` says of what a kernel found at a position."""
         ...
 
@@ -59,6 +59,11 @@ def no_faults(
 ) -> Sequence[tuple[str, Fault]]:
     """Of a routine that finds no errors in its operands."""
     return ()
+
+
+def never(avals: Sequence[Aval], static: Mapping[str, Any], result: Aval) -> bool:
+    """Of no operands."""
+    return False
 
 
 class Routine(NamedTuple):
@@ -75,6 +80,11 @@ class Routine(NamedTuple):
     faults: Callable[[Sequence[Aval], Mapping[str, Any], Aval], Sequence[tuple[str, Fault]]] = (
         no_faults
     )
+    # Whether the program has large memory of its own, so that not every plan should keep one.
+    large: Callable[[Sequence[Aval], Mapping[str, Any], Aval], bool] = never
+    calls_python: bool = False  # from a stage: the program must not hold Python's lock
+    # In eager mode, the function of buffers, where that needs no program.
+    direct: Callable[[Sequence[Aval], dict[str, Any], Aval], Callable[..., Any]] | None = None
 
 
 class WantedPlan(Protocol):

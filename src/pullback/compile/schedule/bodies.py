@@ -35,7 +35,7 @@ class Lazy:
 
     eq: Equation
     leaves: list[Region]  # over the value's own shape
-    parts: dict[Equation, int]  # all equations that are computed, and their instructions
+    parts: dict[Any, int]  # all equations that are computed, seen how, and their instructions
     indexed: bool  # whether it reads the linear index of its elements
 
     @property

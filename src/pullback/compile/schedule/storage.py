@@ -18,6 +18,7 @@ from pullback.compile.schedule.groups import Region, Stored, squeezed
 from pullback.core.avals import Aval, aval
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.lowering import Boxes, Elementwise, Fold, View
+from pullback.ops.movement import broadcast_to, reshape
 
 __all__ = ["MOST_ARRAYS", "Draft", "Storage", "is_moderate", "squeezed_region"]
 
@@ -37,12 +38,12 @@ class Draft:
     members: list[Var]
     leaves: list[Region]  # what it reads, over its index space
     equation: Equation | None = None
-    parts: dict[Equation, int] = field(default_factory=dict)  # see `Lazy`
+    parts: dict[Any, int] = field(default_factory=dict)  # see `Lazy`
     results: list[Stored] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)  # operands of a call; source of a copy
 
 
-def is_moderate(parts: dict[Equation, int]) -> bool:
+def is_moderate(parts: dict[Any, int]) -> bool:
     """Whether one kernel may compute all these equations."""
     return len(parts) <= MOST_OPERATIONS and sum(parts.values()) <= MOST_INSTRUCTIONS
 
@@ -121,7 +122,7 @@ class Storage:
     def _combined(self, eq: Equation, operands: Sequence[Var], shape: tuple[int, ...]) -> Lazy:
         leaves: dict[tuple, Region] = {}
         cost, indexed = body_facts(eq)
-        parts = {eq: cost}
+        parts: dict[Any, int] = {eq: cost}
         for u in operands:
             for r in self.leaves(u, shape):
                 leaves[id(r.stored), r.offset, r.aval] = r
@@ -135,18 +136,21 @@ class Storage:
         if v in self.wanted:
             return True
         uses = list(self._uses(v))
-        kinds = {_kind(eq) for eq, _ in uses}
+        kinds = {_kind(eq) for eq, _, _ in uses}
         if kinds - {Elementwise, Fold, Boxes}:
             return True
-        if any(repeated for _, repeated in uses) and lazy.cost > CHEAP_REPEATED:
+        if any(repeated for _, repeated, _ in uses) and lazy.cost > CHEAP_REPEATED:
             return True
-        if len({id(eq) for eq, _ in uses}) < 2:
+        read = sum(size for _, _, size in uses)  # beyond its own size, elements are computed again
+        if len({id(eq) for eq, _, _ in uses}) < 2 and read <= v.aval.size:
             return False
         large = sum(r.stored.aval.size * 2 > v.aval.size for r in lazy.leaves)
         return lazy.cost > CHEAP or large > 2
 
-    def _uses(self, v: Var) -> Iterable[tuple[Equation, bool]]:
-        """The equations that read `v`, through views too, and whether its elements repeat there."""
+    def _uses(self, v: Var) -> Iterable[tuple[Equation, bool, int]]:
+        """The equations that read `v`, through views too, whether its elements repeat there, and
+        how many of them are read.
+        """
         stack = [(v, False)]
         seen: set[tuple[Var, bool]] = set()
         while stack:
@@ -158,7 +162,8 @@ class Storage:
                         seen.add((eq.out, more))
                         stack.append((eq.out, more))
                 else:
-                    yield eq, more and _kind(eq) is Elementwise
+                    size = min(at.aval.size, v.aval.size)
+                    yield eq, more and _kind(eq) is Elementwise, size
 
     def store(self, v: Var) -> Region:
         """Give `v` memory."""
@@ -188,7 +193,10 @@ class Storage:
             leaves = [seen for r in lazy.leaves if (seen := applied(r, eq)) is not None]
             whole = len(leaves) == len(lazy.leaves)
             if whole and (not lazy.indexed or self._keeps_order(eq)):
-                self.lazy[eq.out] = Lazy(eq, leaves, lazy.parts, lazy.indexed)
+                # Elements at other places are computed apart from those that are read directly.
+                moved = eq.op not in (reshape.op, broadcast_to.op)
+                parts = {(eq, k): n for k, n in lazy.parts.items()} if moved else lazy.parts
+                self.lazy[eq.out] = Lazy(eq, leaves, parts, lazy.indexed)
                 return
             self.store(source)
         region = self.regions[source]

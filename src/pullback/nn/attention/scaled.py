@@ -117,7 +117,8 @@ def _attention(
     query = reshape(broadcast_to(query, (*heads, rows, width)), (*lead, group, rows, width))
     key = broadcast_to(key, (*lead, columns, width))
     value = broadcast_to(value, (*lead, *value.shape[-2:]))
-    factor = width**-0.5 if scale is None else scale
+    # Vectors without elements have products of 0, by any factor.
+    factor = max(width, 1) ** -0.5 if scale is None else scale
     out = weighted(query, key, value, bias, mask, dropout_key, is_causal, dropout_p, factor)
     return reshape(out, (*heads, rows, value.shape[-1]))
 

@@ -32,7 +32,7 @@ from pullback.ops.parts import astype
 from pullback.ops.reductions import sum
 from pullback.ops.selection import where
 
-__all__ = ["cross_entropy", "focal_loss", "nll_loss"]
+__all__ = ["cross_entropy", "cross_entropy_by_numpy", "focal_loss", "nll_loss"]
 
 
 # -- class indices ---------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class Picked:
         except IndexOutOfRange:
             target = to_numpy(self.target)
             bad = (target != self.ignored) & ((target < 0) | (target >= classes))
-            place = tuple(int(i[0]) for i in bad.nonzero())
+            place = tuple(int(i) for i in np.argwhere(bad)[0])
             raise IndexOutOfRange(
                 f"{self.name}: class {target[place]} at target{list(place)} is out of range, there"
                 f" are {classes} classes. Targets that do not count equal ignore_index."
@@ -208,7 +208,7 @@ def nll_loss(
 # -- cross entropy ---------------------------------------------------------------------------------
 
 
-def _cross_entropy_oracle(
+def cross_entropy_by_numpy(
     input: Any,
     target: Any,
     weight: Any = None,
@@ -232,7 +232,7 @@ def _cross_entropy_oracle(
 
 
 @composite(
-    oracle=_cross_entropy_oracle,
+    oracle=cross_entropy_by_numpy,
     samples=lambda d: [
         *_index_samples(d),
         Sample((d.real(4, 3), np.array([2, 0, -100, 2]), d.positive(3)), {"label_smoothing": 0.2}),

@@ -11,8 +11,9 @@ from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Fault, Place, Routine
 from pullback.core.avals import Aval
+from pullback.runtime.cpu import host_calls
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
-from pullback.runtime.cpu.fft import fft_stages
+from pullback.runtime.cpu.fft import fft_stages, schedule
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.linalg import linalg_stages
 from pullback.runtime.cpu.sort import sort_stages
@@ -23,7 +24,7 @@ Static = Mapping[str, Any]
 LIGHT_FLOPS = 200_000  # of a product, up to which other Python threads can wait: some 20 us
 LIGHT_ELEMENTS = 1 << 14  # that are sorted or searched for, likewise
 LIGHT_PIXELS = 1 << 12  # of a result of a convolution, of pooling or a transform, likewise
-LIGHT_MATRIX = 1 << 10  # elements of a factor of matrices, likewise
+LIGHT_MATRIX = 1 << 10  # elements of an operand or result of linear algebra, likewise
 
 
 def _matmul(
@@ -78,6 +79,12 @@ def _fourier(
     return fft_stages.fft_stages(name, operand, dict(static), result, area)
 
 
+def _has_large_tables(name: str, avals: Sequence[Aval], static: Static, out: Aval) -> bool:
+    """Whether it is a long transform."""
+    axis = static["axis"]
+    return (out if name == "irfft" else avals[0]).shape[axis] > schedule.LONGEST
+
+
 def _linalg(
     name: str, operands: Sequence[Place], static: Static, result: Place, area: Area, code: int
 ) -> list[Stage]:
@@ -109,7 +116,7 @@ def _is_heavy_search(avals: Sequence[Aval], out: Aval) -> bool:
 
 
 def _is_heavy_matrix(avals: Sequence[Aval], out: Aval) -> bool:
-    return out.size > LIGHT_MATRIX
+    return max(av.size for av in (*avals, out)) > LIGHT_MATRIX
 
 
 def _is_heavy_image(avals: Sequence[Aval], out: Aval) -> bool:
@@ -126,7 +133,17 @@ ROUTINES: Mapping[str, Routine] = {
         n: Routine(partial(_pooling, n), _is_heavy_image, partial(_bad_places, n))
         for n in pool_stages.INDEXED
     },
-    **{n: Routine(partial(_fourier, n), _is_heavy_image) for n in fft_stages.NAMES},
+    **{
+        n: Routine(partial(_fourier, n), _is_heavy_image, large=partial(_has_large_tables, n))
+        for n in fft_stages.NAMES
+    },
+    "host": Routine(
+        host_calls.host_stages,
+        lambda avals, out: True,
+        host_calls.faults,
+        calls_python=True,
+        direct=host_calls.host_program,
+    ),
     **{
         n: Routine(partial(_linalg, n), _is_heavy_matrix, partial(_failures, n))
         for n in linalg_stages.NAMES

@@ -216,7 +216,7 @@ def sum_of_broadcast(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Ava
     if not repeated or count > 1 << 24:
         return None
     lead = len(shape) - y.aval.ndim
-    rest = tuple(a - lead for a in static["axes"] if a not in repeated)
+    rest = tuple(a - lead for a in static["axes"] if a not in repeated and a >= lead)
     if rest:
         y = rw.emit(op, (y,), {"axes": rest, "keepdims": True})
     scaled = _summed(rw, rw.emit(multiply.op, (y, rw.number(count, av))))

@@ -182,7 +182,7 @@ def _two_stages(
     ]
 
 
-@functools.lru_cache(32)
+@functools.lru_cache(16)
 def _twist_roots(dtype: DType, n: int, a: int, lanes: int) -> tuple[tables.Table, tables.Table]:
     """The roots between the stages, as products: of k1 by 16 and the rest of it."""
     i = np.arange(n // a)

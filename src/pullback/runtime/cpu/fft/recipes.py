@@ -217,7 +217,7 @@ def lane_recipe(
     return r
 
 
-@functools.lru_cache(64)
+@functools.lru_cache(16)
 def convolved(dtype: DType, n: int) -> tuple[int, tables.Table, tables.Table]:
     """What makes a transform of n points a convolution (Bluestein): its length, the factors of
     points and results, and the transform of the other operand.

@@ -19,7 +19,7 @@ _SIXTH = (0.16666666666666666, 9.25185853854297e-18)
 
 
 def roots(n: int, powers: np.ndarray) -> np.ndarray:
-    """`exp(-2 pi i k / n)` for integers k, as complex128; the error is below 0.51 ulp."""
+    """`exp(-2 pi i k / n)` for integers k, as complex128; the error is below 0.53 ulp."""
     eighths = 8 * (np.asarray(powers, np.int64) % n)  # of a turn, in units of 1 / n
     below = eighths > 4 * n
     eighths = np.where(below, 8 * n - eighths, eighths)

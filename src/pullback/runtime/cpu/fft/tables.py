@@ -40,21 +40,21 @@ def planes(values: np.ndarray, dtype: DType, lanes: int) -> Table:
     return Table(parts.transpose(0, 1, 3, 2).astype(dtype.numpy))
 
 
-@functools.lru_cache(256)
+@functools.lru_cache(128)
 def pass_roots(dtype: DType, n: int, radix: int) -> Table:
     """The roots of a pass over n points: of group p those of p j for j = 1 ... radix - 1."""
     p = np.arange(n // radix)[:, None]
     return numbers(roots(n, p * np.arange(1, radix)), dtype)
 
 
-@functools.lru_cache(256)
+@functools.lru_cache(128)
 def twist_roots(dtype: DType, n: int, radix: int, lanes: int) -> Table:
     """The roots between the first pass, of that radix, and the rest of a transform of n points."""
     p = np.arange(n // radix)
     return planes(roots(n, np.arange(radix)[:, None] * p), dtype, lanes)
 
 
-@functools.lru_cache(64)
+@functools.lru_cache(16)
 def half_roots(dtype: DType, n: int, back: bool) -> Table:
     """The factors of `halves` for a real transform of n points."""
     w = roots(n, np.arange(n // 2 + 1))

@@ -122,6 +122,14 @@ class Matrices:
     def conjugate(self, parts: list[Value]) -> list[Value]:
         return parts if self.parts == 1 else [parts[0], self.b.fneg(parts[1])]
 
+    def product(self, x: list[Value], y: list[Value]) -> list[Value]:
+        """The product of two elements."""
+        b = self.b
+        if self.parts == 1:
+            return [b.fmul(x[0], y[0])]
+        (p, q), (r, s) = x, y
+        return [b.fsub(b.fmul(p, r), b.fmul(q, s)), b.fadd(b.fmul(p, s), b.fmul(q, r))]
+
     def place(self, i: Value, j: Value, rows: Value, columns: Value) -> Value:
         """The offset of element (i, j) by strides."""
         return self.b.add(self.b.mul(i, rows), self.b.mul(j, columns))

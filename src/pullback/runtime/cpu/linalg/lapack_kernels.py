@@ -16,6 +16,7 @@ from pullback.runtime.cpu.llvm.builder import I8, I32, I64, PTR, Value, address,
 
 __all__ = [
     "cholesky",
+    "det",
     "eig",
     "eigh",
     "lu",
@@ -138,6 +139,30 @@ def lu_solve(dtype: DType, adjoint: bool) -> int:
             _exchange(m, m.out, k, swaps, n, back=False)
             m.triangular_solve(factor, n, m.out, k, "LT", "U")
             m.triangular_solve(factor, n, m.out, k, "UT", "N")
+    return address(m.code)
+
+
+@functools.cache
+def det(dtype: DType) -> int:
+    """x and the result of `lu` -> the determinant; size: n.
+
+    The factor is dense; x is not looked at.
+    """
+    m = Matrices("det", dtype, 2, 1)
+    (n,) = m.sizes
+    b = m.b
+    with m.each():
+        packed = m.inputs[1]
+        total = [m.code.variable(p) for p in m.number(1.0)]
+        with m.code.range(0, n) as i:
+            pivot = m.get(packed, b.mul(i, b.add(n, m.int(1))))
+            row = m.get(packed, b.add(b.mul(n, n), i))[0]
+            moved = b.fcmp_unordered("!=", row, b.sitofp(i, m.real))
+            pivot = [b.select(moved, b.fneg(p), p) for p in pivot]
+            product = m.product([t.get() for t in total], pivot)
+            for t, p in zip(total, product, strict=True):
+                t.set(p)
+        m.put([t.get() for t in total], m.out, m.int(0))
     return address(m.code)
 
 

@@ -7,6 +7,7 @@ result depend on its matrix alone.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +20,13 @@ from pullback.core.dtypes import DType
 from pullback.core.errors import LinAlgError, ShapeError
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import blas
-from pullback.runtime.cpu.linalg import lapack_kernels, matrix_functions
+from pullback.runtime.cpu.linalg import (
+    jacobi_kernels,
+    lane_kernels,
+    lapack_kernels,
+    matrix_functions,
+)
+from pullback.runtime.cpu.linalg.lane_code import LANES
 from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import index_params
@@ -31,6 +38,9 @@ __all__ = ["NAMES", "Failure", "failure", "linalg_stages"]
 _TASKS = 32  # that the matrices of a batch are shared out to
 _TASK_WORK = 30_000  # operations of a task at least: some microseconds
 _TASK_BYTES = 1 << 28  # of the work areas of all tasks, unless one needs more
+_LANE_WORK = 1 << 14  # elements of a task of kernels across the batch: some microseconds
+SMALL = 16  # rows up to which these kernels are faster than LAPACK, and compile quickly
+JACOBI = 4  # rows up to which eigenvalues and singular values are found across the batch
 _BLOCK = 64  # columns that LAPACK works on at once, at most
 _LARGEST = 2**31 - 1  # of LAPACK's integers
 
@@ -112,6 +122,12 @@ def _lu_solve(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     fact = "is singular: pivot {before} of its factorisation is 0."
     kernel = functools.partial(lapack_kernels.lu_solve, avals[0].dtype, static["adjoint"])
     return _Job(kernel, (n, k), (), (), (), 2 * n * n * k, fact)
+
+
+def _det(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n = avals[0].shape[-1]
+    kernel = functools.partial(lapack_kernels.det, avals[0].dtype)
+    return _Job(kernel, (n,), (), (), (), n)
 
 
 def _qr(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
@@ -199,6 +215,7 @@ _JOBS: dict[str, Callable[..., _Job]] = {
     "solve_triangular": _solve_triangular,
     "lu": _lu,
     "lu_solve": _lu_solve,
+    "det": _det,
     "qr": _qr,
     "eigh": _eigh,
     "eigvalsh": functools.partial(_eigh, vectors=False),
@@ -213,12 +230,21 @@ _JOBS: dict[str, Callable[..., _Job]] = {
     "logm": _logm,
 }
 _FLAT = ("qr", "eigh", "eigvalsh", "svd", "svdvals", "eig", "eigvals")
-_FACTORS = {"lu_solve": (2,), "sylvester": (3, 4), "sqrtm": (1,), "logm": (1,)}  # dense operands
+_NUMBERS = ("det",)
+_FACTORS = {  # operands that kernels want to be dense
+    "lu_solve": (2,),
+    "det": (1,),
+    "sylvester": (3, 4),
+    "sqrtm": (1,),
+    "logm": (1,),
+}
 NAMES = (*_JOBS, "require")  # of the intrinsics
 
 
 def _batch(name: str, out: Aval) -> tuple[int, ...]:
-    """The shape of the batch: a result is a matrix, or all parts of it are in one row."""
+    """The shape of the batch: a result is a matrix, a number, or all parts of it are in one row."""
+    if name in _NUMBERS:
+        return out.shape
     return out.shape[:-1] if name in _FLAT else out.shape[:-2]
 
 
@@ -246,8 +272,11 @@ def linalg_stages(
         return []
     if name == "require":
         return _require_stages(operands, result, area, error_code)
-    _register()
     avals = [av for _, av in operands]
+    small = _small_kernel(name, avals, static)
+    if small is not None:
+        return _lane_stages(small(), operands, _batch(name, out), result, area, error_code)
+    _register()
     job = _JOBS[name](avals, static)
     if max(job.sizes) > _LARGEST:
         raise ShapeError(
@@ -273,6 +302,78 @@ def linalg_stages(
     head = (*slots, nbytes, grain, error_code, out.size // count)
     params = (*head, *job.sizes, *strides, *index_params(batch, *steps))
     return [*copies, Stage(job.kernel(), count, grain, params)]
+
+
+def _small_kernel(
+    name: str, avals: Sequence[Aval], static: dict[str, Any]
+) -> Callable[[], int] | None:
+    """The kernel of our own for matrices of this size, if there is one."""
+    dtype, n = avals[0].dtype, avals[0].shape[-1]
+    columns = avals[1].shape[-1] if name in ("lu_solve", "solve_triangular") else 1
+    if dtype.is_complex or avals[0].shape[-2] != n or not 1 <= n <= SMALL or columns > SMALL:
+        return None
+    make = functools.partial
+    if name == "cholesky":
+        return make(lane_kernels.cholesky, dtype, n)
+    if name == "lu":
+        return make(lane_kernels.lu, dtype, n)
+    if name == "det":
+        return make(lane_kernels.det, dtype, n)
+    if name in ("eigh", "eigvalsh") and n <= JACOBI:
+        return make(jacobi_kernels.eigh, dtype, n, name == "eigh")
+    if name in ("svd", "svdvals") and n <= JACOBI:
+        return make(jacobi_kernels.svd, dtype, n, name == "svd")
+    if name == "lu_solve":
+        return make(lane_kernels.lu_solve, dtype, n, columns, static["adjoint"])
+    if name == "solve_triangular":
+        how = (static["lower"], static["unit_diagonal"])
+        return make(lane_kernels.solve_triangular, dtype, n, columns, *how)
+    return None
+
+
+def _lane_stages(
+    kernel: int,
+    operands: Sequence[Place],
+    batch: tuple[int, ...],
+    result: Place,
+    area: Area,
+    error_code: int,
+) -> list[Stage]:
+    """The stages of a kernel across the batch: its operands are dense matrices at one distance."""
+    slot, out = result
+    count = math.prod(batch)
+    slots, steps, stages = [slot], [out.size // count], []
+    for operand in operands:
+        more, where, step = _evenly(operand, batch, area)
+        stages += more
+        slots.append(where)
+        steps.append(step)
+    groups = -(-count // LANES)
+    work = sum(av.size for _, av in operands) // groups + 1
+    grain = max(1, min(_LANE_WORK // work, -(-groups // 4)))
+    return [*stages, Stage(kernel, groups, grain, (*slots, count, error_code, *steps))]
+
+
+def _evenly(operand: Place, batch: tuple[int, ...], area: Area) -> tuple[list[Stage], int, int]:
+    """Where the matrices of an operand are, one for each of the batch, and their distance; and the
+    stages that copy them there, if they are not dense or not at one distance.
+    """
+    slot, av = operand
+    assert av.strides is not None
+    inner = av.shape[-2:]
+    strides = broadcast_strides(av, (*batch, *inner))
+    outer = [(n, s) for n, s in zip(batch, strides, strict=False) if n != 1]
+    step = outer[-1][1] if outer else 0
+    even = all(s == t * m for (_, s), (m, t) in itertools.pairwise(outer))
+    if even and strides[-2:] == dense_strides(inner):
+        return [], slot, step
+    shape = (*batch, *inner)
+    size = math.prod(inner)
+    copy = area(math.prod(shape) * av.dtype.itemsize)
+    stages = map_kernels.map_stages(
+        copy_kernel(av.dtype), shape, [copy], [dense_strides(shape)], [slot], [strides]
+    )
+    return stages, copy, size
 
 
 def _dense(operand: Place, area: Area) -> tuple[list[Stage], Place]:

@@ -192,12 +192,6 @@ def _root(m: Matrices, z: list[Value]) -> list[Value]:
     return [first, b.call(sign, (second, im))]
 
 
-def _product(m: Matrices, x: list[Value], y: list[Value]) -> list[Value]:
-    b = m.b
-    (p, q), (r, s) = x, y
-    return [b.fsub(b.fmul(p, r), b.fmul(q, s)), b.fadd(b.fmul(p, s), b.fmul(q, r))]
-
-
 def _quotient(m: Matrices, x: list[Value], y: list[Value]) -> list[Value]:
     """x / y, and 0 if both are 0."""
     b = m.b
@@ -224,7 +218,7 @@ def _triangular_root(m: Matrices, t: Value, n: Value) -> None:
             at_ij = m.place(i, j, one, n)
             parts = [code.variable(p) for p in m.get(t, at_ij)]
             with code.range(b.add(i, one), j) as k:
-                x = _product(m, m.get(t, m.place(i, k, one, n)), m.get(t, m.place(k, j, one, n)))
+                x = m.product(m.get(t, m.place(i, k, one, n)), m.get(t, m.place(k, j, one, n)))
                 for part, p in zip(parts, x, strict=True):
                     part.set(b.fsub(part.get(), p))
             first, second = m.get(t, m.place(i, i, one, n)), m.get(t, at)

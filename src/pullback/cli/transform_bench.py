@@ -1,0 +1,153 @@
+"""The workloads of `pullback bench transforms`: batches, Jacobians and Hessians, compiled, beside
+jax.jit and torch.func, which is not compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import pullback as pb
+
+__all__ = ["WORKS", "Work", "works_of"]
+
+Function = Callable[..., Any]
+
+
+class Words(NamedTuple):
+    """The words of one library for the same things."""
+
+    xp: Any
+    array: Callable[[np.ndarray], Any]
+    jit: Callable[[Function], Function]
+    vmap: Function
+    grad: Function
+    hessian: Function
+    jacobian: Function
+    laplacian: Callable[[Function], Function]
+    wait: Callable[[Any], Any]
+
+
+class Work(NamedTuple):
+    """One thing to compute: `make` gives the function, in the words of a library, of the inputs."""
+
+    name: str
+    make: Callable[[Words], Function]
+    inputs: Callable[[np.random.Generator], tuple]
+
+
+def _words(name: str, library: Any) -> Words:
+    if name == "pullback":
+        return Words(
+            pb, pb.tensor, pb.jit, pb.vmap, pb.grad, pb.hessian, pb.jacobian, pb.laplacian,
+            lambda x: x,
+        )  # fmt: skip
+    if name == "jax":
+
+        def laplacian(f: Function) -> Function:
+            return lambda x: library.numpy.trace(library.hessian(f)(x))
+
+        return Words(
+            library.numpy, library.numpy.asarray, library.jit, library.vmap, library.grad,
+            library.hessian, library.jacfwd, laplacian, library.block_until_ready,
+        )  # fmt: skip
+    func = library.func
+    return Words(
+        library, library.tensor, lambda f: f,
+        lambda f, in_axes=0: func.vmap(f, in_dims=in_axes), func.grad, func.hessian, func.jacfwd,
+        lambda f: lambda x: func.hessian(f)(x).trace(), lambda x: x,
+    )  # fmt: skip
+
+
+def _layers(rng: np.random.Generator, *sizes: int) -> list[Any]:
+    found = []
+    for a, b in pairwise(sizes):
+        weight = rng.normal(size=(a, b)) / np.sqrt(a)
+        found.append((weight.astype(np.float32), np.full(b, 0.1, np.float32)))
+    return found
+
+
+def _network(xp: Any, layers: Any, x: Any) -> Any:
+    for weight, bias in layers[:-1]:
+        x = xp.tanh(x @ weight + bias)
+    weight, bias = layers[-1]
+    return x @ weight + bias
+
+
+def _normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def _laplacian(w: Words) -> Function:
+    def at(layers: Any, x: Any) -> Any:
+        return w.laplacian(lambda x: _network(w.xp, layers, x)[0])(x)
+
+    return w.vmap(at, in_axes=(None, 0))
+
+
+def _hessian(w: Words) -> Function:
+    def loss(p: Any, x: Any) -> Any:
+        h = w.xp.tanh(x @ p[:800].reshape((20, 40)))
+        return (w.xp.tanh(h @ p[800:].reshape((40, 5))) ** 2).sum()
+
+    return lambda p, x: w.hessian(lambda p: loss(p, x))(p)
+
+
+def _each_gradient(w: Words) -> Function:
+    def loss(layers: Any, x: Any) -> Any:
+        return (_network(w.xp, layers, x) ** 2).sum()
+
+    return w.vmap(w.grad(loss), in_axes=(None, 0))
+
+
+def _dense(w: Words) -> Function:
+    return lambda layers, x: w.jacobian(lambda x: _network(w.xp, layers, x))(x)
+
+
+def _tridiagonal(w: Words) -> Function:
+    """The entries, by three products; all of the matrix in libraries that find no pattern."""
+
+    def f(x: Any) -> Any:
+        inner = x[2:] - 2.0 * x[1:-1] ** 3 + x[:-2] * w.xp.sin(x[1:-1])
+        return inner
+
+    if w.xp is pb:
+        return lambda x: pb.sparse_jacobian(f)(x).values
+    return lambda x: w.jacobian(f)(x)
+
+
+WORKS = [
+    Work("Laplacian of a network 2-64-64-64-1 at 4096 points", _laplacian,
+         lambda rng: (_layers(rng, 2, 64, 64, 64, 1), _normal(rng, 4096, 2))),
+    Work("Hessian by 1000 parameters", _hessian,
+         lambda rng: (_normal(rng, 1000) * np.float32(0.3), _normal(rng, 64, 20))),
+    Work("gradients for each of 512 examples, 64-128-128-10", _each_gradient,
+         lambda rng: (_layers(rng, 64, 128, 128, 10), _normal(rng, 512, 64))),
+    Work("Jacobian 256 x 256 of a network", _dense,
+         lambda rng: (_layers(rng, 256, 256, 256), _normal(rng, 256))),
+    Work("tridiagonal Jacobian of 2000: entries, peers dense", _tridiagonal,
+         lambda rng: (_normal(rng, 2000),)),
+]  # fmt: skip
+
+
+def _mapped(f: Callable[[np.ndarray], Any], tree: Any) -> Any:
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_mapped(f, t) for t in tree)
+    return f(tree)
+
+
+def works_of(work: Work, peers: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    """A call for each library that has the words."""
+    given = work.inputs(np.random.default_rng(0))
+    found: dict[str, Callable[[], Any]] = {}
+    for name, library in {"pullback": pb, **peers}.items():
+        if name == "numpy":
+            continue
+        w = _words(name, library)
+        arguments = _mapped(w.array, given)
+        function = w.jit(work.make(w))
+        found[name] = lambda w=w, function=function, a=arguments: w.wait(function(*a))
+    return found

@@ -1,0 +1,122 @@
+"""Functions of the host, called in the middle of a program.
+
+A stage may be an address that Python made. Programs with such a stage let other threads run: the
+one that calls takes Python's lock for the call. An exception waits until the program has ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pullback.compile.program.target import Area, Fault, Place
+from pullback.core.avals import Aval
+from pullback.core.dtypes import DType
+from pullback.ops.host import HostFunction
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.native import Stage
+
+__all__ = ["faults", "host_program", "host_stages"]
+
+Words = ctypes.POINTER(ctypes.c_int64)
+KERNEL = ctypes.CFUNCTYPE(
+    None, Words, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64, ctypes.c_int64, Words
+)
+
+
+class _Memory:
+    """Memory of a program as an array of raw elements, read at once."""
+
+    def __init__(self, at: int, av: Aval):
+        assert av.strides is not None
+        item = av.dtype.itemsize
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (at, True),
+            "shape": av.shape,
+            "typestr": f"|V{item}",
+            "strides": tuple([s * item for s in av.strides]),
+        }
+
+
+def _read(at: int, av: Aval) -> np.ndarray:
+    """A copy of an array in memory."""
+    dtype = av.dtype.numpy
+    if av.size == 0:
+        return np.zeros(av.shape, dtype)
+    raw = np.array(_Memory(at, av), order="C")
+    return raw.reshape(-1).view(dtype).reshape(av.shape)
+
+
+_numbers = itertools.count()
+_exceptions: dict[int, BaseException] = {}  # of calls that failed, until their program has ended
+
+
+class HostCall:
+    """One call of a program; as an integer it is the address of its kernel, which it keeps."""
+
+    def __init__(
+        self, static: Mapping[str, Any], operands: Sequence[tuple[int, Aval]], out: int, code: int
+    ):
+        self._host: HostFunction = static["host"]
+        self._position, self._lead = static["position"], static["lead"]
+        self._operands, self._out, self._code = operands, out, code
+        self._kernel = KERNEL(self._run)
+        self._address = ctypes.cast(self._kernel, ctypes.c_void_p).value or 0
+
+    def __index__(self) -> int:
+        return self._address
+
+    def _run(self, params: Any, ptrs: Any, lo: int, hi: int, error: Any) -> None:
+        try:
+            arrays = [_read(ptrs[slot] or 0, av) for slot, av in self._operands]
+            found = self._host.result(self._position, arrays, self._lead)
+            ctypes.memmove(ptrs[self._out], found.ctypes.data, found.nbytes)
+        except BaseException as exception:  # it can't pass through native code
+            number = next(_numbers)
+            _exceptions[number] = exception
+            error[1], error[2], error[0] = number, 0, self._code
+
+
+class HostFault:
+    """The exception of a call that failed."""
+
+    def error(self, name: str, position: int, value: int) -> BaseException:
+        return _exceptions.pop(position)
+
+
+def faults(
+    avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
+) -> list[tuple[str, Fault]]:
+    """What the error code of a call stands for."""
+    return [("pure_callback", HostFault())]
+
+
+def host_stages(
+    operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
+) -> list[Stage]:
+    """The stages of a call."""
+    slot, out = result
+    return [Stage(HostCall(static, operands, slot, code), 1, 1, ())] if out.size else []
+
+
+def host_program(avals: Sequence[Aval], static: dict[str, Any], out: Aval) -> Callable[..., Any]:
+    """The function of buffers for one call."""
+    host, dtype = static["host"], out.dtype
+
+    def run(*bufs: Any) -> Any:
+        arrays = [_read(b.address, av) for b, av in zip(bufs, avals, strict=True)]
+        found = host.result(static["position"], arrays, static["lead"])
+        return _buffer(found, dtype)
+
+    return run
+
+
+def _buffer(array: np.ndarray, dtype: DType) -> Any:
+    buffer = native.empty(array.nbytes)
+    ctypes.memmove(buffer.address, array.ctypes.data, array.nbytes)
+    return buffer

@@ -1,0 +1,273 @@
+"""What kernels across a batch are written with: each lane of a vector works on a matrix of its own.
+
+Matrices are read as they lie, turned so that a vector has one element of each of them, and turned
+back. Every lane does the same operations in the same order, so that the bits of a result depend
+neither on its neighbours nor on the width of vectors. The size of the matrices is a constant of the
+code; small ones are unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+from pullback.core import dtypes
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu.llvm.builder import I32, I64, PTR, Value, kernel
+
+__all__ = ["LANES", "Lanes", "Tile"]
+
+LANES = 8  # matrices at once: a register of AVX2 in float32, of AVX-512 in float64
+UNROLLED = 8  # rows up to which code has no loops; beyond, it would take long to compile
+
+Index = Value  # an int, or a value of a loop
+
+
+class Tile:
+    """A matrix of vectors in the cache (or in registers, where all indices are constants)."""
+
+    def __init__(self, lanes: Lanes, rows: int, columns: int):
+        self.rows, self.columns, self._lanes = rows, columns, lanes
+        with lanes.b.goto_entry_block():
+            self._slot = lanes.b.alloca(lanes.vector, size=lanes.code.int(rows * columns))
+            self._slot.align = 64
+
+    def _at(self, i: Index, j: Index) -> Value:
+        lanes = self._lanes
+        flat = lanes.add(lanes.times(i, self.columns), j)
+        return lanes.b.gep(self._slot, [lanes.value(flat)], source_etype=lanes.vector)
+
+    def get(self, i: Index, j: Index) -> Value:
+        return self._lanes.b.load(self._at(i, j), typ=self._lanes.vector)
+
+    def put(self, value: Value, i: Index, j: Index) -> None:
+        self._lanes.b.store(value, self._at(i, j))
+
+
+class Lanes:
+    """A kernel under construction whose units are groups of `LANES` matrices of n rows.
+
+    Params: the slots of the output and of the operands, how many matrices there are, the error
+    code, then the distance of matrices of each, in elements: of the output and of the operands.
+    """
+
+    def __init__(self, name: str, dtype: DType, operands: int, n: int):
+        self.code = kernel(ir.Module(), name)
+        self.b = self.code.b
+        self.n, self.unrolled = n, n <= UNROLLED
+        self.real = ir.FloatType() if dtype is dtypes.float32 else ir.DoubleType()
+        self.bytes = dtype.itemsize
+        self.vector = ir.VectorType(self.real, LANES)
+        self._operands = operands
+
+    # -- indices and loops -------------------------------------------------------------------------
+
+    def value(self, i: Index) -> Value:
+        return self.code.int(i) if isinstance(i, int) else i
+
+    def add(self, i: Index, j: Index) -> Index:
+        if isinstance(i, int) and isinstance(j, int):
+            return i + j
+        return self.b.add(self.value(i), self.value(j))
+
+    def times(self, i: Index, count: int) -> Index:
+        return i * count if isinstance(i, int) else self.b.mul(i, self.code.int(count))
+
+    def each(self, start: Index, stop: Index, body: Callable[[Index], None]) -> None:
+        """The body for all of [start, stop)."""
+        if self.unrolled and isinstance(start, int) and isinstance(stop, int):
+            for i in range(start, stop):
+                body(i)
+            return
+        with self.code.range(self.value(start), self.value(stop)) as i:
+            body(i)
+
+    def down(self, count: int, body: Callable[[Index], None]) -> None:
+        """The body for count - 1, ..., 0."""
+        if self.unrolled:
+            for i in reversed(range(count)):
+                body(i)
+            return
+        with self.code.range(0, count) as step:
+            body(self.b.sub(self.code.int(count - 1), step))
+
+    @contextmanager
+    def groups(self) -> Iterator[list[Value]]:
+        """The loop over groups: it yields the numbers of its matrices; those beyond the last are
+        the last.
+        """
+        code, b = self.code, self.b
+        params, ptrs, lo, hi, _ = code.args
+        slots = [code.load(params, k, I64) for k in range(1 + self._operands)]
+        first = 1 + self._operands
+        count, self._error = (code.load(params, first + k, I64) for k in range(2))
+        self._steps = [code.load(params, first + 2 + k, I64) for k in range(1 + self._operands)]
+        self._bases = [code.load(ptrs, slot, PTR) for slot in slots]
+        last = b.sub(count, code.int(1))
+        with code.range(lo, hi) as group:
+            start = b.mul(group, code.int(LANES))
+            self.numbers = [
+                code.minimum(b.add(start, code.int(lane)), last) for lane in range(LANES)
+            ]
+            yield self.numbers
+
+    def _pointers(self, which: int) -> list[Value]:
+        base, step = self._bases[which], self._steps[which]
+        return [self.code.at(base, self.b.mul(n, step), self.real) for n in self.numbers]
+
+    # -- transposition -----------------------------------------------------------------------------
+
+    def _chunks(self, size: int) -> tuple[int, list[int]]:
+        """The width of the pieces that a row of elements is read in, and where they start; the last
+        one may overlap the one before.
+        """
+        width = 1
+        while width * 2 <= min(size, LANES):
+            width *= 2
+        starts = list(range(0, size - width + 1, width))
+        return width, starts if starts[-1] + width == size else [*starts, size - width]
+
+    def _shuffled(self, x: Value, y: Value, mask: Sequence[int]) -> Value:
+        chosen = ir.Constant(ir.VectorType(I32, len(mask)), [ir.Constant(I32, k) for k in mask])
+        return self.b.shuffle_vector(x, y, chosen)
+
+    def read(self, operand: int, tile: Tile, rows: int, columns: int) -> None:
+        """Operand (from 1 on), matrices stored row after row, into a tile."""
+        pointers = self._pointers(operand)
+        width, starts = self._chunks(rows * columns)
+        type_ = ir.VectorType(self.real, width)
+
+        def piece(start: Index) -> None:
+            loaded = [
+                self.b.load(
+                    self.code.at(p, self.value(start), self.real), typ=type_, align=self.bytes
+                )
+                for p in pointers
+            ]
+            # Joining the halves element by element, again and again, puts the lanes of each
+            # element side by side.
+            while len(loaded) > 1:
+                half = len(loaded) // 2
+                size = width * LANES // len(loaded)
+                mask = [k for i in range(size) for k in (i, i + size)]
+                loaded = [self._shuffled(loaded[i], loaded[i + half], mask) for i in range(half)]
+            for k in range(width):
+                mask = range(k * LANES, (k + 1) * LANES)
+                flat = self.add(start, k)
+                tile.put(self._shuffled(loaded[0], loaded[0], mask), 0, flat)
+
+        self._each_start(starts, width, piece)
+
+    def write(self, tile: Tile, rows: int, columns: int) -> None:
+        """The tile to the output, each matrix row after row."""
+        pointers = self._pointers(0)
+        width, starts = self._chunks(rows * columns)
+
+        def piece(start: Index) -> None:
+            parts = [tile.get(0, self.add(start, k)) for k in range(width)]
+            while len(parts) > 1:  # one long vector
+                size = LANES * width // len(parts)
+                mask = range(2 * size)
+                parts = [
+                    self._shuffled(parts[i], parts[i + 1], mask) for i in range(0, len(parts), 2)
+                ]
+            lanes = parts
+            while len(lanes) < LANES:
+                size = width * LANES // len(lanes)
+                split = [[self._shuffled(x, x, range(k, size, 2)) for x in lanes] for k in range(2)]
+                lanes = split[0] + split[1]
+            for p, x in zip(pointers, lanes, strict=True):
+                self.b.store(x, self.code.at(p, self.value(start), self.real), align=self.bytes)
+
+        self._each_start(starts, width, piece)
+
+    def _each_start(self, starts: list[int], width: int, piece: Callable[[Index], None]) -> None:
+        if self.unrolled:
+            for start in starts:
+                piece(start)
+            return
+        whole = [s for s in starts if s % width == 0]
+        with self.code.range(0, len(whole)) as k:
+            piece(self.times(k, width))
+        for start in starts[len(whole) :]:
+            piece(start)
+
+    # -- arithmetic --------------------------------------------------------------------------------
+
+    def number(self, value: float) -> ir.Constant:
+        return ir.Constant(self.vector, [value] * LANES)
+
+    def call(self, name: str, *args: Value) -> Value:
+        """A function of LLVM on vectors."""
+        bits = 8 * self.bytes
+        full = f"llvm.{name}.v{LANES}f{bits}"
+        return self.b.call(self.code.declare(full, self.vector, [self.vector] * len(args)), args)
+
+    def fused(self, x: Value, y: Value, z: Value) -> Value:
+        """x y + z, rounded once."""
+        return self.call("fma", x, y, z)
+
+    def less(self, x: Value, y: Value) -> Value:
+        return self.b.fcmp_ordered("<", x, y)
+
+    def equal(self, x: Value, y: Value) -> Value:
+        return self.b.fcmp_ordered("==", x, y)
+
+    def choose(self, condition: Value, x: Value, y: Value) -> Value:
+        return self.b.select(condition, x, y)
+
+    def variable(self, value: Value) -> Variable:
+        return Variable(self, value)
+
+    def whole(self, i: Index) -> Value:
+        """An index as the same number in all lanes."""
+        if isinstance(i, int):
+            return self.number(float(i))
+        one = self.b.insert_element(
+            ir.Constant(self.vector, ir.Undefined), self.b.sitofp(i, self.real), self.code.int(0)
+        )
+        return self._shuffled(one, one, [0] * LANES)
+
+    def oddity(self, tile: Tile, size: int) -> Value:
+        """0 in lanes whose elements are numbers, else NaN."""
+        found = self.variable(self.number(0.0))
+        zero = self.number(0.0)
+        self.each(0, size, lambda k: found.set(self.fused(tile.get(0, k), zero, found.get())))
+        return self.b.fmul(found.get(), zero)
+
+    def spoil(self, tile: Tile, size: int, oddity: Value) -> None:
+        """NaN in all elements of the lanes that had one, or an infinity."""
+        fine = self.equal(oddity, oddity)
+        self.each(0, size, lambda k: tile.put(self.choose(fine, tile.get(0, k), oddity), 0, k))
+
+    def fail_if(self, found: Value) -> None:
+        """Ends the kernel with an error about the first matrix whose number found is positive."""
+        code, b, error = self.code, self.b, self.code.args[4]
+        bad = b.fcmp_ordered(">", found, self.number(0.0))
+        bits = b.bitcast(bad, ir.IntType(LANES))
+        with b.if_then(b.icmp_unsigned("!=", bits, ir.Constant(ir.IntType(LANES), 0))):
+            for lane in range(LANES):
+                with b.if_then(b.extract_element(bad, code.int(lane))):
+                    value = b.extract_element(found, code.int(lane))
+                    code.store(self.numbers[lane], error, 1)
+                    code.store(b.fptosi(value, I64), error, 2)
+                    code.store(self._error, error, 0)
+                    b.ret_void()
+
+
+class Variable:
+    """A vector that changes."""
+
+    def __init__(self, lanes: Lanes, value: Value):
+        with lanes.b.goto_entry_block():
+            self._slot = lanes.b.alloca(lanes.vector)
+        self._lanes = lanes
+        self.set(value)
+
+    def get(self) -> Value:
+        return self._lanes.b.load(self._slot, typ=self._lanes.vector)
+
+    def set(self, value: Value) -> None:
+        self._lanes.b.store(value, self._slot)

@@ -1,0 +1,237 @@
+"""Cholesky and LU factors, and solutions by them, of many small real matrices at once.
+
+The results are packed as those of `lapack_kernels` are.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu.linalg.lane_code import Index, Lanes, Tile
+from pullback.runtime.cpu.llvm.builder import Value, address
+
+__all__ = ["cholesky", "det", "lu", "lu_solve", "solve_triangular"]
+
+
+@functools.cache
+def cholesky(dtype: DType, n: int) -> int:
+    """x (n x n) -> L; the operand is looked at in both triangles."""
+    m = Lanes("cholesky", dtype, 1, n)
+    zero = m.number(0.0)
+    with m.groups():
+        a, factor = Tile(m, n, n), Tile(m, n, n)
+        failed = m.variable(zero)
+        m.read(1, a, n, n)
+        oddity = m.oddity(a, n * n)
+
+        def column(j: Index) -> None:
+            def row(i: Index) -> None:
+                half = m.number(0.5)
+                mean = m.b.fmul(a.get(i, j), half)
+                total = m.variable(m.b.fadd(mean, m.b.fmul(a.get(j, i), half)))
+
+                def product(k: Index) -> None:
+                    minus = m.b.fneg(factor.get(i, k))
+                    total.set(m.fused(minus, factor.get(j, k), total.get()))
+
+                m.each(0, j, product)
+                factor.put(total.get(), i, j)
+
+            m.each(j, n, row)
+            d = factor.get(j, j)
+            bad = m.b.and_(m.b.fcmp_ordered("<=", d, zero), m.equal(failed.get(), zero))
+            failed.set(m.choose(bad, m.whole(m.add(j, 1)), failed.get()))
+            root = m.call("sqrt", d)
+            factor.put(root, j, j)
+
+            def divided(i: Index) -> None:
+                factor.put(m.b.fdiv(factor.get(i, j), root), i, j)
+                factor.put(zero, j, i)
+
+            m.each(m.add(j, 1), n, divided)
+
+        m.each(0, n, column)
+        m.fail_if(m.choose(m.equal(oddity, oddity), failed.get(), zero))
+        m.spoil(factor, n * n, oddity)
+        m.write(factor, n, n)
+    return address(m.code)
+
+
+@functools.cache
+def lu(dtype: DType, n: int) -> int:
+    """x (n x n) -> LU column after column, the rows exchanged, the permutation."""
+    m = Lanes("lu", dtype, 1, n)
+    zero, one = m.number(0.0), m.number(1.0)
+    with m.groups():
+        a, packed = Tile(m, n, n), Tile(m, n + 2, n)
+        m.read(1, a, n, n)
+        oddity = m.oddity(a, n * n)
+        m.each(0, n, lambda i: packed.put(m.whole(i), n + 1, i))
+
+        def column(k: Index) -> None:
+            best, place = m.variable(m.call("fabs", a.get(k, k))), m.variable(m.whole(k))
+
+            def compare(i: Index) -> None:
+                size = m.call("fabs", a.get(i, k))
+                larger = m.less(best.get(), size)
+                best.set(m.choose(larger, size, best.get()))
+                place.set(m.choose(larger, m.whole(i), place.get()))
+
+            m.each(m.add(k, 1), n, compare)
+            packed.put(place.get(), n, k)
+
+            def exchange(tile: Tile, i: Index, other: Index, j: Index, held: Value) -> None:
+                mine = m.equal(place.get(), m.whole(other))
+                there = tile.get(i, j)
+                tile.put(m.choose(mine, held, there), i, j)
+                moved.set(m.choose(mine, there, moved.get()))
+
+            moved = m.variable(zero)
+
+            def swapped(j: Index) -> None:
+                held = a.get(k, j)
+                moved.set(held)
+                m.each(m.add(k, 1), n, lambda i: exchange(a, i, i, j, held))
+                a.put(moved.get(), k, j)
+
+            m.each(0, n, swapped)
+            held = packed.get(n + 1, k)
+            moved.set(held)
+            m.each(m.add(k, 1), n, lambda i: exchange(packed, n + 1, i, i, held))
+            packed.put(moved.get(), n + 1, k)
+            pivot = a.get(k, k)
+            pivot = m.choose(m.equal(pivot, zero), one, pivot)
+
+            def eliminate(i: Index) -> None:
+                ratio = m.b.fdiv(a.get(i, k), pivot)
+                a.put(ratio, i, k)
+                minus = m.b.fneg(ratio)
+                m.each(
+                    m.add(k, 1), n, lambda j: a.put(m.fused(minus, a.get(k, j), a.get(i, j)), i, j)
+                )
+
+            m.each(m.add(k, 1), n, eliminate)
+
+        m.each(0, n, column)
+        m.spoil(a, n * n, oddity)
+        m.each(0, n, lambda i: m.each(0, n, lambda j: packed.put(a.get(i, j), j, i)))
+        m.write(packed, n + 2, n)
+    return address(m.code)
+
+
+@functools.cache
+def solve_triangular(dtype: DType, n: int, columns: int, lower: bool, unit: bool) -> int:
+    """a (n x n), b (n x columns) -> the solution."""
+    m = Lanes("solve_triangular", dtype, 2, n)
+    with m.groups():
+        a, x = Tile(m, n, n), Tile(m, n, columns)
+        m.read(1, a, n, n)
+        m.read(2, x, n, columns)
+        if not unit:
+            m.fail_if(_zero_on_diagonal(m, a, n))
+        _solve(m, a, x, columns, lower, unit, False)
+        m.write(x, n, columns)
+    return address(m.code)
+
+
+def _zero_on_diagonal(m: Lanes, a: Tile, n: int) -> Value:
+    """1 + the position of the first 0 on the diagonal, or 0."""
+    zero = m.number(0.0)
+    found = m.variable(zero)
+
+    def look(i: Index) -> None:
+        bad = m.equal(a.get(i, i), zero)
+        found.set(m.choose(bad, m.whole(m.add(i, 1)), found.get()))
+
+    m.down(n, look)
+    return found.get()
+
+
+def _solve(m: Lanes, a: Tile, x: Tile, columns: int, lower: bool, unit: bool, turned: bool) -> None:
+    """x becomes the solution of A y = x for a triangle of `a`, or of its transpose if `turned`."""
+    n = m.n
+
+    def row(i: Index) -> None:
+        def column(c: Index) -> None:
+            total = m.variable(x.get(i, c))
+
+            def product(k: Index) -> None:
+                factor = a.get(k, i) if turned else a.get(i, k)
+                total.set(m.fused(m.b.fneg(factor), x.get(k, c), total.get()))
+
+            first, last = (0, i) if lower else (m.add(i, 1), n)
+            m.each(first, last, product)
+            value = total.get()
+            x.put(value if unit else m.b.fdiv(value, a.get(i, i)), i, c)
+
+        m.each(0, columns, column)
+
+    if lower:
+        m.each(0, n, row)
+    else:
+        m.down(n, row)
+
+
+@functools.cache
+def lu_solve(dtype: DType, n: int, columns: int, adjoint: bool) -> int:
+    """a, b (n x columns) and the result of `lu` -> A^-1 b or A^-T b; a is not looked at."""
+    m = Lanes("lu_solve", dtype, 3, n)
+    with m.groups():
+        packed, x = Tile(m, n + 2, n), Tile(m, n, columns)
+        m.read(2, x, n, columns)
+        m.read(3, packed, n + 2, n)
+        m.fail_if(_zero_on_diagonal(m, packed, n))
+        if adjoint:  # the packed factor is transposed already
+            _solve(m, packed, x, columns, True, False, False)
+            _solve(m, packed, x, columns, False, True, False)
+            m.down(n, lambda i: _exchange(m, packed, x, columns, i))
+        else:
+            m.each(0, n, lambda i: _exchange(m, packed, x, columns, i))
+            _solve(m, packed, x, columns, True, True, True)
+            _solve(m, packed, x, columns, False, False, True)
+        m.write(x, n, columns)
+    return address(m.code)
+
+
+def _exchange(m: Lanes, packed: Tile, x: Tile, columns: int, i: Index) -> None:
+    """Exchanges row i with the one that the factorisation did."""
+    n = m.n
+    place = packed.get(n, i)
+    moved = m.variable(m.number(0.0))
+
+    def column(c: Index) -> None:
+        held = x.get(i, c)
+        moved.set(held)
+
+        def other(k: Index) -> None:
+            mine = m.equal(place, m.whole(k))
+            there = x.get(k, c)
+            x.put(m.choose(mine, held, there), k, c)
+            moved.set(m.choose(mine, there, moved.get()))
+
+        m.each(m.add(i, 1), n, other)
+        x.put(moved.get(), i, c)
+
+    m.each(0, columns, column)
+
+
+@functools.cache
+def det(dtype: DType, n: int) -> int:
+    """x and the result of `lu` -> the determinant; x is not looked at."""
+    m = Lanes("det", dtype, 2, n)
+    with m.groups():
+        packed, out = Tile(m, n + 2, n), Tile(m, 1, 1)
+        m.read(2, packed, n + 2, n)
+        total = m.variable(m.number(1.0))
+
+        def factor(i: Index) -> None:
+            pivot = packed.get(i, i)
+            stayed = m.equal(packed.get(n, i), m.whole(i))
+            pivot = m.choose(stayed, pivot, m.b.fneg(pivot))
+            total.set(m.b.fmul(total.get(), pivot))
+
+        m.each(0, n, factor)
+        out.put(total.get(), 0, 0)
+        m.write(out, 1, 1)
+    return address(m.code)

@@ -1,0 +1,47 @@
+"""What the documentation says by name is there; the navigation finds its pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import pullback as pb
+import pullback.nn
+import pullback.train
+
+ROOT = Path(__file__).parents[1]
+WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TABLES = sorted((ROOT / "docs").glob("from-*.md"))
+
+
+def value(name: str) -> object:
+    found: object = pb
+    for part in name.split(".")[1:]:
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: p.stem)
+def test_names_in_a_page_exist(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
+    code = " ".join(re.findall(r"`([^`\n]+)`", prose))
+    names = set(re.findall(r"(?<![\w.])pb(?:\.[A-Za-z]\w*)+", code))
+    missing = []
+    for name in sorted(names):
+        try:
+            value(name)
+        except AttributeError:
+            missing.append(name)
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", TABLES, ids=lambda p: p.stem)
+def test_methods_in_a_table_of_names_exist(page: Path) -> None:
+    rows = re.findall(r"^\|([^|\n]+)\|([^|\n]+)\|$", page.read_text("utf-8"), flags=re.M)
+    assert len(rows) > 10
+    methods = {m for _, ours in rows for m in re.findall(r"`[xy]\.([a-z]\w*)", ours)}
+    same = [theirs for theirs, ours in rows if ours.strip().startswith("the same")]
+    methods |= {m for theirs in same for m in re.findall(r"`x\.([a-z]\w*)", theirs)}
+    assert sorted(m for m in methods if not hasattr(pb.Tensor, m)) == []

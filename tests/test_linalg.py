@@ -261,6 +261,7 @@ FUNCTIONS = {
     "eigvals": linalg.eigvals,
     "eigvalsh": linalg.eigvalsh,
     "inv": linalg.inv,
+    "ldl": lambda x: linalg.ldl(x).D,
     "lu": lambda x: linalg.lu_factor(x).LU,
     "pinv": linalg.pinv,
     "qr": lambda x: linalg.qr(x).Q,
@@ -335,6 +336,19 @@ def test_sizes_around_the_blocks(dtype, n):
         (x @ linalg.solve(t, pb.tensor(b)).numpy(), b),
     ]:
         np.testing.assert_allclose(got, expected, atol=eps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("n", [2, 5, 70])
+def test_factors_of_indefinite_matrices(dtype, n):
+    x = matrices(3, n, n, dtype=dtype)
+    x = x + np.conj(x.transpose(0, 2, 1))
+    x[0] -= np.diag(np.diag(x[0]))  # pivots of two rows
+    lower, middle, order = (a.numpy() for a in linalg.ldl(pb.tensor(x)))
+    back = lower @ middle @ np.conj(lower.transpose(0, 2, 1))
+    np.testing.assert_allclose(back, x, atol=np.finfo(dtype).eps * 40 * n)
+    triangle = np.take_along_axis(lower, order[..., None], axis=-2)
+    assert np.array_equal(triangle, np.tril(triangle, -1) + np.eye(n)[None])
 
 
 def test_a_broadcast_matrix_is_solved_like_its_copies():

@@ -119,6 +119,7 @@ for _entry in _REGISTRY.values():
 
 # Imported when first used: pullback itself stays quick to import.
 _LAZY = ("linalg", "nn", "optim", "train")
+_HOMES = ("nn", "linalg", "fft", "signal", "random")  # where a missing name is looked for
 
 
 def __getattr__(name: str) -> object:
@@ -127,7 +128,7 @@ def __getattr__(name: str) -> object:
     if name in _ALIASES:
         return globals()[_ALIASES[name]]
     hint = f" Use {_HINTS[name]}." if name in _HINTS else ""
-    for home in ("nn", "linalg", "random") if not hint and not name.startswith("_") else ():
+    for home in _HOMES if not hint and not name.startswith("_") else ():
         if f"{home}.{name}" in _REGISTRY or name in vars(_import_module(f"pullback.{home}")):
             hint = f" Use pb.{home}.{name}."
     raise AttributeError(f"module 'pullback' has no attribute {name!r}.{hint}")

@@ -109,7 +109,14 @@ def test_programs_of_every_size(program: Any, n: int, m: int):
 
 # -- every operation, on square arrays -------------------------------------------------------------
 
+MOST_ELEMENTS = 1 << 24  # of a value: 128 MB of float64
 SQUARE = 182  # 182 * 182 > 1 << 15, from where on arrays are cut in pieces
+
+
+def definite_matrix(dtype: Any) -> np.ndarray:
+    """A symmetric matrix with eigenvalues that are positive and apart."""
+    x = np.random.default_rng(1).uniform(-1.0, 1.0, (SQUARE, SQUARE))
+    return ((x + x.T) / 8 + np.diag(np.linspace(5.0, 9.0, SQUARE))).astype(dtype)
 
 
 def squared(case: Case) -> tuple[Any, list[Any]] | None:
@@ -137,9 +144,24 @@ def squared(case: Case) -> tuple[Any, list[Any]] | None:
             for o in outs
         ]
 
-    resized = [np.resize(leaves[i], (SQUARE,) * leaves[i].ndim) for i in places]
+    regular = case.key.startswith("linalg.")  # repeated rows would make most of them singular
+    resized = [
+        definite_matrix(leaves[i].dtype)
+        if regular and i in floats and leaves[i].ndim == 2
+        else np.resize(leaves[i], (SQUARE,) * leaves[i].ndim)
+        for i in places
+    ]
     vector = np.random.default_rng(0).uniform(0.5, 1.5, SQUARE)
     return f, [pb.tensor(a) for a in resized] + [pb.tensor(vector)]
+
+
+def largest(f: Any, arrays: list[Any]) -> int:
+    """The elements of the largest value that a function computes; 0 if it can't be traced."""
+    try:
+        graph = pb.trace(f)(*arrays)
+    except (pb.PullbackError, TypeError, ValueError):
+        return 0
+    return max((v.aval.size for eq in graph.equations for v in eq.outs), default=0)
 
 
 def squares() -> list[Case]:
@@ -151,6 +173,18 @@ def squares() -> list[Case]:
     return list(found.values())
 
 
+def is_well_conditioned(f: Any, arrays: list[Any], expected: Any) -> bool:
+    """Whether operands that differ in their last bits give nearly the same: factors of matrices
+    without full rank do not.
+    """
+    moved = [a * (1.0 + 2.0**-50) if a.dtype.is_float else a for a in arrays]
+    try:
+        assert_close(f(*moved), expected)
+    except (AssertionError, pb.PullbackError):
+        return False
+    return True
+
+
 @pytest.mark.parametrize("case", squares(), ids=lambda c: c.key)
 def test_operations_on_square_arrays(case: Case):
     if not accepts(case.entry, case.dtype):
@@ -158,6 +192,8 @@ def test_operations_on_square_arrays(case: Case):
     made = squared(case)
     assert made is not None
     f, arrays = made
+    if largest(f, arrays) > MOST_ELEMENTS:
+        pytest.skip("the result would fill the memory")
     try:
         expected = f(*arrays)
     except (pb.PullbackError, IndexError):
@@ -167,6 +203,8 @@ def test_operations_on_square_arrays(case: Case):
     except pb.DTypeError as error:
         assert "traced" in str(error)  # the shape of the result depends on contents
         pytest.skip("needs the contents of an argument")
+    if not is_well_conditioned(f, arrays, expected):
+        pytest.skip("the result depends on how its operands are rounded")
     assert_close(found, expected)
     wanted = tuple(i for i, a in enumerate(arrays) if a.dtype.is_float)
 
@@ -177,4 +215,11 @@ def test_operations_on_square_arrays(case: Case):
         o.dtype.is_float for o in expected
     ):
         derived = pb.grad(loss, argnums=wanted)
-        assert_close(pb.jit(derived)(*arrays), derived(*arrays))
+        try:
+            slopes = derived(*arrays)
+        except (pb.LinAlgError, pb.GradientError) as error:  # these matrices have no derivative
+            with pytest.raises(type(error)):
+                pb.jit(derived)(*arrays)
+            return
+        if is_well_conditioned(derived, arrays, slopes):
+            assert_close(pb.jit(derived)(*arrays), slopes)

@@ -1,6 +1,10 @@
 """Fourier transforms: accuracy, the same bits in every batch and on every way, and all lengths."""
 
 import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import mpmath as mp
 import numpy as np
@@ -9,6 +13,7 @@ import pytest
 import pullback as pb
 from pullback.runtime.cpu.fft import fft_stages, recipes, schedule, tables
 from pullback.runtime.cpu.fft.roots import roots
+from pullback.runtime.cpu.llvm.jit import host
 
 RNG = np.random.default_rng(7)
 # All short lengths; then both sides of every threshold, and lengths of all kinds: powers, products,
@@ -159,6 +164,38 @@ def test_thread_count_does_not_change_the_bits(n, threads):
     for count in (1, 2, 3):
         threads(count)
         found.add(patterns(pb.fft.fft, x) + patterns(pb.fft.rfft, real))
+    assert len(found) == 1
+
+
+DIGEST = """
+import hashlib, sys
+import numpy as np
+from pullback.runtime.cpu.llvm import emission
+
+emission.Host.vector_bits = property(lambda host: int(sys.argv[1]))
+import pullback as pb
+
+digest, rng = hashlib.sha256(), np.random.default_rng(0)
+for n in (5, 16, 60, 100, 256, 1009, 70000):
+    z = (rng.standard_normal((2, n)) + 1j * rng.standard_normal((2, n))).astype(np.complex64)
+    for x in (pb.tensor(z), pb.tensor(np.ascontiguousarray(z.T))):
+        axis = x.shape.index(n)
+        digest.update(pb.fft.ifft(x, axis=axis).numpy().tobytes())
+        digest.update(pb.fft.rfft(pb.real(x), axis=axis).numpy().tobytes())
+        digest.update(pb.fft.irfft(x, n=n, axis=axis).numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_the_width_of_vectors_does_not_change_the_bits():
+    """Half as wide as here and a quarter: what other processors have."""
+    widest = host().vector_bits
+    found = set()
+    environment = {**os.environ, "PYTHONPATH": str(Path(pb.__file__).parents[1])}
+    for bits in (widest, widest // 2, widest // 4):
+        command = [sys.executable, "-c", DIGEST, str(bits)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        found.add(done.stdout)
     assert len(found) == 1
 
 

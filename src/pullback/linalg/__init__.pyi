@@ -25,6 +25,13 @@ class EighResult(NamedTuple):
     eigenvalues: Tensor
     eigenvectors: Tensor
 
+class LdlResult(NamedTuple):
+    """The factor, the matrix of blocks of one and two, and the order that makes L triangular."""
+
+    L: Tensor
+    D: Tensor
+    permutation: Tensor
+
 class LstsqResult(NamedTuple):
     """The solution, the sums of squares that remain, the rank, the singular values."""
 
@@ -142,6 +149,12 @@ def khatri_rao(a: _ArrayLike, b: _ArrayLike, /) -> Tensor:
 
 def kron(a: _ArrayLike, b: _ArrayLike, /) -> Tensor:
     """The Kronecker product: blocks `a[i, j] * b`."""
+
+def ldl(x: _ArrayLike, /) -> LdlResult:
+    """The factors of `x = L @ D @ L.mH` for Hermitian matrices: the rows of L in the order of
+    the permutation are a lower triangle with ones on the diagonal, and D has blocks of one
+    and two.
+    """
 
 def logm(x: _ArrayLike, /) -> Tensor:
     """The principal logarithm of square matrices: `expm(l) = x`."""

@@ -19,6 +19,7 @@ __all__ = [
     "det",
     "eig",
     "eigh",
+    "ldl",
     "lu",
     "lu_solve",
     "qr",
@@ -90,9 +91,7 @@ def lu(dtype: DType) -> int:
             with m.code.range(0, _least(m, rows, columns)) as i:
                 row = b.sub(b.sext(m.code.load(swaps, i, I32), I64), one)
                 m.put(_whole(m, row), last, i)
-                here, there = m.get(order, i), m.get(order, row)
-                m.put(there, order, i)
-                m.put(here, order, row)
+                _swap(m, order, i, row)
     return address(m.code)
 
 
@@ -108,10 +107,7 @@ def _exchange(m: Matrices, x: Value, width: Value, swaps: Value, n: Value, back:
         i = b.sub(b.sub(n, one), step) if back else step
         row = b.fptosi(m.get(swaps, i)[0], I64)
         with b.if_then(b.icmp_signed("!=", row, i)), m.code.range(0, width) as j:
-            here, there = m.place(i, j, width, one), m.place(row, j, width, one)
-            first, second = m.get(x, here), m.get(x, there)
-            m.put(second, x, here)
-            m.put(first, x, there)
+            _swap(m, x, m.place(i, j, width, one), m.place(row, j, width, one))
 
 
 @functools.cache
@@ -191,6 +187,61 @@ def qr(dtype: DType) -> int:
             name = "ungqr" if dtype.is_complex else "orgqr"
             m.call(name, rows, q, least, m.out, rows, tau, work, room)
     return address(m.code)
+
+
+@functools.cache
+def ldl(dtype: DType) -> int:
+    """x (n x n) -> L and D, row after row, then the permutation, as numbers; sizes: n, lwork.
+
+    LAPACK gives the blocks of D and the columns of L, and the exchange that came before each block,
+    negative for blocks of two. Exchanges move the columns of L before them too.
+    """
+    m = Matrices("ldl", dtype, 1, 2)
+    n, room = m.sizes
+    b, code, one = m.b, m.code, m.int(1)
+    with m.each():
+        a, work, swaps = m.elements(b.mul(n, n)), m.elements(room), m.integers(n)
+        lower, middle = m.out, m.at(m.out, b.mul(n, n))
+        order = m.at(middle, b.mul(n, n))
+        m.symmetric(a, (one, n), 0, n)
+        m.clear(m.out, m._result)
+        with code.range(0, n) as i:
+            m.put(m.number(1.0), lower, m.place(i, i, n, one))
+            m.put(_whole(m, i), order, i)
+        with m.if_finite(a, b.mul(n, n), b.mul(b.mul(n, n), m.int(2))):
+            m.call("hetrf" if dtype.is_complex else "sytrf", "L", n, a, n, swaps, work, room)
+            column = code.variable(m.int(0))
+            with code.loop() as leave:
+                k = column.get()
+                leave(b.icmp_signed(">=", k, n))
+                swap = b.sext(code.load(swaps, k, I32), I64)
+                double = b.icmp_signed("<", swap, m.int(0))
+                width = b.select(double, m.int(2), one)
+                end = b.add(k, width)
+                last = b.sub(end, one)
+                with code.range(k, end) as j:
+                    with code.range(j, end) as i:
+                        value = m.get(a, m.place(i, j, one, n))
+                        m.put(m.conjugate(value), middle, m.place(j, i, n, one))
+                        m.put(value, middle, m.place(i, j, n, one))
+                    with code.range(end, n) as i:
+                        value = m.get(a, m.place(i, j, one, n))
+                        m.put(value, lower, m.place(i, j, n, one))
+                other = b.sub(b.select(double, b.sub(m.int(0), swap), swap), one)
+                with code.range(0, k) as j:
+                    _swap(m, lower, m.place(last, j, n, one), m.place(other, j, n, one))
+                _swap(m, order, last, other)
+                column.set(end)
+            # Of a matrix of low rank, rounding may leave pivots of nearly nothing.
+            m.fail_if_any(m.oddities(m.out, b.mul(b.mul(n, n), m.int(2))))
+    return address(m.code)
+
+
+def _swap(m: Matrices, x: Value, here: Value, there: Value) -> None:
+    """Exchanges two elements."""
+    first, second = m.get(x, here), m.get(x, there)
+    m.put(second, x, here)
+    m.put(first, x, there)
 
 
 def _spread(m: Matrices, reals: Value, out: Value, count: Value) -> None:

@@ -48,7 +48,7 @@ _ROUTINES = (
     *("gemm", "trsm", "potrf", "getrf", "getrs", "geqrf"),
     *("gesdd", "geev", "gees", "trsyl"),
 )
-_OF_KIND = {"f": ("orgqr", "syevd"), "c": ("ungqr", "heevd")}
+_OF_KIND = {"f": ("orgqr", "syevd", "sytrf"), "c": ("ungqr", "heevd", "hetrf")}
 
 Area = Callable[[int], int]
 Place = tuple[int, Aval]  # a slot, and what is there
@@ -128,6 +128,14 @@ def _det(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     kernel = functools.partial(lapack_kernels.det, avals[0].dtype)
     return _Job(kernel, (n,), (), (), (), n)
+
+
+def _ldl(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
+    n = avals[0].shape[-1]
+    room = max(1, n * _BLOCK)
+    kernel = functools.partial(lapack_kernels.ldl, avals[0].dtype)
+    fact = "is singular: its factors are not finite."
+    return _Job(kernel, (n, room), (n * n, room), (), (n,), n**3 // 3, fact)
 
 
 def _qr(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
@@ -216,6 +224,7 @@ _JOBS: dict[str, Callable[..., _Job]] = {
     "lu": _lu,
     "lu_solve": _lu_solve,
     "det": _det,
+    "ldl": _ldl,
     "qr": _qr,
     "eigh": _eigh,
     "eigvalsh": functools.partial(_eigh, vectors=False),

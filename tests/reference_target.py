@@ -352,7 +352,10 @@ class Reference:
         return run
 
     def view(self, buffer: Array, nbytes: int, /) -> Array:
-        return buffer[nbytes:]
+        if nbytes >= 0:
+            return buffer[nbytes:]
+        first = as_strided(buffer, (1 - nbytes,), (-1,))[-1:]  # a flipped view, flipped back
+        return as_strided(first, (len(buffer) - nbytes,), (1,))
 
     def empty(self, nbytes: int, /) -> Array:
         return np.zeros(nbytes, np.uint8)

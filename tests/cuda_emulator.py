@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pullback.runtime.cuda.launch import Plan
+from pullback.runtime.cuda.launch import Launches
 
 COMPILER = shutil.which("g++")
 ALONE, BLOCKS, TOGETHER = range(3)  # which threads wait for each other
@@ -52,7 +52,7 @@ class Emulator:
         subprocess.run([COMPILER, *_FLAGS, level, str(path), "-o", str(library)], check=True)
         self._library = ctypes.CDLL(str(library))
 
-    def run(self, plan: Plan, outs: Sequence[np.ndarray], ins: Sequence[np.ndarray]) -> None:
+    def run(self, plan: Launches, outs: Sequence[np.ndarray], ins: Sequence[np.ndarray]) -> None:
         """Run the launches of a plan on arrays that start at the addresses it expects."""
         buffers = {f"out{k}": a.ctypes.data for k, a in enumerate(outs)}
         buffers |= {f"in{k}": a.ctypes.data for k, a in enumerate(ins)}

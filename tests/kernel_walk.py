@@ -12,6 +12,7 @@ import pullback as pb
 import pullback.nn
 from pullback.compile.kernel.forms import Map, Reduce
 from pullback.compile.kernel.lower import fold_kernel, map_kernel
+from pullback.compile.program.frame import inner_graphs
 from pullback.core import dtypes as dt
 from pullback.core import pytrees
 from pullback.core.avals import Aval
@@ -23,7 +24,6 @@ from pullback.ir.graph import trace
 from pullback.ir.lowering import Elementwise, Fold
 from pullback.ir.op import REGISTRY, Op, Public
 from pullback.ir.samples import Draw, Sample
-from pullback.runtime.cpu.assembly import inner_graphs
 
 FLOATING = tuple(d for d in dt.ALL if d.is_inexact)
 

@@ -92,7 +92,7 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     safe = wide & (p < 2.0**1000) & ((p > 2.0**-900) | (a == 0) | (b == 0))
     safe &= (np.abs(c) > 2.0**-900) | ((c == 0) & (p != 0))
     if not safe.all():
-        result = result.copy()
+        result = np.array(result)
         hard = ~safe
         result[hard] = _slow_fma(a[hard], b[hard], c[hard]).astype(np.float64)
     return result

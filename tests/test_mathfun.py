@@ -12,6 +12,7 @@ from pullback.compile.kernel.forms import Map
 from pullback.core import dtypes as dt
 from pullback.ir import mathfun
 from pullback.ir.scalar import Complex, Expr, load
+from runtime.programs import map_program
 from scalar_evaluator import evaluate
 
 INF, NAN, PI = float("inf"), float("nan"), float(np.pi)
@@ -221,11 +222,10 @@ def test_complex_pow_abs_angle() -> None:
 def compiled(body: Expr, x: np.ndarray) -> np.ndarray:
     """The body as a compiled kernel, over one operand."""
     from pullback.runtime.cpu import native
-    from pullback.runtime.cpu.loops import map_stages
 
     kernel = Map(inputs=(body.dtype,), output=body.dtype, body=(body,))
     buffer = native.wrap(x.ctypes.data, x.nbytes, x)
-    result = map_stages.map_program(kernel, x.shape, [(1,)])(buffer)
+    result = map_program(kernel, x.shape, [(1,)])(buffer)
     return np.frombuffer(result, x.dtype)
 
 

@@ -165,7 +165,7 @@ def steps(a: np.ndarray) -> tuple[int, ...]:
     return tuple(s // a.itemsize for s in a.strides)
 
 
-def plan_of(case: Case, shape: tuple[int, ...]) -> launch.Plan:
+def plan_of(case: Case, shape: tuple[int, ...]) -> launch.Launches:
     """The launches of a case whose result has `shape`."""
     kernel = case.use.kernel
     if isinstance(kernel, Map):
@@ -242,14 +242,14 @@ class Gpu:
             if found == 0:
                 self.functions[name] = f
 
-    def run(self, plan: launch.Plan, out: np.ndarray, ins: Sequence[np.ndarray]) -> np.ndarray:
+    def run(self, plan: launch.Launches, out: np.ndarray, ins: Sequence[np.ndarray]) -> np.ndarray:
         arrays = [self.cupy.asarray(_raw(a)) for a in ins]
         result = self.cupy.zeros(max(1, out.nbytes), "u1")
         self.enqueue(plan, result, arrays)
         self.cupy.cuda.Device(0).synchronize()
         return result.get()[: out.nbytes].view(out.dtype).reshape(out.shape)
 
-    def enqueue(self, plan: launch.Plan, out: Any, ins: Sequence[Any]) -> list[Any]:
+    def enqueue(self, plan: launch.Launches, out: Any, ins: Sequence[Any]) -> list[Any]:
         """Launch, and return the scratch arrays, which have to live until the launches have run."""
         buffers = {"out0": out.data.ptr, **{f"in{k}": a.data.ptr for k, a in enumerate(ins)}}
         scratch = [self.cupy.empty(n, "u1") for n in plan.scratch]
@@ -299,7 +299,7 @@ class Host:
         loaded = self.emulator(image, Path(tempfile.mkdtemp()))
         self.functions.update(dict.fromkeys(names, loaded))
 
-    def run(self, plan: launch.Plan, out: np.ndarray, ins: Sequence[np.ndarray]) -> np.ndarray:
+    def run(self, plan: launch.Launches, out: np.ndarray, ins: Sequence[np.ndarray]) -> np.ndarray:
         if plan.launches:
             self.functions[plan.launches[0].function].run(plan, [out], list(ins))
         return out

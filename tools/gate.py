@@ -33,6 +33,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 THREADS = "2"
 SHOWN = 20  # differences that are printed
+# What can be the address of a table that a parameter points at, and is hardly anything else.
+POINTERS = range(1 << 44, 1 << 47)
 # Bytes of output and scratch memory below which the programs of a workload are run. Constants are
 # folded by such programs, and code depends on the values of constants.
 SMALL = 1 << 22
@@ -140,7 +142,7 @@ class Recorder:
             self._names.update({int(address): f"{name}.{k}" for k, address in found.items()})
         self._new.clear()
         numbers = np.frombuffer(memoryview(words), np.int64).tolist()
-        named = [self._names.get(n, n) for n in numbers]
+        named = [self._names.get(n, "memory" if n in POINTERS else n) for n in numbers]
         key = digest(repr(named))
         self.programs[key] = named
         self.made.append(key)

@@ -10,18 +10,19 @@ import pytest
 from cuda_emulator import COMPILER, Emulator
 from kernel_walk import FLOATING, kernel_uses
 from pullback.compile.kernel.forms import Accumulate, Map, MultiMap, Reduce
+from pullback.compile.program.nest import Nest, coalesce
 from pullback.core import dtypes as dt
 from pullback.core.errors import ShapeError
 from pullback.ir import scalar as s
 from pullback.ir.lowering import Elementwise, Fold
 from pullback.ir.op import REGISTRY, Op
-from pullback.runtime.cpu.loops import fold_stages, map_stages
 from pullback.runtime.cuda import nvrtc
 from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import map_code
-from pullback.runtime.cuda.launch import Plan, coalesce, map_plan, reduce_plan, scan_plan
+from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan, scan_plan
 from pullback.runtime.cuda.printer import Source, literal
 from runtime.kernel_arrays import FLOATS, INTEGERS, array, buffer, check_bits, sample, steps
+from runtime.programs import accumulate_program, map_program, reduce_program
 
 FULL = os.environ.get("PULLBACK_FULL") == "1"
 NUMBERS = FLOATS + INTEGERS
@@ -148,7 +149,7 @@ def draw(rng, dtype, shape):
 
 def cpu_map(kernel, shape, inputs):
     strides = [steps(np.broadcast_to(a, shape)) for a in inputs]
-    program = map_stages.map_program(kernel, shape, strides)
+    program = map_program(kernel, shape, strides)
     return array(program(*map(buffer, inputs)), shape, kernel.output.numpy)
 
 
@@ -262,7 +263,7 @@ def test_reductions_have_the_tree_of_the_cpu(walks, kind, shape, axes):
     sizes = tuple(shape[d] for d in kept), tuple(shape[d] for d in axes)
     strides = [tuple(steps(a)[d] for d in (*kept, *axes)) for a in inputs]
     want = array(
-        fold_stages.reduce_program(kernel, *sizes, strides)(*map(buffer, inputs)),
+        reduce_program(kernel, *sizes, strides)(*map(buffer, inputs)),
         sizes[0],
         kernel.output.numpy,
     )
@@ -279,7 +280,7 @@ def test_partial_results_are_merged_in_several_rounds(walks):
     assert [one.function.rpartition("_")[2] for one in plan.launches] == ["rows", "merge", "merge"]
     got = np.zeros((), np.float32)
     walks.run(plan, [got], [x])
-    want = array(fold_stages.reduce_program(kernel, (), (n,), [(1,)])(buffer(x)), (), got.dtype)
+    want = array(reduce_program(kernel, (), (n,), [(1,)])(buffer(x)), (), got.dtype)
     check_bits(got, want)
 
 
@@ -293,7 +294,7 @@ def test_running_folds_have_the_bits_of_the_cpu(walks, axis, reverse):
     arguments = (RUNNING, (x.shape[1 - axis],), x.shape[axis], [own], own, reverse)
     got = np.zeros_like(x)
     walks.run(scan_plan(*arguments), [got], [x])
-    run = fold_stages.accumulate_program(*arguments)
+    run = accumulate_program(*arguments)
     check_bits(got, array(run(buffer(x)), x.shape, x.dtype))
 
 
@@ -346,8 +347,8 @@ def test_a_missing_compiler_is_named(monkeypatch):
 
 
 def test_axes_that_can_be_merged_are():
-    assert coalesce((2, 1, 3, 4), [(12, 99, 4, 1), (0, 0, 0, 0)]) == ((24,), ((1,), (0,)))
-    assert coalesce((3, 4), [(4, 1), (1, 3)]) == ((3, 4), ((4, 1), (1, 3)))
+    assert coalesce((2, 1, 3, 4), [(12, 99, 4, 1), (0, 0, 0, 0)]) == Nest((24,), ((1,), (0,)))
+    assert coalesce((3, 4), [(4, 1), (1, 3)]) == Nest((3, 4), ((4, 1), (1, 3)))
 
 
 def test_too_many_axes_are_refused():
@@ -358,8 +359,8 @@ def test_too_many_axes_are_refused():
 
 
 def test_nothing_is_launched_for_no_elements():
-    assert map_plan(INDEXED, (0, 3), [(3, 1)] * 2) == Plan([])
-    assert reduce_plan(dot(), (0,), (5,), [(5, 1)] * 2) == Plan([])
+    assert map_plan(INDEXED, (0, 3), [(3, 1)] * 2) == Launches([])
+    assert reduce_plan(dot(), (0,), (5,), [(5, 1)] * 2) == Launches([])
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+from pullback.compile.program.executable import Executable
 from pullback.core import pytrees
 from pullback.core.avals import aval
 from pullback.ir.array import make
 from pullback.ir.graph import Graph
 from pullback.ir.op import bind
-from pullback.runtime.cpu.graph_program import Executable
+from pullback.runtime.cpu.target import TARGET
 
 
 def arrays_of(tree: Any) -> list[Any]:
@@ -22,7 +23,7 @@ def arrays_of(tree: Any) -> list[Any]:
 
 def compiled_run(graph: Graph, arrays: list[Any]) -> list[np.ndarray]:
     """The outputs of the compiled graph."""
-    buffers = Executable(graph)([a._buf for a in arrays], [a._aval for a in arrays])
+    buffers = Executable(graph, TARGET)([a._buf for a in arrays], [a._aval for a in arrays])
     dense = [aval(v.aval.shape, v.aval.dtype, v.aval.device) for v in graph.outputs]
     return [np.asarray(make(b, av)) for b, av in zip(buffers, dense, strict=True)]
 

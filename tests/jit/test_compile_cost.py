@@ -13,7 +13,7 @@ import pullback as pb
 from pullback.compile.graph.passes.rewriter import Rewriter
 from pullback.compile.schedule import memory
 from pullback.compile.schedule.groups import Stored
-from pullback.compile.schedule.memory import Life, Place, Plan, aligned
+from pullback.compile.schedule.memory import Life, MemoryPlan, Place, aligned
 from pullback.compile.schedule.memory_scan import Gaps, scanned
 from pullback.core.avals import aval, default_device
 from pullback.runtime.cpu.llvm import jit, printer
@@ -126,7 +126,7 @@ def test_values_placed_in_order_of_time_never_meet(drawn):
     for life in rest:
         place = places[life.value]
         assert place.offset + life.nbytes <= (arena if place.area == "arena" else end)
-    Plan(places, arena, end, lives).verify()
+    MemoryPlan(places, arena, end, lives).verify()
 
 
 def test_places_are_used_again():

@@ -20,7 +20,7 @@ from pullback.compile.schedule.groups import (
     SequenceGroup,
     Stored,
 )
-from pullback.compile.schedule.memory import Life, Place, Plan, plan_memory
+from pullback.compile.schedule.memory import Life, MemoryPlan, Place, plan_memory
 from pullback.core.avals import aval
 from pullback.core.errors import PullbackError
 
@@ -114,7 +114,7 @@ def test_a_value_and_its_gradient_are_one_pass_over_the_data() -> None:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def plan_of(f: Callable[..., Any], *arrays: Any) -> Plan:
+def plan_of(f: Callable[..., Any], *arrays: Any) -> MemoryPlan:
     plan = plan_memory(grouped(f, *arrays))
     plan.verify()
     return plan
@@ -141,8 +141,8 @@ def test_verify_finds_values_on_top_of_each_other() -> None:
     a, b = Stored("a", av), Stored("b", av)
     lives = [Life(a, 0, 2, 64), Life(b, 1, 3, 64)]
     with pytest.raises(PullbackError, match="share bytes"):
-        Plan({a: Place("arena", 0), b: Place("arena", 0)}, 64, 0, lives).verify()
-    Plan({a: Place("arena", 0), b: Place("arena", 64)}, 128, 0, lives).verify()
+        MemoryPlan({a: Place("arena", 0), b: Place("arena", 0)}, 64, 0, lives).verify()
+    MemoryPlan({a: Place("arena", 0), b: Place("arena", 64)}, 128, 0, lives).verify()
 
 
 STEPS = {

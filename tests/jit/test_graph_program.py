@@ -18,10 +18,11 @@ from generated.matrix import (
     tensors,
 )
 from jit.graph_runs import assert_same_bits, check, compiled_run, eager_run
+from pullback.compile.program.executable import Executable
 from pullback.core import pytrees
 from pullback.ir.graph import Graph
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.graph_program import Executable
+from pullback.runtime.cpu.target import TARGET
 
 DTYPES = (*FLOATS, *COMPLEX)
 
@@ -185,7 +186,7 @@ def test_an_index_out_of_range_names_the_operation() -> None:
 def test_temporaries_are_planned_into_little_memory() -> None:
     x = numbers(512, 1024)
     graph = pb.trace(pb.value_and_grad(lambda x: (softmax(x) * x).sum()))(x)
-    executable = Executable(graph)
+    executable = Executable(graph, TARGET)
     assert executable.peak_bytes < 1.1 * 512 * 1024 * 4
     assert "sequence" in executable.describe()
     native.reset_peak()

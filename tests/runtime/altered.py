@@ -14,6 +14,7 @@ import json
 import random
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.machinery import FileFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -148,7 +149,7 @@ def main() -> None:
     sys.path_hooks.insert(0, finder)
     sys.path_importer_cache.clear()
     sys.path.insert(0, str(ROOT / "tools"))
-    import gate
+    gate = import_module("gate")
 
     found = large()  # first: the recorder lets large programs be
     gate.write(ROOT / "src", Path(folder), int(every))

@@ -13,8 +13,8 @@ from pullback.compile.kernel.forms import Accumulate, Reduce
 from pullback.core import dtypes as dt
 from pullback.ir import scalar as s
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.loops import fold_stages
 from runtime.kernel_arrays import FLOATS, array, buffer, check_bits, sample, steps
+from runtime.programs import accumulate_program, reduce_program
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def run_reduce(kernel, x, axes):
     kept = [d for d in range(x.ndim) if d not in axes]
     shape = tuple(x.shape[d] for d in kept)
     own = steps(x)
-    program = fold_stages.reduce_program(
+    program = reduce_program(
         kernel, shape, tuple(x.shape[d] for d in axes), [tuple(own[d] for d in (*kept, *axes))]
     )
     return array(program(buffer(x)), shape, kernel.output.numpy)
@@ -120,7 +120,7 @@ def test_complex_reduce_and_two_inputs(rng):
     x, y = (rng.standard_normal((70, 90)).astype(np.float32) for _ in range(2))
     dot = Reduce((f4, f4), f4, (s.const(0, f4),), (s.load(0, f4) * s.load(1, f4),),
                  (a[0] + b[0],), (a[0],))  # fmt: skip
-    program = fold_stages.reduce_program(dot, (70,), (90,), [(90, 1), (0, 1)])
+    program = reduce_program(dot, (70,), (90,), [(90, 1), (0, 1)])
     got = array(program(buffer(x), buffer(y)), (70,), np.dtype(np.float32))
     np.testing.assert_allclose(got, x @ y[0], rtol=1e-4, atol=1e-4)
 
@@ -156,7 +156,7 @@ def test_accumulate(reverse, rng):
             order = [d for d in range(x.ndim) if d != axis] + [axis]
             dense = steps(np.empty(view.shape, np.int8))
             own = steps(view)
-            program = fold_stages.accumulate_program(
+            program = accumulate_program(
                 kernel, [view.shape[d] for d in order[:-1]], view.shape[axis],
                 [tuple(own[d] for d in order)], tuple(dense[d] for d in order), reverse,
             )  # fmt: skip

@@ -25,6 +25,7 @@ from pullback.runtime.cpu.gemm import (
     matmul as gemm,
 )
 from pullback.runtime.cpu.llvm import jit
+from runtime.programs import matmul_program
 
 TOLERANCE = {
     "float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 4e-15,
@@ -55,7 +56,7 @@ def product(a: np.ndarray, b: np.ndarray):
     (m, k), n = a.shape[-2:], b.shape[-1]
     a, b = np.broadcast_to(a, (*batch, m, k)), np.broadcast_to(b, (*batch, k, n))
     strides = ([s // x.itemsize for s in x.strides] for x in (a, b))
-    program = gemm.matmul_program(dtype, batch, m, n, k, *strides)
+    program = matmul_program(dtype, batch, m, n, k, *strides)
     return program, (buffer(a), buffer(b)), (*batch, m, n)
 
 
@@ -205,14 +206,14 @@ def test_half_precision_edges(dtype):
 def test_other_dtypes_are_refused():
     for dtype in (dtypes.int32, dtypes.bool_):
         with pytest.raises(DTypeError, match=dtype.name):
-            gemm.matmul_program(dtype, (), 2, 2, 2, (2, 1), (2, 1))
+            matmul_program(dtype, (), 2, 2, 2, (2, 1), (2, 1))
 
 
 def test_extents_beyond_the_library_are_refused(monkeypatch):
     small = blas.openblas()._replace(largest=100)
     monkeypatch.setattr(blas, "openblas", lambda: small)
     with pytest.raises(ShapeError, match="101"):
-        gemm.matmul_program(dtypes.complex128, (), 2, 2, 101, (101, 1), (2, 1))
+        matmul_program(dtypes.complex128, (), 2, 2, 101, (101, 1), (2, 1))
 
 
 def test_library_names(monkeypatch):
@@ -227,11 +228,11 @@ def test_library_names(monkeypatch):
 
 def test_the_library_is_loaded_on_first_use():
     code = """
-from pullback.core import dtypes
-from pullback.runtime.cpu.gemm import blas, matmul
-matmul.matmul_program(dtypes.float64, (), 2, 2, 2, (2, 1), (2, 1))
+import pullback as pb
+from pullback.runtime.cpu.gemm import blas
+pb.ones((2, 2), dtype="float64") @ pb.ones((2, 2), dtype="float64")
 assert blas.openblas.cache_info().currsize == 0
-matmul.matmul_program(dtypes.complex64, (), 2, 2, 2, (2, 1), (2, 1))
+pb.ones((2, 2), dtype="complex64") @ pb.ones((2, 2), dtype="complex64")
 assert blas.openblas.cache_info().currsize == 1
 """
     source = os.pathsep.join(sys.path)

@@ -9,8 +9,8 @@ from pullback.compile.kernel.forms import Gather, Scatter
 from pullback.core import dtypes as dt
 from pullback.ir import scalar as s
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.indexing import index_stages
 from runtime.kernel_arrays import array, buffer, check_bits, steps
+from runtime.programs import gather_program, scatter_program
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def run_gather(x, indices, dtype=dt.float32):
     n, lead = len(indices), indices[0].ndim
     shape = indices[0].shape + x.shape[n:]
     kernel = Gather(dtype, tuple(dt.as_dtype(i.dtype) for i in indices))
-    program = index_stages.gather_program(
+    program = gather_program(
         kernel, shape, (0,) * lead + steps(x)[n:],
         [steps(i) + (0,) * (x.ndim - n) for i in indices],
         list(zip(x.shape[:n], steps(x)[:n], strict=True)),
@@ -44,7 +44,7 @@ def run_scatter(x, indices, updates, combine="add", dtype=dt.float32):
     body = {"add": a + b, "set": b, "max": s.select(a > b, a, b)}[combine]
     kernel = Scatter(dtype, tuple(dt.as_dtype(i.dtype) for i in indices), (body,))
     dense = steps(np.empty(x.shape, np.int8))
-    program = index_stages.scatter_program(
+    program = scatter_program(
         kernel, x.shape, steps(x), updates.shape, (0,) * lead + dense[n:],
         [steps(i) + (0,) * (x.ndim - n) for i in indices], steps(updates),
         list(zip(x.shape[:n], dense[:n], strict=True)),
@@ -138,7 +138,7 @@ def test_scatter_is_independent_of_threads(rng, threads):
     np.add.at(want, (np.broadcast_to(np.arange(50), j.shape), j), updates)
     for count in (1, 2, 5):
         threads(count)
-        program = index_stages.scatter_program(
+        program = scatter_program(
             kernel, (50, 40), (40, 1), (3000, 50), (0, 40), [steps(j)], steps(updates), [(40, 1)]
         )
         check_bits(array(program(buffer(x), buffer(j), buffer(updates)), (50, 40), x.dtype), want)

@@ -15,6 +15,7 @@ from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import printer
 from pullback.runtime.cpu.loops import map_stages
 from runtime.kernel_arrays import FLOATS, INTEGERS, array, buffer, check_bits, sample, steps
+from runtime.programs import map_program
 
 LENGTHS = (0, 1, 3, 15, 16, 17, 33, 100)
 NUMBERS = FLOATS + INTEGERS
@@ -29,7 +30,7 @@ def rng():
 def run_map(kernel, *inputs):
     shape = np.broadcast_shapes(*(a.shape for a in inputs))
     strides = [steps(np.broadcast_to(a, shape)) for a in inputs]
-    program = map_stages.map_program(kernel, shape, strides)
+    program = map_program(kernel, shape, strides)
     return array(program(*map(buffer, inputs)), shape, kernel.output.numpy)
 
 

@@ -44,7 +44,7 @@ def test_reductions(length: int, jit: bool):
 
 def test_running_folds():
     x = numbers(2100)
-    expected = np.array(list(order.running(x, np.add, np.float32(0))))
+    expected = np.array(list(order.running(x, np.add, np.zeros((), np.float32))))
     assert_bits(pb.cumulative_sum(pb.tensor(x)), expected)
 
 
@@ -84,13 +84,14 @@ def test_scatter_add(count: int, rows: int):
     assert_bits(found, reference(x, indices, updates))
 
 
-def convolution(x: np.ndarray, w: np.ndarray) -> order.Convolution:
+def convolution(x: np.ndarray, w: np.ndarray) -> order.ConvolutionOrder:
     """What decides the order of a convolution without padding."""
     (batch, into, *size), (out, _, *kernel) = x.shape, w.shape
-    lines = [order.Line(n - k + 1, 1, k) for n, k in zip(size, kernel, strict=True)]
+    rows, columns = (order.Line(n - k + 1, 1, k) for n, k in zip(size, kernel, strict=True))
     positions = kernel[0] * kernel[1]
     first = order.Line(1, 1, 1)
-    return order.Convolution(4, batch, 1, into, out, positions, kernel[1], (first, *lines), False)
+    lines = (first, rows, columns)
+    return order.ConvolutionOrder(4, batch, 1, into, out, positions, kernel[1], lines, False)
 
 
 @pytest.mark.parametrize("into", [3, 20, 40])

@@ -11,7 +11,8 @@ import pytest
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.scatter.numbers import BLOCK, EIGHT, narrow, narrow_dtype
+from pullback.runtime.cpu.indexing.checked import narrow_dtype
+from pullback.runtime.cpu.scatter.numbers import BLOCK, EIGHT, narrow
 
 INDICES = [dt.int8, dt.int16, dt.int32, dt.int64, dt.uint8, dt.uint16, dt.uint32, dt.uint64]
 COUNT = 5 * BLOCK + 37  # whole blocks, and an odd rest

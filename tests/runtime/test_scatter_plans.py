@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.compile.program.index_plans import IndexPlan, PlanCache
 from pullback.core.avals import dense_strides
-from pullback.runtime.cpu.scatter.plans import PLANS, Plan, PlanCache, build
-from pullback.runtime.cpu.scatter.scatter_stages import Wanted
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.scatter.plans import PLANS, build
+from pullback.runtime.cpu.scatter.strategies import Wanted
 
 ROWS, WIDTH, COUNT = 300, 40, 2_000
 PLAN_BYTES = 4 * (COUNT + ROWS + 1)
@@ -46,7 +48,7 @@ def test_order_is_stable_and_starts_count() -> None:
         index = rng.integers(-rows, rows, count)
         t = pb.tensor(index)
         plan = build(t._buf, t.dtype, Wanted("order", count, rows))
-        assert isinstance(plan, Plan)
+        assert isinstance(plan, IndexPlan)
         order = np.frombuffer(memoryview(plan.arrays[0]), np.int32)[:count]
         starts = np.frombuffer(memoryview(plan.arrays[1]), np.int32)[: rows + 1]
         wrapped = np.where(index < 0, index + rows, index)
@@ -213,7 +215,7 @@ def test_a_bad_index_is_found_at_every_use() -> None:
 
 
 def test_many_threads_use_and_drop_plans() -> None:
-    cache = PlanCache(3 * PLAN_BYTES)
+    cache = PlanCache(build, native.is_foreign, 3 * PLAN_BYTES)
     failures = []
 
     def work(seed: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 import pullback as pb
 from pullback.compile.kernel.order import FEW_UPDATES
 from pullback.core import dtypes as dt
-from pullback.runtime.cpu.scatter.scatter_stages import FAR_BYTES, Shape, strategy
+from pullback.runtime.cpu.scatter.strategies import FAR_BYTES, Shape, strategy
 from pullback.runtime.cpu.scatter.sums import Sums
 
 THREADS = (1, 2, 3, 5)

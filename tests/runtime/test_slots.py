@@ -8,8 +8,9 @@ from pullback.core import dtypes as dt
 from pullback.ir.scalar import acc, const, load
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import matmul
-from pullback.runtime.cpu.indexing import index_stages
+from pullback.runtime.cpu.indexing import gather_stages
 from pullback.runtime.cpu.loops import fold_stages
+from pullback.runtime.cpu.scatter import scatter_stages
 from pullback.runtime.cpu.sort import sort_stages
 from runtime.kernel_arrays import buffer, dense, floats
 
@@ -65,7 +66,7 @@ def test_gather_and_scatter_in_slots(thread_count):
     def gather(slots, out, take):
         kernel = Gather(dt.float64, (dt.int64,))
         source, index = slots
-        return index_stages.gather_stages(
+        return gather_stages.gather_stages(
             kernel, (80, 6), source, (0, 1), [index], [(1, 0)], [(50, 6)], out
         )
 
@@ -77,7 +78,7 @@ def test_gather_and_scatter_in_slots(thread_count):
         total = acc("a", 0, dt.float32) + acc("b", 0, dt.float32)
         kernel = Scatter(dt.float16, (dt.int64,), (total,))
         target, index, update = slots
-        return index_stages.scatter_stages(
+        return scatter_stages.scatter_stages(
             kernel,
             ((50, 6), target, (6, 1)),
             ((80, 6), update, (6, 1)),

@@ -10,6 +10,7 @@ from pullback.core import dtypes
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.sort import sort_stages
+from runtime.programs import argsort_program, searchsorted_program
 
 REAL = [d.name for d in dtypes.ALL if not d.is_complex]
 FLOATS = [name for name in REAL if "float" in name]
@@ -66,9 +67,7 @@ def strides(x: np.ndarray) -> list[int]:
 def argsort(x: np.ndarray, descending: bool = False) -> np.ndarray:
     *outer, stride = strides(x)
     dtype = dtypes.as_dtype(x.dtype.name)
-    program = sort_stages.argsort_program(
-        dtype, x.shape[:-1], outer, x.shape[-1], stride, descending
-    )
+    program = argsort_program(dtype, x.shape[:-1], outer, x.shape[-1], stride, descending)
     return np.frombuffer(program(buffer(x)), np.int64).reshape(x.shape)
 
 
@@ -171,7 +170,7 @@ def test_result_does_not_depend_on_threads(length):
 
 def search(x: np.ndarray, values: np.ndarray, side: str) -> np.ndarray:
     dtype = dtypes.as_dtype(x.dtype.name)
-    program = sort_stages.searchsorted_program(
+    program = searchsorted_program(
         dtype, x.size, strides(x)[0], values.shape, strides(values), side
     )
     return np.frombuffer(program(buffer(x), buffer(values)), np.int64).reshape(values.shape)
@@ -200,10 +199,10 @@ def test_searchsorted_strides(side):
 
 def test_misuse():
     with pytest.raises(DTypeError, match="complex64"):
-        sort_stages.argsort_program(dtypes.complex64, (), (), 3, 1)
+        argsort_program(dtypes.complex64, (), (), 3, 1)
     with pytest.raises(DTypeError, match="complex64"):
-        sort_stages.searchsorted_program(dtypes.complex64, 3, 1, (2,), (1,))
+        searchsorted_program(dtypes.complex64, 3, 1, (2,), (1,))
     with pytest.raises(ShapeError, match=str(2**32)):
-        sort_stages.argsort_program(dtypes.int8, (), (), 2**32, 1)
+        argsort_program(dtypes.int8, (), (), 2**32, 1)
     with pytest.raises(ValueError, match="middle"):
-        sort_stages.searchsorted_program(dtypes.int8, 3, 1, (2,), (1,), "middle")
+        searchsorted_program(dtypes.int8, 3, 1, (2,), (1,), "middle")

@@ -5,13 +5,15 @@ import pytest
 
 from pullback.compile.kernel.forms import Gather, Map, MultiMap, Reduce
 from pullback.core import dtypes as dt
+from pullback.core.avals import dense_strides
 from pullback.ir.scalar import acc, cast, const, index, load, select
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import matmul
-from pullback.runtime.cpu.indexing import index_stages
+from pullback.runtime.cpu.indexing import gather_stages
 from pullback.runtime.cpu.loops import fold_stages, map_stages
 from pullback.runtime.cpu.native import stages
 from runtime.kernel_arrays import array, buffer, check_bits, dense, floats, sample, steps
+from runtime.programs import map_program, reduce_program
 
 X, Y = load(0, dt.float64), load(1, dt.float64)
 ADD = Map((dt.float64, dt.float64), dt.float64, (X + Y,))
@@ -73,7 +75,7 @@ def test_multi_map(shape, out, thread_count):
         expected = [a + b, a * b + 1j * (a - b)]
     kernel = MultiMap((dt.float32, dt.float32), out, bodies)
     row = (0,) * (len(shape) - 1) + (1,)
-    own = map_stages.dense_strides(shape)
+    own = dense_strides(shape)
     last = (*(s * 2 for s in own[:-1]), own[-1] * 2)  # every second element
     program = native.arena_program(
         2,
@@ -179,7 +181,7 @@ def test_parts(thread_count):
 
 def test_error_in_a_part():
     good = dense(COPY, 2, [0], [1])
-    gathered = index_stages.gather_stages(
+    gathered = gather_stages.gather_stages(
         Gather(dt.float64, (dt.int64,)), (5,), 1, (0,), [2], [(1,)], [(3, 1)], 0, 40
     )
     program = native.arena_program(2, 40, 0, [], [stages.parts_stage([good, gathered])])
@@ -190,7 +192,7 @@ def test_error_in_a_part():
 def test_error_in_a_loop():
     """The third round reads out of range; its code names the kernel."""
     gather = Gather(dt.float64, (dt.int64,))
-    body = index_stages.gather_stages(gather, (1,), 1, (0,), [4], [(1,)], [(3, 1)], 0, 40)
+    body = gather_stages.gather_stages(gather, (1,), 1, (0,), [4], [(1,)], [(3, 1)], 0, 40)
     loop = stages.loop_stage(body, 5, [(4, 8)])
     program = native.arena_program(2, 8, 0, [(2, 0)], [loop])
     x, good, bad = np.arange(3.0), np.array([0, 1, 2, 1, 2]), np.array([0, 1, -7, 9, 2])
@@ -259,7 +261,7 @@ def test_grouped_reduction_with_an_area(thread_count):
     body = fold_stages.reduce_stages(TOTAL, (), (x.size,), [1], [(1,)], 4, take)
     (nbytes,) = sizes
     program = native.arena_program(1, 8, 64 + nbytes, [(2, 64), (0, 0)], body)
-    alone = fold_stages.reduce_program(TOTAL, (), (x.size,), [(1,)])
+    alone = reduce_program(TOTAL, (), (x.size,), [(1,)])
     assert floats(program(buffer(x))) == floats(alone(buffer(x)))
     assert np.allclose(floats(program(buffer(x))), x.sum())
 
@@ -333,10 +335,8 @@ def test_tiny_maps_have_the_bits_of_others(shape, dtype):
     for a in (x, row, turned, back):
         inputs = [buffer(a), buffer(x)]
         strides = [steps(a), steps(x)]
-        alone = map_stages.map_program(kernel, shape, strides)(*inputs)
-        body = map_stages.map_stages(
-            kernel, shape, [0], [map_stages.dense_strides(shape)], [1, 2], strides
-        )
+        alone = map_program(kernel, shape, strides)(*inputs)
+        body = map_stages.map_stages(kernel, shape, [0], [dense_strides(shape)], [1, 2], strides)
         result = native.program(2, x.nbytes, (), body)(*inputs)
         check_bits(array(result, shape, dtype.numpy), array(alone, shape, dtype.numpy))
 
@@ -363,7 +363,7 @@ def test_tiny_reductions_have_the_bits_of_others(kept, reduced, dtype):
     x = (rng.standard_normal(shape) * 50).astype(dtype.numpy)
     for given in (x, x.copy("F")):
         own = [steps(given)]
-        alone = fold_stages.reduce_program(kernel, kept, reduced, own)(buffer(given))
+        alone = reduce_program(kernel, kept, reduced, own)(buffer(given))
         take = native.Scratch(2)
         body = fold_stages.reduce_stages(kernel, kept, reduced, [1], own, 0, take)
         assert body[0].units == 1

@@ -7,14 +7,14 @@ hashing a few pointers. That is what makes a small eager operation cheap.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 from weakref import WeakValueDictionary
 
 from pullback.core.blocks import Restored
 from pullback.core.dtypes import DType
 from pullback.core.errors import DeviceError, ShapeError
+from pullback.core.memory import Memory
 
 __all__ = [
     "Aval",
@@ -50,10 +50,10 @@ class Device:
     def __init__(self, kind: str, index: int):
         self.kind = kind
         self.index = index
-        self._runtime = None
+        self._runtime: Memory | None = None
 
     @property
-    def runtime(self) -> Any:
+    def runtime(self) -> Memory:
         """The runtime of this device, loaded on first use."""
         if self._runtime is None:
             self._runtime = _loaders[self.kind](self.index)
@@ -86,10 +86,10 @@ def set_default_device(spec: str | Device) -> None:
 
 
 _devices: dict[tuple[str, int], Device] = {}
-_loaders: dict[str, Callable[[int], Any]] = {}
+_loaders: dict[str, Callable[[int], Memory]] = {}
 
 
-def register_runtime(kind: str, load: Callable[[int], Any]) -> None:
+def register_runtime(kind: str, load: Callable[[int], Memory]) -> None:
     """Make devices of `kind` available; `load(index)` imports the runtime and returns it."""
     _loaders[kind] = load
 
@@ -150,7 +150,7 @@ def check_size(shape: tuple[int, ...], itemsize: int = 1, name: str = "array") -
 _table: WeakValueDictionary[tuple, Aval] = WeakValueDictionary()
 
 
-def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Row-major element strides."""
     strides, step = [], 1
     for n in reversed(shape):

@@ -6,7 +6,7 @@ from typing import Any
 
 from pullback.core import dtypes as dt
 from pullback.core.avals import default_device, dense_strides
-from pullback.core.errors import DeviceError, DTypeError, ShapeError
+from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.convert import as_array, from_numpy, to_numpy
 from pullback.ir.tracing import no_value
 from pullback.ops.parts import astype
@@ -40,8 +40,6 @@ class scatter_plan:  # noqa: N801  (a function to its users)
         if size < 0:
             raise ShapeError(f"scatter_plan: the size must not be negative, got {size}.")
         runtime = array._aval.device.runtime
-        if not hasattr(runtime, "index_plan"):
-            raise DeviceError(f"scatter_plan: there are no plans on {array._aval.device}.")
         if array._aval.strides != dense_strides(array._aval.shape) or runtime.shares(array._buf):
             array = from_numpy(to_numpy(array), array._aval.device)
         self.indices = array
@@ -81,8 +79,6 @@ class scatter_plan:  # noqa: N801  (a function to its users)
 
 def _cache(device: Any) -> Any:
     dev = default_device() if device is None else device
-    if not hasattr(dev.runtime, "index_plans"):
-        raise DeviceError(f"scatter_plan: there are no plans on {dev}.")
     return dev.runtime.index_plans()
 
 

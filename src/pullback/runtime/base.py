@@ -1,37 +1,23 @@
-"""The protocol that every runtime keeps."""
+"""What a runtime is: a device's memory, and a target for the compiler."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
+from pullback.compile.program.single import plan_single
+from pullback.compile.program.target import Target
 from pullback.core.avals import Aval
+from pullback.core.memory import Memory
 from pullback.ir.op import Op, Plan
 
 __all__ = ["Runtime"]
 
 
-class Runtime(Protocol):
-    """Buffers are opaque to others; they never change once an operation has returned them."""
+class Runtime(Memory):
+    """Runs single operations and whole graphs as programs of its target."""
 
-    name: str
+    target: Target
 
     def plan(self, op: Op, avals: tuple[Aval, ...], static: dict[str, Any], out: Aval) -> Plan:
-        """Prepare `op` for operands with these avals; `out` is the inferred result, dense.
-
-        The plan's aval has the shape and dtype of `out` and may have other strides.
-        """
-        ...
-
-    def from_numpy(self, array: np.ndarray, copy: bool) -> Any:
-        """The buffer of a C-contiguous array; without `copy`, the array's own memory is used."""
-        ...
-
-    def to_numpy(self, buf: Any, av: Aval) -> np.ndarray:
-        """A read-only NumPy array of the contents, without a copy from the host's memory."""
-        ...
-
-    def capabilities(self) -> dict[str, str]:
-        """What this runtime has: which library carries which intrinsic."""
-        ...
+        """The operation as a program of its own."""
+        return plan_single(self.target, op, avals, static, out)

@@ -6,18 +6,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
+from pullback.compile.program.executable import Executable
 from pullback.core.avals import Aval, aval
-from pullback.core.errors import DeviceError
-from pullback.ir.array import make, mode
+from pullback.ir.array import mode
 from pullback.ir.control import may_raise
 from pullback.ir.effects import has_effect
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.observing import active
-from pullback.ir.op import bind
 
-__all__ = ["Interpreted", "Program", "part"]
+__all__ = ["Compiled", "part"]
 
 
 def part(
@@ -46,49 +43,7 @@ def part(
     return graph
 
 
-class Interpreted:
-    """The executable of a device whose runtime has no compiler: equation by equation."""
-
-    def __init__(self, graph: Graph):
-        self.graph = graph
-        self.peak_bytes = 0
-
-    def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[Any]:
-        before, mode.recording = mode.recording, False
-        try:
-            results = self.graph.run(*map(make, buffers, avals), bind=bind)
-        finally:
-            mode.recording = before
-        return [_dense(r) for r in results]
-
-    def timed(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> tuple[list[Any], list[Any]]:
-        """The result; what each equation takes is seen by who observes its operation."""
-        return self(buffers, avals), []
-
-    @property
-    def timeline(self) -> Any:
-        raise DeviceError("memory: this device has no compiler that would plan memory.")
-
-    def describe(self) -> str:
-        return "interpreted, one kernel per equation"
-
-
-def _dense(x: Any) -> Any:
-    if x._aval.dense:
-        return x._buf
-    runtime = x._aval.device.runtime
-    copied = np.ascontiguousarray(runtime.to_numpy(x._buf, x._aval))
-    return runtime.from_numpy(copied, copy=False)
-
-
-def executable(graph: Graph) -> Any:
-    """The graph compiled by the runtime of its device."""
-    runtime = graph.equations[-1].inputs[0].aval.device.runtime
-    compiler: Callable[[Graph], Any] = getattr(runtime, "compile", Interpreted)
-    return compiler(graph)
-
-
-class Program:
+class Compiled:
     """A graph as a function from buffers to buffers.
 
     `sources` says for each output where it comes from: ("computed", i), ("input", i) or
@@ -114,10 +69,11 @@ class Program:
         self.avals = [aval(v.aval.shape, v.aval.dtype, v.aval.device) for v in outputs]
         self.plain = [s for s, _ in self.sources] == ["computed"] * len(outputs)
         self.run: Callable[[Sequence[Any], Sequence[Aval]], list[Any]] = _nothing
-        self.executable = None
+        self.executable: Executable | None = None
         if outputs or any(map(may_raise, graph.equations)):
             computing = part(graph.name, graph.inputs, graph.equations, outputs)
-            self.executable = self.run = executable(computing)
+            target = computing.equations[-1].inputs[0].aval.device.runtime.target
+            self.executable = self.run = Executable(computing, target)
         self.seconds = time.perf_counter() - began
 
     def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[tuple[Any, Aval]]:

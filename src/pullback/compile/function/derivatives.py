@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pullback.autodiff.forward import tangents
 from pullback.autodiff.reverse import cotangents, fresh, with_recording, zeros
-from pullback.compile.function.compiled import Program, part
+from pullback.compile.function.compiled import Compiled, part
 from pullback.compile.graph.passes import optimise
 from pullback.core.avals import Aval, symbolic
 from pullback.core.errors import TraceError
@@ -73,11 +73,11 @@ class Linearised:
         self._residuals, again = _residuals(self._primals, before, self._after, self._gradients)
         self._after = again + self._after
         whole = part(self.name, self._primals, before, outputs + self._residuals)
-        self.forward = Program(whole)
-        self._programs: dict[tuple, Program] = {}
+        self.forward = Compiled(whole)
+        self._programs: dict[tuple, Compiled] = {}
         self._lock = threading.Lock()
 
-    def backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Program:
+    def backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Compiled:
         """The program from inputs, residuals and present cotangents to the gradients wanted."""
         found = self._programs.get((present, wanted))
         if found is None:
@@ -87,7 +87,7 @@ class Linearised:
                     found = self._programs[present, wanted] = self._compiled(present, wanted)
         return found
 
-    def _compiled(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Program:
+    def _compiled(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Compiled:
         given = [v for v, here in zip(self._cotangents, present, strict=True) if here]
         absent = [v for v, here in zip(self._cotangents, present, strict=True) if not here]
         gradients = [
@@ -98,12 +98,12 @@ class Linearised:
         inputs = [*self._primals, *self._residuals, *given]
         name = f"{self.name}.pullback"
         if not absent:
-            return Program(part(name, inputs, self._after, gradients, checks=False))
+            return Compiled(part(name, inputs, self._after, gradients, checks=False))
         zero = {id(v): _zero(v) for v in absent}
         equations = [replaced(eq, zero) for eq in self._after]
         gradients = [zero.get(id(v), v) for v in gradients]
         small = part(name, inputs, equations, gradients, checks=False)
-        return Program(optimise(small, self._exact))
+        return Compiled(optimise(small, self._exact))
 
     def aligned(self, wanted: tuple[bool, ...], values: Sequence[Any]) -> list[Any]:
         """The results of `backward` for each tracked input; None if zero or not wanted."""

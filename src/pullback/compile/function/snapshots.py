@@ -16,8 +16,7 @@ __all__ = ["Snapshot", "is_shared"]
 
 def is_shared(buf: Any, av: Any) -> bool:
     """Whether the memory of a buffer belongs to somebody who may write to it."""
-    shares = getattr(av.device.runtime, "shares", None)
-    return shares is not None and not av.is_symbolic and shares(buf)
+    return not av.is_symbolic and av.device.runtime.shares(buf)
 
 
 class Snapshot:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from pullback.autodiff.calls import Slots, call_node, item_node
-from pullback.compile.function.compiled import Program
+from pullback.compile.function.compiled import Compiled
 from pullback.compile.function.derivatives import (
     Linearised,
     pullback_of,
@@ -57,7 +57,7 @@ class Unit:
         self.single: Aval | None = None
         self._lock = threading.RLock()
         self._optimised: Graph | None = None
-        self._program: Program | None = None
+        self._program: Compiled | None = None
         self._linear: dict[tuple[int, ...], Linearised] = {}
         self._jit = jit
         self._derived: dict[tuple, Any] = {}
@@ -70,7 +70,7 @@ class Unit:
             return self._optimised
 
     @property
-    def program(self) -> Program:
+    def program(self) -> Compiled:
         """The compiled graph, without derivatives."""
         if self._program is None:
             with self._lock:
@@ -78,8 +78,8 @@ class Unit:
                     self._program = self._compiled()
         return self._program
 
-    def _compiled(self) -> Program:
-        program = Program(self.optimised)
+    def _compiled(self) -> Compiled:
+        program = Compiled(self.optimised)
         self.avals = program.avals
         if self.build is first:
             self.single = program.avals[0] if program.plain else None

@@ -32,7 +32,7 @@ __all__ = [
     "ROW_CHUNK",
     "SMALL",
     "VERSION",
-    "Convolution",
+    "ConvolutionOrder",
     "Line",
     "chunk_of_updates",
     "convolved",
@@ -53,7 +53,7 @@ __all__ = [
     "tree",
 ]
 
-VERSION = 1
+VERSION = 1  # of all orders together: a change of one is a new number
 
 Array = np.ndarray
 Combine = Callable[[Array, Array], Array]
@@ -168,13 +168,13 @@ def row_product(a: Array, b: Array) -> Array:
 
 FEW_UPDATES = 1 << 15  # elements up to which updates are folded one after the other
 FEW_DESTINATIONS = 2048  # accumulators up to which every chunk of the updates has its own
-UPDATES_PER_ROW = 16  # at least, for chunks
-UPDATE_CHUNK = 1 << 16  # updates of a chunk, about
-MOST_CHUNKS = 256
+UPDATES_PER_ROW = 16  # at least, so that clearing and joining lanes is a small part
+UPDATE_CHUNK = 1 << 16  # updates of a chunk, about: work for some tens of microseconds
+MOST_CHUNKS = 256  # of one scatter: their accumulators are joined one after the other
 CHUNKS_TOGETHER = 16  # more chunks than these are a multiple of these, so that threads share well
 UPDATE_LANES = 8  # accumulators of a destination in a chunk
 PAIRED_ROWS = 24  # rows up to which updates of one element are added in pairs
-PAIR_LANES = 4
+PAIR_LANES = 4  # tables that take pairs in turn, as UPDATE_LANES take updates
 UPDATE_BLOCK = 64  # updates of a chunk are a multiple
 
 
@@ -243,19 +243,19 @@ def scattered_by_lanes(x: Array, indices: Array, updates: Array) -> Array:
 PRODUCT_PIXELS = 100  # of an image, from which on a kernel of one position is a product of matrices
 PANEL_BYTES = 20 << 10  # of weights for one block of input channels
 LEAST_BLOCK = 8  # input channels of a block are a multiple
-DEPTHWISE_BLOCK = 64  # channels
+DEPTHWISE_BLOCK = 64  # channels that a tile of a depthwise convolution has at most
 # Sums of weights go over tiles of pixels:
 TILE_PIXELS = 128  # of a tile, at most
-LEAST_PIXELS = 24
-INPUT_BYTES = 160 << 10  # of what a tile reads
+LEAST_PIXELS = 24  # of a tile, as long as what it writes is small
+INPUT_BYTES = 160 << 10  # of what a tile reads, at most: part of an L2 cache
 OUTPUT_BYTES = 128 << 10  # of the gradient of its pixels
 SUM_BYTES = 160 << 10  # of the sums of weights of a tile's part of the output channels
-WAYS = 16  # enough to share the work
+WAYS = 16  # to cut the work, at least: enough for a few threads
 # and over chunks of tiles, of which there are at most `CHUNKS` but for small images:
 CHUNKS = 16
-CHUNK_PIXELS = 1 << 13
+CHUNK_PIXELS = 1 << 13  # of a chunk at least, if there are as many
 CHUNKS_BYTES = 32 << 20  # of the sums of all chunks
-CHUNK_FLOPS = 1 << 25
+CHUNK_FLOPS = 1 << 25  # of a chunk: its sums have to be cleared and added up
 COPY_FLOPS = 32  # that take as long as a copy of an element
 
 
@@ -267,7 +267,7 @@ class Line(NamedTuple):
     span: int  # inputs that an output reads over
 
 
-class Convolution(NamedTuple):
+class ConvolutionOrder(NamedTuple):
     """The extents that decide the order of a convolution; a depthwise one has one group."""
 
     itemsize: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from pullback.compile.schedule.groups import (
@@ -23,14 +23,14 @@ from pullback.compile.schedule.groups import (
     SequenceGroup,
     Stored,
 )
-from pullback.compile.schedule.memory_scan import scanned
+from pullback.compile.schedule.memory_scan import Life, scanned
 from pullback.core.avals import dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import ScatterRows
 
-__all__ = ["Life", "Place", "Plan", "plan_memory"]
+__all__ = ["Life", "MemoryPlan", "Place", "plan_memory"]
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is
 MANY = 256  # values: from here on the largest first would take too long
 
 
@@ -43,18 +43,7 @@ class Place:
 
 
 @dataclass(eq=False)
-class Life:
-    """When a value is needed: from step `start` to step `stop`, both included."""
-
-    value: Stored
-    start: int
-    stop: int
-    nbytes: int
-    over: list[Life] = field(default_factory=list)  # dying values that it may be written over
-
-
-@dataclass(eq=False)
-class Plan:
+class MemoryPlan:
     """A place for every computed value."""
 
     places: dict[Stored, Place]
@@ -109,7 +98,7 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def plan_memory(grouped: Grouped, local: Iterable[Stored] = ()) -> Plan:
+def plan_memory(grouped: Grouped, local: Iterable[Stored] = ()) -> MemoryPlan:
     """Assign places, the largest values first; `local` ones need none of the arena."""
     apart = {id(s) for s in local}
     lives = [life for life in _lives(grouped) if id(life.value) not in apart]
@@ -127,7 +116,7 @@ def plan_memory(grouped: Grouped, local: Iterable[Stored] = ()) -> Plan:
         places |= {life.value: Place(*where) for life, where in zip(rest, found, strict=True)}
     else:
         arena = _largest_first(rest, placed, places, out_nbytes)
-    plan = Plan(places, arena, out_nbytes, lives)
+    plan = MemoryPlan(places, arena, out_nbytes, lives)
     plan.verify()
     return plan
 

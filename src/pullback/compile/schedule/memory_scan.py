@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pullback.compile.schedule.memory import Life
+from pullback.compile.schedule.groups import Stored
 
-__all__ = ["Gaps", "scanned"]
+__all__ = ["Gaps", "Life", "scanned"]
 
 CANDIDATES = 8  # outputs whose place is considered for a value
+
+
+@dataclass(eq=False)
+class Life:
+    """When a value is needed: from step `start` to step `stop`, both included."""
+
+    value: Stored
+    start: int
+    stop: int
+    nbytes: int
+    over: list[Life] = field(default_factory=list)  # dying values that it may be written over
 
 
 class Gaps:

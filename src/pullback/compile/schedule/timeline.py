@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pullback.compile.schedule.memory import Life, Plan, aligned
+from pullback.compile.schedule.memory import Life, MemoryPlan, aligned
 
 __all__ = ["Block", "Timeline"]
 
@@ -33,7 +33,7 @@ class Timeline(NamedTuple):
     out_nbytes: int
 
     @staticmethod
-    def of(plan: Plan, steps: Sequence[tuple[str, int]], arena_nbytes: int) -> Timeline:
+    def of(plan: MemoryPlan, steps: Sequence[tuple[str, int]], arena_nbytes: int) -> Timeline:
         """The timeline of a plan whose steps, by name, use so many bytes of scratch after it."""
         last = len(steps) - 1
         blocks = [
@@ -62,6 +62,6 @@ class Timeline(NamedTuple):
         return found
 
 
-def _place(plan: Plan, life: Life) -> tuple[str, int]:
+def _place(plan: MemoryPlan, life: Life) -> tuple[str, int]:
     place = plan.places[life.value]
     return place.area, place.offset

@@ -5,21 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
+from pullback.compile.program.stages import Node
+from pullback.compile.program.target import Timing
 from pullback.runtime.cpu.host_calls import HostCall, host_stage
-from pullback.runtime.cpu.native import Stage
 
-__all__ = ["Clock", "Timing"]
-
-
-class Timing(NamedTuple):
-    """A step: its name, when it began and what it took, and the bytes it has to move at least."""
-
-    name: str
-    began: float
-    seconds: float
-    nbytes: int
+__all__ = ["Clock"]
 
 
 class Clock:
@@ -42,10 +34,10 @@ class Clock:
         """Forget earlier readings."""
         self._times.clear()
 
-    def between(self, stages: Sequence[Stage], steps: Sequence[range]) -> list[Stage]:
+    def between(self, stages: Sequence[Node], steps: Sequence[range]) -> list[Node]:
         """The stages with readings around each step, of which the stages in these ranges are."""
         reading = host_stage(self._function)
-        found = [reading] * self.SPARE
+        found: list[Node] = [reading] * self.SPARE
         at = 0
         for step in steps:
             found += [*stages[at : step.stop], reading]

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from pullback.compile.program.target import Area, Fault, Place
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["HostCall", "host_program", "host_stage"]
+__all__ = [
+    "HostCall",
+    "effect_faults",
+    "effect_stages",
+    "host_faults",
+    "host_program",
+    "host_stage",
+    "host_stages",
+]
 
 Words = ctypes.POINTER(ctypes.c_int64)
 KERNEL = ctypes.CFUNCTYPE(
@@ -50,12 +59,15 @@ def _read(at: int, av: Aval) -> np.ndarray:
     return raw.reshape(-1).view(dtype).reshape(av.shape)
 
 
-_exceptions: dict[int, BaseException] = {}  # of programs that are about to end
-_number = itertools.count().__next__
+_exceptions: dict[int, BaseException] = {}  # of calls that failed, until their program has ended
+_numbers = itertools.count()
 
 
 class HostCall:
-    """A function of copies of arrays, as a kernel; what it returns is written to slot `out`."""
+    """A function of copies of arrays, as a kernel; what it returns is written to slot `out`.
+
+    As an integer it is the address of the kernel, which it keeps alive.
+    """
 
     def __init__(
         self,
@@ -66,7 +78,10 @@ class HostCall:
     ):
         self._function, self._operands, self._code, self._out = function, operands, code, out
         self._kernel = KERNEL(self._run)
-        self.address = ctypes.cast(self._kernel, ctypes.c_void_p).value or 0
+        self._address = ctypes.cast(self._kernel, ctypes.c_void_p).value or 0
+
+    def __index__(self) -> int:
+        return self._address
 
     def _run(self, params: Any, ptrs: Any, lo: int, hi: int, error: Any) -> None:
         try:
@@ -74,26 +89,56 @@ class HostCall:
             if self._out is not None:
                 ctypes.memmove(ptrs[self._out], found.ctypes.data, found.nbytes)
         except BaseException as exception:  # it can't pass through native code
-            number = _number()
+            number = next(_numbers)
             _exceptions[number] = exception
             error[1], error[2], error[0] = number, 0, self._code
 
+
+class HostFault:
+    """The exception of a call that failed."""
+
     def error(self, name: str, position: int, value: int) -> BaseException:
-        """The exception of a call that failed."""
         return _exceptions.pop(position)
 
 
-class _Held(int):
-    """A parameter that keeps the call alive as long as there is a program with its stage."""
+def host_faults(
+    avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
+) -> list[tuple[str, Fault]]:
+    """What the error code of a function among operations stands for."""
+    return [("pure_callback", HostFault())]
 
-    call: HostCall
+
+def effect_faults(
+    avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
+) -> list[tuple[str, Fault]]:
+    """What the error code of an effect stands for."""
+    return [("effect", HostFault())]
 
 
 def host_stage(call: HostCall) -> Stage:
     """The stage of a call."""
-    held = _Held(0)
-    held.call = call
-    return Stage(call.address, 1, 1, (held,))
+    return Stage(call, 1, 1, ())
+
+
+def host_stages(
+    operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
+) -> list[Stage]:
+    """The stages of a function among operations."""
+    slot, out = result
+
+    def function(arrays: list[Any]) -> Any:
+        return static["host"].result(static["position"], arrays, static["lead"])
+
+    return [host_stage(HostCall(function, operands, code, slot))] if out.size else []
+
+
+def effect_stages(
+    operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
+) -> list[Stage]:
+    """The stages of an effect, whose token nobody reads."""
+    receiver = static["receiver"]
+    values = operands[len(operands) - receiver.count :]
+    return [host_stage(HostCall(receiver, values, code))]
 
 
 def host_program(avals: Sequence[Aval], static: dict[str, Any], out: Aval) -> Callable[..., Any]:

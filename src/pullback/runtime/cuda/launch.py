@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Accumulate, Map, MultiMap, Reduce
 from pullback.compile.kernel.order import BLOCK, LANES, SMALL
+from pullback.compile.program.nest import Nest, coalesce
+from pullback.core.avals import dense_strides
 from pullback.core.errors import ShapeError
 from pullback.runtime.cuda.folds import (
     MAX_GROUP,
@@ -25,7 +27,7 @@ from pullback.runtime.cuda.folds import (
 )
 from pullback.runtime.cuda.kernels import MAX_RANK, name_of, outputs_of, vector_width
 
-__all__ = ["Launch", "Nest", "Plan", "coalesce", "map_plan", "reduce_plan", "scan_plan"]
+__all__ = ["Launch", "Launches", "map_plan", "reduce_plan", "scan_plan"]
 
 MAX_GRID = 132 * 16  # thread blocks of a kernel that strides over its elements
 ENOUGH_GRID = 1024  # thread blocks that fill a device
@@ -41,55 +43,23 @@ class Launch(NamedTuple):
     arguments: tuple[str | int | bytes, ...]
 
 
-class Plan(NamedTuple):
+class Launches(NamedTuple):
     """Launches in order, and the bytes of the scratch buffers that they need."""
 
     launches: list[Launch]
     scratch: tuple[int, ...] = ()
 
 
-class Nest(NamedTuple):
-    """Merged axes, outermost first: `strides[s][d]` belongs to array `s` and axis `d`."""
-
-    shape: tuple[int, ...]
-    strides: tuple[tuple[int, ...], ...]
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    def pack(self) -> bytes:
-        """The struct `Nest` of the kernels."""
-        rank = len(self.shape)
-        if rank > MAX_RANK:
-            raise ShapeError(f"cuda: at most {MAX_RANK} axes that can't be merged, got {rank}.")
-        fill = [0] * (MAX_RANK - rank)
-        words = [self.size, rank, *self.shape, *fill]
-        for own in self.strides:
-            words += [*own, *fill]
-        return struct.pack(f"<{len(words)}q", *words)
-
-
-def coalesce(shape: Sequence[int], strides: Sequence[Strides]) -> Nest:
-    """Drop axes of size 1, and merge neighbours that are contiguous in every array."""
-    kept: list[tuple[int, list[int]]] = []
-    for d, n in enumerate(shape):
-        own = [s[d] for s in strides]
-        if n == 1:
-            continue
-        if kept and all(a == b * n for a, b in zip(kept[-1][1], own, strict=True)):
-            kept[-1] = (kept[-1][0] * n, own)
-        else:
-            kept.append((n, own))
-    axes = [own for _, own in kept]
-    return Nest(
-        tuple(n for n, _ in kept), tuple(tuple(a[s] for a in axes) for s in range(len(strides)))
-    )
-
-
-def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides, in elements."""
-    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
+def packed(nest: Nest) -> bytes:
+    """The struct `Nest` of the kernels."""
+    rank = len(nest.shape)
+    if rank > MAX_RANK:
+        raise ShapeError(f"cuda: at most {MAX_RANK} axes that can't be merged, got {rank}.")
+    fill = [0] * (MAX_RANK - rank)
+    words = [nest.size, rank, *nest.shape, *fill]
+    for own in nest.strides:
+        words += [*own, *fill]
+    return struct.pack(f"<{len(words)}q", *words)
 
 
 def _grid(threads: int) -> int:
@@ -102,14 +72,14 @@ def map_plan(
     input_strides: Sequence[Strides],
     output_strides: Sequence[Strides] | None = None,
     aligned: bool = True,
-) -> Plan:
+) -> Launches:
     """How to apply a kernel over `shape`; strides are in elements, outputs dense unless given.
 
     `aligned`: whether every buffer starts at a multiple of 16 bytes.
     """
     size = math.prod(shape)
     if size == 0:
-        return Plan([])
+        return Launches([])
     outs = [f"out{k}" for k in range(len(outputs_of(kernel)))]
     buffers = (*outs, *(f"in{k}" for k in range(len(kernel.inputs))))
     name, dense = name_of(kernel), dense_strides(shape)
@@ -118,9 +88,9 @@ def map_plan(
     nest = coalesce(shape, [*strides, dense])
     if aligned and all(own in ((), (1,)) for own in nest.strides):
         grid = _grid(math.ceil(size / vector_width(kernel)))
-        return Plan([Launch(f"{name}_dense", grid, THREADS, (*buffers, size))])
-    packed = Nest(nest.shape, nest.strides[:-1]).pack()
-    return Plan([Launch(f"{name}_strided", _grid(size), THREADS, (*buffers, packed))])
+        return Launches([Launch(f"{name}_dense", grid, THREADS, (*buffers, size))])
+    own = packed(Nest(nest.shape, nest.strides[:-1]))
+    return Launches([Launch(f"{name}_strided", _grid(size), THREADS, (*buffers, own))])
 
 
 def reduce_plan(
@@ -128,12 +98,12 @@ def reduce_plan(
     kept_shape: Sequence[int],
     reduced_shape: Sequence[int],
     input_strides: Sequence[Strides],
-) -> Plan:
+) -> Launches:
     """How to reduce to a dense array; strides go over the kept axes, then over the reduced ones."""
     count = len(kept_shape)
     outputs = math.prod(kept_shape)
     if outputs == 0:
-        return Plan([])
+        return Launches([])
     # the output is dense: its axes merge only where it allows that
     kept = coalesce(kept_shape, [dense_strides(kept_shape), *(s[:count] for s in input_strides)])
     kept = Nest(kept.shape, kept.strides[1:])
@@ -142,10 +112,10 @@ def reduce_plan(
     reduced = Nest(reduced.shape, reduced.strides[1:])
     ins = tuple(f"in{k}" for k in range(len(kernel.inputs)))
     name = name_of(kernel)
-    nests = (kept.pack(), reduced.pack())
+    nests = (packed(kept), packed(reduced))
     if reduced.size < SMALL:
         launch = Launch(f"{name}_sequence", _grid(outputs), THREADS, ("out0", *ins, *nests))
-        return Plan([launch])
+        return Launches([launch])
     tall = has_columns(kernel) and _side_by_side(kept, reduced)
     outlook = math.ceil(outputs / WIDTH) if tall else outputs
     least, most = (1, MAX_TALL) if tall else (THREADS // LANES, MAX_GROUP)
@@ -162,7 +132,7 @@ def reduce_plan(
         scratch.append(outputs * groups)
         arguments = ("out0", f"scratch{len(scratch) - 1}", part, last)
         launches.append(Launch(f"{name}_merge", outputs * groups, THREADS, arguments))
-    return Plan(launches, tuple(n * accumulator_bytes(kernel) for n in scratch))
+    return Launches(launches, tuple(n * accumulator_bytes(kernel) for n in scratch))
 
 
 def _side_by_side(kept: Nest, reduced: Nest) -> bool:
@@ -193,10 +163,10 @@ def scan_plan(
     input_strides: Sequence[Strides],
     output_strides: Strides,
     reverse: bool,
-) -> Plan:
+) -> Launches:
     """How to fold along one axis, keeping every step; strides go over the kept axes, then it."""
     if math.prod(kept_shape) * length == 0:
-        return Plan([])
+        return Launches([])
     strides = [output_strides, *input_strides]
     kept = coalesce(kept_shape, [s[:-1] for s in strides])
     along = [s[-1] for s in strides]
@@ -206,6 +176,6 @@ def scan_plan(
     line = struct.pack(f"<{len(words)}q", *words)
     buffers = ("out0", *(f"in{k}" for k in range(len(kernel.inputs))))
     launch = Launch(
-        f"{name_of(kernel)}_scan", _grid(kept.size), THREADS, (*buffers, kept.pack(), line)
+        f"{name_of(kernel)}_scan", _grid(kept.size), THREADS, (*buffers, packed(kept), line)
     )
-    return Plan([launch])
+    return Launches([launch])

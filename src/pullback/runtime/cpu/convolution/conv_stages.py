@@ -8,33 +8,24 @@ has its own set of offsets, which makes it a convolution of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 from pullback.core.avals import Aval, dense_strides
-from pullback.runtime.cpu import native
 from pullback.runtime.cpu.convolution.convolution_plan import (
     Area,
     Axis,
-    Plan,
     Side,
     Three,
+    TiledConvolution,
     Weight,
     triple,
 )
 from pullback.runtime.cpu.gemm import blas_code
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["NAMES", "conv_program", "conv_stages", "reading_axes", "side_of"]
-
-
-def conv_program(name: str, avals: Sequence[Aval], static: dict[str, Any], out: Aval) -> Callable:
-    """The function of two buffers for one of the primitives."""
-    area = native.Scratch(3)
-    places = [(1, avals[0]), (2, avals[1])]
-    stages = conv_stages(name, places, static, (0, out), area)
-    return native.program(2, out.nbytes, area.sizes, stages, out.size > 1 << 12)
+__all__ = ["NAMES", "conv_stages", "reading_axes", "side_of"]
 
 
 def conv_stages(
@@ -103,7 +94,7 @@ def _forward(operands: Any, window: Any, result: Any, area: Area) -> list[Stage]
     ws = _strides(w)
     weight = Weight(slot, target.channels * ws[0], ws[0], ws[1])
     axes = reading_axes(window, w.shape, ws, target.size)
-    return Plan(w.dtype, source, target, axes, area).forward(weight)
+    return TiledConvolution(w.dtype, source, target, axes, area).forward(weight)
 
 
 def _input_gradient(operands: Any, window: Any, result: Any, area: Area) -> list[Stage]:
@@ -122,7 +113,7 @@ def _input_gradient(operands: Any, window: Any, result: Any, area: Area) -> list
     if len(reached) < math.prod(map(len, residues)):
         stages.append(_zeros(result))
     for axes in reached:
-        stages += Plan(w.dtype, source, target, axes, area).forward(weight)
+        stages += TiledConvolution(w.dtype, source, target, axes, area).forward(weight)
     return stages
 
 
@@ -140,7 +131,7 @@ def _weight_gradient(operands: Any, window: Any, result: Any, area: Area) -> lis
     ws = dense_strides(w.shape)
     weight = Weight(slot, target.channels * ws[0], ws[0], ws[1])
     axes = reading_axes(window, w.shape, ws, target.size)
-    return Plan(w.dtype, source, target, axes, area).weight(weight)
+    return TiledConvolution(w.dtype, source, target, axes, area).weight(weight)
 
 
 _BUILDERS = {"conv": _forward, "conv_dx": _input_gradient, "conv_dw": _weight_gradient}

@@ -53,7 +53,7 @@ _BLOCK = (
     ("ptr", "%source"), ("ptr", "%pixels"), ("ptr", "%offsets"), ("i64", "%count"),
     ("i64", "%distance"), ("i64", "%run"), ("ptr", "%panel"), ("ptr", "%out"), ("i64", "%pitch"),
 )  # fmt: skip
-_UNROLL = 4
+_UNROLL = 4  # channels of a turn, so that loads of the next hide behind sums
 
 
 def _add_pixel_block(module: Module, dtype: DType, rows: int, vectors: int) -> None:

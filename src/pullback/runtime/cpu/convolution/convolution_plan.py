@@ -15,19 +15,19 @@ from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.llvm import elements as element_code
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["Area", "Axis", "Plan", "Side", "Three", "Weight", "triple"]
+__all__ = ["Area", "Axis", "Side", "Three", "TiledConvolution", "Weight", "triple"]
 
-_TASK_FLOPS = 2_000_000
-_TASK_ELEMENTS = 1 << 14
+_TASK_FLOPS = 2_000_000  # 20 to 50 us: what a task needs to be worth handing over
+_TASK_ELEMENTS = 1 << 14  # of weights that a task packs, which takes some microseconds
 _PIXELS = 512  # of a tile of the output, at most
 _PART_PIXELS = 128  # that a part of the output channels leaves room for
-_LEAST_PIXELS = 24
-_INPUT_BYTES = 160 << 10  # of a tile's input, and
+_LEAST_PIXELS = 24  # of a tile: with fewer, packed weights are read too often
+_INPUT_BYTES = 160 << 10  # of the input of a tile, and
 _OUTPUT_BYTES = 128 << 10  # of its output: both stay in the second cache
-_STACK_BYTES = 1 << 20
+_STACK_BYTES = 1 << 20  # of local memory: a thread has a stack of 8 MB
 _FRESH_BYTES = 64 << 10  # of a block that a unit packs for itself
 _SPAN_BYTES = 32 << 10  # of weights that are turned at once
-_UNITS = 16  # enough to share among threads
+_UNITS = 16  # of work at least, so that a few threads share it evenly
 _SUM_BYTES = 160 << 10  # of the sums of a unit
 
 Area = Callable[[int], int]
@@ -113,7 +113,7 @@ def _joined(x: Side, y: Side, axes: Sequence[Axis]) -> tuple[Side, Side, list[Ax
     return x, y, axes
 
 
-class Plan:
+class TiledConvolution:
     """The stages of one convolution: how it is cut into tiles, blocks of channels and panels."""
 
     def __init__(self, dtype: DType, x: Side, y: Side, axes: Sequence[Axis], area: Area):
@@ -140,10 +140,10 @@ class Plan:
         # Pixels that are a multiple of a cache's size apart would share few of its places.
         self.gap = 0 if self.depthwise or self.merged > 1 else lanes
 
-    def _order(self) -> order.Convolution:
+    def _order(self) -> order.ConvolutionOrder:
         """What decides the order of the sums."""
         one, two, three = (order.Line(a.places, a.step, a.span) for a in self.axes)
-        return order.Convolution(
+        return order.ConvolutionOrder(
             self.dtype.itemsize,
             self.x.batch,
             self.x.groups,

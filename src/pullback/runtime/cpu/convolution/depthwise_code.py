@@ -23,7 +23,7 @@ from pullback.runtime.cpu.llvm.writer import Function, Module
 
 __all__ = ["forward_kernel", "weight_kernel"]
 
-_HEIGHTS = (4, 2, 1)
+_HEIGHTS = (4, 2, 1)  # of blocks whose sums fill the registers, the highest first
 _SUMS = (
     ("ptr", "%source"), ("ptr", "%pixels"), ("i64", "%count"), ("i64", "%channels"),
     ("ptr", "%offsets"), ("ptr", "%other"), ("i64", "%pitch"), ("ptr", "%out"),

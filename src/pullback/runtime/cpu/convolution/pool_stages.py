@@ -10,34 +10,22 @@ from typing import Any
 from pullback.compile.kernel import order
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.core.avals import Aval, aval, dense_strides
-from pullback.runtime.cpu import native
 from pullback.runtime.cpu.convolution import window_code
 from pullback.runtime.cpu.convolution.conv_stages import reading_axes, side_of
-from pullback.runtime.cpu.convolution.convolution_plan import Plan
+from pullback.runtime.cpu.convolution.convolution_plan import TiledConvolution
 from pullback.runtime.cpu.gemm import blas_code
 from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["INDEXED", "NAMES", "plane_size", "pooling_program", "pooling_stages"]
+__all__ = ["INDEXED", "NAMES", "plane_size", "pooling_stages"]
 
 _PLANE_BYTES = 1 << 16  # of the planes that a unit works on, while there are several
-_TASK_ELEMENTS = 1 << 15
-
+_TASK_ELEMENTS = 1 << 15  # of a task: some tens of microseconds
 INDEXED = ("pick", "place")
 NAMES = ("window_max", "window_argmax", *INDEXED)  # of the intrinsics
 
 Area = Callable[[int], int]
 Place = tuple[int, Aval]  # a slot, and what is there
-
-
-def pooling_program(
-    name: str, avals: Sequence[Aval], static: dict[str, Any], out: Aval
-) -> Callable:
-    """The function of buffers for one of the primitives."""
-    area = native.Scratch(1 + len(avals))
-    places = list(enumerate(avals, 1))
-    stages = pooling_stages(name, places, static, (0, out), area, 1)
-    return native.program(len(avals), out.nbytes, area.sizes, stages, out.size > 1 << 12)
 
 
 def pooling_stages(
@@ -73,7 +61,7 @@ def extremum_stages(
     source, target = side_of(operand, window), side_of(result, window)
     shape = (1, 1, *kernel)
     axes = reading_axes(window, shape, dense_strides(shape), target.size)
-    plan = Plan(operand[1].dtype, source, target, axes, area)
+    plan = TiledConvolution(operand[1].dtype, source, target, axes, area)
     part = plan.part()
     parts = -(-plan.panels // part)
     tile = plan.tiles(part, plan.x.batch * parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,16 +9,14 @@ from typing import Any, NamedTuple
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu import native
 from pullback.runtime.cpu.fft import long, schedule
 from pullback.runtime.cpu.fft.driver import Block, driver_stage
 from pullback.runtime.cpu.fft.recipes import lane_recipe, row_recipe
-from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import lanes_of
 from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["NAMES", "fft_program", "fft_stages"]
+__all__ = ["NAMES", "fft_stages"]
 
 NAMES = ("fft", "rfft", "irfft")  # of the intrinsics
 
@@ -40,26 +37,6 @@ class _Line(NamedTuple):
 
     def bytes_of(self, axes: slice) -> tuple[int, ...]:
         return tuple(s * self.dtype.itemsize for s in self.strides[axes])
-
-
-def fft_program(name: str, avals: Sequence[Aval], static: dict[str, Any], out: Aval) -> Callable:
-    """The function of one buffer for one of the primitives."""
-    key = (name, avals[0], tuple(static.items()), out)
-    n = out.shape[static["axis"]] if name == "irfft" else avals[0].shape[static["axis"]]
-    if n <= schedule.LONGEST:
-        return _program(*key)
-    # The tables of a long transform are large: not every plan keeps its own.
-    return lambda buffer: _kept_program(*key)(buffer)
-
-
-def _program(name: str, x: Aval, static: tuple[tuple[str, Any], ...], out: Aval) -> Callable:
-    area = native.Scratch(2)
-    # passes, moves and the driver are compiled side by side
-    stages = jit.together(fft_stages, name, (1, x), dict(static), (0, out), area)
-    return native.program(1, out.nbytes, area.sizes, stages, out.size > 1 << 12)
-
-
-_kept_program = functools.lru_cache(16)(_program)
 
 
 def fft_stages(

@@ -29,19 +29,18 @@ from pullback.runtime.cpu.gemm import (
 from pullback.runtime.cpu.llvm import vectors
 from pullback.runtime.cpu.llvm.builder import index_params
 
-__all__ = ["library", "matmul_program", "matmul_row_stages", "matmul_stages"]
+__all__ = ["library", "matmul_row_stages", "matmul_stages"]
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 _SUPPORTED = (*_HALVES, dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
 _TASK_FLOPS = 2_000_000  # 20-50 us: what a task needs to be worth handing to another thread
-_TASK_ELEMENTS = 1 << 16
-_HEAVY_FLOPS = 200_000
+_TASK_ELEMENTS = 1 << 16  # that a task copies or adds: some tens of microseconds
 _OWN = (dtypes.float32, dtypes.float64)  # products of these are made without a library
 _LARGEST_B = 1 << 16  # bytes: `direct_gemm` reads b again for every few rows
 _LARGEST_A = 1 << 16  # bytes of a transposed a, whose lines it reads for every few rows
 _SMALL_OUTPUT = 1 << 14  # elements: it can't be cut, but a long k can
-_MANY_CHUNKS = 4
-_ALL = 1 << 62
+_MANY_CHUNKS = 4  # of k, from which on it pays to share them out
+_ALL = 1 << 62  # more than any k: the product is not cut along it
 _LINE = 16  # columns of a tile are a multiple
 _VECTOR_COST = 8  # of a multiplication with an element that is used once
 
@@ -69,26 +68,6 @@ class Product(NamedTuple):
 def library(dtype: DType) -> str:
     """What multiplies matrices of `dtype`: our own kernels, or a library with its version."""
     return "LLVM" if _compute_dtype(dtype) in _OWN else blas.openblas().name
-
-
-def matmul_program(
-    dtype: DType,
-    batch_shape: Sequence[int],
-    m: int,
-    n: int,
-    k: int,
-    a_strides: Sequence[int],
-    b_strides: Sequence[int],
-) -> Callable:
-    """The function (a, b) -> a @ b over buffers; strides count elements, over (batch, row, column).
-
-    Half precision is computed in float32 and rounded once.
-    """
-    area = native.Scratch(3)
-    stages = matmul_stages(dtype, batch_shape, m, n, k, 1, a_strides, 2, b_strides, 0, area)
-    elements = math.prod(batch_shape) * m * n
-    heavy = elements * k * 2 > _HEAVY_FLOPS
-    return native.program(2, elements * dtype.itemsize, area.sizes, stages, heavy)
 
 
 def matmul_stages(

@@ -21,10 +21,10 @@ from pullback.runtime.cpu.llvm.writer import Function, Module, of_width
 
 __all__ = ["WORDS", "columns_of_tile", "panel_kernel"]
 
-_COPIED = 1 << 18  # bytes of b
+_COPIED = 1 << 18  # bytes of b that are copied at a time: part of an L2 cache
 _ROWS = 96  # of a that are copied at a time
 _LINE = 64  # bytes between panels, so that they do not compete for the same lines of a cache
-_VECTORS = 2  # the width of a block
+_VECTORS = 2  # in the width of a block: with its height they fill the registers
 
 # Strides are in bytes; matrix i of the batch sums min(k, all_k - i k) products.
 WORDS = (
@@ -43,7 +43,7 @@ _COPY = (
     *(("ptr", "%source"), ("i64", "%stride"), ("i64", "%k_stride"), ("i64", "%count")),
     *(("i64", "%k"), ("ptr", "%target")),
 )
-_UNROLLED = 4
+_UNROLLED = 4  # steps of k in a turn, which hide the loop behind the sums
 
 
 def _height() -> int:

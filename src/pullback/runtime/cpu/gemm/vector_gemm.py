@@ -24,7 +24,7 @@ __all__ = ["MOST_COLUMNS", "WORDS", "dots_kernel", "rows_kernel", "sum_kernel"]
 # Strides are in bytes: of the vector, and of the matrix's rows or columns. The batch comes next;
 # item i of it sums min(k, all_k - i k) products.
 WORDS = ("a", "b", "out", "n", "k", "all_k", "a_step", "b_step", "width", "tiles")
-MOST_COLUMNS = 512  # of a tile
+MOST_COLUMNS = 512  # of a tile: the sums of all lanes stay in the L1 cache
 _PITCH = MOST_COLUMNS + 16  # sums of different lanes do not compete for the same lines of a cache
 _TOGETHER = 2  # vectors of a row that are read at a time
 _COLUMNS = 8  # whose sums do not wait for each other

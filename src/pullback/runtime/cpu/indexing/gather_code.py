@@ -7,15 +7,15 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
+from pullback.runtime.cpu.indexing.checked import LINE, Arguments, Indices, prefetch
 from pullback.runtime.cpu.llvm.builder import I64, Value, address, kernel
-from pullback.runtime.cpu.scatter.rows import LINE, Arguments, Indices, prefetch
 
 __all__ = ["MOST_WORD", "gather_rows"]
 
 MOST_WORD = 16  # bytes of a row that is moved in one piece
-UNROLLED = 8
+UNROLLED = 8  # short rows of a turn, whose cache misses then overlap
 ELEMENTS_AHEAD = 32  # short rows that are asked for before they are needed
-ROWS_AHEAD = 8
+ROWS_AHEAD = 8  # long rows that are prefetched before they are needed
 PIECE = 64  # bytes of a long row that are moved at once
 
 

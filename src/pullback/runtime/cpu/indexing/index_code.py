@@ -15,11 +15,17 @@ from pullback.ir.scalar import Expr
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import convert, emit, vector_width
 from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
-from pullback.runtime.cpu.loops.nest import TILE_PARAMETERS, Records, Streams, each_line, walk
+from pullback.runtime.cpu.loops.nest import (
+    TILE_PARAMETERS,
+    Records,
+    Streams,
+    each_line,
+    walk,
+)
 
 __all__ = ["MAX_AXES", "accumulator", "gather", "ravel", "scatter"]
 
-MAX_AXES = 64
+MAX_AXES = 64  # of a nest: arrays have 64 axes at most, as in NumPy
 CHUNK = 1024  # elements whose destinations are worked out before they are combined
 
 

@@ -33,12 +33,11 @@ from pullback.runtime.cpu.llvm.builder import index_params
 from pullback.runtime.cpu.loops import map_stages as map_kernels
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["NAMES", "Failure", "failure", "linalg_program", "linalg_stages"]
+__all__ = ["NAMES", "Failure", "failure", "linalg_stages"]
 
 _TASKS = 32  # that the matrices of a batch are shared out to
 _TASK_WORK = 30_000  # operations of a task at least: some microseconds
 _TASK_BYTES = 1 << 28  # of the work areas of all tasks, unless one needs more
-_HEAVY = 1 << 10  # elements of an array from which on a call lets other Python threads run
 _LANE_WORK = 1 << 14  # elements of a task of kernels across the batch: some microseconds
 SMALL = 16  # rows up to which these kernels are faster than LAPACK, and compile quickly
 JACOBI = 4  # rows up to which eigenvalues and singular values are found across the batch
@@ -266,25 +265,6 @@ def failure(
         return static["caller"], Failure(static["fact"], avals[1].shape)
     fact = _JOBS[name](avals, static).fact
     return static.get("caller", name), Failure(fact, _batch(name, out))
-
-
-def linalg_program(
-    name: str, avals: Sequence[Aval], static: dict[str, Any], out: Aval
-) -> Callable[..., Any]:
-    """The function of buffers for one of the primitives."""
-    area = native.Scratch(1 + len(avals))
-    stages = linalg_stages(name, list(enumerate(avals, 1)), static, (0, out), area, 1)
-    heavy = max(av.size for av in (*avals, out)) > _HEAVY
-    program = native.program(len(avals), out.nbytes, area.sizes, stages, heavy)
-    caller, fails = failure(name, avals, static, out)
-
-    def run(*bufs: Any) -> Any:
-        result = program(*bufs)
-        if type(result) is tuple:
-            raise fails.error(caller, *result[1:])
-        return result
-
-    return run
 
 
 def linalg_stages(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Host", "emit", "host", "target_machine", "workers"]
 
-MOST_WORKERS = 4
+MOST_WORKERS = 4  # threads that make code at a time, each with a code generator of its own
 
 
 class Host(NamedTuple):

@@ -12,7 +12,9 @@ from pullback.compile.kernel.forms import Accumulate
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import vector_width
 from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
-from pullback.runtime.cpu.loops.nest import Streams
+from pullback.runtime.cpu.loops.nest import (
+    Streams,
+)
 from pullback.runtime.cpu.loops.tree_code import Elements, Fold, Values
 
 __all__ = ["TILE", "columns", "rows"]

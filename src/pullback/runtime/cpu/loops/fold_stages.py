@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from pullback.compile.kernel.forms import Accumulate, Reduce
 from pullback.compile.kernel.order import BLOCK, SMALL
+from pullback.compile.program.nest import Nest, coalesce, step_of
+from pullback.core.avals import dense_strides
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.loops import (
     accumulate_code,
@@ -19,39 +20,23 @@ from pullback.runtime.cpu.loops import (
     reduce_strips,
     tiny_code,
 )
-from pullback.runtime.cpu.loops.map_stages import GRAIN, INLINE, dense_strides, weight
-from pullback.runtime.cpu.loops.nest import Nest, Streams, coalesce, step_of
+from pullback.runtime.cpu.loops.map_stages import GRAIN, INLINE, weight
+from pullback.runtime.cpu.loops.nest import (
+    Streams,
+    axis_words,
+    rank_of,
+)
 
-__all__ = ["accumulate_program", "accumulate_stages", "reduce_program", "reduce_stages"]
+__all__ = ["accumulate_stages", "reduce_stages"]
 
 GROUP = 64 * BLOCK  # elements of a group, a power of two of blocks
-ENOUGH_TASKS = 16
-FEW_COLUMNS = 16
-LEAST_TILE = 128  # columns
+ENOUGH_TASKS = 16  # so that a few threads share the work evenly
+FEW_COLUMNS = 16  # outputs side by side, below which vectors would be half empty
+LEAST_TILE = 128  # columns: narrower tiles read rows in pieces too short to prefetch
 CACHED = 1 << 18  # bytes that fit in a second-level cache
 
 Strides = Sequence[int]
 Area = Callable[[int], int]
-
-
-def reduce_program(
-    kernel: Reduce,
-    kept_shape: Sequence[int],
-    reduced_shape: Sequence[int],
-    input_strides: Sequence[Strides],
-) -> Callable[..., Any]:
-    """A callable that reduces its buffers to a dense array of shape `kept_shape`.
-
-    `input_strides` are in elements: over the kept axes first, then over the reduced ones.
-    """
-    inputs = len(kernel.inputs)
-    area = native.Scratch(1 + inputs)
-    stages = reduce_stages(
-        kernel, kept_shape, reduced_shape, range(1, 1 + inputs), input_strides, 0, area, shared=True
-    )
-    kept = math.prod(kept_shape)
-    heavy = kept * math.prod(reduced_shape) > INLINE
-    return native.program(inputs, kept * kernel.output.itemsize, area.sizes, stages, heavy)
 
 
 def reduce_stages(
@@ -116,9 +101,9 @@ def _inner_steps(kernel: Reduce, nest: Nest, first: int) -> tuple[str, ...]:
 
 def _sequence(kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int]) -> native.Stage:
     offsets = _offsets(reduced)
-    head = _head(kept.rank(), slots)
+    head = _head(rank_of(kept), slots)
     after = len(head) + 2 + len(offsets)
-    params = tuple([*head, reduced.size, after, *offsets, *kept.records()])
+    params = tuple([*head, reduced.size, after, *offsets, *axis_words(kept)])
     code = reduce_code.sequence(kernel, ("unit", *_inner_steps(kernel, kept, 1)))
     return native.Stage(code, kept.size, _grain(kernel, kept.size, max(1, reduced.size)), params)
 
@@ -165,13 +150,13 @@ def _grouped_words(
     """The words that follow the head; see `reduce_code.Grouped`."""
     groups = math.ceil(reduced.size / group)
     sizes = (columns, tiles, tile)
-    return [reduced.size, groups, group, before, reduced.rank(1), *partials, *sizes]
+    return [reduced.size, groups, group, before, rank_of(reduced, 1), *partials, *sizes]
 
 
 def _rows(
     kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int], group: int, area: Area
 ) -> list[native.Stage]:
-    head, records = _head(kept.rank(), slots), kept.records()
+    head, records = _head(rank_of(kept), slots), axis_words(kept)
     groups = math.ceil(reduced.size / group)
     before = len(head) + reduce_code.Grouped.WORDS + len(records)
     partials = _partials(kernel, kept, groups, area)
@@ -179,7 +164,7 @@ def _rows(
     steps = _inner_steps(kernel, reduced, 0)
     if len(reduced.shape) > 1:
         steps = tuple("any" if any(own) else "zero" for own in reduced.strides)
-    params = tuple(head + words + records + reduced.records(1))
+    params = tuple(head + words + records + axis_words(reduced, 1))
     units = kept.size * groups
     stage = native.Stage(
         reduce_code.rows(kernel, steps), units, _grain(kernel, units, words[2]), params
@@ -190,7 +175,7 @@ def _rows(
 def _columns(
     kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int], area: Area
 ) -> list[native.Stage]:
-    head, records = _head(kept.rank(), slots), kept.records()
+    head, records = _head(rank_of(kept), slots), axis_words(kept)
     columns = kept.shape[-1]
     group, tile = _parts(kernel, kept.size // columns, columns, reduced.size)
     groups = math.ceil(reduced.size / group)
@@ -198,7 +183,7 @@ def _columns(
     partials = _partials(kernel, kept, groups, area)
     tiles = math.ceil(columns / tile)
     words = _grouped_words(reduced, group, before, partials, columns, tiles, tile)
-    params = tuple(head + words + records + reduced.records(1))
+    params = tuple(head + words + records + axis_words(reduced, 1))
     units = kept.size // columns * tiles * groups
     grain = _grain(kernel, units, group * min(tile, columns))
     code = reduce_columns.columns(kernel, _inner_steps(kernel, kept, 1))
@@ -220,12 +205,12 @@ def _parts(kernel: Reduce, outer: int, columns: int, length: int) -> tuple[int, 
 
 
 def _strips(kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int]) -> native.Stage:
-    head, records = _head(kept.rank(), slots), kept.records()
+    head, records = _head(rank_of(kept), slots), axis_words(kept)
     before = len(head) + reduce_code.Grouped.WORDS + len(records)
     columns = kept.shape[-1]
     tiles = math.ceil(columns / reduce_strips.TILE)
     words = _grouped_words(reduced, 1, before, (0, 0), columns, tiles)
-    params = tuple(head + words + records + reduced.records(1))
+    params = tuple(head + words + records + axis_words(reduced, 1))
     units = kept.size // columns * tiles
     grain = _grain(kernel, units, reduced.size * min(reduce_strips.TILE, columns))
     code = reduce_strips.strips(kernel, _inner_steps(kernel, kept, 1))
@@ -241,27 +226,6 @@ def _merge(
     params = (groups, *partials, out_slot)
     grain = max(1, GRAIN // groups)
     return [native.Stage(reduce_code.merge(kernel), kept.size, grain, params)]
-
-
-def accumulate_program(
-    kernel: Accumulate,
-    kept_shape: Sequence[int],
-    length: int,
-    input_strides: Sequence[Strides],
-    out_strides: Strides,
-    reverse: bool,
-) -> Callable[..., Any]:
-    """A callable that folds along one axis and keeps every step; `reverse` starts at the end.
-
-    Strides are in elements: over the kept axes, then along the folded one. `index()` is the
-    position in the array, also where the fold runs backwards.
-    """
-    inputs = len(kernel.inputs)
-    stages = accumulate_stages(
-        kernel, kept_shape, length, range(1, 1 + inputs), input_strides, 0, out_strides, reverse
-    )
-    size = math.prod(kept_shape) * length
-    return native.program(inputs, size * kernel.output.itemsize, (), stages, size > INLINE)
 
 
 def accumulate_stages(
@@ -291,14 +255,14 @@ def accumulate_stages(
     stage = _accumulate_columns if side_by_side else _accumulate_rows
     first = length - 1 if reverse else 0
     words = [length, first, -1 if reverse else 1, *along]
-    head = Streams(len(dtypes)).header(kept.rank(), (out_slot, *in_slots), bases)
+    head = Streams(len(dtypes)).header(rank_of(kept), (out_slot, *in_slots), bases)
     return [stage(kernel, kept, steps, head, words)]
 
 
 def _accumulate_rows(
     kernel: Accumulate, kept: Nest, steps: tuple[str, ...], head: list[int], words: list[int]
 ) -> native.Stage:
-    params = tuple(head + words + [0, 0] + kept.records())
+    params = tuple(head + words + [0, 0] + axis_words(kept))
     units = kept.size if words[0] else 0
     return native.Stage(
         accumulate_code.rows(kernel), units, _grain(kernel, units, words[0]), params
@@ -312,7 +276,7 @@ def _accumulate_columns(
     # Long rows at a time please the memory; a narrow tile leaves work for more threads.
     width = accumulate_code.TILE if columns >= 4 * accumulate_code.TILE else 64
     tiles = math.ceil(columns / width)
-    params = tuple(head + words + [tiles, width] + kept.records())
+    params = tuple(head + words + [tiles, width] + axis_words(kept))
     units = kept.size // columns * tiles if words[0] and columns else 0
     grain = _grain(kernel, units, words[0] * min(width, columns))
     return native.Stage(accumulate_code.columns(kernel, steps), units, grain, params)

@@ -8,12 +8,12 @@ for the innermost step of each array (dense, repeated, anything); shapes and str
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
 
 from pullback.compile.kernel.forms import Map, MultiMap
+from pullback.compile.program.nest import Nest, coalesce, step_of
+from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
 from pullback.runtime.cpu import native
@@ -30,12 +30,11 @@ from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
 from pullback.runtime.cpu.loops import tiny_code
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
-    Nest,
     Records,
     Streams,
-    coalesce,
+    axis_words,
     each_line,
-    step_of,
+    rank_of,
     walk,
 )
 from pullback.runtime.cpu.loops.tiling import boxes
@@ -43,9 +42,7 @@ from pullback.runtime.cpu.loops.tiling import boxes
 __all__ = [
     "GRAIN",
     "INLINE",
-    "dense_strides",
     "grain_of",
-    "map_program",
     "map_stage",
     "map_stages",
     "weight",
@@ -58,20 +55,6 @@ MOST_TASKS = 256  # long stretches of memory please the prefetcher
 Strides = Sequence[int]
 
 
-def map_program(
-    kernel: Map, out_shape: Sequence[int], input_strides: Sequence[Strides]
-) -> Callable[..., Any]:
-    """A callable that applies the kernel to buffers; the output is dense and row-major.
-
-    `input_strides` are element strides over `out_shape`: 0 repeats, negative walks backwards.
-    """
-    inputs = len(kernel.inputs)
-    nest = _nest(kernel, out_shape, [dense_strides(out_shape)], input_strides)
-    stages = _boxed(kernel, nest, range(1 + inputs))
-    size = math.prod(out_shape)
-    return native.program(inputs, size * kernel.output.itemsize, (), stages, size > INLINE)
-
-
 def map_stages(
     kernel: Map | MultiMap,
     shape: Sequence[int],
@@ -80,15 +63,16 @@ def map_stages(
     in_slots: Sequence[int],
     input_strides: Sequence[Strides],
     by_rows: bool = False,
+    shared: bool = False,
 ) -> list[native.Stage]:
     """Stages that write one array per output of the kernel; strides are in elements over `shape`.
 
-    The code of a small array is made for its shape and strides. `by_rows`: one stage whose units
-    are the elements in row-major order, for `stages.rows_stage`.
+    The code of a small array is made for its shape and strides, unless it is to be `shared`.
+    `by_rows`: one stage whose units are the elements in row-major order, for `stages.Blocks`.
     """
     nest = _nest(kernel, shape, out_strides, input_strides)
     slots = (*out_slots, *in_slots)
-    if not by_rows and tiny_code.map_suits(kernel, shape):
+    if not (by_rows or shared) and tiny_code.map_suits(kernel, shape):
         strides = (*out_strides, *input_strides)
         return [tiny_code.map_stage(kernel, shape, slots, strides)]
     if by_rows:
@@ -162,19 +146,11 @@ def _stage(
     steps = [step_of(nest.inner(s), d.itemsize) for s, d in enumerate(dtypes)]
     # A single element: any step is right, and dense code is the quickest.
     steps[:count] = ["unit" if step == "zero" else step for step in steps[:count]]
-    head = Streams(len(dtypes)).header(nest.rank(), slots, bases[: len(dtypes)])
+    head = Streams(len(dtypes)).header(rank_of(nest), slots, bases[: len(dtypes)])
     index = bases[len(dtypes)] if len(bases) > len(dtypes) else 0
-    params = tuple([*head, index, *nest.records()])
+    params = tuple([*head, index, *axis_words(nest)])
     grain = grain_of(nest.size, weight(_roots(kernel)))
     return native.Stage(_code(kernel, tuple(steps)), nest.size, grain, params)
-
-
-def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides, in elements."""
-    strides = [1] * len(shape)
-    for d in range(len(shape) - 2, -1, -1):
-        strides[d] = strides[d + 1] * shape[d + 1]
-    return tuple(strides)
 
 
 def grain_of(size: int, weight: int = 1) -> int:

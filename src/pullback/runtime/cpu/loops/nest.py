@@ -1,4 +1,4 @@
-"""Loop nests over strided arrays: axes are merged in Python, sizes and strides are arguments.
+"""Loop nests in kernels: axes are merged by then, sizes and strides are arguments.
 
 A nest has streams (the arrays it walks, in bytes) and axes. In the arguments of a kernel an axis is
 a record `size, stride of stream 0, stride of stream 1, ...`, the innermost first, two at least.
@@ -7,76 +7,37 @@ a record `size, stride of stream 0, stride of stream 1, ...`, the innermost firs
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from pullback.compile.program.nest import Nest
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.writer import Function, Module
 
 __all__ = [
     "TILE_PARAMETERS",
-    "Nest",
     "Records",
     "Streams",
-    "coalesce",
+    "axis_words",
     "each_line",
-    "step_of",
+    "rank_of",
     "walk",
 ]
 
-Strides = tuple[int, ...]
+
+def rank_of(nest: Nest, least: int = 2) -> int:
+    """The axes of a nest as a kernel sees it: `least` at least."""
+    return max(least, len(nest.shape))
 
 
-@dataclass(frozen=True)
-class Nest:
-    """Merged axes, outermost first: `strides[s][d]` belongs to stream `s` and axis `d`."""
-
-    shape: tuple[int, ...]
-    strides: tuple[Strides, ...]
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    def records(self, least: int = 2) -> list[int]:
-        """The axes as arguments of a kernel, filled up to `least` axes."""
-        words: list[int] = []
-        for d in reversed(range(len(self.shape))):
-            words += [self.shape[d], *(s[d] for s in self.strides)]
-        missing = max(0, least - len(self.shape))
-        return words + ([1] + [0] * len(self.strides)) * missing
-
-    def rank(self, least: int = 2) -> int:
-        return max(least, len(self.shape))
-
-    def inner(self, stream: int) -> int:
-        """The innermost stride of a stream."""
-        return self.strides[stream][-1] if self.shape else 0
-
-
-def coalesce(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> Nest:
-    """Drop axes of size 1, and merge neighbours that are contiguous in every stream."""
-    sizes: list[int] = []
-    steps: list[list[int]] = [[] for _ in strides]
-    for d, n in enumerate(shape):
-        if n == 1:
-            continue
-        if sizes and all(own[-1] == s[d] * n for own, s in zip(steps, strides, strict=True)):
-            sizes[-1] *= n
-            for own, s in zip(steps, strides, strict=True):
-                own[-1] = s[d]
-        else:
-            sizes.append(n)
-            for own, s in zip(steps, strides, strict=True):
-                own.append(s[d])
-    return Nest(tuple(sizes), tuple(map(tuple, steps)))
-
-
-def step_of(stride: int, itemsize: int) -> str:
-    """The class of an innermost stride that code is specialised for."""
-    return "zero" if stride == 0 else "unit" if stride == itemsize else "any"
+def axis_words(nest: Nest, least: int = 2) -> list[int]:
+    """The axes as arguments of a kernel, filled up to `least` axes."""
+    words: list[int] = []
+    for d in reversed(range(len(nest.shape))):
+        words += [nest.shape[d], *(s[d] for s in nest.strides)]
+    missing = max(0, least - len(nest.shape))
+    return words + ([1] + [0] * len(nest.strides)) * missing
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,13 @@ from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import vector_width
 from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
-from pullback.runtime.cpu.loops.nest import TILE_PARAMETERS, Records, Streams, each_line, walk
+from pullback.runtime.cpu.loops.nest import (
+    TILE_PARAMETERS,
+    Records,
+    Streams,
+    each_line,
+    walk,
+)
 from pullback.runtime.cpu.loops.tree_code import (
     LEVELS,
     Elements,

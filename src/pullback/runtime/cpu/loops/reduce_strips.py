@@ -21,8 +21,8 @@ from pullback.runtime.cpu.loops.tree_code import (
 
 __all__ = ["TILE", "strips"]
 
-TILE = 64  # columns of a unit
-TOGETHER = 4  # lanes in registers
+TILE = 64  # columns of a unit: a few vectors, whose sums stay in registers
+TOGETHER = 4  # lanes in registers at a time, of which there are 16 to 32
 
 
 @cache

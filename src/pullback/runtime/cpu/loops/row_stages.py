@@ -18,10 +18,10 @@ from pullback.runtime.cpu.native import Stage
 
 __all__ = ["row_stages"]
 
-TASK_ELEMENTS = 1 << 16
-ENOUGH_TASKS = 16
+TASK_ELEMENTS = 1 << 16  # of a task: some tens of microseconds
+ENOUGH_TASKS = 16  # so that a few threads share the work evenly
 LANE_BYTES = 1 << 16  # of the lanes that a task has at hand
-LINE = 64
+LINE = 64  # bytes of a cache line: accumulators of tasks do not share one
 
 
 def row_stages(

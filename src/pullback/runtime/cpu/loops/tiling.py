@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.runtime.cpu.loops.nest import Nest
+from pullback.compile.program.nest import Nest
 
 __all__ = ["boxes"]
 
@@ -12,7 +12,7 @@ SIDE = 32  # of a tile between an array and its transpose
 NARROW = 8  # an innermost axis shorter than this leaves vectors empty
 LONG = 256  # elements of the longer axis that are then taken at once
 WORTH = 2048  # elements from which on tiles pay
-LINE = 64  # bytes of a cache line
+LINE = 64  # bytes of a cache line: a longer step reads a new one each time
 
 Box = tuple[Nest, tuple[int, ...]]
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import operator
 import os
 import signal
 import sys
@@ -26,8 +27,9 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, SupportsIndex
 
+from pullback.compile.program.stages import Scratch, Stage
 from pullback.runtime.cpu.llvm import jit
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "encode",
     "get_threads",
     "is_foreign",
+    "make_program",
     "memory",
     "program",
     "release_cached",
@@ -54,16 +57,7 @@ __all__ = [
 ]
 
 
-class Stage(NamedTuple):
-    """One kernel over [0, units) in tasks of `grain` units; ends before the next stage starts."""
-
-    address: int
-    units: int
-    grain: int
-    params: tuple[int, ...]
-
-
-_FASTCALL, _NOARGS = 0x80, 0x04
+_FASTCALL, _NOARGS = 0x80, 0x04  # METH_FASTCALL and METH_NOARGS of Python's C API
 
 # Calling convention, arguments and docstring of each function.
 _FUNCTIONS = {
@@ -252,18 +246,6 @@ def is_foreign(buf: Buffer) -> bool:
     return buf.owner is not None and type(buf.owner) is not Buffer
 
 
-class Scratch:
-    """Scratch areas as they are asked for: called with a size in bytes, it gives a slot."""
-
-    def __init__(self, first: int):
-        self.first = first
-        self.sizes: list[int] = []
-
-    def __call__(self, nbytes: int) -> int:
-        self.sizes.append(nbytes)
-        return self.first + len(self.sizes) - 1
-
-
 def program(
     n_inputs: int,
     out_nbytes: int,
@@ -277,7 +259,7 @@ def program(
     stage; of several errors of one stage it is the one with the lowest position. The GIL is
     released if the program is `heavy` or a stage has more than one task.
     """
-    return _program(n_inputs, out_nbytes, scratch, (), stages, heavy)
+    return make_program(n_inputs, out_nbytes, scratch, (), stages, heavy)
 
 
 def arena_program(
@@ -293,16 +275,10 @@ def arena_program(
     Slots: 0 is the output, then the inputs, then the arena, then `pointers`: each is the slot of a
     base, which comes before it, and an offset in bytes.
     """
-    first = n_inputs + 2
-    for k, (base, _) in enumerate(pointers):
-        if not 0 <= base < first + k:
-            raise ValueError(
-                f"arena_program: a pointer needs a base before its slot {first + k}, got {base}."
-            )
-    return _program(n_inputs, out_nbytes, (arena_nbytes,), pointers, stages, heavy)
+    return make_program(n_inputs, out_nbytes, (arena_nbytes,), pointers, stages, heavy)
 
 
-def _program(
+def make_program(
     n_inputs: int,
     out_nbytes: int,
     scratch: Sequence[int],
@@ -310,6 +286,7 @@ def _program(
     stages: Sequence[Stage],
     heavy: bool,
 ) -> Callable[..., Buffer | tuple[int, int, int]]:
+    """A program with scratch areas (one of them may be an arena) and with derived pointers."""
     if min((n_inputs, out_nbytes, *scratch)) < 0 or n_inputs + len(scratch) > 4096:
         raise ValueError(
             f"program: needs sizes >= 0 and at most 4096 buffers, got {n_inputs} inputs, "
@@ -317,25 +294,32 @@ def _program(
         )
     if len(pointers) > 1 << 16:
         raise ValueError(f"program: takes at most 65536 pointers, got {len(pointers)}.")
+    first = n_inputs + 1 + len(scratch)
+    for k, (base, _) in enumerate(pointers):
+        if not 0 <= base < first + k:
+            raise ValueError(
+                f"program: a pointer needs a base before its slot {first + k}, got {base}."
+            )
     heavy = heavy or any(stage.units > stage.grain for stage in stages)
     head = [n_inputs, out_nbytes, len(scratch), heavy, len(pointers)]
     first = len(head) + 1 + len(scratch) + 2 * len(pointers)
     pairs = [word for pair in pointers for word in pair]
     encoded = encode(stages)
-    words = array("q", [*head, first, *scratch, *pairs, *encoded])
+    words = array("q", map(operator.index, [*head, first, *scratch, *pairs, *encoded]))
     # A parameter that is no plain integer is the address of memory that it owns.
     owners = [word for word in encoded if type(word) is not int]
     address, length = words.buffer_info()
     return _make(wrap(address, length * words.itemsize, (words, owners)))
 
 
-def encode(stages: Sequence[Stage]) -> list[int]:
+def encode(stages: Sequence[Stage]) -> list[SupportsIndex]:
     """The stages as the words of a list: what a program runs, or the body of a loop."""
-    heads, params = [len(stages)], []
+    heads: list[SupportsIndex] = [len(stages)]
+    params: list[SupportsIndex] = []
     start = 1 + 4 * len(stages)
     for stage in stages:
-        if not stage.address or stage.units < 0 or stage.grain < 1:
+        if not stage.code or stage.units < 0 or stage.grain < 1:
             raise ValueError(f"program: needs a kernel, units >= 0 and grain >= 1, got {stage}.")
-        heads += (stage.address, stage.units, stage.grain, 8 * (start + len(params)))
+        heads += (stage.code, stage.units, stage.grain, 8 * (start + len(params)))
         params += stage.params
     return heads + params

@@ -1,24 +1,62 @@
-"""Stages made of stages: loops, branches, parts, and kernels that share blocks of rows.
-
-They need no Python while they run. A loop changes the pointers of the program it is part of and
-leaves them as they were, so the stages may be nested in any way.
-"""
+"""Stages made of stages as words of the native core: they need no Python while they run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import SupportsIndex
 
+from pullback.compile.program.stages import (
+    Blocks,
+    Branch,
+    Loop,
+    Node,
+    Parts,
+    Program,
+    Stage,
+    While,
+)
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.native import Stage
 
-__all__ = ["branch_stage", "loop_stage", "parts_stage", "rows_stage", "while_stage"]
+__all__ = [
+    "LOCAL_BYTES",
+    "branch_stage",
+    "encode",
+    "loop_stage",
+    "parts_stage",
+    "rows_stage",
+    "while_stage",
+]
 
-_FOREVER = 2**63 - 1
-_LINE = 64
+_FOREVER = 2**63 - 1  # rounds of a loop that its test ends
+_LINE = 64  # bytes of a cache line, at which every local array starts
 LOCAL_BYTES = 1 << 19  # of local arrays: they lie on a thread's stack
 
 Moves = Sequence[tuple[int, int]]
 Carries = Sequence[tuple[int, int, int]]
+
+
+def encode(p: Program) -> Callable[..., native.Buffer | tuple[int, int, int]]:
+    """The program as a native function; see `native.program`."""
+    return native.make_program(
+        p.inputs, p.out_nbytes, p.scratch, p.pointers, _encoded(p.stages), p.heavy
+    )
+
+
+def _encoded(nodes: Sequence[Node]) -> list[Stage]:
+    return [node if isinstance(node, Stage) else _joint(node) for node in nodes]
+
+
+def _joint(node: Loop | While | Branch | Parts | Blocks) -> Stage:
+    """A stage made of stages, as one of the native core's kernels."""
+    if isinstance(node, Loop):
+        return loop_stage(_encoded(node.body), node.rounds, node.moves, node.carries)
+    if isinstance(node, While):
+        return while_stage(_encoded(node.test), node.flag, _encoded(node.body), node.carries)
+    if isinstance(node, Branch):
+        return branch_stage(node.flag, _encoded(node.then), _encoded(node.otherwise))
+    if isinstance(node, Parts):
+        return parts_stage([_encoded(part) for part in node.parts])
+    return rows_stage(*node)
 
 
 def loop_stage(
@@ -71,7 +109,7 @@ def branch_stage(flag_slot: int, then: Sequence[Stage], otherwise: Sequence[Stag
 def parts_stage(parts: Sequence[Sequence[Stage]]) -> Stage:
     """A stage whose tasks are lists of stages that need nothing of each other."""
     offsets: list[int] = []
-    words: list[int] = []
+    words: list[SupportsIndex] = []
     for part in parts:
         offsets.append(8 * (len(parts) + len(words)))
         words += native.encode(part)
@@ -108,11 +146,11 @@ def rows_stage(
         raise ValueError(
             f"rows_stage: local arrays have {LOCAL_BYTES} bytes at most, got {nbytes}."
         )
-    params: list[int] = []
-    entries: list[int] = []
+    params: list[SupportsIndex] = []
+    entries: list[SupportsIndex] = []
     first = 4 + len(arrays) + 4 * len(members)
     for stage, units in zip(members, each, strict=True):
-        entries += (stage.address, units, 8 * (first + len(params)), stage.units)
+        entries += (stage.code, units, 8 * (first + len(params)), stage.units)
         params += stage.params
     head = (block, len(members), len(arrays) // 3, nbytes)
     return Stage(native.ROWS, rows, max(1, grain), (*head, *arrays, *entries, *params))

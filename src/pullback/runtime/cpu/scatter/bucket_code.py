@@ -7,18 +7,10 @@ from functools import cache
 
 from llvmlite import ir
 
+from pullback.runtime.cpu.indexing.checked import Arguments, are_equal, ask, local_memory, unpacked
 from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter.partition_code import LOCAL_BYTES
-from pullback.runtime.cpu.scatter.rows import (
-    Arguments,
-    add_row,
-    add_to_one,
-    are_equal,
-    ask,
-    local_memory,
-    start_rows,
-    unpacked,
-)
+from pullback.runtime.cpu.scatter.rows import add_row, add_to_one, start_rows
 from pullback.runtime.cpu.scatter.sums import Sums, Table, each_piece
 
 __all__ = ["sort_runs", "sum_runs"]

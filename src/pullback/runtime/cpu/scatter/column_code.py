@@ -14,6 +14,7 @@ from llvmlite import ir
 
 from pullback.compile.kernel.order import PAIR_LANES, PAIRED_ROWS, UPDATE_LANES
 from pullback.core.dtypes import DType
+from pullback.runtime.cpu.indexing.checked import Arguments, ask, chunk_bounds, local_memory
 from pullback.runtime.cpu.llvm.builder import I1, I8, I32, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter.local_code import (
     LATER,
@@ -33,7 +34,6 @@ from pullback.runtime.cpu.scatter.numbers import (
     each_block,
     lanes_in,
 )
-from pullback.runtime.cpu.scatter.rows import Arguments, ask, chunk_bounds, local_memory
 from pullback.runtime.cpu.scatter.sums import Sums, Table, each_piece
 
 __all__ = ["columns", "join_columns"]

@@ -7,8 +7,9 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
+from pullback.runtime.cpu.indexing.checked import Arguments, Indices
 from pullback.runtime.cpu.llvm.builder import I32, I64, Value, address, kernel
-from pullback.runtime.cpu.scatter.rows import Arguments, Indices, add_row, start_rows
+from pullback.runtime.cpu.scatter.rows import add_row, start_rows
 from pullback.runtime.cpu.scatter.sums import Sums, Table, each_piece
 
 __all__ = ["direct", "sparse"]

@@ -11,8 +11,8 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import float32
+from pullback.runtime.cpu.indexing.checked import Arguments
 from pullback.runtime.cpu.llvm.builder import I1, I32, I64, PTR, Code, Value, address, kernel
-from pullback.runtime.cpu.scatter.rows import Arguments
 from pullback.runtime.cpu.scatter.segment_code import SLOTS, WORDS, Segments
 from pullback.runtime.cpu.scatter.sums import DOUBLE, FLOAT, Sums, each_piece, two_sum
 
@@ -20,8 +20,8 @@ __all__ = ["exact_segments"]
 
 I128 = ir.IntType(128)
 LIMBS = 12  # of 32 bits each, the first of them empty: float32 goes from 2**-149 to 2**128
-LIMB = 32
-DIGITS = 24
+LIMB = 32  # bits of a limb, of a sum in fixed point
+DIGITS = 24  # bits of the mantissa of a float32
 INFINITY, NAN = 0x7F800000, 0x7FC00000
 
 

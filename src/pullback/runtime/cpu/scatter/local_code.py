@@ -8,6 +8,7 @@ from llvmlite import ir
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
+from pullback.runtime.cpu.indexing.checked import Arguments, ask
 from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value
 from pullback.runtime.cpu.scatter.numbers import (
     BLOCK,
@@ -20,7 +21,6 @@ from pullback.runtime.cpu.scatter.numbers import (
     cells_of_pairs,
     spread,
 )
-from pullback.runtime.cpu.scatter.rows import Arguments, ask
 from pullback.runtime.cpu.scatter.sums import vector_of
 
 __all__ = ["LATER", "GivenNumbers", "LocalCells", "each_block_ahead"]

@@ -15,14 +15,14 @@ from llvmlite import ir
 from pullback.compile.kernel.order import UPDATE_BLOCK
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value, address, kernel
-from pullback.runtime.cpu.scatter.rows import (
+from pullback.runtime.cpu.indexing.checked import (
     Arguments,
     chunk_bounds,
     local_memory,
     report,
     unpacked,
 )
+from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter.sums import vector_of
 
 __all__ = [
@@ -42,25 +42,18 @@ __all__ = [
     "in_order",
     "lanes_in",
     "narrow",
-    "narrow_dtype",
     "spread",
 ]
 
 BLOCK = UPDATE_BLOCK  # indices that are narrowed before they are used
-GROUP = 16  # of which vectors hold
+GROUP = 16  # indices that are narrowed together: a vector of 64 bytes
 EIGHT = 8  # of which four pairs are made
 PAIR_TURN = 32  # whose cells are found, and added to, together
 AHEAD = 3072  # bytes by which memory is asked for before it is needed
 WORDS = ("count", "chunk", "rows", "width", "code")
-_BITS = {dt.uint8: 8, dt.uint16: 16, dt.int32: 31, dt.uint64: 64}
 # Where vector instructions leave the low halves of eight numbers, and so where number k is found.
 _LEFT = (0, 1, 4, 5, 2, 3, 6, 7)
 _FOUND = [8 * g + _LEFT.index(k) for g in range(GROUP // 8) for k in range(8)]
-
-
-def narrow_dtype(rows: int) -> DType:
-    """The least dtype for the numbers of so many rows."""
-    return next(d for d, bits in _BITS.items() if rows <= 1 << bits)
 
 
 def each_block(

@@ -6,13 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 
 from pullback.compile.kernel.forms import Map, Scatter
+from pullback.compile.program.nest import coalesce
 from pullback.core import dtypes as dt
+from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import cast, load
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.indexing import index_code
-from pullback.runtime.cpu.loops.map_stages import dense_strides, grain_of, map_stage
-from pullback.runtime.cpu.loops.nest import Streams, coalesce
+from pullback.runtime.cpu.loops.map_stages import grain_of, map_stage
+from pullback.runtime.cpu.loops.nest import (
+    Streams,
+    axis_words,
+    rank_of,
+)
 
 __all__ = ["copy_stage", "dense_operand", "is_constant", "leading_axes", "row_numbers", "x_rows"]
 
@@ -114,9 +120,9 @@ def row_numbers(
     ]
     dense = tuple(8 * s for s in dense_strides(shape))
     nest = coalesce(shape, [dense, *scaled, tuple(places)])
-    head = Streams(1 + len(slots)).header(nest.rank(), (slot, *slots), [0] * (1 + len(slots)))
+    head = Streams(1 + len(slots)).header(rank_of(nest), (slot, *slots), [0] * (1 + len(slots)))
     steps = [w for n, s in indexed for w in (n, s // width)]
-    params = (*head, width, first_code, *steps, *nest.records())
+    params = (*head, width, first_code, *steps, *axis_words(nest))
     code = index_code.ravel(tuple(kernel.indices))
     stages.append(native.Stage(code, nest.size, grain_of(nest.size), params))
     return dt.uint64, slot

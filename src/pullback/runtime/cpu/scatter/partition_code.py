@@ -10,6 +10,13 @@ from typing import Any
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
+from pullback.runtime.cpu.indexing.checked import (
+    Arguments,
+    ask,
+    chunk_bounds,
+    local_memory,
+    unpacked,
+)
 from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter.numbers import (
     BLOCK,
@@ -20,7 +27,6 @@ from pullback.runtime.cpu.scatter.numbers import (
     in_order,
     spread,
 )
-from pullback.runtime.cpu.scatter.rows import Arguments, ask, chunk_bounds, local_memory, unpacked
 from pullback.runtime.cpu.scatter.sums import vector_of
 
 __all__ = ["LOCAL_BYTES", "move_rows", "partition", "plan_places"]
@@ -28,7 +34,7 @@ __all__ = ["LOCAL_BYTES", "move_rows", "partition", "plan_places"]
 BYTE, I16 = ir.IntType(8), ir.IntType(16)
 SLOTS = ("index", "updates", "locals", "moved", "offsets")
 WORDS = ("count", "chunk", "rows", "shift", "buckets", "width", "code")
-TURN = 8  # updates that are loaded together
+TURN = 8  # updates that are loaded together, so that cache misses overlap
 LANES = 2  # parts of a chunk that are sorted side by side: equal buckets in a row wait less
 PIECE = 32  # bytes that are written at once
 LOCAL_BYTES = 2  # of the number of a destination in its bucket, or of an update in its chunk

@@ -1,43 +1,28 @@
-"""Index plans: the positions of an index array sorted by what they point at, kept for the next use.
-
-A plan is found by the buffer of its indices, which never changes, and dies with it; memory that
-is shared with others may change, and gets none. The second sum
-with the same buffer makes it; sums give the same bits with and without. The bytes of all plans are
-bounded: the one that was not used for longest goes first.
-"""
+"""The plans of index arrays, made by programs of their own."""
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
+from pullback.compile.kernel.forms import Gather
+from pullback.compile.program.index_plans import IndexPlan, PlanCache
+from pullback.compile.program.stages import Program
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.scatter.scatter_stages import Shape, Task, Wanted, plan_stages
+from pullback.runtime.cpu.indexing import gather_code
+from pullback.runtime.cpu.indexing.gather_stages import plain_gather
+from pullback.runtime.cpu.native.stages import encode
+from pullback.runtime.cpu.scatter.strategies import Shape, Task, Wanted, narrow_plan, plan_stages
 from pullback.runtime.cpu.scatter.sums import Sums
 
-__all__ = ["PLANS", "Plan", "PlanCache", "build"]
+__all__ = ["PLANS", "build", "gather_wants_plan"]
 
-DEFAULT_LIMIT = 1 << 29  # bytes
-_LINE = 64
+Strides = Sequence[int]
 
-Key = tuple[int, DType, Wanted]
-
-
-class Plan:
-    """The arrays of a plan: see `scatter_stages.Wanted`."""
-
-    __slots__ = ("__weakref__", "arrays", "nbytes")
-
-    def __init__(self, memory: native.Buffer, sizes: Sequence[int]):
-        starts = accumulate(sizes, initial=0)
-        self.arrays = tuple(native.view(memory, at) for at, _ in zip(starts, sizes, strict=False))
-        self.nbytes = memory.nbytes
+_LINE = 64  # bytes of a cache line, at which every scratch area starts
 
 
 @lru_cache(maxsize=256)
@@ -55,127 +40,30 @@ def _program(index: DType, wanted: Wanted) -> Callable[..., Any]:
     task = Task(Shape(wanted.count, wanted.rows, 1, Sums(index)), index, 1, 1, 1, 0, 0, 1)
     slots = range(arena + 1, arena + 1 + len(sizes))
     stages = plan_stages(task, wanted, slots, area)
-    return native.arena_program(1, sum(sizes), used, pointers, stages, True)
+    return encode(Program(1, sum(sizes), (used,), pointers, stages, True))
 
 
-def build(buf: native.Buffer, index: DType, wanted: Wanted) -> Plan | tuple:
+def build(buf: native.Buffer, index: DType, wanted: Any) -> IndexPlan | tuple[int, int, int]:
     """The plan of dense indices, or (code, position, value) of a bad one."""
     made = _program(index, wanted)(buf)
-    return made if isinstance(made, tuple) else Plan(made, wanted.sizes())
+    if isinstance(made, tuple):
+        return made
+    starts = accumulate(wanted.sizes()[:-1], initial=0)
+    return IndexPlan(tuple(native.view(made, at) for at in starts), made.nbytes)
 
 
-class _Entry:
-    """What is known of a buffer: `plan` is None after the first use."""
-
-    __slots__ = ("plan", "ref")
-
-    def __init__(self, ref: weakref.ref):
-        self.ref = ref
-        self.plan: Plan | None = None
-
-
-class PlanCache:
-    """Plans by index buffer and what is wanted."""
-
-    def __init__(self, limit: int):
-        self._limit = limit
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
-        self._held: Counter[int] = Counter()  # buffers by their id, and how many hold their plans
-        self._nbytes = 0
-        self._lock = threading.RLock()  # a buffer may die, and call back, at any point
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all plans."""
-        return self._nbytes
-
-    @property
-    def limit(self) -> int:
-        """The most bytes of plans that nobody holds."""
-        return self._limit
-
-    def set_limit(self, nbytes: int) -> None:
-        with self._lock:
-            self._limit = nbytes
-            self._shrink()
-
-    def find(self, buf: native.Buffer, index: DType, wanted: Wanted) -> Plan | None:
-        """The plan of a buffer, made at its second use, at its first if somebody holds its plans.
-
-        None before that, if an index is bad, or if the indices may change under our hands.
-        """
-        if native.is_foreign(buf):
-            return None
-        key = (id(buf), index, wanted)
-        with self._lock:
-            entry, held = self._entry(key, buf), id(buf) in self._held
-            if entry is not None and entry.plan is not None:
-                self._entries.move_to_end(key)
-                return entry.plan
-            if entry is None and not held:
-                self._add(key, buf)
-                return None
-        if not held and sum(wanted.sizes()) > self._limit:
-            return None
-        made = build(buf, index, wanted)
-        return None if isinstance(made, tuple) else self.keep(buf, index, wanted, made)
-
-    def keep(self, buf: native.Buffer, index: DType, wanted: Wanted, plan: Plan) -> Plan:
-        """Keep a plan that was made."""
-        key = (id(buf), index, wanted)
-        with self._lock:
-            entry = self._entry(key, buf) or self._add(key, buf)
-            if entry.plan is None:
-                entry.plan = plan
-                self._nbytes += plan.nbytes
-            self._entries.move_to_end(key)
-            self._shrink()
-            return plan
-
-    def hold(self, buf: native.Buffer, by: object) -> None:
-        """Keep all plans of a buffer, whatever the limit, as long as `by`, which has it, lives."""
-        with self._lock:
-            self._held[id(buf)] += 1
-        weakref.finalize(by, self._release, id(buf))
-
-    def bytes_of(self, buf: native.Buffer) -> int:
-        """The bytes of the plans of one buffer."""
-        with self._lock:
-            entries = [e for (owner, *_), e in self._entries.items() if owner == id(buf)]
-            return sum(e.plan.nbytes for e in entries if e.plan is not None)
-
-    def _entry(self, key: Key, buf: native.Buffer) -> _Entry | None:
-        entry = self._entries.get(key)
-        return entry if entry is not None and entry.ref() is buf else None
-
-    def _add(self, key: Key, buf: native.Buffer) -> _Entry:
-        entry = _Entry(weakref.ref(buf, lambda ref: self._forget(key, ref)))
-        self._entries[key] = entry
-        return entry
-
-    def _release(self, owner: int) -> None:
-        with self._lock:
-            self._held[owner] -= 1
-            if not self._held[owner]:
-                del self._held[owner]
-            self._shrink()
-
-    def _forget(self, key: Key, ref: weakref.ref) -> None:
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None and entry.ref is ref:
-                del self._entries[key]
-                if entry.plan is not None:
-                    self._nbytes -= entry.plan.nbytes
-
-    def _shrink(self) -> None:
-        """Drop plans that nobody holds, the least recently used first, down to the limit."""
-        for (owner, *_), entry in list(self._entries.items()):
-            if self._nbytes <= self._limit:
-                return
-            if entry.plan is not None and owner not in self._held:
-                self._nbytes -= entry.plan.nbytes
-                entry.plan = None
+def gather_wants_plan(
+    kernel: Gather,
+    shape: Sequence[int],
+    x_strides: Strides,
+    index_strides: Sequence[Strides],
+    size: int,
+) -> Wanted | None:
+    """The plan that is of use to read from `size` rows, if there is one."""
+    plain = plain_gather(shape, x_strides, index_strides)
+    if plain is None or plain[1] * kernel.dtype.itemsize > gather_code.MOST_WORD:
+        return None
+    return narrow_plan(kernel.indices[0], plain[0], size)
 
 
-PLANS = PlanCache(DEFAULT_LIMIT)
+PLANS = PlanCache(build, native.is_foreign)

@@ -1,164 +1,18 @@
-"""What the kernels of gather and scatter share: their arguments, checked row numbers, rows.
-
-Rows are numbered by one dense array of indices; row i of the updates is `width` real elements that
-belong to row `index[i]`. A bad index sets the error word: code, position of the first element of
-its row, and the index as given.
-"""
+"""Rows of updates added to rows of accumulators, as LLVM IR."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llvmlite import ir
-
-from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.builder import I8, I32, I64, PTR, Code, Value
+from pullback.runtime.cpu.indexing.checked import Arguments
+from pullback.runtime.cpu.llvm.builder import Code, Value
 from pullback.runtime.cpu.scatter.sums import Sums, Table, each_piece
 
 __all__ = [
-    "LINE",
-    "Arguments",
-    "Indices",
     "add_row",
     "add_to_one",
-    "are_equal",
-    "ask",
-    "chunk_bounds",
-    "local_memory",
-    "prefetch",
-    "report",
     "start_rows",
-    "unpacked",
 ]
-
-LINE = 64  # bytes
-
-
-class Arguments:
-    """A kernel's own params by name: pointers, given by their slots, and then numbers."""
-
-    def __init__(self, code: Code, pointers: Sequence[str], words: Sequence[str]):
-        params, ptrs = code.args[:2]
-        self._values = {}
-        for k, name in enumerate(pointers):
-            self._values[name] = code.load(ptrs, code.load(params, k, I64), PTR)
-        for k, name in enumerate(words):
-            self._values[name] = code.load(params, len(pointers) + k, I64)
-
-    def __getitem__(self, name: str) -> Value:
-        return self._values[name]
-
-
-class Indices:
-    """Reads row numbers, and checks them."""
-
-    def __init__(self, code: Code, dtype: DType, pointer: Value, rows: Value, width: Value):
-        self.code, self.dtype, self.pointer = code, dtype, pointer
-        self.rows, self.width = rows, width
-        self.signed = dtype.kind == "i"
-        self.word = ir.IntType(8 * dtype.itemsize)
-
-    def given(self, i: Value) -> Value:
-        raw = self.code.load(self.pointer, i, self.word)
-        if self.word == I64:
-            return raw
-        return self.code.b.sext(raw, I64) if self.signed else self.code.b.zext(raw, I64)
-
-    def wrapped(self, given: Value) -> Value:
-        """With negative ones counted from the end."""
-        if not self.signed:
-            return given
-        b = self.code.b
-        negative = b.icmp_signed("<", given, self.code.int(0))
-        return b.select(negative, b.add(given, self.rows), given)
-
-    def check(
-        self,
-        shifted: Value,
-        limit: Value,
-        given: Value,
-        i: Value,
-        first: Value,
-        error: Value | None = None,
-    ) -> None:
-        """Leaves the function with an error unless `shifted` is below `limit`."""
-        code, b = self.code, self.code.b
-        with b.if_then(b.icmp_unsigned(">=", shifted, limit), likely=False):
-            error = code.args[4] if error is None else error
-            code.store(b.mul(i, self.width), error, 1)
-            code.store(given, error, 2)
-            code.store(first, error, 0)
-            b.ret_void()
-
-
-def report(module: ir.Module, index: DType) -> ir.Function:
-    """A function that finds the first bad index of a span and sets the error word."""
-    code = Code(module, "report", (PTR, I64, I64, I64, I64, I64, PTR))
-    pointer, start, stop, rows, width, first, error = code.args
-    indices = Indices(code, index, pointer, rows, width)
-    with code.range(start, stop) as i:
-        given = indices.given(i)
-        indices.check(indices.wrapped(given), rows, given, i, first, error)
-    code.function.attributes.add("noinline")
-    return code.internal()
-
-
-def local_memory(code: Code, type_: ir.Type, count: int | Value) -> Value:
-    """Memory on the stack; where `count` is a value, from this point on."""
-    if isinstance(count, int):
-        with code.b.goto_entry_block():
-            memory = code.b.alloca(type_, size=code.int(count))
-    else:
-        memory = code.b.alloca(type_, size=count)
-    memory.align = 64
-    memory.type = PTR  # llvmlite would give it a type, and refuse to store any other
-    return memory
-
-
-def chunk_bounds(code: Code, chunk: Value, size: Value, total: Value) -> tuple[Value, Value]:
-    start = code.b.mul(chunk, size)
-    return start, code.minimum(code.b.add(start, size), total)
-
-
-def prefetch(code: Code, place: Value) -> None:
-    """Asks for a line of memory."""
-    fetch = code.declare("llvm.prefetch.p0", ir.VoidType(), (PTR, I32, I32, I32))
-    code.b.call(fetch, [place, *(code.int(word, I32) for word in (0, 3, 1))])
-
-
-def ask(code: Code, place: Value, nbytes: int) -> None:
-    """Asks for the lines of so many bytes."""
-    for line in range(0, nbytes, LINE):
-        prefetch(code, code.at(place, code.int(line), I8))
-
-
-def unpacked(code: Code, word: ir.IntType, pointer: Value, first: Value, count: int) -> list[Value]:
-    """`count` small numbers from `first` on, loaded in few words."""
-    b = code.b
-    wide = ir.IntType(min(64, word.width * count))
-    kept = wide.width // word.width
-    place = code.at(pointer, first, word)
-    words = [
-        b.load(code.at(place, code.int(k), wide), typ=wide, align=1) for k in range(count // kept)
-    ]
-    mask = ir.Constant(wide, (1 << word.width) - 1)
-    found = []
-    for k in range(count):
-        shifted = b.lshr(words[k // kept], ir.Constant(wide, word.width * (k % kept)))
-        number = b.and_(shifted, mask)
-        found.append(b.zext(number, I64) if wide.width < 64 else number)
-    return found
-
-
-def are_equal(code: Code, word: ir.IntType, pointer: Value, first: Value, count: int) -> Value:
-    """Whether `count` small numbers from `first` on are all the same."""
-    b, wide = code.b, ir.IntType(word.width * count)
-    found = b.load(code.at(pointer, first, word), typ=wide, align=1)
-    turned = b.or_(
-        b.shl(found, ir.Constant(wide, word.width)),
-        b.lshr(found, ir.Constant(wide, wide.width - word.width)),
-    )
-    return b.icmp_unsigned("==", found, turned)
 
 
 def start_rows(

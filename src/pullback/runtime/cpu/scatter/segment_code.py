@@ -7,8 +7,8 @@ from functools import cache
 
 from llvmlite import ir
 
+from pullback.runtime.cpu.indexing.checked import LINE, Arguments, local_memory, prefetch
 from pullback.runtime.cpu.llvm.builder import I1, I32, I64, PTR, VOID, Code, Value, address, kernel
-from pullback.runtime.cpu.scatter.rows import LINE, Arguments, local_memory, prefetch
 from pullback.runtime.cpu.scatter.sums import Sums, Table, each_piece
 
 __all__ = ["BLOCK", "SLOTS", "WORDS", "Segments", "segments"]

@@ -11,9 +11,9 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
+from pullback.runtime.cpu.indexing.checked import Arguments, ask, unpacked
 from pullback.runtime.cpu.llvm.builder import I8, Value, address, kernel
 from pullback.runtime.cpu.scatter.numbers import AHEAD, BLOCK, CheckedNumbers, Numbers, each_block
-from pullback.runtime.cpu.scatter.rows import Arguments, ask, unpacked
 
 __all__ = ["MOST_BYTES", "set_rows"]
 

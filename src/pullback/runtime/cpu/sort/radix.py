@@ -21,7 +21,7 @@ __all__ = ["BUCKETS", "FIELDS", "Radix", "Record", "digit_bits", "emit_key", "pa
 _WIDEST = 11  # bits of a pass: the counts of more would leave the first-level cache
 _NARROW = 8
 BUCKETS = 1 << _WIDEST
-_HALF = 32
+_HALF = 32  # bits of the half of a key that is sorted at a time
 _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
 FIELDS = (
     # given: addresses, stride in elements, key mask, extents, bits of a position and a digit

@@ -36,35 +36,15 @@ from pullback.runtime.cpu.sort.radix import (
     passes,
 )
 
-__all__ = ["argsort_program", "argsort_stages", "searchsorted_program", "searchsorted_stages"]
+__all__ = ["argsort_stages", "searchsorted_stages"]
 
 _SLOTS = 6  # first params of argsort's kernels: output, input, records, spare, counts, measures
 _SHORT = 128  # rows up to here are ranked by counting smaller elements
 _LONG = 1 << 16  # rows from here on are cut in chunks, if they are few
-_MOST_CHUNKS = 16
-_MOST_TASKS = 32
-_TASK_ELEMENTS = 1 << 14
+_MOST_CHUNKS = 16  # of a long row, so that a few threads share it evenly
+_MOST_TASKS = 32  # each of which has scratch memory of its own
+_TASK_ELEMENTS = 1 << 14  # of a task: some tens of microseconds
 _LANES = 8  # values that are searched for together, to overlap cache misses
-
-
-def argsort_program(
-    dtype: DType,
-    outer_shape: Sequence[int],
-    outer_strides: Sequence[int],
-    length: int,
-    stride: int,
-    descending: bool = False,
-) -> Callable:
-    """The function x -> int64 indices that sort each row, dense over (outer, length).
-
-    Strides count elements: `outer_strides` step from row to row, `stride` along a row.
-    """
-    area = native.Scratch(2)
-    stages = argsort_stages(
-        dtype, outer_shape, outer_strides, length, stride, descending, 1, 0, area
-    )
-    elements = math.prod(outer_shape) * length
-    return native.program(1, elements * 8, area.sizes, stages, elements > _TASK_ELEMENTS)
 
 
 def argsort_stages(
@@ -268,24 +248,6 @@ def _begin_kernel(dtype: DType) -> int:
     record.set("source", code.at(source, offset, _word(dtype)))
     record.set("output", code.at(output, code.b.mul(row, values[0]), I64))
     return address(code)
-
-
-def searchsorted_program(
-    dtype: DType,
-    length: int,
-    stride: int,
-    values_shape: Sequence[int],
-    values_strides: Sequence[int],
-    side: str = "left",
-) -> Callable:
-    """The function (sorted, values) -> int64 positions at which values would keep the order.
-
-    `sorted` is one row of `length` elements; "left" counts what is smaller, "right" also what is
-    equal.
-    """
-    stages = searchsorted_stages(dtype, length, stride, values_shape, values_strides, side, 1, 2, 0)
-    count = math.prod(values_shape)
-    return native.program(2, count * 8, (), stages, count > _TASK_ELEMENTS)
 
 
 def searchsorted_stages(

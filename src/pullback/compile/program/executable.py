@@ -1,4 +1,4 @@
-"""A graph as one native program, compiled for the layout of its inputs."""
+"""A graph as one program of a target, compiled for the layout of its inputs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, NoReturn
 
+from pullback.compile.program.frame import Frame, inner_graphs
+from pullback.compile.program.slots import Planned, Table
+from pullback.compile.program.stages import Program
+from pullback.compile.program.target import Clock, Target, Timing
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import Region
 from pullback.compile.schedule.timeline import Timeline
 from pullback.compile.schedule.traffic import least_bytes
 from pullback.core.avals import Aval, aval
-from pullback.ir.effects import EFFECT
-from pullback.ir.graph import Graph
+from pullback.ir.graph import Equation, Graph
 from pullback.ir.lowering import Intrinsic
-from pullback.runtime.cpu import native
-from pullback.runtime.cpu.assembly import Frame, Planned, Table, inner_graphs
-from pullback.runtime.cpu.clock import Clock, Timing
-from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.native import Buffer, view
-from pullback.runtime.cpu.scatter.plans import PLANS
 
 __all__ = ["Executable"]
 
-HOST = (Intrinsic("host", raises=True), EFFECT.lowering)
-HEAVY_ELEMENTS = 1 << 15  # of all values together: from here on other Python threads may run
+
+def _calls_python(target: Target, eq: Equation) -> bool:
+    low = getattr(eq.op, "lowering", None)
+    return isinstance(low, Intrinsic) and target.routines[low.name].calls_python
 
 
 class Executable:
@@ -34,25 +33,25 @@ class Executable:
     It is compiled for dense inputs, and again for every other layout that it meets.
     """
 
-    def __init__(self, graph: Graph):
-        self.graph = graph
+    def __init__(self, graph: Graph, target: Target):
+        self.graph, self.target = graph, target
         self._versions: dict[tuple[Aval, ...], Version] = {}
         dense = [aval(v.aval.shape, v.aval.dtype, v.aval.device) for v in graph.inputs]
         self._first = self._version(tuple(dense))
 
-    def __call__(self, buffers: Sequence[Buffer], avals: Sequence[Aval]) -> list[Buffer]:
+    def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[Any]:
         version = self._versions.get(tuple(avals))
         if version is None:
             version = self._version(tuple(avals))
         return version.run(buffers)
 
     def _version(self, avals: tuple[Aval, ...]) -> Version:
-        version = self._versions[avals] = Version(self.graph, avals)
+        version = self._versions[avals] = Version(self.graph, self.target, avals)
         return version
 
     def timed(
-        self, buffers: Sequence[Buffer], avals: Sequence[Aval]
-    ) -> tuple[list[Buffer], list[Timing]]:
+        self, buffers: Sequence[Any], avals: Sequence[Aval]
+    ) -> tuple[list[Any], list[Timing]]:
         """The buffers of the outputs, and what each step took; plans of indices are not used."""
         version = self._versions.get(tuple(avals)) or self._version(tuple(avals))
         return version.timed(buffers)
@@ -75,8 +74,9 @@ class Executable:
 class Version:
     """A graph compiled for one layout of its inputs."""
 
-    def __init__(self, graph: Graph, avals: Sequence[Aval]):
+    def __init__(self, graph: Graph, target: Target, avals: Sequence[Aval]):
         began = time.perf_counter()
+        self._target, self._view = target, target.view
         self.grouped = fuse(graph, avals)
         inner = [v for g in inner_graphs(graph) for v in g.constants]
         read = {id(s) for g in self.grouped.groups for s in g.values_read()}
@@ -87,8 +87,9 @@ class Version:
         self._passed = [v.constant[0] for v in used]
         work = sum(s.aval.size for s in self.grouped.computed())
         # a stage that calls Python waits for its lock, which whoever runs the program must not hold
-        calls = any(getattr(eq.op, "lowering", None) in HOST for eq in graph.equations)
-        self._heavy = work > HEAVY_ELEMENTS or calls or any(True for _ in inner_graphs(graph))
+        calls = any(_calls_python(target, eq) for eq in graph.equations)
+        inner_ones = any(True for _ in inner_graphs(graph))
+        self._heavy = work > target.tuning.light_values or calls or inner_ones
         frame, table, self._program = self.assembled(())
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
         self.steps = frame.steps
@@ -118,37 +119,38 @@ class Version:
         With a clock, that is read before and after each step.
         """
         table = Table(len(self._graph.inputs), self._used, planned)
-        frame = jit.together(Frame, self.grouped, table, self._graph)
+        frame = self._target.together(Frame, self.grouped, table, self._target, self._graph)
         stages = frame.stages
         if clock is not None:
             stages = clock.between(stages, [s.stages for s in frame.steps])
-        program = native.arena_program(
+        program = Program(
             table.n_inputs,
             frame.plan.out_nbytes,
-            table.arena_nbytes,
+            (table.arena_nbytes,),
             table.pointers,
             stages,
             self._heavy or clock is not None,
         )
-        return frame, table, program
+        return frame, table, self._target.encode(program)
 
-    def _run_planned(self, *buffers: Buffer) -> Any:
+    def _run_planned(self, *buffers: Any) -> Any:
         """Uses the plans that there are of these buffers, by the rule of single operations."""
-        found = [PLANS.find(buffers[p.slot - 1], p.dtype, p.wanted) for p in self._plannable]
+        find = self._target.plan_arrays
+        found = [find(buffers[p.slot - 1], p.dtype, p.wanted) for p in self._plannable]
         known = tuple(f is not None for f in found)
         if not any(known):
             return self._unplanned(*buffers)
         if known not in self._programs:
             chosen = [p for p, is_known in zip(self._plannable, known, strict=True) if is_known]
             self._programs[known] = self.assembled(chosen)[2]
-        arrays = [array for f in found if f is not None for array in f.arrays]
+        arrays = [array for arrays in found if arrays is not None for array in arrays]
         return self._programs[known](*buffers, *arrays)
 
-    def timed(self, buffers: Sequence[Buffer]) -> tuple[list[Buffer], list[Timing]]:
+    def timed(self, buffers: Sequence[Any]) -> tuple[list[Any], list[Timing]]:
         """See `Executable.timed`."""
         with self._timing:
             if self._timed is None:
-                self._timed = Timed(self)
+                self._timed = Timed(self, self._target)
             return self._timed.run(buffers)
 
     @property
@@ -163,43 +165,41 @@ class Version:
             return "empty", 0, 0
         return "out", self.plan.places[r.stored].offset, 0
 
-    def _run_single(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+    def _run_single(self, buffers: Sequence[Any]) -> list[Any]:
         out = self._program(*buffers, *self._passed)
         if isinstance(out, tuple):
             self._fail(out)
         return [out]
 
-    def run_other(self, program: Callable[..., Any], buffers: Sequence[Buffer]) -> list[Buffer]:
+    def run_other(self, program: Callable[..., Any], buffers: Sequence[Any]) -> list[Any]:
         """The outputs by another program of the same graph."""
         out = program(*buffers, *self._passed)
         if isinstance(out, tuple):
             self._fail(out)
         return [self._found(out, buffers, *where) for where in self._outputs]
 
-    def _run_views(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+    def _run_views(self, buffers: Sequence[Any]) -> list[Any]:
         out = self._program(*buffers, *self._passed)
         if isinstance(out, tuple):
             self._fail(out)
-        return [view(out, at) if at else out for at in self._offsets]
+        return [self._view(out, at) if at else out for at in self._offsets]
 
-    def _run_several(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+    def _run_several(self, buffers: Sequence[Any]) -> list[Any]:
         out = self._program(*buffers, *self._passed)
         if isinstance(out, tuple):
             self._fail(out)
         return [self._found(out, buffers, *where) for where in self._outputs]
 
-    def _run_nothing(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+    def _run_nothing(self, buffers: Sequence[Any]) -> list[Any]:
         return [self._found(None, buffers, *where) for where in self._outputs]
 
-    def _found(
-        self, out: Any, buffers: Sequence[Buffer], kind: str, at: int, offset: int
-    ) -> Buffer:
+    def _found(self, out: Any, buffers: Sequence[Any], kind: str, at: int, offset: int) -> Any:
         if kind == "out":
-            return native.view(out, at) if at else out
+            return self._view(out, at) if at else out
         if kind == "empty":
-            return native.empty(0)
+            return self._target.empty(0)
         buf = buffers[at] if kind == "input" else self._constants[at]
-        return native.view(buf, offset) if offset else buf
+        return self._view(buf, offset) if offset else buf
 
     def _fail(self, error: tuple[int, int, int]) -> NoReturn:
         code, position, value = error
@@ -221,16 +221,16 @@ class Version:
 class Timed:
     """A version that reads the clock between its steps."""
 
-    def __init__(self, version: Version):
+    def __init__(self, version: Version, target: Target):
         self._version = version
-        self._clock = Clock()
+        self._clock = target.clock()
         frame, _, self._program = version.assembled((), self._clock)
         self._kernels = [
             (s.group.label, least_bytes(s.group, frame.local.get(id(s.group), ())))
             for s in frame.steps
         ]
 
-    def run(self, buffers: Sequence[Buffer]) -> tuple[list[Buffer], list[Timing]]:
+    def run(self, buffers: Sequence[Any]) -> tuple[list[Any], list[Timing]]:
         """The outputs, and what each step took."""
         self._clock.start()
         outputs = self._version.run_other(self._program, buffers)

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from pullback.compile.schedule.fusion import fuse
+from pullback.compile.program.slots import Context, LoopSlots
+from pullback.compile.program.stages import Branch, Loop, Node, While
 from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, aval
-from pullback.ir.graph import Graph
-from pullback.runtime.cpu import assembly
-from pullback.runtime.cpu.native import Stage, stages
-
-if TYPE_CHECKING:
-    from pullback.runtime.cpu.assembly import Frame, Loop
 
 __all__ = ["BUILDERS"]
 
-MOST_COPIED = 1 << 20  # bytes
 
-
-def _inner(
-    frame: Frame,
-    graph: Graph,
-    layouts: Sequence[Aval],
-    inputs: Sequence[int],
-    outputs: Sequence[int],
-) -> list[Stage]:
-    """The stages of a graph inside, which uses the free part of the arena."""
-    grouped = fuse(graph, layouts)
-    return assembly.Frame(grouped, frame.table, graph, inputs, outputs, frame.free).stages
-
-
-def _slot(frame: Frame, r: Region) -> int:
+def _slot(frame: Context, r: Region) -> int:
     return frame.slot(r.stored, r.offset)
 
 
@@ -43,13 +23,13 @@ def _dense(av: Aval) -> Aval:
 class _Fixed:
     """What every round of a loop reads; small transposed arrays are copied once, row by row."""
 
-    def __init__(self, frame: Frame, regions: Sequence[Region]):
-        self.before: list[Stage] = []
+    def __init__(self, frame: Context, regions: Sequence[Region]):
+        self.before: list[Node] = []
         self.slots: list[int] = []
         self.layouts: list[Aval] = []
         for region in regions:
             slot, layout = _slot(frame, region), region.aval
-            if _is_across(layout) and layout.nbytes <= MOST_COPIED:
+            if _is_across(layout) and layout.nbytes <= frame.target.tuning.copied_bytes:
                 slot, layout = frame.scratch(layout.nbytes), _dense(layout)
                 self.before += frame.copy(region, slot)
             self.slots.append(slot)
@@ -66,8 +46,8 @@ def _is_across(av: Aval) -> bool:
 class _Carried:
     """The carries of a loop: where results are wanted, and every other round in spare memory."""
 
-    def __init__(self, frame: Frame, loop: Loop, group: CallGroup, first: Sequence[Region]):
-        self.before: list[Stage] = []
+    def __init__(self, frame: Context, loop: LoopSlots, group: CallGroup, first: Sequence[Region]):
+        self.before: list[Node] = []
         self.slots: list[int] = []
         self.spares: list[int] = []
         self.layouts = [_dense(r.aval) for r in first]
@@ -81,10 +61,10 @@ class _Carried:
             loop.carries[slot] = (spare, result.nbytes)
 
 
-def _scan(frame: Frame, group: CallGroup) -> list[Stage]:
+def _scan(frame: Context, group: CallGroup) -> Sequence[Node]:
     static, table = group.equation.static, frame.table
     fixed, carries, length = static["constants"], static["carries"], static["length"]
-    loop = assembly.Loop()
+    loop = LoopSlots()
     table.loops.append(loop)
     constants = _Fixed(frame, group.operands[:fixed])
     carried = _Carried(frame, loop, group, group.operands[fixed : fixed + carries])
@@ -101,50 +81,51 @@ def _scan(frame: Frame, group: CallGroup) -> list[Stage]:
         targets.append(_moving(frame, loop, frame.slot(y), step, length, static["reverse"]))
     layouts = [*constants.layouts, *carried.layouts, *slices]
     inputs = [*constants.slots, *carried.slots, *places]
-    body = _inner(frame, static["body"], layouts, inputs, [*carried.spares, *targets])
+    body = frame.inner(static["body"], layouts, inputs, [*carried.spares, *targets])
     table.loops.pop()
-    moves = list(loop.moves.items())
-    looped = stages.loop_stage(body, length, moves, loop.carry_entries())
+    looped = Loop(body, length, list(loop.moves.items()), loop.carry_entries())
     return [*constants.before, *carried.before, looped]
 
 
-def _moving(frame: Frame, loop: Loop, slot: int, step: int, length: int, reverse: bool) -> int:
+def _moving(
+    frame: Context, loop: LoopSlots, slot: int, step: int, length: int, reverse: bool
+) -> int:
     """A slot that starts at the first slice (`reverse`: the last) and moves on every round."""
     own = frame.table.fresh(slot, (length - 1) * step if reverse and length else 0)
     loop.moves[own] = -step if reverse else step
     return own
 
 
-def _while(frame: Frame, group: CallGroup) -> list[Stage]:
+def _while(frame: Context, group: CallGroup) -> Sequence[Node]:
     static, table = group.equation.static, frame.table
     fixed = static["constants"]
-    loop = assembly.Loop()
+    loop = LoopSlots()
     table.loops.append(loop)
     constants = _Fixed(frame, group.operands[:fixed])
     carried = _Carried(frame, loop, group, group.operands[fixed:])
     flag = frame.scratch(1)
     layouts = [*constants.layouts, *carried.layouts]
     inputs = [*constants.slots, *carried.slots]
-    test = _inner(frame, static["test"], layouts, inputs, [flag])
-    body = _inner(frame, static["body"], layouts, inputs, carried.spares)
+    test = frame.inner(static["test"], layouts, inputs, [flag])
+    body = frame.inner(static["body"], layouts, inputs, carried.spares)
     table.loops.pop()
-    looped = stages.while_stage(test, flag, body, loop.carry_entries())
+    looped = While(test, flag, body, loop.carry_entries())
     return [*constants.before, *carried.before, looped]
 
 
-def _cond(frame: Frame, group: CallGroup) -> list[Stage]:
+def _cond(frame: Context, group: CallGroup) -> Sequence[Node]:
     static = group.equation.static
     predicate, *operands = group.operands
     layouts = [r.aval for r in operands]
     inputs = [_slot(frame, r) for r in operands]
     results = [frame.slot(s) for s in group.results]
     then, otherwise = (
-        _inner(frame, static[name], layouts, inputs, results) for name in ("then", "otherwise")
+        frame.inner(static[name], layouts, inputs, results) for name in ("then", "otherwise")
     )
-    return [stages.branch_stage(_slot(frame, predicate), then, otherwise)]
+    return [Branch(_slot(frame, predicate), then, otherwise)]
 
 
-BUILDERS: dict[str, Callable[[Frame, CallGroup], list[Stage]]] = {
+BUILDERS: dict[str, Callable[[Context, CallGroup], Sequence[Node]]] = {
     "scan": _scan,
     "while": _while,
     "cond": _cond,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Accumulate, Map, MultiMap
 from pullback.compile.kernel.lower import copy_kernel
+from pullback.compile.program import control, operations
+from pullback.compile.program.slots import Table
+from pullback.compile.program.stages import Blocks, Node, Parts, Stage
+from pullback.compile.program.target import Target, Tuning
+from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import (
     Access,
     CallGroup,
@@ -22,29 +26,14 @@ from pullback.compile.schedule.groups import (
     Stored,
     squeezed,
 )
-from pullback.compile.schedule.memory import Plan, aligned, plan_memory
+from pullback.compile.schedule.memory import MemoryPlan, plan_memory
 from pullback.compile.schedule.product_rows import product_work
 from pullback.compile.schedule.row_kernel import row_plan
 from pullback.compile.schedule.sequences import local_values
-from pullback.core.avals import dense_strides
-from pullback.core.dtypes import DType
-from pullback.ir.graph import Graph, Var
-from pullback.runtime.cpu import call_stages, control_stages
-from pullback.runtime.cpu.host_calls import HostCall
-from pullback.runtime.cpu.indexing.index_stages import IndexedAxis
-from pullback.runtime.cpu.linalg.linalg_stages import Failure
-from pullback.runtime.cpu.loops import fold_stages, map_stages
-from pullback.runtime.cpu.loops.row_stages import row_stages
-from pullback.runtime.cpu.native import Stage, stages
-from pullback.runtime.cpu.scatter.scatter_stages import Wanted
+from pullback.core.avals import Aval, dense_strides
+from pullback.ir.graph import Graph
 
-__all__ = ["Frame", "Loop", "Planned", "Table", "inner_graphs"]
-
-CACHE_BYTES = 1 << 17  # that a block of rows may take in all
-TASK_ELEMENTS = 1 << 16
-TASK_WORK = 400_000  # operations of products: some microseconds
-LEAST_ROWS, ROWS_TOGETHER = 8, 4  # of a task, and of a block of a product
-LINE = 64
+__all__ = ["Frame", "inner_graphs"]
 
 
 def inner_graphs(graph: Graph) -> Iterator[Graph]:
@@ -56,111 +45,26 @@ def inner_graphs(graph: Graph) -> Iterator[Graph]:
                 yield from inner_graphs(g)
 
 
-@dataclass(eq=False)
-class Loop:
-    """The pointers that a loop changes after every round: see `stages.loop_stage`."""
-
-    moves: dict[int, int] = field(default_factory=dict)  # slot: bytes
-    carries: dict[int, tuple[int, int]] = field(default_factory=dict)  # slot: (spare slot, bytes)
-
-    def carry_entries(self) -> list[tuple[int, int, int]]:
-        return [(slot, spare, nbytes) for slot, (spare, nbytes) in self.carries.items()]
-
-
-class Planned(NamedTuple):
-    """Indices, by their slot, of which a plan is of use."""
-
-    slot: int
-    dtype: DType
-    wanted: Wanted
-
-
-class Table:
-    """What all frames of a program share: its pointers, arena and error codes.
-
-    Slots: 0 is the output, then inputs, constants (of inner graphs too), the arrays of the plans of
-    `planned` indices, the arena, and pointers derived from others.
-    """
-
-    def __init__(self, inputs: int, constants: Sequence[Var], planned: Sequence[Planned] = ()):
-        self.n_given = self.n_inputs = inputs + len(constants)
-        self.constants = {id(v): 1 + inputs + k for k, v in enumerate(constants)}
-        self.plannable: dict[Planned, None] = {}  # in the order of their first use
-        self._plans: dict[Planned, range] = {}
-        for own in planned:
-            first = 1 + self.n_inputs
-            self.n_inputs += len(own.wanted.sizes())
-            self._plans[own] = range(first, 1 + self.n_inputs)
-        self.arena = 1 + self.n_inputs
-        self.reserved: list[int] = []  # the end of each part of the arena that was asked for
-        self.pointers: list[tuple[int, int]] = []
-        # The operation of error code k + 1, and what can say the rest of the message.
-        self.errors: list[tuple[str, IndexedAxis | Failure | HostCall]] = []
-        self.loops: list[Loop] = []
-        self._slots: dict[tuple[int, int], int] = {}
-
-    def pointer(self, base: int, nbytes: int) -> int:
-        """The slot of the place `nbytes` after the pointer at slot `base`, with which it moves."""
-        if nbytes == 0:
-            return base
-        if (base, nbytes) not in self._slots:
-            self._slots[base, nbytes] = self.fresh(base, nbytes)
-        return self._slots[base, nbytes]
-
-    def fresh(self, base: int, nbytes: int, apart: Loop | None = None) -> int:
-        """A slot of its own for that place; in all loops but `apart` it changes with its base."""
-        self.pointers.append((base, nbytes))
-        slot = self.arena + len(self.pointers)
-        for loop in self.loops:
-            if loop is apart:
-                continue
-            if base in loop.moves:
-                loop.moves[slot] = loop.moves[base]
-            if base in loop.carries:
-                loop.carries[slot] = (self.fresh(loop.carries[base][0], nbytes, loop), 0)
-            for carry, (spare, _) in list(loop.carries.items()):
-                if spare == base:
-                    loop.carries[self.fresh(carry, nbytes, loop)] = (slot, 0)
-        return slot
-
-    def plan(self, slot: int, dtype: DType, wanted: Wanted | None) -> range | None:
-        """The slots of the plan of indices that are an input or a constant, if it is given."""
-        if wanted is None or not 1 <= slot <= self.n_given:
-            return None
-        own = Planned(slot, dtype, wanted)
-        self.plannable.setdefault(own)
-        return self._plans.get(own)
-
-    @property
-    def arena_nbytes(self) -> int:
-        return max(self.reserved, default=0)
-
-    def reserve(self, start: int, nbytes: int) -> int:
-        """The end of `nbytes` of the arena from `start` on."""
-        self.reserved.append(start + aligned(nbytes))
-        return self.reserved[-1]
-
-
 def _step_bytes(g: SequenceGroup, value: Stored) -> int:
     return g.step_elements(value) * value.dtype.itemsize
 
 
-def _product_rows(g: SequenceGroup) -> int:
+def _product_rows(g: SequenceGroup, tuning: Tuning) -> int:
     """Rows of a task of a sequence with products."""
     work = sum(product_work(m) for m in g.members if isinstance(m, CallGroup))
-    tasks = max(2, min(g.count // LEAST_ROWS, work // TASK_WORK))
-    return -(-g.count // tasks // ROWS_TOGETHER) * ROWS_TOGETHER
+    tasks = max(2, min(g.count // tuning.least_rows, work // tuning.task_work))
+    return -(-g.count // tasks // tuning.rows_together) * tuning.rows_together
 
 
-def _block_steps(g: SequenceGroup) -> int:
+def _block_steps(g: SequenceGroup, tuning: Tuning) -> int:
     """Steps of a sequence that are worked on at once: what stays in the cache of a core."""
     if g.length:
         return 1
     if g.has_products:
-        return _product_rows(g)
+        return _product_rows(g, tuning)
     values = dict.fromkeys([*g.values_read(), *g.values_written()])
     size = sum(_step_bytes(g, s) for s in values)
-    return max(1, min(g.steps, CACHE_BYTES // max(1, size)))
+    return max(1, min(g.steps, tuning.block_bytes // max(1, size)))
 
 
 class Step(NamedTuple):
@@ -182,21 +86,22 @@ class Frame:
         self,
         grouped: Grouped,
         table: Table,
+        target: Target,
         graph: Graph,
         inputs: Sequence[int] | None = None,
         outputs: Sequence[int] | None = None,
         start: int = 0,
     ):
-        self.grouped, self.table, self.start = grouped, table, start
+        self.grouped, self.table, self.target, self.start = grouped, table, target, start
         self.inputs = range(1, 1 + len(grouped.inputs)) if inputs is None else inputs
         self.constants = [table.constants.get(id(v), 0) for v in graph.constants]
         self._own_slots: dict[Stored, int] = {}  # of values that have no place in arena or output
         copies = self._place_outputs(outputs or ())
         self.local = self._local_values()
         apart = [s for own in self.local.values() for s in own] + list(self._own_slots)
-        self.plan: Plan = plan_memory(grouped, apart)
+        self.plan: MemoryPlan = plan_memory(grouped, apart)
         self.free = table.reserve(start, self.plan.arena_nbytes)
-        self.stages: list[Stage] = []
+        self.stages: list[Node] = []
         self.steps: list[Step] = []
         base = self.free
         for group in grouped.groups:
@@ -218,7 +123,18 @@ class Frame:
                 copies.append((region, slot))
         return copies
 
-    def copy(self, region: Region, slot: int) -> list[Stage]:
+    def inner(
+        self,
+        graph: Graph,
+        layouts: Sequence[Aval],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+    ) -> Sequence[Node]:
+        """The stages of a graph inside, which uses the free part of the arena."""
+        grouped = fuse(graph, layouts)
+        return Frame(grouped, self.table, self.target, graph, inputs, outputs, self.free).stages
+
+    def copy(self, region: Region, slot: int) -> Sequence[Node]:
         """Stages that write a region to a slot, dense."""
         av = region.aval
         if av.size == 0:
@@ -226,7 +142,7 @@ class Frame:
         source = self.slot(region.stored, region.offset)
         dense = dense_strides(av.shape)
         assert av.strides is not None
-        return map_stages.map_stages(
+        return self.target.map(
             copy_kernel(av.dtype), av.shape, [slot], [dense], [source], [av.strides]
         )
 
@@ -251,7 +167,7 @@ class Frame:
         self.free = self.table.reserve(self.free, nbytes)
         return slot
 
-    def stages_of(self, group: Group) -> list[Stage]:
+    def stages_of(self, group: Group) -> Sequence[Node]:
         if isinstance(group, MapGroup):
             return self._map(group)
         if isinstance(group, FoldGroup):
@@ -259,10 +175,10 @@ class Frame:
         if isinstance(group, SequenceGroup):
             return self._sequence(group)
         if isinstance(group, ParallelGroup):
-            return [stages.parts_stage([self.stages_of(m) for m in group.members])]
-        if group.label in control_stages.BUILDERS:
-            return control_stages.BUILDERS[group.label](self, group)
-        return call_stages.call_stages(self, group)
+            return [Parts([self.stages_of(m) for m in group.members])]
+        if group.label in control.BUILDERS:
+            return control.BUILDERS[group.label](self, group)
+        return operations.stages_of(self, group)
 
     def _local_values(self) -> dict[int, list[Stored]]:
         """Of each sequence the values that need no memory but a block of rows."""
@@ -272,16 +188,20 @@ class Frame:
         for g in self.grouped.groups:
             if isinstance(g, SequenceGroup):
                 own = local_values(readers, g)
-                block = _block_steps(g)
-                while block * sum(_step_bytes(g, s) + LINE for s in own) > stages.LOCAL_BYTES:
+                block = _block_steps(g, self.target.tuning)
+                while self._local_bytes(g, own, block) > self.target.tuning.local_bytes:
                     own.remove(max(own, key=lambda s: s.nbytes))
                 found[id(g)] = own
         return found
 
-    def _sequence(self, g: SequenceGroup) -> list[Stage]:
+    def _local_bytes(self, g: SequenceGroup, own: Sequence[Stored], block: int) -> int:
+        line = self.target.tuning.line
+        return block * sum(_step_bytes(g, s) + line for s in own)
+
+    def _sequence(self, g: SequenceGroup) -> Sequence[Node]:
         if g.length:
             plan = row_plan(g.members, g.lead, g.length, self.local[id(g)])
-            return row_stages(plan, g.count, g.length, self.slot, self.scratch)
+            return [*self.target.rows(plan, g.count, g.length, self.slot, self.scratch)]
         local = []
         for s in self.local[id(g)]:
             self._own_slots[s] = self.table.fresh(self.table.arena, 0)
@@ -292,7 +212,7 @@ class Frame:
         after: list[Stage] = []
         for m in g.members:
             if isinstance(m, CallGroup):
-                *first, last = call_stages.product_row_stages(self, m)
+                *first, last = operations.product_rows(self, m)
                 before += first
                 members.append(last)
                 units.append(1)
@@ -302,10 +222,14 @@ class Frame:
             whole = isinstance(m, FoldGroup) and not squeezed(m.kept)
             units.append(1 if whole else first.units // g.count * g.taken)
             after += more
-        block = _block_steps(g)
+        block = _block_steps(g, self.target.tuning)
         elements = max(g.step_elements(s) for s in g.values_written())
-        grain = block if g.has_products else max(block, TASK_ELEMENTS // max(1, elements))
-        return [*before, stages.rows_stage(members, g.steps, block, grain, local, units), *after]
+        grain = (
+            block
+            if g.has_products
+            else max(block, self.target.tuning.task_elements // max(1, elements))
+        )
+        return [*before, Blocks(members, g.steps, block, grain, local, units), *after]
 
     def _rows_fold(self, m: FoldGroup, g: SequenceGroup) -> list[Stage]:
         return self._fold(m, True, 0 if squeezed(m.kept) else g.piece)
@@ -317,7 +241,7 @@ class Frame:
             kernel: Map | MultiMap = Map(inputs, outputs[0], g.bodies[0])
         else:
             kernel = MultiMap(inputs, outputs, tuple(g.bodies))
-        return map_stages.map_stages(
+        return self.target.map(
             kernel,
             g.shape,
             self._slots(g.writes),
@@ -333,10 +257,10 @@ class Frame:
         out = self.slot(g.write.stored)
         if isinstance(g.kernel, Accumulate):
             (length,) = g.folded
-            return fold_stages.accumulate_stages(
+            return self.target.accumulate(
                 g.kernel, g.kept, length, slots, strides, out, g.write.strides, g.reverse
             )
-        return fold_stages.reduce_stages(
+        return self.target.reduce(
             g.kernel, g.kept, g.folded, slots, strides, out, self.scratch, by_rows, piece
         )
 

@@ -1,0 +1,147 @@
+"""Stages of the operations that are no fused loop nests: indexing, sorting, products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pullback.compile.kernel.lower import broadcast_strides, gather_kernel, scatter_kernel
+from pullback.compile.program.indexing import indexed_axes
+from pullback.compile.program.slots import Context
+from pullback.compile.program.stages import Stage
+from pullback.compile.program.target import Fault
+from pullback.compile.schedule.groups import CallGroup, Region
+from pullback.core.avals import Aval, dense_strides
+from pullback.core.errors import PullbackError
+from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
+
+__all__ = ["product_rows", "stages_of"]
+
+
+def stages_of(frame: Context, group: CallGroup) -> list[Stage]:
+    """The stages of one operation, reading and writing where the frame has its values."""
+    low = getattr(group.equation.op, "lowering", None)
+    if isinstance(low, Intrinsic):
+        return _intrinsic(frame, group, low)
+    build = _BUILDERS.get(type(low))
+    if build is None:
+        raise PullbackError(f"{group.label}: can't be compiled into a graph.")
+    return build(frame, group)
+
+
+def _slot(frame: Context, r: Region) -> int:
+    return frame.slot(r.stored, r.offset)
+
+
+def _layout(r: Region) -> tuple[Aval, tuple[int, ...]]:
+    assert r.aval.strides is not None
+    return r.aval, r.aval.strides
+
+
+def _first_code(frame: Context, faults: Sequence[tuple[str, Fault]]) -> int:
+    """The error code of the first of these faults."""
+    frame.table.errors += faults
+    return len(frame.table.errors) - len(faults) + 1
+
+
+def _axes_code(
+    frame: Context,
+    name: str,
+    sizes: Sequence[int],
+    indices: Sequence[Region],
+    places: Aval,
+    lead: int,
+) -> int:
+    """The error code of the first of these axes, which indices go into."""
+    axes = indexed_axes(sizes, [i.aval for i in indices], places.shape, lead)
+    return _first_code(frame, [(name, axis) for axis in axes])
+
+
+def _gather(frame: Context, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    x, strides = _layout(group.operands[0])
+    indices = group.operands[1:]
+    shape, n = result.aval.shape, len(indices)
+    if result.aval.size == 0:
+        return []
+    lead = len(shape) - (x.ndim - n)
+    kernel = gather_kernel([r.aval for r in group.operands])
+    x_strides = (0,) * lead + strides[n:]
+    index_strides = [broadcast_strides(r.aval, shape) for r in indices]
+    slots = [_slot(frame, r) for r in indices]
+    wanted = frame.target.gather_plan(kernel, shape, x_strides, index_strides, x.shape[0])
+    return frame.target.gather(
+        kernel,
+        shape,
+        _slot(frame, group.operands[0]),
+        x_strides,
+        slots,
+        index_strides,
+        list(zip(x.shape[:n], strides[:n], strict=True)),
+        frame.slot(result),
+        _axes_code(frame, group.label, x.shape[:n], indices, result.aval, lead),
+        frame.table.plan(slots[0], kernel.indices[0], wanted),
+    )
+
+
+def _scatter(frame: Context, group: CallGroup) -> list[Stage]:
+    (result,) = group.results
+    base, updates, *indices = group.operands
+    x, x_strides = _layout(base)
+    new, new_strides = _layout(updates)
+    n = len(indices)
+    dense = dense_strides(x.shape)
+    if x.size == 0 and new.size == 0:
+        return []
+    kernel = scatter_kernel(group.equation.op.lowering, [r.aval for r in group.operands])
+    index_strides = [broadcast_strides(r.aval, new.shape) for r in indices]
+    slots = [_slot(frame, r) for r in indices]
+    wanted = frame.target.scatter_plan(kernel, x.shape, new.shape, index_strides)
+    return frame.target.scatter(
+        kernel,
+        (x.shape, _slot(frame, base), x_strides),
+        (new.shape, _slot(frame, updates), new_strides),
+        (frame.slot(result), (0,) * (new.ndim - (x.ndim - n)) + dense[n:]),
+        slots,
+        index_strides,
+        list(zip(x.shape[:n], dense[:n], strict=True)),
+        frame.scratch,
+        _axes_code(frame, group.label, x.shape[:n], indices, new, new.ndim - (x.ndim - n)),
+        frame.table.plan(slots[0], kernel.indices[0], wanted),
+    )
+
+
+def product_rows(frame: Context, group: CallGroup) -> list[Stage]:
+    """The stages of a product of matrices; the last one has a unit for each row."""
+    (result,) = group.results
+    (a, a_strides), (b, b_strides) = map(_layout, group.operands)
+    x, y = (_slot(frame, r) for r in group.operands)
+    m, n = result.aval.shape
+    out = frame.slot(result)
+    found = frame.target.product_rows(
+        result.dtype, m, n, a.shape[1], x, a_strides, y, b_strides, out, frame.scratch
+    )
+    if found is None:
+        raise PullbackError(f"matmul: no kernel makes the rows of a product of {a} and {b}.")
+    return found
+
+
+def _intrinsic(frame: Context, group: CallGroup, low: Intrinsic) -> list[Stage]:
+    """What the target has for the intrinsic."""
+    (result,) = group.results
+    if result.aval.size == 0:
+        return []
+    static, routine = group.equation.static, frame.target.routines[low.name]
+    faults = routine.faults([r.aval for r in group.operands], static, result.aval)
+    return routine.stages(
+        [(_slot(frame, r), r.aval) for r in group.operands],
+        static,
+        (frame.slot(result), result.aval),
+        frame.scratch,
+        _first_code(frame, faults),
+    )
+
+
+_BUILDERS: dict[type, Callable[[Context, CallGroup], list[Stage]]] = {
+    GatherRows: _gather,
+    ScatterRows: _scatter,
+}

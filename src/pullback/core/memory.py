@@ -1,0 +1,69 @@
+"""What everybody may ask of a device's runtime: its memory, and to run an operation.
+
+`av` is an `avals.Aval` everywhere; buffers are opaque to others, and never change once an operation
+has returned them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from pullback.core.dtypes import DType
+
+__all__ = ["Memory"]
+
+
+class Memory(ABC):
+    """The memory of a device, and the way to its compiler: see `runtime.base.Runtime`."""
+
+    name: str
+    dtypes: tuple[DType, ...]  # that arrays here may have
+    target: Any  # for the compiler
+
+    @abstractmethod
+    def plan(self, op: Any, avals: tuple[Any, ...], static: dict[str, Any], out: Any) -> Any:
+        """Prepare `op` for operands with these avals; `out` is the inferred result, dense.
+
+        The plan's aval has the shape and dtype of `out` and may have other strides.
+        """
+
+    @abstractmethod
+    def from_numpy(self, array: np.ndarray, copy: bool) -> Any:
+        """The buffer of a C-contiguous array; without `copy`, the array's own memory is used."""
+
+    @abstractmethod
+    def to_numpy(self, buf: Any, av: Any) -> np.ndarray:
+        """A read-only NumPy array of the contents, without a copy from the host's memory."""
+
+    @abstractmethod
+    def memory(self, buf: Any, av: Any, *, writable: bool) -> np.ndarray:
+        """The memory itself as a NumPy array."""
+
+    @abstractmethod
+    def origin(self, buf: Any) -> Any:
+        """The buffer that a view sees a part of; any other is its own."""
+
+    @abstractmethod
+    def has_one_owner(self, buf: Any) -> bool:
+        """Whether one handle, which the caller holds, is all that has the memory of a buffer, and
+        may write to it.
+        """
+
+    @abstractmethod
+    def shares(self, buf: Any) -> bool:
+        """Whether the memory of a buffer belongs to somebody else, who may write to it."""
+
+    @abstractmethod
+    def index_plan(self, buf: Any, av: Any, size: int, by: object) -> None:
+        """Check and arrange dense indices into `size` places, and keep that while `by` lives."""
+
+    @abstractmethod
+    def index_plans(self) -> Any:
+        """All index plans that are kept."""
+
+    @abstractmethod
+    def capabilities(self) -> dict[str, str]:
+        """What this runtime has: which library carries which intrinsic."""

@@ -1,0 +1,157 @@
+"""The table of intrinsics: operands as the compiler has them, for the kernels that do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pullback.compile.kernel.lower import broadcast_strides
+from pullback.compile.program.indexing import indexed_axes
+from pullback.compile.program.stages import Stage
+from pullback.compile.program.target import Area, Fault, Place, Routine
+from pullback.core.avals import Aval
+from pullback.runtime.cpu import host_calls
+from pullback.runtime.cpu.convolution import conv_stages, pool_stages
+from pullback.runtime.cpu.fft import fft_stages, schedule
+from pullback.runtime.cpu.gemm import matmul
+from pullback.runtime.cpu.linalg import linalg_stages
+from pullback.runtime.cpu.sort import sort_stages
+
+__all__ = ["ROUTINES"]
+
+Static = Mapping[str, Any]
+LIGHT_FLOPS = 200_000  # of a product, up to which other Python threads can wait: some 20 us
+LIGHT_ELEMENTS = 1 << 14  # that are sorted or searched for, likewise
+LIGHT_PIXELS = 1 << 12  # of a result of a convolution, of pooling or a transform, likewise
+LIGHT_MATRIX = 1 << 10  # elements of an operand or result of linear algebra, likewise
+
+
+def _matmul(
+    operands: Sequence[Place], static: Static, result: Place, area: Area, _: int
+) -> list[Stage]:
+    (a_slot, a), (b_slot, b) = operands
+    slot, out = result
+    *batch, m, n = out.shape
+    a_strides, b_strides = (broadcast_strides(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    given = (a_slot, a_strides, b_slot, b_strides)
+    return matmul.matmul_stages(out.dtype, batch, m, n, a.shape[-1], *given, slot, area)
+
+
+def _argsort(
+    operands: Sequence[Place], static: Static, result: Place, area: Area, _: int
+) -> list[Stage]:
+    ((slot, x),) = operands
+    assert x.strides is not None
+    *outer, length = x.shape
+    *steps, stride = x.strides
+    descending = static["descending"]
+    return sort_stages.argsort_stages(
+        x.dtype, outer, steps, length, stride, descending, slot, result[0], area
+    )
+
+
+def _searchsorted(
+    operands: Sequence[Place], static: Static, result: Place, area: Area, _: int
+) -> list[Stage]:
+    (row_slot, row), (slot, x) = operands
+    assert row.strides is not None and x.strides is not None
+    given = (row.shape[0], row.strides[0], x.shape, x.strides, static["side"])
+    return sort_stages.searchsorted_stages(x.dtype, *given, row_slot, slot, result[0])
+
+
+def _convolution(
+    name: str, operands: Sequence[Place], static: Static, result: Place, area: Area, _: int
+) -> list[Stage]:
+    return conv_stages.conv_stages(name, operands, dict(static), result, area)
+
+
+def _pooling(
+    name: str, operands: Sequence[Place], static: Static, result: Place, area: Area, code: int
+) -> list[Stage]:
+    return pool_stages.pooling_stages(name, operands, dict(static), result, area, code)
+
+
+def _fourier(
+    name: str, operands: Sequence[Place], static: Static, result: Place, area: Area, _: int
+) -> list[Stage]:
+    (operand,) = operands
+    return fft_stages.fft_stages(name, operand, dict(static), result, area)
+
+
+def _has_large_tables(name: str, avals: Sequence[Aval], static: Static, out: Aval) -> bool:
+    """Whether it is a long transform."""
+    axis = static["axis"]
+    return (out if name == "irfft" else avals[0]).shape[axis] > schedule.LONGEST
+
+
+def _linalg(
+    name: str, operands: Sequence[Place], static: Static, result: Place, area: Area, code: int
+) -> list[Stage]:
+    return linalg_stages.linalg_stages(name, operands, dict(static), result, area, code)
+
+
+def _bad_places(
+    name: str, avals: Sequence[Aval], static: Static, result: Aval
+) -> list[tuple[str, Fault]]:
+    """An index that names no place of its plane."""
+    size = pool_stages.plane_size(name, avals, dict(static))
+    index = avals[-1]
+    return [(name, axis) for axis in indexed_axes([size], [index], index.shape, index.ndim)]
+
+
+def _failures(
+    name: str, avals: Sequence[Aval], static: Static, result: Aval
+) -> list[tuple[str, Fault]]:
+    """What is wrong with a matrix."""
+    return [linalg_stages.failure(name, avals, dict(static), result)]
+
+
+def _is_heavy_product(avals: Sequence[Aval], out: Aval) -> bool:
+    return 2 * out.size * avals[0].shape[-1] > LIGHT_FLOPS
+
+
+def _is_heavy_search(avals: Sequence[Aval], out: Aval) -> bool:
+    return avals[-1].size > LIGHT_ELEMENTS
+
+
+def _is_heavy_matrix(avals: Sequence[Aval], out: Aval) -> bool:
+    return max(av.size for av in (*avals, out)) > LIGHT_MATRIX
+
+
+def _is_heavy_image(avals: Sequence[Aval], out: Aval) -> bool:
+    return out.size > LIGHT_PIXELS
+
+
+ROUTINES: Mapping[str, Routine] = {
+    "matmul": Routine(_matmul, _is_heavy_product),
+    "argsort": Routine(_argsort, _is_heavy_search),
+    "searchsorted": Routine(_searchsorted, _is_heavy_search),
+    **{n: Routine(partial(_convolution, n), _is_heavy_image) for n in conv_stages.NAMES},
+    **{n: Routine(partial(_pooling, n), _is_heavy_image) for n in ("window_max", "window_argmax")},
+    **{
+        n: Routine(partial(_pooling, n), _is_heavy_image, partial(_bad_places, n))
+        for n in pool_stages.INDEXED
+    },
+    **{
+        n: Routine(partial(_fourier, n), _is_heavy_image, large=partial(_has_large_tables, n))
+        for n in fft_stages.NAMES
+    },
+    "host": Routine(
+        host_calls.host_stages,
+        lambda avals, out: True,
+        host_calls.host_faults,
+        calls_python=True,
+        direct=host_calls.host_program,
+    ),
+    "effect": Routine(
+        host_calls.effect_stages,
+        lambda avals, out: True,
+        host_calls.effect_faults,
+        calls_python=True,
+    ),
+    **{
+        n: Routine(partial(_linalg, n), _is_heavy_matrix, partial(_failures, n))
+        for n in linalg_stages.NAMES
+    },
+}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -340,6 +343,35 @@ def test_an_error_while_printing_is_raised_by_the_call(monkeypatch, capsys):
     capsys.readouterr()
     f(pb.tensor(X))
     assert capsys.readouterr().out == EXPECTED
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import pullback as pb
+def body(c):
+    pb.debug.print("{:.0f}", c)
+    return c + 1.0
+endless = pb.jit(lambda x: pb.while_loop(lambda c: c > -1.0, body, x))
+endless.lower(pb.tensor(0.0)).executable
+out, sys.stdout = sys.stdout, open(os.devnull, "w")
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    endless(pb.tensor(0.0))
+except KeyboardInterrupt:
+    out.write("interrupted")
+"""
+
+
+def test_ctrl_c_ends_a_loop_that_prints():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        env={**os.environ, "PYTHONPATH": str(Path(pb.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "interrupted"
 
 
 # -- profile ---------------------------------------------------------------------------------------

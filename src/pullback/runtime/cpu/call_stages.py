@@ -13,7 +13,7 @@ from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
 from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
-from pullback.runtime.cpu.host_calls import HostCall, host_stage
+from pullback.runtime.cpu.host_calls import HostCall, host_stages
 from pullback.runtime.cpu.indexing import index_stages
 from pullback.runtime.cpu.indexing.index_stages import indexed_axes
 from pullback.runtime.cpu.linalg import linalg_stages
@@ -248,14 +248,15 @@ def _host(frame: Frame, group: CallGroup) -> list[Stage]:
     def function(arrays: list[Any]) -> Any:
         return static["host"].result(static["position"], arrays, static["lead"])
 
-    call = _host_call(frame, "pure_callback", group.operands, function, frame.slot(result))
-    return [host_stage(call)] if result.aval.size else []
+    if result.aval.size == 0:
+        return []
+    return _host_call(frame, "pure_callback", group.operands, function, frame.slot(result))
 
 
 def _effect(frame: Frame, group: CallGroup) -> list[Stage]:
     receiver = group.equation.static["receiver"]
     values = group.operands[len(group.operands) - receiver.count :]
-    return [host_stage(_host_call(frame, group.label, values, receiver))]
+    return _host_call(frame, group.label, values, receiver)
 
 
 def _host_call(
@@ -264,12 +265,13 @@ def _host_call(
     operands: Sequence[Region],
     function: Callable[[list[Any]], Any],
     out: int | None = None,
-) -> HostCall:
+) -> list[Stage]:
     errors = frame.table.errors
     places = [(_slot(frame, r), r.aval) for r in operands]
-    call = HostCall(function, places, len(errors) + 1, out)
+    flag = frame.scratch(1)
+    call = HostCall(function, places, len(errors) + 1, out, flag)
     errors.append((name, call))
-    return call
+    return host_stages(call, flag)
 
 
 _BUILDERS = {GatherRows: _gather, ScatterRows: _scatter}

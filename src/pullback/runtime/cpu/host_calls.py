@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from pullback.compile.kernel.forms import Map
 from pullback.core.avals import Aval
-from pullback.core.dtypes import DType
+from pullback.core.dtypes import DType, bool_
+from pullback.ir.scalar import const
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.native import Stage
+from pullback.runtime.cpu.loops import map_stages
+from pullback.runtime.cpu.native import Stage, stages
 
-__all__ = ["HostCall", "host_program", "host_stage"]
+__all__ = ["HostCall", "host_program", "host_stage", "host_stages"]
 
 Words = ctypes.POINTER(ctypes.c_int64)
 KERNEL = ctypes.CFUNCTYPE(
@@ -55,7 +58,9 @@ _number = itertools.count().__next__
 
 
 class HostCall:
-    """A function of copies of arrays, as a kernel; what it returns is written to slot `out`."""
+    """A function of copies of arrays, as a kernel; what it returns is written to slot `out`, and a
+    byte that is not 0 to slot `flag` when it has been called.
+    """
 
     def __init__(
         self,
@@ -63,8 +68,10 @@ class HostCall:
         operands: Sequence[tuple[int, Aval]],
         code: int,
         out: int | None = None,
+        flag: int | None = None,
     ):
-        self._function, self._operands, self._code, self._out = function, operands, code, out
+        self._function, self._operands, self._out = function, operands, out
+        self.code, self._flag = code, flag
         self._kernel = KERNEL(self._run)
         self.address = ctypes.cast(self._kernel, ctypes.c_void_p).value or 0
 
@@ -73,10 +80,12 @@ class HostCall:
             found = self._function([_read(ptrs[slot] or 0, av) for slot, av in self._operands])
             if self._out is not None:
                 ctypes.memmove(ptrs[self._out], found.ctypes.data, found.nbytes)
+            if self._flag is not None:
+                ctypes.memset(ptrs[self._flag], 1, 1)
         except BaseException as exception:  # it can't pass through native code
             number = _number()
             _exceptions[number] = exception
-            error[1], error[2], error[0] = number, 0, self._code
+            error[1], error[2], error[0] = number, 0, self.code
 
     def error(self, name: str, position: int, value: int) -> BaseException:
         """The exception of a call that failed."""
@@ -94,6 +103,24 @@ def host_stage(call: HostCall) -> Stage:
     held = _Held(0)
     held.call = call
     return Stage(call.address, 1, 1, (held,))
+
+
+def host_stages(call: HostCall, flag: int) -> list[Stage]:
+    """The stages of a call that notice if it was not made.
+
+    Python handles signals when a function starts, before any `try`: what a handler raises there,
+    as Ctrl-C does, is lost in native code. Then the byte at `flag` is still 0.
+    """
+    clear = map_stages.map_stages(CLEARED, (), [flag], [()], [], [])
+    missed = HostCall(_interrupted, (), call.code)
+    return [*clear, host_stage(call), stages.branch_stage(flag, [], [host_stage(missed)])]
+
+
+CLEARED = Map((), bool_, (const(False, bool_),))
+
+
+def _interrupted(arrays: list[Any]) -> None:
+    raise KeyboardInterrupt
 
 
 def host_program(avals: Sequence[Aval], static: dict[str, Any], out: Aval) -> Callable[..., Any]:

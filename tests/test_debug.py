@@ -394,7 +394,7 @@ def test_profile_lists_kernels(jitted):
     expected = f(*args)
     for got, want in zip(report.result, expected, strict=True):
         assert got.numpy().tobytes() == want.numpy().tobytes()
-    assert any("matmul" in r.name or "product" in r.name for r in report.rows)
+    assert any("matmul" in r.name for r in report.rows)
     assert {k.program for k in report.kernels} == ({"layer"} if jitted else {"eager"})
     assert 0 < sum(k.seconds for k in report.kernels) <= report.seconds
     assert report.outside >= 0

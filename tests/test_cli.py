@@ -299,6 +299,18 @@ def test_curves_draw_whatever_can_be_drawn(y, log):
     assert "nan" not in text and "inf" not in text.replace("finite", "")
 
 
+def test_points_are_marks_without_a_line_between_them():
+    series = [
+        drawing.Series("line", [0, 1, 2], [0, 1, 4]),
+        drawing.Series("seen", [0, 1, 2], [0, 1, 4], "b points"),
+        drawing.Series("", [0, 1, 2], [0, 1, 4], "a faint"),
+    ]
+    text = drawing.curves(series, "x", "y")
+    marks = re.findall(r'class="line b points" d="([^"]+)"', text)[-1]
+    assert marks.count("M") == marks.count("h0") == 3 and "L" not in marks
+    assert text.count("swatch") == 2  # what has no name is not in the legend
+
+
 @pytest.mark.parametrize(
     ("low", "high", "ticks"),
     [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (-3, 7, [-2, 0, 2, 4, 6]), (1, 600, [200, 400, 600])],

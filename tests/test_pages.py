@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,14 @@ def test_methods_in_a_table_of_names_exist(page: Path) -> None:
     same = [theirs for theirs, ours in rows if ours.strip().startswith("the same")]
     methods |= {m for theirs in same for m in re.findall(r"`x\.([a-z]\w*)", theirs)}
     assert sorted(m for m in methods if not hasattr(pb.Tensor, m)) == []
+
+
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    yaml = pytest.importorskip("yaml")
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
+    hooks = runpy.run_path(str(ROOT / "tools" / "pages.py"))
+    docs = ROOT / "docs"
+    pages = sorted(p.relative_to(docs).as_posix() for p in docs.rglob("*.md"))
+    taken = set(hooks["named"](nav))
+    places = list(hooks["named"](hooks["filled"](nav, [p for p in pages if p not in taken])))
+    assert sorted(places) == pages

@@ -161,6 +161,8 @@ def result_of(value: Any, records: dict[str, str]) -> str:
         return name
     if isinstance(value, (tuple, list)):
         parts = [result_of(v, records) for v in value]
+        if isinstance(value, list):
+            parts = sorted(set(parts))[:1] if len(set(parts)) == 1 else ["Any"]
         return f"{type(value).__name__}[{', '.join(parts)}]"
     return type(value).__name__ if type(value).__name__ in BUILTINS else "Any"
 

@@ -962,7 +962,7 @@ def histogramdd(
     range: Any = None,
     weights: Any = None,
     density: builtins.bool = False,
-) -> tuple[Tensor, list[Tensor, Tensor]]:
+) -> tuple[Tensor, list[Tensor]]:
     """How many points, one in each row, fall in each bin of a grid; and the edges on each axis."""
 
 def hstack(arrays: Sequence[_ArrayLike], /) -> Tensor:

@@ -87,7 +87,13 @@ def test_derivatives_have_the_bits_of_eager_mode(case: Case) -> None:
         pytest.skip("not for this dtype, or needs values to trace")
     if found is None:
         return
-    assert_same_bits(compiled_run(*found), eager_run(*found))
+    try:
+        expected = eager_run(*found)
+    except pb.LinAlgError:  # there is no derivative at this point
+        with pytest.raises(pb.LinAlgError):
+            compiled_run(*found)
+        return
+    assert_same_bits(compiled_run(*found), expected)
 
 
 def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> Any:

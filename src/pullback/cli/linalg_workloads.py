@@ -57,7 +57,7 @@ def _matrices(rng: np.random.Generator, s: Sizes) -> tuple:
     """Positive definite matrices with eigenvalues that are apart, and right-hand sides."""
     n, batch = s["n"], s["batch"]
     x = rng.standard_normal((batch, n, n), np.float32) * np.float32(0.3 / n)
-    x = (x + np.swapaxes(x, -1, -2)) / 2 + np.diag(np.linspace(1, 2, n, dtype=np.float32))
+    x = (x + np.swapaxes(x, -1, -2)) / 2 + np.diag(1 + np.arange(n, dtype=np.float32))
     return x.astype(np.float32), rng.standard_normal((batch, n, min(n, 4)), np.float32)
 
 

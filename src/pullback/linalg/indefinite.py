@@ -77,7 +77,7 @@ def _oracle(x: Any) -> tuple:
 @primitive(
     "x",
     infer=lambda x: ((*x.shape[:-2], 2 * x.shape[-1] + 1, x.shape[-1]), x.dtype),
-    lowering=Intrinsic("ldl"),
+    lowering=Intrinsic("ldl", raises=True),
     vjp={"x": _vjp},
     jvp="transpose",
     batch="rows",

@@ -183,11 +183,8 @@ class Matrices:
         with self.code.range(0, count) as i:
             self.put(self.number(0.0), target, i)
 
-    @contextmanager
-    def if_finite(self, source: Value, count: Value, result: Value | None = None) -> Iterator[None]:
-        """Does what is inside if `count` elements are numbers; else the result, or as many of its
-        elements as are said, become NaN.
-        """
+    def oddities(self, source: Value, count: Value) -> Value:
+        """1 if among `count` elements is a NaN or an infinity, else 0."""
         b, code = self.b, self.code
         word = ir.IntType(8 * self.real_bytes)
         exponent = code.int(0x7F800000 if self.real_bytes == 4 else 0x7FF << 52, word)
@@ -195,7 +192,16 @@ class Matrices:
         with code.range(0, b.mul(count, self.int(self.parts))) as i:
             bits = b.and_(code.load(source, i, word), exponent)
             bad.set(b.or_(bad.get(), b.zext(b.icmp_unsigned("==", bits, exponent), I32)))
-        with b.if_else(b.icmp_signed("==", bad.get(), code.int(0, I32))) as (then, otherwise):
+        return b.zext(bad.get(), I64)
+
+    @contextmanager
+    def if_finite(self, source: Value, count: Value, result: Value | None = None) -> Iterator[None]:
+        """Does what is inside if `count` elements are numbers; else the result, or as many of its
+        elements as are said, become NaN.
+        """
+        b, code = self.b, self.code
+        fine = b.icmp_signed("==", self.oddities(source, count), self.int(0))
+        with b.if_else(fine) as (then, otherwise):
             with otherwise:
                 parts = self._out_reals if result is None else b.mul(result, self.int(self.parts))
                 with code.range(0, parts) as i:

@@ -232,6 +232,8 @@ def ldl(dtype: DType) -> int:
                     _swap(m, lower, m.place(last, j, n, one), m.place(other, j, n, one))
                 _swap(m, order, last, other)
                 column.set(end)
+            # Of a matrix of low rank, rounding may leave pivots of nearly nothing.
+            m.fail_if_any(m.oddities(m.out, b.mul(b.mul(n, n), m.int(2))))
     return address(m.code)
 
 

@@ -135,7 +135,8 @@ def _ldl(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     room = max(1, n * _BLOCK)
     kernel = functools.partial(lapack_kernels.ldl, avals[0].dtype)
-    return _Job(kernel, (n, room), (n * n, room), (), (n,), n**3 // 3)
+    fact = "is singular: its factors are not finite."
+    return _Job(kernel, (n, room), (n * n, room), (), (n,), n**3 // 3, fact)
 
 
 def _qr(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:

@@ -80,7 +80,21 @@ def test_nan_of_what_was_recorded_before_names_the_operation(f, name):
     y = f(pb.tensor([1.0, 0.0], requires_grad=True))
     error = found(y.backward)
     assert error.op == "divide"
-    assert f"in the derivative of {name} (recorded before the block), which runs at" in str(error)
+    assert f"in the derivative of {name} (its line is not known), which runs at" in str(error)
+
+
+def test_lines_of_long_ago_are_forgotten(monkeypatch):
+    monkeypatch.setattr("pullback.debug.nonfinite.MOST_KEPT", 32)
+    x = pb.tensor([1.0, 0.0], requires_grad=True)
+
+    def late(between):
+        y = root(x)
+        for _ in range(between):
+            pb.exp(x)
+        y.backward()
+
+    assert found(late, 2).line == line_of(root, 1)
+    assert "(its line is not known)" in str(found(late, 40))
 
 
 def test_nan_in_jitted_code_with_loops_and_branches():

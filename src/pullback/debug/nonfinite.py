@@ -26,6 +26,8 @@ __all__ = ["nan"]
 # The loops over recorded nodes: while they run, `node` is the one whose rule is applied.
 SWEEPS = {sweep.__code__: "derivative", tangents.__code__: "tangent"}
 
+MOST_KEPT = 1 << 20  # operations whose lines are known: some 200 MB, and more than a step has
+
 
 class Origin(NamedTuple):
     """Where an operation was called: by the user, or in the derivative of another, `of`."""
@@ -37,7 +39,7 @@ class Origin(NamedTuple):
 
     def __str__(self) -> str:
         if not self.kind:
-            return f"at {self.line}" if self.line else "(recorded before the block)"
+            return f"at {self.line}" if self.line else "(its line is not known)"
         assert self.of is not None
         return f"in the {self.kind} of {self.of.op} {self.of}, which runs at {self.line}"
 
@@ -78,6 +80,8 @@ class Search(Observer):
         result = plan.run(*bufs)
         self._orders.append(next_order())
         self._origins.append(self._origin(op.name, _getframe(1)))
+        if len(self._orders) > MOST_KEPT:
+            del self._orders[: MOST_KEPT // 2], self._origins[: MOST_KEPT // 2]
         if isinstance(op.lowering, View) or not plan.aval.dtype.is_inexact:
             return result
         values = _contents(result, plan.aval)

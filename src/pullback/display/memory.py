@@ -8,14 +8,13 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
-from pullback.display.drawing import Series, curves
 from pullback.display.report import Page
 from pullback.display.units import bytes_text
 
 __all__ = ["MemoryTimeline"]
 
 WIDTH, HEIGHT, LEFT = 1000.0, 360.0, 84.0
-MOST_ROWS = 24  # of the table of what is there at the peak
+MOST_ROWS = 24  # of a table
 
 
 class Timeline(Protocol):
@@ -86,11 +85,8 @@ class MemoryTimeline:
             }
         )
         if self.steps:
-            steps = [float(k) for k in range(len(self.steps))]
-            live = Series("needed", steps, [b / 2**20 for b in self.live_bytes])
-            whole = Series("allocated", steps, [self.peak_bytes / 2**20] * len(steps), "b dashed")
-            page.figures(("Addresses over steps", _map(self), "Orange: outputs. Grey: scratch."))
-            page.figures(("Bytes needed", curves([live, whole], "step", "MiB"), ""))
+            caption = "Orange: outputs. Grey: scratch of one step. Dashed: where most is needed."
+            page.figures(("Addresses over steps", _map(self), caption))
             page.section(f"At the peak: step {self.peak_step}", self.steps[self.peak_step])
             rows = [
                 (f"`{b.name}`", bytes_text(b.nbytes), b.area, f"{b.start} to {b.stop}")
@@ -99,6 +95,10 @@ class MemoryTimeline:
             page.table(("value", "size", "area", "steps"), rows[:MOST_ROWS])
             if len(rows) > MOST_ROWS:
                 page.section("", f"and {len(rows) - MOST_ROWS} smaller ones")
+            page.section("Steps", "With the bytes that are needed at each, those that need most.")
+            order = sorted(range(len(self.steps)), key=lambda k: -self.live_bytes[k])[:MOST_ROWS]
+            steps = [(str(k), f"`{self.steps[k]}`", bytes_text(self.live_bytes[k])) for k in order]
+            page.table(("step", "kernel", "needed"), steps)
         return page.html()
 
     _repr_html_ = html

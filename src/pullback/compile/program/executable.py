@@ -155,7 +155,7 @@ class Version:
 
     @property
     def timeline(self) -> Timeline:
-        used = [(s.group.label, s.scratch_nbytes) for s in self.steps]
+        used = [(s.label, s.scratch_nbytes) for s in self.steps]
         return Timeline.of(self.plan, used, self.arena_nbytes)
 
     def _where(self, r: Region) -> tuple[str, int, int]:
@@ -226,8 +226,7 @@ class Timed:
         self._clock = target.clock()
         frame, _, self._program = version.assembled((), self._clock)
         self._kernels = [
-            (s.group.label, least_bytes(s.group, frame.local.get(id(s.group), ())))
-            for s in frame.steps
+            (s.label, least_bytes(s.group, frame.local.get(id(s.group), ()))) for s in frame.steps
         ]
 
     def run(self, buffers: Sequence[Any]) -> tuple[list[Any], list[Timing]]:

@@ -74,6 +74,14 @@ class Step(NamedTuple):
     scratch_nbytes: int
     stages: range
 
+    @property
+    def label(self) -> str:
+        """What the group computes."""
+        if not isinstance(self.group, (SequenceGroup, ParallelGroup)):
+            return self.group.label
+        inside = dict.fromkeys(m.label for m in self.group.members)
+        return f"{self.group.label} of {', '.join(inside)}"
+
 
 class Frame:
     """The stages of one graph.

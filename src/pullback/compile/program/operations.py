@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pullback.compile.kernel.lower import broadcast_strides, gather_kernel, scatter_kernel
 from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.slots import Context
-from pullback.compile.program.stages import Stage
+from pullback.compile.program.stages import Node, Stage
 from pullback.compile.program.target import Fault
 from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, dense_strides
@@ -17,7 +17,7 @@ from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 __all__ = ["product_rows", "stages_of"]
 
 
-def stages_of(frame: Context, group: CallGroup) -> list[Stage]:
+def stages_of(frame: Context, group: CallGroup) -> Sequence[Node]:
     """The stages of one operation, reading and writing where the frame has its values."""
     low = getattr(group.equation.op, "lowering", None)
     if isinstance(low, Intrinsic):
@@ -125,7 +125,7 @@ def product_rows(frame: Context, group: CallGroup) -> list[Stage]:
     return found
 
 
-def _intrinsic(frame: Context, group: CallGroup, low: Intrinsic) -> list[Stage]:
+def _intrinsic(frame: Context, group: CallGroup, low: Intrinsic) -> Sequence[Node]:
     """What the target has for the intrinsic."""
     (result,) = group.results
     if result.aval.size == 0:

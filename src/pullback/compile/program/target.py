@@ -75,7 +75,7 @@ class Routine(NamedTuple):
     error code.
     """
 
-    stages: Callable[[Sequence[Place], Mapping[str, Any], Place, Area, int], list[Stage]]
+    stages: Callable[[Sequence[Place], Mapping[str, Any], Place, Area, int], Sequence[Node]]
     heavy: Callable[[Sequence[Aval], Aval], bool]
     faults: Callable[[Sequence[Aval], Mapping[str, Any], Aval], Sequence[tuple[str, Fault]]] = (
         no_faults

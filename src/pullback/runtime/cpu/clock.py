@@ -46,6 +46,8 @@ class Clock:
 
     def timings(self, kernels: Sequence[tuple[str, int]]) -> list[Timing]:
         """The steps, by name and bytes, after a run of the program."""
+        if len(self._times) != self.SPARE + len(kernels):
+            raise KeyboardInterrupt  # which came before a reading, and was lost in native code
         spare = self._times[: self.SPARE]
         cost = min(b - a for a, b in pairwise(spare))
         marks = self._times[self.SPARE - 1 :]

@@ -13,10 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from pullback.compile.kernel.forms import Map
+from pullback.compile.program.stages import Branch, Node
 from pullback.compile.program.target import Area, Fault, Place
 from pullback.core.avals import Aval
-from pullback.core.dtypes import DType
+from pullback.core.dtypes import DType, bool_
+from pullback.ir.scalar import const
 from pullback.runtime.cpu import native
+from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 
 __all__ = [
@@ -64,7 +68,8 @@ _numbers = itertools.count()
 
 
 class HostCall:
-    """A function of copies of arrays, as a kernel; what it returns is written to slot `out`.
+    """A function of copies of arrays, as a kernel; what it returns is written to slot `out`, and a
+    byte that is not 0 to slot `flag` when it has been called.
 
     As an integer it is the address of the kernel, which it keeps alive.
     """
@@ -75,8 +80,10 @@ class HostCall:
         operands: Sequence[tuple[int, Aval]],
         code: int,
         out: int | None = None,
+        flag: int | None = None,
     ):
-        self._function, self._operands, self._code, self._out = function, operands, code, out
+        self._function, self._operands, self._out = function, operands, out
+        self.code, self._flag = code, flag
         self._kernel = KERNEL(self._run)
         self._address = ctypes.cast(self._kernel, ctypes.c_void_p).value or 0
 
@@ -88,10 +95,12 @@ class HostCall:
             found = self._function([_read(ptrs[slot] or 0, av) for slot, av in self._operands])
             if self._out is not None:
                 ctypes.memmove(ptrs[self._out], found.ctypes.data, found.nbytes)
+            if self._flag is not None:
+                ctypes.memset(ptrs[self._flag], 1, 1)
         except BaseException as exception:  # it can't pass through native code
             number = next(_numbers)
             _exceptions[number] = exception
-            error[1], error[2], error[0] = number, 0, self._code
+            error[1], error[2], error[0] = number, 0, self.code
 
 
 class HostFault:
@@ -122,23 +131,48 @@ def host_stage(call: HostCall) -> Stage:
 
 def host_stages(
     operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
-) -> list[Stage]:
+) -> list[Node]:
     """The stages of a function among operations."""
     slot, out = result
 
     def function(arrays: list[Any]) -> Any:
         return static["host"].result(static["position"], arrays, static["lead"])
 
-    return [host_stage(HostCall(function, operands, code, slot))] if out.size else []
+    return _checked(function, operands, area, code, slot) if out.size else []
 
 
 def effect_stages(
     operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
-) -> list[Stage]:
+) -> list[Node]:
     """The stages of an effect, whose token nobody reads."""
     receiver = static["receiver"]
-    values = operands[len(operands) - receiver.count :]
-    return [host_stage(HostCall(receiver, values, code))]
+    return _checked(receiver, operands[len(operands) - receiver.count :], area, code)
+
+
+def _checked(
+    function: Callable[[list[Any]], Any],
+    operands: Sequence[Place],
+    area: Area,
+    code: int,
+    out: int | None = None,
+) -> list[Node]:
+    """The stages of a call that notice if it was not made.
+
+    Python handles signals when a function starts, before any `try`: what a handler raises there,
+    as Ctrl-C does, is lost in native code. Then the byte at `flag` is still 0.
+    """
+    flag = area(1)
+    clear = map_stages.map_stages(CLEARED, (), [flag], [()], [], [])
+    call = HostCall(function, operands, code, out, flag)
+    missed = HostCall(_interrupted, (), code)
+    return [*clear, host_stage(call), Branch(flag, [], [host_stage(missed)])]
+
+
+CLEARED = Map((), bool_, (const(False, bool_),))
+
+
+def _interrupted(arrays: list[Any]) -> None:
+    raise KeyboardInterrupt
 
 
 def host_program(avals: Sequence[Aval], static: dict[str, Any], out: Aval) -> Callable[..., Any]:

@@ -195,7 +195,9 @@ def total(row):
 
 
 @pytest.mark.parametrize(
-    "f", [pb.vmap(total), pb.jit(pb.vmap(total)), pb.vmap(pb.jit(total))], ids=str
+    "f",
+    [pb.vmap(total), pb.jit(pb.vmap(total)), pb.vmap(pb.jit(total))],
+    ids=["vmap", "jit of vmap", "vmap of jit"],
 )
 def test_print_for_each_example(f, capsys):
     f(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))

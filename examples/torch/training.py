@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
-from pullback.cli.drawing import Series, bars, curves
-from pullback.cli.progress import Progress
-from pullback.cli.report import Check, Page
 
 import pullback.torch as pbt
+from pullback.display.drawing import Series, bars, curves
+from pullback.display.progress import Progress
+from pullback.display.report import Check, Page
 
 
 def plainly(table, indices):

@@ -4,6 +4,7 @@ operations.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -420,13 +421,11 @@ class Tensor(Array):
         return from_numpy(self.numpy(), target)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        import pullback  # noqa: PLC0415  (the namespace is the package that imports this module)
-
         if api_version is not None and api_version not in STANDARDS:
             raise ValueError(
                 f"__array_namespace__: unknown version of the standard, got {api_version!r}."
             )
-        return pullback
+        return sys.modules["pullback"]  # which imports this module
 
     def __dlpack__(
         self,

@@ -86,6 +86,14 @@ from pullback.mapping import vmap
 from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
 from pullback.profiling import profile
+from pullback.settings import (
+    config,
+    get_num_threads,
+    get_printoptions,
+    printoptions,
+    set_num_threads,
+    set_printoptions,
+)
 from pullback.sparse_jacobians import SparseMatrix, jacobian_sparsity, sparse_jacobian
 from pullback.standard import (
     __array_namespace_info__,
@@ -165,10 +173,11 @@ __all__ = sorted(
         "jacobians",
         "module",
         "mapping",
+        "numpy_protocol",
         "ops",
         "profiling",
         "register_runtime",
     }
-    - {"runtime", "signatures", "sparse_jacobians", "standard", "tape", "transforms"}
+    - {"runtime", "settings", "signatures", "sparse_jacobians", "standard", "tape", "transforms"}
     | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY}
 )

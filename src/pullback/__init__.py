@@ -122,6 +122,11 @@ __array_api_version__ = "2025.12"
 e, pi, inf, nan, newaxis = _math.e, _math.pi, _math.inf, _math.nan, None
 
 register_runtime("cpu", lambda index: _import_module("pullback.runtime.cpu.target").CpuRuntime())
+register_runtime(
+    "cuda",
+    lambda index: _import_module("pullback.runtime.cuda.target").CudaRuntime(index),
+    lambda: _import_module("pullback.runtime.cuda.gpu").is_present(),
+)
 install_methods(_REGISTRY)
 for _entry in _REGISTRY.values():
     _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()

@@ -8,7 +8,7 @@ import pytest
 
 from pullback.runtime import code_cache
 from pullback.runtime.code_cache import CodeCache
-from pullback.runtime.cuda.scatter import code as cuda_code
+from pullback.runtime.cuda import code as cuda_code
 from runtime.native_kernels import run_python
 
 KEY, OTHER = "1" * 64, "2" * 64

@@ -173,3 +173,50 @@ def test_devices_do_not_mix(cuda: Any):
 def test_a_gpu_that_is_not_there_is_an_error(cuda: Any):
     with pytest.raises(pb.DeviceError, match="looked for GPU 3, got 1 of them"):
         pb.ones(3, device="cuda:3")
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize(
+    ("image", "kernel", "options"),
+    [
+        ((2, 5, 9, 8), (6, 5, 3, 2), {"stride": (2, 1), "padding": 1}),
+        ((1, 6, 11), (6, 1, 3), {"groups": 6, "dilation": 2}),
+        ((2, 40, 30), (33, 40, 1), {}),  # blocks of channels; a product, last and not
+        ((1, 200, 20), (3, 200, 5), {"padding": 2}),
+        ((9, 2, 33, 40), (5, 2, 3, 3), {"padding": 1}),  # chunks of tiles
+    ],
+)
+def test_convolutions_have_the_bits_of_the_cpu(
+    image: Any, kernel: Any, options: Any, layout: str, cuda: Any
+):
+    array = draw(*image)
+    array = np.ascontiguousarray(np.moveaxis(array, 1, -1)) if layout[9:] == "last" else array
+
+    convolve = pb.nn.conv2d if len(image) == 4 else pb.nn.conv1d
+
+    def loss(x: Any, w: Any) -> Any:
+        return (convolve(x, w, layout=layout, **options) ** 2).sum()
+
+    step = pb.grad(loss, argnums=(0, 1))
+    found, expected = (
+        step(pb.tensor(array, device=d), pb.tensor(draw(*kernel), device=d)) for d in (cuda, "cpu")
+    )
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(x.numpy(), y.numpy())
+
+
+def test_functions_of_the_host(cuda: Any):
+    def f(x: Any) -> Any:
+        like = pb.zeros((4,), dtype="float32")
+        return pb.pure_callback(lambda a: a * 3.0, like, pb.exp(x)) + 1.0
+
+    found, expected = (
+        pb.jit(f)(pb.tensor([1.0, 2.0, 3.0, 4.0], device=d)).numpy() for d in (cuda, "cpu")
+    )
+    np.testing.assert_array_equal(found, expected)
+
+    def fails(a: np.ndarray) -> np.ndarray:
+        raise ArithmeticError("no")
+
+    with pytest.raises(ArithmeticError, match="no"):
+        pb.pure_callback(fails, pb.zeros(4, device=cuda), pb.ones(4, device=cuda))

@@ -8,6 +8,7 @@ changelog. That is why some look like sizes of a cache: they were, when they wer
     reductions     a tree over blocks: `tree`
     running folds  in sequence: `running`
     products       chunks of k: `product`
+    factors        by halves: `factor_order`
     scatter-add    in the order of the updates: `scattered`; few destinations: `scattered_by_lanes`
     convolutions   blocks of input channels: `convolved`; weights: chunks of tiles: `correlated`
 
@@ -30,9 +31,11 @@ __all__ = [
     "CHUNK",
     "LANES",
     "SMALL",
+    "VECTOR_BYTES",
     "VERSION",
     "ConvolutionOrder",
     "Line",
+    "chain",
     "chunk_of_updates",
     "convolved",
     "correlated",
@@ -122,11 +125,12 @@ CHUNK = 256  # products along k that one chain of fused multiply-adds takes
 
 def product(a: Array, b: Array) -> Array:
     """(m, k) @ (k, n): chunks of k in sequence from 0, then the chunks' sums in sequence."""
-    chunks = [_chain(a[:, i : i + CHUNK], b[i : i + CHUNK]) for i in range(0, a.shape[1], CHUNK)]
+    chunks = [chain(a[:, i : i + CHUNK], b[i : i + CHUNK]) for i in range(0, a.shape[1], CHUNK)]
     return reduce(np.add, chunks)
 
 
-def _chain(a: Array, b: Array) -> Array:
+def chain(a: Array, b: Array) -> Array:
+    """A product of matrices: fused multiply-adds along k, from 0."""
     total = np.zeros((len(a), b.shape[1]), a.dtype)
     for k in range(len(b)):
         total = fused(a[:, k : k + 1], b[k], total)

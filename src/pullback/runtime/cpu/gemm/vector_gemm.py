@@ -26,8 +26,13 @@ from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors, squared
 from pullback.runtime.cpu.llvm.writer import Function, Module, literal, of_width
 
 __all__ = [
-    *("CHUNK_WORDS", "MOST_SUM_BYTES", "WORDS"),
-    *("chunks_kernel", "dots_kernel", "rows_kernel", "sum_kernel"),
+    "CHUNK_WORDS",
+    "MOST_SUM_BYTES",
+    "WORDS",
+    "chunks_kernel",
+    "dots_kernel",
+    "rows_kernel",
+    "sum_kernel",
 ]
 
 # Steps are in bytes: of a's rows and its k, of the matrix's rows or columns, from the sums of one
@@ -311,10 +316,11 @@ class _Chunks:
             at = f.add(f.mul(k, str(parts)), str(c * v.lanes))
             vectors = []
             for lane, place in enumerate(places):
-                count = left and f.sub(f.mul(left[lane], str(parts)), str(c * v.lanes))
-                mask = v.mask(count) if count else None
+                mask = None
+                if left is not None:
+                    mask = v.mask(f.sub(f.mul(left[lane], str(parts)), str(c * v.lanes)))
                 x = v.load(v.at(place, at), mask)
-                if mask and beyond:
+                if mask is not None and beyond is not None:
                     chosen = f"<{v.lanes} x i1> {mask}, {v.type} {x}, {v.type} {beyond}"
                     x = f(f"select {chosen}")
                 vectors.append(x)

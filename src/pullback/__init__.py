@@ -97,8 +97,8 @@ from pullback.standard import (
 from pullback.standard import make_finfo as finfo
 from pullback.standard import make_iinfo as iinfo
 from pullback.tape import Graph, GraphNode, trace
-from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
 from pullback.taylor import jet
+from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
 from pullback.transforms import (
     checkpoint,
     grad,

@@ -43,7 +43,9 @@ def jet(
         recorded.seeds = [_ones(v) for v in recorded.variables]
     curve = [recorded.seeds]
     curve += [recorded.primals.directions("jet", (tree,)) for tree in given[1:]]
-    terms = [[_divided(t, i + 1) for i, t in enumerate(column)] for column in zip(*curve)]
+    terms = [
+        [_divided(t, i + 1) for i, t in enumerate(column)] for column in zip(*curve, strict=True)
+    ]
     found = recorded.expanded([column + [None] * (count - len(column)) for column in terms])
     derivatives = [
         pytrees.map_tree(lambda t, i=i: t if i < 2 else t * float(math.factorial(i)), tree)

@@ -114,7 +114,9 @@ class MapCall(Expanding):
                 targets.append(e.inside)
                 seeds.append([None if t is None else add(t) for t in terms])
         found = self.level.within(expanded_at, list(results), targets, seeds)
-        places = [(i, k, t) for k, ts in enumerate(found) for i, t in enumerate(ts) if t is not None]
+        places = [
+            (i, k, t) for k, ts in enumerate(found) for i, t in enumerate(ts) if t is not None
+        ]
         values: list[list[Any]] = [[None] * len(results) for _ in series[0]]
         for (i, k, _), out in zip(places, along.close([t for *_, t in places]), strict=True):
             values[i][k] = out

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pullback.autodiff.forward import tangents
-from pullback.autodiff.series import expanded
 from pullback.autodiff.reverse import (
     ancestors,
     close,
@@ -16,6 +15,7 @@ from pullback.autodiff.reverse import (
     with_recording,
     zeros,
 )
+from pullback.autodiff.series import expanded
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError, ShapeError, briefly, expect_function
 from pullback.ir.array import Array, make

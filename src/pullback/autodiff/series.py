@@ -1,12 +1,12 @@
 """Taylor mode: truncated power series carried along recorded nodes, oldest first.
 
-A curve `x(t) = x + x1 t + x2 t**2 + ...` through the variables becomes one through every node. Where
-an operation is affine in what moves, each coefficient of the result comes from that of the operands
-alone; products convolve; an operation may give its own recurrence. For all others there is the rule
-of forward mode, `y' = J(x, y) x'`, as a recorded expression: its coefficient n - 1 gives coefficient
-n of y. That expression reads lower orders only, so it is expanded order by order, and values that
-occur in it again (y itself in `exp' = exp`, the sine in the rule of the cosine) are shared. Order k
-then takes O(k**2) operations, where nested derivatives take O(2**k).
+A curve `x(t) = x + x1 t + x2 t**2 + ...` through the variables becomes one through every node.
+Where an operation is affine in what moves, each coefficient of the result comes from that of the
+operands alone; products convolve; an operation may give its own recurrence. For all others there is
+the rule of forward mode, `y' = J(x, y) x'`, as a recorded expression: its coefficient n - 1 gives
+coefficient n of y. That expression reads lower orders only, so it is expanded order by order, and
+values that occur in it again (y itself in `exp' = exp`, the sine in the rule of the cosine) are
+shared. Order k then takes O(k**2) operations, where nested derivatives take O(2**k).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pullback.autodiff.calls import Expanding, Slots, call_node
 from pullback.autodiff.forward import push, tangents
 from pullback.autodiff.reverse import depends_on_others, with_recording, zeros
 from pullback.core.avals import Aval
-from pullback.ir.array import Array, Node, make, mode
+from pullback.ir.array import Array, Node, make
 from pullback.ir.op import Op, bind
 
 __all__ = ["Terms", "expanded", "filled_from", "is_zero", "lowest"]
@@ -110,6 +110,13 @@ class _Moving:
         self.rate: Any = None  # the same, by the rule of the operation
         self.rate_nodes: list[Node] = []
 
+    def term(self, n: int) -> Any:
+        """Coefficient n >= 1, known or that of the derivative of what is known."""
+        if self.source is not None:
+            for i in range(len(self.terms), n + 1):
+                self.terms.append(_scaled(self.source.term(i + 1), i + 1))
+        return self.terms[n]
+
 
 class Expansion:
     """One sweep: which nodes move, and which don't."""
@@ -132,7 +139,7 @@ class Expansion:
         return [None] * self.order if moving is None else moving.terms[1 : self.order + 1]
 
     def added(self, root: Node) -> list[Node]:
-        """The moving nodes that `root` was computed from and that are not known yet, oldest first."""
+        """The moving nodes that `root` was computed from, if not yet known, oldest first."""
         found: dict[Node, None] = {}
         stack = [root]
         while stack:
@@ -190,12 +197,7 @@ class Expansion:
     def _term(self, edge: Node | None, n: int) -> Any:
         """Coefficient n >= 1 of a node."""
         moving = self.known.get(edge)  # type: ignore[arg-type]
-        if moving is None:
-            return None
-        if moving.source is not None:
-            for i in range(len(moving.terms), n + 1):
-                moving.terms.append(_scaled(moving.source.terms[i + 1], i + 1))
-        return moving.terms[n]
+        return None if moving is None else moving.term(n)
 
     def _next(self, moving: _Moving, n: int) -> Any:
         node = moving.node
@@ -282,7 +284,7 @@ class Expansion:
         assert edge is not None
         moving = self.known[edge]
         if moving.velocity is None:
-            first = moving.terms[1]
+            first = self._term(edge, 1)
             if first is None:
                 first = zeros(edge.aval)
             av = first._aval

@@ -22,7 +22,16 @@ from pullback.ir.control import may_raise
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.op import REGISTRY
 
-__all__ = ["Cut", "Workspace", "assembled", "expanded_at", "foreign", "moved_carries", "pulled", "reached"]
+__all__ = [
+    "Cut",
+    "Workspace",
+    "assembled",
+    "expanded_at",
+    "foreign",
+    "moved_carries",
+    "pulled",
+    "reached",
+]
 
 
 class _BodyGraph(Graph):

@@ -125,7 +125,7 @@ class Unit:
         return found
 
     def derived(
-        self, make_function: Callable[..., Any], *which: tuple[int, ...]
+        self, make_function: Callable[..., Any], *which: tuple[Any, ...]
     ) -> Callable[..., tuple[Any, ...]]:
         """A derivative as a jitted function of flat arrays."""
         key = (make_function, *which)

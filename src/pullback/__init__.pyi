@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pullback import debug as debug
+from pullback import display as display
 from pullback import fft as fft
 from pullback import linalg as linalg
 from pullback import nn as nn
-from pullback import numpy_protocol as numpy_protocol
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
@@ -58,6 +58,7 @@ from pullback.core.errors import ExchangeError as ExchangeError
 from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
 from pullback.core.errors import LinAlgError as LinAlgError
+from pullback.core.errors import MemoryBudgetError as MemoryBudgetError
 from pullback.core.errors import NonFiniteError as NonFiniteError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
@@ -85,6 +86,12 @@ from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
 from pullback.profiling import profile as profile
+from pullback.settings import config as config
+from pullback.settings import get_num_threads as get_num_threads
+from pullback.settings import get_printoptions as get_printoptions
+from pullback.settings import printoptions as printoptions
+from pullback.settings import set_num_threads as set_num_threads
+from pullback.settings import set_printoptions as set_printoptions
 from pullback.sparse_jacobians import SparseMatrix as SparseMatrix
 from pullback.sparse_jacobians import jacobian_sparsity as jacobian_sparsity
 from pullback.sparse_jacobians import sparse_jacobian as sparse_jacobian
@@ -131,6 +138,7 @@ __all__ = [
     "Graph",
     "GraphNode",
     "LinAlgError",
+    "MemoryBudgetError",
     "Module",
     "NonFiniteError",
     "PullbackError",
@@ -186,6 +194,7 @@ __all__ = [
     "complex128",
     "concat",
     "cond",
+    "config",
     "conj",
     "convolve",
     "copysign",
@@ -218,6 +227,7 @@ __all__ = [
     "diff",
     "digamma",
     "digitize",
+    "display",
     "divergence",
     "divide",
     "dstack",
@@ -256,6 +266,8 @@ __all__ = [
     "full_like",
     "gather_nd",
     "geomspace",
+    "get_num_threads",
+    "get_printoptions",
     "gnvp",
     "grad",
     "gradient",
@@ -353,7 +365,6 @@ __all__ = [
     "no_grad",
     "nonzero",
     "not_equal",
-    "numpy_protocol",
     "ones",
     "ones_like",
     "optim",
@@ -372,6 +383,7 @@ __all__ = [
     "positive",
     "pow",
     "primitive",
+    "printoptions",
     "prod",
     "profile",
     "ptp",
@@ -406,6 +418,8 @@ __all__ = [
     "segment_sum",
     "set_default_device",
     "set_default_float",
+    "set_num_threads",
+    "set_printoptions",
     "sigmoid",
     "sign",
     "signal",
@@ -559,6 +573,7 @@ def asarray(
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
     copy: builtins.bool | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`obj` (an array, a number, nested lists, or anything with `__array__`, DLPack or the
     buffer protocol) as an array.
@@ -913,6 +928,7 @@ def geomspace(
     endpoint: builtins.bool = True,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`num` numbers from `start` to `stop`, each the same multiple of the one before it."""
 
@@ -1092,6 +1108,7 @@ def logspace(
     base: float = 10.0,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`num` numbers from `base**start` to `base**stop`, whose logarithms are evenly spaced."""
 

@@ -19,7 +19,7 @@ from pullback.ir.op import bind, newest_graph
 __all__ = ["WhileCall", "staged_while"]
 
 
-class Entry(NamedTuple):
+class WhileEntry(NamedTuple):
     """Something that a call can be differentiated by."""
 
     inside: Node  # what stands for it on the tape of the body
@@ -41,7 +41,7 @@ class WhileCall(Expanding):
         self.carries: list[Any] = [] if parent is None else list(parent.carries)
         self.init: list[Any] = [] if parent is None else list(parent.init)
         self.results: list[Any] = [] if parent is None else list(parent.results)
-        self.entries: list[Entry] = [] if parent is None else list(parent.entries)
+        self.entries: list[WhileEntry] = [] if parent is None else list(parent.entries)
 
     def add_carry(self, init: Any) -> Any:
         """A new carry that starts as `init`."""
@@ -76,7 +76,7 @@ class WhileCall(Expanding):
         own = [x._node for x in self.carries if x._node is not None]
         known = {e.inside for e in self.entries if e.position < 0}
         found = self.body.foreign(self.results, [*known, *own])
-        self.entries += [Entry(n, n, -1) for n in found]
+        self.entries += [WhileEntry(n, n, -1) for n in found]
         known.update(found)
         ends = [*known, *own]
         varying = {k for k, a in enumerate(self.init) if a._node is not None}
@@ -91,7 +91,7 @@ class WhileCall(Expanding):
         for k in sorted(varying - listed):
             node = self.carries[k]._node
             if node is not None:
-                self.entries.append(Entry(node, self.init[k]._node, k))
+                self.entries.append(WhileEntry(node, self.init[k]._node, k))
         return [k in varying for k in range(len(self.results))]
 
     def _built(self) -> tuple[list[Any], dict[str, Any]]:
@@ -157,7 +157,7 @@ class WhileCall(Expanding):
         """A new value that is the same in each step."""
         x = self.body.constant(array)
         if x._node is not None:
-            self.entries.append(Entry(x._node, array._node, -1))
+            self.entries.append(WhileEntry(x._node, array._node, -1))
         return x
 
 

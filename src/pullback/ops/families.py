@@ -17,7 +17,7 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, default_float, promote
 from pullback.core.errors import AxisError, DTypeError, PullbackError, ShapeError, shorten
 from pullback.ir import op as ir_op
-from pullback.ir.array import Array, Node, handle, mode, next_order
+from pullback.ir.array import Array, Node, handle, make, mode, next_order
 from pullback.ir.convert import SCALARS, Exchanged, as_array, default_device, is_number, scalar
 from pullback.ir.lowering import Elementwise, Lowering
 from pullback.ir.op import REGISTRY, Composite, Op, another, bind, first_bind, register
@@ -87,8 +87,8 @@ def _subject(function: Callable[..., Any]) -> str:
     return subject if home == "ops" else f"{home}.{subject}"
 
 
-# How PyTorch spells arguments that the standard spells otherwise.
-SPELLINGS = {"dim": "axis", "keepdim": "keepdims"}
+# Arguments that PyTorch and the standard spell otherwise: both spellings are taken.
+SPELLINGS = {"dim": "axis", "keepdim": "keepdims", "axis": "dim", "keepdims": "keepdim"}
 
 
 def _spellings(function: Callable[..., Any]) -> dict[str, str]:
@@ -144,7 +144,8 @@ def leaves_made_by(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(*args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
         out = function(*args, **kwargs)
-        if requires_grad:
+        if requires_grad:  # a leaf of its own, even if the values were computed from others
+            out = make(out._buf, out._aval)
             out.requires_grad = True
         return out
 
@@ -198,6 +199,8 @@ def primitive(
         function.op = op  # type: ignore[attr-defined]
         own = function if returns_argument else apart(function)
         op.function = remembering(op, own, front) if front else own
+        if any(name.startswith("__r") for name in op.methods):
+            op.function.operator = remembering(op, _stepping_back(op.name, own), front)  # type: ignore[attr-defined]
         register(op)
         return op.function
 
@@ -441,6 +444,18 @@ def _fast_source(op: Op, pair: Sequence[int]) -> str:
     )
     # a call that lacks an operand is told its name
     return re.sub(r"\ba(\d+)\b", lambda found: op.names[int(found[1])], source)
+
+
+def _stepping_back(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The form of a function of two arrays that is an operator."""
+
+    @wraps(function)
+    def operator(x: Any, y: Any, /) -> Any:
+        if is_operand(name, x) and is_operand(name, y):
+            return function(x, y)
+        return NotImplemented
+
+    return operator
 
 
 def is_operand(name: str, x: Any) -> bool:

@@ -29,7 +29,7 @@ from pullback.ir.array import Array, make, mode
 from pullback.ir.convert import as_array
 from pullback.ir.graph import Graph, Var
 from pullback.ir.numbers import Moving, NeedsValue
-from pullback.ir.op import another
+from pullback.ir.op import own_handles
 from pullback.ir.plans import active
 from pullback.ir.tracing import Static, inside_trace, refuse_leaked, user_line
 from pullback.signatures import NumberKey, Numbers, canonical, context, moved, take, take_all
@@ -176,7 +176,7 @@ class Jitted:
 
     def _called(self, args: tuple, kwargs: dict) -> Any:
         if mode.observer is not None and mode.observer.inlines:
-            return pytrees.map_tree(_apart, self._inlined(args, kwargs))
+            return own_handles(self._inlined(args, kwargs))
         try:
             arrays, signature, args, kwargs = self._signature(args, kwargs)
         except RecursionError:
@@ -395,10 +395,6 @@ class Jitted:
         found["the default float"] = dtypes.default_float().name
         found["the default device"] = str(default_device())
         return found
-
-
-def _apart(leaf: Any) -> Any:
-    return another(leaf) if isinstance(leaf, Array) else leaf
 
 
 def _static_places(

@@ -19,6 +19,8 @@ from pullback.ir.convert import from_numpy
 
 __all__ = ["load", "save"]
 
+MOST_WORDS = 400  # characters of what is said about a file that can't be read
+
 Names = Mapping[str, str] | Callable[[str], str] | None
 
 
@@ -60,7 +62,12 @@ def load(
             return structures.rebuilt(described, arrays, tensor)
         return {name: tensor(array) for name, array in arrays.items()}
     except FileFormatError as error:
-        raise FileFormatError(f"load: {source.name} {error}") from None
+        raise FileFormatError(f"load: {source.name} {_clipped(str(error))}") from None
+
+
+def _clipped(text: str) -> str:
+    """A message that holds no more of a hostile file than helps."""
+    return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]}..."
 
 
 def _read(source: Path, mmap: bool) -> tuple[Mapping[str, np.ndarray], str | None]:

@@ -52,8 +52,8 @@ class MemoryTimeline:
 
     `peak_bytes` is what a call allocates: an arena for values that are dropped, and the outputs.
     `live_bytes` are those that are needed at each step; the arena may be larger by gaps. Arguments
-    belong to the caller, and count `input_bytes`. `ladder` are the ways to run the function in less,
-    for `pb.jit(f, memory=...)`; they are looked for when it is read.
+    belong to the caller, and count `input_bytes`. `ladder` are the ways to run the function in
+    less, for `pb.jit(f, memory=...)`; they are looked for when it is read.
     """
 
     def __init__(

@@ -73,4 +73,4 @@ stubs: $(STAMP)
 
 clean:
 	rm -rf build dist report .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests tools -name __pycache__ -prune -exec rm -rf {} +
+	find src benchmarks tests tools -name __pycache__ -prune -exec rm -rf {} +

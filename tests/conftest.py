@@ -45,7 +45,7 @@ def threads():
 @pytest.fixture
 def ours(monkeypatch, threads):
     """Our library as `pullback bench` runs it, without what its measurements switch off."""
-    from pullback.cli.libraries import Pullback
+    from benchmarks.libraries import Pullback
 
     monkeypatch.setenv("PULLBACK_CACHE_DIR", os.environ.get("PULLBACK_CACHE_DIR", ""))
     return Pullback(1)

@@ -6,10 +6,14 @@ It shows that a source means what the CPU's kernels mean; that a GPU compiles it
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -31,26 +35,81 @@ _FLAGS = (
 _KERNEL = re.compile(
     r'(?:extern "C" __global__ void|^KERNEL) (?:__launch_bounds__\([^()]*\)\s)?(\w+)\(', re.M
 )
+_ALONE = frozenset({"exact_clear", "exact_add", "exact_finish", "gather_rows"})
+# What waits, and a function of `folds` that does.
+_WAITS = re.compile(r"__sync|_sync\(|_down\(")
 _HEADER = Path(__file__).with_name("cuda_emulator.hpp")
+
+
+@cache
+def _folder() -> Path:
+    """Where compiled kernels are kept, for all processes of this user."""
+    path = Path(tempfile.gettempdir()) / f"pullback-emulator-{os.geteuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.stat()
+    assert found.st_uid == os.geteuid() and not found.st_mode & 0o077, path
+    return path
+
+
+def _made(kind: str, text: str, level: str, flags: Sequence[str] = ()) -> Path:
+    """What g++ makes of a text, written in one step."""
+    key = hashlib.sha256("\n".join((text, level, *flags, *_FLAGS)).encode()).hexdigest()
+    target = _folder() / f"{key}{kind}"
+    if not target.exists():
+        assert COMPILER is not None
+        with tempfile.TemporaryDirectory(dir=_folder()) as own:
+            source, made = Path(own) / "kernels.cpp", Path(own) / "made"
+            source.write_text(text)
+            command = [COMPILER, *_FLAGS, level, *flags, str(source), "-o", str(made)]
+            subprocess.run(command, check=True)
+            os.replace(made, target)
+    return target
+
+
+@cache
+def _header(level: str) -> Path:
+    """The header, which is compiled once: it takes longer than the kernels."""
+    text = _HEADER.read_text()
+    compiled = _made(".hpp.gch", text, level, ("-x", "c++-header"))
+    plain = compiled.with_suffix("")
+    if not plain.exists():
+        plain.write_text("#error the compiled header was not used\n")
+    return plain
+
+
+def waits(source: str) -> dict[str, bool]:
+    """The kernels of a source, and whether threads of a block wait for each other in them."""
+    places = [(m.start(), m.group(1)) for m in _KERNEL.finditer(source)]
+    ends = [start for start, _ in places[1:]] + [len(source)]
+    found = {}
+    for (start, name), end in zip(places, ends, strict=True):
+        written = source.startswith("KERNEL", start)  # by hand: it may call functions that wait
+        found[name] = name not in _ALONE if written else bool(_WAITS.search(source, start, end))
+    return found
+
+
+def library_of(source: str, level: str) -> Path:
+    """The library of the kernels of a source, for the host."""
+    code = [f'#include "{_header(level)}"', source]
+    for name in _KERNEL.findall(source):
+        code.append(
+            f'extern "C" void run_{name}(unsigned grid, unsigned grid_y, unsigned block,'
+            " unsigned shared, void** args, int mode)"
+            f" {{ launch({name}, grid, grid_y, block, shared, args, mode); }}"
+        )
+    return _made(".so", "\n".join(code), level)
 
 
 class Emulator:
     """The kernels of one source, compiled for the host."""
 
-    def __init__(self, source: str, folder: Path, level: str = "-O0"):
-        code = [f'#include "{_HEADER}"', source]
-        for name in _KERNEL.findall(source):
-            code.append(
-                f'extern "C" void run_{name}(unsigned grid, unsigned grid_y, unsigned block,'
-                " unsigned shared, void** args, int mode)"
-                f" {{ launch({name}, grid, grid_y, block, shared, args, mode); }}"
-            )
-        path = folder / "kernels.cpp"
-        path.write_text("\n".join(code))
-        library = path.with_suffix(".so")
-        assert COMPILER is not None
-        subprocess.run([COMPILER, *_FLAGS, level, str(path), "-o", str(library)], check=True)
-        self._library = ctypes.CDLL(str(library))
+    def __init__(self, source: str, level: str = "-O0"):
+        self._library = ctypes.CDLL(str(library_of(source, level)))
+        self._waits = waits(source)
+
+    def mode(self, name: str) -> int:
+        """Which threads of a kernel wait for each other."""
+        return BLOCKS if self._waits[name] else ALONE
 
     def run(self, plan: Launches, outs: Sequence[np.ndarray], ins: Sequence[np.ndarray]) -> None:
         """Run the launches of a plan on arrays that start at the addresses it expects."""
@@ -60,8 +119,7 @@ class Emulator:
         buffers |= {f"scratch{k}": a.ctypes.data for k, a in enumerate(scratch)}
         for launch in plan.launches:
             values = [buffers[a] if isinstance(a, str) else a for a in launch.arguments]
-            waits = launch.function.endswith(("_rows", "_columns", "_merge"))
-            mode = BLOCKS if waits else ALONE
+            mode = self.mode(launch.function)
             self.launch(launch.function, (launch.grid, 1), launch.block, 0, values, mode)
 
     def launch(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+import ctypes
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from cuda_emulator import ALONE, BLOCKS, TOGETHER, Emulator
+from cuda_emulator import TOGETHER, Emulator, library_of
 
-# Kernels whose threads do not wait for each other.
-_ALONE = frozenset({"exact_clear", "exact_add", "exact_finish", "gather_rows"})
 _EMULATORS: dict[str, Emulator] = {}
 PROPERTIES = {"sharedMemPerBlockOptin": 65_536, "multiProcessorCount": 2}
+LEVEL = "-O1"
+__version__ = "0.fake"
 launched: list[str] = []
 
 
@@ -72,7 +71,7 @@ class Function:
     def launch(cls, ptr: int, grid: Any, block: int, shared: int, arguments: int, together: bool):
         """Run a kernel; at `arguments` are the addresses of its arguments."""
         own = cls._all[ptr]
-        mode = TOGETHER if together else ALONE if own._name in _ALONE else BLOCKS
+        mode = TOGETHER if together else own._emulator.mode(own._name)
         launched.append(own._name)
         own._emulator.start(own._name, grid, block, shared, arguments, mode)
 
@@ -87,16 +86,26 @@ def launch_together(f, grid_x, grid_y, grid_z, x, y, z, shared, stream, argument
     Function.launch(f, (grid_x, grid_y), x, shared, arguments, True)
 
 
+def precompile(source: str) -> str:
+    """In place of a compiler: the kernels of a source for the host, and the source."""
+    library_of(source, LEVEL)
+    return source
+
+
 class Module:
     """Kernels of a source, which takes the place of machine code."""
 
     def load(self, source: str) -> None:
         if source not in _EMULATORS:
-            _EMULATORS[source] = Emulator(source, Path(tempfile.mkdtemp()), "-O1")
+            _EMULATORS[source] = Emulator(source, LEVEL)
         self._emulator = _EMULATORS[source]
 
     def get_function(self, name: str) -> Function:
         return Function(self._emulator, name)
+
+
+class CUDARuntimeError(RuntimeError):
+    """What CuPy raises for an error of CUDA's."""
 
 
 class Memory:
@@ -124,7 +133,18 @@ cuda = SimpleNamespace(
     Device=lambda device: SimpleNamespace(compute_capability="90"),
     get_current_stream=lambda device: _STREAM,
     function=SimpleNamespace(Module=Module),
-    runtime=SimpleNamespace(getDevice=lambda: 0, getDeviceProperties=lambda device: PROPERTIES),
+    runtime=SimpleNamespace(
+        getDevice=lambda: 0,
+        getDeviceCount=lambda: 1,
+        getDeviceProperties=lambda device: PROPERTIES,
+        CUDARuntimeError=CUDARuntimeError,
+        memcpyHostToDevice=1,
+        memcpyDeviceToHost=2,
+        memcpyDeviceToDevice=3,
+        memcpyAsync=lambda to, source, size, kind, stream: ctypes.memmove(to, source, size),
+        memsetAsync=lambda at, value, size, stream: ctypes.memset(at, value, size),
+        streamSynchronize=lambda stream: None,
+    ),
     driver=SimpleNamespace(
         occupancyMaxActiveBlocksPerMultiprocessor=lambda function, block, shared: 1,
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,

@@ -8,15 +8,19 @@ import math
 import os
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pullback.cli import bench, libraries, main, rivals, scores, transform_bench
-from pullback.cli.libraries import LIBRARIES, Pullback
-from pullback.cli.machine import Machine
-from pullback.cli.scores import Row
-from pullback.cli.workloads import WORKLOADS, leaves
+from benchmarks import command as bench
+from benchmarks import libraries, rivals, scores, transforms
+from benchmarks.libraries import LIBRARIES, Pullback
+from benchmarks.machine import Machine
+from benchmarks.scores import Row
+from benchmarks.workloads import WORKLOADS, leaves
+from pullback.cli import bench as thin
+from pullback.cli import main
 from pullback.display.progress import Progress
 from pullback.runtime.cpu import native
 
@@ -278,8 +282,23 @@ def test_bad_arguments_are_refused(argv, message, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("position", range(len(transform_bench.WORKS)))
+def test_an_installed_package_says_where_the_workloads_are(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(thin, "__file__", str(tmp_path / "lib" / "pullback" / "cli" / "bench.py"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "jit"]) == 2
+    assert "Clone the\nrepository" in capsys.readouterr().err
+
+
+def test_a_checkout_that_one_stands_in_is_found(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(thin, "__file__", str(tmp_path / "lib" / "pullback" / "cli" / "bench.py"))
+    monkeypatch.chdir(Path(bench.__file__).parents[1])
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    assert "--stability" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("position", range(len(transforms.WORKS)))
 def test_workloads_of_transforms_give_numbers(position: int) -> None:
-    found = transform_bench.works_of(transform_bench.WORKS[position], {})["pullback"]()
+    found = transforms.works_of(transforms.WORKS[position], {})["pullback"]()
     for x in leaves(found):
         assert np.isfinite(x.numpy()).all()

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pullback.cli import rivals
-from pullback.cli.fft_workloads import FFT_LIBRARIES, FFT_WORKLOADS, fft_program
-from pullback.cli.libraries import LIBRARIES
-from pullback.cli.workloads import WORKLOADS
+from benchmarks import rivals
+from benchmarks.fft_workloads import FFT_LIBRARIES, FFT_WORKLOADS, fft_program
+from benchmarks.libraries import LIBRARIES
+from benchmarks.workloads import WORKLOADS
 
 
 def outputs(library, name: str) -> list[np.ndarray]:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pullback.cli import nn_programs, rivals
-from pullback.cli.libraries import LIBRARIES
-from pullback.cli.nn_workloads import NN_WORKLOADS, layer_of
-from pullback.cli.workloads import WORKLOADS, leaves
+from benchmarks import nn_programs, rivals
+from benchmarks.libraries import LIBRARIES
+from benchmarks.nn_workloads import NN_WORKLOADS, layer_of
+from benchmarks.workloads import WORKLOADS, leaves
 
 
 def outputs(library, name: str) -> list[np.ndarray]:

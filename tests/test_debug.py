@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.ir.observing import active
+from pullback.ir.plans import active
 
 HERE = __file__
 

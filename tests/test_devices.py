@@ -55,3 +55,12 @@ def test_derivatives_stay_on_their_device(twin):
     x = pb.tensor([1.0, 2.0], device=twin, requires_grad=True)
     (x * x).sum().backward()
     assert x.grad.device is twin and x.grad.tolist() == [2.0, 4.0]
+
+
+def test_a_missing_gpu_is_an_error_that_says_what_was_looked_for():
+    if pb.device("cuda") in avals.devices():
+        pytest.skip("there is a GPU")
+    with pytest.raises(
+        pb.DeviceError, match=r"cuda: CuPy was not found|cuda: looked for an NVIDIA"
+    ):
+        pb.ones(3, device="cuda")

@@ -37,4 +37,4 @@ def test_records_of_one_tree_agree_and_a_change_of_it_is_noticed(
     gate.started(source, tmp_path / "changed", EVERY)
     capsys.readouterr()
     assert gate.compare(tmp_path / "here", tmp_path / "changed") == 1
-    assert "programs of gmm quick" in capsys.readouterr().out
+    assert "programs of chain quick" in capsys.readouterr().out

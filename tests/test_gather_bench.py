@@ -10,12 +10,14 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from pullback.cli import gather_bench, main
-from pullback.cli.gather_bench import digest, taking_turns
-from pullback.cli.gather_cases import CASES, Bar, Inputs, errors_of
-from pullback.cli.gather_page import Row, Stability, page, summary, tables
-from pullback.cli.gather_rivals import OURS, READING, Cuda, Eager
-from pullback.cli.machine import Machine
+from benchmarks import gather_bench, turns
+from benchmarks.gather_bench import digest
+from benchmarks.gather_cases import CASES, Bar, Inputs, errors_of
+from benchmarks.gather_page import Row, Stability, page, summary, tables
+from benchmarks.gather_rivals import OURS, READING, Cuda, Eager
+from benchmarks.machine import Machine
+from benchmarks.turns import taking_turns
+from pullback.cli import main
 
 
 def test_cases_are_those_of_the_table():
@@ -71,13 +73,13 @@ def test_ours_is_accurate_with_and_without_a_plan(name):
 
 
 def test_turns_are_taken_and_the_slow_drop_out(monkeypatch):
-    monkeypatch.setattr(gather_bench, "PATIENCE", 0.0)
-    monkeypatch.setattr(gather_bench, "SHORT", 0.0)
+    monkeypatch.setattr(turns, "PATIENCE", 0.0)
+    monkeypatch.setattr(turns, "SHORT", 0.0)
     calls: list[str] = []
     works = {n: (lambda n=n: calls.append(n)) for n in "ab"}
-    found = taking_turns(works, dict.fromkeys("ab", lambda result: None), 10)
+    found = taking_turns(works, 10, dict.fromkeys("ab", lambda result: None))
     assert set(found) == {"a", "b"} and all(t > 0 for t in found.values())
-    assert calls == ["a", "a", "b", "b"] * gather_bench.LEAST
+    assert calls == ["a", "a", "b", "b"] * (1 + turns.LEAST)  # one turn finds how many calls fit
 
 
 # -- tables ----------------------------------------------------------------------------------------

@@ -233,7 +233,8 @@ MISTAKES = [
         pb.ShapeError,
         "conv2d: a weight of shape (4,",
     ),
-    ("pb.nn.softmax(x, axis=3)", TypeError, "softmax() got an unexpected keyword argument 'axis'"),
+    ("pb.nn.softmax(x, axis=3)", IndexError, "softmax: axis 3 is out of range for an array with 2"),
+    ("pb.nn.softmax(x)", TypeError, "softmax() missing 1 required positional argument: 'dim'"),
     ('pb.nn.relu("a")', pb.DTypeError, "relu: expected an array, a number or a nested list, got"),
     ("pb.nn.cross_entropy(x, n * 3)", IndexError, "cross_entropy: class 6 at target[2] is out of"),
     (

@@ -164,7 +164,7 @@ class Recorder:
 
 def write(source: Path, folder: Path, every: int) -> None:
     """Write the record of the package under `source` into a folder."""
-    sys.path[:0] = [str(source), str(ROOT / "tests" / "generated")]
+    sys.path[:0] = [str(source), str(ROOT), str(ROOT / "tests" / "generated")]
     recorder = Recorder()
     import pullback
 
@@ -172,7 +172,7 @@ def write(source: Path, folder: Path, every: int) -> None:
         raise SystemExit(f"gate: found another package, {pullback.__file__}.")
     cases: dict[str, Any] = {}
     registry(recorder, cases, every)
-    workloads(recorder, cases)
+    workloads(recorder, cases, max(1, every // 4))
     folder.mkdir(parents=True, exist_ok=True)
     parts = {"cases": cases, "programs": recorder.programs, "texts": recorder.texts}
     for name, part in parts.items():
@@ -253,25 +253,23 @@ def contents(arrays: Sequence[Any]) -> list[bytes]:
     return found
 
 
-def workloads(recorder: Recorder, cases: dict[str, Any]) -> None:
+def workloads(recorder: Recorder, cases: dict[str, Any], every: int) -> None:
     """The workloads of the benchmarks at both sizes; their kernels are not run."""
     import pullback as pb
-    from pullback.cli.gather_cases import CASES
-    from pullback.cli.libraries import LIBRARIES
-    from pullback.cli.nn_programs import program
-    from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
+    from benchmarks.gather_cases import CASES
+    from benchmarks.libraries import LIBRARIES
+    from benchmarks.suites import ALL_WORKLOADS, function_of
     from pullback.core import pytrees
 
     library = LIBRARIES["pullback"](int(THREADS))
     recorder.running = False
-    for name, workload in ALL_WORKLOADS.items():
+    for name, workload in list(ALL_WORKLOADS.items())[::every]:
         for quick in (False, True):
             with recorder.case(cases, f"{name} {'quick' if quick else 'full'}") as bits:
-                nn = name in NN_WORKLOADS
-                function = program(library, name) if nn else getattr(library, name)()
+                function = function_of(library, name)
                 found = function(*library.prepared(name, workload.arrays(quick)))
                 bits += contents(pytrees.leaves(found)) if quick else []
-    for name, case in CASES.items():
+    for name, case in list(CASES.items())[::every]:
         inputs = case.inputs(quick=True)
         indices, updates = pb.tensor(inputs.indices), pb.tensor(inputs.updates)
         for how, wrap in (("eager", lambda f: f), ("jit", pb.jit)):

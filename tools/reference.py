@@ -76,6 +76,11 @@ PAGES = {
         ),
     ),
     "files": ("Files", "Trees of arrays in files.", ("pullback.files",)),
+    "settings": (
+        "Settings",
+        "Threads, printing, and what is chosen. [All settings](../settings.md).",
+        ("pullback.settings",),
+    ),
     "types": (
         "Dtypes, devices, containers",
         "Element types and their promotion, places where arrays live, trees of arrays.",
@@ -242,7 +247,7 @@ def public_of(modules: tuple[str, ...]) -> list[tuple[str, Any]]:
     for name, value in named.items():
         home = getattr(value, "__module__", "") or ""
         if (
-            callable(value)
+            (callable(value) or home == "pullback.settings")
             and name not in REGISTRY
             and any(home == m or (m[-1] == "." and home.startswith(m)) for m in modules)
         ):
@@ -251,14 +256,18 @@ def public_of(modules: tuple[str, ...]) -> list[tuple[str, Any]]:
 
 
 def thing(name: str, value: Any) -> str:
-    """The section of a public function or class."""
+    """The section of a public function, class, or object."""
     doc = with_fences(inspect.getdoc(value) or "")
     if isinstance(value, type) and issubclass(value, Exception):
         bases = ", ".join(f"`{b.__name__}`" for b in value.__bases__)
         return f"## `{name}`\n\n{doc}\n\nA subclass of {bases}.\n"
-    head = f"## `{name}`\n\n`pb.{name}{plain_signature(value)}`\n\n{doc}\n"
-    if not isinstance(value, type):
-        return head
+    call = f"`pb.{name}{plain_signature(value)}`\n\n" if callable(value) else ""
+    head = f"## `{name}`\n\n{call}{doc}\n"
+    if callable(value):
+        if not isinstance(value, type):
+            return head
+    else:
+        value = type(value)
     methods = [method(n, v) for n, v in vars(value).items() if not n.startswith("_")]
     return "\n".join([head, *[m for m in methods if m]])
 

@@ -86,6 +86,14 @@ from pullback.mapping import vmap
 from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
 from pullback.profiling import profile
+from pullback.settings import (
+    config,
+    get_num_threads,
+    get_printoptions,
+    printoptions,
+    set_num_threads,
+    set_printoptions,
+)
 from pullback.sparse_jacobians import SparseMatrix, jacobian_sparsity, sparse_jacobian
 from pullback.standard import (
     __array_namespace_info__,
@@ -114,6 +122,11 @@ __array_api_version__ = "2025.12"
 e, pi, inf, nan, newaxis = _math.e, _math.pi, _math.inf, _math.nan, None
 
 register_runtime("cpu", lambda index: _import_module("pullback.runtime.cpu.target").CpuRuntime())
+register_runtime(
+    "cuda",
+    lambda index: _import_module("pullback.runtime.cuda.target").CudaRuntime(index),
+    lambda: _import_module("pullback.runtime.cuda.gpu").is_present(),
+)
 install_methods(_REGISTRY)
 for _entry in _REGISTRY.values():
     _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()
@@ -160,10 +173,11 @@ __all__ = sorted(
         "jacobians",
         "module",
         "mapping",
+        "numpy_protocol",
         "ops",
         "profiling",
         "register_runtime",
     }
-    - {"runtime", "signatures", "sparse_jacobians", "standard", "tape", "transforms"}
+    - {"runtime", "settings", "signatures", "sparse_jacobians", "standard", "tape", "transforms"}
     | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY}
 )

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pullback import debug as debug
+from pullback import display as display
 from pullback import fft as fft
 from pullback import linalg as linalg
 from pullback import nn as nn
-from pullback import numpy_protocol as numpy_protocol
 from pullback import optim as optim
 from pullback import primitive as primitive
 from pullback import random as random
@@ -85,6 +85,12 @@ from pullback.mapping import vmap as vmap
 from pullback.module import Module as Module
 from pullback.ops.index_plans import scatter_plan as scatter_plan
 from pullback.profiling import profile as profile
+from pullback.settings import config as config
+from pullback.settings import get_num_threads as get_num_threads
+from pullback.settings import get_printoptions as get_printoptions
+from pullback.settings import printoptions as printoptions
+from pullback.settings import set_num_threads as set_num_threads
+from pullback.settings import set_printoptions as set_printoptions
 from pullback.sparse_jacobians import SparseMatrix as SparseMatrix
 from pullback.sparse_jacobians import jacobian_sparsity as jacobian_sparsity
 from pullback.sparse_jacobians import sparse_jacobian as sparse_jacobian
@@ -185,6 +191,7 @@ __all__ = [
     "complex128",
     "concat",
     "cond",
+    "config",
     "conj",
     "convolve",
     "copysign",
@@ -217,6 +224,7 @@ __all__ = [
     "diff",
     "digamma",
     "digitize",
+    "display",
     "divergence",
     "divide",
     "dstack",
@@ -255,6 +263,8 @@ __all__ = [
     "full_like",
     "gather_nd",
     "geomspace",
+    "get_num_threads",
+    "get_printoptions",
     "gnvp",
     "grad",
     "gradient",
@@ -351,7 +361,6 @@ __all__ = [
     "no_grad",
     "nonzero",
     "not_equal",
-    "numpy_protocol",
     "ones",
     "ones_like",
     "optim",
@@ -370,6 +379,7 @@ __all__ = [
     "positive",
     "pow",
     "primitive",
+    "printoptions",
     "prod",
     "profile",
     "ptp",
@@ -404,6 +414,8 @@ __all__ = [
     "segment_sum",
     "set_default_device",
     "set_default_float",
+    "set_num_threads",
+    "set_printoptions",
     "sigmoid",
     "sign",
     "signal",
@@ -557,6 +569,7 @@ def asarray(
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
     copy: builtins.bool | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`obj` (an array, a number, nested lists, or anything with `__array__`, DLPack or the
     buffer protocol) as an array.
@@ -911,6 +924,7 @@ def geomspace(
     endpoint: builtins.bool = True,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`num` numbers from `start` to `stop`, each the same multiple of the one before it."""
 
@@ -1090,6 +1104,7 @@ def logspace(
     base: float = 10.0,
     dtype: _DTypeLike | None = None,
     device: _DeviceLike | None = None,
+    requires_grad: builtins.bool = False,
 ) -> Tensor:
     """`num` numbers from `base**start` to `base**stop`, whose logarithms are evenly spaced."""
 

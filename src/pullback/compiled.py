@@ -28,8 +28,8 @@ from pullback.ir.array import Array, make, mode
 from pullback.ir.convert import as_array
 from pullback.ir.graph import Graph, Var
 from pullback.ir.numbers import Moving, NeedsValue
-from pullback.ir.observing import active
 from pullback.ir.op import another
+from pullback.ir.plans import active
 from pullback.ir.tracing import Static, inside_trace, refuse_leaked, user_line
 from pullback.signatures import NumberKey, Numbers, canonical, context, moved, take, take_all
 

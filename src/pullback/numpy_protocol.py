@@ -17,7 +17,7 @@ import numpy as np
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError
 from pullback.ir.array import Array, mode
-from pullback.ir.op import REGISTRY
+from pullback.ir.op import REGISTRY, another
 
 __all__ = ["call_function", "call_ufunc"]
 
@@ -93,17 +93,22 @@ def _refuse(said: str, options: dict[str, Any]) -> None:
 # table have no counterpart of the same meaning.
 SAME = {
     "numpy": """
-        all allclose angle any argmax argmin argsort bincount broadcast_arrays broadcast_to clip
-        count_nonzero cumulative_prod cumulative_sum diag diagonal diff einsum empty_like
-        expand_dims flip full_like imag isclose isin linspace matrix_transpose max mean median
-        meshgrid min moveaxis nonzero ones_like outer pad permute_dims prod quantile real repeat
-        reshape roll round searchsorted sort stack std sum swapaxes take_along_axis tensordot
-        tile tril triu unstack var where zeros_like
+        all allclose angle any argmax argmin argsort average bincount block
+        broadcast_arrays broadcast_to clip column_stack convolve corrcoef correlate
+        count_nonzero cov cumulative_prod cumulative_sum diag diagonal diff digitize
+        dstack einsum empty_like expand_dims flip fliplr flipud full_like gradient
+        histogram hstack interp isclose isin linspace matrix_transpose max mean median
+        meshgrid min moveaxis nan_to_num nanargmax nanargmin nancumprod nancumsum nanmax
+        nanmean nanmedian nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar
+        nonzero ones_like outer pad percentile permute_dims polyadd polyder polyint
+        polymul polysub polyval prod ptp quantile repeat reshape roll rot90 round
+        searchsorted sinc sort stack std sum swapaxes take_along_axis tensordot
+        tile trapezoid tril triu unstack unwrap var vstack where zeros_like
     """,
     "numpy.linalg": """
         cholesky cross det diagonal eig eigh eigvals eigvalsh inv matmul matrix_norm matrix_power
-        matrix_rank matrix_transpose outer pinv qr slogdet solve svd svdvals tensordot trace vecdot
-        vector_norm
+        matrix_rank matrix_transpose multi_dot outer pinv qr slogdet solve svd svdvals tensordot
+        trace vecdot vector_norm
     """,
     "numpy.fft": """
         fft ifft rfft irfft fftn ifftn rfftn irfftn hfft ihfft fftshift ifftshift
@@ -177,18 +182,103 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
     return _ours("moveaxis")(norm, (-2, -1), tuple(axes)) if keepdims else norm
 
 
+def _real(val: Any) -> Any:
+    return val.real
+
+
+def _imag(val: Any) -> Any:
+    return val.imag if val._aval.dtype.is_complex else _ours("zeros_like")(val)
+
+
+def _copy(a: Any) -> Any:
+    return another(a)
+
+
+def _append(arr: Any, values: Any, axis: Any = None) -> Any:
+    parts = (arr, values) if axis is not None else (_flat(arr), _flat(values))
+    return _ours("concat")(parts, axis=axis or 0)
+
+
+def _cross(a: Any, b: Any, axis: int = -1) -> Any:
+    import_module("pullback.linalg")
+    return _ours("linalg.cross")(a, b, axis=axis)
+
+
+def _kron(a: Any, b: Any) -> Any:
+    import_module("pullback.linalg")
+    return _ours("linalg.kron")(a, b)
+
+
+def _array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    if not isinstance(indices_or_sections, (int, np.integer)):
+        return _split(ary, indices_or_sections, axis)
+    n, parts = ary.shape[axis], int(indices_or_sections)
+    sizes = [n // parts + (i < n % parts) for i in range(parts)]
+    return _split(ary, np.cumsum(sizes)[:-1].tolist(), axis)
+
+
+def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    where = indices_or_sections
+    if not isinstance(where, (int, np.integer)):
+        where = np.asarray(where).tolist()
+    return list(_ours("split")(ary, where, axis=axis))
+
+
+def _hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    return _split(ary, indices_or_sections, 0 if np.ndim(ary) == 1 else 1)
+
+
+def _vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    return _split(ary, indices_or_sections, 0)
+
+
+def _dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    return _split(ary, indices_or_sections, 2)
+
+
+def _atleast(ndim: int) -> Callable[..., Any]:
+    def atleast(*arys: Any) -> Any:
+        shaped = tuple(_ours("reshape")(a, _padded(np.shape(a), ndim)) for a in arys)
+        return shaped[0] if len(shaped) == 1 else shaped
+
+    return atleast
+
+
+def _padded(shape: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    """A shape with axes of size 1 where NumPy puts them."""
+    if len(shape) >= ndim:
+        return shape
+    if ndim == 3 and len(shape) == 2:
+        return (*shape, 1)
+    return (1, *shape, 1)[:3] if ndim == 3 and shape else (1,) * (ndim - len(shape)) + shape
+
+
 SPECIAL: dict[str, Callable[..., Any]] = {
+    "numpy.append": _append,
+    "numpy.array_split": _array_split,
+    "numpy.atleast_1d": _atleast(1),
+    "numpy.atleast_2d": _atleast(2),
+    "numpy.atleast_3d": _atleast(3),
+    "numpy.copy": _copy,
+    "numpy.cross": _cross,
     "numpy.cumprod": _cumprod,
     "numpy.cumsum": _cumsum,
     "numpy.dot": _dot,
+    "numpy.dsplit": _dsplit,
+    "numpy.hsplit": _hsplit,
+    "numpy.imag": _imag,
     "numpy.inner": _inner,
+    "numpy.kron": _kron,
     "numpy.linalg.norm": _norm,
     "numpy.ravel": _flat,
+    "numpy.real": _real,
+    "numpy.split": _split,
     "numpy.squeeze": _squeeze,
     "numpy.take": _take,
     "numpy.trace": _trace,
     "numpy.transpose": _transpose,
     "numpy.vdot": _vdot,
+    "numpy.vsplit": _vsplit,
 }
 
 

@@ -16,7 +16,8 @@ from pullback.core.errors import DTypeError, briefly, expect_function
 from pullback.ir.convert import from_numpy
 from pullback.ir.lowering import View
 from pullback.ir.observing import Observer, Observing
-from pullback.ir.op import REGISTRY, Op, Plan
+from pullback.ir.op import REGISTRY, Op
+from pullback.ir.plans import Plan
 
 if TYPE_CHECKING:
     import os

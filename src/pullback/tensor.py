@@ -4,6 +4,7 @@ operations.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ from pullback.core.errors import (
     ShapeError,
     briefly,
 )
-from pullback.foreign_names import METHOD_HINTS
+from pullback.foreign_names import METHOD_HINTS, METHODS
 from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
 from pullback.ir.convert import Exchanged, as_array, from_numpy, is_kept, refuse_masked, to_numpy
@@ -32,6 +33,7 @@ from pullback.ir.tracing import no_value
 from pullback.numpy_protocol import call_function, call_ufunc
 from pullback.ops import subscript
 from pullback.ops.plain_keys import view
+from pullback.settings import printed
 
 __all__ = ["Tensor", "from_dlpack", "tensor"]
 
@@ -128,7 +130,7 @@ class Tensor(Array):
             array = array.astype(np.float32)
         if self.size == 0 and self.shape != (0,):
             facts.insert(0, f"shape={self.shape}")
-        values = np.array2string(array, separator=", ", prefix="tensor(")
+        values = printed(array, "tensor(")
         return f"tensor({values}, {', '.join(facts)})"
 
     def __format__(self, spec: str) -> str:
@@ -216,6 +218,23 @@ class Tensor(Array):
                 f" {tuple(order)}. Use permute or swapaxes."
             )
         return REGISTRY["permute_dims"].function(self, order or tuple(range(self.ndim))[::-1])
+
+    @briefly
+    def dot(self, other: Any) -> Any:
+        """The product of two vectors or matrices, or by a number, as NumPy and PyTorch have it.
+
+        >>> pb.tensor([1.0, 2.0]).dot(pb.tensor([3.0, 4.0]))
+        tensor(11., float32, cpu)
+        """
+        other = as_array(other, "dot")
+        if self.ndim == 0 or other.ndim == 0:
+            return REGISTRY["multiply"].function(self, other)
+        if self.ndim > 2 or other.ndim > 2:
+            raise ShapeError(
+                f"dot: takes vectors and matrices, got shapes {self.shape} and {other.shape}. Use"
+                " matmul for batches, or tensordot."
+            )
+        return REGISTRY["matmul"].function(self, other)
 
     def item(self) -> Any:
         """The only element, as a Python number."""
@@ -413,13 +432,11 @@ class Tensor(Array):
         return from_numpy(self.numpy(), target)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        import pullback  # noqa: PLC0415  (the namespace is the package that imports this module)
-
         if api_version is not None and api_version not in STANDARDS:
             raise ValueError(
                 f"__array_namespace__: unknown version of the standard, got {api_version!r}."
             )
-        return pullback
+        return sys.modules["pullback"]  # which imports this module
 
     def __dlpack__(
         self,
@@ -565,8 +582,10 @@ def _in_place(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def install_methods(entries: dict[str, Public]) -> None:
     """Give Tensor the methods that operations declare: operators with their reflected and in-place
-    forms, and names.
+    forms, and names; and those that other libraries' arrays have.
     """
+    for name, others in METHODS.items():
+        entries[name].methods = (*entries[name].methods, *others.split())
     for entry in entries.values():
         function = entry.function
         operator = getattr(function, "operator", function)

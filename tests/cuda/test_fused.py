@@ -96,9 +96,9 @@ def plan_of(group):
 
 @pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_fused_graph_has_the_bits_of_the_jitted_function(name, tmp_path):
+def test_a_fused_graph_has_the_bits_of_the_jitted_function(name):
     x, graph, grouped = fused(name)
-    emulator = Emulator(source_of(loops(grouped)), tmp_path)
+    emulator = Emulator(source_of(loops(grouped)))
     memory = {id(s): np.empty(max(1, s.aval.size), s.aval.dtype.numpy) for s in grouped.computed()}
     memory |= {id(s): x.numpy().reshape(-1) for s in grouped.inputs}
     for s in grouped.constants:

@@ -135,8 +135,8 @@ def test_nvrtc_compiles_every_instruction(target):
 
 
 @pytest.fixture(scope="module")
-def instructions(tmp_path_factory):
-    return Emulator(source_of(INSTRUCTIONS.values()), tmp_path_factory.mktemp("instructions"))
+def instructions():
+    return Emulator(source_of(INSTRUCTIONS.values()))
 
 
 def draw(rng, dtype, shape):
@@ -218,9 +218,9 @@ RUNNING = Accumulate(*added(dt.float32, dt.float32))
 
 
 @pytest.fixture(scope="module")
-def walks(tmp_path_factory):
+def walks():
     kernels = [INDEXED, PAIR, RUNNING, *REDUCTIONS.values()]
-    return Emulator(source_of(kernels), tmp_path_factory.mktemp("walks"))
+    return Emulator(source_of(kernels))
 
 
 @needs_compiler

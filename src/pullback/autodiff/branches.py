@@ -22,7 +22,7 @@ from pullback.ir.op import bind, newest_graph
 __all__ = ["CondCall", "staged_cond"]
 
 
-class Entry(NamedTuple):
+class CondEntry(NamedTuple):
     """Something that a call can be differentiated by."""
 
     inside: tuple[Node | None, Node | None]  # what stands for it on the tapes of the branches
@@ -51,7 +51,7 @@ class CondCall:
         others = (None, None) if parent is None else parent.branches
         self.branches = tuple(Branch(n, b) for n, b in zip(names, others, strict=True))
         self.operands: list[Any] = [] if parent is None else list(parent.operands)
-        self.entries: list[Entry] = [] if parent is None else list(parent.entries)
+        self.entries: list[CondEntry] = [] if parent is None else list(parent.entries)
 
     def add_operand(self, array: Any) -> tuple[Any, Any]:
         """A new operand, as each branch sees it."""
@@ -61,7 +61,7 @@ class CondCall:
             branch.inputs.append(x)
         self.operands.append(array)
         if first._node is not None:
-            self.entries.append(Entry((first._node, second._node), array._node, array._aval))
+            self.entries.append(CondEntry((first._node, second._node), array._node, array._aval))
         return first, second
 
     def close(self, then: Sequence[Any], otherwise: Sequence[Any]) -> list[Any]:
@@ -92,7 +92,7 @@ class CondCall:
         ]
         for n in dict.fromkeys([*found[0], *found[1]]):
             inside = (n if n in found[0] else None, n if n in found[1] else None)
-            self.entries.append(Entry(inside, n, n.aval))
+            self.entries.append(CondEntry(inside, n, n.aval))
 
     def _built(self) -> tuple[list[Any], dict[str, Any]]:
         """The operands and static parameters of the equation."""

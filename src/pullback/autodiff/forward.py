@@ -57,7 +57,7 @@ def tangents(
 
 def push(node: Node, incoming: Sequence[Any]) -> Any:
     """The tangent of a recorded node's output from those of its operands; None if it is zero."""
-    op = node.op
+    op: Any = node.op
     if not isinstance(op, Op):  # a node of a custom rule pushes by itself
         return op.push(node, incoming)
     kind = op.jvp

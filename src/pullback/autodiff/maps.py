@@ -21,7 +21,7 @@ from pullback.ir.op import REGISTRY, bind
 __all__ = ["MapCall", "ended"]
 
 
-class Entry(NamedTuple):
+class MapEntry(NamedTuple):
     """Something that a call can be differentiated by."""
 
     inside: Node  # what stands for it on the tape of one example
@@ -34,7 +34,7 @@ class MapCall:
 
     name = "vmap"
 
-    def __init__(self, level: Level, entries: Sequence[Entry] = ()):
+    def __init__(self, level: Level, entries: Sequence[MapEntry] = ()):
         self.level = level
         self.entries = list(entries)
 
@@ -43,7 +43,7 @@ class MapCall:
         x = self.level.argument(array)
         if mode.recording and array._node is not None and x._aval.dtype.is_inexact:
             x._node = variable_node(x._aval)
-            self.entries.append(Entry(x._node, array._node, True))
+            self.entries.append(MapEntry(x._node, array._node, True))
         return x
 
     def add_shared(self, array: Array) -> Any:
@@ -58,7 +58,7 @@ class MapCall:
             own = {e.inside for e in self.entries}
             level = self.level
             found = foreign(results, own, level.captured, level.start)
-            self.entries += [Entry(n, n, False) for n in found if not ended(n)]
+            self.entries += [MapEntry(n, n, False) for n in found if not ended(n)]
         outs = [self.level.spread(r) for r in results]
         edges = [e.edge for e in self.entries]
         if not mode.recording or not outs or all(e is None for e in edges):
@@ -72,7 +72,7 @@ class MapCall:
             for i, (o, here) in enumerate(zip(outs, live, strict=True))
         ]
 
-    def _outside(self, entry: Entry) -> Aval:
+    def _outside(self, entry: MapEntry) -> Aval:
         """Shape and dtype of what an entry stands for."""
         av = entry.inside.aval
         return aval((self.level.size, *av.shape), av.dtype, av.device) if entry.mapped else av

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from pullback.autodiff.workspace import Cut
+from pullback.autodiff.workspace import Cut, Workspace
 from pullback.ir.graph import Equation, Var
 from pullback.ir.lowering import Elementwise, View
 
-if TYPE_CHECKING:
-    from pullback.autodiff.scans import ScanCall
-
-__all__ = ["choose"]
+__all__ = ["Definitions", "choose"]
 
 Definitions = dict[Var, tuple[int, Equation]]
 
@@ -26,14 +23,33 @@ CHEAP = {
 }
 
 
-def choose(call: ScanCall, outputs: Iterable[Var], definitions: Definitions) -> Cut:
+class Steps(Protocol):
+    """What is asked of a scan: which variables of its body it computes, keeps or is given."""
+
+    space: Workspace
+    recompute: bool
+
+    def is_foreign(self, var: Var, definitions: Definitions) -> bool:
+        """Whether another call computes a variable."""
+        ...
+
+    def is_kept(self, var: Var, definitions: Definitions) -> bool:
+        """Whether the call that computes a variable returns its values in all steps."""
+        ...
+
+    def is_given(self, var: Var) -> bool:
+        """Whether a variable comes from outside: the same in each step, or a row of an array."""
+        ...
+
+
+def choose(call: Steps, outputs: Iterable[Var], definitions: Definitions) -> Cut:
     """The equations that `call` computes itself, and what it needs from elsewhere."""
     outputs = list(outputs)
     if call.recompute:
         return call.space.cut(outputs, definitions)
 
     def elsewhere(var: Var) -> bool:
-        return call.homes.get(definitions[var][1], call) is not call
+        return call.is_foreign(var, definitions)
 
     first = call.space.cut(outputs, definitions, elsewhere)
     foreign = [v for v in first.needed if v in definitions]
@@ -41,12 +57,12 @@ def choose(call: ScanCall, outputs: Iterable[Var], definitions: Definitions) -> 
     return call.space.cut(outputs, definitions, lambda v: elsewhere(v) and v not in again)
 
 
-def _computed_again(call: ScanCall, needed: list[Var], definitions: Definitions) -> set[Var]:
+def _computed_again(call: Steps, needed: list[Var], definitions: Definitions) -> set[Var]:
     """Those needed variables, and what leads to them, that are cheaper computed than kept."""
     kept = {v for v in needed if not _is_cheap(v, definitions)}
     again: set[Var] = set()
     for var in sorted(needed, key=lambda v: definitions[v][0]):
-        if var in kept or var in again or call.home_of(var, definitions).place(var) >= 0:
+        if var in kept or var in again or call.is_kept(var, definitions):
             continue
         sources, between = _sources(call, var, definitions)
         more = sources - kept
@@ -64,21 +80,21 @@ def _is_cheap(var: Var, definitions: Definitions) -> bool:
     return isinstance(lowering, View) or (isinstance(lowering, Elementwise) and op.name in CHEAP)
 
 
-def _sources(call: ScanCall, var: Var, definitions: Definitions) -> tuple[set[Var], set[Var]]:
+def _sources(call: Steps, var: Var, definitions: Definitions) -> tuple[set[Var], set[Var]]:
     """What to keep so that cheap operations can compute `var` again, and what these compute."""
     sources: set[Var] = set()
     between: set[Var] = set()
     stack = [var]
     while stack:
         v = stack.pop()
-        if v in between or v in sources or v in call.rows or call.space.outer(v) is not None:
+        if v in between or v in sources or call.is_given(v):
             continue
-        if v in definitions and (v is var or call.home_of(v, definitions).place(v) < 0):
+        if v in definitions and (v is var or not call.is_kept(v, definitions)):
             if _is_cheap(v, definitions):
                 between.add(v)
                 stack += definitions[v][1].inputs
                 continue
-        elif call.home_of(v, definitions).place(v) >= 0:
+        elif call.is_kept(v, definitions):
             continue
         sources.add(v)
     return sources, between

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 from pullback.autodiff.calls import Slots, call_node, item_node, with_item
-from pullback.autodiff.residuals import choose
+from pullback.autodiff.residuals import Definitions, choose
 from pullback.autodiff.reverse import with_recording, zeros
 from pullback.autodiff.workspace import Workspace, assembled, reached
 from pullback.core.avals import Aval, symbolic
@@ -23,7 +23,7 @@ from pullback.ir.op import bind, newest_graph
 __all__ = ["ScanCall", "staged_scan"]
 
 
-class Entry(NamedTuple):
+class ScanEntry(NamedTuple):
     """Something that a call can be differentiated by."""
 
     kind: str  # "constant", "row" (of an array that the loop goes through) or "carry"
@@ -61,7 +61,7 @@ class ScanCall:
         self.init: list[Any] = []
         self.results: list[Any] = []
         self.ys: list[Any] = []
-        self.entries: list[Entry] = []
+        self.entries: list[ScanEntry] = []
         self.node: Node | None = None
         self.items: dict[int, Node] = {}  # nodes of the carries as they come into each step
 
@@ -82,14 +82,14 @@ class ScanCall:
         x = self.space.variable(symbolic(av.shape[1:], av.dtype, av.device), tracked)
         self.rows[x._buf] = array
         if x._node is not None:
-            self.entries.append(Entry("row", x._node, array._node))
+            self.entries.append(ScanEntry("row", x._node, array._node))
         return x
 
     def add_constant(self, array: Any) -> Any:
         """A new input that is the same in each step."""
         x = self.space.constant(array)
         if x._node is not None:
-            self.entries.append(Entry("constant", x._node, array._node))
+            self.entries.append(ScanEntry("constant", x._node, array._node))
         return x
 
     def close(self, results: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
@@ -121,7 +121,7 @@ class ScanCall:
             self.entries = self.parent.inherited() + self.entries
         known = {e.inside for e in self.entries}
         found = self.space.foreign([*self.results, *self.ys], [*known, *own])
-        self.entries += [Entry("constant", n, n) for n in found]
+        self.entries += [ScanEntry("constant", n, n) for n in found]
         known.update(found)
         ends = [*known, *own]
         varying = {k for k, a in enumerate(self.init) if a._node is not None}
@@ -135,7 +135,7 @@ class ScanCall:
         for k in sorted(varying):
             node = self.carries[k]._node
             if node is not None:
-                self.entries.append(Entry("carry", node, self.init[k]._node, k))
+                self.entries.append(ScanEntry("carry", node, self.init[k]._node, k))
 
     def _connected(self, outs: list[Any]) -> list[Any]:
         if not mode.recording or not any(e.edge is not None for e in self.entries):
@@ -150,10 +150,10 @@ class ScanCall:
             for i, o in enumerate(outs)
         ]
 
-    def inherited(self) -> list[Entry]:
+    def inherited(self) -> list[ScanEntry]:
         """What derivatives of this call can be differentiated by: in each step a carry is a row."""
         return [
-            Entry("row", e.inside, self._item(e.position)) if e.kind == "carry" else e
+            ScanEntry("row", e.inside, self._item(e.position)) if e.kind == "carry" else e
             for e in self.entries
         ]
 
@@ -191,9 +191,21 @@ class ScanCall:
         }  # fmt: skip
         return [*fixed, *self.init, *stacks], static
 
-    def home_of(self, var: Var, definitions: dict[Var, tuple[int, Equation]]) -> ScanCall:
+    def home_of(self, var: Var, definitions: Definitions) -> ScanCall:
         """The call that computes a variable of the body."""
         return self.owners[var] if var in self.owners else self.homes[definitions[var][1]]
+
+    def is_foreign(self, var: Var, definitions: Definitions) -> bool:
+        """Whether another call computes a variable of the body."""
+        return self.homes.get(definitions[var][1], self) is not self
+
+    def is_kept(self, var: Var, definitions: Definitions) -> bool:
+        """Whether the values of a variable in all steps are an output of the call it belongs to."""
+        return self.home_of(var, definitions).place(var) >= 0
+
+    def is_given(self, var: Var) -> bool:
+        """Whether a variable comes from outside."""
+        return var in self.rows or self.space.outer(var) is not None
 
     def stack_of(self, var: Var) -> Any:
         """The values in all steps of a variable that this call was asked to keep."""
@@ -245,7 +257,9 @@ class ScanCall:
         )
         return back.collected(self.entries, found, asked)
 
-    def collected(self, entries: list[Entry], found: list[Any], asked: Sequence[bool]) -> list[Any]:
+    def collected(
+        self, entries: list[ScanEntry], found: list[Any], asked: Sequence[bool]
+    ) -> list[Any]:
         """Close a scan of cotangents: the last value of carries, sums for constants, all rows."""
         moving = [i for i, e in enumerate(entries) if e.kind == "carry"]
         wanted = [i for i, e in enumerate(entries) if asked[i] and found[i] is not None]

@@ -18,7 +18,7 @@ from pullback.ir.op import bind, newest_graph
 __all__ = ["WhileCall", "staged_while"]
 
 
-class Entry(NamedTuple):
+class WhileEntry(NamedTuple):
     """Something that a call can be differentiated by."""
 
     inside: Node  # what stands for it on the tape of the body
@@ -40,7 +40,7 @@ class WhileCall:
         self.carries: list[Any] = [] if parent is None else list(parent.carries)
         self.init: list[Any] = [] if parent is None else list(parent.init)
         self.results: list[Any] = [] if parent is None else list(parent.results)
-        self.entries: list[Entry] = [] if parent is None else list(parent.entries)
+        self.entries: list[WhileEntry] = [] if parent is None else list(parent.entries)
 
     def add_carry(self, init: Any) -> Any:
         """A new carry that starts as `init`."""
@@ -75,7 +75,7 @@ class WhileCall:
         own = [x._node for x in self.carries if x._node is not None]
         known = {e.inside for e in self.entries if e.position < 0}
         found = self.body.foreign(self.results, [*known, *own])
-        self.entries += [Entry(n, n, -1) for n in found]
+        self.entries += [WhileEntry(n, n, -1) for n in found]
         known.update(found)
         ends = [*known, *own]
         varying = {k for k, a in enumerate(self.init) if a._node is not None}
@@ -90,7 +90,7 @@ class WhileCall:
         for k in sorted(varying - listed):
             node = self.carries[k]._node
             if node is not None:
-                self.entries.append(Entry(node, self.init[k]._node, k))
+                self.entries.append(WhileEntry(node, self.init[k]._node, k))
         return [k in varying for k in range(len(self.results))]
 
     def _built(self) -> tuple[list[Any], dict[str, Any]]:
@@ -134,7 +134,7 @@ class WhileCall:
             elif t is not None:
                 x = self.body.constant(t)
                 if x._node is not None:
-                    along.entries.append(Entry(x._node, t._node, -1))
+                    along.entries.append(WhileEntry(x._node, t._node, -1))
                 seeds.append(x)
             else:
                 continue

@@ -87,11 +87,17 @@ def set_default_device(spec: str | Device) -> None:
 
 _devices: dict[tuple[str, int], Device] = {}
 _loaders: dict[str, Callable[[int], Memory]] = {}
+_presence: dict[str, Callable[[], bool]] = {}
 
 
-def register_runtime(kind: str, load: Callable[[int], Memory]) -> None:
-    """Make devices of `kind` available; `load(index)` imports the runtime and returns it."""
-    _loaders[kind] = load
+def register_runtime(
+    kind: str, load: Callable[[int], Memory], is_present: Callable[[], bool] = lambda: True
+) -> None:
+    """Make devices of `kind` available; `load(index)` imports the runtime and returns it.
+
+    Where there is no such device, `load` says what is missing; `is_present` only looks.
+    """
+    _loaders[kind], _presence[kind] = load, is_present
 
 
 def device(spec: str | Device) -> Device:
@@ -110,7 +116,7 @@ def device(spec: str | Device) -> Device:
 
 def devices() -> tuple[Device, ...]:
     """The first device of every kind that there is."""
-    return tuple(map(device, _loaders))
+    return tuple(device(kind) for kind in _loaders if _presence[kind]())
 
 
 class Aval:

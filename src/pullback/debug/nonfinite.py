@@ -18,7 +18,8 @@ from pullback.core.errors import NonFiniteError
 from pullback.ir.array import Node, make, next_order
 from pullback.ir.lowering import Elementwise, View
 from pullback.ir.observing import Observer, Observing
-from pullback.ir.op import Op, Plan, bind
+from pullback.ir.op import Op, bind
+from pullback.ir.plans import Plan
 from pullback.ir.tracing import user_line
 
 __all__ = ["nan"]

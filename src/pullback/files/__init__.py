@@ -7,8 +7,6 @@ are loaded into an object that the caller gives.
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +15,15 @@ from typing import IO, Any
 import numpy as np
 
 from pullback.core import pytrees
-from pullback.core.dtypes import as_dtype, bfloat16
+from pullback.core.dtypes import as_dtype
 from pullback.core.errors import DTypeError, FileFormatError
-from pullback.files import safetensors, structures
+from pullback.files import npz, safetensors, structures
 from pullback.ir.array import Array
 from pullback.ir.convert import from_numpy
 
 __all__ = ["load", "save"]
+
+MOST_WORDS = 400  # characters of what is said about a file that can't be read
 
 Names = Mapping[str, str] | Callable[[str], str] | None
 
@@ -42,7 +42,7 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     if target.suffix == ".npz":
         arrays = _flat_arrays(tree)
         with _replacing(target) as file:
-            _write_npz(file, arrays)
+            npz.write(file, arrays)
         return
     arrays, described = structures.described(tree)
     with _replacing(target) as file:
@@ -81,13 +81,18 @@ def load(
             return structures.rebuilt(described, arrays, tensor)
         return {name: tensor(array) for name, array in arrays.items()}
     except FileFormatError as error:
-        raise FileFormatError(f"load: {source.name} {error}") from None
+        raise FileFormatError(f"load: {source.name} {_clipped(str(error))}") from None
+
+
+def _clipped(text: str) -> str:
+    """A message that holds no more of a hostile file than helps."""
+    return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]}..."
 
 
 def _read(source: Path, mmap: bool) -> tuple[Mapping[str, np.ndarray], str | None]:
     """The arrays of a file by name, and how the tree is described that they belong to."""
     if source.suffix == ".npz":
-        return _read_npz(source), None
+        return npz.read(source), None
     arrays, metadata = safetensors.read(source, mmap)
     return arrays, metadata.get(structures.KEY)
 
@@ -141,9 +146,6 @@ def _check_fits(name: str, leaf: Any, value: Any) -> None:
         )
 
 
-# -- npz -------------------------------------------------------------------------------------------
-
-
 def _flat_arrays(tree: Any) -> dict[str, np.ndarray]:
     if not isinstance(tree, dict) or not all(
         isinstance(k, str) and isinstance(v, (Array, np.ndarray)) for k, v in tree.items()
@@ -153,30 +155,6 @@ def _flat_arrays(tree: Any) -> dict[str, np.ndarray]:
             " .safetensors for other trees."
         )
     return {name: structures.contents(name, x) for name, x in tree.items()}
-
-
-def _write_npz(file: IO[bytes], arrays: dict[str, np.ndarray]) -> None:
-    """What `np.savez` writes, for names of any kind."""
-    with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, array, allow_pickle=False)
-
-
-def _read_npz(source: Path) -> dict[str, np.ndarray]:
-    try:
-        with open(source, "rb") as file, zipfile.ZipFile(file) as archive:
-            found = {n.removesuffix(".npy"): _read_npy(archive, n) for n in archive.namelist()}
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise FileFormatError(f"is no sound npz file: {error}.") from None
-    return found
-
-
-def _read_npy(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """One array; bfloat16 is written as two bytes of no known kind, as NumPy does."""
-    with archive.open(name) as entry:
-        array = np.lib.format.read_array(entry, allow_pickle=False)
-    return array.view(bfloat16.numpy) if array.dtype == "V2" else array
 
 
 # -- whole files -----------------------------------------------------------------------------------

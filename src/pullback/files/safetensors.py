@@ -31,6 +31,8 @@ SIZE_BYTES = 8  # of the header's size, a little-endian integer
 ALIGNMENT = 8  # bytes: the widest element, so that every array may be mapped
 MOST_HEADER_BYTES = 100_000_000  # the limit of the reference reader
 METADATA = "__metadata__"
+MOST_DIMENSIONS = 64  # that NumPy's arrays may have
+MOST_SIZE = 2**63 - 1  # of an axis, and of all axes but those of size 0 together
 
 
 def write(file: IO[bytes], arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
@@ -130,13 +132,15 @@ def _place(name: str, entry: Any) -> Place:
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise FileFormatError(f"has {name!r} with a shape or place that is no list of sizes.")
     begin, end = offsets
+    if len(shape) > MOST_DIMENSIONS or prod(n for n in shape if n) > MOST_SIZE:
+        raise FileFormatError(f"has {name!r} of shape {shape}, which no array can have.")
     if end - begin != prod(shape) * DTYPES[dtype].itemsize:
         raise FileFormatError(f"has {name!r} of shape {shape} in {end - begin} bytes.")
     return DTYPES[dtype], tuple(shape), begin, end
 
 
 def _are_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+    return isinstance(value, list) and all(type(n) is int and 0 <= n <= MOST_SIZE for n in value)
 
 
 def _check_places(places: dict[str, Place], size: int) -> None:

@@ -123,6 +123,7 @@ def _pair(value: Any) -> list:
 
 def rebuilt(text: str, arrays: Mapping[str, np.ndarray], tensor: Callable[..., Any]) -> Any:
     """The tree that a text of `described` describes; `tensor` makes our array of the file's."""
+    taken: set[str] = set()  # each array stands in one place: a small file makes no large tree
 
     def build(node: Any) -> Any:
         kind, value = _opened(node)
@@ -139,8 +140,13 @@ def rebuilt(text: str, arrays: Mapping[str, np.ndarray], tensor: Callable[..., A
                 f"holds an object of {_pair(value)[0]}, which a file can't make."
                 " Give an object of that class as like=..."
             )
-        found = _leaf_value(kind, value, arrays)[1]
-        return tensor(found) if isinstance(found, np.ndarray) else found
+        name, found = _leaf_value(kind, value, arrays)
+        if not isinstance(found, np.ndarray):
+            return found
+        if name in taken:
+            raise FileFormatError(f"describes the array {name!r} twice.")
+        taken.add(name)
+        return tensor(found)
 
     return _read(text, build)
 

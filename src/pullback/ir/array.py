@@ -7,20 +7,19 @@ buffer (`x[i] = v`), so nodes hold buffers and other nodes, never handles.
 from __future__ import annotations
 
 import threading
+from collections.abc import Container, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pullback.core.avals import Aval
 from pullback.core.errors import GradientError
-
-if TYPE_CHECKING:
-    from pullback.ir.op import Op
 
 __all__ = [
     "LEAF",
     "Array",
     "Mode",
     "Node",
+    "Operation",
     "handle",
     "is_variable",
     "leaf_node",
@@ -71,6 +70,16 @@ class Leaf:
 LEAF = Leaf()
 
 
+class Operation(Protocol):
+    """What a node knows of what made it: an operation, a call, or one output of a call."""
+
+    name: str
+
+    def pull(self, node: Node, g: Any, wanted: Container[Node] | None) -> Sequence[Any]:
+        """The cotangents of the operands; None where none is wanted or it is zero."""
+        ...
+
+
 class Node:
     """A recorded operation: its operands' nodes, and the buffers that its rules need.
 
@@ -79,7 +88,7 @@ class Node:
 
     __slots__ = ("__weakref__", "aval", "avals", "edges", "extra", "op", "order", "saved", "static")
 
-    op: Op | Any
+    op: Operation | Any
     edges: tuple[Node | None, ...]
     avals: tuple[Aval, ...]
     aval: Aval

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from pullback.core.avals import Aval
 from pullback.core.blocks import Restored
 from pullback.ir.array import mode
+from pullback.ir.op import Op
+from pullback.ir.plans import Plan, active, forget_plans
 
-if TYPE_CHECKING:
-    from pullback.ir.op import Op, Plan
-
-__all__ = ["Observer", "Observing", "active", "observed", "plan_caches"]
-
-active: list[ref[Observer]] = []  # of all threads
-plan_caches: list[dict[Any, Any]] = []  # all places where plans are kept
+__all__ = ["Observer", "Observing"]
 
 
 class Observer:
@@ -38,27 +34,10 @@ class Observer:
         return program.run(bufs, avals)
 
 
-def observed(op: Op, plan: Plan, avals: Sequence[Aval]) -> Plan:
-    """The plan that the observer of the thread runs, if it has one."""
-
-    def run(*bufs: Any) -> Any:
-        observer = mode.observer
-        if observer is None:
-            return plan.run(*bufs)
-        return observer.operation(op, plan, avals, bufs)
-
-    return plan._replace(run=run)
-
-
-def _forget_plans() -> None:
-    for plans in plan_caches:
-        plans.clear()
-
-
 def _ended(observer: ref[Observer]) -> None:
     active.remove(observer)
     if not active:
-        _forget_plans()
+        forget_plans()
 
 
 class Observing:
@@ -74,7 +53,7 @@ class Observing:
     def __enter__(self) -> None:
         observer = self._make()
         active.append(ref(observer, _ended))
-        _forget_plans()
+        forget_plans()
         mode.observer = observer
 
     __exit__ = Restored(mode, "observer")

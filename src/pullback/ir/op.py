@@ -26,25 +26,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from pullback.core.avals import Aval, aval, symbolic
 from pullback.core.errors import DeviceError
 from pullback.ir.array import LEAF, Array, Node, is_variable, make, mode, next_order
 from pullback.ir.lowering import Fold, GatherRows, Lowering, ScatterRows
-from pullback.ir.observing import active, observed, plan_caches
+from pullback.ir.plans import MAX_PLANS, Plan, active, observed, plan_caches
 from pullback.ir.rules import Rule, compile_pull, compile_record, pull_variadic
 
-__all__ = ["REGISTRY", "Composite", "Op", "Plan", "another", "bind", "record", "register"]
-
-MAX_PLANS = 4096  # per operation; a program with ever-new shapes starts over rather than grow
-
-
-class Plan(NamedTuple):
-    """A prepared launch: `run(*buffers)` gives the buffer of an array described by `aval`."""
-
-    run: Callable[..., Any]
-    aval: Aval
+__all__ = ["REGISTRY", "Composite", "Op", "another", "bind", "record", "register"]
 
 
 @dataclass(eq=False)

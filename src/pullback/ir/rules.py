@@ -6,20 +6,33 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pullback.ir.array import Array, Node, make, next_order
 
-if TYPE_CHECKING:
-    from pullback.ir.op import Op
-
 __all__ = ["Rule", "compile_pull", "compile_record", "pull_variadic", "saved_source"]
+
+
+class Ruled(Protocol):
+    """What rules ask of the operation that they belong to."""
+
+    name: str
+    names: tuple[str, ...]  # of operands; the last one covers all further ones if `variadic`
+    variadic: bool
+    vjp: dict[str, Callable[..., Any]]
+    pull_rules: dict[str, Rule]
+    needs: dict[str, tuple[frozenset[str], bool]]  # what differentiating by an operand reads
+    unbroadcast: Callable[[Any, tuple[int, ...]], Any] | None
+
+    def name_of(self, position: int) -> str:
+        """The name of the operand at `position`."""
+        ...
 
 
 class Rule:
     """A derivative rule of one operand, and which saved values it reads."""
 
-    def __init__(self, op: Op, operand: str, function: Callable[..., Any], lead: str):
+    def __init__(self, op: Ruled, operand: str, function: Callable[..., Any], lead: str):
         self.function = function
         self.parameters = tuple(inspect.signature(function).parameters)
         if not self.parameters or self.parameters[0] != lead:
@@ -27,14 +40,14 @@ class Rule:
         self.reads_output = "out" in self.parameters
         self.reads = tuple(n for n in self.parameters if n in op.names)
 
-    def call(self, op: Op, node: Node, value: Any, position: int) -> Any:
+    def call(self, op: Ruled, node: Node, value: Any, position: int) -> Any:
         """The rule's result for the operand at `position` of a recorded node."""
         return self.function(
             value, *[_argument(op, node, n, position) for n in self.parameters[1:]]
         )
 
 
-def _argument(op: Op, node: Node, name: str, position: int) -> Any:
+def _argument(op: Ruled, node: Node, name: str, position: int) -> Any:
     if name == "out":
         return node.saved_operand(len(node.edges))
     if name == "out_aval":
@@ -55,7 +68,7 @@ def _argument(op: Op, node: Node, name: str, position: int) -> Any:
     return node.static[name]
 
 
-def pull_variadic(op: Op, node: Node, g: Any, wanted: Container[Node] | None) -> Sequence[Any]:
+def pull_variadic(op: Ruled, node: Node, g: Any, wanted: Container[Node] | None) -> Sequence[Any]:
     """The cotangents of the operands of an operation with a variable number of them."""
     result: list[Any] = []
     for i, edge in enumerate(node.edges):
@@ -67,7 +80,7 @@ def pull_variadic(op: Op, node: Node, g: Any, wanted: Container[Node] | None) ->
     return result
 
 
-def saved_source(op: Op) -> str:
+def saved_source(op: Ruled) -> str:
     """The source of what a node of a fixed-arity operation saves: operands a0, a1 ... whose nodes
     are n0, n1 ..., then the output; None for what the rules of its tracked operands don't read.
     """
@@ -104,7 +117,7 @@ def record(arrays, static, out):
 """
 
 
-def compile_record(op: Op) -> Callable[[Sequence[Array], dict[str, Any], Array], Node | None]:
+def compile_record(op: Ruled) -> Callable[[Sequence[Array], dict[str, Any], Array], Node | None]:
     """The function that makes the node of a fixed-arity operation just run; None if untracked."""
     positions = range(len(op.names))
     ruled = [i for i in positions if op.names[i] in op.vjp]
@@ -122,7 +135,7 @@ def compile_record(op: Op) -> Callable[[Sequence[Array], dict[str, Any], Array],
     return scope["record"]
 
 
-def compile_pull(op: Op) -> Callable[[Node, Any, Container[Node] | None], Sequence[Any]]:
+def compile_pull(op: Ruled) -> Callable[[Node, Any, Container[Node] | None], Sequence[Any]]:
     """A function that does what the rules of a fixed-arity operation ask, without looking anything
     up by name.
     """
@@ -153,7 +166,7 @@ def compile_pull(op: Op) -> Callable[[Node, Any, Container[Node] | None], Sequen
     return scope["pull"]
 
 
-def _expression(op: Op, name: str) -> str:
+def _expression(op: Ruled, name: str) -> str:
     """The source of a rule's argument; see `_argument`."""
     if name == "out":
         return f"make(saved[{len(op.names)}], node.aval, node)"

@@ -488,6 +488,7 @@ def diagonal_span(rows: int, columns: int, k: int) -> tuple[int, int]:
         Bad(([[1, 2], [3]],), {}, ShapeError, "ragged"),
     ],
     returns_argument=True,
+    creates=True,
 )
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
     """`obj` (an array, a number, nested lists, or anything with `__array__`, DLPack or the buffer

@@ -17,7 +17,7 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, default_float, promote
 from pullback.core.errors import AxisError, DTypeError, PullbackError, ShapeError, shorten
 from pullback.ir import op as ir_op
-from pullback.ir.array import Array, Node, handle, mode, next_order
+from pullback.ir.array import Array, Node, handle, make, mode, next_order
 from pullback.ir.convert import (
     SCALARS,
     Exchanged,
@@ -96,8 +96,8 @@ def _subject(function: Callable[..., Any]) -> str:
     return subject if home == "ops" else f"{home}.{subject}"
 
 
-# How PyTorch spells arguments that the standard spells otherwise.
-SPELLINGS = {"dim": "axis", "keepdim": "keepdims"}
+# Arguments that PyTorch and the standard spell otherwise: both spellings are taken.
+SPELLINGS = {"dim": "axis", "keepdim": "keepdims", "axis": "dim", "keepdims": "keepdim"}
 
 
 def _spellings(function: Callable[..., Any]) -> dict[str, str]:
@@ -153,7 +153,8 @@ def leaves_made_by(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(*args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
         out = function(*args, **kwargs)
-        if requires_grad:
+        if requires_grad:  # a leaf of its own, even if the values were computed from others
+            out = make(out._buf, out._aval)
             out.requires_grad = True
         return out
 

@@ -369,6 +369,7 @@ def _scale_errors(d: Draw) -> list[Bad]:
         Sample((0.0, 3.0, 4), {"dtype": "float64"}),
     ],
     errors=_scale_errors,
+    creates=True,
     tolerance=8.0,  # a power enlarges the rounding of its exponent
 )
 def logspace(
@@ -407,6 +408,7 @@ def logspace(
         Bad((-1.0, 2.0, 3), {}, DTypeError, "the same sign"),
     ],
     tolerance=8.0,
+    creates=True,
 )
 def geomspace(
     start: Any,

@@ -14,8 +14,8 @@ import numpy as np
 
 from pullback.core.avals import Aval, aval
 from pullback.ir.array import Array, make, mode
-from pullback.ir.observing import active, plan_caches
 from pullback.ir.op import record
+from pullback.ir.plans import MAX_PLANS, active, plan_caches
 from pullback.ops import movement
 
 __all__ = ["Form", "place", "view", "write", "writers"]
@@ -49,7 +49,6 @@ class Writer(NamedTuple):
 
 _INTEGERS = frozenset({int, np.int64, np.int32, np.uint32, np.uint64, np.intp})
 _INTEGER = -1  # in a kind of key: an axis that an integer takes away
-_MOST_FORMS = 4096  # a program with ever new shapes starts over rather than grow
 
 _forms: dict[tuple, Form] = {}
 writers: dict[tuple[Aval, Aval, Aval], Writer] = {}  # by avals of the array, the box and the value
@@ -83,7 +82,7 @@ def place(av: Aval, key: Any) -> tuple[list[int], Form] | None:
         if len(key) > av.ndim or av.is_symbolic or active:
             return None
         form = _form(av, kind[1:])
-        if len(_forms) >= _MOST_FORMS:
+        if len(_forms) >= MAX_PLANS:
             _forms.clear()
         _forms[tuple(kind)] = form
     elif len(key) > av.ndim:
@@ -131,7 +130,7 @@ def write(x: Array, starts: list[int], form: Form, value: Array) -> Any:
     key = (av, form.aval, value._aval)
     writer = writers.get(key)
     if writer is None:
-        if len(writers) >= _MOST_FORMS:
+        if len(writers) >= MAX_PLANS:
             writers.clear()
         at_once = form.aval.size <= runtime.target.tuning.light_elements
         made = runtime.writer(form.aval, value._aval)

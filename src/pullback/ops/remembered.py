@@ -9,8 +9,8 @@ from typing import Any
 
 from pullback.core.errors import PullbackError, shorten
 from pullback.ir.array import make, mode
-from pullback.ir.observing import plan_caches
-from pullback.ir.op import MAX_PLANS, Op, record
+from pullback.ir.op import Op, record
+from pullback.ir.plans import MAX_PLANS, plan_caches
 
 __all__ = ["SEQUENCE", "remembering"]
 

@@ -9,7 +9,8 @@ from pullback.compile.program.single import plan_copy, plan_single, plan_write
 from pullback.compile.program.target import Target
 from pullback.core.avals import Aval
 from pullback.core.memory import Memory
-from pullback.ir.op import Op, Plan
+from pullback.ir.op import Op
+from pullback.ir.plans import Plan
 
 __all__ = ["Runtime"]
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["CodeCache", "cache_directory"]
+__all__ = ["LIMIT", "CodeCache", "cache_directory", "clear", "usage"]
 
 MAGIC = b"pullback-code-2\n"  # a change of the layout gets a new number
 HEAD = len(MAGIC) + hashlib.sha256().digest_size
@@ -161,3 +161,41 @@ def _sweep(folder: int) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)
         total -= size
+
+
+# -- the whole cache -------------------------------------------------------------------------------
+
+
+def _folders() -> list[Path]:
+    """This user's folders of all runtimes."""
+    base = cache_directory()
+    if base is None or not base.is_dir():
+        return []
+    found = base.glob(f"*-{os.geteuid()}")
+    return sorted(p for p in found if p.is_dir() and not p.is_symlink())
+
+
+def _entries() -> Iterator[tuple[Path, int]]:
+    """The plain files of ours in these folders, and the bytes that each takes."""
+    for folder in _folders():
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):  # another process was faster
+                found = path.lstat()
+                if _is_ours(found):
+                    yield path, max(found.st_size, found.st_blocks * 512)
+
+
+def usage() -> tuple[int, int]:
+    """How many entries this user's cache has, and how many bytes they take."""
+    sizes = [size for _, size in _entries()]
+    return len(sizes), sum(sizes)
+
+
+def clear() -> int:
+    """Remove this user's entries; how many bytes they took."""
+    freed = 0
+    for path, size in _entries():
+        with contextlib.suppress(OSError):
+            path.unlink()
+            freed += size
+    return freed

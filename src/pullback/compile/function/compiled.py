@@ -12,7 +12,7 @@ from pullback.ir.array import mode
 from pullback.ir.control import may_raise
 from pullback.ir.effects import has_effect
 from pullback.ir.graph import Equation, Graph, Var
-from pullback.ir.observing import active
+from pullback.ir.plans import active
 
 __all__ = ["Compiled", "part"]
 

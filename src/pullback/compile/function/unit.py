@@ -24,7 +24,7 @@ from pullback.core.errors import GradientError
 from pullback.ir.array import Node, make, mode
 from pullback.ir.convert import to_numpy
 from pullback.ir.graph import Graph
-from pullback.ir.observing import active
+from pullback.ir.plans import active
 
 __all__ = ["Unit"]
 

@@ -20,7 +20,8 @@ from pullback.compile.program.target import Fault, Target, WantedPlan
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
-from pullback.ir.op import Op, Plan
+from pullback.ir.op import Op
+from pullback.ir.plans import Plan
 from pullback.ops.families import broadcast_shapes
 
 __all__ = ["plan_copy", "plan_single", "plan_write"]

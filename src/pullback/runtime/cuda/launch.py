@@ -27,7 +27,16 @@ from pullback.runtime.cuda.folds import (
 )
 from pullback.runtime.cuda.kernels import MAX_RANK, name_of, outputs_of, vector_width
 
-__all__ = ["Launch", "Launches", "map_plan", "reduce_plan", "scan_plan"]
+__all__ = [
+    "THREADS",
+    "Launch",
+    "Launches",
+    "grid_of",
+    "map_plan",
+    "packed",
+    "reduce_plan",
+    "scan_plan",
+]
 
 MAX_GRID = 132 * 16  # thread blocks of a kernel that strides over its elements
 ENOUGH_GRID = 1024  # thread blocks that fill a device
@@ -50,19 +59,20 @@ class Launches(NamedTuple):
     scratch: tuple[int, ...] = ()
 
 
-def packed(nest: Nest) -> bytes:
-    """The struct `Nest` of the kernels."""
+def packed(nest: Nest, streams: int | None = None) -> bytes:
+    """The struct `Nest` of the kernels, of all streams or the first ones."""
     rank = len(nest.shape)
     if rank > MAX_RANK:
         raise ShapeError(f"cuda: at most {MAX_RANK} axes that can't be merged, got {rank}.")
     fill = [0] * (MAX_RANK - rank)
     words = [nest.size, rank, *nest.shape, *fill]
-    for own in nest.strides:
+    for own in nest.strides[:streams]:
         words += [*own, *fill]
     return struct.pack(f"<{len(words)}q", *words)
 
 
-def _grid(threads: int) -> int:
+def grid_of(threads: int) -> int:
+    """The thread blocks of a kernel that strides over so many elements."""
     return max(1, min(MAX_GRID, math.ceil(threads / THREADS)))
 
 
@@ -87,10 +97,10 @@ def map_plan(
     # the index counts row-major, so it moves along with dense arrays
     nest = coalesce(shape, [*strides, dense])
     if aligned and all(own in ((), (1,)) for own in nest.strides):
-        grid = _grid(math.ceil(size / vector_width(kernel)))
+        grid = grid_of(math.ceil(size / vector_width(kernel)))
         return Launches([Launch(f"{name}_dense", grid, THREADS, (*buffers, size))])
     own = packed(Nest(nest.shape, nest.strides[:-1]))
-    return Launches([Launch(f"{name}_strided", _grid(size), THREADS, (*buffers, own))])
+    return Launches([Launch(f"{name}_strided", grid_of(size), THREADS, (*buffers, own))])
 
 
 def reduce_plan(
@@ -114,7 +124,7 @@ def reduce_plan(
     name = name_of(kernel)
     nests = (packed(kept), packed(reduced))
     if reduced.size < SMALL:
-        launch = Launch(f"{name}_sequence", _grid(outputs), THREADS, ("out0", *ins, *nests))
+        launch = Launch(f"{name}_sequence", grid_of(outputs), THREADS, ("out0", *ins, *nests))
         return Launches([launch])
     tall = has_columns(kernel) and _side_by_side(kept, reduced)
     outlook = math.ceil(outputs / WIDTH) if tall else outputs
@@ -176,6 +186,6 @@ def scan_plan(
     line = struct.pack(f"<{len(words)}q", *words)
     buffers = ("out0", *(f"in{k}" for k in range(len(kernel.inputs))))
     launch = Launch(
-        f"{name_of(kernel)}_scan", _grid(kept.size), THREADS, (*buffers, packed(kept), line)
+        f"{name_of(kernel)}_scan", grid_of(kept.size), THREADS, (*buffers, packed(kept), line)
     )
     return Launches([launch])

@@ -58,7 +58,7 @@ class Rewriter:
             self.graph.inputs.append(new)
         for v in self.source.constants:
             if counts[v]:
-                self._map(v, constants.loaded(self, v), counts[v])
+                self._map(v, self.loaded(v), counts[v])
         for eq in self.source.equations:
             for v, new in zip(eq.outs, self.step(eq), strict=True):
                 self._map(v, new, counts[v])
@@ -140,9 +140,13 @@ class Rewriter:
                 self.uniform[found] = found
         return found
 
+    def loaded(self, old: Var) -> Var:
+        """A constant of the source in the new graph, as small as it can be."""
+        return self.broadcast(self.constant(*constants.reduced(old)), old.aval.shape)
+
     def number(self, value: Any, like: Aval) -> Var:
         """The 0-d constant of a number, in the dtype and on the device of `like`."""
-        return constants.scalar(self, like.dtype.numpy.type(value), like)
+        return self.constant(*constants.scalar(like.dtype.numpy.type(value), like))
 
     def full(self, value: Var, shape: tuple[int, ...]) -> Var:
         """An array of one 0-d constant."""

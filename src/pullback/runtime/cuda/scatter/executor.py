@@ -9,12 +9,12 @@ import threading
 from array import array
 from collections.abc import Callable
 from functools import cache, partial
-from importlib import import_module
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
 
-from pullback.core.errors import IndexOutOfRange, PullbackError
-from pullback.runtime.cuda.scatter.code import machine_code
+from pullback.core.errors import IndexOutOfRange
+from pullback.runtime.cuda.code import machine_code
+from pullback.runtime.cuda.gpu import cupy_module
 from pullback.runtime.cuda.scatter.overlap import LEAST_CAPABILITY, overlapping
 from pullback.runtime.cuda.scatter.recipes import PLAIN_SHARED, SLOT_BYTES, Recipe, Step
 
@@ -32,21 +32,6 @@ __all__ = [
 Array: TypeAlias = Any  # a cupy.ndarray
 SLOTS = 1024  # of one allocation
 SMALL_SCRATCH = 1 << 20  # bytes of scratch memory that every stream keeps
-
-
-class CupyMissing(PullbackError, ImportError):
-    """CuPy is not installed."""
-
-
-@cache
-def cupy_module() -> Any:
-    """CuPy, which only this runtime needs."""
-    try:
-        return import_module("cupy")
-    except ImportError as error:
-        raise CupyMissing(
-            "cuda: CuPy was not found. Install it with `pip install pullback[cuda]`."
-        ) from error
 
 
 @cache

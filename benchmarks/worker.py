@@ -1,4 +1,4 @@
-"""`python -m pullback.cli.worker`: one library at one workload, in a process of its own.
+"""`python -m benchmarks.worker`: one library at one workload, in a process of its own.
 
 It answers on standard output, one JSON object per line: first what it found out by itself, then,
 for every line it reads, the seconds of one call. `rivals` starts it.
@@ -21,12 +21,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from pullback.cli.fft_workloads import FFT_WORKLOADS, fft_program
-from pullback.cli.libraries import LIBRARIES
-from pullback.cli.linalg_workloads import LINALG_WORKLOADS, linalg_program
-from pullback.cli.nn_programs import program
-from pullback.cli.nn_workloads import ALL_WORKLOADS, NN_WORKLOADS
-from pullback.cli.workloads import leaves
+from benchmarks.libraries import LIBRARIES
+from benchmarks.suites import ALL_WORKLOADS, function_of
+from benchmarks.workloads import leaves
 
 __all__ = ["main"]
 
@@ -88,14 +85,7 @@ def _prepared(options: argparse.Namespace) -> tuple[Callable[[], Any], dict[str,
     library.warm_up()
     arguments = library.prepared(workload.name, workload.arrays(options.quick))
     before = _settled()
-    if workload.name in NN_WORKLOADS:
-        function = program(library, workload.name)
-    elif workload.name in LINALG_WORKLOADS:
-        function = linalg_program(library, workload.name)
-    elif workload.name in FFT_WORKLOADS:
-        function = fft_program(library, workload.name)
-    else:
-        function = getattr(library, workload.name)()
+    function = function_of(library, workload.name)
 
     def work() -> None:
         library.wait(function(*arguments))

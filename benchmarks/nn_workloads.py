@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cli.fft_workloads import FFT_WORKLOADS
-from pullback.cli.linalg_workloads import LINALG_WORKLOADS
-from pullback.cli.workloads import WORKLOADS, Inputs, Sizes, Workload
+from benchmarks.workloads import Inputs, Sizes, Workload
 
-__all__ = ["ALL_WORKLOADS", "LAYERS", "NN_WORKLOADS", "Layer", "layer_of"]
+__all__ = ["LAYERS", "NN_WORKLOADS", "Layer", "layer_of"]
 
 PREFIX = "nn."  # begins the names of these workloads, and
 SECOND = "_second"  # ends that of a second derivative
@@ -221,7 +219,6 @@ def _second_order(layer: Layer) -> Workload:
 NN_WORKLOADS = {
     w.name: w for layer in LAYERS.values() for w in (_first_order(layer), _second_order(layer))
 }
-ALL_WORKLOADS = {**WORKLOADS, **NN_WORKLOADS, **FFT_WORKLOADS, **LINALG_WORKLOADS}
 
 
 def layer_of(workload: str) -> tuple[Layer, bool]:

@@ -1,6 +1,6 @@
 """What the machine can do: bytes copied and flops of a matrix product, per second.
 
-`python -m pullback.cli.machine` measures in a process of its own, with a given number of threads.
+`python -m benchmarks.machine` measures in a process of its own, with a given number of threads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pullback.cli.rivals import environment
+from benchmarks.rivals import environment
 
 __all__ = ["Machine", "measured"]
 
@@ -43,7 +43,7 @@ class Machine(NamedTuple):
 
 def measured(threads: int) -> Machine:
     """The machine with that many threads."""
-    command = [sys.executable, "-m", "pullback.cli.machine", str(threads)]
+    command = [sys.executable, "-m", "benchmarks.machine", str(threads)]
     with tempfile.TemporaryDirectory() as folder:
         env = environment(threads, Path(folder))
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True)

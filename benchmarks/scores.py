@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pullback.cli.nn_workloads import ALL_WORKLOADS
+from benchmarks.suites import ALL_WORKLOADS
 from pullback.display.drawing import bars
 from pullback.display.report import Page
 

@@ -6,10 +6,8 @@ import argparse
 import hashlib
 import json
 import platform
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -17,17 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cli import machine
-from pullback.cli.gather_cases import CASES, Case, Inputs, errors_of
-from pullback.cli.gather_page import Row, Stability, page, summary, tables
-from pullback.cli.gather_rivals import OURS, READING, Contender, contenders
+from benchmarks import machine
+from benchmarks.gather_cases import CASES, Case, Inputs, errors_of
+from benchmarks.gather_page import Row, Stability, page, summary, tables
+from benchmarks.gather_rivals import OURS, READING, Contender, contenders
+from benchmarks.turns import taking_turns
 from pullback.display.progress import Progress
 
 __all__ = ["run"]
 
-LEAST = 3  # turns that everyone gets
-PATIENCE = 3.0  # seconds that one contender may take in a case beyond that
-SHORT = 0.005  # seconds that a turn lasts at least
 THREADS = (1, 2, 4)  # of the runs that must agree to the bit
 
 
@@ -112,7 +108,7 @@ def _measured(
             cells[contender.name] = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
         progress.advance(f"{case.name}: {contender.name}")
     waits = {c.name: c.wait for c in taking_part}
-    for name, seconds in taking_turns(works, waits, options.repeat).items():
+    for name, seconds in taking_turns(works, options.repeat, waits).items():
         cells[name] = {"seconds": seconds}
     for name, error in errors_of(inputs, results).items():
         cells[name] |= {"ulp": error.ulp, "relative": error.relative}
@@ -120,34 +116,6 @@ def _measured(
     bar = case.bar if options.device == "cpu" else case.cuda_bar
     floor = inputs.nbytes() / bandwidth
     return Row(case.name, case.title, len(inputs.indices), ordered, floor, bar)
-
-
-def taking_turns(
-    works: dict[str, Callable[[], Any]], waits: dict[str, Callable[[Any], None]], repeat: int
-) -> dict[str, float]:
-    """The median seconds of a call of each work, the works taking turns.
-
-    A turn starts with a call that does not count: it wakes threads, and drives out what others
-    left in the caches. Slow ones drop out when they have had their share of time.
-    """
-    times: dict[str, list[float]] = {name: [] for name in works}
-    spent = dict.fromkeys(works, 0.0)
-    for turn in range(repeat):
-        for name, work in works.items():
-            if turn >= LEAST and spent[name] > PATIENCE:
-                continue
-            waits[name](work())
-            calls, begin = 0, time.perf_counter()
-            while True:
-                result = work()
-                calls += 1
-                waits[name](result)
-                elapsed = time.perf_counter() - begin
-                if elapsed >= SHORT:
-                    break
-            times[name].append(elapsed / calls)
-            spent[name] += elapsed
-    return {name: statistics.median(t) for name, t in times.items()}
 
 
 # -- bits ------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pullback as pb
-from pullback.cli.libraries import LIBRARIES, Library
-from pullback.cli.nn_workloads import Layer, layer_of
-from pullback.cli.programs import Function
-from pullback.cli.workloads import leaves
+from benchmarks.libraries import LIBRARIES, Library
+from benchmarks.nn_workloads import Layer, layer_of
+from benchmarks.programs import Function
+from benchmarks.workloads import leaves
 
 __all__ = ["NN_LIBRARIES", "is_there", "program"]
 

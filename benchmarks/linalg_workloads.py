@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cli.programs import Function
-from pullback.cli.workloads import Sizes, Workload
+from benchmarks.programs import Function
+from benchmarks.workloads import Sizes, Workload
 
 __all__ = ["LINALG_WORKLOADS", "VALUES", "linalg_program"]
 

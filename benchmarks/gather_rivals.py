@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cli.gather_cases import Inputs
+from benchmarks.gather_cases import Inputs
 
 __all__ = ["OURS", "PEERS", "READING", "Contender", "contenders"]
 

@@ -4,6 +4,7 @@ jax.jit and torch.func, which is not compiled.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import pullback as pb
+from benchmarks.turns import found_peers, taking_turns, versions
 
-__all__ = ["WORKS", "Work", "works_of"]
+__all__ = ["WORKS", "Work", "run", "works_of"]
 
 Function = Callable[..., Any]
 
@@ -151,3 +153,18 @@ def works_of(work: Work, peers: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         function = w.jit(work.make(w))
         found[name] = lambda w=w, function=function, a=arguments: w.wait(function(*a))
     return found
+
+
+def run(options: argparse.Namespace) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """The versions of everyone, and a row of seconds for each kind of work; prints them."""
+    peers = found_peers(options.threads)
+    names = [n for n in ("pullback", *peers) if n != "numpy"]
+    print(", ".join(f"{k} {v}" for k, v in versions(peers).items() if k != "numpy"))
+    rows = []
+    for work in WORKS:
+        times = taking_turns(works_of(work, peers), options.repeat)
+        rows.append({"work": work.name, **times})
+        least = min([t for n, t in times.items() if n != "pullback"], default=float("nan"))
+        cells = "".join(f"{times[n] * 1e3:>11.2f}" for n in names)
+        print(f"{work.name:<54}{cells} ms {times['pullback'] / least:>8.2f}", flush=True)
+    return versions(peers), rows

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cli.linalg_workloads import VALUES
-from pullback.cli.programs import Function, Programs
-from pullback.cli.workloads import leaves
+from benchmarks.linalg_workloads import VALUES
+from benchmarks.programs import Function, Programs
+from benchmarks.workloads import leaves
 from pullback.core import pytrees
 
 __all__ = ["LIBRARIES", "Library", "Pullback"]

@@ -19,8 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cli.libraries import LIBRARIES
-from pullback.cli.workloads import Workload
+import benchmarks
+import pullback
+from benchmarks.libraries import LIBRARIES
+from benchmarks.workloads import Workload
 from pullback.display.progress import Progress
 
 __all__ = ["compared", "deviations", "environment"]
@@ -40,7 +42,7 @@ class Process:
         self.results.mkdir()
         self._log = folder / f"{library}.log"
         flags = ["--quick"] if options.quick else []
-        command = [sys.executable, "-W", "ignore", "-m", "pullback.cli.worker"]
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.worker"]
         command += [library, workload.name, "--threads", str(options.threads)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -102,8 +104,8 @@ class Process:
 def environment(threads: int, folder: Path) -> dict[str, str]:
     """As many threads for everyone, and no compiled code of earlier runs for anyone."""
     names = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
-    package = str(Path(__file__).parents[2])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    sources = {str(Path(m.__file__).parents[1]): None for m in (benchmarks, pullback) if m.__file__}
+    paths = [*sources, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
         **{f"{n}_NUM_THREADS": str(threads) for n in names},

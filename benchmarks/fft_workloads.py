@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cli.programs import Function
-from pullback.cli.workloads import Inputs, Sizes, Workload
+from benchmarks.programs import Function
+from benchmarks.workloads import Inputs, Sizes, Workload
 
 __all__ = ["FFT_LIBRARIES", "FFT_WORKLOADS", "fft_program"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pullback.cli.gather_cases import Bar
-from pullback.cli.gather_rivals import OURS, PEERS
-from pullback.cli.scores import aligned
+from benchmarks.gather_cases import Bar
+from benchmarks.gather_rivals import OURS, PEERS
+from benchmarks.scores import aligned
 from pullback.display.drawing import bars
 from pullback.display.report import Page
 

@@ -1,0 +1,1 @@
+"""What `pullback bench` measures: workloads, the libraries beside ours, and how they take turns."""

@@ -1,0 +1,131 @@
+"""Maps, reductions and running folds as stages: the plans of `launch` with slots for names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from pullback.compile.kernel.forms import Accumulate, Map, MultiMap, Reduce
+from pullback.compile.program.stages import Stage
+from pullback.compile.program.target import Area, Shape, Strides
+from pullback.runtime.cuda.folds import fold_code
+from pullback.runtime.cuda.kernels import map_code
+from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan, scan_plan
+from pullback.runtime.cuda.printer import Source
+from pullback.runtime.cuda.stages import At, Either, Step, stage
+
+__all__ = ["accumulate_stages", "box_stage", "map_stages", "map_steps", "reduce_stages"]
+
+
+@lru_cache(4096)
+def _source_of(kernel: Map | MultiMap | Reduce) -> str:
+    source = Source()
+    if isinstance(kernel, Reduce):
+        fold_code(source, kernel)
+    else:
+        map_code(source, kernel)
+    return source.text()
+
+
+def _steps(
+    kernel: Map | MultiMap | Reduce,
+    plan: Launches,
+    outs: Sequence[At],
+    ins: Sequence[At],
+    scratch: Sequence[int] = (),
+) -> list[Step]:
+    """The launches of a plan on what is at these slots."""
+    places = {f"out{k}": at for k, at in enumerate(outs)}
+    places |= {f"in{k}": at for k, at in enumerate(ins)}
+    places |= {f"scratch{k}": At(slot) for k, slot in enumerate(scratch)}
+    found = []
+    for function, grid, block, given in plan.launches:
+        arguments = tuple(places[a] if isinstance(a, str) else a for a in given)
+        found.append(Step(_source_of(kernel), function, (grid, 1), block, arguments))
+    return found
+
+
+def _ats(slots: Sequence[int]) -> list[At]:
+    return [At(slot) for slot in slots]
+
+
+def map_steps(
+    kernel: Map | MultiMap,
+    shape: Shape,
+    outs: Sequence[At],
+    out_strides: Sequence[Strides],
+    ins: Sequence[At],
+    in_strides: Sequence[Strides],
+) -> list[Step | Either]:
+    """The launch of a map; which one depends on where its arrays start."""
+    plans = [map_plan(kernel, shape, in_strides, out_strides, aligned) for aligned in (True, False)]
+    aligned, other = (_steps(kernel, plan, outs, ins) for plan in plans)
+    return [a if a == b else Either(a, b) for a, b in zip(aligned, other, strict=True)]
+
+
+def map_stages(
+    kernel: Map | MultiMap,
+    shape: Shape,
+    out_slots: Sequence[int],
+    out_strides: Sequence[Strides],
+    in_slots: Sequence[int],
+    in_strides: Sequence[Strides],
+    /,
+    by_rows: bool = False,
+    shared: bool = False,
+) -> list[Stage]:
+    """See `Target.map`."""
+    outs, ins = _ats(out_slots), _ats(in_slots)
+    return stage(*map_steps(kernel, shape, outs, out_strides, ins, in_strides))
+
+
+def box_stage(
+    kernel: Map,
+    shape: Shape,
+    out_slot: int,
+    out_offset: int,
+    out_strides: Strides,
+    in_slots: Sequence[int],
+    in_strides: Sequence[Strides],
+    /,
+) -> Stage:
+    """See `Target.box`."""
+    out = At(out_slot, out_offset * kernel.output.itemsize)
+    steps = map_steps(kernel, shape, [out], [out_strides], _ats(in_slots), in_strides)
+    (found,) = stage(*steps)
+    return found
+
+
+def reduce_stages(
+    kernel: Reduce,
+    kept: Shape,
+    reduced: Shape,
+    in_slots: Sequence[int],
+    in_strides: Sequence[Strides],
+    out_slot: int,
+    area: Area,
+    /,
+    by_rows: bool = False,
+    piece: int = 0,
+    shared: bool = False,
+) -> list[Stage]:
+    """See `Target.reduce`; a reduction is not cut into pieces for others."""
+    plan = reduce_plan(kernel, kept, reduced, in_strides)
+    scratch = [area(nbytes) for nbytes in plan.scratch]
+    return stage(*_steps(kernel, plan, [At(out_slot)], _ats(in_slots), scratch))
+
+
+def accumulate_stages(
+    kernel: Accumulate,
+    kept: Shape,
+    length: int,
+    in_slots: Sequence[int],
+    in_strides: Sequence[Strides],
+    out_slot: int,
+    out_strides: Strides,
+    reverse: bool,
+    /,
+) -> list[Stage]:
+    """See `Target.accumulate`."""
+    plan = scan_plan(kernel, kept, length, in_strides, out_strides, reverse)
+    return stage(*_steps(kernel, plan, [At(out_slot)], _ats(in_slots)))

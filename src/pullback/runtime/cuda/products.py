@@ -1,0 +1,255 @@
+"""Matrix products in the orders of `order.product` and `order.row_product`, as on the CPU.
+
+    NAME_tiles  (out, a, b, Nest<2> batch, Sides sides)
+    NAME_lanes  (partials, a, b, k, n, a step, b step, b column)
+    NAME_join   (out, partials, chunks, n)
+
+A thread block of `tiles` makes TILE x TILE elements of one product; a thread has SIDE x SIDE of
+them in registers. Products are added up in chunks of k that are joined in sequence; k is never
+padded. `lanes` is for one row times a large matrix: LANES threads for a column and a chunk of k.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from pullback.compile.kernel import order
+from pullback.compile.kernel.lower import broadcast_strides
+from pullback.compile.program.nest import coalesce
+from pullback.compile.program.stages import Stage
+from pullback.compile.program.target import Area, Place, Strides
+from pullback.core import dtypes as dt
+from pullback.core.dtypes import DType
+from pullback.core.errors import DTypeError
+from pullback.runtime.cuda.kernels import NEST
+from pullback.runtime.cuda.launch import THREADS, grid_of, packed
+from pullback.runtime.cuda.printer import Source, convert, storage
+from pullback.runtime.cuda.stages import At, Step, stage
+
+__all__ = ["product_row_stages", "product_stages"]
+
+TILE, SIDE, STEP = 64, 4, 16  # elements of a tile and of a thread; products between two barriers
+
+_REAL = """
+typedef {value} Value;
+typedef {wide} Wide;
+PB_DEVICE Wide pb_wide(Value x) {{ return {read}; }}
+PB_DEVICE Value pb_narrow(Wide x) {{ return {write}; }}
+PB_DEVICE Wide pb_zero() {{ return Wide(0); }}
+PB_DEVICE Wide pb_sum(Wide a, Wide b) {{ return a + b; }}
+PB_DEVICE Wide pb_fused(Wide a, Wide b, Wide c) {{ return {fma}(a, b, c); }}"""
+
+_COMPLEX = """
+typedef {value} Value;
+typedef {value} Wide;
+PB_DEVICE Wide pb_wide(Value x) {{ return x; }}
+PB_DEVICE Value pb_narrow(Wide x) {{ return x; }}
+PB_DEVICE Wide pb_zero() {{ return Wide{{0, 0}}; }}
+PB_DEVICE Wide pb_sum(Wide a, Wide b) {{ return Wide{{a.x + b.x, a.y + b.y}}; }}
+PB_DEVICE Wide pb_fused(Wide a, Wide b, Wide c) {{
+  return Wide{{{fma}(-a.y, b.y, {fma}(a.x, b.x, c.x)), {fma}(a.y, b.x, {fma}(a.x, b.y, c.y))}};
+}}"""
+
+_TILES = (
+    f"""
+#define TILE {TILE}
+#define SIDE {SIDE}
+#define STEP {STEP}
+#define CHUNK {order.CHUNK}
+struct Sides {{{{ long long m, n, k, a_row, a_column, b_row, b_column, across, down; }}}};
+"""
+    + """
+extern "C" __global__ void __launch_bounds__({threads}) {name}_tiles(Value* __restrict__ out,
+    const Value* __restrict__ a, const Value* __restrict__ b, const Nest<2> batch,
+    const Sides s) {{
+  __shared__ Wide left[STEP][TILE], right[STEP][TILE];
+  const long long tiles = s.across * s.down, item = blockIdx.x / tiles, tile = blockIdx.x % tiles;
+  const long long row = tile / s.across * TILE, column = tile % s.across * TILE;
+  long long at[2] = {{}};
+  pb_locate(batch, item, at);
+  a += at[0];
+  b += at[1];
+  out += item * s.m * s.n;
+  const int t = (int)threadIdx.x, x = t % (TILE / SIDE), y = t / (TILE / SIDE);
+  Wide total[SIDE][SIDE], chunk[SIDE][SIDE];
+  for (int i = 0; i < SIDE; ++i)
+    for (int j = 0; j < SIDE; ++j) total[i][j] = chunk[i][j] = pb_zero();
+  for (long long first = 0; first < s.k; first += STEP) {{
+    const int depth = s.k - first < STEP ? (int)(s.k - first) : STEP;
+    for (int p = t; p < STEP * TILE; p += {threads}) {{
+      // Neighbouring threads read along the axis whose elements lie side by side.
+      const bool along = s.a_column == 1, beside = s.b_column == 1;
+      const int i = along ? p / STEP : p % TILE, u = along ? p % STEP : p / TILE;
+      if (u < depth && row + i < s.m)
+        left[u][i] = pb_wide(a[(row + i) * s.a_row + (first + u) * s.a_column]);
+      const int j = beside ? p % TILE : p / STEP, v = beside ? p / TILE : p % STEP;
+      if (v < depth && column + j < s.n)
+        right[v][j] = pb_wide(b[(first + v) * s.b_row + (column + j) * s.b_column]);
+    }}
+    __syncthreads();
+    for (int u = 0; u < depth; ++u) {{
+#pragma unroll
+      for (int i = 0; i < SIDE; ++i)
+#pragma unroll
+        for (int j = 0; j < SIDE; ++j)
+          chunk[i][j] = pb_fused(left[u][y * SIDE + i], right[u][x + j * (TILE / SIDE)],
+                                 chunk[i][j]);
+    }}
+    __syncthreads();
+    const long long done = first + depth;
+    if (done % CHUNK && done < s.k) continue;
+#pragma unroll
+    for (int i = 0; i < SIDE; ++i)
+#pragma unroll
+      for (int j = 0; j < SIDE; ++j) {{
+        total[i][j] = done <= CHUNK ? chunk[i][j] : pb_sum(total[i][j], chunk[i][j]);
+        chunk[i][j] = pb_zero();
+      }}
+  }}
+  for (int i = 0; i < SIDE; ++i)
+    for (int j = 0; j < SIDE; ++j) {{
+      const long long r = row + y * SIDE + i, c = column + x + j * (TILE / SIDE);
+      if (r < s.m && c < s.n) out[r * s.n + c] = pb_narrow(total[i][j]);
+    }}
+}}"""
+)
+
+_LANES = """
+extern "C" __global__ void __launch_bounds__({threads}) {name}_lanes(Wide* __restrict__ partials,
+    const Value* __restrict__ a, const Value* __restrict__ b, const long long k,
+    const long long n, const long long a_step, const long long b_step, const long long b_column) {{
+  const long long chunks = (k + {row_chunk} - 1) / {row_chunk}, count = chunks * n;
+  const int lane = (int)threadIdx.x % {lanes};
+  const long long each = {threads} / {lanes};
+  for (long long first = blockIdx.x * each; first < count; first += gridDim.x * each) {{
+    const long long i = first + threadIdx.x / {lanes}, chunk = i / n, column = i % n;
+    const long long start = chunk * {row_chunk};
+    const long long end = k - start < {row_chunk} ? k : start + {row_chunk};
+    Wide sum = pb_zero();
+    if (i < count)
+      for (long long u = start + lane; u < end; u += {lanes})
+        sum = pb_fused(pb_wide(a[u * a_step]), pb_wide(b[u * b_step + column * b_column]), sum);
+    for (int by = 1; by < {lanes}; by *= 2)
+      sum = pb_sum(sum, __shfl_down_sync(0xffffffffu, sum, by, {lanes}));
+    if (i < count && lane == 0) partials[i] = sum;
+  }}
+}}
+extern "C" __global__ void {name}_join(Value* __restrict__ out,
+    const Wide* __restrict__ partials, const long long chunks, const long long n) {{
+  for (long long i = pb_first(); i < n; i += pb_step()) {{
+    Wide sum = partials[i];
+    for (long long c = 1; c < chunks; ++c) sum = pb_sum(sum, partials[c * n + i]);
+    out[i] = pb_narrow(sum);
+  }}
+}}"""
+
+
+def wide_of(dtype: DType) -> DType:
+    """The dtype in which products are added up."""
+    return dt.float32 if dtype in (dt.float16, dt.bfloat16) else dtype
+
+
+@cache
+def _source(dtype: DType, body: str) -> tuple[str, str]:
+    """The name of a kernel, without its end, and its source."""
+    wide, value = wide_of(dtype), storage(dtype)
+    fma = "fmaf" if wide.real is dt.float32 else "fma"
+    if dtype.is_complex:
+        element = _COMPLEX.format(value=value, fma=fma)
+    else:
+        element = _REAL.format(
+            value=value, wide=storage(wide), fma=fma,
+            read=convert("x", dtype, wide), write=convert("x", wide, dtype),
+        )  # fmt: skip
+    name = f"product_{dtype.name}"
+    words = {"name": name, "threads": THREADS, "row_chunk": order.ROW_CHUNK}
+    words["lanes"] = order.VECTOR_BYTES // wide.itemsize
+    source = Source()
+    source.add("pb_nest", NEST)
+    source.add(name, element + body.format(**words))
+    return name, source.text()
+
+
+def _tiled(
+    dtype: DType,
+    batch: Sequence[int],
+    sides: tuple[int, int, int],
+    a: tuple[At, Strides],
+    b: tuple[At, Strides],
+    out: At,
+) -> Step:
+    """The launch of a batch of products (m, k) @ (k, n)."""
+    m, n, k = sides
+    across, down = math.ceil(n / TILE), math.ceil(m / TILE)
+    (a_at, a_strides), (b_at, b_strides) = a, b
+    dense = [math.prod(batch[d + 1 :]) for d in range(len(batch))]
+    nest = packed(coalesce(batch, [a_strides[:-2], b_strides[:-2], dense]), 2)
+    given = struct.pack("<9q", m, n, k, *a_strides[-2:], *b_strides[-2:], across, down)
+    name, source = _source(dtype, _TILES)
+    grid = math.prod(batch) * across * down, 1
+    return Step(source, f"{name}_tiles", grid, THREADS, (out, a_at, b_at, nest, given))
+
+
+def _row_steps(
+    dtype: DType, n: int, k: int, a: tuple[At, int], b: tuple[At, int, int], out: At, area: Area
+) -> list[Step]:
+    """The launches of one row of k times a large matrix; steps along k, and of columns."""
+    name, source = _source(dtype, _LANES)
+    wide = wide_of(dtype)
+    chunks = math.ceil(k / order.ROW_CHUNK)
+    partials = At(area(chunks * n * wide.itemsize))
+    lanes = order.VECTOR_BYTES // wide.itemsize
+    (a_at, a_step), (b_at, b_step, b_column) = a, b
+    given = (partials, a_at, b_at, k, n, a_step, b_step, b_column)
+    return [
+        Step(source, f"{name}_lanes", (grid_of(chunks * n * lanes), 1), THREADS, given),
+        Step(source, f"{name}_join", (grid_of(n), 1), THREADS, (out, partials, chunks, n)),
+    ]
+
+
+def product_stages(
+    operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, _: int
+) -> list[Stage]:
+    """The stages of a batch of products of matrices."""
+    (a_slot, a), (b_slot, b) = operands
+    slot, out = result
+    if not out.dtype.is_inexact:
+        raise DTypeError(f"matmul: takes floats and complex numbers, got {out.dtype.name}.")
+    if out.size == 0:
+        return []
+    *batch, m, n = out.shape
+    k = a.shape[-1]
+    a_strides, b_strides = (broadcast_strides(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    here, left, right = At(slot), At(a_slot), At(b_slot)
+    if math.prod(batch) == 1 and not out.dtype.is_complex:
+        itemsize = wide_of(out.dtype).itemsize
+        if m == 1 and order.is_row_product(1, n, k, itemsize):
+            given = (left, a_strides[-1]), (right, b_strides[-2], b_strides[-1])
+            return stage(*_row_steps(out.dtype, n, k, *given, here, area))
+        if n == 1 and m > 1 and order.is_row_product(1, m, k, itemsize):
+            given = (right, b_strides[-2]), (left, a_strides[-1], a_strides[-2])
+            return stage(*_row_steps(out.dtype, m, k, *given, here, area))
+    given = (left, a_strides), (right, b_strides)
+    return stage(_tiled(out.dtype, batch, (m, n, k), *given, here))
+
+
+def product_row_stages(
+    dtype: DType,
+    m: int,
+    n: int,
+    k: int,
+    a_slot: int,
+    a_strides: Strides,
+    b_slot: int,
+    b_strides: Strides,
+    out_slot: int,
+    area: Area,
+    /,
+) -> list[Stage] | None:
+    """See `Target.product_rows`: the whole product, in the order of one of many rows."""
+    given = (At(a_slot), a_strides), (At(b_slot), b_strides)
+    return stage(_tiled(dtype, (), (m, n, k), *given, At(out_slot)))

@@ -1,0 +1,172 @@
+"""NVIDIA GPUs: their memory, and their kernels as the compiler asks for them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from pullback.compile.program.index_plans import PlanCache
+from pullback.compile.program.stages import Program
+from pullback.compile.program.target import Routine, Target, Tuning, WantedPlan
+from pullback.core.avals import Aval
+from pullback.core.dtypes import ALL, DType
+from pullback.core.errors import DeviceError
+from pullback.runtime.base import Runtime
+from pullback.runtime.cuda import (
+    folds_by_index,
+    indexing,
+    loops,
+    nvrtc,
+    products,
+    rows,
+    stages,
+)
+from pullback.runtime.cuda.clock import Clock
+from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module
+from pullback.runtime.cuda.routines import ROUTINES
+
+__all__ = ["CudaRuntime", "CudaTarget"]
+
+
+class _Routines(dict[str, Routine]):
+    """The intrinsics; what is missing is an error that names it."""
+
+    def __missing__(self, name: str) -> Routine:
+        raise DeviceError(
+            f"{name}: there are no CUDA kernels for it yet. Move its operands to the CPU with"
+            ' to_device("cpu").'
+        )
+
+
+class CudaTarget:
+    """Kernels as CUDA C, launched one after the other."""
+
+    # Groups are the same as on the CPU, up to how much of a row a block keeps in shared memory.
+    tuning = Tuning(
+        block_bytes=1 << 17,
+        local_bytes=1 << 19,
+        line=64,
+        task_elements=1 << 16,
+        task_work=400_000,
+        least_rows=8,
+        rows_together=4,
+        copied_bytes=1 << 20,
+        light_elements=1 << 16,
+        light_bytes=1 << 16,
+        light_values=1 << 15,
+    )
+    routines: Mapping[str, Routine] = _Routines(ROUTINES)
+    map = staticmethod(loops.map_stages)
+    box = staticmethod(loops.box_stage)
+    reduce = staticmethod(loops.reduce_stages)
+    accumulate = staticmethod(loops.accumulate_stages)
+    rows = staticmethod(rows.row_stages)
+    product_rows = staticmethod(products.product_row_stages)
+    gather = staticmethod(indexing.gather_stages)
+    scatter = staticmethod(folds_by_index.scatter_stages)
+
+    def __init__(self, gpu: Gpu):
+        self._gpu = gpu
+
+    def gather_plan(self, *given: Any) -> WantedPlan | None:
+        """Indices are looked at again on every read."""
+
+    def scatter_plan(self, *given: Any) -> WantedPlan | None:
+        """Indices are sorted anew for every sum."""
+
+    def plan_arrays(self, indices: Any, dtype: DType, wanted: WantedPlan) -> Sequence[Any] | None:
+        """There are no plans."""
+
+    def clock(self) -> Clock:
+        """A clock that waits for the device."""
+        return Clock()
+
+    def together(self, function: Callable[..., Any], /, *args: Any) -> Any:
+        """Kernels are compiled side by side when their program is encoded."""
+        return function(*args)
+
+    def encode(self, program: Program, /) -> Callable[..., Any]:
+        return stages.encode(self._gpu, program)
+
+    def view(self, buffer: Buffer, nbytes: int, /) -> Buffer:
+        owner = buffer.owner if isinstance(buffer.owner, Buffer) else buffer
+        return Buffer(buffer.address + nbytes, buffer.nbytes - nbytes, owner)
+
+    def empty(self, nbytes: int, /) -> Buffer:
+        with self._gpu.current():
+            return self._gpu.empty(nbytes)
+
+
+class CudaRuntime(Runtime):
+    """The memory of one GPU."""
+
+    name = "cuda"
+    dtypes = ALL
+
+    def __init__(self, index: int):
+        self._gpu = Gpu(index)
+        self.target: Target = CudaTarget(self._gpu)
+        self._plans = PlanCache(lambda *_: (0, 0, 0), lambda _: True)
+
+    def from_numpy(self, array: np.ndarray, copy: bool) -> Buffer:
+        """The buffer of a C-contiguous array: always a copy."""
+        with self._gpu.current() as stream:
+            buffer = self._gpu.empty(array.nbytes)
+            if array.nbytes:
+                self._gpu.upload(buffer.address, array, stream)
+        return buffer
+
+    def to_numpy(self, buf: Buffer, av: Aval) -> np.ndarray:
+        """The contents as a read-only NumPy array, when the device has computed them."""
+        assert av.strides is not None
+        if av.size == 0:
+            return np.empty(av.shape, av.dtype.numpy)
+        spans = [(n - 1) * s for n, s in zip(av.shape, av.strides, strict=True)]
+        low, high = sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
+        item = av.dtype.itemsize
+        with self._gpu.current() as stream:
+            start = buf.address + low * item
+            raw = self._gpu.download(start, (1 + high - low) * item, stream)
+        first = raw.view(av.dtype.numpy)[-low:]
+        found = as_strided(first, av.shape, [s * item for s in av.strides], writeable=False)
+        return found
+
+    def memory(self, buf: Buffer, av: Aval, *, writable: bool) -> np.ndarray:
+        """NumPy can't look at the memory of a GPU."""
+        raise DeviceError(
+            "cuda: the host can't share the memory of a GPU. Move the tensor to the CPU with"
+            ' to_device("cpu").'
+        )
+
+    def origin(self, buf: Buffer) -> Buffer:
+        """The buffer that a view sees a part of; any other is its own."""
+        return buf.owner if isinstance(buf.owner, Buffer) else buf
+
+    def has_one_owner(self, buf: Buffer) -> bool:
+        """Whether one handle, which the caller holds, is all that has the memory of a buffer."""
+        # The references are that handle's, the one of this call, and that of `getrefcount` itself.
+        return not isinstance(buf.owner, Buffer) and sys.getrefcount(buf) <= 3
+
+    def shares(self, buf: Buffer) -> bool:
+        """Whether the memory of a buffer belongs to somebody else, who may write to it."""
+        return False
+
+    def index_plan(self, buf: Buffer, av: Aval, size: int, by: object) -> None:
+        """Indices are arranged anew for every sum."""
+
+    def index_plans(self) -> PlanCache:
+        """All index plans that are kept: none."""
+        return self._plans
+
+    def capabilities(self) -> dict[str, str]:
+        """The GPU, and the libraries that drive it."""
+        major, minor = nvrtc.version()
+        return {
+            "architecture": self._gpu.architecture,
+            "CuPy": cupy_module().__version__,
+            "NVRTC": f"{major}.{minor}",
+        }

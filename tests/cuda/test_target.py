@@ -1,0 +1,175 @@
+"""The device "cuda" on the emulator: the programs of the CPU, with the bits of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from cuda_device import emulated
+from cuda_emulator import COMPILER
+from pullback.core import pytrees
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Iterator[Any]:
+    with emulated() as device:
+        yield device
+
+
+def draw(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(7).standard_normal(shape).astype(dtype)
+
+
+def softmax_loss(x: Any) -> Any:
+    e = pb.exp(x - x.max(axis=-1, keepdims=True))
+    p = e / e.sum(axis=-1, keepdims=True)
+    return (p * p).sum()
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "broadcast": lambda x: x[:, :1] + x * 2.0,
+    "flipped": lambda x: pb.flip(x, axis=0).T + 1.0,
+    "rows": lambda x: (x * x).sum(axis=1),
+    "columns": lambda x: x.sum(axis=0),
+    "boxes": lambda x: pb.concat([x, x[:2]], axis=0),
+    "running": lambda x: pb.cumulative_sum(x, axis=1),
+    "gradient": pb.grad(softmax_loss),
+    "compiled": pb.jit(pb.value_and_grad(softmax_loss)),
+    "second order": pb.jit(pb.grad(lambda x: pb.grad(softmax_loss)(x).sum())),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_have_the_bits_of_the_cpu(name: str, cuda: Any):
+    array = draw(40, 70)
+    found, expected = (
+        pytrees.leaves(FUNCTIONS[name](pb.tensor(array, device=where))) for where in (cuda, "cpu")
+    )
+    for x, y in zip(found, expected, strict=True):
+        assert x.device is cuda
+        np.testing.assert_array_equal(x.numpy(), y.numpy())
+
+
+def test_arrays_start_anywhere(cuda: Any):
+    """What starts at no multiple of 16 bytes is not read several elements at a time."""
+    array = draw(67)
+    x = pb.tensor(array, device=cuda)
+    for start in (1, 3, 4):
+        np.testing.assert_array_equal((x[start:] + 1.0).numpy(), array[start:] + np.float32(1))
+
+
+def test_loops_and_branches(cuda: Any):
+    def f(x: Any) -> Any:
+        def step(carry: Any, row: Any) -> Any:
+            carry = pb.cond((row > 0).all(), lambda c: c + row, lambda c: pb.sin(c) * row, carry)
+            return carry, carry * 2.0
+
+        last, every = pb.scan(step, pb.zeros_like(x[0]), x)
+        big = pb.while_loop(lambda v: (v < 100.0).all(), lambda v: v * 1.5 + 1.0, pb.abs(last))
+        return big, every
+
+    array = draw(5, 3)
+    for length in (4, 5):  # an odd and an even number of rounds leave carries in different places
+        results = [pb.jit(f)(pb.tensor(array[:length], device=d)) for d in (cuda, "cpu")]
+        for x, y in zip(*results, strict=True):
+            np.testing.assert_array_equal(x.numpy(), y.numpy())
+
+
+INDICES = np.array([3, -1, 0, 3, 3, 1, -4, 3])
+
+
+INDEXED: dict[str, Callable[..., Any]] = {
+    "rows": lambda x, i: pb.take(x, i, axis=0),
+    "columns": lambda x, i: pb.take(x.T, i, axis=1),
+    "elements": lambda x, i: x[i, i],
+    "set": lambda x, i: pb.scatter(x, i, x[4:12] * 2.0),
+    "sums": lambda x, i: pb.scatter_add(x, i, x[4:12] * 2.0),
+    "gradient": pb.jit(pb.grad(lambda x, i: (pb.take(x, i, axis=0) ** 2).sum())),
+    "argsort": lambda x, i: pb.argsort(x, descending=True),
+    "sorted": lambda x, i: pb.sort(x, axis=0),
+    "search": lambda x, i: pb.searchsorted(pb.sort(x[0]), x),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_indices_and_sorts_have_the_bits_of_the_cpu(name: str, dtype: str, cuda: Any):
+    array = draw(13, 37, dtype=dtype)
+    array[2, :5] = np.nan, -0.0, 0.0, np.inf, np.nan
+    found, expected = (
+        INDEXED[name](pb.tensor(array, device=d), pb.tensor(INDICES, device=d))
+        for d in (cuda, "cpu")
+    )
+    assert found.device is cuda
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+FAULTS: dict[str, Callable[..., Any]] = {
+    "eager": lambda x, i: pb.take(x, i, axis=0),
+    "compiled": pb.jit(lambda x, i: pb.take(x * 2.0, i + 1, axis=0) + 1.0),
+    "several": lambda x, i: x[i[None], i[:, None]],
+    "sum": lambda x, i: pb.scatter_add(x, i, x[:4]),
+    "in a loop": pb.jit(lambda x, i: pb.scan(lambda c, k: (c + x[k], c), x[0], i)[0]),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_first_bad_index_is_told(name: str, cuda: Any):
+    said = []
+    for device in (cuda, "cpu"):
+        x = pb.tensor(draw(9, 9), device=device)
+        with pytest.raises(IndexError) as caught:
+            FAULTS[name](x, pb.tensor(np.array([1, 2, -11, 12]), device=device))
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+PRODUCTS = {
+    "tiles": ((70, 300), (300, 65)),
+    "batch": ((3, 1, 7, 20), (2, 20, 5)),
+    "vector": ((7, 600), (600,)),
+    "one row": ((5000,), (5000, 9)),
+    "one column": ((9, 5000), (5000,)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_have_the_bits_of_the_cpu(name: str, dtype: str, cuda: Any):
+    arrays = [draw(*shape, dtype=dtype) for shape in PRODUCTS[name]]
+    found, expected = (pb.matmul(*[pb.tensor(a, device=d) for a in arrays]) for d in (cuda, "cpu"))
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    turned = [np.ascontiguousarray(a.T) for a in arrays]  # the same, in another layout
+    if arrays[0].ndim == arrays[1].ndim == 2:
+        other = pb.matmul(*[pb.tensor(a, device=cuda).T for a in turned])
+        np.testing.assert_array_equal(other.numpy(), expected.numpy())
+
+
+def test_complex_products(cuda: Any):
+    """The CPU's are a library's, which has an order of its own."""
+    a, b = (draw(*s, dtype="float64") + 1j * draw(*s, dtype="float64") for s in ((5, 40), (40, 3)))
+    found = pb.matmul(*[pb.tensor(x, device=cuda) for x in (a, b)]).numpy()
+    np.testing.assert_allclose(found, a @ b, rtol=1e-13)
+
+
+def test_what_has_no_kernels_is_an_error_that_names_it(cuda: Any):
+    with pytest.raises(pb.DeviceError, match="svd: there are no CUDA kernels"):
+        pb.linalg.svd(pb.ones((3, 3), device=cuda))
+
+
+def test_devices_do_not_mix(cuda: Any):
+    x = pb.ones(3, device=cuda)
+    with pytest.raises(pb.DeviceError, match="different devices, got cuda:0 and cpu"):
+        pb.add(x, pb.ones(3))
+    assert (x.cpu() + pb.ones(3)).tolist() == [2.0] * 3
+
+
+def test_a_gpu_that_is_not_there_is_an_error(cuda: Any):
+    with pytest.raises(pb.DeviceError, match="looked for GPU 3, got 1 of them"):
+        pb.ones(3, device="cuda:3")

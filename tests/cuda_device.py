@@ -1,0 +1,33 @@
+"""The device "cuda" on a host without a GPU: a stand-in for CuPy, and emulated kernels."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import cuda_fake
+import pullback as pb
+from pullback.core import avals
+from pullback.runtime.cuda import gpu
+
+__all__ = ["emulated"]
+
+
+@contextmanager
+def emulated() -> Iterator[Any]:
+    """A block in which the emulated GPU is there; its arrays are of no use afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", cuda_fake)
+        patch.setattr(gpu, "machine_code", lambda source, target: cuda_fake.precompile(source))
+        patch.setattr(cuda_fake, "LEVEL", "-O0")
+        gpu.cupy_module.cache_clear()
+        avals._devices.pop(("cuda", 0), None)
+        try:
+            yield pb.device("cuda")
+        finally:
+            avals._devices.pop(("cuda", 0), None)
+            gpu.cupy_module.cache_clear()

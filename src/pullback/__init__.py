@@ -55,6 +55,7 @@ from pullback.core.errors import (
     FileFormatError,
     GradientError,
     LinAlgError,
+    MemoryBudgetError,
     NonFiniteError,
     PullbackError,
     RetraceWarning,

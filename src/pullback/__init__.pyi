@@ -58,6 +58,7 @@ from pullback.core.errors import ExchangeError as ExchangeError
 from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
 from pullback.core.errors import LinAlgError as LinAlgError
+from pullback.core.errors import MemoryBudgetError as MemoryBudgetError
 from pullback.core.errors import NonFiniteError as NonFiniteError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
@@ -136,6 +137,7 @@ __all__ = [
     "Graph",
     "GraphNode",
     "LinAlgError",
+    "MemoryBudgetError",
     "Module",
     "NonFiniteError",
     "PullbackError",

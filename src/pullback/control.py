@@ -25,7 +25,7 @@ from pullback.core.errors import DTypeError, ShapeError, briefly
 from pullback.ir.array import Array
 from pullback.ir.control import stacked
 from pullback.ir.convert import as_array
-from pullback.ir.op import REGISTRY, another
+from pullback.ir.op import REGISTRY, another, own_handles
 
 __all__ = ["cond", "fori_loop", "scan", "while_loop"]
 
@@ -100,8 +100,7 @@ def cond(
     pred = _predicate("cond", pred)
     if not pred._aval.is_symbolic:
         chosen = true_fn if pred.item() else false_fn
-        own = pytrees.map_tree(lambda x: another(x) if isinstance(x, Array) else x, operands)
-        found, structure = _arrays("cond", chosen(*own))
+        found, structure = _arrays("cond", chosen(*own_handles(operands)))
         return pytrees.unflatten(structure, [another(x) for x in found])
     arrays, structure = _arrays("cond", operands)
     structures: list[pytrees.Structure] = []

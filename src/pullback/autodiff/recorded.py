@@ -19,7 +19,7 @@ from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError, ShapeError, briefly, expect_function
 from pullback.ir.array import Array, make
 from pullback.ir.convert import as_array
-from pullback.ir.op import another
+from pullback.ir.op import another, own_handles
 
 __all__ = ["Primals", "Recorded", "released"]
 
@@ -47,7 +47,7 @@ class Primals:
 
     def arguments(self) -> Any:
         """Handles for the function, which may update its arguments in place."""
-        return self._given.replaced([another(v) for v in self.variables], _own)
+        return self._given.replaced([another(v) for v in self.variables], own_handles)
 
     def derivatives(self, found: Sequence[Any]) -> Any:
         """A tree like the arguments of what was found for the variables, and zeros for the rest."""
@@ -66,10 +66,6 @@ class Primals:
         places = self._given.paths("directions")
         rows = zip(places, self._given.of(tuple(trees)), self.variables, strict=True)
         return [_direction(name, place, t, v) for place, t, v in rows]
-
-
-def _own(leaf: Any) -> Any:
-    return another(leaf) if isinstance(leaf, Array) else leaf
 
 
 def _argument(place: str) -> str:

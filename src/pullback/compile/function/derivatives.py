@@ -72,10 +72,19 @@ class Linearised:
         before, self._after = _cut(joint.equations, self._cotangents)
         self._residuals, again = _residuals(self._primals, before, self._after, self._gradients)
         self._after = again + self._after
-        whole = part(self.name, self._primals, before, outputs + self._residuals)
-        self.forward = Compiled(whole)
+        self._whole = part(self.name, self._primals, before, outputs + self._residuals)
+        self._forward: Compiled | None = None
         self._programs: dict[tuple, Compiled] = {}
         self._lock = threading.Lock()
+
+    @property
+    def forward(self) -> Compiled:
+        """The program of outputs and residuals."""
+        if self._forward is None:
+            with self._lock:
+                if self._forward is None:
+                    self._forward = Compiled(self._whole)
+        return self._forward
 
     def backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Compiled:
         """The program from inputs, residuals and present cotangents to the gradients wanted."""

@@ -32,7 +32,10 @@ __all__ = ["Unit"]
 class Unit:
     """What is known of a function for one signature."""
 
-    def __init__(self, trace: Traced, jit: Any, described: dict[str, str]):
+    def __init__(
+        self, trace: Traced, jit: Any, described: dict[str, str], budget: int | None = None
+    ):
+        self.budget = budget  # bytes that a call may allocate
         self.flat = trace.flat
         self.graph = trace.graph
         self.lifted = trace.lifted
@@ -79,7 +82,7 @@ class Unit:
         return self._program
 
     def _compiled(self) -> Compiled:
-        program = Compiled(self.optimised)
+        program = Compiled(self.optimised, self.budget)
         self.avals = program.avals
         if self.build is first:
             self.single = program.avals[0] if program.plain else None
@@ -130,7 +133,7 @@ class Unit:
         key = (make_function, *which)
         with self._lock:
             if key not in self._derived:
-                self._derived[key] = self._jit(make_function(self.flat, *which))
+                self._derived[key] = self._jit(make_function(self.flat, *which), memory=self.budget)
             return self._derived[key]
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
@@ -147,7 +150,9 @@ class Unit:
     def _run_tracked(self, arrays: Sequence[Any]) -> list[Any]:
         tracked = tuple(i for i, a in enumerate(arrays) if a._node is not None)
         linear = self.linearised(tracked)
-        pairs = linear.forward([a._buf for a in arrays], tuple([a._aval for a in arrays]))
+        # with a budget only arguments are kept, and a derivative computes all else within it
+        program = linear.forward if self.budget is None else self.program
+        pairs = program([a._buf for a in arrays], tuple([a._aval for a in arrays]))
         count = len(self.graph.outputs)
         results = [make(buf, av) for buf, av in pairs[:count]]
         if linear.connected:
@@ -198,7 +203,7 @@ class Call:
 
     def pull(self, node: Node, g: Slots, wanted: Container[Node] | None) -> list[Any]:
         """The cotangents of the arguments: by `backward`, or by a jitted function if recorded, or
-        if it becomes a part of something that is traced.
+        if it becomes a part of something that is traced, or within a budget.
         """
         linear = self.linear
         edges = [node.edges[i] for i in linear.tracked]
@@ -206,7 +211,8 @@ class Call:
         present = tuple(g.values[i] is not None for i in linear.connected)
         cots = [v for v in g.values if v is not None]
         result: list[Any] = [None] * len(node.edges)
-        if mode.recording or any(c._aval.is_symbolic for c in cots):
+        again = mode.recording or self.unit.budget is not None
+        if again or any(c._aval.is_symbolic for c in cots):
             to = tuple(i for i, here in zip(linear.tracked, mask, strict=True) if here)
             of = tuple(i for i, here in zip(linear.connected, present, strict=True) if here)
             pulled = self.unit.derived(pullback_of, of, to)(*self._arguments(node), *cots)

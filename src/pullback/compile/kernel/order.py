@@ -8,6 +8,7 @@ changelog. That is why some look like sizes of a cache: they were, when they wer
     reductions     a tree over blocks: `tree`
     running folds  in sequence: `running`
     products       chunks of k: `product`; one row times a large matrix: `row_product`
+    factors        by halves: `factor_order`
     scatter-add    in the order of the updates: `scattered`; few destinations: `scattered_by_lanes`
     convolutions   blocks of input channels: `convolved`; weights: chunks of tiles: `correlated`
 
@@ -31,9 +32,11 @@ __all__ = [
     "LANES",
     "ROW_CHUNK",
     "SMALL",
+    "VECTOR_BYTES",
     "VERSION",
     "ConvolutionOrder",
     "Line",
+    "chain",
     "chunk_of_updates",
     "convolved",
     "correlated",
@@ -53,7 +56,7 @@ __all__ = [
     "tree",
 ]
 
-VERSION = 1  # of all orders together: a change of one is a new number
+VERSION = 2  # of all orders together: a change of one is a new number
 
 Array = np.ndarray
 Combine = Callable[[Array, Array], Array]
@@ -132,11 +135,12 @@ def is_row_product(m: int, n: int, k: int, itemsize: int) -> bool:
 
 def product(a: Array, b: Array) -> Array:
     """(m, k) @ (k, n): chunks of k in sequence from 0, then the chunks' sums in sequence."""
-    chunks = [_chain(a[:, i : i + CHUNK], b[i : i + CHUNK]) for i in range(0, a.shape[1], CHUNK)]
+    chunks = [chain(a[:, i : i + CHUNK], b[i : i + CHUNK]) for i in range(0, a.shape[1], CHUNK)]
     return reduce(np.add, chunks)
 
 
-def _chain(a: Array, b: Array) -> Array:
+def chain(a: Array, b: Array) -> Array:
+    """A product of matrices: fused multiply-adds along k, from 0."""
     total = np.zeros((len(a), b.shape[1]), a.dtype)
     for k in range(len(b)):
         total = fused(a[:, k : k + 1], b[k], total)
@@ -152,7 +156,7 @@ def row_product(a: Array, b: Array) -> Array:
     for start in range(0, len(a), ROW_CHUNK):
         stop = min(start + ROW_CHUNK, len(a))
         sums = [
-            _chain(a[None, start + lane : stop : lanes], b[start + lane : stop : lanes])[0]
+            chain(a[None, start + lane : stop : lanes], b[start + lane : stop : lanes])[0]
             for lane in range(lanes)
         ]
         while len(sums) > 1:

@@ -29,7 +29,7 @@ from pullback.runtime.cpu.gemm import (
 from pullback.runtime.cpu.llvm import vectors
 from pullback.runtime.cpu.llvm.builder import index_params
 
-__all__ = ["library", "matmul_row_stages", "matmul_stages"]
+__all__ = ["grain_of", "library", "matmul_row_stages", "matmul_stages", "tile_rows"]
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 _SUPPORTED = (*_HALVES, dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
@@ -237,7 +237,7 @@ class _Plan:
 
     def _direct(self, p: Product, out: int) -> None:
         rows = math.prod(p.batch) * p.m
-        grain = direct_gemm.task_rows(rows, _grain(2 * p.n * p.k))
+        grain = direct_gemm.task_rows(rows, grain_of(2 * p.n * p.k))
         params = direct_gemm.direct_params(
             self.dtype,
             (p.a.slot, p.b.slot, out),
@@ -267,7 +267,7 @@ class _Plan:
             *index_params(p.batch, *self._bytes(p)),
         )
         code = vector_gemm.rows_kernel if beside else vector_gemm.dots_kernel
-        grain = _grain(_VECTOR_COST * min(width, p.n) * p.k)
+        grain = grain_of(_VECTOR_COST * min(width, p.n) * p.k)
         units = math.prod(p.batch) * tiles
         self.stages.append(native.Stage(code(self.dtype), units, grain, params))
 
@@ -276,7 +276,7 @@ class _Plan:
         tile_n = panel_gemm.columns_of_tile(self.dtype, p.n)
         across = -(-p.n // tile_n)
         work = 2 * min(p.n, tile_n) * p.k
-        tile_m = _tile_rows(p.m, count * across, work)
+        tile_m = tile_rows(p.m, count * across, work)
         tiles = -(-p.m // tile_m) * across
         params = (
             *(p.a.slot, p.b.slot, out, p.m, p.n, p.k, all_k),
@@ -284,7 +284,7 @@ class _Plan:
             *(tile_m, tile_n, tiles, across),
             *index_params(p.batch, *self._bytes(p)),
         )
-        code, grain = panel_gemm.panel_kernel(self.dtype), _grain(tile_m * work)
+        code, grain = panel_gemm.panel_kernel(self.dtype), grain_of(tile_m * work)
         self.stages.append(native.Stage(code, count * tiles, grain, params))
 
     def _bytes(self, p: Product) -> list[list[int]]:
@@ -318,7 +318,7 @@ class _Plan:
             *(a_transposed, b_transposed, lda, ldb, a.row, b.column),
             *index_params(p.batch, a.batch, b.batch),
         )
-        grain = _grain(2 * tile_m * tile_n * p.k)
+        grain = grain_of(2 * tile_m * tile_n * p.k)
         code = blas_code.gemm_kernel(self.dtype)
         self.stages.append(native.Stage(code, count * tiles, grain, params))
 
@@ -344,7 +344,7 @@ class _Plan:
             *(transposed, leading, matrix.row, step),
             *index_params(p.batch, matrix.batch, vector.batch),
         )
-        grain = _grain(8 * min(tile, long) * p.k)
+        grain = grain_of(8 * min(tile, long) * p.k)
         self.stages.append(
             native.Stage(blas_code.gemv_kernel(self.dtype), count * tiles, grain, params)
         )
@@ -438,7 +438,7 @@ def _tile(m: int, n: int, k: int, count: int) -> tuple[int, int]:
     return tile_m, tile_n
 
 
-def _tile_rows(m: int, others: int, work: int) -> int:
+def tile_rows(m: int, others: int, work: int) -> int:
     """The rows of a tile; there are `others` beside each other, a row of them takes `work` flops.
 
     Few, high tiles: each copies its columns of b again.
@@ -453,6 +453,6 @@ def _tile_rows(m: int, others: int, work: int) -> int:
     return rows
 
 
-def _grain(flops: int) -> int:
+def grain_of(flops: int) -> int:
     """How many units of `flops` make a task."""
     return max(1, _TASK_FLOPS // max(1, flops))

@@ -25,6 +25,7 @@ from pullback.runtime.cpu.linalg import (
     lane_kernels,
     lapack_kernels,
     matrix_functions,
+    tiled_stages,
 )
 from pullback.runtime.cpu.linalg.lane_code import LANES
 from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX
@@ -285,6 +286,9 @@ def linalg_stages(
     small = _small_kernel(name, avals, static)
     if small is not None:
         return _lane_stages(small(), operands, _batch(name, out), result, area, error_code)
+    if tiled_stages.is_tiled(name, avals):
+        batch = _batch(name, out)
+        return tiled_stages.tiled_stages(name, operands, static, batch, result, area, error_code)
     _register()
     job = _JOBS[name](avals, static)
     if max(job.sizes) > _LARGEST:

@@ -21,8 +21,8 @@ def lanes_of(dtype: DType) -> int:
 class Vectors:
     """Loads, stores and arithmetic of vectors in one function."""
 
-    def __init__(self, f: Function, dtype: DType):
-        self.f, self.dtype, self.lanes = f, dtype, lanes_of(dtype)
+    def __init__(self, f: Function, dtype: DType, lanes: int | None = None):
+        self.f, self.dtype, self.lanes = f, dtype, lanes or lanes_of(dtype)
         self.size, self.scalar = dtype.itemsize, register(dtype)
         self.type = of_width(self.scalar, self.lanes)
         self.suffix = f"v{self.lanes}f{8 * self.size}"
@@ -63,6 +63,12 @@ class Vectors:
     def store(self, value: str, pointer: str) -> None:
         self.f.do(f"store {self.type} {value}, ptr {pointer}, align {self.size}")
 
+    def store_masked(self, value: str, pointer: str, mask: str) -> None:
+        f, t, bits = self.f, self.type, f"<{self.lanes} x i1>"
+        name = f"llvm.masked.store.{self.suffix}.p0"
+        function = f.module.intrinsic(name, "void", t, "ptr", "i32", bits)
+        f.do(f"call void {function}({t} {value}, ptr {pointer}, i32 {self.size}, {bits} {mask})")
+
     def store_lanes(self, value: str, pointer: str, count: int) -> None:
         """Stores the first `count` lanes one by one: masked stores are slow on some CPUs."""
         f = self.f
@@ -84,8 +90,19 @@ class Vectors:
         mask = f"<{len(lanes)} x i32> <{', '.join(f'i32 {k}' for k in lanes)}>"
         return self.f(f"shufflevector {self.type} {u}, {self.type} {w}, {mask}")
 
+    def unary(self, name: str, x: str) -> str:
+        """A function of LLVM's, of every lane."""
+        function = self.f.module.intrinsic(f"llvm.{name}.{self.suffix}", self.type, self.type)
+        return self.f(f"call {self.type} {function}({self.type} {x})")
+
     def add(self, x: str, y: str) -> str:
         return self.f(f"fadd {self.type} {x}, {y}")
+
+    def subtract(self, x: str, y: str) -> str:
+        return self.f(f"fsub {self.type} {x}, {y}")
+
+    def divide(self, x: str, y: str) -> str:
+        return self.f(f"fdiv {self.type} {x}, {y}")
 
 
 def squared(v: Vectors, vectors: Sequence[str]) -> list[str]:

@@ -35,8 +35,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="eager",
         choices=sorted(SUITES),
         help="what to measure: the cost of single operations, of calls that never repeat, whole"
-        " compiled functions, layers, Fourier transforms, factorisations of matrices, or the gradient"
-        " of indexing",
+        " compiled functions, layers, Fourier transforms, factorisations of matrices, or the"
+        " gradient of indexing",
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--html", type=Path, help="jit, gather: also write a page")

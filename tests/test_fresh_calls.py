@@ -19,10 +19,10 @@ def _key(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple:
             kind = [int, np.int64, np.int32][rng.integers(3)]
             key.append(kind(rng.integers(-n, n)))
         else:
-            bounds = [
+            first, last = [
                 None if rng.integers(3) == 0 else int(rng.integers(-n - 2, n + 3)) for _ in "ab"
             ]
-            key.append(slice(*bounds, [None, 1, 2, -1, -3][rng.integers(5)]))
+            key.append(slice(first, last, [None, 1, 2, -1, -3][rng.integers(5)]))
     return tuple(key)
 
 

@@ -24,6 +24,7 @@ from pullback.core.errors import (
     ShapeError,
     briefly,
 )
+from pullback.display.notebook import array_html
 from pullback.foreign_names import METHOD_HINTS, METHODS
 from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
@@ -117,13 +118,25 @@ class Tensor(Array):
             facts.append("requires_grad=True" if self.is_leaf else f"grad_fn=<{self._node.name}>")
         if self._aval.is_symbolic:
             return f"tensor(traced {self._aval}, {', '.join(facts[1:])})"
+        if self.size == 0 and self.shape != (0,):
+            facts.insert(0, f"shape={self.shape}")
+        return f"tensor({self._values('tensor(')}, {', '.join(facts)})"
+
+    def _values(self, prefix: str) -> str:
+        """The elements as text."""
         array = to_numpy(self)
         if self.dtype is dt.bfloat16:  # NumPy's own printer takes it for raw bytes
             array = array.astype(np.float32)
-        if self.size == 0 and self.shape != (0,):
-            facts.insert(0, f"shape={self.shape}")
-        values = printed(array, "tensor(")
-        return f"tensor({values}, {', '.join(facts)})"
+        return printed(array, prefix)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: dtype, shape and place, and under them the values."""
+        if self._aval.is_symbolic:
+            return None
+        facts = [repr(self._aval), f"on {self.device}"]
+        if self._node is not None:
+            facts.append("requires_grad" if self.is_leaf else f"computed by {self._node.name}")
+        return array_html(", ".join(facts), self._values(""))
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 and spec else repr(self)

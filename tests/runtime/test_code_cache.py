@@ -157,7 +157,7 @@ def test_a_full_disk_neither_raises_nor_leaves_anything(tmp_path: Path) -> None:
     code = """
         import resource
         from pullback.runtime.code_cache import CodeCache
-        from pullback.runtime.cuda.scatter import code
+        from pullback.runtime.cuda import code
         code.compile_source = lambda source, target: source.encode() * 1000
         code.version = lambda: (13, 0)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

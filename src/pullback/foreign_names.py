@@ -4,7 +4,23 @@ where they do not, what to use.
 
 from __future__ import annotations
 
-__all__ = ["ALIASES", "HINTS", "METHODS", "METHOD_HINTS"]
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+__all__ = [
+    "ALIASES",
+    "HINTS",
+    "METHODS",
+    "METHOD_HINTS",
+    "MODULE_HINTS",
+    "NAMESPACE_HINTS",
+    "OPTIMIZER_HINTS",
+    "hint_for",
+    "missing",
+    "missing_name",
+]
+
+CLOSE = 0.8  # how much two names must agree, from 0 to 1, for one to be a slip of the other
 
 # Another name for the same thing: argument order and meaning are those of ours.
 ALIASES = {
@@ -369,3 +385,127 @@ METHOD_HINTS = {
     "where": "pb.where(condition, x, y)",
     "zero_": "x[...] = 0",
 }
+
+# Names in our namespaces that other libraries have in theirs.
+_LOSSES = {
+    "BCELoss": "binary_cross_entropy",
+    "BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
+    "CTCLoss": "ctc_loss",
+    "CosineEmbeddingLoss": "cosine_embedding_loss",
+    "CosineSimilarity": "cosine_similarity",
+    "CrossEntropyLoss": "cross_entropy",
+    "GaussianNLLLoss": "gaussian_nll_loss",
+    "HuberLoss": "huber_loss",
+    "KLDivLoss": "kl_div",
+    "L1Loss": "l1_loss",
+    "MSELoss": "mse_loss",
+    "MarginRankingLoss": "margin_ranking_loss",
+    "NLLLoss": "nll_loss",
+    "PairwiseDistance": "pairwise_distance",
+    "PoissonNLLLoss": "poisson_nll_loss",
+    "SmoothL1Loss": "smooth_l1_loss",
+    "TripletMarginLoss": "triplet_margin_loss",
+}
+NAMESPACE_HINTS = {
+    "linalg": {
+        "LinAlgError": "pb.LinAlgError",
+        "norm": "pb.linalg.vector_norm or pb.linalg.matrix_norm",
+    },
+    "nn": {
+        **{name: f"pb.nn.{function}(input, target)" for name, function in _LOSSES.items()},
+        "Buffer": "the class's buffers = ('name',)",
+        "Conv": "pb.nn.Conv1d, pb.nn.Conv2d or pb.nn.Conv3d",
+        "DataParallel": "pb.set_num_threads(n): a process computes on one device",
+        "Dense": "pb.nn.Linear",
+        "Module": "pb.Module",
+        "ModuleDict": "a dict as an attribute",
+        "ModuleList": "a list as an attribute",
+        "Parameter": "a tensor as an attribute",
+        "ParameterList": "a list as an attribute",
+        "functional": "pb.nn: its functions have these names",
+        "utils": "pb.optim.clip_grad_norm and pb.optim.clip_grad_value",
+    },
+    "optim": {
+        "adam": "pb.optim.Adam",
+        "apply_updates": "opt.step(params, grads, state), which gives the new parameters",
+        "chain": "pb.optim.clip_grad_norm before opt.step",
+        "lr_scheduler": "a schedule as lr: pb.optim.Adam(lr=pb.optim.cosine(0.1, 100))",
+        "rmsprop": "pb.optim.RMSprop",
+        "sgd": "pb.optim.SGD",
+    },
+    "random": {
+        "PRNGKey": "pb.random.key(seed)",
+        "default_rng": "pb.random.key(seed): every random function takes a key",
+        "rand": "pb.random.uniform(key, shape)",
+        "randn": "pb.random.normal(key, shape)",
+        "random": "pb.random.uniform(key, shape)",
+        "seed": "pb.random.key(seed): every random function takes a key",
+        "shuffle": "pb.random.permutation(key, x)",
+        "standard_normal": "pb.random.normal(key, shape)",
+        "categorical": "pb.random.choice(key, n, shape, p=p)",
+    },
+    "train": {
+        "DataLoader": "pb.train.batches(data, size, key=key)",
+        "fit": "an ordinary loop with pb.train.batches, pb.train.Log and pb.train.Checkpoints",
+    },
+}
+
+# What models of other libraries have, and ours have not.
+MODULE_HINTS = {
+    "apply": "pb.map_tree(f, net)",
+    "children": "vars(net)",
+    "compile": "pb.jit(net)",
+    "cpu": "pb.map_tree(lambda x: x.to_device('cpu'), net)",
+    "cuda": "pb.map_tree(lambda x: x.to_device('cuda'), net)",
+    "double": "pb.train.cast(net, 'float64')",
+    "eval": "net(x): training is an argument, False if it is left out",
+    "fit": "an ordinary loop: see the documentation of training",
+    "forward": "net(x), and __call__ to define it",
+    "half": "pb.train.cast(net, 'float16')",
+    "load_state_dict": "pb.load(path, like=net)",
+    "named_children": "vars(net)",
+    "named_modules": "vars(net)",
+    "modules": "vars(net)",
+    "predict": "net(x)",
+    "register_buffer": "buffers = ('name',) in the class",
+    "register_parameter": "self.name = tensor",
+    "requires_grad_": "net.freeze()",
+    "to": "pb.train.cast(net, dtype), or pb.map_tree(lambda x: x.to_device(device), net)",
+    "train": "net(x, training=True, key=key)",
+    "zero_grad": "pb.grad: gradients are results, and nothing accumulates",
+}
+OPTIMIZER_HINTS = {
+    "apply_gradients": "params, state = opt.step(params, grads, state)",
+    "minimize": "pb.optim.LBFGS, or a loop of opt.step",
+    "param_groups": "params and lr: an optimiser holds neither gradients nor parameters",
+    "state_dict": "the state itself, which is a tree: pb.save(path, state)",
+    "update": "opt.step(params, grads, state)",
+    "zero_grad": "pb.grad: gradients are results, and nothing accumulates",
+}
+
+
+def hint_for(name: str, hints: Mapping[str, str], known: Mapping[str, str]) -> str:
+    """What to say of a missing name: what does its work, or which of the `known` ones was meant (by
+    name, with where it is).
+    """
+    if name in hints:
+        return f" Use {hints[name]}."
+    close = [] if name.startswith("_") else get_close_matches(name, list(known), 1, CLOSE)
+    if not close:
+        return ""
+    where = known[close[0]]
+    return f" Did you mean {where}.{close[0]}?" if where else f" Did you mean {close[0]}?"
+
+
+def missing(said: str, name: str, hints: Mapping[str, str], known: Iterable[str]) -> AttributeError:
+    """The error for an attribute that an object has not; `said` is what the object is called."""
+    shown = {n: "" for n in known if not n.startswith("_")}
+    hint = hint_for(name, hints, shown)
+    return AttributeError(f"{said!r} object has no attribute {name!r}.{hint}")
+
+
+def missing_name(namespace: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error for a name that one of our namespaces has not."""
+    hints = NAMESPACE_HINTS.get(namespace, {})
+    hint = hint_for(name, hints, dict.fromkeys(known, f"pb.{namespace}"))
+    return AttributeError(f"module 'pullback.{namespace}' has no attribute {name!r}.{hint}")

@@ -11,6 +11,7 @@ import numpy as np
 from pullback.core import pytrees
 from pullback.core.errors import GradientError
 from pullback.display.notebook import Outline, outline_html
+from pullback.foreign_names import MODULE_HINTS, missing
 from pullback.ir.array import Array
 from pullback.ir.op import another
 
@@ -44,6 +45,9 @@ class Module:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         pytrees.register_pytree(cls, _flatten, _rebuilder(cls), names=_names, fixed=_fixed)
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing(type(self).__name__, name, MODULE_HINTS, [*dir(type(self)), *vars(self)])
 
     # -- parameters --------------------------------------------------------------------------------
 

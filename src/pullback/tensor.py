@@ -25,7 +25,7 @@ from pullback.core.errors import (
     briefly,
 )
 from pullback.display.notebook import array_html
-from pullback.foreign_names import METHOD_HINTS, METHODS
+from pullback.foreign_names import METHOD_HINTS, METHODS, missing
 from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
 from pullback.ir.convert import Exchanged, as_array, from_numpy, is_kept, refuse_masked, to_numpy
@@ -124,7 +124,11 @@ class Tensor(Array):
 
     def _values(self, prefix: str) -> str:
         """The elements as text."""
-        array = to_numpy(self)
+        if self.size and not any(self._aval.strides or (1,)):  # a constant, which takes no memory
+            one = to_numpy(self[(0,) * self.ndim])
+            array = np.broadcast_to(one, self.shape)
+        else:
+            array = to_numpy(self)
         if self.dtype is dt.bfloat16:  # NumPy's own printer takes it for raw bytes
             array = array.astype(np.float32)
         return printed(array, prefix)
@@ -182,8 +186,7 @@ class Tensor(Array):
         return call_function(function, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        hint = f" Use {METHOD_HINTS[name]}." if name in METHOD_HINTS else ""
-        raise AttributeError(f"'Tensor' object has no attribute {name!r}.{hint}")
+        raise missing("Tensor", name, METHOD_HINTS, dir(Tensor))
 
     # -- other names -------------------------------------------------------------------------------
 
@@ -562,6 +565,7 @@ def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_place(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @briefly
     def method(self: Any, other: Any, /) -> Any:
         new = function(self, other)
         if new is NotImplemented:

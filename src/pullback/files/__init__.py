@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from errno import ENOENT
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from pullback.core import pytrees
 from pullback.core.dtypes import as_dtype
-from pullback.core.errors import DTypeError, FileFormatError
+from pullback.core.errors import DTypeError, FileFormatError, briefly
 from pullback.files import npz, safetensors, structures
 from pullback.ir.array import Array
 from pullback.ir.convert import from_numpy
@@ -28,6 +29,7 @@ MOST_WORDS = 400  # characters of what is said about a file that can't be read
 Names = Mapping[str, str] | Callable[[str], str] | None
 
 
+@briefly
 def save(path: str | os.PathLike[str], tree: Any) -> None:
     """Write a tree of arrays, numbers and strings to `path`, whole or not at all.
 
@@ -38,7 +40,9 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     >>> pb.load("/tmp/model.safetensors")
     {'w': tensor([1., 1.], float32, cpu), 'step': 3}
     """
-    target = Path(path)
+    target = _path("save", path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(ENOENT, "save: there is no such folder", str(target.parent))
     if target.suffix == ".npz":
         arrays = _flat_arrays(tree)
         with _replacing(target) as file:
@@ -49,6 +53,7 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
         safetensors.write(file, arrays, {structures.KEY: described})
 
 
+@briefly
 def load(
     path: str | os.PathLike[str],
     like: Any = None,
@@ -65,7 +70,7 @@ def load(
     function (leaves that a dict leaves out keep their names). With `mmap` the arrays read the file
     when they are used; it must not be written to meanwhile.
     """
-    source = Path(path)
+    source = _path("load", path)
 
     def tensor(array: np.ndarray) -> Any:
         x = from_numpy(array, copy=not mmap)
@@ -82,6 +87,14 @@ def load(
         return {name: tensor(array) for name, array in arrays.items()}
     except FileFormatError as error:
         raise FileFormatError(f"load: {source.name} {_clipped(str(error))}") from None
+
+
+def _path(name: str, path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise DTypeError(
+            f"{name}: the first argument is the path of a file, got {type(path).__name__}."
+        )
+    return Path(path)
 
 
 def _clipped(text: str) -> str:

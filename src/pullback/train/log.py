@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from pullback.core.errors import DTypeError, ShapeError
 from pullback.display.drawing import Series, curves
 from pullback.display.report import Page
 
@@ -56,7 +59,10 @@ class Log:
     def write(self, step: int, **values: Any) -> None:
         """Add a row; values are numbers or arrays of one element."""
         seconds = round(time.perf_counter() - self._started, 3)
-        row = {"step": step, "seconds": seconds, **{k: float(v) for k, v in values.items()}}
+        if isinstance(step, bool) or not isinstance(step, (int, np.integer)):
+            raise DTypeError(f"Log.write: the step must be an integer, got {step!r}.")
+        numbers = {name: _number(name, value) for name, value in values.items()}
+        row = {"step": int(step), "seconds": seconds, **numbers}
         if self._names is None or any(name not in self._names for name in row):
             self.rows = [*(old for old in self.rows if old["step"] < step), row]
             self._names = list(dict.fromkeys(name for old in self.rows for name in old))
@@ -90,6 +96,14 @@ class Log:
         rows = [row for row in self.rows if name in row]
         rows = rows[:: max(1, len(rows) // MOST_POINTS)]
         return Series(name, [row["step"] for row in rows], [row[name] for row in rows])
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, str) or not hasattr(value, "__float__"):
+        raise DTypeError(f"Log.write: {name} must be a number, got {value!r}.")
+    if getattr(value, "size", 1) != 1:
+        raise ShapeError(f"Log.write: {name} must be one number, got shape {value.shape}.")
+    return float(value)
 
 
 def _text(names: list[str], rows: list[dict[str, float]], header: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.core.errors import ShapeError
 from pullback.module import Module
 from pullback.nn.dropout import dropout
 
@@ -21,6 +22,8 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5):
+        if not isinstance(p, (int, float)) or not 0 <= p <= 1:
+            raise ShapeError(f"Dropout: p must be a probability in [0, 1], got {p!r}.")
         self.p = p
 
     def __call__(self, input: Any, *, training: bool = False, key: Any = None) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pullback.module import Module
 from pullback.nn import embeddings, init
+from pullback.nn.layers.linear import check_sizes
 
 __all__ = ["Embedding"]
 
@@ -27,6 +28,7 @@ class Embedding(Module):
         key: Any,
         dtype: Any = None,
     ):
+        check_sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.padding_idx = padding_idx
         self.weight = init.normal(key, (num_embeddings, embedding_dim), dtype=dtype)
         if padding_idx is not None:

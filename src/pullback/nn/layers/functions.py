@@ -136,6 +136,11 @@ class Sequential(Module):
     """
 
     def __init__(self, *layers: Callable[..., Any]):
+        for layer in layers:
+            if not callable(layer):
+                hint = " Write Sequential(*layers)." if isinstance(layer, (list, tuple)) else ""
+                got = type(layer).__name__
+                raise DTypeError(f"Sequential: layers are modules or functions, got {got}.{hint}")
         self.layers = list(layers)
 
     def __call__(self, input: Any, *, training: bool = False, key: Any = None) -> Any:

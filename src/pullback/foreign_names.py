@@ -5,7 +5,7 @@ where they do not, what to use.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from importlib import import_module  # difflib is imported where it is used
 
 __all__ = [
     "ALIASES",
@@ -387,32 +387,12 @@ METHOD_HINTS = {
 }
 
 # Names in our namespaces that other libraries have in theirs.
-_LOSSES = {
-    "BCELoss": "binary_cross_entropy",
-    "BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
-    "CTCLoss": "ctc_loss",
-    "CosineEmbeddingLoss": "cosine_embedding_loss",
-    "CosineSimilarity": "cosine_similarity",
-    "CrossEntropyLoss": "cross_entropy",
-    "GaussianNLLLoss": "gaussian_nll_loss",
-    "HuberLoss": "huber_loss",
-    "KLDivLoss": "kl_div",
-    "L1Loss": "l1_loss",
-    "MSELoss": "mse_loss",
-    "MarginRankingLoss": "margin_ranking_loss",
-    "NLLLoss": "nll_loss",
-    "PairwiseDistance": "pairwise_distance",
-    "PoissonNLLLoss": "poisson_nll_loss",
-    "SmoothL1Loss": "smooth_l1_loss",
-    "TripletMarginLoss": "triplet_margin_loss",
-}
 NAMESPACE_HINTS = {
     "linalg": {
         "LinAlgError": "pb.LinAlgError",
         "norm": "pb.linalg.vector_norm or pb.linalg.matrix_norm",
     },
     "nn": {
-        **{name: f"pb.nn.{function}(input, target)" for name, function in _LOSSES.items()},
         "Buffer": "the class's buffers = ('name',)",
         "Conv": "pb.nn.Conv1d, pb.nn.Conv2d or pb.nn.Conv3d",
         "DataParallel": "pb.set_num_threads(n): a process computes on one device",
@@ -422,8 +402,37 @@ NAMESPACE_HINTS = {
         "ModuleList": "a list as an attribute",
         "Parameter": "a tensor as an attribute",
         "ParameterList": "a list as an attribute",
+        "SyncBatchNorm": "pb.nn.BatchNorm2d",
+        "Transformer": "lists of pb.nn.TransformerEncoderLayer and TransformerDecoderLayer",
+        "TransformerDecoder": "a list of pb.nn.TransformerDecoderLayer",
+        "TransformerEncoder": "a list of pb.nn.TransformerEncoderLayer",
         "functional": "pb.nn: its functions have these names",
         "utils": "pb.optim.clip_grad_norm and pb.optim.clip_grad_value",
+    },
+    "nn.init": {
+        "calculate_gain": "pb.nn.init.gain(nonlinearity)",
+        "constant": "pb.full(shape, value)",
+        "constant_": "pb.full(shape, value)",
+        "dirac_": "pb.nn.init.orthogonal, or an array of your own",
+        "eye_": "pb.eye(n)",
+        "glorot_normal": "pb.nn.init.xavier_normal(key, shape)",
+        "glorot_uniform": "pb.nn.init.xavier_uniform(key, shape)",
+        "he_normal": "pb.nn.init.kaiming_normal(key, shape)",
+        "he_uniform": "pb.nn.init.kaiming_uniform(key, shape)",
+        "kaiming_normal_": "net.weight = pb.nn.init.kaiming_normal(key, net.weight.shape)",
+        "kaiming_uniform_": "net.weight = pb.nn.init.kaiming_uniform(key, net.weight.shape)",
+        "lecun_normal": "pb.nn.init.kaiming_normal(key, shape, gain=1.0)",
+        "normal_": "pb.nn.init.normal(key, shape)",
+        "ones": "pb.ones(shape)",
+        "ones_": "pb.ones(shape)",
+        "orthogonal_": "pb.nn.init.orthogonal(key, shape)",
+        "trunc_normal": "pb.nn.init.truncated_normal(key, shape)",
+        "trunc_normal_": "pb.nn.init.truncated_normal(key, shape)",
+        "uniform_": "pb.nn.init.uniform(key, shape)",
+        "xavier_normal_": "pb.nn.init.xavier_normal(key, shape)",
+        "xavier_uniform_": "pb.nn.init.xavier_uniform(key, shape)",
+        "zeros": "pb.zeros(shape)",
+        "zeros_": "pb.zeros(shape)",
     },
     "optim": {
         "adam": "pb.optim.Adam",
@@ -490,7 +499,9 @@ def hint_for(name: str, hints: Mapping[str, str], known: Mapping[str, str]) -> s
     """
     if name in hints:
         return f" Use {hints[name]}."
-    close = [] if name.startswith("_") else get_close_matches(name, list(known), 1, CLOSE)
+    if name.startswith("_"):
+        return ""
+    close = import_module("difflib").get_close_matches(name, known, 1, CLOSE)
     if not close:
         return ""
     where = known[close[0]]

@@ -1,0 +1,53 @@
+"""Losses and distances as layers, under PyTorch's names: `pb.nn`'s functions with their options."""
+
+from __future__ import annotations
+
+from pullback.nn.layers.functions import layer_of
+
+__all__ = [
+    "BCELoss",
+    "BCEWithLogitsLoss",
+    "CTCLoss",
+    "CosineEmbeddingLoss",
+    "CosineSimilarity",
+    "CrossEntropyLoss",
+    "GaussianNLLLoss",
+    "HingeEmbeddingLoss",
+    "HuberLoss",
+    "KLDivLoss",
+    "L1Loss",
+    "MSELoss",
+    "MarginRankingLoss",
+    "MultiLabelMarginLoss",
+    "MultiLabelSoftMarginLoss",
+    "MultiMarginLoss",
+    "NLLLoss",
+    "PairwiseDistance",
+    "PoissonNLLLoss",
+    "SmoothL1Loss",
+    "SoftMarginLoss",
+    "TripletMarginLoss",
+]
+
+BCELoss = layer_of("BCELoss", "binary_cross_entropy", 2)
+BCEWithLogitsLoss = layer_of("BCEWithLogitsLoss", "binary_cross_entropy_with_logits", 2)
+CTCLoss = layer_of("CTCLoss", "ctc_loss", 4)
+CosineEmbeddingLoss = layer_of("CosineEmbeddingLoss", "cosine_embedding_loss", 3)
+CosineSimilarity = layer_of("CosineSimilarity", "cosine_similarity", 2)
+CrossEntropyLoss = layer_of("CrossEntropyLoss", "cross_entropy", 2)
+GaussianNLLLoss = layer_of("GaussianNLLLoss", "gaussian_nll_loss", 3)
+HingeEmbeddingLoss = layer_of("HingeEmbeddingLoss", "hinge_embedding_loss", 2)
+HuberLoss = layer_of("HuberLoss", "huber_loss", 2)
+KLDivLoss = layer_of("KLDivLoss", "kl_div", 2)
+L1Loss = layer_of("L1Loss", "l1_loss", 2)
+MSELoss = layer_of("MSELoss", "mse_loss", 2)
+MarginRankingLoss = layer_of("MarginRankingLoss", "margin_ranking_loss", 3)
+MultiLabelMarginLoss = layer_of("MultiLabelMarginLoss", "multilabel_margin_loss", 2)
+MultiLabelSoftMarginLoss = layer_of("MultiLabelSoftMarginLoss", "multilabel_soft_margin_loss", 2)
+MultiMarginLoss = layer_of("MultiMarginLoss", "multi_margin_loss", 2)
+NLLLoss = layer_of("NLLLoss", "nll_loss", 2)
+PairwiseDistance = layer_of("PairwiseDistance", "pairwise_distance", 2)
+PoissonNLLLoss = layer_of("PoissonNLLLoss", "poisson_nll_loss", 2)
+SmoothL1Loss = layer_of("SmoothL1Loss", "smooth_l1_loss", 2)
+SoftMarginLoss = layer_of("SoftMarginLoss", "soft_margin_loss", 2)
+TripletMarginLoss = layer_of("TripletMarginLoss", "triplet_margin_loss", 3)

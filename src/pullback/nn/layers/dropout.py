@@ -7,7 +7,15 @@ from typing import Any, ClassVar
 
 from pullback.core.errors import ShapeError
 from pullback.module import Module
-from pullback.nn import dropout as functions
+from pullback.nn.dropout import (
+    alpha_dropout,
+    dropout,
+    dropout1d,
+    dropout2d,
+    dropout3d,
+    feature_alpha_dropout,
+    rrelu,
+)
 
 __all__ = [
     "AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout",
@@ -40,7 +48,7 @@ class Dropout(Drop):
     (3,)
     """
 
-    function = staticmethod(functions.dropout)
+    function = staticmethod(dropout)
 
 
 class Dropout1d(Drop):
@@ -51,7 +59,7 @@ class Dropout1d(Drop):
     True
     """
 
-    function = staticmethod(functions.dropout1d)
+    function = staticmethod(dropout1d)
 
 
 class Dropout2d(Drop):
@@ -61,7 +69,7 @@ class Dropout2d(Drop):
     (2, 8, 3, 3)
     """
 
-    function = staticmethod(functions.dropout2d)
+    function = staticmethod(dropout2d)
 
 
 class Dropout3d(Drop):
@@ -71,7 +79,7 @@ class Dropout3d(Drop):
     (2, 8, 3, 3, 3)
     """
 
-    function = staticmethod(functions.dropout3d)
+    function = staticmethod(dropout3d)
 
 
 class AlphaDropout(Drop):
@@ -81,7 +89,7 @@ class AlphaDropout(Drop):
     tensor([1., 1., 1.], float32, cpu)
     """
 
-    function = staticmethod(functions.alpha_dropout)
+    function = staticmethod(alpha_dropout)
 
 
 class FeatureAlphaDropout(Drop):
@@ -91,7 +99,7 @@ class FeatureAlphaDropout(Drop):
     (1, 2, 3)
     """
 
-    function = staticmethod(functions.feature_alpha_dropout)
+    function = staticmethod(feature_alpha_dropout)
 
 
 class RReLU(Module):
@@ -105,4 +113,4 @@ class RReLU(Module):
         self.lower, self.upper = lower, upper
 
     def __call__(self, input: Any, *, training: bool = False, key: Any = None) -> Any:
-        return functions.rrelu(input, self.lower, self.upper, training, key=key)
+        return rrelu(input, self.lower, self.upper, training, key=key)

@@ -228,8 +228,12 @@ class Function(Module):
         return type(self).function(*inputs, **self.options)
 
 
-def layer_of(name: str, function_name: str, operands: int = 1) -> type[Function]:
-    """The layer `name`, which is nothing but a function of `pb.nn` of so many arrays."""
+def layer_of(
+    name: str, function_name: str, operands: int = 1, home: str = __name__
+) -> type[Function]:
+    """The layer `name` of the module `home`, which is nothing but a function of `pb.nn` of so many
+    arrays.
+    """
     function = REGISTRY[f"nn.{function_name}"].function
     signature = inspect.signature(function)
     options = list(signature.parameters.values())[operands:]
@@ -238,7 +242,7 @@ def layer_of(name: str, function_name: str, operands: int = 1) -> type[Function]
         "function": staticmethod(function),
         "signature": signature.replace(parameters=options),
         "__doc__": f"`pb.nn.{function.__name__}` as a layer; its options are the function's.",
-        "__module__": __name__,
+        "__module__": home,
     }
     return type(name, (Function,), members)
 

@@ -369,9 +369,20 @@ def test_arrays_of_other_libraries_are_refused_by_operators():
         def __radd__(self, other):
             return NotImplemented
 
-    for call in (lambda a: a + Other(), lambda a: Other() + a, lambda a: a == Other()):
+        def __rmatmul__(self, other):
+            return NotImplemented
+
+    for call in (
+        lambda a: a + Other(),
+        lambda a: Other() + a,
+        lambda a: a == Other(),
+        lambda a: a @ Other(),
+        lambda a: Other() @ a,
+        lambda a: operator.imatmul(a, Other()),
+    ):
         with pytest.raises(pb.DTypeError, match=r"got .*Other\. Convert it with from_dlpack"):
             call(pb.ones(3))
     numbers: Any = [1, 2, 3]
-    with pytest.raises(TypeError, match="unsupported operand"):
-        operator.add(pb.ones(3), numbers)
+    for operation in (operator.add, operator.matmul):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            operation(pb.ones(3), numbers)

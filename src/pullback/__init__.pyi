@@ -58,6 +58,7 @@ from pullback.core.errors import ExchangeError as ExchangeError
 from pullback.core.errors import FileFormatError as FileFormatError
 from pullback.core.errors import GradientError as GradientError
 from pullback.core.errors import LinAlgError as LinAlgError
+from pullback.core.errors import MemoryBudgetError as MemoryBudgetError
 from pullback.core.errors import NonFiniteError as NonFiniteError
 from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
@@ -104,6 +105,7 @@ from pullback.standard import result_type as result_type
 from pullback.tape import Graph as Graph
 from pullback.tape import GraphNode as GraphNode
 from pullback.tape import trace as trace
+from pullback.taylor import jet as jet
 from pullback.tensor import Tensor as Tensor
 from pullback.tensor import _ArrayLike, _DeviceLike, _DTypeLike
 from pullback.tensor import from_dlpack as from_dlpack
@@ -136,6 +138,7 @@ __all__ = [
     "Graph",
     "GraphNode",
     "LinAlgError",
+    "MemoryBudgetError",
     "Module",
     "NonFiniteError",
     "PullbackError",
@@ -299,6 +302,7 @@ __all__ = [
     "jacobian",
     "jacobian_sparsity",
     "jacrev",
+    "jet",
     "jit",
     "jvp",
     "laplacian",

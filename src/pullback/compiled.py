@@ -16,6 +16,7 @@ import numpy as np
 
 from pullback.core import dtypes, pytrees
 from pullback.core.avals import default_device
+from pullback.core.byte_counts import nbytes_of
 from pullback.core.errors import (
     DTypeError,
     RetraceWarning,
@@ -27,7 +28,7 @@ from pullback.ir.array import Array, make, mode
 from pullback.ir.convert import as_array
 from pullback.ir.graph import Graph, Var
 from pullback.ir.numbers import Moving, NeedsValue
-from pullback.ir.op import another
+from pullback.ir.op import own_handles
 from pullback.ir.plans import active
 from pullback.ir.tracing import Static, inside_trace, refuse_leaked, user_line
 from pullback.signatures import NumberKey, Numbers, canonical, context, moved, take, take_all
@@ -130,8 +131,10 @@ class Jitted:
         static_argnums: int | Sequence[int] = (),
         static_argnames: str | Sequence[str] = (),
         name: str | None = None,
+        memory: int | None = None,
     ):
         update_wrapper(self, function)
+        self.memory = memory  # bytes that a call may allocate
         self.function = function
         self.name = name or getattr(function, "__name__", type(function).__name__)
         nums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
@@ -172,7 +175,7 @@ class Jitted:
 
     def _called(self, args: tuple, kwargs: dict) -> Any:
         if mode.observer is not None and mode.observer.inlines:
-            return pytrees.map_tree(_apart, self._inlined(args, kwargs))
+            return own_handles(self._inlined(args, kwargs))
         try:
             arrays, signature, args, kwargs = self._signature(args, kwargs)
         except RecursionError:
@@ -337,7 +340,7 @@ class Jitted:
         foreign = [v for v in trace.graph.constants if isinstance(v.constant[0], Var)]
         if foreign or any(x._aval.is_symbolic for x in trace.lifted):
             return None  # it captured values of a trace that is going on: it belongs to that
-        return compiler.Unit(trace, type(self), described)
+        return compiler.Unit(trace, type(self), described, self.memory)
 
     def _new_kinds(self, described: dict[str, str]) -> bool:
         """Whether shapes and dtypes of arrays, and nothing else, are not what they were."""
@@ -393,10 +396,6 @@ class Jitted:
         return found
 
 
-def _apart(leaf: Any) -> Any:
-    return another(leaf) if isinstance(leaf, Array) else leaf
-
-
 def _static_places(
     function: Callable[..., Any], nums: tuple[int, ...], names: tuple[str, ...]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -426,6 +425,7 @@ def jit(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     name: str | None = None,
+    memory: int | str | None = None,
 ) -> Any:
     """`f` compiled: traced once for each structure, shape and dtype of its arguments, as one unit.
 
@@ -434,14 +434,19 @@ def jit(
     `static_argnames` make whole arguments static. Tensors that `f` captures are constants; one that
     is updated later causes another trace, and one that requires a gradient gets it.
 
+    With `memory`, a number of bytes or a text such as "64 MiB", no call allocates more, results
+    included, arguments not: values that would not fit are dropped and computed again, with the same
+    bits. A `MemoryBudgetError` names the least possible peak if that is more.
+
     >>> @pb.jit
     ... def energy(x):
     ...     return (x * x).sum() / 2
     >>> pb.grad(energy)(pb.tensor([1.0, 2.0]))
     tensor([1., 2.], float32, cpu)
     """
+    budget = None if memory is None else nbytes_of(memory, "jit", "memory")
     if f is None:
-        return lambda function: Jitted(function, static_argnums, static_argnames, name)
+        return lambda function: Jitted(function, static_argnums, static_argnames, name, budget)
     if not callable(f):
         raise DTypeError(f"jit: expected a function, got {type(f).__name__}.")
-    return Jitted(f, static_argnums, static_argnames, name)
+    return Jitted(f, static_argnums, static_argnames, name, budget)

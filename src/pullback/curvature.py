@@ -14,7 +14,7 @@ from pullback.autodiff.reverse import zeros
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError, ShapeError, briefly, expect_function
 from pullback.ir.convert import as_array
-from pullback.ir.op import REGISTRY
+from pullback.ir.op import REGISTRY, own_handles
 from pullback.jacobians import scalar_valued, unit_vectors
 from pullback.mapping import vmap
 from pullback.transforms import grad, jvp, of_chosen
@@ -192,7 +192,7 @@ def _signed(product: Callable[[Any], Any], like: Any, key: Any) -> list[tuple[An
     arrays = [as_array(x, "hutchinson") for x in leaves]
     keys = REGISTRY["random.split"].function(key, len(arrays))
     signs = [_signs(keys[i], x._aval) for i, x in enumerate(arrays)]
-    result, given = pytrees.flatten(product(pytrees.unflatten(structure, signs)))
+    result, given = pytrees.flatten(product(own_handles(pytrees.unflatten(structure, signs))))
     if given != structure or any(
         a._aval.shape != b._aval.shape for a, b in zip(result, signs, strict=True)
     ):

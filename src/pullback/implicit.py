@@ -14,7 +14,7 @@ from pullback.core import pytrees
 from pullback.core.errors import DTypeError, PullbackError, ShapeError, briefly, expect_function
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array
-from pullback.ir.op import REGISTRY, bind
+from pullback.ir.op import REGISTRY, bind, own_handles
 from pullback.jacobians import unit_vectors
 from pullback.mapping import vmap
 from pullback.standard import make_finfo
@@ -61,14 +61,14 @@ class _Trees:
 
     def function(self, what: str, f: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
         """A function of trees as one of lists."""
-        return lambda xs: self.flat(what, f(self.tree(xs)))
+        return lambda xs: self.flat(what, f(own_handles(self.tree(xs))))
 
     def solver(self, solve: Solver) -> Callable[..., list[Any]]:
         """A solver for functions of trees as one for functions of lists."""
 
         def flat(a: Callable[[list[Any]], list[Any]], b: list[Any]) -> list[Any]:
             product = lambda x: self.tree(a(self.flat("the vector", x)))  # noqa: E731
-            return self.flat("the solution", solve(product, self.tree(b)))
+            return self.flat("the solution", solve(product, own_handles(self.tree(b))))
 
         return flat
 
@@ -99,7 +99,9 @@ def custom_root(
     expect_function("custom_root", solve)
     like = _Trees("custom_root", init)
     linear = like.solver(linear_solve or _by_matrix)
-    found = with_recording(False, solve, f, like.tree(like.arrays))
+    found = with_recording(
+        False, solve, lambda x: f(own_handles(x)), own_handles(like.tree(like.arrays))
+    )
     solution = like.flat("the solution", found)
     watched = Watched("custom_root", f)
     outs = root("custom_root", like.function("f(x)", f), solution, linear, linear, watched)

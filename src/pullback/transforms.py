@@ -14,6 +14,7 @@ from pullback.autodiff.reverse import close, cotangents, with_recording
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError, briefly, expect_function
 from pullback.ir.array import Array, make
+from pullback.ir.op import own_handles
 
 __all__ = ["checkpoint", "grad", "hvp", "jvp", "stop_gradient", "value_and_grad", "vjp"]
 
@@ -50,10 +51,13 @@ def of_chosen(
     chosen = tuple(n % len(args) for n in chosen)
 
     def restricted(*values: Any) -> Any:
-        full = list(args)
+        full, named = list(args), kwargs
+        for n in chosen:
+            full[n] = None  # the transform gives it handles of its own
+        full, named = own_handles((full, named))
         for n, v in zip(chosen, values, strict=True):
             full[n] = v
-        return f(*full, **kwargs)
+        return f(*full, **named)
 
     return restricted, [args[n] for n in chosen]
 

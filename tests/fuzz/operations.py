@@ -37,12 +37,15 @@ GRADIENT = (
 )
 DOUBLE = ("gradient_agrees_with_differences", "forward_agrees_with_reverse")
 # What no oracle knows: uninitialised memory, a place in an array that is not sorted, bags whose
-# offsets are in no order.
-UNKNOWN = ("empty", "empty_like", "searchsorted", "nn.embedding_bag")
+# offsets are in no order, the order of eigenvalues.
+UNKNOWN = (
+    "empty", "empty_like", "searchsorted", "interp", "nn.embedding_bag", "linalg.eig",
+    "linalg.eigvals", "linalg.schur",
+)  # fmt: skip
 # Compiled in eager mode too, with passes that round otherwise.
 ROUNDED = ("nn.rnn", "nn.lstm", "nn.gru")
 # What depends on the dtype that it is computed in.
-NARROW = ("nextafter",)
+NARROW = ("nextafter", "linalg.matrix_rank", "linalg.pinv")
 # Work that grows with a sample's sizes beyond what a case may take.
 HEAVY = ("nn.ctc_loss",)
 
@@ -111,6 +114,25 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
         return  # other oracles say nothing of infinities, and of integers that floats do not hold
     if any(a.dtype.kind == "c" and not tame(a) for a in arrays.values()):
         return  # NumPy has other infinities and NaN in the parts of complex numbers
+    # Of small integers NumPy might compute in float16, and some oracles of integers in integers.
+    # But those may be positions.
+    pointwise = isinstance(form, Elementwise)
+    of_integers = all(arrays[n].dtype.kind in "biu" for n in step.reads)
+    raised_to_float = any(arrays[n].dtype.kind not in "biu" for n in step.makes)
+    if not raised_to_float or not (of_integers or pointwise):
+        agrees(step, arrays, {})
+    elif pointwise:
+        agrees(step, arrays, dict.fromkeys("biu", np.float64))
+    else:
+        try:
+            agrees(step, arrays, dict.fromkeys("iu", np.float64))
+        except checks.Finding:
+            agrees(step, arrays, {"i": np.int64, "u": np.uint64})
+
+
+def agrees(step: Step, arrays: dict[str, np.ndarray], widened: dict[str, type]) -> None:
+    """`oracle_agrees`, with other dtypes for arrays of some kinds."""
+    call: Call = step.call
     oracle, rng = oracle_of(call.key), np.random.default_rng(0)
     kinds = [pb.tensor(np.zeros((), a.dtype)).dtype for a in arrays.values()]
     epsilons = [float(pb.finfo(k.real).eps) for k in kinds if k.is_inexact]
@@ -118,19 +140,12 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
     terms = max((a.size for a in arrays.values()), default=0)
     epsilon = max(epsilons, default=0.0) * REGISTRY[call.key].tolerance * (1 + terms**0.5 / 16)
 
-    of_integers = all(arrays[n].dtype.kind in "biu" for n in step.reads)
-    pointwise = isinstance(getattr(REGISTRY[call.key], "lowering", None), Elementwise)
-    raised_to_float = (of_integers or pointwise) and any(
-        arrays[n].dtype.kind not in "biu" for n in step.makes
-    )
-
     def results(moved: bool) -> list[np.ndarray] | None:
         def value(x: Any) -> Any:
             if not isinstance(x, Ref):
                 return x
             a = arrays[x.name] if call.key in NARROW else checks.wide(arrays[x.name])
-            if raised_to_float and a.dtype.kind in ("biu" if pointwise else "iu"):
-                a = a.astype(np.float64)  # NumPy might compute in float16
+            a = a.astype(widened.get(a.dtype.kind, a.dtype))
             if moved and a.dtype.kind in "fc":
                 a = np.asarray(a * (1 + epsilon * rng.choice((-1.0, 1.0), a.shape)))
             return a
@@ -143,7 +158,7 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
             except Exception:  # the oracle knows only what samples need
                 return None
             many = found if isinstance(found, (tuple, list)) else [found]
-            return [checks.wide(np.asarray(y)) for y in many]
+            return determined(np, call.key, [checks.wide(np.asarray(y)) for y in many])
 
     plain = results(False)
     if plain is None:
@@ -159,26 +174,36 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
                 spreads[i] = np.maximum(spreads[i], np.where(np.isnan(apart), np.inf, apart))
     primitive = isinstance(REGISTRY[call.key], Op)
     what = f"{call.key} by its oracle"
+    got = determined(np, call.key, [arrays[n] for n in step.makes])
     try:
-        for name, y, spread in zip(step.makes, plain, spreads, strict=False):
-            compare(what, arrays[name], y, spread, epsilon, primitive)
+        for a, y, spread in zip(got, plain, spreads, strict=False):
+            compare(what, a, y, spread, epsilon, primitive)
     except checks.Finding:
         if primitive:
             raise
         inner = rounding_inside(step, arrays)  # of a composite, which costs more to know
         if inner is None:
             return
-        for name, y, spread, more in zip(step.makes, plain, spreads, inner, strict=False):
-            compare(what, arrays[name], y, np.maximum(spread, more), epsilon, False)
+        for a, y, spread, more in zip(got, plain, spreads, inner, strict=False):
+            compare(what, a, y, np.maximum(spread, more), epsilon, False)
+
+
+def determined(xp: Any, key: str, results: list[Any]) -> list[Any]:
+    """What no choice of signs and bases changes: results themselves, for most operations."""
+    rule = REGISTRY[key].determined
+    return results if rule is None else rule(xp, results)
 
 
 def rounding_inside(step: Step, arrays: dict[str, np.ndarray]) -> list[np.ndarray] | None:
     """How far results move with the rounding of the operations that a composite is made of."""
     names = ", ".join(step.reads)
     right = step.text.partition(" = ")[2]
-    function = eval(f"lambda {names}: tensors_of({right})", namespace())
+    made = eval(f"lambda {names}: tensors_of({right})", namespace())
     try:
-        return checks.spread_of(function, [pb.tensor(arrays[n]) for n in step.reads])
+        return checks.spread_of(
+            lambda *xs: determined(pb, step.call.key, made(*xs)),
+            [pb.tensor(arrays[n]) for n in step.reads],
+        )
     except pb.DTypeError:  # its shapes depend on values
         return None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
 import warnings
@@ -27,6 +28,8 @@ DRAWN: dict[str, Callable[[int], Case]] = {
     "handles": handles.draw,
     "loops": loops.draw,
 }
+
+MOST_MEMORY = 4 << 30  # bytes of a process: some 600 times the largest array of a program
 
 
 def answer(task: dict[str, Any], note: Callable[..., None]) -> dict[str, Any]:
@@ -80,6 +83,7 @@ def plant(name: str) -> None:
 def main() -> None:
     """Answer tasks until there are no more; what is about to run is kept in the file named."""
     notes = Path(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
     warnings.simplefilter("error")
     np.seterr(all="ignore")
     answers = os.fdopen(os.dup(1), "w", buffering=1)

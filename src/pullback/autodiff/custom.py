@@ -16,7 +16,7 @@ from pullback.core import pytrees
 from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError, GradientError, ShapeError, expect_function
 from pullback.ir.array import Array, Node, make, mode
-from pullback.ir.op import REGISTRY, another
+from pullback.ir.op import REGISTRY, another, own_handles
 
 __all__ = ["Item", "Slots", "custom_vjp"]
 
@@ -52,11 +52,11 @@ class CustomCall:
             with_item(x, node, self.results[i], count) if i in self.results else x
             for i, x in enumerate(leaves)
         ]
-        residuals = pytrees.unflatten(structure, leaves)
+        residuals = own_handles(pytrees.unflatten(structure, leaves))
         filled = [
             zeros(av) if v is None else v for v, av in zip(g.values, self.outputs, strict=True)
         ]
-        given = self.rule(residuals, pytrees.unflatten(self.result, filled))
+        given = self.rule(residuals, own_handles(pytrees.unflatten(self.result, filled)))
         return self._aligned(given, node.avals)
 
     def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
@@ -146,8 +146,10 @@ class custom_vjp:  # noqa: N801  (used as a decorator)
             raise GradientError(
                 f"{self.name}: no rule was given. Call defvjp(forward, backward) first."
             )
+        args = own_handles(args)
         leaves, structure = pytrees.flatten(args)
         arrays = [x for x in leaves if isinstance(x, Array)]
+        edges, given = [x._node for x in arrays], [x._aval for x in arrays]
         tracked = mode.recording and any(x._node is not None for x in arrays)
         if self._active.on or not tracked:
             return self.function(*args)
@@ -168,7 +170,6 @@ class custom_vjp:  # noqa: N801  (used as a decorator)
         results = {i: own[id(x)] for i, x in enumerate(kept) if id(x) in own}
         kept = [make(x._buf, x._aval) if i in results else another(x) for i, x in enumerate(kept)]
         call = CustomCall(self.name, backward, structure, avals, result_structure, results)
-        edges, given = [x._node for x in arrays], [x._aval for x in arrays]
         master = call_node(call, edges, given, avals[0], (kept, kept_structure))
         wrapped = [with_item(o, master, i, len(outputs)) for i, o in enumerate(outputs)]
         return pytrees.unflatten(result_structure, wrapped)

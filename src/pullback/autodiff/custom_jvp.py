@@ -13,7 +13,7 @@ from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError, GradientError, ShapeError, briefly, expect_function
 from pullback.ir.array import Array, Node, make, mode
 from pullback.ir.convert import as_array
-from pullback.ir.op import another
+from pullback.ir.op import another, own_handles
 
 __all__ = ["custom_jvp"]
 
@@ -45,8 +45,11 @@ class PushCall:
     def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
         """The user's rule applied to the tangents of all arguments, checked."""
         filled = [zeros(av) if t is None else t for t, av in zip(incoming, node.avals, strict=True)]
-        primals = pytrees.unflatten(self.arguments, [another(x) for x in self._primals(node)])
-        given = self.rule(primals, pytrees.unflatten(self.arguments, filled))
+        primals, directions = (
+            own_handles(pytrees.unflatten(self.arguments, xs))
+            for xs in (self._primals(node), filled)
+        )
+        given = self.rule(primals, directions)
         if not isinstance(given, tuple) or len(given) != 2:
             raise ShapeError(
                 f"{self.name}: the custom rule must return (result, tangent), got"
@@ -111,7 +114,7 @@ class custom_jvp:  # noqa: N801  (used as a decorator)
         leaves, structure = pytrees.flatten(args)
         arrays = [x for x in leaves if isinstance(x, Array)]
         if not mode.recording or all(x._node is None for x in arrays):
-            return self.function(*args)
+            return self.function(*own_handles(args))
         if len(arrays) != len(leaves):
             raise DTypeError(f"{self.name}: every argument must be a tensor or a tree of tensors.")
         plain = [make(x._buf, x._aval) for x in arrays]

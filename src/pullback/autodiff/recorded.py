@@ -15,11 +15,12 @@ from pullback.autodiff.reverse import (
     with_recording,
     zeros,
 )
+from pullback.autodiff.series import expanded
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError, ShapeError, briefly, expect_function
 from pullback.ir.array import Array, make
 from pullback.ir.convert import as_array
-from pullback.ir.op import another
+from pullback.ir.op import another, own_handles
 
 __all__ = ["Primals", "Recorded", "released"]
 
@@ -47,7 +48,7 @@ class Primals:
 
     def arguments(self) -> Any:
         """Handles for the function, which may update its arguments in place."""
-        return self._given.replaced([another(v) for v in self.variables], _own)
+        return self._given.replaced([another(v) for v in self.variables], own_handles)
 
     def derivatives(self, found: Sequence[Any]) -> Any:
         """A tree like the arguments of what was found for the variables, and zeros for the rest."""
@@ -66,10 +67,6 @@ class Primals:
         places = self._given.paths("directions")
         rows = zip(places, self._given.of(tuple(trees)), self.variables, strict=True)
         return [_direction(name, place, t, v) for place, t, v in rows]
-
-
-def _own(leaf: Any) -> Any:
-    return another(leaf) if isinstance(leaf, Array) else leaf
 
 
 def _argument(place: str) -> str:
@@ -167,6 +164,22 @@ class Recorded:
         pairs = zip(found, self.outputs, strict=True)
         filled = [zeros(o._aval) if t is None else another(t) for t, o in pairs]
         return pytrees.unflatten(self.out_structure, filled)
+
+    def expanded(self, series: Sequence[Sequence[Any]]) -> list[Any]:
+        """The Taylor coefficients of the result from order 1 on, each a tree like the result, for
+        those of each variable, None being zero.
+        """
+        found = expanded(self.outputs, self.variables, series)
+        return [
+            pytrees.unflatten(
+                self.out_structure,
+                [
+                    zeros(o._aval) if t is None else another(t)
+                    for t, o in zip(terms, self.outputs, strict=True)
+                ],
+            )
+            for terms in zip(*found, strict=True)
+        ]
 
     def along(self, *directions: Any) -> Any:
         """The derivative of the result along directions, which look like the arguments."""

@@ -20,6 +20,7 @@ __all__ = [
     "FileFormatError",
     "GradientError",
     "LinAlgError",
+    "MemoryBudgetError",
     "NonFiniteError",
     "PullbackError",
     "RetraceWarning",
@@ -72,6 +73,14 @@ class GradientError(PullbackError, RuntimeError):
 
 class LinAlgError(PullbackError, np.linalg.LinAlgError):
     """A matrix for which what was asked does not exist: singular, not positive definite."""
+
+
+class MemoryBudgetError(PullbackError, MemoryError):
+    """A budget of memory in which a function can't run; it takes `least_bytes` at least."""
+
+    def __init__(self, message: str, least_bytes: int = 0):
+        super().__init__(message)
+        self.least_bytes = least_bytes
 
 
 class NonFiniteError(PullbackError, FloatingPointError):

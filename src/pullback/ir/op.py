@@ -28,6 +28,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pullback.core import pytrees
 from pullback.core.avals import Aval, aval, symbolic
 from pullback.core.errors import DeviceError
 from pullback.ir.array import LEAF, Array, Node, is_variable, make, mode, next_order
@@ -35,7 +36,7 @@ from pullback.ir.lowering import Fold, GatherRows, Lowering, ScatterRows
 from pullback.ir.plans import MAX_PLANS, Plan, active, observed, plan_caches
 from pullback.ir.rules import Rule, compile_pull, compile_record, pull_variadic
 
-__all__ = ["REGISTRY", "Composite", "Op", "another", "bind", "record", "register"]
+__all__ = ["REGISTRY", "Composite", "Op", "another", "bind", "own_handles", "record", "register"]
 
 
 @dataclass(eq=False)
@@ -86,6 +87,10 @@ class Op(Public):
     jvp: dict[str, Callable[..., Any]] | str = (
         ""  # rules, or "elementwise", "linear", "multilinear", "transpose"
     )
+    # The Taylor coefficient n of the result, where no rule above gives it in O(n) operations:
+    # `series(n, out, x, **static)`, from the coefficients 0, 1, ... of the result and of each
+    # operand; None is zero, or a value that no rule reads.
+    series: Callable[..., Any] | None = None
     batch: Callable[..., Any] | str = ""  # the rule for many examples, where it can't be derived
     no_gradient: str = ""  # why there is no derivative, where there is none
     unbroadcast: Callable[[Any, tuple[int, ...]], Any] | None = None  # set where operands broadcast
@@ -194,6 +199,11 @@ def another(array: Array) -> Any:
     if node is None or node.op is not LEAF or is_variable(node):
         return make(array._buf, array._aval, node)
     return bind(REGISTRY["reshape"], array, shape=array._aval.shape)
+
+
+def own_handles(tree: Any) -> Any:
+    """The tree with another handle for each array, for a function that may update its arguments."""
+    return pytrees.map_tree(lambda x: another(x) if isinstance(x, Array) else x, tree)
 
 
 def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any) -> Any:

@@ -156,13 +156,12 @@ turned = adjoint  # the rules have a parameter of that name
 
 
 def _sylvester_oracle(a: Any, b: Any, q: Any) -> Any:
-    m, n = q.shape[-2:]
-    ones = np.eye(m), np.eye(n)
-    left = np.einsum("...ij,kl->...ikjl", a, ones[1])
-    system = left + np.einsum("ij,...lk->...ikjl", ones[0], b)
-    flat = system.reshape(*system.shape[:-4], m * n, m * n)
-    found = np.linalg.solve(flat, q.reshape(*q.shape[:-2], m * n, 1))
-    return found.reshape(*found.shape[:-2], m, n)
+    import scipy.linalg
+
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], q.shape[:-2])
+    a, b, q = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b, q))
+    found = [scipy.linalg.solve_sylvester(a[i], b[i], q[i]) for i in np.ndindex(batch)]
+    return np.reshape(found, q.shape)
 
 
 def _sylvester_arguments(name: str, a: Any, b: Any, q: Any) -> list[Any]:

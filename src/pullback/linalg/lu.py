@@ -8,11 +8,12 @@ import numpy as np
 
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
-from pullback.core.errors import DTypeError, LinAlgError, ShapeError
+from pullback.core.errors import DTypeError, IndexOutOfRange, LinAlgError, ShapeError
 from pullback.ir.convert import as_array
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Sample
+from pullback.ir.series import remaining
 from pullback.linalg.arguments import (
     adjoint,
     detached,
@@ -31,7 +32,9 @@ from pullback.linalg.triangular import triangular
 from pullback.ops.creation import eye, positions
 from pullback.ops.diagonals import tril, triu
 from pullback.ops.families import broadcast_shapes, composite, primitive, sum_to
-from pullback.ops.indexing import take_along_axis
+from pullback.ops.gather_scatter import gather
+from pullback.ops.index_plans import as_indices
+from pullback.ops.indexing import bind_named, take_along_axis
 from pullback.ops.movement import both_aligned, broadcast_to, concat, repeated, reshape
 from pullback.ops.parts import astype, cc, real
 from pullback.ops.products import matmul
@@ -222,6 +225,24 @@ def _solve_jvp_a(t: Any, a: Any, f: Any, out: Any, adjoint: bool, caller: str) -
     return -solved(a, moved, f, adjoint, caller)
 
 
+def _solve_series(
+    n: int,
+    out: list[Any],
+    a: list[Any],
+    b: list[Any],
+    f: list[Any],
+    adjoint: bool,
+    caller: str,
+) -> Any:
+    """From `a @ out = b`."""
+
+    def product(a: Any, x: Any) -> Any:
+        return matmul(swapped(cc(a)) if adjoint else a, x)
+
+    rest = remaining(n, b, a, out, product)
+    return None if rest is None else solved(a[0], rest, f[0], adjoint, caller)
+
+
 def _solve_batch(op: Any, a: Any, b: Any, f: Any, adjoint: bool, caller: str, examples: int) -> Any:
     a, b = both_aligned(a, repeated(b, examples))
     f, _ = both_aligned(f, b)
@@ -241,6 +262,7 @@ def _solve_batch(op: Any, a: Any, b: Any, f: Any, adjoint: bool, caller: str, ex
         "a": _solve_jvp_a,
         "b": lambda t, a, f, adjoint, caller: solved(a, t, f, adjoint, caller),
     },
+    series=_solve_series,
     unbroadcast=sum_to,
     batch=_solve_batch,
     oracle=floats(np.linalg.solve),
@@ -318,6 +340,8 @@ def _lu_solve_oracle(both: Any, pivots: Any, b: Any, *, trans: int = 0) -> Any:
         Bad((d.real(2, 2), np.array([0]), d.real(2, 1)), {}, ShapeError, "an exchange for each"),
         Bad((d.real(2, 2), np.array([0.5, 1]), d.real(2)), {}, DTypeError, "integers"),
         Bad((d.real(2, 2), np.array([0, 1]), d.real(2)), {"trans": 3}, DTypeError, "trans"),
+        Bad((d.real(3, 3), np.array([0, 3, 2]), d.real(3)), {}, IndexOutOfRange, "index 3"),
+        Bad((d.real(80, 80), np.full(80, 10**9), d.real(80)), {}, IndexOutOfRange, "index 1000"),
     ],
     namespace="linalg",
     tolerance=8,
@@ -358,6 +382,8 @@ def _order_of(both: Any, pivots: Any) -> Any:
         )
     batch = pivots._aval.shape[:-1]
     ones = broadcast_to(eye(n, dtype=dt.float64, device=dev), (*batch, n, n))
-    rows = astype(reshape(pivots, (*batch, 1, n)), dt.float64)
-    numbers = reshape(astype(positions(n, dev), dt.float64), (n, 1))
+    numbers = astype(positions(n, dev), dt.float64)
+    index = as_indices("lu_solve", reshape(pivots, (*batch, 1, n)), dev, n)
+    rows = bind_named("lu_solve", gather.op, numbers, index)  # raises where there is no such row
+    numbers = reshape(numbers, (n, 1))
     return astype(solved(ones, numbers, concat([ones, rows, rows], axis=-2))[..., 0], dt.int64)

@@ -227,6 +227,8 @@ def primitive(
         function.op = op  # type: ignore[attr-defined]
         own = function if returns_argument else apart(function)
         op.function = remembering(op, own, front) if front else own
+        if any(name.startswith("__r") for name in op.methods):
+            op.function.operator = remembering(op, _stepping_back(op.name, own), front)  # type: ignore[attr-defined]
         register(op)
         return op.function
 
@@ -470,6 +472,18 @@ def _fast_source(op: Op, pair: Sequence[int]) -> str:
     )
     # a call that lacks an operand is told its name
     return re.sub(r"\ba(\d+)\b", lambda found: op.names[int(found[1])], source)
+
+
+def _stepping_back(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The form of a function of two arrays that is an operator."""
+
+    @wraps(function)
+    def operator(x: Any, y: Any, /) -> Any:
+        if is_operand(name, x) and is_operand(name, y):
+            return function(x, y)
+        return NotImplemented
+
+    return operator
 
 
 def is_operand(name: str, x: Any) -> bool:

@@ -48,10 +48,10 @@ class Compiled:
 
     `sources` says for each output where it comes from: ("computed", i), ("input", i) or
     ("constant", (buffer, aval)). Only what is computed is compiled; an output that is an input
-    keeps that input's buffer and strides.
+    keeps that input's buffer and strides. What is allocated stays within the `budget`, in bytes.
     """
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, budget: int | None = None):
         began = time.perf_counter()
         self.graph = graph
         inputs = {id(v): i for i, v in enumerate(graph.inputs)}
@@ -73,7 +73,7 @@ class Compiled:
         if outputs or any(map(may_raise, graph.equations)):
             computing = part(graph.name, graph.inputs, graph.equations, outputs)
             target = computing.equations[-1].inputs[0].aval.device.runtime.target
-            self.executable = self.run = Executable(computing, target)
+            self.executable = self.run = Executable(computing, target, budget)
         self.seconds = time.perf_counter() - began
 
     def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[tuple[Any, Aval]]:

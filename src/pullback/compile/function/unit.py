@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from pullback.autodiff.calls import Slots, call_node, item_node
+from pullback.autodiff.calls import Expanding, Slots, call_node, item_node
+from pullback.autodiff.series import Terms
 from pullback.compile.function.compiled import Compiled
 from pullback.compile.function.derivatives import (
     Linearised,
     pullback_of,
-    pushforward_of,
+    series_of,
     symbolic_of,
 )
 from pullback.compile.function.traced import Traced, first
@@ -32,7 +33,10 @@ __all__ = ["Unit"]
 class Unit:
     """What is known of a function for one signature."""
 
-    def __init__(self, trace: Traced, jit: Any, described: dict[str, str]):
+    def __init__(
+        self, trace: Traced, jit: Any, described: dict[str, str], budget: int | None = None
+    ):
+        self.budget = budget  # bytes that a call may allocate
         self.flat = trace.flat
         self.graph = trace.graph
         self.lifted = trace.lifted
@@ -79,7 +83,7 @@ class Unit:
         return self._program
 
     def _compiled(self) -> Compiled:
-        program = Compiled(self.optimised)
+        program = Compiled(self.optimised, self.budget)
         self.avals = program.avals
         if self.build is first:
             self.single = program.avals[0] if program.plain else None
@@ -124,13 +128,13 @@ class Unit:
         return found
 
     def derived(
-        self, make_function: Callable[..., Any], *which: tuple[int, ...]
+        self, make_function: Callable[..., Any], *which: tuple[Any, ...]
     ) -> Callable[..., tuple[Any, ...]]:
         """A derivative as a jitted function of flat arrays."""
         key = (make_function, *which)
         with self._lock:
             if key not in self._derived:
-                self._derived[key] = self._jit(make_function(self.flat, *which))
+                self._derived[key] = self._jit(make_function(self.flat, *which), memory=self.budget)
             return self._derived[key]
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
@@ -147,7 +151,9 @@ class Unit:
     def _run_tracked(self, arrays: Sequence[Any]) -> list[Any]:
         tracked = tuple(i for i, a in enumerate(arrays) if a._node is not None)
         linear = self.linearised(tracked)
-        pairs = linear.forward([a._buf for a in arrays], tuple([a._aval for a in arrays]))
+        # with a budget only arguments are kept, and a derivative computes all else within it
+        program = linear.forward if self.budget is None else self.program
+        pairs = program([a._buf for a in arrays], tuple([a._aval for a in arrays]))
         count = len(self.graph.outputs)
         results = [make(buf, av) for buf, av in pairs[:count]]
         if linear.connected:
@@ -167,7 +173,7 @@ def _same_bits(a: Any, b: Any) -> bool:
     return a._buf is b._buf or to_numpy(a).tobytes() == to_numpy(b).tobytes()
 
 
-class Call:
+class Call(Expanding):
     """The operation of the node that a call on tracked arrays leaves behind."""
 
     def __init__(self, unit: Unit, linear: Linearised):
@@ -198,7 +204,7 @@ class Call:
 
     def pull(self, node: Node, g: Slots, wanted: Container[Node] | None) -> list[Any]:
         """The cotangents of the arguments: by `backward`, or by a jitted function if recorded, or
-        if it becomes a part of something that is traced.
+        if it becomes a part of something that is traced, or within a budget.
         """
         linear = self.linear
         edges = [node.edges[i] for i in linear.tracked]
@@ -206,7 +212,8 @@ class Call:
         present = tuple(g.values[i] is not None for i in linear.connected)
         cots = [v for v in g.values if v is not None]
         result: list[Any] = [None] * len(node.edges)
-        if mode.recording or any(c._aval.is_symbolic for c in cots):
+        again = mode.recording or self.unit.budget is not None
+        if again or any(c._aval.is_symbolic for c in cots):
             to = tuple(i for i, here in zip(linear.tracked, mask, strict=True) if here)
             of = tuple(i for i, here in zip(linear.connected, present, strict=True) if here)
             pulled = self.unit.derived(pullback_of, of, to)(*self._arguments(node), *cots)
@@ -224,12 +231,17 @@ class Call:
             result[i] = x
         return result
 
-    def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
-        """The tangents of the outputs, by a jitted function."""
-        moved = tuple(i for i, t in enumerate(incoming) if t is not None)
-        pushed = self.unit.derived(pushforward_of, moved)
-        found = pushed(*self._arguments(node), *[incoming[i] for i in moved])
-        return Slots([_allowed(t) for t in found])
+    def expand(self, node: Node, series: Sequence[Terms]) -> list[Slots]:
+        """The Taylor coefficients of the outputs, by a jitted function."""
+        order = len(series[0])
+        moved = tuple(
+            (k, i) for k, terms in enumerate(series) for i in range(order) if terms[i] is not None
+        )
+        along = self.unit.derived(series_of, moved, (order,))
+        found = along(*self._arguments(node), *[series[k][i] for k, i in moved])
+        count = len(self.unit.flat.outputs)
+        values = [_allowed(t) for t in found]
+        return [Slots(values[i * count : (i + 1) * count]) for i in range(order)]
 
 
 def _allowed(x: Any) -> Any:

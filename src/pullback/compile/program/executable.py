@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, NoReturn
 
+from pullback.compile.program.budgeted import Rounds
 from pullback.compile.program.frame import Frame, inner_graphs
 from pullback.compile.program.slots import Planned, Table
 from pullback.compile.program.stages import Program
 from pullback.compile.program.target import Clock, Target, Timing
+from pullback.compile.schedule.budget import Rung, ladder
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import Region
 from pullback.compile.schedule.timeline import Timeline
 from pullback.compile.schedule.traffic import least_bytes
 from pullback.core.avals import Aval, aval
+from pullback.core.errors import MemoryBudgetError
 from pullback.ir.graph import Equation, Graph
 from pullback.ir.lowering import Intrinsic
 
@@ -30,11 +33,12 @@ def _calls_python(target: Target, eq: Equation) -> bool:
 class Executable:
     """A compiled graph: called with buffers and their avals, it returns the buffers of the outputs.
 
-    It is compiled for dense inputs, and again for every other layout that it meets.
+    It is compiled for dense inputs, and again for every other layout that it meets. With a budget,
+    no call allocates more bytes: see `Version.within`.
     """
 
-    def __init__(self, graph: Graph, target: Target):
-        self.graph, self.target = graph, target
+    def __init__(self, graph: Graph, target: Target, budget: int | None = None):
+        self.graph, self.target, self.budget = graph, target, budget
         self._versions: dict[tuple[Aval, ...], Version] = {}
         dense = [aval(v.aval.shape, v.aval.dtype, v.aval.device) for v in graph.inputs]
         self._first = self._version(tuple(dense))
@@ -46,7 +50,7 @@ class Executable:
         return version.run(buffers)
 
     def _version(self, avals: tuple[Aval, ...]) -> Version:
-        version = self._versions[avals] = Version(self.graph, self.target, avals)
+        version = self._versions[avals] = Version(self.graph, self.target, avals, self.budget)
         return version
 
     def timed(
@@ -66,6 +70,10 @@ class Executable:
         """When and where everything lives, for dense inputs."""
         return self._first.timeline
 
+    def ladder(self) -> list[Rung]:
+        """All ways to run it for dense inputs, from the fastest to the one in least memory."""
+        return ladder([way for found in self._first.rounds() for way in found])
+
     def describe(self) -> str:
         """Kernels, places of values and compile time, for dense inputs."""
         return self._first.describe()
@@ -74,7 +82,9 @@ class Executable:
 class Version:
     """A graph compiled for one layout of its inputs."""
 
-    def __init__(self, graph: Graph, target: Target, avals: Sequence[Aval]):
+    def __init__(
+        self, graph: Graph, target: Target, avals: Sequence[Aval], budget: int | None = None
+    ):
         began = time.perf_counter()
         self._target, self._view = target, target.view
         self.grouped = fuse(graph, avals)
@@ -83,7 +93,7 @@ class Version:
         known = zip(graph.constants, self.grouped.constants, strict=True)
         used = [*(v for v, s in known if id(s) in read), *inner]
         self._constants = [v.constant[0] for v in graph.constants]
-        self._graph, self._used = graph, used
+        self._graph, self._used, self._avals = graph, used, avals
         self._passed = [v.constant[0] for v in used]
         work = sum(s.aval.size for s in self.grouped.computed())
         # a stage that calls Python waits for its lock, which whoever runs the program must not hold
@@ -91,10 +101,13 @@ class Version:
         inner_ones = any(True for _ in inner_graphs(graph))
         self._heavy = work > target.tuning.light_values or calls or inner_ones
         frame, table, self._program = self.assembled(())
+        self._fused = frame
+        if budget is not None and frame.peak_bytes > budget:
+            frame, table, self._program = self.within(budget)
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
         self.steps = frame.steps
         self.arena_nbytes = table.arena_nbytes
-        self.peak_bytes = table.arena_nbytes + self.plan.out_nbytes
+        self.peak_bytes = frame.peak_bytes
         self._plannable = list(table.plannable)
         if self._plannable:
             self._programs: dict[tuple[bool, ...], Any] = {}
@@ -132,6 +145,30 @@ class Version:
             self._heavy or clock is not None,
         )
         return frame, table, self._target.encode(program)
+
+    def rounds(self) -> Rounds:
+        """The ways to run the graph."""
+        return Rounds(self._graph, self._avals, self._used, self._target, self._fused)
+
+    def within(self, budget: int) -> tuple[Frame, Table, Callable[..., Any]]:
+        """The fastest program that allocates so many bytes at most, outputs included."""
+        least = None
+        for found in self.rounds():
+            for way in found:
+                least = way if least is None or way.peak_bytes < least.peak_bytes else least
+                if way.peak_bytes <= budget:
+                    self.grouped = way.grouped
+                    program = self.assembled(())
+                    if program[0].peak_bytes <= budget:
+                        return program
+        assert least is not None
+        outputs = sum(s.nbytes for s in least.grouped.computed() if s.is_output)
+        raise MemoryBudgetError(
+            f"jit: `{self._graph.name}` can't run in a memory of {budget} bytes. The least possible"
+            f" peak is {least.peak_bytes} bytes, {outputs} of them for its results. Give it as"
+            " much, or call it with fewer examples at a time.",
+            least.peak_bytes,
+        )
 
     def _run_planned(self, *buffers: Any) -> Any:
         """Uses the plans that there are of these buffers, by the rule of single operations."""

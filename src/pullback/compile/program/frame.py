@@ -27,13 +27,13 @@ from pullback.compile.schedule.groups import (
     squeezed,
 )
 from pullback.compile.schedule.memory import MemoryPlan, plan_memory
-from pullback.compile.schedule.product_rows import product_work
 from pullback.compile.schedule.row_kernel import row_plan
 from pullback.compile.schedule.sequences import local_values
+from pullback.compile.schedule.work import product_work
 from pullback.core.avals import Aval, dense_strides
 from pullback.ir.graph import Graph
 
-__all__ = ["Frame", "inner_graphs"]
+__all__ = ["Frame", "inner_graphs", "local_values_of"]
 
 
 def inner_graphs(graph: Graph) -> Iterator[Graph]:
@@ -65,6 +65,20 @@ def _block_steps(g: SequenceGroup, tuning: Tuning) -> int:
     values = dict.fromkeys([*g.values_read(), *g.values_written()])
     size = sum(_step_bytes(g, s) for s in values)
     return max(1, min(g.steps, tuning.block_bytes // max(1, size)))
+
+
+def local_values_of(grouped: Grouped, tuning: Tuning) -> dict[int, list[Stored]]:
+    """Of each sequence, by its id, the values that need no memory but a block of rows."""
+    readers = Counter(s for g in grouped.groups for s in set(g.values_read()))
+    found = {}
+    for g in grouped.groups:
+        if isinstance(g, SequenceGroup):
+            own = local_values(readers, g)
+            block = _block_steps(g, tuning)
+            while block * sum(_step_bytes(g, s) + tuning.line for s in own) > tuning.local_bytes:
+                own.remove(max(own, key=lambda s: s.nbytes))
+            found[id(g)] = own
+    return found
 
 
 class Step(NamedTuple):
@@ -105,7 +119,7 @@ class Frame:
         self.constants = [table.constants.get(id(v), 0) for v in graph.constants]
         self._own_slots: dict[Stored, int] = {}  # of values that have no place in arena or output
         copies = self._place_outputs(outputs or ())
-        self.local = self._local_values()
+        self.local = local_values_of(grouped, target.tuning)
         apart = [s for own in self.local.values() for s in own] + list(self._own_slots)
         self.plan: MemoryPlan = plan_memory(grouped, apart)
         self.free = table.reserve(start, self.plan.arena_nbytes)
@@ -119,6 +133,16 @@ class Frame:
             self.steps.append(Step(group, scratch, range(first, len(self.stages))))
         for region, slot in copies:
             self.stages += self.copy(region, slot)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the program of which this is the outermost frame: arena and outputs."""
+        return self.table.arena_nbytes + self.plan.out_nbytes
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Bytes of the arena after all values."""
+        return max((s.scratch_nbytes for s in self.steps), default=0)
 
     def _place_outputs(self, outputs: Sequence[int]) -> list[tuple[Region, int]]:
         """Let outputs be computed where they are wanted; what is to be copied there instead."""
@@ -187,24 +211,6 @@ class Frame:
         if group.label in control.BUILDERS:
             return control.BUILDERS[group.label](self, group)
         return operations.stages_of(self, group)
-
-    def _local_values(self) -> dict[int, list[Stored]]:
-        """Of each sequence the values that need no memory but a block of rows."""
-        groups = self.grouped.groups
-        readers = Counter(s for g in groups for s in set(g.values_read()))
-        found = {}
-        for g in self.grouped.groups:
-            if isinstance(g, SequenceGroup):
-                own = local_values(readers, g)
-                block = _block_steps(g, self.target.tuning)
-                while self._local_bytes(g, own, block) > self.target.tuning.local_bytes:
-                    own.remove(max(own, key=lambda s: s.nbytes))
-                found[id(g)] = own
-        return found
-
-    def _local_bytes(self, g: SequenceGroup, own: Sequence[Stored], block: int) -> int:
-        line = self.target.tuning.line
-        return block * sum(_step_bytes(g, s) + line for s in own)
 
     def _sequence(self, g: SequenceGroup) -> Sequence[Node]:
         if g.length:

@@ -37,13 +37,17 @@ SMALL = 4096  # elements below which a launch costs more than the work
 RECENT = 16  # maps of one kind that another may join
 
 
-def fuse(graph: Graph, layouts: Sequence[Aval]) -> Grouped:
-    """The groups of `graph` for inputs with these (concrete) avals."""
+def fuse(graph: Graph, layouts: Sequence[Aval], together: bool = True) -> Grouped:
+    """The groups of `graph` for inputs with these (concrete) avals.
+
+    Small groups are put `together`, so that threads share them: chains of products, and what is
+    independent.
+    """
     plan = Storage(graph, layouts)
     plan.visit()
     order = _joined(plan.drafts)
     _share_elements(order, plan)
-    return _built(plan, order)
+    return _built(plan, order, together)
 
 
 # -- joining kernels over one index space ----------------------------------------------------------
@@ -181,7 +185,7 @@ def _share_elements(order: list[Draft], plan: Storage) -> None:
 # -- from drafts to groups -------------------------------------------------------------------------
 
 
-def _built(plan: Storage, order: Sequence[Draft]) -> Grouped:
+def _built(plan: Storage, order: Sequence[Draft], together: bool) -> Grouped:
     readers: dict[Stored, set[int]] = {}
     for k, d in enumerate(order):
         for r in d.leaves:
@@ -200,7 +204,9 @@ def _built(plan: Storage, order: Sequence[Draft]) -> Grouped:
         else:
             assert d.equation is not None
             groups.append(CallGroup(d.equation, d.regions, d.results))
-    groups = parallel(chained(sequenced(groups)))
+    groups = sequenced(groups)
+    if together:
+        groups = parallel(chained(groups))
     return Grouped(plan.inputs, plan.constants, groups, plan.outputs)
 
 

@@ -28,7 +28,7 @@ from pullback.core.avals import dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import ScatterRows
 
-__all__ = ["Life", "MemoryPlan", "Place", "plan_memory"]
+__all__ = ["Life", "MemoryPlan", "Overwritable", "Place", "aligned", "plan_memory"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is
 MANY = 256  # values: from here on the largest first would take too long
@@ -98,10 +98,22 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def plan_memory(grouped: Grouped, local: Iterable[Stored] = ()) -> MemoryPlan:
-    """Assign places, the largest values first; `local` ones need none of the arena."""
+Overwritable = Sequence[tuple[Stored, Stored]]  # (written, read) that may share their memory
+
+
+def plan_memory(
+    grouped: Grouped, local: Iterable[Stored] = (), known: dict[Group, Overwritable] | None = None
+) -> MemoryPlan:
+    """Assign places, the largest values first; `local` ones need none of the arena.
+
+    `known` keeps what was found out of groups, for further plans that they are part of.
+    """
     apart = {id(s) for s in local}
-    lives = [life for life in _lives(grouped) if id(life.value) not in apart]
+    lives = [
+        life
+        for life in _lives(grouped, {} if known is None else known)
+        if id(life.value) not in apart
+    ]
     places: dict[Stored, Place] = {}
     out_nbytes = 0
     for life in lives:
@@ -135,7 +147,7 @@ def _largest_first(
     return arena
 
 
-def _lives(grouped: Grouped) -> list[Life]:
+def _lives(grouped: Grouped, known: dict[Group, Overwritable]) -> list[Life]:
     end = len(grouped.groups)
     found: dict[Stored, Life] = {}
     for step, group in enumerate(grouped.groups):
@@ -147,14 +159,16 @@ def _lives(grouped: Grouped) -> list[Life]:
             if value in found:
                 found[value].stop = max(found[value].stop, step)
     for step, group in enumerate(grouped.groups):
-        for new, old in _overwritable(group):
+        if group not in known:
+            known[group] = _overwritable(group)
+        for new, old in known[group]:
             a, b = found[new], found.get(old)
             if b is not None and b.stop == step == a.start and not old.is_output:
                 a.over.append(b)
     return list(found.values())
 
 
-def _overwritable(group: Group) -> list[tuple[Stored, Stored]]:
+def _overwritable(group: Group) -> Overwritable:
     """Pairs (written, read) of a group that may share their memory."""
     if isinstance(group, CallGroup):
         return _scattered(group)

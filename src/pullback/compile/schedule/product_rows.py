@@ -23,12 +23,11 @@ from pullback.compile.schedule.groups import (
     SequenceGroup,
     Stored,
 )
+from pullback.compile.schedule.work import is_product, product_work, work_of
 from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
-from pullback.ir.lowering import Intrinsic
-from pullback.ir.scalar import topological
 
-__all__ = ["chained", "parallel", "product_work"]
+__all__ = ["chained", "parallel"]
 
 LEAST_ROWS = 16
 MOST_ELEMENTS = 1 << 15  # of an array: larger ones are shared by themselves
@@ -36,24 +35,12 @@ MOST_FACTOR_BYTES = 1 << 17  # of the right operand, which is read again for eve
 MOST_MEMBERS = 40
 LEAST_WORK = 1 << 20  # operations that are worth a second thread
 LEAST_GAIN = 1 << 18
-_WIDE = 8  # operations on elements are so much dearer than those of products
-
 Member = MapGroup | FoldGroup | CallGroup
-
-
-def _is_product(g: Group) -> bool:
-    low = getattr(g.equation.op, "lowering", None) if isinstance(g, CallGroup) else None
-    return isinstance(low, Intrinsic) and low.name == "matmul"
-
-
-def product_work(g: CallGroup) -> int:
-    """Multiplications and additions of a product."""
-    return 2 * g.results[0].aval.size * g.operands[0].aval.shape[-1]
 
 
 def _row_product(g: Group) -> int:
     """The rows of a product of two matrices that can be made row by row, else 0."""
-    if not isinstance(g, CallGroup) or not _is_product(g):
+    if not isinstance(g, CallGroup) or not is_product(g):
         return 0
     a, b = (r.aval for r in g.operands)
     result = g.results[0].aval
@@ -164,26 +151,11 @@ def parallel(groups: Sequence[Group]) -> list[Group]:
 
 def _is_small(g: Member) -> bool:
     """Whether threads would not share the group itself."""
-    if isinstance(g, CallGroup) and not (_is_product(g) and g.operands[1].aval.ndim == 2):
+    if isinstance(g, CallGroup) and not (is_product(g) and g.operands[1].aval.ndim == 2):
         return False
     if isinstance(g, FoldGroup) and isinstance(g.kernel, Accumulate):
         return False
     return all(s.aval.size < MOST_ELEMENTS for s in (*g.values_read(), *g.values_written()))
-
-
-def _work(g: Member) -> int:
-    """What a group costs, in operations of a product."""
-    if isinstance(g, CallGroup):
-        return product_work(g)
-    if isinstance(g, MapGroup):
-        bodies, size = g.bodies, math.prod(g.shape)
-    else:
-        bodies, size = [g.kernel.element], math.prod(g.kept) * math.prod(g.folded)
-    nodes: dict = {}
-    for body in bodies:
-        for root in body:
-            nodes.update((e, 0) for e in topological(root, nodes))
-    return size * len(nodes) * _WIDE
 
 
 def _layered(groups: Sequence[Member]) -> list[Group]:
@@ -207,5 +179,5 @@ def _layered(groups: Sequence[Member]) -> list[Group]:
 
 def _gain(layer: Sequence[Member]) -> int:
     """What two threads could spare at least."""
-    work = [_work(g) for g in layer]
+    work = [work_of(g) for g in layer]
     return min(sum(work) // 2, sum(work) - max(work)) if len(work) > 1 else 0

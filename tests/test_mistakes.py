@@ -54,7 +54,7 @@ MISTAKES = [
     ('x.to("float33")', pb.DeviceError, "device: unknown device, got 'float33'."),
     ("x + [1, 2]", TypeError, "unsupported operand type(s) for +: 'Tensor' and 'list'"),
     ('x + "a"', TypeError, "unsupported operand type(s) for +: 'Tensor' and 'str'"),
-    ('x @ "a"', pb.DTypeError, "matmul: expected an array, a number or a nested list, got str."),
+    ('x @ "a"', TypeError, "unsupported operand type(s) for @: 'Tensor' and 'str'"),
     ("x @ x", pb.ShapeError, "matmul: the inner sizes differ, got shapes (3, 4) and (3, 4)."),
     ("x / None", TypeError, "unsupported operand type(s) for /: 'Tensor' and 'NoneType'"),
     ('x < "a"', TypeError, "'<' not supported between instances of 'Tensor' and 'str'"),

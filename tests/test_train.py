@@ -105,6 +105,7 @@ def test_a_log_goes_on_where_it_was_left(tmp_path: Path) -> None:
     assert [row["loss"] for row in train.Log(tmp_path).rows] == [4.0, 3.0, 2.0, 1.0]
     with train.Log(tmp_path) as log:
         log.write(2, loss=0.5, extra=1)
+    assert "refresh" not in (tmp_path / "report.html").read_text()
     lines = (tmp_path / "log.csv").read_text().splitlines()
     assert lines[0] == "step,seconds,loss,extra"
     assert [line.split(",")[0] for line in lines[1:]] == ["0", "1", "2"]
@@ -112,6 +113,18 @@ def test_a_log_goes_on_where_it_was_left(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") >= 2 and "extra" in page
     assert sorted(os.listdir(tmp_path)) == ["log.csv", "report.html"]
+
+
+def test_a_log_that_is_open_reloads_and_its_clock_goes_on_from_the_last_row(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step,seconds,loss\n0,10,1\n1,20,1\n2,30,1\n")
+    log = train.Log(tmp_path, redraw=0.0)
+    log.write(2, loss=0.5)
+    assert 20 <= log.rows[-1]["seconds"] < 25
+    page = (tmp_path / "report.html").read_text()
+    assert '<meta http-equiv="refresh" content="2">' in page and "so far" in page
+    log = train.Log(tmp_path)
+    log.write(0, loss=0.5)
+    assert [row["step"] for row in log.rows] == [0] and log.rows[0]["seconds"] < 5
 
 
 def test_an_interrupt_is_noted_first_and_raised_then() -> None:

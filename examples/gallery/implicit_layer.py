@@ -56,10 +56,13 @@ def main(quick=False):
     assert right > (0.6 if quick else 0.98)
 
     side = pb.linspace(-1.1, 1.1, 120)
-    found = 2 * pb.sigmoid(net(3 * pb.stack(pb.meshgrid(side, side), axis=-1))) - 1
+    places = 3 * pb.stack(pb.meshgrid(side, side), axis=-1)
+    found = 2 * pb.sigmoid(net(places)) - 1
     column, row = ((x + 1.1) / 2.2 * 119).round().astype("int64").T
     found[row, column] = pb.where(y, 2.0, -2.0)  # the points themselves, in full colour
-    return drawing.heat_map(found.numpy()[::-1], "where the layer sees which spiral")
+    shown = {"which spiral": found, "one number of the state": net.state(places)[..., 0]}
+    pictures = [drawing.heat_map(values.numpy()[::-1], name) for name, values in shown.items()]
+    return drawing.tiles(pictures, list(shown), size="pair")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from functools import update_wrapper
 from marshal import dumps
 from typing import Any
 
-from pullback.core.errors import CAUSED, shorten
+from pullback.core.errors import PullbackError, shorten
 from pullback.ir.array import make, mode
 from pullback.ir.op import Op, record
 from pullback.ir.plans import MAX_PLANS, plan_caches
@@ -56,7 +56,7 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
             except (AttributeError, ValueError):  # no array, or arguments that can't be a key
                 return first_call((x, *rest), kwargs, None)
             out = make(plan.run(x._buf), plan.aval)
-        except CAUSED as error:
+        except (PullbackError, TypeError) as error:
             shorten(error)
             raise error
         if x._node is not None and mode.recording and op.vjp:
@@ -74,7 +74,7 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
             except (AttributeError, ValueError):
                 return first_call((x, y, *rest), kwargs, None)
             out = make(plan.run(x._buf, y._buf), plan.aval)
-        except CAUSED as error:
+        except (PullbackError, TypeError) as error:
             shorten(error)
             raise error
         if (x._node is not None or y._node is not None) and mode.recording and op.vjp:

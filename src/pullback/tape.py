@@ -381,7 +381,7 @@ def trace(f: Callable[..., Any]) -> Callable[..., Graph]:
     if isinstance(f, Array):
         raise DTypeError(
             "trace: expected a function to record, got a tensor. The sum of a diagonal is"
-            " linalg.trace(x)."
+            " pb.linalg.trace(x)."
         )
     expect_function("trace", f)
     return ir_graph.trace(f, Graph)

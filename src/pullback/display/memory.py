@@ -17,7 +17,7 @@ WIDTH, HEIGHT, LEFT = 1000.0, 360.0, 84.0
 MOST_ROWS = 24  # of a table
 
 
-class Timeline(Protocol):
+class TimelineDrawn(Protocol):
     """What is drawn: see `compile.schedule.timeline`."""
 
     @property
@@ -42,7 +42,7 @@ class MemoryTimeline:
     belong to the caller, and count `input_bytes`.
     """
 
-    def __init__(self, name: str, timeline: Timeline, input_bytes: int):
+    def __init__(self, name: str, timeline: TimelineDrawn, input_bytes: int):
         self.name = name
         self.steps = list(timeline.steps)
         self.blocks = list(timeline.blocks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pullback.compile.program.frame import Frame, local_values_of
-from pullback.compile.program.slots import Table
+from pullback.compile.program.slots import SlotTable
 from pullback.compile.program.target import Target
 from pullback.compile.schedule.budget import Rung, rungs
 from pullback.compile.schedule.fusion import fuse
@@ -41,7 +41,7 @@ class Rounds:
         yield [start]
         if any(map(_is_shared, grouped.groups)):
             apart = fuse(self._graph, self._layouts, together=False)
-            table = Table(len(self._graph.inputs), self._used)
+            table = SlotTable(len(self._graph.inputs), self._used)
             frame = self._target.together(Frame, apart, table, self._target, self._graph)
             scratch = frame.scratch_nbytes
             start = Rung(apart, frame.peak_bytes, max(1.0, _work(apart) / _work(grouped)))

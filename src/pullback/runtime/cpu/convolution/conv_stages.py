@@ -15,8 +15,8 @@ from typing import Any
 from pullback.core.avals import Aval, dense_strides
 from pullback.runtime.cpu.convolution.convolution_plan import (
     Area,
-    Axis,
     Side,
+    SpatialAxis,
     Three,
     TiledConvolution,
     Weight,
@@ -77,11 +77,11 @@ def _moves(window: Any) -> list[tuple[int, int, int]]:
 
 def reading_axes(
     window: Any, shape: Sequence[int], strides: Sequence[int], counts: Three
-) -> list[Axis]:
+) -> list[SpatialAxis]:
     """The axes of `conv`, given shape and strides of the weight."""
     kernels = zip(triple(shape[2:], 1), triple(strides[2:], 0), strict=True)
     return [
-        Axis(0, 1, count, step, tuple((k * dilation - pad, k * along) for k in range(size)))
+        SpatialAxis(0, 1, count, step, tuple((k * dilation - pad, k * along) for k in range(size)))
         for (step, pad, dilation), (size, along), count in zip(
             _moves(window), kernels, counts, strict=True
         )
@@ -117,12 +117,12 @@ def _input_gradient(operands: Any, window: Any, result: Any, area: Area) -> list
     return stages
 
 
-def _transposed(first: int, moves: Three, taps: int, along: int, size: int) -> Axis:
+def _transposed(first: int, moves: Three, taps: int, along: int, size: int) -> SpatialAxis:
     """The outputs of one residue: position k reaches input i from output (i + pad - k d) / s."""
     stride, pad, dilation = moves
     found = [(first + pad - k * dilation, k * along) for k in range(taps)]
     reached = sorted((at // stride, place) for at, place in found if at % stride == 0)
-    return Axis(first, stride, -(-(size - first) // stride), 1, tuple(reached))
+    return SpatialAxis(first, stride, -(-(size - first) // stride), 1, tuple(reached))
 
 
 def _weight_gradient(operands: Any, window: Any, result: Any, area: Area) -> list[Stage]:

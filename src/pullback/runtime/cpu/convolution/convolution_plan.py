@@ -15,7 +15,7 @@ from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.llvm import elements as element_code
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["Area", "Axis", "Side", "Three", "TiledConvolution", "Weight", "triple"]
+__all__ = ["Area", "Side", "SpatialAxis", "Three", "TiledConvolution", "Weight", "triple"]
 
 _TASK_FLOPS = 2_000_000  # 20 to 50 us: what a task needs to be worth handing over
 _TASK_ELEMENTS = 1 << 14  # of weights that a task packs, which takes some microseconds
@@ -51,7 +51,7 @@ class Side(NamedTuple):
         return (self.batch_stride, self.channels * self.channel_stride, channel, *self.strides)
 
 
-class Axis(NamedTuple):
+class SpatialAxis(NamedTuple):
     """One spatial axis: the outputs `first + i * every` read inputs `i * step + offset`, one for
     each of the kernel's positions that `taps` lists as (offset, place in the array of weights).
     """
@@ -91,7 +91,7 @@ def triple(values: Sequence[int], filler: int) -> Three:
     return one, two, last
 
 
-def _joined(x: Side, y: Side, axes: Sequence[Axis]) -> tuple[Side, Side, list[Axis]]:
+def _joined(x: Side, y: Side, axes: Sequence[SpatialAxis]) -> tuple[Side, Side, list[SpatialAxis]]:
     """The same with plain axes that follow each other as one long axis, the last one."""
     axes = list(axes)
     for _ in range(2):
@@ -116,7 +116,7 @@ def _joined(x: Side, y: Side, axes: Sequence[Axis]) -> tuple[Side, Side, list[Ax
 class TiledConvolution:
     """The stages of one convolution: how it is cut into tiles, blocks of channels and panels."""
 
-    def __init__(self, dtype: DType, x: Side, y: Side, axes: Sequence[Axis], area: Area):
+    def __init__(self, dtype: DType, x: Side, y: Side, axes: Sequence[SpatialAxis], area: Area):
         self.dtype, self.area = dtype, area
         x, y, self.axes = _joined(x, y, axes)
         self.plain = all(axis.plain for axis in self.axes) and x.size[:2] == (1, 1)

@@ -80,6 +80,11 @@ class Lowered:
         return self._unit.program.executable
 
     @property
+    def captures_variables(self) -> bool:
+        """Whether the function captures arrays that somebody differentiates by."""
+        return any(x._node is not None for x in self._unit.lifted)
+
+    @property
     def seconds(self) -> dict[str, float]:
         """Seconds that tracing and compiling took."""
         return {"trace": self._unit.seconds, "compile": self._unit.program.seconds}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,8 +134,8 @@ def _ours(share: int | None) -> Words:
 
 
 def _torch() -> Words:
-    import torch
-    from torch.utils import checkpoint
+    torch = import_module("torch")
+    checkpoint = import_module("torch.utils.checkpoint")
 
     def step(loss: Function, params: Any, x: Any) -> Ready:
         leaves = [v.requires_grad_() for p in params for v in p.values()]
@@ -155,7 +156,7 @@ def _torch() -> Words:
 
 
 def _jax() -> Words:
-    import jax
+    jax = import_module("jax")
 
     def step(loss: Function, params: Any, x: Any) -> Ready:
         compiled = jax.jit(jax.value_and_grad(loss)).lower(params, x).compile()

@@ -216,7 +216,8 @@ def scattered_by_lanes(x: Array, indices: Array, updates: Array) -> Array:
 
 # -- convolutions ----------------------------------------------------------------------------------
 
-PRODUCT_PIXELS = 100  # of an image, from which on a kernel of one position is a product of matrices
+# A kernel of one position that takes every pixel, and nothing beside the image, is a product of
+# matrices in the order of `product`. All others have that of `convolved`, cut into blocks:
 PANEL_BYTES = 20 << 10  # of weights for one block of input channels
 LEAST_BLOCK = 8  # input channels of a block are a multiple
 DEPTHWISE_BLOCK = 64  # channels that a tile of a depthwise convolution has at most

@@ -57,6 +57,13 @@ def test_products(m: int, k: int, jit: bool):
     assert_bits(f(pb.tensor(a), pb.tensor(b)), order.product(a, b))
 
 
+@pytest.mark.parametrize("k", [40, 257])
+@pytest.mark.parametrize("m", [1, 3])
+def test_products_of_complex_numbers(m: int, k: int):
+    a, b = (numbers(*shape) + 1j * numbers(*shape) for shape in ((m, k), (k, 20)))
+    assert_bits(pb.tensor(a) @ pb.tensor(b), order.product(a, b))
+
+
 def test_products_of_float64():
     a, b = numbers(2, 300, dtype=np.float64), numbers(300, 3, dtype=np.float64)
     assert_bits(pb.tensor(a) @ pb.tensor(b), order.product(a, b))

@@ -22,7 +22,7 @@ from pullback.runtime.cpu.convolution.convolution_plan import (
     Weight,
     triple,
 )
-from pullback.runtime.cpu.gemm import blas_code
+from pullback.runtime.cpu.gemm import copy_code
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["NAMES", "conv_stages", "reading_axes", "side_of"]
@@ -45,7 +45,7 @@ def conv_stages(
 
 def _zeros(result: tuple[int, Aval]) -> Stage:
     slot, av = result
-    return Stage(blas_code.zero_kernel(), av.nbytes, 1 << 20, (slot,))
+    return Stage(copy_code.zero_kernel(), av.nbytes, 1 << 20, (slot,))
 
 
 def _strides(av: Aval) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from pullback.compile.kernel import order
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.convolution import convolution_code as code
 from pullback.runtime.cpu.convolution import depthwise_code, panel_code
-from pullback.runtime.cpu.gemm import blas_code, matmul
+from pullback.runtime.cpu.gemm import copy_code, matmul
 from pullback.runtime.cpu.llvm import elements as element_code
 from pullback.runtime.cpu.llvm.builder import index_params
 from pullback.runtime.cpu.native import Stage
@@ -296,7 +296,7 @@ class TiledConvolution:
     ) -> Stage:
         """Copies rows of n elements to where they follow each other."""
         params = (source, target, n, step, *index_params(rows, steps))
-        kernel = blas_code.pack_kernel(self.dtype.name)
+        kernel = copy_code.pack_kernel(self.dtype.name)
         return Stage(kernel, math.prod(rows), max(1, _TASK_ELEMENTS // n), params)
 
     def _block_bytes(self) -> int:

@@ -169,6 +169,7 @@ __all__ = sorted(
         "diagram",
         "files",
         "implicit",
+        "loop_units",
         "foreign_names",
         "install_methods",
         "ir",

@@ -27,6 +27,7 @@ from pullback.ir.array import Array
 from pullback.ir.control import stacked
 from pullback.ir.convert import as_array
 from pullback.ir.op import REGISTRY, another, own_handles
+from pullback.loop_units import compiled_loop
 from pullback.ops.requirements import require
 
 __all__ = ["cond", "fori_loop", "scan", "while_loop"]
@@ -179,9 +180,30 @@ def scan(
     >>> pb.scan(lambda c, x: (c + x, c * x), pb.tensor(0.0), pb.tensor([1.0, 2.0, 3.0]))
     (tensor(6., float32, cpu), tensor([0., 2., 9.], float32, cpu))
     """
-    carry = _Carry("scan", init)
     arrays, structure = _arrays("scan", xs)
     steps = _length(arrays, structure, length)
+    carry = _Carry("scan", init)
+    # a partial function shows what it holds, so that changes of what `f` captures are noticed
+    loop = partial(_scan, f, steps=steps, reverse=reverse, recompute=recompute)
+    trees = carry.tree(carry.init), pytrees.unflatten(structure, arrays)
+    if not _is_traced([*carry.init, *arrays]):
+        found = compiled_loop(f, loop, (steps, reverse, recompute), steps, *trees)
+        if found is not None:
+            return found
+    return loop(*trees)
+
+
+def _scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    steps: int,
+    reverse: bool,
+    recompute: bool,
+) -> tuple[Any, Any]:
+    """`scan` of trees of arrays, in Python or as an equation."""
+    carry = _Carry("scan", init)
+    arrays, structure = _arrays("scan", xs)
     seen: list[pytrees.Structure] = []
 
     def step(carries: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -288,13 +310,25 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
         )
         return last[1]
     carry = _Carry("fori_loop", init)
+    steps = max(high.item() - low.item(), 0)
+    state = low, carry.tree(carry.init)
+    loop = partial(_counted, body, steps)
+    if not _is_traced(carry.init):
+        found = compiled_loop(body, loop, ("fori_loop", steps), steps, state)
+        if found is not None:
+            return found
+    return loop(state)
+
+
+def _counted(body: Callable[[Any, Any], Any], steps: int, state: tuple[Any, Any]) -> Any:
+    """The last carry of so many steps from a state, which is a number and a carry."""
+    carry = _Carry("fori_loop", state[1])
 
     def step(state: tuple[Any, Any], _: None) -> tuple[Any, None]:
         i, value = state
         return (i + 1, carry.tree(carry.checked(body(i, value)))), None
 
-    last, _ = scan(step, (low, carry.tree(carry.init)), None, max(high.item() - low.item(), 0))
-    return last[1]
+    return _scan(step, state, None, steps, False, False)[0][1]
 
 
 @briefly

@@ -333,7 +333,8 @@ def test_bits_of_complex_products_are_those_of_real_ones(m, n, k, dtype):
     """Whatever the layout, the batch and which operand is the vector."""
     a, b = random(dtype, m, k), random(dtype, k, n)
     a[0, 0], b[0, 0] = -0.0, 0.0
-    parts = [[matmul(x.copy(), y.copy()) for y in (b.real, b.imag)] for x in (a.real, a.imag)]
+    split = [[np.real(x).copy(), np.imag(x).copy()] for x in (a, b)]
+    parts = [[matmul(x, y) for y in split[1]] for x in split[0]]
     expected = np.empty((m, n), dtype)
     expected.real = parts[0][0] - parts[1][1]
     expected.imag = parts[0][1] + parts[1][0]

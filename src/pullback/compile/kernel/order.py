@@ -129,10 +129,9 @@ def product(a: Array, b: Array) -> Array:
     Of complex numbers: the products of the parts are made so, and then joined.
     """
     if a.dtype.kind == "c":
-        real = product(a.real, b.real) - product(a.imag, b.imag)
-        found = real.astype(a.dtype)
-        found.imag = product(a.real, b.imag) + product(a.imag, b.real)
-        return found
+        (x, y), (u, v) = ((np.real(z), np.imag(z)) for z in (a, b))
+        parts = [product(x, u) - product(y, v), product(x, v) + product(y, u)]
+        return np.stack(parts, axis=-1).view(a.dtype)[..., 0]
     chunks = [chain(a[:, i : i + CHUNK], b[i : i + CHUNK]) for i in range(0, a.shape[1], CHUNK)]
     return reduce(np.add, chunks)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -126,7 +128,7 @@ def test_convolution_with_one_position(channels: int, side: int, groups: int):
         axis=1,
     ).reshape(3, 4 * groups, side, side)
 
-    def conv(x: pb.Tensor, **kwargs: str) -> pb.Tensor:
+    def conv(x: pb.Tensor, **kwargs: Any) -> pb.Tensor:
         return pb.nn.conv2d(x, pb.tensor(w), groups=groups, **kwargs)
 
     wide = np.zeros((3, groups * channels, side + 2, side + 1), np.float32)

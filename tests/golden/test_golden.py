@@ -91,7 +91,7 @@ def arm_code(text: str) -> str:
 
 
 KERNELS = {
-    "rows": lambda: vector_gemm._Rows(dtypes.float32, 1).module,
+    "rows": lambda: vector_gemm._RowsKernel(dtypes.float32, 1).module,
     "dots": lambda: vector_gemm._Dots(dtypes.float64, 1, 1).module,
 }
 

@@ -10,7 +10,7 @@ import functools
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import Arguments
+from pullback.runtime.cpu.llvm.vectors import NamedParams
 from pullback.runtime.cpu.llvm.writer import Function, Module, register
 
 __all__ = ["join_kernel"]
@@ -26,7 +26,7 @@ def join_kernel(dtype: DType, turns: bool) -> int:
     """
     module = Module()
     f = Function(module, "@kernel")
-    p = Arguments(f, ("parts", "out", "count"), 2)
+    p = NamedParams(f, ("parts", "out", "count"), 2)
     parts, out = p.pointers
     t, size = register(dtype), dtype.itemsize
     half = f.mul(p["count"], "2")

@@ -47,7 +47,7 @@ _MANY_COLUMNS = 512  # of a row, from which on all of k is read at a time where 
 _THIN = 2  # rows of a product that reads its matrix where it is
 
 
-class Operand(NamedTuple):
+class MatrixOperand(NamedTuple):
     """A stack of matrices: the slot of its pointer, and strides in elements."""
 
     slot: int
@@ -63,8 +63,8 @@ class Product(NamedTuple):
     m: int
     n: int
     k: int
-    a: Operand
-    b: Operand
+    a: MatrixOperand
+    b: MatrixOperand
 
 
 def matmul_stages(
@@ -90,8 +90,8 @@ def matmul_stages(
             if elements
             else []
         )
-    a = Operand(a_slot, tuple(a_strides[:-2]), *a_strides[-2:])
-    b = Operand(b_slot, tuple(b_strides[:-2]), *b_strides[-2:])
+    a = MatrixOperand(a_slot, tuple(a_strides[:-2]), *a_strides[-2:])
+    b = MatrixOperand(b_slot, tuple(b_strides[:-2]), *b_strides[-2:])
     product = _collapsed(Product(tuple(batch_shape), m, n, k, a, b))
     plan = _Plan(compute, area)
     if dtype is compute:
@@ -119,7 +119,7 @@ def matmul_row_stages(
     """
     if dtype not in _OWN or 0 in (m, n, k):
         return None
-    a, b = Operand(a_slot, (), *a_strides), Operand(b_slot, (), *b_strides)
+    a, b = MatrixOperand(a_slot, (), *a_strides), MatrixOperand(b_slot, (), *b_strides)
     plan = _Plan(dtype, area, any_rows=True)
     return plan.stages if plan.multiply_rows(Product((), m, n, k, a, b), out_slot) else None
 
@@ -180,7 +180,7 @@ class _Plan:
         real = _Plan(self.dtype.real, self.area)
         real.stages = self.stages
         # Strides of elements that are half as large.
-        a, b = (Operand(x.slot, tuple(2 * s for s in x.batch), 2 * x.row, 2 * x.column)
+        a, b = (MatrixOperand(x.slot, tuple(2 * s for s in x.batch), 2 * x.row, 2 * x.column)
                 for x in (p.a, p.b))  # fmt: skip
         count, turns = p.n, _is_beside(p)
         if p.m > 1:
@@ -328,7 +328,7 @@ class _Plan:
         """The strides of a batch in bytes, of a and of b."""
         return [[s * self.dtype.itemsize for s in x.batch] for x in (p.a, p.b)]
 
-    def _transposed(self, p: Product) -> Operand:
+    def _transposed(self, p: Product) -> MatrixOperand:
         """A copy of b whose columns lie side by side."""
         dims = [(e, s) for e, s in zip(p.batch, p.b.batch, strict=True) if s != 0]
         count = math.prod(e for e, _ in dims)
@@ -341,17 +341,17 @@ class _Plan:
         grain = max(1, _TASK_ELEMENTS // (pitch * lanes))
         code = transpose_code.transpose_kernel(self.dtype)
         self.stages.append(native.Stage(code, count * blocks, grain, params))
-        return Operand(slot, _packed_strides(p.batch, p.b.batch, height * pitch), pitch, 1)
+        return MatrixOperand(slot, _packed_strides(p.batch, p.b.batch, height * pitch), pitch, 1)
 
     def _pack(
         self,
-        x: Operand,
+        x: MatrixOperand,
         batch: tuple[int, ...],
         rows: int,
         columns: int,
         stored: DType,
         by_rows: bool | None = None,
-    ) -> Operand:
+    ) -> MatrixOperand:
         """A dense copy in the dtype of the computation, broadcast dimensions left out.
 
         Rows lie side by side if they do nearly, or as `by_rows` says.
@@ -369,7 +369,7 @@ class _Plan:
         code = copy_code.pack_kernel(stored.name)
         self.stages.append(native.Stage(code, units, grain, params))
         row, column = (1, inner) if by_rows else (inner, 1)
-        return Operand(slot, _packed_strides(batch, x.batch, outer * inner), row, column)
+        return MatrixOperand(slot, _packed_strides(batch, x.batch, outer * inner), row, column)
 
     def _area(self, elements: int) -> int:
         """The slot of a new scratch area."""

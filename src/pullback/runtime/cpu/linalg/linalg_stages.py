@@ -69,13 +69,15 @@ class Failure(NamedTuple):
 
     fact: str  # with {value}: what the kernel says beside the position
     batch: tuple[int, ...]
+    of_matrix: bool = True
 
-    def error(self, name: str, position: int, value: int) -> LinAlgError:
+    def error(self, name: str, position: int, value: int) -> LinAlgError | ShapeError:
         """What the operation `name` says of the matrix at a position of the batch."""
-        where = "the matrix"
-        if self.batch:
-            index = [int(i) for i in np.unravel_index(position, self.batch)]
-            where = f"the matrix at {index[0] if len(index) == 1 else tuple(index)} of the batch"
+        index = tuple([int(i) for i in np.unravel_index(position, self.batch)])
+        place = index[0] if len(index) == 1 else index
+        if not self.of_matrix:
+            return ShapeError(f"{name}: {self.fact.format(place=place)}")
+        where = f"the matrix at {place} of the batch" if self.batch else "the matrix"
         return LinAlgError(f"{name}: {where} {self.fact.format(value=value, before=value - 1)}")
 
 
@@ -262,7 +264,8 @@ def failure(
 ) -> tuple[str, Failure]:
     """The operation that an error names, and what it says."""
     if name == "require":
-        return static["caller"], Failure(static["fact"], avals[1].shape)
+        about = static["error"] == "LinAlgError"
+        return static["caller"], Failure(static["fact"], avals[1].shape, about)
     fact = _JOBS[name](avals, static).fact
     return static.get("caller", name), Failure(fact, _batch(name, out))
 

@@ -140,11 +140,16 @@ def rdft(x: _ArrayLike, /, axis: int = -1, *, factor: float = 1.0) -> Tensor:
     """
 
 def require(
-    x: _ArrayLike, flags: _ArrayLike, /, caller: str, fact: str, error: str = "LinAlgError"
+    x: _ArrayLike,
+    flags: _ArrayLike,
+    /,
+    caller: str,
+    fact: str,
+    subject: str = "the matrix",
+    error: str = "LinAlgError",
 ) -> Tensor:
-    """The array as it is, if all flags are set; else a `LinAlgError` that `caller` raises about
-    the matrix at the first place that is not, or a `ShapeError` whose `fact` may name the
-    `{place}`.
+    """The array as it is, if all flags are set; else an error that `caller` raises, of the
+    subject at the place of the flag.
     """
 
 def rint(x: _ArrayLike, /) -> Tensor:

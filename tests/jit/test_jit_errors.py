@@ -64,7 +64,7 @@ def test_values_that_are_allowed_pass():
 
 
 def test_the_place_of_a_wrong_value_is_named():
-    with pytest.raises(pb.ShapeError, match=r"fractions must .* got another at \(1, 0\)"):
+    with pytest.raises(pb.ShapeError, match=r"the fraction at \(1, 0\) of the batch must lie"):
         pb.jit(pb.quantile)(pb.ones(3), pb.tensor([[0.0, 1.0], [1.5, 2.0]]))
-    with pytest.raises(pb.ShapeError, match=r"fractions must .* got another at 1\."):
+    with pytest.raises(pb.ShapeError, match=r"the fraction at 1 of the batch must lie"):
         pb.vmap(pb.quantile, in_axes=(None, 0))(pb.ones(3), pb.tensor([0.5, 1.5]))

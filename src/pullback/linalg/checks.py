@@ -1,4 +1,4 @@
-"""What derivatives of factorisations require of their cotangents."""
+"""What is zero up to rounding, for rules that have a derivative only then."""
 
 from __future__ import annotations
 

@@ -322,8 +322,9 @@ def _checked_bags(index: Any, offsets: Any) -> Any:
         raise ShapeError(f"embedding_bag: offsets are flat, got shape {offsets._aval.shape}.")
     if offsets is None or not offsets._aval.size:
         return offsets
-    fact = "offsets must start with 0, got another number."
-    return require(offsets, offsets[:1] == 0, "embedding_bag", fact, "ShapeError")
+    starts = offsets[0] == 0
+    fact = "must start with 0, got another number."
+    return require(offsets, starts, "embedding_bag", fact, "the offsets", "ShapeError")
 
 
 def _sample_weights(index: Any, rows: Any, weights: Any, mode: str) -> Any:

@@ -59,8 +59,8 @@ def digitize(x: Any, bins: Any, /, right: bool = False) -> Any:
         return rising
     falling = n - searchsorted(flip(bins), x, side="left" if right else "right")
     rises, falls = all_(bins[1:] >= bins[:-1]), all_(bins[1:] <= bins[:-1])
-    fact = "edges must be in order, rising or falling, got neither."
-    rises = require(rises, rises | falls, "digitize", fact, "ShapeError")
+    fact = "must be in order, rising or falling, got neither."
+    rises = require(rises, rises | falls, "digitize", fact, "the edges", "ShapeError")
     return where(rises, rising, falling)
 
 

@@ -222,8 +222,8 @@ def _position(name: str, x: Any, axis: Any, keepdims: bool, sense: int) -> Any:
     if x._aval.dtype.is_inexact:
         empty = all_(isnan(x), axis=axes)
         x = where(isnan(x), -inf * sense, x)
-        fact = "there is a slice without numbers, got NaN alone."
-        x = require(x, logical_not(empty), name, fact, "ShapeError")
+        fact = "is without numbers, got NaN alone."
+        x = require(x, logical_not(empty), name, fact, "a slice", "ShapeError")
     return (argmax if sense > 0 else argmin)(x, axis=axis, keepdims=keepdims)
 
 

@@ -184,7 +184,7 @@ def _quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool, method: str 
     if isinstance(q, (list, tuple)):
         q = as_array(q, "quantile") if any(isinstance(f, Array) for f in q) else np.asarray(q)
     if isinstance(q, Array):
-        q = within(name, "fractions", q, 0, 1)
+        q = within(name, "fraction", q, 0, 1)
     elif any(not 0.0 <= f <= 1.0 for f in np.ravel(q)):
         raise ShapeError(f"{name}: fractions must lie between 0 and 1, got {q}.")
     if size_of(x._aval.shape[d] for d in axes) == 0:

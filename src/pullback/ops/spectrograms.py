@@ -17,6 +17,7 @@ from pullback.ops.fourier import dft, irdft, operand, points, rdft, resized
 from pullback.ops.movement import broadcast_to
 from pullback.ops.padding import pad
 from pullback.ops.parts import astype
+from pullback.ops.reductions import all as all_
 from pullback.ops.requirements import require
 from pullback.ops.signals import framed, overlap_added
 
@@ -234,10 +235,11 @@ def istft(
     )
     weight = weight[start:end]
     fact = (
-        "the windows add up to 0 at some places, where the signal can't be found. Take a smaller"
-        " hop_length, or a window without zeros."
+        "add up to 0 at some places, where the signal can't be found. Take a smaller hop_length, or"
+        " a window without zeros."
     )
-    weight = require(weight, weight >= _LEAST, "istft", fact, "ShapeError")
+    found = all_(weight >= _LEAST)
+    weight = require(weight, found, "istft", fact, "the windows", "ShapeError")
     found = total[..., start:end] / weight
     if length is not None and length > end - start:
         found = resized(found, found._aval.ndim - 1, length)

@@ -7,7 +7,8 @@ changelog. That is why some look like sizes of a cache: they were, when they wer
 
     reductions     a tree over blocks: `tree`
     running folds  in sequence: `running`
-    products       chunks of k: `product`; one row times a large matrix: `row_product`
+    products       chunks of k: `product`
+    factors        by halves: `factor_order`
     scatter-add    in the order of the updates: `scattered`; few destinations: `scattered_by_lanes`
     convolutions   blocks of input channels: `convolved`; weights: chunks of tiles: `correlated`
 
@@ -29,11 +30,12 @@ __all__ = [
     "BLOCK",
     "CHUNK",
     "LANES",
-    "ROW_CHUNK",
     "SMALL",
+    "VECTOR_BYTES",
     "VERSION",
     "ConvolutionOrder",
     "Line",
+    "chain",
     "chunk_of_updates",
     "convolved",
     "correlated",
@@ -41,10 +43,8 @@ __all__ = [
     "fused",
     "has_lanes",
     "is_paired",
-    "is_row_product",
     "product",
     "reach",
-    "row_product",
     "running",
     "scattered",
     "scattered_by_lanes",
@@ -53,7 +53,7 @@ __all__ = [
     "tree",
 ]
 
-VERSION = 1  # of all orders together: a change of one is a new number
+VERSION = 2  # of all orders together: a change of one is a new number
 
 Array = np.ndarray
 Combine = Callable[[Array, Array], Array]
@@ -121,44 +121,20 @@ def _block(values: Array, combine: Combine, init: Array) -> Array:
 # -- products --------------------------------------------------------------------------------------
 
 CHUNK = 256  # products along k that one chain of fused multiply-adds takes
-ROW_BYTES = 1 << 17  # of a matrix: times a larger one, a single row has an order of its own
-ROW_CHUNK = 4096  # products along k of that order's chunks
-
-
-def is_row_product(m: int, n: int, k: int, itemsize: int) -> bool:
-    """Whether (m, k) @ (k, n), if it is alone and no batch, has the order of `row_product`."""
-    return m == 1 and n * k * itemsize > ROW_BYTES
 
 
 def product(a: Array, b: Array) -> Array:
     """(m, k) @ (k, n): chunks of k in sequence from 0, then the chunks' sums in sequence."""
-    chunks = [_chain(a[:, i : i + CHUNK], b[i : i + CHUNK]) for i in range(0, a.shape[1], CHUNK)]
+    chunks = [chain(a[:, i : i + CHUNK], b[i : i + CHUNK]) for i in range(0, a.shape[1], CHUNK)]
     return reduce(np.add, chunks)
 
 
-def _chain(a: Array, b: Array) -> Array:
+def chain(a: Array, b: Array) -> Array:
+    """A product of matrices: fused multiply-adds along k, from 0."""
     total = np.zeros((len(a), b.shape[1]), a.dtype)
     for k in range(len(b)):
         total = fused(a[:, k : k + 1], b[k], total)
     return total
-
-
-def row_product(a: Array, b: Array) -> Array:
-    """(k,) @ (k, n): in each chunk of k a lane takes every so-many-th product; neighbouring lanes
-    are joined, then their neighbours; then the chunks' sums in sequence.
-    """
-    lanes = VECTOR_BYTES // a.dtype.itemsize
-    chunks = []
-    for start in range(0, len(a), ROW_CHUNK):
-        stop = min(start + ROW_CHUNK, len(a))
-        sums = [
-            _chain(a[None, start + lane : stop : lanes], b[start + lane : stop : lanes])[0]
-            for lane in range(lanes)
-        ]
-        while len(sums) > 1:
-            sums = [x + y for x, y in zip(sums[::2], sums[1::2], strict=True)]
-        chunks.append(sums[0])
-    return reduce(np.add, chunks)
 
 
 # -- scatter-add and its relatives -----------------------------------------------------------------

@@ -219,7 +219,7 @@ def _checked_lengths(name: str, lengths: Any, batch: int, most: int) -> Any:
         raise ShapeError(
             f"{name}: lengths must be {batch} integers, one per sequence, got {lengths._aval}."
         )
-    return within(name, "lengths", astype(lengths, int64, copy=False), 0, most)
+    return within(name, "length", astype(lengths, int64, copy=False), 0, most)
 
 
 def _run(

@@ -19,7 +19,7 @@ from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors, lanes_of, squared
 from pullback.runtime.cpu.llvm.writer import Function, Module, of_width
 
-__all__ = ["WORDS", "columns_of_tile", "panel_kernel"]
+__all__ = ["PLACED", "WORDS", "columns_of_tile", "panel_kernel", "placed_kernel"]
 
 _COPIED = 1 << 18  # bytes of b that are copied at a time: part of an L2 cache
 _ROWS = 96  # of a that are copied at a time
@@ -31,6 +31,9 @@ WORDS = (
     *("a", "b", "out", "m", "n", "k", "all_k", "a_row", "a_column", "b_row", "b_column"),
     *("tile_m", "tile_n", "tiles", "across"),
 )
+# Of parts of larger matrices: where they begin in the memory of a matrix of the batch, and if
+# `lower` is set, only tiles that reach the diagonal or below.
+PLACED = (*WORDS, "out_row", "a_at", "b_at", "out_at", "lower")
 _TILE = (
     *(("ptr", "%a"), ("ptr", "%b"), ("ptr", "%out"), ("i64", "%rows"), ("i64", "%columns")),
     *(("i64", "%k"), ("ptr", "%params")),
@@ -81,6 +84,36 @@ def panel_kernel(dtype: DType) -> int:
         k = f.minimum(p["k"], f.sub(p["all_k"], f.mul(item, p["k"])))
         target = f.offset(out, f.mul(place, size))
         _call(f, tile, _TILE, (own_a, own_b, target, rows, columns, k, "%params"))
+    f.finish()
+    return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+
+
+@functools.cache
+def placed_kernel(dtype: DType, minus: bool) -> int:
+    """The same between parts of matrices: out = a b, or `minus` out -= a b, chunk by chunk of k;
+    params are `PLACED`, then the batch with strides of a, b and out.
+    """
+    module = Module()
+    tile = _Tile(module, dtype, PLACED, minus).name
+    f = Function(module, "@kernel")
+    p = Arguments(f, PLACED, 3)
+    a, b, out = p.pointers
+    with f.loop("%lo", "%hi") as unit:
+        item, number = f.divmod(unit.i, p["tiles"])
+        down, right = f.divmod(number, p["across"])
+        i, j = f.mul(down, p["tile_m"]), f.mul(right, p["tile_n"])
+        rows = f.minimum(p["tile_m"], f.sub(p["m"], i))
+        columns = f.minimum(p["tile_n"], f.sub(p["n"], j))
+        above = f(f"icmp sge i64 {j}, {f.add(i, rows)}")
+        lower = f(f"icmp ne i64 {p['lower']}, 0")
+        left_out = f(f"and i1 {above}, {lower}")
+        with f.when(f(f"xor i1 {left_out}, true")):
+            a_at, b_at, out_at = p.offsets(item, 3)
+            own_a = f.offset(a, f.add(f.add(a_at, p["a_at"]), f.mul(i, p["a_row"])))
+            own_b = f.offset(b, f.add(f.add(b_at, p["b_at"]), f.mul(j, p["b_column"])))
+            place = f.add(f.mul(i, p["out_row"]), f.mul(j, str(dtype.itemsize)))
+            target = f.offset(out, f.add(f.add(out_at, p["out_at"]), place))
+            _call(f, tile, _TILE, (own_a, own_b, target, rows, columns, p["k"], "%params"))
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
@@ -187,19 +220,21 @@ class _Panels:
 class _Tile:
     """Writes the function that makes a tile, and those that it calls."""
 
-    def __init__(self, module: Module, dtype: DType):
-        self.module, self.dtype, self.size = module, dtype, dtype.itemsize
+    def __init__(
+        self, module: Module, dtype: DType, names: Sequence[str] = WORDS, minus: bool = False
+    ):
+        self.module, self.dtype, self.size, self.minus = module, dtype, dtype.itemsize, minus
         self.height, self.width = _height(), _VECTORS * lanes_of(dtype)
         self.block = self._block()
         self.a = _Panels(module, dtype, self.height)
         self.b = _Panels(module, dtype, self.width)
         self.name = "@tile"
         self.f = f = Function(module, self.name, _TILE, qualifiers="internal ")
-        words = {name: f.int_at("%params", i) for i, name in enumerate(WORDS) if i > 2}
+        words = {name: f.int_at("%params", i) for i, name in enumerate(names) if i > 2}
         a_row, a_column, b_row, b_column = (
             words[name] for name in ("a_row", "a_column", "b_row", "b_column")
         )
-        self.out_row = f.mul(words["n"], str(self.size))
+        self.out_row = words.get("out_row") or f.mul(words["n"], str(self.size))
         most = _COPIED // (CHUNK * self.size)
         self.b_area = f.array("i8", most // self.width * self.b.apart)
         self.a_area = f.array("i8", _ROWS // self.height * self.a.apart)
@@ -209,7 +244,7 @@ class _Tile:
             source = f.offset("%b", f.mul(chunk.i, b_row))
             _call(f, self.b.name, _COPY, (source, b_column, b_row, "%columns", k, self.b_area))
             source = f.offset("%a", f.mul(chunk.i, a_column))
-            first = f(f"icmp eq i64 {chunk.i}, 0")
+            first = "false" if minus else f(f"icmp eq i64 {chunk.i}, 0")
             with f.loop("0", "%rows", str(_ROWS)) as group:
                 rows = f.minimum(f.sub("%rows", group.i), str(_ROWS))
                 own = f.offset(source, f.mul(group.i, a_row))
@@ -253,7 +288,7 @@ class _Tile:
                 value = f(f"load {kind}, ptr {f.offset(own, at)}, align {size}")
                 place = f.offset(target, at)
                 before = f(f"load {kind}, ptr {place}, align {size}")
-                total = f(f"fadd {kind} {before}, {value}")
+                total = f(f"{'fsub' if self.minus else 'fadd'} {kind} {before}, {value}")
                 joined = f(f"select i1 {first}, {kind} {value}, {kind} {total}")
                 f.do(f"store {kind} {joined}, ptr {place}, align {size}")
 
@@ -278,8 +313,9 @@ class _Tile:
             for place, value in zip(places, values, strict=True):
                 v.store(value, place)
         with f.when(f("xor i1 %first, true")):
+            join = v.subtract if self.minus else v.add
             for place, value in zip(places, values, strict=True):
-                v.store(v.add(v.load(place), value), place)
+                v.store(join(v.load(place), value), place)
         f.finish()
         return f.name
 

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
+from pullback.core import errors
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType
-from pullback.core.errors import LinAlgError, ShapeError
+from pullback.core.errors import ShapeError
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import blas
 from pullback.runtime.cpu.linalg import (
@@ -25,6 +26,7 @@ from pullback.runtime.cpu.linalg import (
     lane_kernels,
     lapack_kernels,
     matrix_functions,
+    tiled_stages,
 )
 from pullback.runtime.cpu.linalg.lane_code import LANES
 from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX
@@ -69,16 +71,17 @@ class Failure(NamedTuple):
 
     fact: str  # with {value}: what the kernel says beside the position
     batch: tuple[int, ...]
-    of_matrix: bool = True
+    subject: str = "the matrix"
+    kind: str = "LinAlgError"
 
-    def error(self, name: str, position: int, value: int) -> LinAlgError | ShapeError:
+    def error(self, name: str, position: int, value: int) -> errors.PullbackError:
         """What the operation `name` says of the matrix at a position of the batch."""
-        index = tuple([int(i) for i in np.unravel_index(position, self.batch)])
-        place = index[0] if len(index) == 1 else index
-        if not self.of_matrix:
-            return ShapeError(f"{name}: {self.fact.format(place=place)}")
-        where = f"the matrix at {place} of the batch" if self.batch else "the matrix"
-        return LinAlgError(f"{name}: {where} {self.fact.format(value=value, before=value - 1)}")
+        where = self.subject
+        if self.batch:
+            index = [int(i) for i in np.unravel_index(position, self.batch)]
+            where += f" at {index[0] if len(index) == 1 else tuple(index)} of the batch"
+        fact = self.fact.format(value=value, before=value - 1)
+        return getattr(errors, self.kind)(f"{name}: {where} {fact}")
 
 
 class _Job(NamedTuple):
@@ -264,8 +267,8 @@ def failure(
 ) -> tuple[str, Failure]:
     """The operation that an error names, and what it says."""
     if name == "require":
-        about = static["error"] == "LinAlgError"
-        return static["caller"], Failure(static["fact"], avals[1].shape, about)
+        what = static["fact"], avals[1].shape, static["subject"], static["error"]
+        return static["caller"], Failure(*what)
     fact = _JOBS[name](avals, static).fact
     return static.get("caller", name), Failure(fact, _batch(name, out))
 
@@ -288,6 +291,9 @@ def linalg_stages(
     small = _small_kernel(name, avals, static)
     if small is not None:
         return _lane_stages(small(), operands, _batch(name, out), result, area, error_code)
+    if tiled_stages.is_tiled(name, avals):
+        batch = _batch(name, out)
+        return tiled_stages.tiled_stages(name, operands, static, batch, result, area, error_code)
     _register()
     job = _JOBS[name](avals, static)
     if max(job.sizes) > _LARGEST:

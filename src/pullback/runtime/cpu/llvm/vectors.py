@@ -21,8 +21,8 @@ def lanes_of(dtype: DType) -> int:
 class Vectors:
     """Loads, stores and arithmetic of vectors in one function."""
 
-    def __init__(self, f: Function, dtype: DType):
-        self.f, self.dtype, self.lanes = f, dtype, lanes_of(dtype)
+    def __init__(self, f: Function, dtype: DType, lanes: int | None = None):
+        self.f, self.dtype, self.lanes = f, dtype, lanes or lanes_of(dtype)
         self.size, self.scalar = dtype.itemsize, register(dtype)
         self.type = of_width(self.scalar, self.lanes)
         self.suffix = f"v{self.lanes}f{8 * self.size}"
@@ -63,6 +63,12 @@ class Vectors:
     def store(self, value: str, pointer: str) -> None:
         self.f.do(f"store {self.type} {value}, ptr {pointer}, align {self.size}")
 
+    def store_masked(self, value: str, pointer: str, mask: str) -> None:
+        f, t, bits = self.f, self.type, f"<{self.lanes} x i1>"
+        name = f"llvm.masked.store.{self.suffix}.p0"
+        function = f.module.intrinsic(name, "void", t, "ptr", "i32", bits)
+        f.do(f"call void {function}({t} {value}, ptr {pointer}, i32 {self.size}, {bits} {mask})")
+
     def store_lanes(self, value: str, pointer: str, count: int) -> None:
         """Stores the first `count` lanes one by one: masked stores are slow on some CPUs."""
         f = self.f
@@ -84,8 +90,19 @@ class Vectors:
         mask = f"<{len(lanes)} x i32> <{', '.join(f'i32 {k}' for k in lanes)}>"
         return self.f(f"shufflevector {self.type} {u}, {self.type} {w}, {mask}")
 
+    def unary(self, name: str, x: str) -> str:
+        """A function of LLVM's, of every lane."""
+        function = self.f.module.intrinsic(f"llvm.{name}.{self.suffix}", self.type, self.type)
+        return self.f(f"call {self.type} {function}({self.type} {x})")
+
     def add(self, x: str, y: str) -> str:
         return self.f(f"fadd {self.type} {x}, {y}")
+
+    def subtract(self, x: str, y: str) -> str:
+        return self.f(f"fsub {self.type} {x}, {y}")
+
+    def divide(self, x: str, y: str) -> str:
+        return self.f(f"fdiv {self.type} {x}, {y}")
 
 
 def squared(v: Vectors, vectors: Sequence[str]) -> list[str]:
@@ -93,8 +110,16 @@ def squared(v: Vectors, vectors: Sequence[str]) -> list[str]:
 
     First inside of 128 bits, where that costs least, and then whole pieces of 128 bits.
     """
-    found, lanes, piece = list(vectors), range(v.lanes), 16 // v.size
-    low = [k for k in lanes if k % piece < piece // 2]
+    found, piece = list(vectors), 16 // v.size
+    found = _turned_inside(v, found)
+    rows = [_turned_pieces(v, found[r::piece]) for r in range(piece)]
+    return [x for across in zip(*rows, strict=True) for x in across]
+
+
+def _turned_inside(v: Vectors, vectors: Sequence[str]) -> list[str]:
+    """Transposed inside of 128 bits, in groups of as many vectors as these hold elements."""
+    found, piece = list(vectors), 16 // v.size
+    low = [k for k in range(v.lanes) if k % piece < piece // 2]
     width = 1
     while width < piece:
         blocks = [low[k : k + width] for k in range(0, len(low), width)]
@@ -102,14 +127,23 @@ def squared(v: Vectors, vectors: Sequence[str]) -> list[str]:
         pairs = _pairs(found, width)
         found = [v.pick(u, w, [k + far for k in near]) for u, w in pairs for far in (0, piece // 2)]
         width *= 2
-    while width < v.lanes:
-        near = [k if not k & width else v.lanes + (k ^ width) for k in lanes]
-        far = [k + width if not k & width else v.lanes + k for k in lanes]
-        made = [[v.pick(u, w, chosen) for u, w in _pairs(found, width)] for chosen in (near, far)]
-        groups = range(0, len(made[0]), width)
-        found = [x for g in groups for half in made for x in half[g : g + width]]
-        width *= 2
     return found
+
+
+def _turned_pieces(v: Vectors, vectors: Sequence[str]) -> list[str]:
+    """As many vectors as they have pieces of 128 bits, transposed piece by piece.
+
+    Of two vectors, the pieces with even and with odd numbers: one instruction for each.
+    """
+    if len(vectors) == 1:
+        return list(vectors)
+    piece = 16 // v.size
+    halves = []
+    for odd in (0, 1):
+        chosen = [k for k in range(2 * v.lanes) if k // piece % 2 == odd]
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        halves.append(_turned_pieces(v, [v.pick(u, w, chosen) for u, w in pairs]))
+    return [x for both in zip(*halves, strict=True) for x in both]
 
 
 def _pairs(vectors: Sequence[str], width: int) -> list[tuple[str, str]]:

@@ -1,0 +1,85 @@
+"""The orders in which matrices are factored and systems of equations solved: see `order`.
+
+A matrix is divided by halves down to leaves. What a part takes from another is a product, chunk by
+chunk in the order of `order.product`. Sums along a column, which reflections need, are made in
+`SUMS` vectors of `order.VECTOR_BYTES` in turns, which are joined by halves, and then their lanes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pullback.compile.kernel.order import CHUNK, VECTOR_BYTES, Array, chain, fused
+
+__all__ = ["LEAF", "PANEL", "SUMS", "VECTOR_BYTES", "cholesky", "first_half", "lu", "solved"]
+
+LEAF = 32  # columns of a block that is not divided
+PANEL = 128  # columns that a QR factorisation reflects at once
+SUMS = 4  # vectors of sums along a column, which take vectors of elements in turns
+
+
+def first_half(n: int) -> int:
+    """Rows of the first part of n rows that are divided: whole leaves."""
+    return -(-n // (2 * LEAF)) * LEAF
+
+
+def _less(c: Array, a: Array, b: Array) -> Array:
+    """c - a b, chunk after chunk of the product."""
+    for i in range(0, a.shape[1], CHUNK):
+        c = c - chain(a[:, i : i + CHUNK], b[i : i + CHUNK])
+    return c
+
+
+def solved(t: Array, b: Array) -> Array:
+    """The solution of t x = b for a lower triangle: by halves, and in a leaf row by row."""
+    n, h = len(t), first_half(len(t))
+    if n > LEAF:
+        top = solved(t[:h, :h], b[:h])
+        return np.concatenate([top, solved(t[h:, h:], _less(b[h:], t[h:, :h], top))])
+    x = b.copy()
+    for j in range(n):
+        x[j] /= t[j, j]
+        x[j + 1 :] = fused(t[j + 1 :, j : j + 1], -x[j], x[j + 1 :])
+    return x
+
+
+def cholesky(a: Array) -> Array:
+    """The lower Cholesky factor: by halves, and in a leaf column by column."""
+    n, h = len(a), first_half(len(a))
+    out = np.tril(a)
+    if n > LEAF:
+        out[:h, :h] = cholesky(a[:h, :h])
+        below = out[h:, :h] = solved(out[:h, :h], a[h:, :h].T).T
+        out[h:, h:] = cholesky(_less(a[h:, h:], below, below.T))
+        return out
+    for j in range(n):
+        root = np.sqrt(out[j, j])
+        out[j:, j] /= root
+        out[j, j] = root
+        rest = out[j + 1 :, j]
+        out[j + 1 :, j + 1 :] = np.tril(fused(rest[:, None], -rest, out[j + 1 :, j + 1 :]))
+    return out
+
+
+def lu(a: Array) -> tuple[Array, Array]:
+    """Both triangles in one matrix, and the order of the rows: columns by halves, by partial
+    pivoting, and in a leaf column by column.
+    """
+    m, n = a.shape
+    h = first_half(n) if n <= m else m
+    a, rows = a.copy(), np.arange(m)
+    if n > min(m, LEAF):
+        a[:, :h], rows = lu(a[:, :h])
+        right = a[rows, h:]
+        right[:h] = solved(np.tril(a[:h, :h], -1) + np.eye(h, dtype=a.dtype), right[:h])
+        if h < m:
+            right[h:], below = lu(_less(right[h:], a[h:, :h], right[:h]))
+            a[h:, :h], rows[h:] = a[h:, :h][below], rows[h:][below]
+        a[:, h:] = right
+        return a, rows
+    for j in range(n):
+        r = j + int(np.argmax(np.abs(a[j:, j])))
+        a[[j, r]], rows[[j, r]] = a[[r, j]], rows[[r, j]]
+        a[j + 1 :, j] /= a[j, j] if a[j, j] else 1
+        a[j + 1 :, j + 1 :] = fused(a[j + 1 :, j : j + 1], -a[j, j + 1 :], a[j + 1 :, j + 1 :])
+    return a, rows

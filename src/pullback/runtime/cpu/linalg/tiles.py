@@ -1,0 +1,345 @@
+"""Factorisations and solutions of large real matrices: blocks of a matrix are taken apart by halves
+down to leaves, and all else is products, by the kernels that multiply.
+
+How a matrix is divided depends on its size alone, and so do the bits. Every step is a stage that
+threads share; a batch that gives each of them matrices of its own goes through all steps matrix by
+matrix instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pullback.compile.kernel.factor_order import LEAF, VECTOR_BYTES, first_half
+from pullback.compile.kernel.lower import copy_kernel
+from pullback.core.dtypes import DType
+from pullback.runtime.cpu import native
+from pullback.runtime.cpu.gemm import blas_code, panel_gemm
+from pullback.runtime.cpu.gemm.matmul import grain_of, tile_rows
+from pullback.runtime.cpu.linalg import reflection_kernels, tile_kernels, tile_moves
+from pullback.runtime.cpu.llvm.builder import index_params
+from pullback.runtime.cpu.loops import map_stages
+from pullback.runtime.cpu.native import Stage
+from pullback.runtime.cpu.native.stages import LOCAL_BYTES, rows_stage
+
+__all__ = ["Block", "Tiles"]
+
+_ROUNDS = 4  # matrices for each thread, from which on it does not matter that the last ones wait
+_CALL = 1 / 1000  # of a task is what calling a kernel costs: some tens of nanoseconds
+_LINE = 64  # bytes at whose multiples local areas begin
+_COPIED = 1 << 15  # elements of a task that copies: some microseconds
+_CLEARED = 1 << 20  # bytes of a task that clears memory: some tens of microseconds
+_SWAPPED = 1 << 12  # exchanges of a task: some microseconds
+_SIDE = 256  # columns of a tile of a triangle: those beyond the diagonal are made for nothing
+
+
+class Block(NamedTuple):
+    """A part of the matrices of a batch: a slot, where it begins, its size and strides; all count
+    elements.
+    """
+
+    slot: int
+    at: int
+    rows: int
+    columns: int
+    row: int
+    column: int
+    batch: tuple[int, ...]
+
+    def part(self, i: int, j: int, rows: int | None = None, columns: int | None = None) -> Block:
+        """The block from row i and column j on, to the end if no size is given."""
+        rows = self.rows - i if rows is None else rows
+        columns = self.columns - j if columns is None else columns
+        at = self.at + i * self.row + j * self.column
+        return self._replace(at=at, rows=rows, columns=columns)
+
+    @property
+    def turned(self) -> Block:
+        """The transpose."""
+        rows, columns, row, column = self.columns, self.rows, self.column, self.row
+        return self._replace(rows=rows, columns=columns, row=row, column=column)
+
+    @property
+    def flipped(self) -> Block:
+        """The last row first."""
+        return self._replace(at=self.at + (self.rows - 1) * self.row, row=-self.row)
+
+
+class Tiles:
+    """The stages of a factorisation, in the order in which they are asked for."""
+
+    def __init__(self, dtype: DType, batch: tuple[int, ...], area: Callable[[int], int]):
+        self.dtype, self.batch, self.area = dtype, batch, area
+        self.size, self.count = dtype.itemsize, math.prod(batch)
+        self._head: list[Stage] = []
+        self._stages: list[Stage] = []
+        self._rooms: tuple[int, int, int] = (0, 0, 0)
+        self._local: list[tuple[int, int]] = []  # areas of one matrix: slots and bytes
+        self._tasks = 0.0  # that the work for a matrix would make
+        threads = native.get_threads()
+        shared = self.count == 1 or (self.count % threads and self.count < _ROUNDS * threads)
+        self._alone = not shared  # whether a thread has all of a matrix
+        self.status = self._area(8)
+        self._clear(self.status, 8)
+
+    def stages(self) -> list[Stage]:
+        """All of them; of a batch, as one that goes through matrix after matrix, if that leaves no
+        thread without work for long.
+        """
+        if not self._alone:
+            return [*self._head, *self._stages]
+        grain = max(1, min(int(1 / self._tasks), self.count // (_ROUNDS * native.get_threads())))
+        return [*self._head, rows_stage(self._stages, self.count, 1, grain, self._local)]
+
+    def _area(self, nbytes: int) -> int:
+        """The slot of scratch memory with so many bytes for each matrix."""
+        room = LOCAL_BYTES - sum(-(-n // _LINE) * _LINE for _, n in self._local)
+        if not self._alone or nbytes + _LINE > room:
+            return self.area(self.count * nbytes)
+        slot = self.area(0)
+        self._local.append((slot, nbytes))
+        return slot
+
+    def dense(self, slot: int, at: int, rows: int, columns: int, each: int) -> Block:
+        """Dense rows from an element on; a matrix of the batch has `each` elements."""
+        steps = [each * math.prod(self.batch[d + 1 :]) for d in range(len(self.batch))]
+        return Block(slot, at, rows, columns, columns, 1, tuple(steps))
+
+    def scratch(self, rows: int, columns: int, clear: bool = False) -> Block:
+        """Memory of its own for a dense block."""
+        size = rows * columns
+        slot = self._area(size * self.size)
+        if clear:
+            self._clear(slot, size * self.size)
+        return self.dense(slot, 0, rows, columns, size)
+
+    def _clear(self, slot: int, each: int) -> None:
+        code = blas_code.zero_kernel()
+        self._stages.append(Stage(code, self.count * each, _CLEARED, (slot,)))
+
+    def make_rooms(self, elements: int) -> None:
+        """Memory for products that are needed for a moment."""
+        nbytes = elements * self.size
+        self._rooms = self._area(nbytes), self._area(nbytes), elements
+
+    def _room(self, which: int, rows: int, columns: int) -> Block:
+        return self.dense(self._rooms[which], 0, rows, columns, self._rooms[2])
+
+    def taken(self, x: Block) -> Block:
+        """A copy with dense rows, made before anything else is done."""
+        size = x.rows * x.columns
+        target = self.dense(self.area(self.count * size * self.size), 0, x.rows, x.columns, size)
+        self.take(x, target)
+        return target
+
+    def take(self, x: Block, target: Block) -> None:
+        """Copies all matrices of a batch before anything else is done."""
+        shape = (*self.batch, x.rows, x.columns)
+        steps = [(*b.batch, b.row, b.column) for b in (target, x)]
+        self._head += map_stages.map_stages(
+            copy_kernel(self.dtype), shape, [target.slot], steps[:1], [x.slot], steps[1:]
+        )
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def _stage(self, code: int, each: int, grain: int, params: Sequence[int], *blocks: Block):
+        """A stage with `each` units for a matrix, in tasks of `grain`."""
+        steps = [[s * self.size for s in block.batch] for block in blocks]
+        params = (*params, *index_params(self.batch, *steps))
+        self._tasks += each / max(1, grain) + _CALL
+        self._stages.append(Stage(code, self.count * each, max(1, grain), params))
+
+    def bytes(self, *elements: int) -> list[int]:
+        return [n * self.size for n in elements]
+
+    def multiply(self, c: Block, a: Block, b: Block, minus: bool, lower: bool = False) -> None:
+        """c = a b, or c -= a b; with `lower` only what is not above the diagonal is wanted."""
+        if 0 in (c.rows, c.columns):
+            return
+        if c.column != 1:
+            c, a, b = c.turned, b.turned, a.turned
+        tile_n = panel_gemm.columns_of_tile(self.dtype, c.columns)
+        across = -(-c.columns // tile_n)
+        work = 2 * min(c.columns, tile_n) * a.columns
+        tile_m = min(_SIDE, c.rows) if lower else tile_rows(c.rows, self.count * across, work)
+        tiles = -(-c.rows // tile_m) * across
+        params = (
+            *(a.slot, b.slot, c.slot, c.rows, c.columns, a.columns, 0),
+            *self.bytes(a.row, a.column, b.row, b.column),
+            *(tile_m, tile_n, tiles, across),
+            *self.bytes(c.row, a.at, b.at, c.at),
+            int(lower),
+        )
+        code = panel_gemm.placed_kernel(self.dtype, minus)
+        self._stage(code, tiles, grain_of(tile_m * work), params, a, b, c)
+
+    def solve(self, t: Block, x: Block, lower: bool, unit: bool) -> None:
+        """X of T X = B in place of B; its rows are dense, or its columns if T is lower."""
+        n, h = t.rows, first_half(t.rows)
+        if n <= LEAF:
+            if lower:
+                self._solve_leaf(t, x, unit)
+            else:
+                self._solve_leaf(t.flipped.turned.flipped.turned, x.flipped, unit)
+            return
+        first, last = (t.part(0, 0, h, h), x.part(0, 0, h)), (t.part(h, h), x.part(h, 0))
+        if lower:
+            self.solve(*first, lower, unit)
+            self.multiply(last[1], t.part(h, 0, columns=h), first[1], minus=True)
+            self.solve(*last, lower, unit)
+        else:
+            self.solve(*last, lower, unit)
+            self.multiply(first[1], t.part(0, h, rows=h), last[1], minus=True)
+            self.solve(*first, lower, unit)
+
+    def _solve_leaf(self, t: Block, x: Block, unit: bool) -> None:
+        if x.columns == 0:
+            return
+        groups = -(-x.columns * self.size // VECTOR_BYTES)
+        params = (
+            *(t.slot, x.slot, t.rows, x.columns, groups, int(unit)),
+            *self.bytes(t.at, t.row, t.column, x.at, x.row, x.column),
+        )
+        code = tile_kernels.triangle_kernel(self.dtype)
+        work = t.rows * t.rows * VECTOR_BYTES // self.size
+        self._stage(code, groups, grain_of(2 * work), params, t, x)
+
+    def cholesky(self, a: Block, first: int = 0) -> None:
+        """L in place of the lower triangle of A, whose rows are dense; `first` is the number of its
+        first row.
+        """
+        n, h = a.rows, first_half(a.rows)
+        if n <= LEAF:
+            params = (a.slot, self.status, n, first, *self.bytes(a.at, a.row))
+            self._stage(tile_kernels.cholesky_kernel(self.dtype), 1, grain_of(n**3), params, a)
+            return
+        left, below, rest = a.part(0, 0, h, h), a.part(h, 0, columns=h), a.part(h, h)
+        self.cholesky(left, first)
+        self.solve(left, below.turned, lower=True, unit=False)
+        self.multiply(rest, below, below.turned, minus=True, lower=True)
+        self.cholesky(rest, first + h)
+
+    def lu(self, a: Block, swaps: Block, first: int = 0) -> None:
+        """L and U in place of A, whose columns are dense and are those of the matrix from row and
+        column `first` on; the numbers of exchanged rows at `swaps`.
+        """
+        rows = min(a.rows, a.columns)
+        if a.columns <= LEAF and a.columns <= a.rows:
+            params = (
+                *(a.slot, swaps.slot, a.rows, a.columns, first),
+                *self.bytes(a.at, a.column, swaps.at),
+            )
+            grain = grain_of(2 * a.rows * a.columns**2)
+            self._stage(tile_kernels.panel_kernel(self.dtype), 1, grain, params, a, swaps)
+            return
+        h = first_half(rows) if a.columns <= a.rows else rows
+        left, right = a.part(0, 0, columns=h), a.part(0, h)
+        self.lu(left, swaps, first)
+        self._exchange(right, swaps, first, first, first + h)
+        self.solve(left.part(0, 0, h), right.part(0, 0, h), lower=True, unit=True)
+        self.multiply(right.part(h, 0), left.part(h, 0), right.part(0, 0, h), minus=True)
+        if h < rows:
+            self.lu(right.part(h, 0), swaps, first + h)
+            self._exchange(left, swaps, first, first + h, first + rows)
+
+    def _exchange(self, a: Block, swaps: Block, top: int, start: int, stop: int) -> None:
+        """Exchanges rows as `swaps` say of steps `start` to `stop`; a begins with row `top`."""
+        if a.columns == 0 or start == stop:
+            return
+        column = a._replace(at=a.at - top)
+        code = tile_moves.exchange_kernel(self.dtype)
+        params = (
+            *(a.slot, swaps.slot, a.columns, start, stop),
+            *self.bytes(a.column, column.at, swaps.at),
+        )
+        self._stage(code, a.columns, _SWAPPED // (stop - start), params, a, swaps)
+
+    def order(self, swaps: Block, n: int, count: int) -> None:
+        """The permutation, behind the exchanges."""
+        params = (swaps.slot, self.status, n, count, *self.bytes(swaps.at))
+        self._stage(tile_moves.order_kernel(self.dtype), 1, _SWAPPED // max(1, n), params, swaps)
+
+    def qr(self, a: Block, v: Block, t: Block) -> None:
+        """R in place of the upper triangle of A, the reflections in V and T, which is clear: of A's
+        columns, which are dense, as many are taken as V has.
+        """
+        n, h = v.columns, first_half(v.columns)
+        if n <= LEAF:
+            params = (
+                *(a.slot, v.slot, t.slot, a.rows, n),
+                *self.bytes(a.at, a.column, v.at, v.column, t.at, t.row),
+            )
+            grain = grain_of(6 * a.rows * n * n)
+            self._stage(
+                reflection_kernels.householder_kernel(self.dtype), 1, grain, params, a, v, t
+            )
+            return
+        left, right = v.part(0, 0, columns=h), v.part(h, h)
+        first, last, corner = t.part(0, 0, h, h), t.part(h, h), t.part(0, h, rows=h)
+        self.qr(a, left, first)
+        self.reflect(a.part(0, h, columns=n - h), left, first.turned)
+        self.qr(a.part(h, h), right, last)
+        inner, outer = (self._room(k, h, n - h) for k in (0, 1))
+        self.multiply(inner, left.part(h, 0).turned, right, minus=False)
+        self.multiply(outer, inner, last, minus=False)
+        self.multiply(corner, first, outer, minus=True)
+
+    def reflect(self, c: Block, v: Block, t: Block) -> None:
+        """c -= V T V^T c."""
+        if c.columns == 0:
+            return
+        one, two = (self._room(k, v.columns, c.columns) for k in (0, 1))
+        self.multiply(one, v.turned, c, minus=False)
+        self.multiply(two, t, one, minus=False)
+        self.multiply(c, v, two, minus=True)
+
+    # -- before and after ------------------------------------------------------------------------
+
+    def copy(self, x: Block, out: Block, symmetric: bool = False) -> None:
+        """x, which begins a matrix and has dense rows or columns, to dense rows; with `symmetric`
+        the lower triangle of (x + x^T) / 2.
+        """
+        if symmetric and x.column != 1:
+            x = x.turned
+        bands = -(-x.rows * self.size // VECTOR_BYTES)
+        params = (
+            *(x.slot, out.slot, self.status, x.rows, x.columns, bands),
+            *self.bytes(x.row, x.column, out.row, out.at),
+        )
+        code = tile_moves.copy_kernel(self.dtype, symmetric)
+        grain = _COPIED * bands // max(1, x.rows * x.columns)
+        self._stage(code, bands, grain, params, x, out)
+
+    def permute(self, x: Block, out: Block, numbers: Block, back: bool) -> None:
+        """Row i of `out` is the row of x that number i says, or the other way round."""
+        params = (
+            *(x.slot, out.slot, numbers.slot, x.rows, x.columns, int(back)),
+            *self.bytes(x.row, x.column, numbers.at),
+        )
+        code = tile_moves.permute_kernel(self.dtype)
+        self._stage(code, x.rows, _COPIED // max(1, x.columns), params, x, out, numbers)
+
+    def identity(self, a: Block) -> None:
+        """Ones on the diagonal of a block with dense rows, and zeros."""
+        code = tile_moves.identity_kernel(self.dtype)
+        grain = _COPIED // max(1, a.columns)
+        self._stage(code, a.rows, grain, (a.slot, a.rows, a.columns), a)
+
+    def require_regular(self, a: Block, error: int) -> None:
+        """An error about a matrix with a 0 on the diagonal."""
+        params = (a.slot, a.rows, *self.bytes(a.row + a.column), error)
+        grain = _COPIED // max(1, a.rows)
+        self._stage(tile_moves.regular_kernel(self.dtype), 1, grain, params, a)
+
+    def trim(self, a: Block, side: int, error: int = 0) -> None:
+        """Clears what is above (1) or below (-1) the diagonal, nothing (0); what was found about a
+        matrix becomes NaN or an error.
+        """
+        params = (
+            *(a.slot, self.status, a.rows, a.columns),
+            *(*self.bytes(a.at, a.row), side, error),
+        )
+        grain = _COPIED // max(1, a.columns)
+        self._stage(tile_moves.trim_kernel(self.dtype), a.rows, grain, params, a)

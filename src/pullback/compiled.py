@@ -19,11 +19,10 @@ from pullback.core.avals import default_device
 from pullback.core.byte_counts import nbytes_of
 from pullback.core.errors import (
     DTypeError,
-    PullbackError,
     RetraceWarning,
     TraceError,
     briefly,
-    shorten,
+    shorten_caused,
 )
 from pullback.ir.array import Array, make, mode
 from pullback.ir.convert import as_array
@@ -78,6 +77,11 @@ class Lowered:
     def executable(self) -> Any:
         """What the runtime made of the graph; None if there is nothing to compute."""
         return self._unit.program.executable
+
+    @property
+    def captures_variables(self) -> bool:
+        """Whether the function captures arrays that somebody differentiates by."""
+        return any(x._node is not None for x in self._unit.lifted)
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -176,8 +180,8 @@ class Jitted:
             if unit.single is not None:
                 return make(computed[0], unit.single)
             return unit.build([make(b, av) for b, av in zip(computed, unit.avals, strict=True)])
-        except PullbackError as error:
-            shorten(error)
+        except Exception as error:
+            shorten_caused(error)
             raise error
 
     def _called(self, args: tuple, kwargs: dict) -> Any:

@@ -22,11 +22,12 @@ from pullback.autodiff.workspace import Workspace
 from pullback.core import pytrees
 from pullback.core.avals import Aval, symbolic
 from pullback.core.dtypes import bool_, int64
-from pullback.core.errors import DTypeError, PullbackError, ShapeError, briefly
+from pullback.core.errors import DTypeError, PullbackError, ShapeError, briefly, expect_function
 from pullback.ir.array import Array
 from pullback.ir.control import stacked
 from pullback.ir.convert import as_array
 from pullback.ir.op import REGISTRY, another, own_handles
+from pullback.loop_units import compiled_loop
 from pullback.ops.requirements import require
 
 __all__ = ["cond", "fori_loop", "scan", "while_loop"]
@@ -99,6 +100,8 @@ def cond(
     >>> pb.cond(pb.tensor(2.0) > 1.0, pb.sin, pb.cos, pb.tensor(0.0))
     tensor(0., float32, cpu)
     """
+    expect_function("cond", true_fn, "true_fn must be")
+    expect_function("cond", false_fn, "false_fn must be")
     pred = _predicate("cond", pred)
     if not pred._aval.is_symbolic:
         chosen = true_fn if pred.item() else false_fn
@@ -179,9 +182,31 @@ def scan(
     >>> pb.scan(lambda c, x: (c + x, c * x), pb.tensor(0.0), pb.tensor([1.0, 2.0, 3.0]))
     (tensor(6., float32, cpu), tensor([0., 2., 9.], float32, cpu))
     """
-    carry = _Carry("scan", init)
+    expect_function("scan", f, "f must be")
     arrays, structure = _arrays("scan", xs)
     steps = _length(arrays, structure, length)
+    carry = _Carry("scan", init)
+    # a partial function shows what it holds, so that changes of what `f` captures are noticed
+    loop = partial(_scan, f, steps=steps, reverse=reverse, recompute=recompute)
+    trees = carry.tree(carry.init), pytrees.unflatten(structure, arrays)
+    if not _is_traced([*carry.init, *arrays]):
+        found = compiled_loop(f, loop, (steps, reverse, recompute), steps, *trees)
+        if found is not None:
+            return found
+    return loop(*trees)
+
+
+def _scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    steps: int,
+    reverse: bool,
+    recompute: bool,
+) -> tuple[Any, Any]:
+    """`scan` of trees of arrays, in Python or as an equation."""
+    carry = _Carry("scan", init)
+    arrays, structure = _arrays("scan", xs)
     seen: list[pytrees.Structure] = []
 
     def step(carries: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -288,13 +313,25 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
         )
         return last[1]
     carry = _Carry("fori_loop", init)
+    steps = max(high.item() - low.item(), 0)
+    state = low, carry.tree(carry.init)
+    loop = partial(_counted, body, steps)
+    if not _is_traced(carry.init):
+        found = compiled_loop(body, loop, ("fori_loop", steps), steps, state)
+        if found is not None:
+            return found
+    return loop(state)
+
+
+def _counted(body: Callable[[Any, Any], Any], steps: int, state: tuple[Any, Any]) -> Any:
+    """The last carry of so many steps from a state, which is a number and a carry."""
+    carry = _Carry("fori_loop", state[1])
 
     def step(state: tuple[Any, Any], _: None) -> tuple[Any, None]:
         i, value = state
         return (i + 1, carry.tree(carry.checked(body(i, value)))), None
 
-    last, _ = scan(step, (low, carry.tree(carry.init)), None, max(high.item() - low.item(), 0))
-    return last[1]
+    return _scan(step, state, None, steps, False, False)[0][1]
 
 
 @briefly

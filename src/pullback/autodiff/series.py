@@ -16,7 +16,7 @@ from typing import Any
 
 from pullback.autodiff.calls import Expanding, Slots, call_node
 from pullback.autodiff.forward import push, tangents
-from pullback.autodiff.reverse import depends_on_others, with_recording, zeros
+from pullback.autodiff.reverse import depends_on_others, with_recording, without_history, zeros
 from pullback.core.avals import Aval
 from pullback.ir.array import Array, Node, make
 from pullback.ir.op import Op, bind
@@ -59,7 +59,7 @@ def expanded(
     found = [[None] * order if o._node is None else expansion.terms(o._node) for o in outputs]
     if create_graph:
         return found
-    return [[t if t is None else make(t._buf, t._aval) for t in terms] for terms in found]
+    return [without_history(terms) for terms in found]
 
 
 def is_zero(terms: Terms) -> bool:

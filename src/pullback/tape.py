@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from pullback.autodiff.reverse import check_cotangent, cotangents, fresh, with_recording, zeros
@@ -18,7 +19,6 @@ from pullback.core.errors import (
     briefly,
     expect_function,
 )
-from pullback.diagram import Box, svg
 from pullback.ir import graph as ir_graph
 from pullback.ir.array import Array, leaf_node, make
 from pullback.ir.convert import as_array, default_device, shape_of
@@ -150,16 +150,18 @@ class Graph(ir_graph.Graph):
             found.append(GraphNode(n, kind, name, inputs, static, var.aval.shape, var.aval.dtype))
         return found
 
-    def draw(self, path: str | Path | None = None) -> str:
+    def draw(self, path: str | os.PathLike[str] | None = None) -> str:
         """The graph as SVG text, written to a file if a path is given."""
+        diagram = import_module("pullback.diagram")  # for those who look
         boxes = []
         for node in self.nodes:
             title = f"{node.kind} {node.name}".strip()
             subtitle = f"%{node.number} {self._vars[node.number].aval}"
-            boxes.append(Box(title, subtitle, node.kind, node.inputs))
-        picture = svg(boxes)
+            boxes.append(diagram.GraphBox(title, subtitle, node.kind, node.inputs))
+        picture = diagram.svg(boxes)
         if path is not None:
-            Path(path).write_text(picture, encoding="utf-8")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(picture)
         return picture
 
     def _repr_svg_(self) -> str:
@@ -379,7 +381,7 @@ def trace(f: Callable[..., Any]) -> Callable[..., Graph]:
     if isinstance(f, Array):
         raise DTypeError(
             "trace: expected a function to record, got a tensor. The sum of a diagonal is"
-            " linalg.trace(x)."
+            " pb.linalg.trace(x)."
         )
     expect_function("trace", f)
     return ir_graph.trace(f, Graph)

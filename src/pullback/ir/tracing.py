@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from os.path import dirname
 from sys import _getframe
 from types import FrameType, TracebackType
 from typing import Any
@@ -26,16 +26,16 @@ __all__ = [
     "user_line",
 ]
 
-_PACKAGE = str(Path(__file__).parent.parent)
+_PACKAGE = dirname(dirname(__file__))
 
 
-class _Open(threading.local):
+class _OpenTrace(threading.local):
     """The innermost recording that this thread is inside of."""
 
     innermost: Recording | None = None
 
 
-_open = _Open()
+_open = _OpenTrace()
 
 
 # What the names of the library's files begin with, and those of the code that it generates.

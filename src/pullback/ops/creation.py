@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.avals import Aval, Device, default_device, device
+from pullback.core.avals import Aval, Device, aval, default_device, device
 from pullback.core.dtypes import DType, as_dtype, default_float
 from pullback.core.errors import CopyError, DTypeError, ShapeError
 from pullback.ir import scalar as sc
-from pullback.ir.array import Array
+from pullback.ir.array import Array, make
 from pullback.ir.convert import as_array, is_number, scalar, shape_of, sharing, to_numpy
 from pullback.ir.lowering import Elementwise
 from pullback.ir.op import REGISTRY, another, bind
@@ -30,6 +31,12 @@ __all__ = [
 find_device = device  # creation functions have a parameter of that name, as the standard says
 
 
+def broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array of `shape` broadcasts to another shape."""
+    pairs = zip(shape[::-1], wanted[::-1], strict=False)
+    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in pairs)
+
+
 def _at(where: str | Device | None) -> Device:
     return default_device() if where is None else find_device(where)
 
@@ -37,7 +44,15 @@ def _at(where: str | Device | None) -> Device:
 def constant(value: Any, shape: tuple[int, ...], dtype: DType, dev: Device) -> Any:
     """A constant array: one element, seen from everywhere."""
     x = scalar(value, dtype, dev)
-    return another(x) if shape == () else bind(broadcast_to.op, x, shape=shape)
+    if shape == () or x._aval.is_symbolic:
+        return another(x) if shape == () else bind(broadcast_to.op, x, shape=shape)
+    return make(x._buf, _repeated(shape, dtype, dev))
+
+
+@lru_cache(1024)
+def _repeated(shape: tuple[int, ...], dtype: DType, dev: Device) -> Aval:
+    """The aval of one element seen from everywhere."""
+    return aval(shape, dtype, dev, (0,) * len(shape))
 
 
 def _numpy_dtype(dtype: Any, default: Any) -> np.dtype:
@@ -140,6 +155,8 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
         own = dt.bool_ if isinstance(fill_value, bool) else as_dtype(type(fill_value))
         return constant(fill_value, shape, wanted or own, _at(device))
     x = as_array(fill_value, "full", dev=None if device is None else _at(device))
+    if not broadcasts(x._aval.shape, shape):
+        raise ShapeError(f"full: a value of shape {x._aval.shape} does not broadcast to {shape}.")
     return broadcast_to(x if wanted is None else astype(x, wanted), shape)
 
 

@@ -30,7 +30,7 @@ from pullback.runtime.cuda.launch import THREADS, grid_of, packed
 from pullback.runtime.cuda.printer import Source, convert, storage
 from pullback.runtime.cuda.stages import At, Step, stage
 
-__all__ = ["product_row_stages", "product_stages"]
+__all__ = ["product_row_stages", "product_stages", "product_steps"]
 
 TILE, SIDE, STEP = 64, 4, 16  # elements of a tile and of a thread; products between two barriers
 TURN = 8  # products of a chunk between two barriers: its operands fit into shared memory
@@ -185,7 +185,7 @@ def _source(dtype: DType, body: str) -> tuple[str, str]:
     return name, source.text()
 
 
-def _tiled(
+def _tiled_step(
     dtype: DType,
     batch: Sequence[int],
     sides: tuple[int, int, int],
@@ -234,17 +234,30 @@ def product_stages(
     *batch, m, n = out.shape
     k = a.shape[-1]
     a_strides, b_strides = (broadcast_strides(x, (*batch, *x.shape[-2:])) for x in (a, b))
-    here, left, right = At(slot), At(a_slot), At(b_slot)
-    if math.prod(batch) == 1 and not out.dtype.is_complex:
-        large = max(m, n) * k * wide_of(out.dtype).itemsize > ROW_BYTES
+    given = (At(a_slot), a_strides), (At(b_slot), b_strides), At(slot)
+    return stage(*product_steps(out.dtype, batch, (m, n, k), *given, area))
+
+
+def product_steps(
+    dtype: DType,
+    batch: Sequence[int],
+    sides: tuple[int, int, int],
+    a: tuple[At, Strides],
+    b: tuple[At, Strides],
+    out: At,
+    area: Area,
+) -> list[Step]:
+    """The launches of products (m, k) @ (k, n); the output is dense."""
+    (m, n, k), (left, a_strides), (right, b_strides) = sides, a, b
+    if math.prod(batch) == 1 and not dtype.is_complex:
+        large = max(m, n) * k * wide_of(dtype).itemsize > ROW_BYTES
         if m == 1 and large:
             given = (left, a_strides[-1]), (right, b_strides[-2], b_strides[-1])
-            return stage(*_row_steps(out.dtype, n, k, *given, here, area))
+            return _row_steps(dtype, n, k, *given, out, area)
         if n == 1 and m > 1 and large:
             given = (right, b_strides[-2]), (left, a_strides[-1], a_strides[-2])
-            return stage(*_row_steps(out.dtype, m, k, *given, here, area))
-    given = (left, a_strides), (right, b_strides)
-    return stage(_tiled(out.dtype, batch, (m, n, k), *given, here))
+            return _row_steps(dtype, m, k, *given, out, area)
+    return [_tiled_step(dtype, batch, sides, a, b, out)]
 
 
 def product_row_stages(
@@ -262,4 +275,4 @@ def product_row_stages(
 ) -> list[Stage] | None:
     """See `Target.product_rows`: the whole product, in the order of one of many rows."""
     given = (At(a_slot), a_strides), (At(b_slot), b_strides)
-    return stage(_tiled(dtype, (), (m, n, k), *given, At(out_slot)))
+    return stage(_tiled_step(dtype, (), (m, n, k), *given, At(out_slot)))

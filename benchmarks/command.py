@@ -10,11 +10,12 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from benchmarks import eager, gather_bench, machine, transforms
+from benchmarks import eager, gather_bench, machine, memory, transforms
 from benchmarks.fft_workloads import FFT_LIBRARIES, FFT_WORKLOADS
 from benchmarks.gather_cases import CASES
 from benchmarks.libraries import LIBRARIES
 from benchmarks.linalg_workloads import LINALG_WORKLOADS
+from benchmarks.memory_works import WORKS
 from benchmarks.nn_programs import NN_LIBRARIES, is_there
 from benchmarks.nn_workloads import NN_WORKLOADS
 from benchmarks.rivals import compared
@@ -45,12 +46,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         action="append",
-        choices=sorted([*ALL_WORKLOADS, *CASES]),
+        choices=sorted({*ALL_WORKLOADS, *CASES, *WORKS}),
         metavar="NAME",
         help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)};"
         f" nn: {', '.join(NN_WORKLOADS)}; fft: {', '.join(FFT_WORKLOADS)};"
         f" linalg: {', '.join(LINALG_WORKLOADS)};"
-        f" gather: {', '.join(CASES)}",
+        f" gather: {', '.join(CASES)}; memory: {', '.join(WORKS)}",
     )
     parser.add_argument(
         "--peer",
@@ -182,6 +183,14 @@ def derivatives(options: argparse.Namespace) -> int:
     return 0
 
 
+def budgets(options: argparse.Namespace) -> int:
+    """Deep networks within budgets of memory, beside checkpoints of the peers."""
+    rows = memory.run(options)
+    _write(options.json, json.dumps({"rows": rows}, indent=1))
+    over = [r for r in rows if r["budget"] is not None and r.get("arena", 0) > r["budget"]]
+    return int(bool(over))
+
+
 def gathering(options: argparse.Namespace) -> int:
     """The gradient of indexing: time, accuracy and bits, beside the peers."""
     return gather_bench.run(options, _write)
@@ -194,5 +203,6 @@ SUITES = {
     "transforms": derivatives,
     "nn": layers,
     "linalg": factorisations,
+    "memory": budgets,
     "fft": fourier_transforms,
 }

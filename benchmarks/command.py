@@ -10,7 +10,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from benchmarks import eager, gather_bench, machine, memory, transforms
+from benchmarks import eager, fresh_calls, gather_bench, machine, memory, transforms
 from benchmarks.fft_workloads import FFT_LIBRARIES, FFT_WORKLOADS
 from benchmarks.gather_cases import CASES
 from benchmarks.libraries import LIBRARIES
@@ -35,8 +35,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="eager",
         choices=sorted(SUITES),
-        help="what to measure: the cost of single operations, whole compiled functions, layers,"
-        " Fourier transforms, factorisations of matrices, or the gradient of indexing",
+        help="what to measure: the cost of single operations, of calls that never repeat, whole"
+        " compiled functions, layers, Fourier transforms, factorisations of matrices, or the"
+        " gradient of indexing",
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--html", type=Path, help="jit, gather: also write a page")
@@ -176,6 +177,13 @@ def single_operations(options: argparse.Namespace) -> int:
     return 0
 
 
+def ever_new_calls(options: argparse.Namespace) -> int:
+    """The cost of calls whose places, numbers and shapes are new each time."""
+    versions, rows = fresh_calls.run(options)
+    _write(options.json, json.dumps({"facts": _facts(versions), "rows": rows}, indent=1))
+    return 0
+
+
 def derivatives(options: argparse.Namespace) -> int:
     """Batches, Jacobians and Hessians, compiled, beside jax.jit and torch.func."""
     versions, rows = transforms.run(options)
@@ -198,6 +206,7 @@ def gathering(options: argparse.Namespace) -> int:
 
 SUITES = {
     "eager": single_operations,
+    "fresh": ever_new_calls,
     "jit": compiled_functions,
     "gather": gathering,
     "transforms": derivatives,

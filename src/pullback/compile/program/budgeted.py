@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pullback.compile.program.frame import Frame, local_values_of
-from pullback.compile.program.slots import Table
+from pullback.compile.program.slots import SlotTable
 from pullback.compile.program.target import Target
 from pullback.compile.schedule.budget import Rung, rungs
 from pullback.compile.schedule.fusion import fuse
@@ -55,7 +55,7 @@ class Rounds:
         yield [start]
         if any(map(_is_shared, grouped.groups)):
             apart = fuse(self._graph, self._layouts, together=False)
-            table = Table(len(self._graph.inputs), self._used)
+            table = SlotTable(len(self._graph.inputs), self._used)
             frame = self._target.together(Frame, apart, table, self._target, self._graph)
             _, peak, scratch = Fused.of(frame)
             start = Rung(apart, peak, max(1.0, _work(apart) / _work(grouped)))

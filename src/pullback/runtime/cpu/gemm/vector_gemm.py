@@ -22,7 +22,7 @@ from typing import TypeAlias
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors, squared
+from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, squared
 from pullback.runtime.cpu.llvm.writer import Function, Module, literal, of_width
 
 __all__ = [
@@ -56,7 +56,7 @@ class _Kernel:
         self.module = Module()
         self.f = f = Function(self.module, "@kernel")
         self.v = Vectors(f, dtype)
-        self.p = p = Arguments(f, WORDS, 3)
+        self.p = p = NamedParams(f, WORDS, 3)
         self.prepare()
         a, b, out = p.pointers
         with f.loop("%lo", "%hi") as unit:
@@ -88,7 +88,7 @@ class _Kernel:
         return jit.compile_ir(self.module.text(), ["kernel"])["kernel"]
 
 
-class _Rows(_Kernel):
+class _RowsKernel(_Kernel):
     def prepare(self) -> None:
         count = MOST_SUM_BYTES // (self.v.size * self.rows)
         self.sums = [self.f.array(self.v.scalar, count) for _ in range(self.rows)]
@@ -229,8 +229,8 @@ def _nothing(v: Vectors) -> str:
 class _Chunks:
     """A kernel over groups of as many items as a vector has lanes.
 
-    The rows of a take turns along k, as the parts of b do. Sums lie side by side, row after row,
-    column after column. A chunk of a is transposed once for all columns.
+    The rows of a take turns along k, as the parts of b do. Sums of a column lie apart, row after
+    row, part after part. A chunk of a is transposed once for all columns.
     """
 
     def __init__(self, dtype: DType, rows: int, parts: int):
@@ -238,7 +238,7 @@ class _Chunks:
         self.module = Module()
         self.f = f = Function(self.module, "@kernel")
         self.v = v = Vectors(f, dtype)
-        self.p = p = Arguments(f, CHUNK_WORDS, 3)
+        self.p = p = NamedParams(f, CHUNK_WORDS, 3)
         a, b, out = p.pointers
         self.factors = f.array(v.scalar, CHUNK * rows * v.lanes)
         last = f.sub(p["count"], "1")
@@ -261,7 +261,7 @@ class _Chunks:
                     step = f.mul(column.i, p["b_step"])
                     places = [f.offset(x, step) for x in own]
                     sums = self._sums(places, chunk.i, ends)
-                    target = v.at(out, f.mul(column.i, str(parts)))
+                    target = v.at(out, column.i)
                     self._put(sums, target, items, f(f"icmp eq i64 {chunk.i}, 0"))
         f.finish()
 
@@ -331,13 +331,11 @@ class _Chunks:
         """Add sums of a column to those of each item, or write them there."""
         f, v = self.f, self.v
         t = v.scalar
-        across = f.mul(self.p["n"], str(self.parts))
         for lane, item in enumerate(items):
             with f.when(f(f"icmp slt i64 {item}, {self.p['count']}")):
                 for i, total in enumerate(sums):
-                    row, part = divmod(i, self.parts)
-                    line = f.add(f.mul(item, str(self.rows)), str(row))
-                    place = v.at(target, f.add(f.mul(line, across), str(part)))
+                    line = f.add(f.mul(item, str(len(sums))), str(i))
+                    place = v.at(target, f.mul(line, self.p["n"]))
                     value = f(f"extractelement {v.type} {total}, i64 {lane}")
                     before = f(f"load {t}, ptr {place}, align {v.size}")
                     both = f(f"fadd {t} {before}, {value}")
@@ -348,7 +346,7 @@ class _Chunks:
 @functools.cache
 def rows_kernel(dtype: DType, rows: int) -> int:
     """The kernel for a matrix whose columns lie side by side; params are `WORDS`."""
-    return _Rows(dtype, rows).address()
+    return _RowsKernel(dtype, rows).address()
 
 
 @functools.cache
@@ -371,7 +369,7 @@ def sum_kernel(dtype: DType) -> int:
     """
     module = Module()
     f = Function(module, "@kernel")
-    p = Arguments(f, ("parts", "out", "count", "apart"), 2)
+    p = NamedParams(f, ("parts", "out", "count", "apart"), 2)
     v = Vectors(f, dtype)
     parts, out = p.pointers
     whole = f.add("%lo", f(f"and i64 {f.sub('%hi', '%lo')}, {-v.lanes}"))

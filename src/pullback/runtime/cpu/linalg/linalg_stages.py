@@ -20,12 +20,12 @@ from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType
 from pullback.core.errors import ShapeError
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.gemm import blas
 from pullback.runtime.cpu.linalg import (
     jacobi_kernels,
     lane_kernels,
     lapack_kernels,
     matrix_functions,
+    openblas,
     tiled_stages,
 )
 from pullback.runtime.cpu.linalg.lane_code import LANES
@@ -44,7 +44,7 @@ _LANE_WORK = 1 << 14  # elements of a task of kernels across the batch: some mic
 SMALL = 16  # rows up to which these kernels are faster than LAPACK, and compile quickly
 JACOBI = 4  # rows up to which eigenvalues and singular values are found across the batch
 _BLOCK = 64  # columns that LAPACK works on at once, at most
-_LARGEST = 2**31 - 1  # of LAPACK's integers
+_LARGEST = 2**31 - 1  # of LAPACK's integers, which have 32 bits here
 
 _ROUTINES = (
     *("gemm", "trsm", "potrf", "getrf", "getrs", "geqrf"),
@@ -59,10 +59,10 @@ Place = tuple[int, Aval]  # a slot, and what is there
 @functools.cache
 def _register() -> None:
     """Lets kernels call the routines of LAPACK by name."""
-    library = blas.handle()
+    library = openblas.handle()
     for name, letter in LETTERS.items():
         for routine in (*_ROUTINES, *_OF_KIND["c" if "complex" in name else "f"]):
-            address = blas.address(library, f"scipy_{letter}{routine}_")
+            address = openblas.address(library, f"scipy_{letter}{routine}_")
             jit.add_symbol(f"{PREFIX}{letter}{routine}", address)
 
 

@@ -102,7 +102,7 @@ INDEXED: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", INDEXED)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", sample("float32", "float64"))
 def test_indices_and_sorts_have_the_bits_of_the_cpu(name: str, dtype: str, cuda: Any):
     array = draw(13, 37, dtype=dtype)
     array[2, :5] = np.nan, -0.0, 0.0, np.inf, np.nan

@@ -243,7 +243,6 @@ HINTS = {
     "pinverse": "pb.linalg.pinv",
     "place": "x[mask] = values",
     "pmap": "pb.vmap: a process computes on one device",
-    "polyfit": "pb.linalg.lstsq with powers of x as columns",
     "rand": "pb.random.uniform(key, shape)",
     "rand_like": "pb.random.uniform(key, x.shape)",
     "randn": "pb.random.normal(key, shape)",

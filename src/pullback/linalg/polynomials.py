@@ -99,7 +99,7 @@ def _known_zeros(p: Any) -> int:
 @composite(
     oracle=lambda p: np.roots(p).astype(np.result_type(p.dtype, np.complex64)),
     samples=lambda d: [
-        Sample((np.array([1, 0.5, 0, -1], d.dtype),)),
+        Sample((np.array([1, -1.3, -1.7, 0.6], d.dtype),)),
         Sample((np.array([2, 0, 2], d.dtype),)),
         Sample((np.array([1.5, 3], d.dtype),)),
         Sample((np.array([2.0], d.dtype),), order=0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ import pytest
 
 import pullback as pb
 
-DEPTH, COUNT = 4, 30
+DEPTH = 4
+COUNT = 300 if os.environ.get("PULLBACK_FULL") == "1" else 40
 
 Vector = Callable[[Any], Any]  # from vectors of SIZE elements to a number
 SIZE = 3
@@ -60,6 +62,64 @@ def branched(f: Vector) -> Vector:
     return lambda x: pb.cond(x[0] > -9.0, f, lambda x: x.sum(), x)
 
 
+def looped(f: Vector) -> Vector:
+    """Three steps of a loop with a bound, each of which adds a third."""
+
+    def g(x: Any) -> Any:
+        step = lambda s: (s[0] + 1, s[1] + f(x) / 3.0)  # noqa: E731
+        start = (pb.tensor(0), pb.zeros((), dtype="float64"))
+        return pb.while_loop(lambda s: s[0] < 3, step, start, max_steps=4)[1]
+
+    return g
+
+
+def counted(f: Vector) -> Vector:
+    step = lambda i, c: c + f(rows_of(x_of[-1])[i])  # noqa: E731
+    x_of: list[Any] = []
+
+    def g(x: Any) -> Any:
+        x_of.append(x)
+        try:
+            return pb.fori_loop(0, 3, step, pb.zeros((), dtype="float64")) / 3.0
+        finally:
+            x_of.pop()
+
+    return g
+
+
+def ruled_forward(f: Vector) -> Vector:
+    """With a rule of its own, which is that of forward mode."""
+    g = pb.custom_jvp(lambda x: f(x))
+    g.defjvp(lambda xs, ts: pb.jvp(f, xs, ts))
+    return g
+
+
+def ruled_reverse(f: Vector) -> Vector:
+    """With a rule of its own, which is that of reverse mode."""
+    g = pb.custom_vjp(lambda x: f(x))
+    g.defvjp(lambda x: (f(x), x), lambda x, ct: (pb.grad(f)(x) * ct,))
+    return g
+
+
+def taylor(order: int) -> Callable[[Vector, Any], Vector]:
+    return lambda f, v: lambda x: pb.jet(f, x, order=order, direction=v)[order]
+
+
+def curved(f: Vector, v: Any) -> Vector:
+    """The second derivative along a curve."""
+    return lambda x: pb.jet(f, x, series=[v, v * v])[2]
+
+
+def curved_differences(
+    f: Callable[[np.ndarray], float], v: np.ndarray
+) -> Callable[[np.ndarray], float]:
+    return lambda x: along(along(f, v), v)(x) + along(f, v * v)(x)
+
+
+def third(f: Callable[[np.ndarray], float], v: np.ndarray) -> Callable[[np.ndarray], float]:
+    return along(along(along(f, v), v), v)
+
+
 STEPS = [
     Step("jit", lambda f, v: pb.jit(f), lambda f, v: f, 0),
     Step("checkpoint", lambda f, v: pb.checkpoint(f), lambda f, v: f, 0),
@@ -71,6 +131,25 @@ STEPS = [
         0,
     ),
     Step("scan", lambda f, v: scanned(f), lambda f, v: lambda x: mean_of_rows(f, x), 0),
+    Step("while_loop", lambda f, v: looped(f), lambda f, v: f, 0),
+    Step(
+        "fori_loop",
+        lambda f, v: counted(f),
+        lambda f, v: lambda x: mean_of_rows(f, x),
+        0,
+    ),
+    Step("custom_jvp", lambda f, v: ruled_forward(f), lambda f, v: f, 0),
+    Step("custom_vjp", lambda f, v: ruled_reverse(f), lambda f, v: f, 0),
+    Step("jet", taylor(1), along, 1),
+    Step("second jet", taylor(2), second, 2),
+    Step("jet of a curve", curved, curved_differences, 2),
+    Step("third jet", taylor(3), third, 3),
+    Step(
+        "sparse jacobian",
+        lambda f, v: lambda x: (pb.jacobian(f, sparsity=True)(x) @ v)[0],
+        along,
+        1,
+    ),
     Step("grad", lambda f, v: lambda x: (pb.grad(f)(x) * v).sum(), along, 1),
     Step("jvp", lambda f, v: lambda x: pb.jvp(f, (x,), (v,))[1], along, 1),
     Step("vjp", lambda f, v: lambda x: (pb.vjp(f, x)[1](x.sum() * 0 + 1.0)[0] * v).sum(), along, 1),

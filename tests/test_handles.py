@@ -182,16 +182,17 @@ def test_integers_and_booleans_have_no_gradient(compiled, kind):
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-def test_a_bound_on_steps_cuts_value_and_derivative_alike(compiled):
-    def f(x):
-        out = pb.while_loop(
-            lambda c: c[0] < 5, lambda c: (c[0] + 1, c[1] * x), (pb.tensor(0), x), max_steps=3
-        )
-        return out[1]
+def test_a_bound_on_steps_cuts_neither_value_nor_derivative(compiled):
+    def f(x, steps):
+        step = lambda c: (c[0] + 1, c[1] * x)  # noqa: E731
+        return pb.while_loop(lambda c: c[0] < 5, step, (pb.tensor(0), x), max_steps=steps)[1]
 
-    both = pb.value_and_grad(f)
-    value, gradient = (pb.jit(both) if compiled else both)(pb.tensor(2.0))
-    assert (value.item(), gradient.item()) == (2.0**4, 4 * 2.0**3)
+    for function in (f, pb.value_and_grad(f)):
+        bounded = pb.jit(function, static_argnums=1) if compiled else function
+        with pytest.raises(pb.PullbackError, match="while_loop: the loop has not ended after"):
+            bounded(pb.tensor(2.0), 4)
+    value, gradient = bounded(pb.tensor(2.0), 5)
+    assert (value.item(), gradient.item()) == (2.0**6, 6 * 2.0**5)
 
 
 # -- memory that others can write to ---------------------------------------------------------------

@@ -177,6 +177,7 @@ USES: dict[str, tuple[Body, Body]] = {
         lambda f: lambda x: pb.cond(x[0] > 0, f, lambda a, b: a - b, x, x[::-1]), *TWO
     ),
     "grad": pairs(lambda f: lambda x: pb.grad(lambda a: f(a, a * a).sum())(x), *TWO),
+    "jet": pairs(lambda f: lambda x: pb.jet(lambda a: f(a, a * a), x, order=2)[2], *TWO),
     "grad by one of two": pairs(lambda f: lambda x: pb.grad(total(f))(x, x), *TWO),
     "grad by both": pairs(lambda f: lambda x: pb.grad(total(f), (0, 1))(x, x), *TWO),
     "value_and_grad": pairs(lambda f: pb.value_and_grad(total(f)), *SQUARE),

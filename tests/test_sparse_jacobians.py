@@ -148,3 +148,35 @@ def test_bad_calls(position: int):
     with pytest.raises(error) as info:
         call()
     assert text in str(info.value)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("mode", ["auto", "forward", "reverse"])
+def test_a_jacobian_with_a_pattern_is_sparse(name: str, mode: str):
+    f, x, count = FUNCTIONS[name]
+    expected = pb.sparse_jacobian(f)(x).dense().numpy()
+    places = pb.jacobian_sparsity(f)(x)
+    mask = np.zeros(expected.shape, bool)
+    mask[places] = True
+    for sparsity in (True, places, mask):
+        found, aux = pb.jacobian(
+            lambda x: (f(x), x.shape), mode=mode, has_aux=True, sparsity=sparsity
+        )(x)
+        assert isinstance(found, pb.SparseMatrix)
+        assert (len(found.rows), aux) == (count, x.shape)
+        np.testing.assert_allclose(found.dense().numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_bad_patterns_of_jacobians():
+    x = normal(4)
+    with pytest.raises(pb.DTypeError, match="jacobian: a sparse Jacobian is by one argument"):
+        pb.jacobian(lambda x, y: x * y, (0, 1), sparsity=True)
+    with pytest.raises(pb.DTypeError, match="jacobian: the function must return one array"):
+        pb.jacobian(lambda x: (x, x), sparsity=True)(x)
+    with pytest.raises(pb.ShapeError, match="jacobian: the pattern does not fit"):
+        pb.jacobian(lambda x: x, sparsity=(np.array([5]), np.array([0])))(x)
+    with pytest.raises(pb.DTypeError, match="jacobian: sparsity is"):
+        pb.jacobian(lambda x: x, sparsity=np.ones(3))
+    with pytest.raises(pb.DTypeError, match="jacobian: mode is one of"):
+        pb.jacobian(lambda x: x, mode="backward", sparsity=True)
+    assert isinstance(pb.jacobian(lambda x: x, sparsity=False)(x), pb.Tensor)

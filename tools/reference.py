@@ -47,6 +47,7 @@ PAGES = {
             "pullback.mapping",
             "pullback.jacobians",
             "pullback.curvature",
+            "pullback.taylor",
             "pullback.sparse_jacobians",
         ),
     ),

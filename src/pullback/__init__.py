@@ -106,6 +106,7 @@ from pullback.standard import (
 from pullback.standard import make_finfo as finfo
 from pullback.standard import make_iinfo as iinfo
 from pullback.tape import Graph, GraphNode, trace
+from pullback.taylor import jet
 from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
 from pullback.transforms import (
     checkpoint,
@@ -172,6 +173,7 @@ __all__ = sorted(
         "diagram",
         "files",
         "implicit",
+        "loop_units",
         "foreign_names",
         "install_methods",
         "ir",
@@ -183,6 +185,7 @@ __all__ = sorted(
         "profiling",
         "register_runtime",
     }
-    - {"runtime", "settings", "signatures", "sparse_jacobians", "standard", "tape", "transforms"}
+    - {"runtime", "settings", "signatures", "sparse_jacobians", "standard", "tape", "taylor"}
+    - {"transforms"}
     | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY, *_LATE}
 )

@@ -105,6 +105,7 @@ from pullback.standard import result_type as result_type
 from pullback.tape import Graph as Graph
 from pullback.tape import GraphNode as GraphNode
 from pullback.tape import trace as trace
+from pullback.taylor import jet as jet
 from pullback.tensor import Tensor as Tensor
 from pullback.tensor import _ArrayLike, _DeviceLike, _DTypeLike
 from pullback.tensor import from_dlpack as from_dlpack
@@ -301,6 +302,7 @@ __all__ = [
     "jacobian",
     "jacobian_sparsity",
     "jacrev",
+    "jet",
     "jit",
     "jvp",
     "laplacian",

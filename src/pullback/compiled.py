@@ -80,6 +80,11 @@ class Lowered:
         return self._unit.program.executable
 
     @property
+    def captures_variables(self) -> bool:
+        """Whether the function captures arrays that somebody differentiates by."""
+        return any(x._node is not None for x in self._unit.lifted)
+
+    @property
     def seconds(self) -> dict[str, float]:
         """Seconds that tracing and compiling took."""
         return {"trace": self._unit.seconds, "compile": self._unit.program.seconds}
@@ -95,7 +100,13 @@ class Lowered:
             raise TraceError(f"memory: `{self.graph.name}` has nothing to compute, so no memory.")
         drawn = import_module("pullback.display.memory")  # for those who look
         inputs = sum(v.aval.nbytes for v in self.graph.inputs)
-        return drawn.MemoryTimeline(self.graph.name, self.executable.timeline, inputs)
+        ladder = self.executable.ladder
+        return drawn.MemoryTimeline(
+            self.graph.name,
+            self.executable.timeline,
+            inputs,
+            lambda: [(way.peak_bytes, way.work) for way in ladder()],
+        )
 
     def text(self) -> str:
         """Graph, optimised graph, kernels, memory plan and times."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pullback.autodiff.branches import staged_cond
+from pullback.autodiff.reverse import with_recording
 from pullback.autodiff.rows import rows_of
 from pullback.autodiff.scans import staged_scan
 from pullback.autodiff.whiles import staged_while
@@ -21,11 +22,13 @@ from pullback.autodiff.workspace import Workspace
 from pullback.core import pytrees
 from pullback.core.avals import Aval, symbolic
 from pullback.core.dtypes import bool_, int64
-from pullback.core.errors import DTypeError, ShapeError, briefly
+from pullback.core.errors import DTypeError, PullbackError, ShapeError, briefly
 from pullback.ir.array import Array
 from pullback.ir.control import stacked
 from pullback.ir.convert import as_array
 from pullback.ir.op import REGISTRY, another, own_handles
+from pullback.loop_units import compiled_loop
+from pullback.ops.requirements import require
 
 __all__ = ["cond", "fori_loop", "scan", "while_loop"]
 
@@ -177,9 +180,30 @@ def scan(
     >>> pb.scan(lambda c, x: (c + x, c * x), pb.tensor(0.0), pb.tensor([1.0, 2.0, 3.0]))
     (tensor(6., float32, cpu), tensor([0., 2., 9.], float32, cpu))
     """
-    carry = _Carry("scan", init)
     arrays, structure = _arrays("scan", xs)
     steps = _length(arrays, structure, length)
+    carry = _Carry("scan", init)
+    # a partial function shows what it holds, so that changes of what `f` captures are noticed
+    loop = partial(_scan, f, steps=steps, reverse=reverse, recompute=recompute)
+    trees = carry.tree(carry.init), pytrees.unflatten(structure, arrays)
+    if not _is_traced([*carry.init, *arrays]):
+        found = compiled_loop(f, loop, (steps, reverse, recompute), steps, *trees)
+        if found is not None:
+            return found
+    return loop(*trees)
+
+
+def _scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    steps: int,
+    reverse: bool,
+    recompute: bool,
+) -> tuple[Any, Any]:
+    """`scan` of trees of arrays, in Python or as an equation."""
+    carry = _Carry("scan", init)
+    arrays, structure = _arrays("scan", xs)
     seen: list[pytrees.Structure] = []
 
     def step(carries: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -286,13 +310,25 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
         )
         return last[1]
     carry = _Carry("fori_loop", init)
+    steps = max(high.item() - low.item(), 0)
+    state = low, carry.tree(carry.init)
+    loop = partial(_counted, body, steps)
+    if not _is_traced(carry.init):
+        found = compiled_loop(body, loop, ("fori_loop", steps), steps, state)
+        if found is not None:
+            return found
+    return loop(state)
+
+
+def _counted(body: Callable[[Any, Any], Any], steps: int, state: tuple[Any, Any]) -> Any:
+    """The last carry of so many steps from a state, which is a number and a carry."""
+    carry = _Carry("fori_loop", state[1])
 
     def step(state: tuple[Any, Any], _: None) -> tuple[Any, None]:
         i, value = state
         return (i + 1, carry.tree(carry.checked(body(i, value)))), None
 
-    last, _ = scan(step, (low, carry.tree(carry.init)), None, max(high.item() - low.item(), 0))
-    return last[1]
+    return _scan(step, state, None, steps, False, False)[0][1]
 
 
 @briefly
@@ -302,10 +338,11 @@ def while_loop(
     init: Any,
     max_steps: int | None = None,
 ) -> Any:
-    """The last carry of `while test(carry): carry = body(carry)`, of at most `max_steps` steps.
+    """The last carry of `while test(carry): carry = body(carry)`.
 
     A traced while loop can be differentiated in forward mode, and with `max_steps` in reverse mode
     too: it is then a scan of that many steps, of which those after the end of the loop do nothing.
+    A loop that needs more than `max_steps` raises an error, compiled or not.
 
     >>> pb.while_loop(lambda c: c < 100.0, lambda c: c * 2.0, pb.tensor(3.0))
     tensor(192., float32, cpu)
@@ -326,6 +363,8 @@ def while_loop(
     return carry.tree(outs)
 
 
+_UNFINISHED = "has not ended after max_steps={} steps. Raise max_steps, or test for less."
+
 Test = Callable[[Sequence[Any]], Any]
 Body = Callable[[Sequence[Any]], list[Any]]
 
@@ -335,17 +374,18 @@ def _repeated(
 ) -> list[Any] | None:
     """A while loop in Python, None if it meets traced values."""
     carries, count = list(init), 0
-    while max_steps is None or count < max_steps:
+    while True:
         go_on = holds(carries)
         if go_on._aval.is_symbolic:
             return None
         if not go_on.item():
-            break
+            return carries
+        if count == max_steps:
+            raise PullbackError(f"while_loop: the loop {_UNFINISHED.format(max_steps)}")
         carries = step(carries)
         if _is_traced(carries):
             return None
         count += 1
-    return carries
 
 
 def _bounded(holds: Test, step: Body, init: Sequence[Any], max_steps: int) -> list[Any]:
@@ -366,4 +406,11 @@ def _bounded(holds: Test, step: Body, init: Sequence[Any], max_steps: int) -> li
         [as_array(0, "while_loop"), *init],
         instead=lambda: [None, *staged_scan(masked, init, [], max_steps, False, "while_steps")],
     )
-    return outs[1:]
+    carries = outs[1:]
+    if not carries:
+        return carries
+    ended = REGISTRY["logical_not"].function(with_recording(False, holds, carries))
+    last = require(
+        carries[0], ended, "while_loop", _UNFINISHED.format(max_steps), "the loop", "PullbackError"
+    )
+    return [last, *carries[1:]]

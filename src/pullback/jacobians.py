@@ -19,6 +19,7 @@ from pullback.ir.array import Array
 from pullback.ir.convert import as_array
 from pullback.ir.op import REGISTRY, bind
 from pullback.mapping import vmap
+from pullback.sparse_jacobians import compressed_jacobian
 from pullback.transforms import grad, of_chosen
 
 __all__ = ["hessian", "jacfwd", "jacobian", "jacrev", "linear_transpose", "linearize"]
@@ -35,6 +36,7 @@ def jacobian(
     argnums: int | Sequence[int] = 0,
     mode: str = "auto",
     has_aux: bool = False,
+    sparsity: Any = None,
 ) -> Callable[..., Any]:
     """The function that computes the Jacobian of `f` by the arguments `argnums`: all `dy[i]/dx[j]`.
 
@@ -48,9 +50,18 @@ def jacobian(
             [1., 4.]], float32, cpu)
 
     By complex arguments `f` must be holomorphic.
+
+    With `sparsity`, of one array by another, it is a `SparseMatrix` of the entries that can be
+    other than zero; columns or rows without a common place are computed together. `True` finds
+    where they are from the operations of `f`; (rows, columns) or a matrix of booleans says so.
+
+    >>> pb.jacobian(lambda x: x[1:] * x[:-1], sparsity=True)(pb.ones(1000))
+    SparseMatrix(999 x 1000, 1998 entries)
     """
     if mode not in MODES:
         raise DTypeError(f"jacobian: mode is one of {', '.join(MODES)}, got {mode!r}.")
+    if sparsity is not None and sparsity is not False:
+        return compressed_jacobian("jacobian", f, argnums, sparsity, mode, has_aux)
     return _jacobian("jacobian", f, argnums, mode, has_aux)
 
 

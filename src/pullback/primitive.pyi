@@ -139,8 +139,18 @@ def rdft(x: _ArrayLike, /, axis: int = -1, *, factor: float = 1.0) -> Tensor:
     times a factor; the others are their conjugates.
     """
 
-def require(x: _ArrayLike, flags: _ArrayLike, /, caller: str, fact: str) -> Tensor:
-    """The array as it is, if all flags are set; else a `LinAlgError` that `caller` raises."""
+def require(
+    x: _ArrayLike,
+    flags: _ArrayLike,
+    /,
+    caller: str,
+    fact: str,
+    subject: str = "the matrix",
+    error: str = "LinAlgError",
+) -> Tensor:
+    """The array as it is, if all flags are set; else an error that `caller` raises, of the
+    subject at the place of the flag.
+    """
 
 def rint(x: _ArrayLike, /) -> Tensor:
     """The nearest integer, the even one of two; complex numbers are rounded by parts."""

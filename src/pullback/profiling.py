@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -106,7 +105,8 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page."""
-        Path(path).write_text(self.html(), encoding="utf-8")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.html())
 
 
 class _Clock(Observer):

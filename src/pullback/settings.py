@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +17,9 @@ from pullback.core.dtypes import default_float
 from pullback.core.errors import WHOLE, DTypeError, ShapeError, briefly
 from pullback.display.units import bytes_text
 from pullback.ir.array import mode
-from pullback.runtime import code_cache
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "config",
@@ -37,6 +38,10 @@ MOST_THREADS = 1024  # that the native core has places for
 
 def _native() -> Any:
     return import_module("pullback.runtime.cpu.native")
+
+
+def _code_cache() -> Any:
+    return import_module("pullback.runtime.code_cache")
 
 
 @briefly
@@ -161,28 +166,28 @@ class Config:
     @property
     def cache_folder(self) -> Path | None:
         """Where compiled code is kept, in a folder for each runtime and user; None if nowhere."""
-        return code_cache.cache_directory()
+        return _code_cache().cache_directory()
 
     @property
     def cache_limit(self) -> int:
         """Bytes that a runtime may keep there before what was unused for longest is removed."""
-        return code_cache.LIMIT
+        return _code_cache().LIMIT
 
     @property
     def cache_size(self) -> int:
         """Bytes that this user's compiled code takes there."""
-        return code_cache.usage()[1]
+        return _code_cache().usage()[1]
 
     def clear_cache(self) -> int:
         """Remove this user's compiled code; the number of bytes that were freed.
 
         What this process has compiled stays in memory; the next one compiles anew.
         """
-        return code_cache.clear()
+        return _code_cache().clear()
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value}" for name, value in get_printoptions().items())
-        entries, nbytes = code_cache.usage()
+        entries, nbytes = _code_cache().usage()
         folder = self.cache_folder
         kept = f"{bytes_text(nbytes)} in {entries} entries, at most {bytes_text(self.cache_limit)}"
         rows = [

@@ -142,17 +142,17 @@ def jacobian_sparsity(
     @wraps(f)
     def found(*args: Any, **kwargs: Any) -> tuple[np.ndarray, np.ndarray]:
         function, (primal,) = of_chosen("jacobian_sparsity", f, (argnums,), args, kwargs)
-        return _pattern(function, as_array(primal, "jacobian_sparsity"))
+        return _pattern("jacobian_sparsity", function, as_array(primal, "jacobian_sparsity"))
 
     return briefly(found)
 
 
-def _pattern(function: Callable[[Any], Any], x: Array) -> tuple[np.ndarray, np.ndarray]:
+def _pattern(name: str, function: Callable[[Any], Any], x: Array) -> tuple[np.ndarray, np.ndarray]:
     def single(x: Any) -> Any:
         out = function(x)
         if not isinstance(out, Array):
             raise DTypeError(
-                f"sparse_jacobian: the function must return one array, got {type(out).__name__}."
+                f"{name}: the function must return one array, got {type(out).__name__}."
             )
         return out
 
@@ -174,27 +174,45 @@ def sparse_jacobian(
     >>> j, j.values
     (SparseMatrix(2 x 3, 4 entries), tensor([-1.,  4., -1.,  6.], float32, cpu))
     """
-    expect_function("sparse_jacobian", f)
-    given = None if sparsity is None else _given(sparsity)
+    return compressed_jacobian("sparse_jacobian", f, argnums, sparsity)
+
+
+def compressed_jacobian(
+    name: str,
+    f: Callable[..., Any],
+    argnums: Any,
+    sparsity: Any,
+    mode: str = "auto",
+    has_aux: bool = False,
+) -> Callable[..., Any]:
+    """`sparse_jacobian`, under the name of who asks for it; a pattern of True or None is found."""
+    expect_function(name, f)
+    given = None if sparsity is None or sparsity is True else _given(name, sparsity)
+    if isinstance(argnums, (tuple, list)):
+        raise DTypeError(
+            f"{name}: a sparse Jacobian is by one argument, got argnums={argnums!r}. Take them one"
+            " after the other, or as one array."
+        )
 
     @briefly
     @wraps(f)
-    def derived(*args: Any, **kwargs: Any) -> SparseMatrix:
-        name = "sparse_jacobian"
+    def derived(*args: Any, **kwargs: Any) -> Any:
         function, (primal,) = of_chosen(name, f, (argnums,), args, kwargs)
         if not isinstance(primal, (Array, np.ndarray)):
             raise DTypeError(
                 f"{name}: the argument must be one array, got {type(primal).__name__}."
             )
         x = as_array(primal, name)
-        rows, columns = _pattern(function, x) if given is None else given
-        recorded = Recorded(name, function, (x,))
-        return _compressed(recorded, rows, columns)
+        plain = (lambda x: function(x)[0]) if has_aux else function
+        rows, columns = _pattern(name, plain, x) if given is None else given
+        recorded = Recorded(name, function, (x,), has_aux)
+        found = _compressed(recorded, rows, columns, mode)
+        return (found, recorded.auxiliary) if has_aux else found
 
     return derived
 
 
-def _given(sparsity: Any) -> tuple[np.ndarray, np.ndarray]:
+def _given(name: str, sparsity: Any) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of a pattern, row after row."""
     if isinstance(sparsity, tuple) and len(sparsity) == 2:
         rows, columns = (np.asarray(i) for i in sparsity)
@@ -202,33 +220,35 @@ def _given(sparsity: Any) -> tuple[np.ndarray, np.ndarray]:
         mask = np.asarray(sparsity)
         if mask.ndim != 2 or mask.dtype != bool:
             raise DTypeError(
-                "sparse_jacobian: sparsity is (rows, columns) or a matrix of booleans, got"
+                f"{name}: sparsity is (rows, columns) or a matrix of booleans, got"
                 f" {mask.dtype} of shape {mask.shape}."
             )
         rows, columns = np.nonzero(mask)
     whole = all(i.dtype.kind in "iu" and i.ndim == 1 for i in (rows, columns))
     if not whole or rows.shape != columns.shape:
-        raise DTypeError("sparse_jacobian: rows and columns are integers, as many of both.")
+        raise DTypeError(f"{name}: rows and columns are integers, as many of both.")
     pairs = np.unique(np.stack([rows, columns], axis=1).astype(np.int64), axis=0)
     return pairs[:, 0], pairs[:, 1]
 
 
-def _compressed(recorded: Recorded, rows: np.ndarray, columns: np.ndarray) -> SparseMatrix:
+def _compressed(
+    recorded: Recorded, rows: np.ndarray, columns: np.ndarray, mode: str
+) -> SparseMatrix:
     """The entries, by one sweep for each colour of columns or of rows."""
     if len(recorded.outputs) != 1:
-        raise DTypeError("sparse_jacobian: the function must return one array.")
+        raise DTypeError(f"{recorded.name}: the function must return one array.")
     (x,), (y,) = recorded.variables, recorded.outputs
     m, n = y._aval.size, x._aval.size
     if len(rows) and (rows.min() < 0 or rows.max() >= m or columns.min() < 0 or columns.max() >= n):
-        raise ShapeError(f"sparse_jacobian: the pattern does not fit a Jacobian of {m} x {n}.")
+        raise ShapeError(f"{recorded.name}: the pattern does not fit a Jacobian of {m} x {n}.")
     if x._aval.dtype is not y._aval.dtype or x._aval.dtype.is_complex:
         raise DTypeError(
-            "sparse_jacobian: result and argument must have one floating dtype, got"
+            f"{recorded.name}: result and argument must have one floating dtype, got"
             f" {y._aval.dtype.name} and {x._aval.dtype.name}."
         )
     down = _coloured(columns, rows, n, m)
     along = _coloured(rows, columns, m, n)
-    forward = down.number <= along.number
+    forward = mode == "forward" or (mode == "auto" and down.number <= along.number)
     if forward:
         found = _swept(lambda t: tangents([y], [x], [t])[0], x, y, down)
         places = (down.colours[columns], rows)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
-from pullback.autodiff.reverse import cotangents, fresh, with_recording, zeros
+from pullback.autodiff.reverse import check_cotangent, cotangents, fresh, with_recording, zeros
+from pullback.autodiff.segmented import Segments, evaluate
 from pullback.core.avals import Aval, symbolic
 from pullback.core.dtypes import DType, as_dtype, default_float
 from pullback.core.errors import (
@@ -17,11 +19,10 @@ from pullback.core.errors import (
     briefly,
     expect_function,
 )
-from pullback.diagram import Box, svg
 from pullback.ir import graph as ir_graph
 from pullback.ir.array import Array, leaf_node, make
 from pullback.ir.convert import as_array, default_device, shape_of
-from pullback.ir.graph import Equation, Var
+from pullback.ir.graph import Var
 from pullback.ir.op import another, bind
 
 __all__ = ["Graph", "GraphNode", "trace"]
@@ -64,6 +65,7 @@ class Graph(ir_graph.Graph):
         self._values: dict[int, Any] = {}
         self._variables: dict[int, Any] = {}  # what `forward` differentiates by
         self._gradients: dict[int, Any] = {}
+        self._segments: Segments | None = None  # of a forward pass of which not all is kept
 
     # -- building -----------------------------------------------------------------------------
 
@@ -121,6 +123,8 @@ class Graph(ir_graph.Graph):
         ):
             for number in [n for n in table if n >= length]:
                 del table[number]
+        if self._segments is not None:
+            self._segments.truncate(length)
         self._captured = {k: v for k, v in self._captured.items() if v.number < length}
         self._count = length
 
@@ -146,16 +150,18 @@ class Graph(ir_graph.Graph):
             found.append(GraphNode(n, kind, name, inputs, static, var.aval.shape, var.aval.dtype))
         return found
 
-    def draw(self, path: str | Path | None = None) -> str:
+    def draw(self, path: str | os.PathLike[str] | None = None) -> str:
         """The graph as SVG text, written to a file if a path is given."""
+        diagram = import_module("pullback.diagram")  # for those who look
         boxes = []
         for node in self.nodes:
             title = f"{node.kind} {node.name}".strip()
             subtitle = f"%{node.number} {self._vars[node.number].aval}"
-            boxes.append(Box(title, subtitle, node.kind, node.inputs))
-        picture = svg(boxes)
+            boxes.append(diagram.Box(title, subtitle, node.kind, node.inputs))
+        picture = diagram.svg(boxes)
         if path is not None:
-            Path(path).write_text(picture, encoding="utf-8")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(picture)
         return picture
 
     def _repr_svg_(self) -> str:
@@ -163,8 +169,15 @@ class Graph(ir_graph.Graph):
 
     # -- running ------------------------------------------------------------------------------
 
-    def forward(self, feeds: Mapping[Any, Any] | None = None) -> Graph:
-        """Compute every node; `feeds` gives a value to each input. Returns the graph itself."""
+    def forward(
+        self, feeds: Mapping[Any, Any] | None = None, *, segments: int | None = None
+    ) -> Graph:
+        """Compute every node; `feeds` gives a value to each input. Returns the graph itself.
+
+        With `segments`, the tape is run in so many parts, and only values that go from one to the
+        next, and results, are kept: `backward` runs each part again, and so does asking for another
+        value.
+        """
         given = {self._var(x).number: v for x, v in (feeds or {}).items()}
         unknown = given.keys() - {v.number for v in self.inputs}
         if unknown:
@@ -174,8 +187,15 @@ class Graph(ir_graph.Graph):
             value = given.get(var.number, self._parameters.get(var.number))
             values[var.number] = self._fed(var, value)
         variables = {v.number: values[v.number] for v in self.inputs if v.aval.dtype.is_inexact}
-        with_recording(True, _evaluate, self.equations, values)
-        self._values, self._variables = values, variables
+        parts = None
+        if segments is not None:
+            parts = Segments(self.equations, segments, "Graph.forward")
+        self._values, self._segments = {}, None
+        if parts is None:
+            with_recording(True, evaluate, self.equations, values)
+        else:
+            parts.run(self.equations, values)
+        self._values, self._variables, self._segments = values, variables, parts
         return self
 
     def _fed(self, var: Var, value: Any) -> Any:
@@ -194,6 +214,8 @@ class Graph(ir_graph.Graph):
         """The value of a node after `forward`; a parameter has one at any time."""
         number = self._var(x).number
         found = self._values.get(number, self._parameters.get(number))
+        if found is None and self._segments is not None and number in self._segments.part_of:
+            found = self._segments.value(number, self._values)
         if found is None:
             raise TraceError(f"Graph: %{number} has no value yet. Call forward first.")
         return make(found._buf, found._aval)
@@ -220,7 +242,7 @@ class Graph(ir_graph.Graph):
             values |= {
                 v.number: as_array(a, self.name) for v, a in zip(inputs, arrays, strict=True)
             }
-            _evaluate(equations, values)
+            evaluate(equations, values)
             found = tuple(another(values[n]) for n in numbers)
             return found[0] if len(found) == 1 else found
 
@@ -228,26 +250,55 @@ class Graph(ir_graph.Graph):
 
     # -- derivatives --------------------------------------------------------------------------
 
-    def backward(self, target: Any, gradient: Any = None) -> None:
+    def backward(self, target: Any, gradient: Any = None, *, segments: int | None = None) -> None:
         """Add the derivatives of `target` by all inputs and parameters to what `grad` gives.
 
-        A target that is no scalar needs a `gradient` of its shape. Call `forward` first.
+        A target that is no scalar needs a `gradient` of its shape. Call `forward` first. With
+        `segments`, all is dropped but the values that go from one of so many parts of the tape to
+        the next, and each part is run again, the last one first: less memory for another forward
+        pass, and the same bits. `forward` takes `segments` too; then it never keeps the rest.
         """
         number = self._var(target).number
+        if segments is not None:
+            self._drop(segments)
+        if self._segments is not None and number in self._segments.part_of:
+            self._add_gradients(self._segmented(self._segments, number, gradient))
+            return
         if number not in self._values:
             raise TraceError(f"Graph.backward: %{number} has no value yet. Call forward first.")
         out = self._values[number]
         if out._node is None:
-            raise GradientError(
-                f"Graph.backward: %{number} does not depend on a floating input or parameter."
-            )
+            raise _independent(number)
         weight = None if gradient is None else as_array(gradient, "Graph.backward")
         variables = list(self._variables.values())
         found = cotangents([out], [weight], variables, retain=True)
-        for n, v, g in zip(self._variables, variables, found, strict=True):
+        self._add_gradients(dict(zip(self._variables, found, strict=True)))
+
+    def _add_gradients(self, found: Mapping[int, Any]) -> None:
+        """Add cotangents of inputs to the gradients; None, or none at all, is zero."""
+        for n, v in self._variables.items():
+            g = found.get(n)
             new = zeros(v._aval) if g is None else make(g._buf, g._aval)
             before = self._gradients.get(n)
             self._gradients[n] = new if before is None else before + new
+
+    def _drop(self, segments: int) -> None:
+        """Keep what crosses from one segment to the next, without its record."""
+        known = self._values.keys() | (self._segments.part_of.keys() if self._segments else ())
+        run = [eq for eq in self.equations if eq.outs[0].number in known]
+        parts = Segments(run, segments, "Graph.backward")
+        if run:
+            kept = {n: x for n, x in self._values.items() if n not in parts.part_of}
+            self._values, self._segments = kept | {n: self[n] for n in parts.kept}, parts
+
+    def _segmented(self, parts: Segments, number: int, gradient: Any) -> Mapping[int, Any]:
+        """The cotangents of the inputs, by segments."""
+        weight = None if gradient is None else as_array(gradient, "Graph.backward")
+        weight = check_cotangent("Graph.backward", weight, make(None, self._vars[number].aval))
+        found = parts.cotangents(number, weight, self._values)
+        if found.keys().isdisjoint(self._variables):
+            raise _independent(number)
+        return found
 
     def grad(self, x: Any) -> Any:
         """The derivative by an input or parameter that `backward` has added up, or None."""
@@ -311,13 +362,10 @@ class Graph(ir_graph.Graph):
         return super().run(*arrays, bind=bind)
 
 
-def _evaluate(equations: Sequence[Equation], values: dict[int, Any]) -> None:
-    """Add the results of all equations to the values, by number."""
-    for eq in equations:
-        results = bind(eq.op, *[values[v.number] for v in eq.inputs], **eq.static)
-        many = results if len(eq.outs) != 1 else [results]
-        for v, r in zip(eq.outs, many, strict=True):
-            values[v.number] = r
+def _independent(number: int) -> GradientError:
+    return GradientError(
+        f"Graph.backward: %{number} does not depend on a floating input or parameter."
+    )
 
 
 @briefly

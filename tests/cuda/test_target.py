@@ -11,6 +11,7 @@ import pytest
 import pullback as pb
 from cuda_device import emulated
 from cuda_emulator import COMPILER
+from cuda_registry import same_bits
 from pullback.core import pytrees
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
@@ -173,3 +174,95 @@ def test_devices_do_not_mix(cuda: Any):
 def test_a_gpu_that_is_not_there_is_an_error(cuda: Any):
     with pytest.raises(pb.DeviceError, match="looked for GPU 3, got 1 of them"):
         pb.ones(3, device="cuda:3")
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize(
+    ("image", "kernel", "options"),
+    [
+        ((2, 5, 9, 8), (6, 5, 3, 2), {"stride": (2, 1), "padding": 1}),
+        ((1, 6, 11), (6, 1, 3), {"groups": 6, "dilation": 2}),
+        ((2, 40, 30), (33, 40, 1), {}),  # blocks of channels; a product, last and not
+        ((1, 200, 20), (3, 200, 5), {"padding": 2}),
+        ((9, 2, 33, 40), (5, 2, 3, 3), {"padding": 1}),  # chunks of tiles
+    ],
+)
+def test_convolutions_have_the_bits_of_the_cpu(
+    image: Any, kernel: Any, options: Any, layout: str, cuda: Any
+):
+    array = draw(*image)
+    array = np.ascontiguousarray(np.moveaxis(array, 1, -1)) if layout[9:] == "last" else array
+
+    convolve = pb.nn.conv2d if len(image) == 4 else pb.nn.conv1d
+
+    def loss(x: Any, w: Any) -> Any:
+        return (convolve(x, w, layout=layout, **options) ** 2).sum()
+
+    step = pb.grad(loss, argnums=(0, 1))
+    found, expected = (
+        step(pb.tensor(array, device=d), pb.tensor(draw(*kernel), device=d)) for d in (cuda, "cpu")
+    )
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(x.numpy(), y.numpy())
+
+
+def test_functions_of_the_host(cuda: Any):
+    def f(x: Any) -> Any:
+        like = pb.zeros((4,), dtype="float32")
+        return pb.pure_callback(lambda a: a * 3.0, like, pb.exp(x)) + 1.0
+
+    found, expected = (
+        pb.jit(f)(pb.tensor([1.0, 2.0, 3.0, 4.0], device=d)).numpy() for d in (cuda, "cpu")
+    )
+    np.testing.assert_array_equal(found, expected)
+
+    def fails(a: np.ndarray) -> np.ndarray:
+        raise ArithmeticError("no")
+
+    with pytest.raises(ArithmeticError, match="no"):
+        pb.pure_callback(fails, pb.zeros(4, device=cuda), pb.ones(4, device=cuda))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "complex64", "bool"])
+@pytest.mark.parametrize(
+    ("count", "rows", "width"),
+    [(40_003, 20, 1), (70_001, 100, 1), (33_000, 30, 3), (8_200, 2, 4)],  # pairs, lanes, columns
+)
+def test_sums_into_few_rows_have_the_order_of_the_cpu(
+    count: int, rows: int, width: int, dtype: str, cuda: Any
+):
+    rng = np.random.default_rng(0)
+    x, updates = draw(rows, width, dtype=dtype), draw(count, width, dtype=dtype)
+    indices = rng.integers(-rows, rows, count)
+    found, expected = (
+        pb.scatter_add(
+            pb.tensor(x, device=d), pb.tensor(indices, device=d), pb.tensor(updates, device=d)
+        ).numpy()
+        for d in (cuda, "cpu")
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float16", "bfloat16"])
+def test_exact_sums_have_the_bits_of_the_cpu(dtype: str, cuda: Any):
+    rng = np.random.default_rng(1)
+    reach = 4 if dtype == "float16" else 25
+    updates = draw(600, 2, dtype="float64") * 10.0 ** rng.integers(-reach, reach, (600, 2))
+    updates[::2] = -updates[1::2]  # most of it cancels
+    updates[[5, 17]] = [[np.inf], [np.nan]]
+    indices = rng.integers(-20, 20, 600)
+    indices[1::2] = indices[::2]
+    x = draw(20, 2, dtype="float64")
+    x[3:7] = [[0.0], [-0.0], [np.inf], [np.nan]]
+    with np.errstate(over="ignore"):
+        arrays = [pb.tensor(a).astype(dtype) for a in (x, updates)]
+    results = [
+        pb.scatter_add(
+            arrays[0].to_device(d),
+            pb.tensor(indices, device=d),
+            arrays[1].to_device(d),
+            exact=True,
+        ).numpy()
+        for d in (cuda, "cpu")
+    ]
+    assert same_bits(*results)

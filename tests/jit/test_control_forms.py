@@ -107,11 +107,28 @@ def test_while_with_a_bound_ends_early_unless_it_is_differentiated():
     assert "scan" in operations(pb.trace(pb.grad(f))(x))
     agree(lambda x: pb.grad(pb.grad(pb.grad(f)))(x), x)
 
-    def cut_short(x):
-        return pb.while_loop(lambda c: c < 100.0, lambda c: c * x, x, max_steps=2)
 
-    agree(cut_short, x)
-    assert run(cut_short, x)[0].item() == 27.0
+@pytest.mark.parametrize("steps", [0, 1, 3, 4, 5])
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_while_that_needs_more_steps_than_its_bound_raises(steps: int, order: int):
+    def f(x):
+        return pb.while_loop(lambda c: c < 100.0, lambda c: c * x, x, max_steps=steps)
+
+    for _ in range(order):
+        f = pb.grad(f)
+    x = pb.tensor(3.0, dtype="float64")
+    for form in (f, pb.jit(f), lambda x: pb.jvp(f, (x,), (x,))[1]):
+        if steps >= 4:
+            assert np.isfinite(form(x).item())
+            continue
+        with pytest.raises(pb.PullbackError, match=rf"not ended after max_steps={steps} steps"):
+            form(x).item()
+    rows = pb.tensor([200.0, 3.0, 300.0], dtype="float64")
+    if steps < 4:
+        with pytest.raises(pb.PullbackError, match="while_loop: the loop at 1 of the batch"):
+            pb.vmap(f)(rows)
+    else:
+        assert np.isfinite(pb.vmap(f)(rows).numpy()).all()
 
 
 def test_fori_loop_with_traced_bounds():

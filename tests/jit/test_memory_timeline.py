@@ -97,6 +97,30 @@ def test_the_page(tmp_path):
     assert "<script" not in page and "http" not in page.replace("http://www.w3.org", "")
 
 
+def test_the_ladder_says_what_budgets_lead_to():
+    f, args = PROGRAMS["network"]
+    memory = pb.jit(f).lower(*args).memory()
+    peaks, times = zip(*memory.ladder, strict=True)
+    assert memory.ladder[0] == (memory.peak_bytes, 1.0)
+    assert list(peaks) == sorted(peaks, reverse=True)
+    assert list(times) == sorted(times)
+    assert len(peaks) > 2
+    for budget in (memory.peak_bytes, memory.peak_bytes - 1, peaks[1], peaks[-1]):
+        way = memory.within(budget)
+        assert way is not None
+        lowered = pb.jit(f, memory=budget).lower(*args)
+        assert lowered.peak_bytes == way.peak_bytes <= budget
+        assert lowered.memory().ladder == memory.ladder
+    assert memory.within(peaks[-1] - 1) is None
+    page = pb.jit(f, memory=peaks[-1]).lower(*args).memory().html()
+    assert "What each budget costs in time" in page
+    assert "impossible" in page
+    assert page.count("<svg") == 3
+    lone = pb.jit(lambda x: pb.exp(x) * 2.0).lower(drawn(1000)).memory()
+    assert lone.ladder == [(lone.peak_bytes, 1.0)]
+    assert lone.html().count("<svg") == 1
+
+
 def test_nothing_to_compute():
     lowered = pb.jit(lambda x: x).lower(drawn(3))
     assert lowered.peak_bytes == 0

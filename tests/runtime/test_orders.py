@@ -53,7 +53,6 @@ def test_running_folds():
 @pytest.mark.parametrize("jit", [False, True])
 def test_products(m: int, k: int, jit: bool):
     a, b = numbers(m, k), numbers(k, 33)
-    assert not order.is_row_product(m, 33, k, 4)
     f = pb.jit(pb.matmul) if jit else pb.matmul
     assert_bits(f(pb.tensor(a), pb.tensor(b)), order.product(a, b))
 
@@ -63,13 +62,15 @@ def test_products_of_float64():
     assert_bits(pb.tensor(a) @ pb.tensor(b), order.product(a, b))
 
 
-@pytest.mark.parametrize("k", [4000, 4096, 5000])
+@pytest.mark.parametrize(
+    "m,n,k", [(1, 1, 5000), (1, 5, 4096), (1, 20, 1025), (1, 600, 300), (2, 40, 700), (1, 40, 300)]
+)
 @pytest.mark.parametrize("across", [False, True])
-def test_products_of_one_row_and_a_large_matrix(k: int, across: bool):
-    a, b = numbers(k), numbers(k, 20)
-    assert order.is_row_product(1, 20, k, 4)
+def test_products_of_few_rows_and_a_large_matrix(m: int, n: int, k: int, across: bool):
+    dtype = np.float64 if (m, n) == (1, 40) else np.float32
+    a, b = numbers(m, k, dtype=dtype), numbers(k, n, dtype=dtype)
     matrix = pb.tensor(np.ascontiguousarray(b.T)).T if across else pb.tensor(b)
-    assert_bits(pb.tensor(a) @ matrix, order.row_product(a, b))
+    assert_bits(pb.tensor(a) @ matrix, order.product(a, b))
 
 
 @pytest.mark.parametrize("count", [1000, order.FEW_UPDATES, order.FEW_UPDATES + 1, 100_000])

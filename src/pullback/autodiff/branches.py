@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
-from pullback.autodiff.calls import Slots, call_node, with_item
+from pullback.autodiff.calls import Expanding, Slots, call_node, with_item
 from pullback.autodiff.reverse import zeros
+from pullback.autodiff.series import Terms, is_zero
 from pullback.autodiff.workspace import Workspace, assembled
 from pullback.core.avals import Aval, symbolic
 from pullback.ir.array import Array, Node, mode
@@ -39,7 +40,7 @@ class Branch:
         self.results: list[Any] = []
 
 
-class CondCall:
+class CondCall(Expanding):
     """One choice: between the traced functions themselves, or between derivatives of them."""
 
     name = "cond"
@@ -157,29 +158,36 @@ class CondCall:
         avals = [self.entries[i].aval for i in places]
         return [zeros(av) if v is None else v for v, av in zip(values, avals, strict=True)]
 
-    def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
-        """The tangents, by the same choice."""
+    def expand(self, node: Node, series: Sequence[Terms]) -> list[Slots]:
+        """The Taylor coefficients, by the same choice."""
         along = CondCall(self.predicate, self)
         moved = [
-            (e, along.add_operand(t))
-            for e, t in zip(self.entries, incoming, strict=True)
-            if t is not None
+            (e, [None if t is None else along.add_operand(t) for t in terms])
+            for e, terms in zip(self.entries, series, strict=True)
+            if not is_zero(terms)
         ]
         found = []
         for side, branch in enumerate(self.branches):
-            pairs = [(e.inside[side], seed[side]) for e, seed in moved]
-            present = [(n, s) for n, s in pairs if n is not None]
-            nodes, seeds = [n for n, _ in present], [s for _, s in present]
+            present = [(e.inside[side], seeds) for e, seeds in moved if e.inside[side] is not None]
+            nodes = [n for n, _ in present]
+            own = [[None if t is None else t[side] for t in seeds] for _, seeds in present]
             space = branch.space
-            found.append(space.trace(space.pushed, branch.results, nodes, seeds))
-        places = [i for i in range(len(found[0])) if any(f[i] is not None for f in found)]
-        values: list[Any] = [None] * len(found[0])
+            terms = space.trace(space.expanded, branch.results, nodes, own)
+            found.append([t or [None] * len(series[0]) for t in terms])
+        avals = [r._aval for r in self.branches[0].results]
+        places = [
+            (i, k)
+            for k in range(len(avals))
+            for i in range(len(series[0]))
+            if any(f[k][i] is not None for f in found)
+        ]
+        values: list[list[Any]] = [[None] * len(avals) for _ in series[0]]
         if places:
-            avals = [r._aval for r in self.branches[0].results]
-            sides = [[zeros(avals[i]) if f[i] is None else f[i] for i in places] for f in found]
-            for i, out in zip(places, along.close(*sides), strict=True):
-                values[i] = out
-        return Slots(values)
+            sides = [[f[k][i] if f[k][i] is not None else zeros(avals[k]) for i, k in places]
+                     for f in found]  # fmt: skip
+            for (i, k), out in zip(places, along.close(*sides), strict=True):
+                values[i][k] = out
+        return [Slots(v) for v in values]
 
 
 def staged_cond(

@@ -11,7 +11,7 @@ from typing import Any
 from pullback.core.avals import Aval
 from pullback.ir.array import Node, make, next_order
 
-__all__ = ["Item", "Slots", "call_node", "item_node", "with_item"]
+__all__ = ["Expanding", "Item", "Slots", "call_node", "item_node", "with_item"]
 
 
 class Slots:
@@ -28,10 +28,25 @@ def _plus(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else a + b
 
 
+class Expanding:
+    """An operation of calls that carries all Taylor coefficients at once: those of the outputs
+    from order 1 on, for those of the operands, by `expand(node, series)`. Tangents are those of
+    order 1.
+    """
+
+    def expand(self, node: Node, series: Sequence[Sequence[Any]]) -> list[Slots]:
+        raise NotImplementedError
+
+    def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
+        """The tangents of the outputs."""
+        return self.expand(node, [[t] for t in incoming])[0]
+
+
 class Item:
     """The operation of a node that stands for output `position` of a call."""
 
     name = "item"
+    linear = True
 
     def __init__(self, position: int, count: int):
         self.position = position

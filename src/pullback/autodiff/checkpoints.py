@@ -10,10 +10,10 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from pullback.autodiff.batching import Example
-from pullback.autodiff.calls import Slots, call_node, with_item
-from pullback.autodiff.forward import tangents
+from pullback.autodiff.calls import Expanding, Slots, call_node, with_item
 from pullback.autodiff.maps import ended
 from pullback.autodiff.reverse import close, cotangents, fresh, with_recording
+from pullback.autodiff.series import Terms, expanded
 from pullback.autodiff.workspace import foreign, reached
 from pullback.core.captures import Captures
 from pullback.core.errors import GradientError
@@ -56,7 +56,7 @@ def _captures(function: Callable[..., Any]) -> Captures:
     return Captures(function, lambda x: isinstance(x, Array))
 
 
-class CheckpointCall:
+class CheckpointCall(Expanding):
     """The operation of the node that a call leaves behind."""
 
     name = "checkpoint"
@@ -122,21 +122,24 @@ class CheckpointCall:
 
         return self._derived(node, [g.values[i] for i in places], derive)
 
-    def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
-        """The tangents, by running the function again."""
-        places = [i for i, t in enumerate(incoming) if t is not None]
+    def expand(self, node: Node, series: Sequence[Terms]) -> list[Slots]:
+        """The Taylor coefficients, by running the function again."""
+        order = len(series[0])
+        places = [(i, k) for k, ts in enumerate(series) for i in range(order) if ts[i] is not None]
 
         def derive(arguments: list[Any], given: list[Any]) -> list[Any]:
             outs, variables = self._again(arguments, given)
             starts = [*variables, *self._captured(node)]
-            seeds: list[Any] = [None] * len(starts)
-            for i, t in zip(places, given, strict=True):
-                seeds[i] = t
-            found = tangents(outs, starts, seeds, create_graph=mode.recording)
+            seeds: list[list[Any]] = [[None] * order for _ in starts]
+            for (i, k), t in zip(places, given, strict=True):
+                seeds[k][i] = t
+            found = expanded(outs, starts, seeds, create_graph=mode.recording)
             close(variables)
-            return found
+            return [terms[i] for i in range(order) for terms in found]
 
-        return Slots(self._derived(node, [incoming[i] for i in places], derive))
+        flat = self._derived(node, [series[k][i] for i, k in places], derive)
+        count = len(flat) // order
+        return [Slots(flat[i * count : (i + 1) * count]) for i in range(order)]
 
 
 def _behind(x: Any, after: Sequence[Any]) -> Any:

@@ -13,6 +13,7 @@ from pullback.autodiff.reverse import (
     ancestors,
     depends_on_others,
     transposed,
+    without_history,
     zeros,
 )
 from pullback.core.errors import GradientError
@@ -52,7 +53,8 @@ def tangents(
                     found[node] = t
     finally:
         mode.recording = before
-    return [None if o._node is None else found.get(o._node) for o in outputs]
+    results = [None if o._node is None else found.get(o._node) for o in outputs]
+    return results if create_graph else without_history(results)
 
 
 def push(node: Node, incoming: Sequence[Any]) -> Any:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import pullback.autodiff.batched_control  # noqa: F401  (gives control flow its rules)
 from pullback.autodiff.batching import Level
-from pullback.autodiff.calls import Slots, call_node, with_item
-from pullback.autodiff.workspace import foreign, pulled, pushed, reached
+from pullback.autodiff.calls import Expanding, Slots, call_node, with_item
+from pullback.autodiff.series import Terms, is_zero
+from pullback.autodiff.workspace import expanded_at, foreign, pulled, reached
 from pullback.core.avals import Aval, aval
 from pullback.ir.array import LEAF, Array, Node, mode, variable_node
 from pullback.ir.op import REGISTRY, bind
@@ -29,7 +30,7 @@ class MapEntry(NamedTuple):
     mapped: bool  # whether each example has its own
 
 
-class MapCall:
+class MapCall(Expanding):
     """One call: of the function itself, or of a derivative of it."""
 
     name = "vmap"
@@ -101,19 +102,25 @@ class MapCall:
             values[k] = out if self.entries[k].mapped else _summed(out)
         return values
 
-    def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
-        """The tangents of all examples, by a sweep over the tape of one."""
+    def expand(self, node: Node, series: Sequence[Terms]) -> list[Slots]:
+        """The Taylor coefficients of all examples, by a sweep over the tape of one."""
         (results,) = node.live_saved()
         along = MapCall(self.level, self.entries)
-        moved = [(e, t) for e, t in zip(self.entries, incoming, strict=True) if t is not None]
-        seeds = [along.add(t) if e.mapped else along.add_shared(t) for e, t in moved]
-        found = self.level.within(pushed, list(results), [e.inside for e, _ in moved], seeds)
-        places = [(i, t) for i, t in enumerate(found) if t is not None]
-        outs = along.close([t for _, t in places])
-        values: list[Any] = [None] * len(results)
-        for (i, _), out in zip(places, outs, strict=True):
-            values[i] = out
-        return Slots(values)
+        targets: list[Node] = []
+        seeds: list[list[Any]] = []
+        for e, terms in zip(self.entries, series, strict=True):
+            if not is_zero(terms):
+                add = along.add if e.mapped else along.add_shared
+                targets.append(e.inside)
+                seeds.append([None if t is None else add(t) for t in terms])
+        found = self.level.within(expanded_at, list(results), targets, seeds)
+        places = [
+            (i, k, t) for k, ts in enumerate(found) for i, t in enumerate(ts) if t is not None
+        ]
+        values: list[list[Any]] = [[None] * len(results) for _ in series[0]]
+        for (i, k, _), out in zip(places, along.close([t for *_, t in places]), strict=True):
+            values[i][k] = out
+        return [Slots(v) for v in values]
 
 
 def ended(node: Node) -> bool:

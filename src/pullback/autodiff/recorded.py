@@ -15,6 +15,7 @@ from pullback.autodiff.reverse import (
     with_recording,
     zeros,
 )
+from pullback.autodiff.series import expanded
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError, GradientError, ShapeError, briefly, expect_function
 from pullback.ir.array import Array, make
@@ -163,6 +164,22 @@ class Recorded:
         pairs = zip(found, self.outputs, strict=True)
         filled = [zeros(o._aval) if t is None else another(t) for t, o in pairs]
         return pytrees.unflatten(self.out_structure, filled)
+
+    def expanded(self, series: Sequence[Sequence[Any]]) -> list[Any]:
+        """The Taylor coefficients of the result from order 1 on, each a tree like the result, for
+        those of each variable, None being zero.
+        """
+        found = expanded(self.outputs, self.variables, series)
+        return [
+            pytrees.unflatten(
+                self.out_structure,
+                [
+                    zeros(o._aval) if t is None else another(t)
+                    for t, o in zip(terms, self.outputs, strict=True)
+                ],
+            )
+            for terms in zip(*found, strict=True)
+        ]
 
     def along(self, *directions: Any) -> Any:
         """The derivative of the result along directions, which look like the arguments."""

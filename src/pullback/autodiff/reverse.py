@@ -287,7 +287,13 @@ def cotangents(
         sweep(seeds, nodes, on_path, retain=retain, deliver=deliver, stop=targets, quiet=quiet)
     finally:
         mode.recording = before
-    return [None if v._node is None else found.get(v._node) for v in variables]
+    results = [None if v._node is None else found.get(v._node) for v in variables]
+    return results if create_graph else without_history(results)
+
+
+def without_history(derivatives: list[Any]) -> list[Any]:
+    """Derivatives that nobody differentiates again: the rule of a user may have recorded them."""
+    return [x if x is None or x._node is None else make(x._buf, x._aval) for x in derivatives]
 
 
 def transposed(

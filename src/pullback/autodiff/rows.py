@@ -18,6 +18,7 @@ class Rows:
     """The operation of the node of an array that was taken apart into rows."""
 
     name = "rows"
+    linear = True
 
     def pull(self, node: Node, g: Slots, wanted: Container[Node] | None) -> list[Any]:
         like = next(v for v in g.values if v is not None)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
-from pullback.autodiff.calls import Slots, call_node, item_node, with_item
+from pullback.autodiff.calls import Expanding, Slots, call_node, item_node, with_item
 from pullback.autodiff.residuals import Definitions, choose
 from pullback.autodiff.reverse import with_recording, zeros
-from pullback.autodiff.workspace import Workspace, assembled, reached
+from pullback.autodiff.series import Terms, filled_from, is_zero, lowest
+from pullback.autodiff.workspace import Workspace, assembled, moved_carries, reached
 from pullback.core.avals import Aval, symbolic
 from pullback.ir.array import Array, Node, make, mode
 from pullback.ir.control import SCAN
@@ -36,7 +37,7 @@ def _rows(av: Aval, length: int) -> Aval:
     return symbolic((length, *av.shape), av.dtype, av.device)
 
 
-class ScanCall:
+class ScanCall(Expanding):
     """One scan: of the traced function itself, or of a derivative of another scan's body."""
 
     def __init__(
@@ -297,37 +298,63 @@ class ScanCall:
                 return sorted(live)
             live |= more
 
-    def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
-        """The tangents, by a scan in the same direction."""
+    def expand(self, node: Node, series: Sequence[Terms]) -> list[Slots]:
+        """The Taylor coefficients, by a scan in the same direction that carries all of them."""
         along = ScanCall(self.space, self.length, self.reverse, self, f"{self.name}.push")
+        order, first = len(series[0]), lowest(series)
+        moved = self._moved(series)
         targets: list[Node] = []
-        seeds: list[Any] = []
+        seeds: list[list[Any]] = []
         moving: list[int] = []
-        for e, t in zip(self.entries, incoming, strict=True):
-            if e.kind == "carry":
-                init = zeros(e.inside.aval) if t is None else t
-                seeds.append(along.add_carry(init, mode.recording))
+        for e, terms in zip(self.entries, series, strict=True):
+            if e.kind == "carry" and e.position in moved:
+                filled = filled_from(first, terms, e.inside.aval)
+                add = lambda t: along.add_carry(t, mode.recording)  # noqa: E731
                 moving.append(e.position)
-            elif t is not None:
-                seeds.append(along.add_row(t) if e.kind == "row" else along.add_constant(t))
+            elif e.kind != "carry" and not is_zero(terms):
+                filled, add = terms, along.add_row if e.kind == "row" else along.add_constant
             else:
                 continue
             targets.append(e.inside)
+            seeds.append([None if t is None else add(t) for t in filled])
         outputs = [*self.results, *self.ys[: self.declared - len(self.results)]]
-        found = self.space.pushed(outputs, targets, seeds)
-        results = [zeros(outputs[k]._aval) if found[k] is None else found[k] for k in moving]
-        tails = [i for i in range(len(self.results), self.declared) if found[i] is not None]
-        incoming_carries = [k for k in moving if k in self.items]
-        by_position = dict(zip(moving, along.carries, strict=True))
-        ys = [*[found[i] for i in tails], *[by_position[k] for k in incoming_carries]]
-        if not results and not ys:
-            return Slots([None] * (self.declared + len(self.carries)))
-        outs = along.close(results, ys)
-        values: list[Any] = [None] * (self.declared + len(self.carries))
-        places = [*moving, *tails, *[self.declared + k for k in incoming_carries]]
-        for p, out in zip(places, outs, strict=True):
-            values[p] = out
-        return Slots(values)
+        found = self.space.expanded(outputs, targets, seeds)
+        values: list[list[Any]] = [[None] * (self.declared + len(self.carries)) for _ in series[0]]
+        if not targets:
+            return [Slots(v) for v in values]
+        carried = dict(zip(moving, along.carries_of(len(moving), order - first), strict=True))
+        places: list[tuple[int, int]] = []
+        results: list[Any] = []
+        ys: list[Any] = []
+        for k in moving:
+            for i in range(first, order):
+                t = found[k][i]
+                results.append(zeros(outputs[k]._aval) if t is None else t)
+                places.append((i, k))
+        for k in range(len(self.results), self.declared):
+            for i, t in enumerate(found[k]):
+                if t is not None:
+                    ys.append(t)
+                    places.append((i, k))
+        for k in moving:
+            if k in self.items:
+                ys += carried[k]
+                places += [(i, self.declared + k) for i in range(first, order)]
+        if places:
+            for (i, k), out in zip(places, along.close(results, ys), strict=True):
+                values[i][k] = out
+        return [Slots(v) for v in values]
+
+    def carries_of(self, count: int, orders: int) -> list[list[Any]]:
+        """The carries, which are coefficients of as many orders of `count` values."""
+        return [self.carries[i * orders : (i + 1) * orders] for i in range(count)]
+
+    def _moved(self, series: Sequence[Terms]) -> set[int]:
+        """The carries that move, for series of the entries; others stay as they are."""
+        pairs = list(zip(self.entries, series, strict=True))
+        starts = [e.inside for e, terms in pairs if not is_zero(terms)]
+        carries = {e.position: e.inside for e in self.entries if e.kind == "carry"}
+        return moved_carries(self.results, carries, starts)
 
 
 def staged_scan(

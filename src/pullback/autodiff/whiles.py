@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
-from pullback.autodiff.calls import Slots, call_node, with_item
+from pullback.autodiff.calls import Expanding, Slots, call_node, with_item
 from pullback.autodiff.reverse import with_recording, zeros
-from pullback.autodiff.workspace import Workspace, assembled, reached
+from pullback.autodiff.series import Terms, filled_from, is_zero, lowest
+from pullback.autodiff.workspace import Workspace, assembled, moved_carries, reached
 from pullback.core.avals import symbolic
 from pullback.core.errors import GradientError
 from pullback.ir.array import Array, Node, mode
@@ -26,7 +27,7 @@ class WhileEntry(NamedTuple):
     position: int  # among the carries, -1 for what stays the same
 
 
-class WhileCall:
+class WhileCall(Expanding):
     """One while loop: of the traced functions, or the loop that carries tangents beside values."""
 
     name = "while_loop"
@@ -121,34 +122,43 @@ class WhileCall:
             " Pass max_steps, use scan or fori_loop with static bounds, or use forward mode (jvp)."
         )
 
-    def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
-        """The tangents, by a loop that carries them beside the values."""
+    def expand(self, node: Node, series: Sequence[Terms]) -> list[Slots]:
+        """The Taylor coefficients, by a loop that carries all of them beside the values."""
         along = WhileCall(self.test, self.body, self)
+        order, first = len(series[0]), lowest(series)
+        starts = [e.inside for e, t in zip(self.entries, series, strict=True) if not is_zero(t)]
+        carries = {e.position: e.inside for e in self.entries if e.position >= 0}
+        moved = moved_carries(self.results, carries, starts)
         targets: list[Node] = []
-        seeds: list[Any] = []
+        seeds: list[list[Any]] = []
         moving: list[int] = []
-        for e, t in zip(self.entries, incoming, strict=True):
-            if e.position >= 0:
-                seeds.append(along.add_carry(zeros(e.inside.aval) if t is None else t))
+        for e, terms in zip(self.entries, series, strict=True):
+            if e.position in moved:
+                filled, add = filled_from(first, terms, e.inside.aval), along.add_carry
                 moving.append(e.position)
-            elif t is not None:
-                x = self.body.constant(t)
-                if x._node is not None:
-                    along.entries.append(WhileEntry(x._node, t._node, -1))
-                seeds.append(x)
+            elif e.position < 0 and not is_zero(terms):
+                filled, add = terms, along.add_constant
             else:
                 continue
             targets.append(e.inside)
-        found = self.body.pushed([self.results[k] for k in moving], targets, seeds)
-        results = [
-            zeros(self.results[k]._aval) if t is None else t
-            for k, t in zip(moving, found, strict=True)
-        ]
-        outs = along.close(results)
-        values: list[Any] = [None] * len(self.results)
-        for k, out in zip(moving, outs[len(self.results) :], strict=True):
-            values[k] = out
-        return Slots(values)
+            seeds.append([None if t is None else add(t) for t in filled])
+        values: list[list[Any]] = [[None] * len(self.results) for _ in series[0]]
+        if moving:
+            found = self.body.expanded([self.results[k] for k in moving], targets, seeds)
+            pairs = list(zip(moving, found, strict=True))
+            places = [(i, k, terms[i]) for k, terms in pairs for i in range(first, order)]
+            results = [zeros(self.results[k]._aval) if t is None else t for _, k, t in places]
+            outs = along.close(results)[len(self.results) :]
+            for (i, k, _), out in zip(places, outs, strict=True):
+                values[i][k] = out
+        return [Slots(v) for v in values]
+
+    def add_constant(self, array: Any) -> Any:
+        """A new value that is the same in each step."""
+        x = self.body.constant(array)
+        if x._node is not None:
+            self.entries.append(WhileEntry(x._node, array._node, -1))
+        return x
 
 
 def staged_while(

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from pullback.autodiff.calls import Item
-from pullback.autodiff.forward import tangents
 from pullback.autodiff.reverse import ancestors, cotangents, depends
+from pullback.autodiff.series import Terms, expanded
 from pullback.core.avals import Aval, aval
 from pullback.core.errors import PullbackError
 from pullback.ir.array import Array, Node, make, mode, next_order, variable_node
@@ -22,7 +22,16 @@ from pullback.ir.control import may_raise
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.op import REGISTRY
 
-__all__ = ["Cut", "Workspace", "assembled", "foreign", "pulled", "pushed", "reached"]
+__all__ = [
+    "Cut",
+    "Workspace",
+    "assembled",
+    "expanded_at",
+    "foreign",
+    "moved_carries",
+    "pulled",
+    "reached",
+]
 
 
 class _BodyGraph(Graph):
@@ -110,11 +119,11 @@ class Workspace:
         """The cotangents at the nodes `targets`, None for zero."""
         return pulled(outputs, weights, targets)
 
-    def pushed(
-        self, outputs: Sequence[Array], targets: Sequence[Node], seeds: Sequence[Any]
-    ) -> list[Any]:
-        """The tangents of outputs, None for zero, for tangents at the nodes `targets`."""
-        return pushed(outputs, targets, seeds)
+    def expanded(
+        self, outputs: Sequence[Array], targets: Sequence[Node], series: Sequence[Terms]
+    ) -> list[list[Any]]:
+        """The Taylor coefficients of outputs, for those at the nodes `targets`."""
+        return expanded_at(outputs, targets, series)
 
     # -- cutting -----------------------------------------------------------------------------------
 
@@ -185,10 +194,16 @@ def pulled(outputs: Sequence[Array], weights: Sequence[Any], targets: Sequence[N
     return cotangents(outputs, weights, ends, retain=True, create_graph=recorded, quiet=quiet)
 
 
-def pushed(outputs: Sequence[Array], targets: Sequence[Node], seeds: Sequence[Any]) -> list[Any]:
-    """The tangents of outputs, None for zero, for tangents at the nodes `targets`."""
+def expanded_at(
+    outputs: Sequence[Array], targets: Sequence[Node], series: Sequence[Terms]
+) -> list[list[Any]]:
+    """The Taylor coefficients of outputs from order 1 on, None for zero, for those at the nodes
+    `targets`.
+    """
     starts = [make(None, n.aval, n) for n in targets]
-    return tangents(outputs, starts, seeds, create_graph=mode.recording)
+    if not starts:
+        return [[] for _ in outputs]
+    return expanded(outputs, starts, series, create_graph=mode.recording)
 
 
 def reached(outputs: Sequence[Array], targets: Iterable[Node], ends: Iterable[Node]) -> list[bool]:
@@ -196,6 +211,23 @@ def reached(outputs: Sequence[Array], targets: Iterable[Node], ends: Iterable[No
     nodes = ancestors([o._node for o in outputs if o._node is not None], stop=ends)
     found = depends(nodes, set(targets))
     return [o._node in found for o in outputs]
+
+
+def moved_carries(
+    results: Sequence[Array], carries: dict[int, Node], starts: Sequence[Node]
+) -> set[int]:
+    """The carries of a loop that move if the nodes `starts` do: some of `carries`, the nodes of
+    those that can, or nodes of other values of a step.
+    """
+    ends = {*carries.values(), *starts}
+    moved = {k for k, node in carries.items() if node in starts}
+    while True:
+        sources = {*starts, *[carries[k] for k in moved]}
+        live = reached(results, sources, ends)
+        more = {k for k in carries if live[k]} - moved
+        if not more:
+            return moved
+        moved |= more
 
 
 # -- assembling ------------------------------------------------------------------------------------

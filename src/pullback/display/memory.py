@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from pullback.display.drawing import Series, curves
 from pullback.display.report import Page
 from pullback.display.units import bytes_text
 
-__all__ = ["MemoryTimeline"]
+__all__ = ["MemoryTimeline", "Rung"]
 
 WIDTH, HEIGHT, LEFT = 1000.0, 360.0, 84.0
 MOST_ROWS = 24  # of a table
+SHARES = (1.0, 0.75, 0.5, 0.4, 0.3, 0.2, 0.1)  # of the largest peak, for which budgets are listed
 
 
 class Timeline(Protocol):
@@ -34,22 +37,49 @@ class Timeline(Protocol):
     def live_bytes(self) -> list[int]: ...
 
 
+class Rung(NamedTuple):
+    """A way to run the program: what a call allocates, and its time beside the fastest way's.
+
+    The time is the compiler's estimate.
+    """
+
+    peak_bytes: int
+    time: float
+
+
 class MemoryTimeline:
     """What a compiled program keeps in memory, step by step: print it, or look at it in a notebook.
 
     `peak_bytes` is what a call allocates: an arena for values that are dropped, and the outputs.
     `live_bytes` are those that are needed at each step; the arena may be larger by gaps. Arguments
-    belong to the caller, and count `input_bytes`.
+    belong to the caller, and count `input_bytes`. `ladder` are the ways to run the function in
+    less, for `pb.jit(f, memory=...)`; they are looked for when it is read.
     """
 
-    def __init__(self, name: str, timeline: Timeline, input_bytes: int):
+    def __init__(
+        self,
+        name: str,
+        timeline: Timeline,
+        input_bytes: int,
+        ways: Callable[[], Sequence[tuple[int, float]]],
+    ):
         self.name = name
+        self._ways = ways
         self.steps = list(timeline.steps)
         self.blocks = list(timeline.blocks)
         self.arena_bytes, self.output_bytes = timeline.arena_nbytes, timeline.out_nbytes
         self.peak_bytes = timeline.peak_bytes
         self.input_bytes = input_bytes
         self.live_bytes = timeline.live_bytes
+
+    @cached_property
+    def ladder(self) -> list[Rung]:
+        """The fastest way for every budget, from the one that keeps most to the least possible."""
+        return [Rung(*way) for way in self._ways()]
+
+    def within(self, budget: int) -> Rung | None:
+        """The way that a budget of so many bytes leads to; None if there is none."""
+        return next((r for r in self.ladder if r.peak_bytes <= budget), None)
 
     @property
     def peak_step(self) -> int:
@@ -87,6 +117,7 @@ class MemoryTimeline:
         if self.steps:
             caption = "Orange: outputs. Grey: scratch of one step. Dashed: where most is needed."
             page.figures(("Addresses over steps", _map(self), caption))
+            self._draw_ladder(page)
             page.section(f"At the peak: step {self.peak_step}", self.steps[self.peak_step])
             rows = [
                 (f"`{b.name}`", bytes_text(b.nbytes), b.area, f"{b.start} to {b.stop}")
@@ -100,6 +131,40 @@ class MemoryTimeline:
             steps = [(str(k), f"`{self.steps[k]}`", bytes_text(self.live_bytes[k])) for k in order]
             page.table(("step", "kernel", "needed"), steps)
         return page.html()
+
+    def _draw_ladder(self, page: Page) -> None:
+        """What less memory costs."""
+        most = self.ladder[0].peak_bytes
+        text = "With pb.jit(f, memory=bytes): values are dropped and computed again."
+        page.section("What each budget costs in time", text)
+        if len(self.ladder) > 1:
+            x = [100 * r.peak_bytes / most for r in self.ladder]
+            ways = Series("", x, [r.time for r in self.ladder], "a")
+            here = Series("", [100 * self.peak_bytes / most], [self._time_here()], "b points")
+            picture = curves([ways, here], "% of the largest peak", "time, estimated")
+            live = [100 * n / most for n in self.live_bytes]
+            needed = Series("", list(range(len(live))), live, "a")
+            page.figures(
+                ("Time over memory", picture, "The point: as compiled here."),
+                (
+                    "Bytes that are needed",
+                    curves([needed], "step", "% of the largest peak"),
+                    "Without gaps between values.",
+                ),
+            )
+        rows = []
+        for share in SHARES:
+            way = self.within(int(share * most))
+            found = (bytes_text(way.peak_bytes), f"{way.time:.2f} x") if way else ("impossible", "")
+            rows.append((f"{share:.0%}", bytes_text(share * most), *found))
+        least = self.ladder[-1]
+        size = bytes_text(least.peak_bytes)
+        rows.append((f"{least.peak_bytes / most:.1%}", size, size, f"{least.time:.2f} x"))
+        page.table(("budget", "bytes", "peak", "time"), rows)
+
+    def _time_here(self) -> float:
+        way = self.within(self.peak_bytes)
+        return 1.0 if way is None else way.time
 
     _repr_html_ = html
 

@@ -87,6 +87,10 @@ class Op(Public):
     jvp: dict[str, Callable[..., Any]] | str = (
         ""  # rules, or "elementwise", "linear", "multilinear", "transpose"
     )
+    # The Taylor coefficient n of the result, where no rule above gives it in O(n) operations:
+    # `series(n, out, x, **static)`, from the coefficients 0, 1, ... of the result and of each
+    # operand; None is zero, or a value that no rule reads.
+    series: Callable[..., Any] | None = None
     batch: Callable[..., Any] | str = ""  # the rule for many examples, where it can't be derived
     no_gradient: str = ""  # why there is no derivative, where there is none
     unbroadcast: Callable[[Any, tuple[int, ...]], Any] | None = None  # set where operands broadcast

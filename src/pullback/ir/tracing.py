@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from os.path import dirname
 from sys import _getframe
 from types import FrameType, TracebackType
 from typing import Any
@@ -26,7 +26,7 @@ __all__ = [
     "user_line",
 ]
 
-_PACKAGE = str(Path(__file__).parent.parent)
+_PACKAGE = dirname(dirname(__file__))
 
 
 class _Open(threading.local):

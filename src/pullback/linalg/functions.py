@@ -34,7 +34,7 @@ from pullback.linalg.arguments import (
     square_errors,
     zero_rule,
 )
-from pullback.linalg.checks import require, vanishing
+from pullback.linalg.checks import vanishing
 from pullback.linalg.equations import packed_schur, sylvester
 from pullback.linalg.general import complex_of
 from pullback.linalg.triangular import hermitian_part
@@ -45,6 +45,7 @@ from pullback.ops.families import primitive
 from pullback.ops.movement import concat, reshape
 from pullback.ops.parts import astype, imag, real
 from pullback.ops.products import einsum, matmul
+from pullback.ops.requirements import require
 from pullback.ops.selection import where
 
 __all__ = ["expm", "logm", "matrix_function", "sqrtm"]

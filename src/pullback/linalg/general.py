@@ -23,7 +23,7 @@ from pullback.linalg.arguments import (
     square_errors,
     swapped,
 )
-from pullback.linalg.checks import require, vanishing
+from pullback.linalg.checks import vanishing
 from pullback.linalg.hermitian import off_diagonal, projectors, within
 from pullback.linalg.lu import factor, solved
 from pullback.ops.arithmetic import abs as abs_
@@ -31,6 +31,7 @@ from pullback.ops.families import primitive
 from pullback.ops.movement import reshape
 from pullback.ops.parts import astype, conj, imag, real
 from pullback.ops.products import matmul
+from pullback.ops.requirements import require
 from pullback.ops.selection import where
 
 __all__ = ["eig", "eigvals"]

@@ -28,7 +28,7 @@ from pullback.linalg.arguments import (
     square_errors,
     swapped,
 )
-from pullback.linalg.checks import require, vanishing
+from pullback.linalg.checks import vanishing
 from pullback.linalg.triangular import hermitian_part
 from pullback.ops.arithmetic import abs as abs_
 from pullback.ops.creation import eye
@@ -36,6 +36,7 @@ from pullback.ops.families import primitive
 from pullback.ops.movement import concat, reshape
 from pullback.ops.parts import astype, imag, real
 from pullback.ops.products import matmul
+from pullback.ops.requirements import require
 from pullback.ops.selection import where
 
 __all__ = ["eigh", "eigvalsh"]

@@ -13,6 +13,7 @@ from pullback.ir.convert import as_array
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Sample
+from pullback.ir.series import remaining
 from pullback.linalg.arguments import (
     adjoint,
     detached,
@@ -224,6 +225,24 @@ def _solve_jvp_a(t: Any, a: Any, f: Any, out: Any, adjoint: bool, caller: str) -
     return -solved(a, moved, f, adjoint, caller)
 
 
+def _solve_series(
+    n: int,
+    out: list[Any],
+    a: list[Any],
+    b: list[Any],
+    f: list[Any],
+    adjoint: bool,
+    caller: str,
+) -> Any:
+    """From `a @ out = b`."""
+
+    def product(a: Any, x: Any) -> Any:
+        return matmul(swapped(cc(a)) if adjoint else a, x)
+
+    rest = remaining(n, b, a, out, product)
+    return None if rest is None else solved(a[0], rest, f[0], adjoint, caller)
+
+
 def _solve_batch(op: Any, a: Any, b: Any, f: Any, adjoint: bool, caller: str, examples: int) -> Any:
     a, b = both_aligned(a, repeated(b, examples))
     f, _ = both_aligned(f, b)
@@ -243,6 +262,7 @@ def _solve_batch(op: Any, a: Any, b: Any, f: Any, adjoint: bool, caller: str, ex
         "a": _solve_jvp_a,
         "b": lambda t, a, f, adjoint, caller: solved(a, t, f, adjoint, caller),
     },
+    series=_solve_series,
     unbroadcast=sum_to,
     batch=_solve_batch,
     oracle=floats(np.linalg.solve),

@@ -20,12 +20,13 @@ from pullback.linalg.arguments import (
     swapped,
     with_phase,
 )
-from pullback.linalg.checks import require, vanishing
+from pullback.linalg.checks import vanishing
 from pullback.linalg.triangular import triangular
 from pullback.ops.diagonals import tril, triu
 from pullback.ops.families import primitive
 from pullback.ops.movement import concat, reshape
 from pullback.ops.products import matmul
+from pullback.ops.requirements import require
 
 __all__ = ["qr"]
 

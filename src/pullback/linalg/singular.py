@@ -31,7 +31,7 @@ from pullback.linalg.arguments import (
     spacing,
     zero_rule,
 )
-from pullback.linalg.checks import require, vanishing
+from pullback.linalg.checks import vanishing
 from pullback.linalg.hermitian import apart, real_part, within
 from pullback.ops.arithmetic import abs as abs_
 from pullback.ops.creation import eye, zeros
@@ -42,6 +42,7 @@ from pullback.ops.parts import astype, imag
 from pullback.ops.products import matmul
 from pullback.ops.reductions import any as any_
 from pullback.ops.reductions import sum as sum_
+from pullback.ops.requirements import require
 from pullback.ops.selection import where
 
 __all__ = ["svd", "svdvals"]

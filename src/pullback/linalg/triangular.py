@@ -11,6 +11,7 @@ from pullback.core.errors import DTypeError, LinAlgError, ShapeError
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
+from pullback.ir.series import remaining
 from pullback.linalg.arguments import (
     adjoint,
     positive,
@@ -55,6 +56,18 @@ def _solve_jvp_a(t: Any, a: Any, out: Any, lower: bool, unit_diagonal: bool) -> 
     return -triangular(a, moved, lower, unit_diagonal)
 
 
+def _solve_series(
+    n: int, out: list[Any], a: list[Any], b: list[Any], lower: bool, unit_diagonal: bool
+) -> Any:
+    """From `a @ out = b`."""
+
+    def product(a: Any, x: Any) -> Any:
+        return matmul(_inside(a, lower, unit_diagonal), x)
+
+    rest = remaining(n, b, a, out, product)
+    return None if rest is None else triangular(a[0], rest, lower, unit_diagonal)
+
+
 def _solve_oracle(
     a: Any, b: Any, *, lower: bool = False, trans: Any = 0, unit_diagonal: bool = False
 ) -> Any:
@@ -97,6 +110,7 @@ def _solve_batch(op: Any, a: Any, b: Any, lower: bool, unit_diagonal: bool) -> A
         "a": _solve_jvp_a,
         "b": lambda t, a, lower, unit_diagonal: triangular(a, t, lower, unit_diagonal),
     },
+    series=_solve_series,
     unbroadcast=sum_to,
     batch=_solve_batch,
     oracle=_solve_oracle,

@@ -10,6 +10,7 @@ from pullback.core import dtypes as dt
 from pullback.ir import mathfun, scalar
 from pullback.ir.samples import Draw, Sample
 from pullback.ir.scalar import Complex, Expr, Value, select
+from pullback.ir.series import remaining
 from pullback.ops.families import elementwise
 from pullback.ops.parts import astype, cc, conj, real
 from pullback.ops.rounding import trunc
@@ -74,6 +75,7 @@ def subtract(x, y, /):
     body=lambda x, y: x & y if _is_bool(x) else x * y,
     accepts="biufc",
     vjp={"x": lambda g, y: g * cc(y), "y": lambda g, x: g * cc(x)},
+    jvp="multilinear",
     oracle=np.multiply,
     methods=("__mul__", "__rmul__"),
 )
@@ -85,11 +87,18 @@ def multiply(x, y, /):
     """
 
 
+def _quotient_series(n: int, out: list[Any], x: list[Any], y: list[Any]) -> Any:
+    """From `y * out = x`."""
+    rest = remaining(n, x, y, out, multiply)
+    return None if rest is None else rest / y[0]
+
+
 @elementwise(
     "x y",
     body=lambda x, y: x / y,
     accepts="fc",
     vjp={"x": lambda g, y: g / cc(y), "y": lambda g, out, y: -g * cc(out / y)},
+    series=_quotient_series,
     domain=((-2.0, 2.0), (0.5, 2.0)),
     oracle=np.divide,
     methods=("__truediv__", "__rtruediv__"),

@@ -332,7 +332,7 @@ def _real_errors(d: Draw) -> list[Bad]:
     ]
 
 
-@composite(oracle=np.fft.fft, samples=axis_samples, errors=_axis_errors, namespace="fft")
+@composite(oracle="numpy.fft.fft", samples=axis_samples, errors=_axis_errors, namespace="fft")
 def fft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
     """The discrete Fourier transform along an axis: `sum over j of x[j] exp(-2 pi i j k / n)`.
 
@@ -345,7 +345,7 @@ def fft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backwar
     return transform("fft", x, n, axis, norm, False)
 
 
-@composite(oracle=np.fft.ifft, samples=axis_samples, errors=_axis_errors, namespace="fft")
+@composite(oracle="numpy.fft.ifft", samples=axis_samples, errors=_axis_errors, namespace="fft")
 def ifft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
     """The inverse of `fft`: `sum over k of x[k] exp(2 pi i j k / n) / n`.
 
@@ -355,7 +355,7 @@ def ifft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backwa
     return transform("ifft", x, n, axis, norm, True)
 
 
-@composite(oracle=np.fft.rfft, samples=axis_samples, errors=_real_errors, namespace="fft")
+@composite(oracle="numpy.fft.rfft", samples=axis_samples, errors=_real_errors, namespace="fft")
 def rfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
     """The first `n // 2 + 1` coefficients of `fft` of a real array; the others are conjugates.
 
@@ -365,7 +365,7 @@ def rfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backwa
     return real_transform("rfft", x, n, axis, norm, False)
 
 
-@composite(oracle=np.fft.irfft, samples=_half_samples, errors=_axis_errors, namespace="fft")
+@composite(oracle="numpy.fft.irfft", samples=_half_samples, errors=_axis_errors, namespace="fft")
 def irfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
     """The inverse of `rfft`: a real array of `n` elements, 2 (m - 1) for m coefficients by default.
 
@@ -377,7 +377,7 @@ def irfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backw
     return back_transform("irfft", x, n, axis, norm, True)
 
 
-@composite(oracle=np.fft.hfft, samples=_half_samples, errors=_axis_errors, namespace="fft")
+@composite(oracle="numpy.fft.hfft", samples=_half_samples, errors=_axis_errors, namespace="fft")
 def hfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
     """The real `fft` of an array with the symmetry `x[-j] = conj(x[j])`, given its first half.
 
@@ -387,7 +387,7 @@ def hfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backwa
     return back_transform("hfft", conj(operand("hfft", x)), n, axis, norm, False)
 
 
-@composite(oracle=np.fft.ihfft, samples=axis_samples, errors=_real_errors, namespace="fft")
+@composite(oracle="numpy.fft.ihfft", samples=axis_samples, errors=_real_errors, namespace="fft")
 def ihfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
     """The inverse of `hfft`: the first half of `ifft` of a real array.
 

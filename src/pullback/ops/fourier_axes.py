@@ -118,7 +118,7 @@ def _two(name: str, axes: Any) -> Any:
     return tuple(axes)
 
 
-@composite(oracle=np.fft.fftn, samples=_samples, errors=_errors, namespace="fft")
+@composite(oracle="numpy.fft.fftn", samples=_samples, errors=_errors, namespace="fft")
 def fftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Any:
     """The discrete Fourier transform along several axes, all of them by default.
 
@@ -131,7 +131,7 @@ def fftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") 
     return _complex_axes("fftn", x, s, axes, norm, False)
 
 
-@composite(oracle=np.fft.ifftn, samples=_samples, errors=_errors, namespace="fft")
+@composite(oracle="numpy.fft.ifftn", samples=_samples, errors=_errors, namespace="fft")
 def ifftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Any:
     """The inverse of `fftn`.
 
@@ -142,7 +142,7 @@ def ifftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward")
     return _complex_axes("ifftn", x, s, axes, norm, True)
 
 
-@composite(oracle=np.fft.rfftn, samples=_samples, errors=_errors, namespace="fft")
+@composite(oracle="numpy.fft.rfftn", samples=_samples, errors=_errors, namespace="fft")
 def rfftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Any:
     """The coefficients of `fftn` of a real array, but for the conjugate half along the last axis.
 
@@ -153,7 +153,7 @@ def rfftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward")
     return _real_axes("rfftn", x, s, axes, norm)
 
 
-@composite(oracle=np.fft.irfftn, samples=_samples, errors=_errors, namespace="fft")
+@composite(oracle="numpy.fft.irfftn", samples=_samples, errors=_errors, namespace="fft")
 def irfftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Any:
     """The inverse of `rfftn`: a real array with 2 (m - 1) elements along the last axis for m
     coefficients, or as many as `s` says.
@@ -165,7 +165,7 @@ def irfftn(x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"
     return _back_axes("irfftn", x, s, axes, norm)
 
 
-@composite(oracle=np.fft.fft2, samples=_two_samples, errors=_two_errors, namespace="fft")
+@composite(oracle="numpy.fft.fft2", samples=_two_samples, errors=_two_errors, namespace="fft")
 def fft2(x: Any, /, *, s: Any = None, axes: Any = (-2, -1), norm: str = "backward") -> Any:
     """`fftn` of two axes.
 
@@ -176,7 +176,7 @@ def fft2(x: Any, /, *, s: Any = None, axes: Any = (-2, -1), norm: str = "backwar
     return _complex_axes("fft2", x, s, _two("fft2", axes), norm, False)
 
 
-@composite(oracle=np.fft.ifft2, samples=_two_samples, errors=_two_errors, namespace="fft")
+@composite(oracle="numpy.fft.ifft2", samples=_two_samples, errors=_two_errors, namespace="fft")
 def ifft2(x: Any, /, *, s: Any = None, axes: Any = (-2, -1), norm: str = "backward") -> Any:
     """`ifftn` of two axes.
 
@@ -187,7 +187,7 @@ def ifft2(x: Any, /, *, s: Any = None, axes: Any = (-2, -1), norm: str = "backwa
     return _complex_axes("ifft2", x, s, _two("ifft2", axes), norm, True)
 
 
-@composite(oracle=np.fft.rfft2, samples=_two_samples, errors=_two_errors, namespace="fft")
+@composite(oracle="numpy.fft.rfft2", samples=_two_samples, errors=_two_errors, namespace="fft")
 def rfft2(x: Any, /, *, s: Any = None, axes: Any = (-2, -1), norm: str = "backward") -> Any:
     """`rfftn` of two axes.
 
@@ -198,7 +198,7 @@ def rfft2(x: Any, /, *, s: Any = None, axes: Any = (-2, -1), norm: str = "backwa
     return _real_axes("rfft2", x, s, _two("rfft2", axes), norm)
 
 
-@composite(oracle=np.fft.irfft2, samples=_two_samples, errors=_two_errors, namespace="fft")
+@composite(oracle="numpy.fft.irfft2", samples=_two_samples, errors=_two_errors, namespace="fft")
 def irfft2(x: Any, /, *, s: Any = None, axes: Any = (-2, -1), norm: str = "backward") -> Any:
     """`irfftn` of two axes.
 
@@ -302,7 +302,9 @@ def _shift_errors(d: Draw) -> list[Bad]:
     return [Bad((d.real(3),), {"axes": 1}, ShapeError, "out of range")]
 
 
-@composite(oracle=np.fft.fftshift, samples=_shift_samples, errors=_shift_errors, namespace="fft")
+@composite(
+    oracle="numpy.fft.fftshift", samples=_shift_samples, errors=_shift_errors, namespace="fft"
+)
 def fftshift(x: Any, /, *, axes: Any = None) -> Any:
     """The array with frequency 0 moved to the middle of each axis, or of those that are given.
 
@@ -312,7 +314,9 @@ def fftshift(x: Any, /, *, axes: Any = None) -> Any:
     return _shifted("fftshift", x, axes, 1)
 
 
-@composite(oracle=np.fft.ifftshift, samples=_shift_samples, errors=_shift_errors, namespace="fft")
+@composite(
+    oracle="numpy.fft.ifftshift", samples=_shift_samples, errors=_shift_errors, namespace="fft"
+)
 def ifftshift(x: Any, /, *, axes: Any = None) -> Any:
     """The inverse of `fftshift`.
 

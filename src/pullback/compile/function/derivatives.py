@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from pullback.autodiff.forward import tangents
 from pullback.autodiff.reverse import cotangents, fresh, with_recording, zeros
+from pullback.autodiff.series import expanded
 from pullback.compile.function.compiled import Compiled, part
 from pullback.compile.graph.passes import optimise
 from pullback.core.avals import Aval, symbolic
@@ -16,7 +16,7 @@ from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.lowering import Elementwise, View
 from pullback.ir.tracing import Recording, recorded
 
-__all__ = ["Flat", "Linearised", "lifted", "pullback_of", "pushforward_of", "symbolic_of"]
+__all__ = ["Flat", "Linearised", "lifted", "pullback_of", "series_of", "symbolic_of"]
 
 
 class Flat(NamedTuple):
@@ -243,13 +243,23 @@ def pullback_of(
     return pulled
 
 
-def pushforward_of(flat: Flat, moved: Sequence[int]) -> Callable[..., tuple[Any, ...]]:
-    """The function from arguments and tangents of the inputs `moved` to tangents of the outputs."""
-    n = len(flat.inputs)
+def series_of(
+    flat: Flat, moved: Sequence[tuple[int, int]], orders: tuple[int]
+) -> Callable[..., tuple[Any, ...]]:
+    """The function from arguments and Taylor coefficients to those of the outputs, order by order.
 
-    def pushed(*arrays: Any) -> tuple[Any, ...]:
-        args, variables = flat.variables(arrays[:n], moved)
-        return tuple(tangents(flat(args), variables, arrays[n:]))
+    `moved` says of which inputs, and at which place of their series, coefficients are given.
+    """
+    n, (order,) = len(flat.inputs), orders
 
-    pushed.__name__ = f"{flat.name}.pushforward"
-    return pushed
+    def along(*arrays: Any) -> tuple[Any, ...]:
+        inputs = list(dict.fromkeys(k for k, _ in moved))
+        args, variables = flat.variables(arrays[:n], inputs)
+        series: dict[int, list[Any]] = {k: [None] * order for k in inputs}
+        for (k, i), t in zip(moved, arrays[n:], strict=True):
+            series[k][i] = t
+        found = expanded(flat(args), variables, [series[k] for k in inputs])
+        return tuple([terms[i] for i in range(order) for terms in found])
+
+    along.__name__ = f"{flat.name}.pushforward"
+    return along

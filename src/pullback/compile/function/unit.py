@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from pullback.autodiff.calls import Slots, call_node, item_node
+from pullback.autodiff.calls import Expanding, Slots, call_node, item_node
+from pullback.autodiff.series import Terms
 from pullback.compile.function.compiled import Compiled
 from pullback.compile.function.derivatives import (
     Linearised,
     pullback_of,
-    pushforward_of,
+    series_of,
     symbolic_of,
 )
 from pullback.compile.function.traced import Traced, first
@@ -127,7 +128,7 @@ class Unit:
         return found
 
     def derived(
-        self, make_function: Callable[..., Any], *which: tuple[int, ...]
+        self, make_function: Callable[..., Any], *which: tuple[Any, ...]
     ) -> Callable[..., tuple[Any, ...]]:
         """A derivative as a jitted function of flat arrays."""
         key = (make_function, *which)
@@ -172,7 +173,7 @@ def _same_bits(a: Any, b: Any) -> bool:
     return a._buf is b._buf or to_numpy(a).tobytes() == to_numpy(b).tobytes()
 
 
-class Call:
+class Call(Expanding):
     """The operation of the node that a call on tracked arrays leaves behind."""
 
     def __init__(self, unit: Unit, linear: Linearised):
@@ -230,12 +231,17 @@ class Call:
             result[i] = x
         return result
 
-    def push(self, node: Node, incoming: Sequence[Any]) -> Slots:
-        """The tangents of the outputs, by a jitted function."""
-        moved = tuple(i for i, t in enumerate(incoming) if t is not None)
-        pushed = self.unit.derived(pushforward_of, moved)
-        found = pushed(*self._arguments(node), *[incoming[i] for i in moved])
-        return Slots([_allowed(t) for t in found])
+    def expand(self, node: Node, series: Sequence[Terms]) -> list[Slots]:
+        """The Taylor coefficients of the outputs, by a jitted function."""
+        order = len(series[0])
+        moved = tuple(
+            (k, i) for k, terms in enumerate(series) for i in range(order) if terms[i] is not None
+        )
+        along = self.unit.derived(series_of, moved, (order,))
+        found = along(*self._arguments(node), *[series[k][i] for k, i in moved])
+        count = len(self.unit.flat.outputs)
+        values = [_allowed(t) for t in found]
+        return [Slots(values[i * count : (i + 1) * count]) for i in range(order)]
 
 
 def _allowed(x: Any) -> Any:

@@ -7,7 +7,7 @@ changelog. That is why some look like sizes of a cache: they were, when they wer
 
     reductions     a tree over blocks: `tree`
     running folds  in sequence: `running`
-    products       chunks of k: `product`; one row times a large matrix: `row_product`
+    products       chunks of k: `product`
     factors        by halves: `factor_order`
     scatter-add    in the order of the updates: `scattered`; few destinations: `scattered_by_lanes`
     convolutions   blocks of input channels: `convolved`; weights: chunks of tiles: `correlated`
@@ -30,7 +30,6 @@ __all__ = [
     "BLOCK",
     "CHUNK",
     "LANES",
-    "ROW_CHUNK",
     "SMALL",
     "VECTOR_BYTES",
     "VERSION",
@@ -44,10 +43,8 @@ __all__ = [
     "fused",
     "has_lanes",
     "is_paired",
-    "is_row_product",
     "product",
     "reach",
-    "row_product",
     "running",
     "scattered",
     "scattered_by_lanes",
@@ -124,13 +121,6 @@ def _block(values: Array, combine: Combine, init: Array) -> Array:
 # -- products --------------------------------------------------------------------------------------
 
 CHUNK = 256  # products along k that one chain of fused multiply-adds takes
-ROW_BYTES = 1 << 17  # of a matrix: times a larger one, a single row has an order of its own
-ROW_CHUNK = 4096  # products along k of that order's chunks
-
-
-def is_row_product(m: int, n: int, k: int, itemsize: int) -> bool:
-    """Whether (m, k) @ (k, n), if it is alone and no batch, has the order of `row_product`."""
-    return m == 1 and n * k * itemsize > ROW_BYTES
 
 
 def product(a: Array, b: Array) -> Array:
@@ -145,24 +135,6 @@ def chain(a: Array, b: Array) -> Array:
     for k in range(len(b)):
         total = fused(a[:, k : k + 1], b[k], total)
     return total
-
-
-def row_product(a: Array, b: Array) -> Array:
-    """(k,) @ (k, n): in each chunk of k a lane takes every so-many-th product; neighbouring lanes
-    are joined, then their neighbours; then the chunks' sums in sequence.
-    """
-    lanes = VECTOR_BYTES // a.dtype.itemsize
-    chunks = []
-    for start in range(0, len(a), ROW_CHUNK):
-        stop = min(start + ROW_CHUNK, len(a))
-        sums = [
-            chain(a[None, start + lane : stop : lanes], b[start + lane : stop : lanes])[0]
-            for lane in range(lanes)
-        ]
-        while len(sums) > 1:
-            sums = [x + y for x, y in zip(sums[::2], sums[1::2], strict=True)]
-        chunks.append(sums[0])
-    return reduce(np.add, chunks)
 
 
 # -- scatter-add and its relatives -----------------------------------------------------------------

@@ -25,7 +25,8 @@ from pullback.compile.schedule.groups import (
 __all__ = ["Rerun", "reruns"]
 
 SHARES = (0.0, 0.3, 0.6, 0.85)  # of the crossing bytes, the cheapest, that options drop
-MOST_WAYS = 24  # each is planned exactly, which takes a tenth of a second for 1000 steps
+MOST_PLANNED = 20_000  # steps of all ways together: planning 1000 takes a tenth of a second
+MOST_WAYS, LEAST_WAYS = 48, 16
 
 
 class Rerun(NamedTuple):
@@ -68,7 +69,8 @@ def reruns(groups: Sequence[Group]) -> list[Rerun]:
     frontier = [sum(s.nbytes for s in f) for f in flow.frontiers]
     chain = Chain(work, options, frontier, going_on)
     found = []
-    for way in chain.ways(MOST_WAYS):
+    most = max(LEAST_WAYS, min(MOST_WAYS, MOST_PLANNED // len(groups)))
+    for way in chain.ways(most):
         found.append(_Emitter(flow, kept, touched).run(way))
     return found
 

@@ -17,8 +17,11 @@ from pullback.ir.scalar import topological
 
 __all__ = ["is_product", "product_work", "running_work", "work_of"]
 
-WIDE = 8  # operations on elements are so much dearer than those of products
-BYTE = 6  # operations of a product in the time that a byte takes to or from memory (two cores)
+WIDE = 8  # operations on elements are so much dearer than those of products, where both are short
+# Operations of a product in the time of one on an element, and of a byte to or from memory, where
+# arrays are large: by the steps of two networks on two cores with AVX-512.
+ELEMENT = 2
+BYTE = 4
 LAUNCH = 20_000  # operations of a product in the time that a stage takes to begin and end
 UNKNOWN = 8  # operations on an element by a routine, or in a loop, of which no more is known
 PER_ROW = 20  # operations for each element and row of a matrix that is decomposed
@@ -46,8 +49,11 @@ def product_work(g: CallGroup) -> int:
 
 def work_of(g: MapGroup | FoldGroup | CallGroup) -> int:
     """Operations of a call, or of a loop nest without what it takes to read and write."""
-    if isinstance(g, CallGroup):
-        return _equation_work(g.equation)
+    return _equation_work(g.equation) if isinstance(g, CallGroup) else WIDE * _operations(g)
+
+
+def _operations(g: MapGroup | FoldGroup) -> int:
+    """Operations on elements of a loop nest."""
     if isinstance(g, MapGroup):
         bodies, size = g.bodies, math.prod(g.shape)
     else:
@@ -56,7 +62,7 @@ def work_of(g: MapGroup | FoldGroup | CallGroup) -> int:
     for body in bodies:
         for root in body:
             nodes.update((e, 0) for e in topological(root, nodes))
-    return size * len(nodes) * WIDE
+    return size * len(nodes)
 
 
 def _equation_work(eq: Equation) -> int:
@@ -74,7 +80,7 @@ def _equation_work(eq: Equation) -> int:
         return 2 * math.isqrt(math.prod(sizes))
     if name in CUBIC:
         return PER_ROW * max(sizes) * eq.inputs[0].aval.shape[-1]
-    return UNKNOWN * WIDE * sum(sizes)
+    return UNKNOWN * ELEMENT * sum(sizes)
 
 
 def _graph_work(graph: Graph) -> int:
@@ -85,4 +91,8 @@ def _graph_work(graph: Graph) -> int:
 def running_work(g: Group) -> int:
     """What a group takes, memory and start included."""
     members = [g] if isinstance(g, (MapGroup, FoldGroup, CallGroup)) else g.members
-    return LAUNCH + max(sum(map(work_of, members)), BYTE * least_bytes(g))
+    work = sum(
+        _equation_work(m.equation) if isinstance(m, CallGroup) else ELEMENT * _operations(m)
+        for m in members
+    )
+    return LAUNCH + max(work, BYTE * least_bytes(g))

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from pullback.compile.kernel.lower import broadcast_strides
+from pullback.compile.program.convolution import plane_size
 from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Fault, Place, Routine
@@ -95,7 +96,7 @@ def _bad_places(
     name: str, avals: Sequence[Aval], static: Static, result: Aval
 ) -> list[tuple[str, Fault]]:
     """An index that names no place of its plane."""
-    size = pool_stages.plane_size(name, avals, dict(static))
+    size = plane_size(name, avals, static)
     index = avals[-1]
     return [(name, axis) for axis in indexed_axes([size], [index], index.shape, index.ndim)]
 

@@ -14,6 +14,10 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
+
+from pullback.compile.kernel import order
+from pullback.compile.kernel.fixed_point import FORMATS
 from pullback.compile.kernel.forms import Scatter
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program.nest import coalesce
@@ -23,11 +27,13 @@ from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, cast
+from pullback.runtime.cuda.exact_sums import exact_sum
 from pullback.runtime.cuda.indexing import Indexed, check_steps, row_steps
 from pullback.runtime.cuda.kernels import NEST
+from pullback.runtime.cuda.lanes import LANES, lane_steps
 from pullback.runtime.cuda.launch import THREADS, grid_of, packed
 from pullback.runtime.cuda.loops import map_steps
-from pullback.runtime.cuda.printer import Source, convert, emit, register, storage
+from pullback.runtime.cuda.printer import Source, convert, emit, literal, register, storage
 from pullback.runtime.cuda.sorting import sort_steps
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
@@ -45,15 +51,19 @@ PB_DEVICE void pb_take(Sum& a, double x) {
 // Once a sum is infinite or NaN, its error means nothing; one without error keeps its zero's sign.
 PB_DEVICE double pb_end(const Sum& a) {
   return a.total - a.total == 0.0 && a.error != 0.0 ? a.total + a.error : a.total;
+}
+PB_DEVICE Sum pb_empty() { return Sum{-0.0, 0.0}; }
+PB_DEVICE void pb_merge(Sum& a, const Sum& b) {
+  pb_take(a, b.total);
+  a.error = a.error + b.error;
 }"""
 
 _SINGLE = """
 typedef {wide} Sum;
 PB_DEVICE Sum pb_start({value} x) {{ return {read}; }}
-PB_DEVICE void pb_take(Sum& a, {value} given) {{
-  const Sum x = pb_start(given);
-  a = {join};
-}}
+PB_DEVICE Sum pb_empty() {{ return {empty}; }}
+PB_DEVICE void pb_merge(Sum& a, const Sum& x) {{ a = {join}; }}
+PB_DEVICE void pb_take(Sum& a, {value} x) {{ pb_merge(a, pb_start(x)); }}
 PB_DEVICE {value} pb_end(const Sum& a) {{ return {write}; }}"""
 
 _FOLD = """
@@ -83,6 +93,11 @@ def is_folded(kernel: Scatter) -> bool:
     return kernel.sums or (bool(kernel.fold) and not kernel.dtype.is_complex)
 
 
+def is_exact(kernel: Scatter) -> bool:
+    """Whether sums are to be exact, and are not so by themselves."""
+    return kernel.exact and kernel.dtype.real in FORMATS
+
+
 def _real_fold(dtype: DType, fold: str) -> str:
     """The accumulator of a real dtype."""
     if dtype is dt.float64 and fold == "add":
@@ -99,7 +114,8 @@ def _real_fold(dtype: DType, fold: str) -> str:
         }[fold]
         if dtype is dt.bool_:
             join = {"add": "a || x", "mul": "a && x"}.get(fold, join)
-        return _SINGLE.format(wide=wide, value=value, read="x", join=join, write="a")
+        empty = literal(_neutral(dtype, fold), dtype)
+        return _SINGLE.format(wide=wide, value=value, read="x", join=join, write="a", empty=empty)
     join = {
         "add": "a + x",
         "mul": "a * x",
@@ -108,7 +124,19 @@ def _real_fold(dtype: DType, fold: str) -> str:
     }[fold]
     read = f"(double){convert('x', dtype, dt.float32)}" if dtype is not dt.float64 else "x"
     write = convert("(float)a", dt.float32, dtype) if dtype is not dt.float64 else "a"
-    return _SINGLE.format(wide="double", value=value, read=read, join=join, write=write)
+    empty = literal(_neutral(dtype, fold), dt.float64)
+    words = {"value": value, "read": read, "join": join, "write": write, "empty": empty}
+    return _SINGLE.format(wide="double", **words)
+
+
+def _neutral(dtype: DType, fold: str) -> float | int:
+    """What a fold leaves as it is."""
+    if dtype.is_float:
+        return {"add": -0.0, "mul": 1.0, "max": -math.inf, "min": math.inf}[fold]
+    if dtype is dt.bool_ or fold in ("add", "mul"):
+        return int(fold in ("mul", "min"))
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.min if fold == "max" else limits.max)
 
 
 def _other_fold(source: Source, kernel: Scatter) -> str:
@@ -145,11 +173,17 @@ def _source(kernel: Scatter) -> tuple[str, str]:
     source.add("pb_nest", NEST)
     folded = is_folded(kernel)
     dtype = kernel.dtype.real if folded else kernel.dtype
-    sums = _real_fold(dtype, kernel.fold or "add") if folded else _other_fold(source, kernel)
+    if is_exact(kernel):
+        sums = exact_sum(dtype)
+    else:
+        sums = _real_fold(dtype, kernel.fold or "add") if folded else _other_fold(source, kernel)
     name = "fold_" + hashlib.sha256(sums.encode()).hexdigest()[:12]
     parts = 2 if folded and kernel.dtype.is_complex else 1
     text = _FOLD.format(name=name, value=storage(dtype), parts=parts)
     source.add(name, "\n".join([sums, text]))
+    if folded and not is_exact(kernel):
+        words = {"block": order.UPDATE_BLOCK, "most": order.UPDATE_LANES, "parts": parts}
+        source.add("lanes", LANES.format(name=name, pairs=order.PAIR_LANES, **words))
     return name, source.text()
 
 
@@ -169,7 +203,7 @@ def scatter_stages(
     """See `Target.scatter`."""
     (x_shape, x_slot, x_strides), (shape, slot, strides) = x, updates
     steps: list[Step | Either] = []
-    out_slot, places = out
+    out_slot, out_strides = out
     if x_slot != out_slot:
         dense = [dense_strides(x_shape)]
         steps += map_steps(
@@ -188,15 +222,26 @@ def scatter_stages(
     count, width = math.prod(shape[:taken]), math.prod(shape[taken:])
     if math.prod(x_shape) == 0:  # every index is bad
         return stage(*check)
-    numbers, order = At(area(8 * count)), At(area(8 * count))
+    numbers = At(area(8 * count))
     rows = row_steps(
-        kernel.indices, shape[:taken], places[:taken], index_slots,
+        kernel.indices, shape[:taken], out_strides[:taken], index_slots,
         [own[:taken] for own in index_strides], indexed, numbers,
     )  # fmt: skip
-    sort, keys = sort_steps(dt.uint64, (), (1,), count, numbers, order, area)
     name, source = _source(kernel)
     nest = packed(coalesce(shape, [strides, dense_strides(shape)]), 1)
-    arguments = (At(out_slot), At(slot), keys, order, nest, count, width)
+    if is_folded(kernel) and not is_exact(kernel):
+        real = 2 if kernel.dtype.is_complex else 1
+        parts = 2 if kernel.dtype.real is dt.float64 and not kernel.fold else 1
+        given = (count, math.prod(x_shape) // width, width * real, parts)
+        if order.has_lanes(*given):
+            wide = 8 if kernel.dtype.is_inexact else kernel.dtype.itemsize
+            here = (nest, At(out_slot), At(slot), numbers, area)
+            return stage(
+                *check, *steps, rows, *lane_steps(name, source, *given, parts * wide, *here)
+            )
+    places = At(area(8 * count))
+    sort, keys = sort_steps(dt.uint64, (), (1,), count, numbers, places, area)
+    arguments = (At(out_slot), At(slot), keys, places, nest, count, width)
     grid = grid_of(count * width), 1
     fold = Step(source, f"{name}_fold", grid, THREADS, arguments)
     return stage(*check, *steps, rows, *sort, fold)

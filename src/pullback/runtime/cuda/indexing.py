@@ -41,14 +41,14 @@ struct Record {
   long long code, position, value;
   unsigned int blocks, unused;
 };
-template <int K> struct Axes { long long size[K], stride[K]; };
-template <typename I> PB_DEVICE bool pb_is_bad(I i, long long size) {
+template <int K> struct Axes { long long size[K], least[K], stride[K]; };
+template <typename I> PB_DEVICE bool pb_is_bad(I i, long long least, long long size) {
   if (I(-1) > I(0)) return (unsigned long long)i >= (unsigned long long)size;
-  return (long long)i < -size || (long long)i >= size;
+  return (long long)i < least || (long long)i >= size;
 }
 // The number of an element; 0 for a bad index.
 template <typename I> PB_DEVICE long long pb_wrapped(I i, long long size) {
-  if (pb_is_bad(i, size)) return 0;
+  if (pb_is_bad(i, -size, size)) return 0;
   const long long k = (long long)i;
   return k < 0 ? k + size : k;
 }
@@ -143,7 +143,9 @@ def _source(body: str, indices: tuple[DType, ...], nbytes: int = 0) -> tuple[str
         bytes=nbytes,
         item=_ITEMS.get(nbytes, ""),
         ins=", ".join(f"const {storage(d)}* __restrict__ in{k}" for k, d in enumerate(indices)),
-        bads=", ".join(f"pb_is_bad(in{k}[at[{k + 1}]], axes.size[{k}])" for k in every),
+        bads=", ".join(
+            f"pb_is_bad(in{k}[at[{k + 1}]], axes.least[{k}], axes.size[{k}])" for k in every
+        ),
         values=", ".join(f"(long long)in{k}[at[{k + 1}]]" for k in every),
         terms="".join(
             f" + pb_wrapped(in{k}[at[{k + 1}]], axes.size[{k}]) * axes.stride[{k}]" for k in every
@@ -155,10 +157,11 @@ def _source(body: str, indices: tuple[DType, ...], nbytes: int = 0) -> tuple[str
     return name, source.text()
 
 
-def axes_of(indexed: Indexed) -> bytes:
-    """The struct Axes."""
+def axes_of(indexed: Indexed, wraps: bool = True) -> bytes:
+    """The struct Axes; `wraps`: negative indices count from the end."""
     sizes, strides = zip(*indexed, strict=True)
-    return struct.pack(f"<{2 * len(sizes)}q", *sizes, *strides)
+    least = [-n if wraps else 0 for n in sizes]
+    return struct.pack(f"<{3 * len(sizes)}q", *sizes, *least, *strides)
 
 
 def check_steps(
@@ -168,6 +171,7 @@ def check_steps(
     strides: Sequence[Strides],
     indexed: Indexed,
     first_code: int,
+    wraps: bool = True,
 ) -> list[Step]:
     """The launch that looks at indices; positions are those in `shape`."""
     # Along an axis on which no index depends, the first position has the number 0.
@@ -177,7 +181,7 @@ def check_steps(
     nest = coalesce([shape[d] for d in taken], streams)
     name, source = _source(_CHECK, indices)
     ins = map(At, slots)
-    arguments = (At(RECORD), *ins, packed(nest), axes_of(indexed), first_code)
+    arguments = (At(RECORD), *ins, packed(nest), axes_of(indexed, wraps), first_code)
     grid = grid_of(nest.size), 1
     return [Step(source, f"{name}_check", grid, THREADS, arguments, checked=True)]
 

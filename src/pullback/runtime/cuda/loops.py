@@ -8,13 +8,22 @@ from functools import lru_cache
 from pullback.compile.kernel.forms import Accumulate, Map, MultiMap, Reduce
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Shape, Strides
+from pullback.core.dtypes import DType, bool_
+from pullback.ir.scalar import const
 from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import map_code
 from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan, scan_plan
 from pullback.runtime.cuda.printer import Source
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
-__all__ = ["accumulate_stages", "box_stage", "map_stages", "map_steps", "reduce_stages"]
+__all__ = [
+    "accumulate_stages",
+    "box_stage",
+    "map_stages",
+    "map_steps",
+    "reduce_stages",
+    "zero_steps",
+]
 
 
 @lru_cache(4096)
@@ -77,6 +86,13 @@ def map_stages(
     """See `Target.map`."""
     outs, ins = _ats(out_slots), _ats(in_slots)
     return stage(*map_steps(kernel, shape, outs, out_strides, ins, in_strides))
+
+
+def zero_steps(dtype: DType, size: int, slot: int) -> list[Step | Either]:
+    """The launch that writes so many zeros."""
+    part = const(False if dtype is bool_ else 0, dtype.real)
+    kernel = Map((), dtype, (part, part) if dtype.is_complex else (part,))
+    return map_steps(kernel, (size,), [At(slot)], [(1,)], [], [])
 
 
 def box_stage(

@@ -1,12 +1,12 @@
-"""Matrix products in the orders of `order.product` and `order.row_product`, as on the CPU.
+"""Matrix products in the order of `order.product`, as on the CPU.
 
     NAME_tiles  (out, a, b, Nest<2> batch, Sides sides)
-    NAME_lanes  (partials, a, b, k, n, a step, b step, b column)
+    NAME_chunks (partials, a, b, k, n, a step, b step, b column)
     NAME_join   (out, partials, chunks, n)
 
 A thread block of `tiles` makes TILE x TILE elements of one product; a thread has SIDE x SIDE of
 them in registers. Products are added up in chunks of k that are joined in sequence; k is never
-padded. `lanes` is for one row times a large matrix: LANES threads for a column and a chunk of k.
+padded. `chunks` is for one row times a large matrix: a thread for each column and chunk of k.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from pullback.runtime.cuda.launch import THREADS, grid_of, packed
 from pullback.runtime.cuda.printer import Source, convert, storage
 from pullback.runtime.cuda.stages import At, Step, stage
 
-__all__ = ["product_row_stages", "product_stages"]
+__all__ = ["product_row_stages", "product_stages", "product_steps"]
 
 TILE, SIDE, STEP = 64, 4, 16  # elements of a tile and of a thread; products between two barriers
+TURN = 8  # products of a chunk between two barriers: its operands fit into shared memory
+ROW_BYTES = 1 << 17  # of a matrix: times a larger one, a row is shared by threads along k
 
 _REAL = """
 typedef {value} Value;
@@ -118,24 +120,34 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}_tiles(Value* __re
 }}"""
 )
 
-_LANES = """
-extern "C" __global__ void __launch_bounds__({threads}) {name}_lanes(Wide* __restrict__ partials,
+_CHUNKS = """
+extern "C" __global__ void __launch_bounds__({threads}) {name}_chunks(Wide* __restrict__ partials,
     const Value* __restrict__ a, const Value* __restrict__ b, const long long k,
     const long long n, const long long a_step, const long long b_step, const long long b_column) {{
-  const long long chunks = (k + {row_chunk} - 1) / {row_chunk}, count = chunks * n;
-  const int lane = (int)threadIdx.x % {lanes};
-  const long long each = {threads} / {lanes};
-  for (long long first = blockIdx.x * each; first < count; first += gridDim.x * each) {{
-    const long long i = first + threadIdx.x / {lanes}, chunk = i / n, column = i % n;
-    const long long start = chunk * {row_chunk};
-    const long long end = k - start < {row_chunk} ? k : start + {row_chunk};
+  __shared__ Wide left[{turn}][{threads} + 1], right[{turn}][{threads} + 1];
+  const long long chunks = (k + {chunk} - 1) / {chunk}, count = chunks * n;
+  const bool along = b_step == 1;  // neighbouring threads read elements that lie side by side
+  const long long each = {threads};
+  for (long long base = blockIdx.x * each; base < count; base += gridDim.x * each) {{
+    const long long own = base + threadIdx.x, start = own / n * {chunk};
+    const long long length = own < count ? (k - start < {chunk} ? k - start : {chunk}) : 0;
     Wide sum = pb_zero();
-    if (i < count)
-      for (long long u = start + lane; u < end; u += {lanes})
-        sum = pb_fused(pb_wide(a[u * a_step]), pb_wide(b[u * b_step + column * b_column]), sum);
-    for (int by = 1; by < {lanes}; by *= 2)
-      sum = pb_sum(sum, __shfl_down_sync(0xffffffffu, sum, by, {lanes}));
-    if (i < count && lane == 0) partials[i] = sum;
+    for (int first = 0; first < {chunk} && first < k; first += {turn}) {{
+      for (int p = (int)threadIdx.x; p < {turn} * {threads}; p += {threads}) {{
+        const int t = along ? p / {turn} : p % {threads}, u = along ? p % {turn} : p / {threads};
+        const long long i = base + t, at = i / n * {chunk} + first + u;
+        if (i < count && at < k) {{
+          left[u][t] = pb_wide(a[at * a_step]);
+          right[u][t] = pb_wide(b[at * b_step + i % n * b_column]);
+        }}
+      }}
+      __syncthreads();
+      for (int u = 0; u < {turn}; ++u)
+        if (first + u < length)
+          sum = pb_fused(left[u][threadIdx.x], right[u][threadIdx.x], sum);
+      __syncthreads();
+    }}
+    if (own < count) partials[own] = sum;
   }}
 }}
 extern "C" __global__ void {name}_join(Value* __restrict__ out,
@@ -166,15 +178,14 @@ def _source(dtype: DType, body: str) -> tuple[str, str]:
             read=convert("x", dtype, wide), write=convert("x", wide, dtype),
         )  # fmt: skip
     name = f"product_{dtype.name}"
-    words = {"name": name, "threads": THREADS, "row_chunk": order.ROW_CHUNK}
-    words["lanes"] = order.VECTOR_BYTES // wide.itemsize
+    words = {"name": name, "threads": THREADS, "chunk": order.CHUNK, "turn": TURN}
     source = Source()
     source.add("pb_nest", NEST)
     source.add(name, element + body.format(**words))
     return name, source.text()
 
 
-def _tiled(
+def _tiled_step(
     dtype: DType,
     batch: Sequence[int],
     sides: tuple[int, int, int],
@@ -198,15 +209,14 @@ def _row_steps(
     dtype: DType, n: int, k: int, a: tuple[At, int], b: tuple[At, int, int], out: At, area: Area
 ) -> list[Step]:
     """The launches of one row of k times a large matrix; steps along k, and of columns."""
-    name, source = _source(dtype, _LANES)
+    name, source = _source(dtype, _CHUNKS)
     wide = wide_of(dtype)
-    chunks = math.ceil(k / order.ROW_CHUNK)
+    chunks = math.ceil(k / order.CHUNK)
     partials = At(area(chunks * n * wide.itemsize))
-    lanes = order.VECTOR_BYTES // wide.itemsize
     (a_at, a_step), (b_at, b_step, b_column) = a, b
     given = (partials, a_at, b_at, k, n, a_step, b_step, b_column)
     return [
-        Step(source, f"{name}_lanes", (grid_of(chunks * n * lanes), 1), THREADS, given),
+        Step(source, f"{name}_chunks", (grid_of(chunks * n), 1), THREADS, given),
         Step(source, f"{name}_join", (grid_of(n), 1), THREADS, (out, partials, chunks, n)),
     ]
 
@@ -224,17 +234,30 @@ def product_stages(
     *batch, m, n = out.shape
     k = a.shape[-1]
     a_strides, b_strides = (broadcast_strides(x, (*batch, *x.shape[-2:])) for x in (a, b))
-    here, left, right = At(slot), At(a_slot), At(b_slot)
-    if math.prod(batch) == 1 and not out.dtype.is_complex:
-        itemsize = wide_of(out.dtype).itemsize
-        if m == 1 and order.is_row_product(1, n, k, itemsize):
+    given = (At(a_slot), a_strides), (At(b_slot), b_strides), At(slot)
+    return stage(*product_steps(out.dtype, batch, (m, n, k), *given, area))
+
+
+def product_steps(
+    dtype: DType,
+    batch: Sequence[int],
+    sides: tuple[int, int, int],
+    a: tuple[At, Strides],
+    b: tuple[At, Strides],
+    out: At,
+    area: Area,
+) -> list[Step]:
+    """The launches of products (m, k) @ (k, n); the output is dense."""
+    (m, n, k), (left, a_strides), (right, b_strides) = sides, a, b
+    if math.prod(batch) == 1 and not dtype.is_complex:
+        large = max(m, n) * k * wide_of(dtype).itemsize > ROW_BYTES
+        if m == 1 and large:
             given = (left, a_strides[-1]), (right, b_strides[-2], b_strides[-1])
-            return stage(*_row_steps(out.dtype, n, k, *given, here, area))
-        if n == 1 and m > 1 and order.is_row_product(1, m, k, itemsize):
+            return _row_steps(dtype, n, k, *given, out, area)
+        if n == 1 and m > 1 and large:
             given = (right, b_strides[-2]), (left, a_strides[-1], a_strides[-2])
-            return stage(*_row_steps(out.dtype, m, k, *given, here, area))
-    given = (left, a_strides), (right, b_strides)
-    return stage(_tiled(out.dtype, batch, (m, n, k), *given, here))
+            return _row_steps(dtype, m, k, *given, out, area)
+    return [_tiled_step(dtype, batch, sides, a, b, out)]
 
 
 def product_row_stages(
@@ -252,4 +275,4 @@ def product_row_stages(
 ) -> list[Stage] | None:
     """See `Target.product_rows`: the whole product, in the order of one of many rows."""
     given = (At(a_slot), a_strides), (At(b_slot), b_strides)
-    return stage(_tiled(dtype, (), (m, n, k), *given, At(out_slot)))
+    return stage(_tiled_step(dtype, (), (m, n, k), *given, At(out_slot)))

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from pullback.compile.program.target import Routine
 from pullback.core.avals import Aval
+from pullback.runtime.cuda.host_calls import (
+    effect_faults,
+    effect_stages,
+    host_faults,
+    host_stages,
+)
+from pullback.runtime.cuda.planes import NAMES, bad_places, plane_stages
 from pullback.runtime.cuda.products import product_stages
 from pullback.runtime.cuda.sorting import argsort_stages, search_stages
+from pullback.runtime.cuda.windows import (
+    CONVOLUTIONS,
+    EXTREMA,
+    convolution_stages,
+    extremum_stages,
+)
 
 __all__ = ["ROUTINES"]
 
@@ -21,4 +35,9 @@ ROUTINES: Mapping[str, Routine] = {
     "matmul": Routine(product_stages, _is_heavy),
     "argsort": Routine(argsort_stages, _is_heavy),
     "searchsorted": Routine(search_stages, _is_heavy),
+    **{n: Routine(partial(convolution_stages, n), _is_heavy) for n in CONVOLUTIONS},
+    **{n: Routine(partial(plane_stages, n), _is_heavy, partial(bad_places, n)) for n in NAMES},
+    "host": Routine(host_stages, _is_heavy, host_faults, calls_python=True),
+    "effect": Routine(effect_stages, _is_heavy, effect_faults, calls_python=True),
+    **{n: Routine(partial(extremum_stages, n), _is_heavy) for n in EXTREMA},
 }

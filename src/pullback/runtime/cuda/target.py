@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.stages import Program
@@ -27,6 +26,7 @@ from pullback.runtime.cuda import (
 )
 from pullback.runtime.cuda.clock import Clock
 from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module
+from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.routines import ROUTINES
 
 __all__ = ["CudaRuntime", "CudaTarget"]
@@ -122,17 +122,9 @@ class CudaRuntime(Runtime):
 
     def to_numpy(self, buf: Buffer, av: Aval) -> np.ndarray:
         """The contents as a read-only NumPy array, when the device has computed them."""
-        assert av.strides is not None
-        if av.size == 0:
-            return np.empty(av.shape, av.dtype.numpy)
-        spans = [(n - 1) * s for n, s in zip(av.shape, av.strides, strict=True)]
-        low, high = sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
-        item = av.dtype.itemsize
         with self._gpu.current() as stream:
-            start = buf.address + low * item
-            raw = self._gpu.download(start, (1 + high - low) * item, stream)
-        first = raw.view(av.dtype.numpy)[-low:]
-        found = as_strided(first, av.shape, [s * item for s in av.strides], writeable=False)
+            found = read_array(self._gpu, buf.address, av, stream)
+        found.flags.writeable = False
         return found
 
     def memory(self, buf: Buffer, av: Aval, *, writable: bool) -> np.ndarray:

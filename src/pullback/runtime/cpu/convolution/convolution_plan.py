@@ -5,9 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import NamedTuple
 
 from pullback.compile.kernel import order
+from pullback.compile.program.convolution import (
+    Axis,
+    Convolution,
+    Side,
+    Three,
+    Weight,
+    triple,
+)
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.convolution import convolution_code as code
 from pullback.runtime.cpu.convolution import depthwise_code, panel_code
@@ -15,7 +22,7 @@ from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.llvm import elements as element_code
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["Area", "Axis", "Side", "Three", "TiledConvolution", "Weight", "triple"]
+__all__ = ["Area", "TiledConvolution"]
 
 _TASK_FLOPS = 2_000_000  # 20 to 50 us: what a task needs to be worth handing over
 _TASK_ELEMENTS = 1 << 14  # of weights that a task packs, which takes some microseconds
@@ -31,129 +38,21 @@ _UNITS = 16  # of work at least, so that a few threads share it evenly
 _SUM_BYTES = 160 << 10  # of the sums of a unit
 
 Area = Callable[[int], int]
-Three = tuple[int, int, int]
 
 
-class Side(NamedTuple):
-    """An array of pixels and channels: slot, extents and strides in elements."""
-
-    slot: int
-    batch: int
-    groups: int
-    channels: int  # of a group
-    size: Three
-    batch_stride: int
-    channel_stride: int
-    strides: Three
-
-    def words(self) -> tuple[int, ...]:
-        channel = self.channel_stride if self.channels > 1 else 0
-        return (self.batch_stride, self.channels * self.channel_stride, channel, *self.strides)
-
-
-class Axis(NamedTuple):
-    """One spatial axis: the outputs `first + i * every` read inputs `i * step + offset`, one for
-    each of the kernel's positions that `taps` lists as (offset, place in the array of weights).
-    """
-
-    first: int
-    every: int
-    places: int
-    step: int
-    taps: tuple[tuple[int, int], ...]
-
-    @property
-    def start(self) -> int:
-        return self.taps[0][0] if self.taps else 0
-
-    @property
-    def span(self) -> int:
-        return self.taps[-1][0] - self.start + 1 if self.taps else 1
-
-    @property
-    def plain(self) -> bool:
-        """Whether output i reads input i alone."""
-        return self[:2] == (0, 1) and self.step == 1 and [at for at, _ in self.taps] == [0]
-
-
-class Weight(NamedTuple):
-    """Strides of a weight as seen from an output and an input channel."""
-
-    slot: int
-    group: int
-    out: int
-    into: int
-
-
-def triple(values: Sequence[int], filler: int) -> Three:
-    """The values of three axes, with a filler for those that are not there."""
-    one, two, last = (*[filler] * (3 - len(values)), *values)
-    return one, two, last
-
-
-def _joined(x: Side, y: Side, axes: Sequence[Axis]) -> tuple[Side, Side, list[Axis]]:
-    """The same with plain axes that follow each other as one long axis, the last one."""
-    axes = list(axes)
-    for _ in range(2):
-        one, two, three = axes
-        both = [
-            s.size[1] == two.places
-            and s.size[2] == three.places
-            and s.strides[1] == s.size[2] * s.strides[2]
-            for s in (x, y)
-        ]
-        if not (two.plain and three.plain and all(both)) or two.places == 1:
-            break
-        count = two.places * three.places
-        axes = [one._replace(places=1, taps=((0, 0),)), one, three._replace(places=count)]
-        x, y = (
-            s._replace(size=(1, s.size[0], count), strides=(0, s.strides[0], s.strides[2]))
-            for s in (x, y)
-        )
-    return x, y, axes
-
-
-class TiledConvolution:
+class TiledConvolution(Convolution):
     """The stages of one convolution: how it is cut into tiles, blocks of channels and panels."""
 
     def __init__(self, dtype: DType, x: Side, y: Side, axes: Sequence[Axis], area: Area):
-        self.dtype, self.area = dtype, area
-        x, y, self.axes = _joined(x, y, axes)
-        self.plain = all(axis.plain for axis in self.axes) and x.size[:2] == (1, 1)
-        axes = self.axes
-        self.depthwise = x.channels == y.channels == 1
-        if self.depthwise:
-            x, y = (s._replace(groups=1, channels=s.groups) for s in (x, y))
-        self.x, self.y = x, y
+        super().__init__(dtype, x, y, axes)
+        self.area = area
         lanes = element_code.lanes_of(dtype)
-        self.vectors = 1 if y.channels <= lanes else 2
+        self.vectors = 1 if self.y.channels <= lanes else 2
         self.width = self.vectors * lanes
-        self.panels = -(-y.channels // self.width)
-        offsets = [[at for at, _ in axis.taps] for axis in axes]
-        self.positions = math.prod(map(len, offsets))
-        last = offsets[2]
-        following = last == list(range(last[0], last[0] + len(last))) if last else False
-        self.merged = len(last) if following and not self.depthwise else 1
-        self.ins = 1 if self.depthwise else x.channels  # that an output channel reads
-        self.order = self._order()
+        self.panels = -(-self.y.channels // self.width)
         self.block = self.order.block
         # Pixels that are a multiple of a cache's size apart would share few of its places.
         self.gap = 0 if self.depthwise or self.merged > 1 else lanes
-
-    def _order(self) -> order.ConvolutionOrder:
-        """What decides the order of the sums."""
-        one, two, three = (order.Line(a.places, a.step, a.span) for a in self.axes)
-        return order.ConvolutionOrder(
-            self.dtype.itemsize,
-            self.x.batch,
-            self.x.groups,
-            self.x.channels,
-            self.y.channels,
-            self.positions,
-            self.merged,
-            (one, two, three),
-            self.depthwise,
-        )
 
     def tiles(self, part: int, others: int) -> Three:
         """The extents of a tile of output pixels, with `others` more ways to cut the work."""
@@ -214,7 +113,7 @@ class TiledConvolution:
     def forward(self, weight: Weight) -> list[Stage]:
         """The stages that make the output from input and weight."""
         x, y = self.x, self.y
-        if self._is_product():
+        if self.is_product():
             return self._product(weight)
         part = self.part()
         parts = -(-self.panels // part)
@@ -238,14 +137,6 @@ class TiledConvolution:
         kernel = kernels.forward_kernel(self.dtype, self.vectors)
         packing = [] if fresh else self._pack(weight, packed)
         return [*packing, Stage(kernel, units, self.grain(units, spare), params)]
-
-    def _is_product(self) -> bool:
-        """Whether a matrix product makes the output, and sooner than tiles do."""
-        if not self.plain or self.depthwise:
-            return False
-        if self.y.channel_stride == 1:
-            return self.x.groups == 1
-        return self.x.batch == 1 or self.y.size[2] >= order.PRODUCT_PIXELS
 
     def _product(self, weight: Weight) -> list[Stage]:
         x, y = self.x, self.y

@@ -9,15 +9,15 @@ from typing import Any
 
 from pullback.compile.kernel import order
 from pullback.compile.kernel.lower import copy_kernel
+from pullback.compile.program.convolution import reading_axes, side_of
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.runtime.cpu.convolution import window_code
-from pullback.runtime.cpu.convolution.conv_stages import reading_axes, side_of
 from pullback.runtime.cpu.convolution.convolution_plan import TiledConvolution
 from pullback.runtime.cpu.gemm import blas_code
 from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["INDEXED", "NAMES", "plane_size", "pooling_stages"]
+__all__ = ["INDEXED", "NAMES", "pooling_stages"]
 
 _PLANE_BYTES = 1 << 16  # of the planes that a unit works on, while there are several
 _TASK_ELEMENTS = 1 << 15  # of a task: some tens of microseconds
@@ -45,11 +45,6 @@ def pooling_stages(
     if name in ("window_max", "window_argmax"):
         return extremum_stages(name == "window_argmax", operands[0], static, result, area)
     return _plane_stages(name == "place", operands, static["last"], result, area, error_code)
-
-
-def plane_size(name: str, avals: Sequence[Aval], static: dict[str, Any]) -> int:
-    """How many places an index may name."""
-    return prod(static["size"] if name == "place" else _spatial(avals[0].shape, static["last"]))
 
 
 def extremum_stages(

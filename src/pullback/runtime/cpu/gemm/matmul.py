@@ -1,7 +1,7 @@
 """Matrix products on the CPU: which kernels make them, and how the work is cut.
 
-Products of real numbers are made by kernels of our own, which keep `order.product` and
-`order.row_product`: their bits depend on shapes and values, not on layouts. Complex ones are calls
+Products of real numbers are made by kernels of our own, which keep `order.product`:
+their bits depend on shapes and values, not on layouts. Complex ones are calls
 of a library, one for a tile, on a single thread; tiles depend on shapes only, so a product has the
 same bits on every run and for any number of threads (it may differ between CPUs and libraries).
 """
@@ -43,6 +43,9 @@ _MANY_CHUNKS = 4  # of k, from which on it pays to share them out
 _ALL = 1 << 62  # more than any k: the product is not cut along it
 _LINE = 16  # columns of a tile are a multiple
 _VECTOR_COST = 8  # of a multiplication with an element that is used once
+_COLUMNS = 32  # whose k lie side by side, of a tile
+_MANY_COLUMNS = 512  # of a row, from which on all of k is read at a time where it lies side by side
+_THIN = 2  # rows of a product that reads its matrix where it is
 
 
 class Operand(NamedTuple):
@@ -98,7 +101,7 @@ def matmul_stages(
     product = _collapsed(Product(tuple(batch_shape), m, n, k, a, b))
     if compute not in _OWN:
         _check_extents(product)
-    plan = _Plan(compute, area, single=math.prod(batch_shape) == 1)
+    plan = _Plan(compute, area)
     if dtype is compute:
         plan.multiply(product, out_slot)
     else:
@@ -173,11 +176,9 @@ class _Plan:
         dtype: DType,
         area: Callable[[int], int],
         any_rows: bool = False,
-        single: bool = False,
     ):
         self.dtype, self.area = dtype, area
         self.any_rows = any_rows  # whether stages may be run for any range of their rows
-        self.single = single  # whether there is one product, and no batch
         self.stages: list[native.Stage] = []
 
     def multiply(self, p: Product, out: int) -> None:
@@ -189,10 +190,19 @@ class _Plan:
             self._gemm(p, out)
 
     def _multiply_real(self, p: Product, out: int) -> None:
-        if self.single and order.is_row_product(p.m, p.n, p.k, self.dtype.itemsize):
-            self._in_chunks(self._vector_operands(p), out, order.ROW_CHUNK, self._vector)
+        if _is_thin(p, self.dtype):
+            self._multiply_thin(p, out)
         elif not self.multiply_rows(p, out):
-            self._in_chunks(p, out, order.CHUNK, self._panels)
+            self._in_chunks(p, out, p.m * p.n, self._panels)
+
+    def _multiply_thin(self, p: Product, out: int) -> None:
+        """A product whose left operand has one row or two."""
+        if not _is_beside(p) and p.b.row != 1:
+            p = p._replace(b=self._pack(p.b, p.batch, p.k, p.n, self.dtype))
+        if not _is_beside(p) and p.n >= _MANY_COLUMNS:
+            self._vector(p, out)
+        else:
+            self._in_chunks(p, out, p.m * p.n, self._vector)
 
     def multiply_halves(self, p: Product, half: DType, elements: int, out: int) -> None:
         """The product of dense float32 copies, rounded once."""
@@ -217,20 +227,20 @@ class _Plan:
         self._direct(p, out)
         return True
 
-    def _in_chunks(self, p: Product, out: int, chunk: int, make: Callable[..., None]) -> None:
+    def _in_chunks(self, p: Product, out: int, size: int, make: Callable[..., None]) -> None:
         """Lets threads share k, if it is long and the output too small to be shared.
 
-        The products of chunks of k are made one by one and added up in order.
+        The products of chunks of k are made one by one and added up in order; `size` elements each.
         """
-        count, size = -(-p.k // chunk), p.m * p.n
+        count = -(-p.k // order.CHUNK)
         light = 3 * count * size <= (p.m + p.n) * p.k  # beside the operands
         if count < _MANY_CHUNKS or size > _SMALL_OUTPUT or p.batch or not light:
             make(p, out)
             return
-        a = p.a._replace(batch=(chunk * p.a.column,))
-        b = p.b._replace(batch=(chunk * p.b.row,))
+        a = p.a._replace(batch=(order.CHUNK * p.a.column,))
+        b = p.b._replace(batch=(order.CHUNK * p.b.row,))
         products = self._area(count * size)
-        make(Product((count,), p.m, p.n, chunk, a, b), products, p.k)
+        make(Product((count,), p.m, p.n, order.CHUNK, a, b), products, p.k)
         params = (products, out, count, size * self.dtype.itemsize)
         code = vector_gemm.sum_kernel(self.dtype)
         self.stages.append(native.Stage(code, size, _TASK_ELEMENTS, params))
@@ -248,28 +258,42 @@ class _Plan:
         )
         self.stages.append(native.Stage(direct_gemm.direct_kernel(), rows, grain, params))
 
-    def _vector_operands(self, p: Product) -> Product:
-        """The product with copies of operands that a kernel of `vector_gemm` can't read."""
-        if p.b.row != 1 and (p.b.column != 1 or p.n == 1):
-            p = p._replace(b=self._pack(p.b, (), p.k, p.n, self.dtype))
-        if not _is_beside(p) and p.a.column != 1:
-            p = p._replace(a=self._pack(p.a, (), 1, p.k, self.dtype))
-        return p
+    def _vector(self, p: Product, out: int, all_k: int = _ALL, parts: int = 1) -> None:
+        """A product of one row or two; columns of b may have `parts` that take turns along k.
 
-    def _vector(self, p: Product, out: int, all_k: int = _ALL) -> None:
-        """A product whose left operand is one row."""
-        size, beside = self.dtype.itemsize, _is_beside(p)
-        tiles = -(-p.n // vector_gemm.MOST_COLUMNS)
-        width = -(-p.n // (tiles * _LINE)) * _LINE
-        params = (
-            *(p.a.slot, p.b.slot, out, p.n, p.k, all_k, p.a.column * size),
-            *((p.b.row if beside else p.b.column) * size, width, tiles),
-            *index_params(p.batch, *self._bytes(p)),
-        )
-        code = vector_gemm.rows_kernel if beside else vector_gemm.dots_kernel
-        grain = grain_of(_VECTOR_COST * min(width, p.n) * p.k)
-        units = math.prod(p.batch) * tiles
-        self.stages.append(native.Stage(code(self.dtype), units, grain, params))
+        There is a row of sums for each row of a, and each part.
+        """
+        size, items = self.dtype.itemsize, math.prod(p.batch)
+        beside = _is_beside(p)
+        item = p.m * parts * p.n * size
+        if self._is_many(p, parts):
+            lanes = vectors.lanes_of(self.dtype)
+            steps = p.b.column, *(x[0] for x in (p.a.batch, p.b.batch))
+            columns, turns = (1, p.n) if beside else (p.n, parts)
+            head = (p.a.slot, p.b.slot, out, columns, p.k, all_k, items)
+            params = (*head, *(s * size for s in steps))
+            units, work = -(-items // lanes), lanes * p.n * parts * p.k
+            code = vector_gemm.chunks_kernel(self.dtype, p.m, turns)
+        else:
+            most = vector_gemm.MOST_SUM_BYTES // (size * p.m) if beside else _COLUMNS
+            tiles = -(-p.n // most)
+            width = -(-p.n // (tiles * _LINE)) * _LINE
+            steps = (p.a.row, p.a.column, p.b.row if beside else p.b.column, p.n)
+            head = (p.a.slot, p.b.slot, out, p.n, p.k, all_k, *(s * size for s in steps), item)
+            params = (*head, width, tiles, *index_params(p.batch, *self._bytes(p)))
+            units, work = items * tiles, min(width, p.n) * parts * p.k
+            if beside:
+                code = vector_gemm.rows_kernel(self.dtype, p.m)
+            else:
+                code = vector_gemm.dots_kernel(self.dtype, p.m, parts)
+        self.stages.append(native.Stage(code, units, grain_of(_VECTOR_COST * work), params))
+
+    def _is_many(self, p: Product, parts: int) -> bool:
+        """Whether there are many products of few columns, whose k lie side by side."""
+        lanes = vectors.lanes_of(self.dtype)
+        dense = p.a.column == p.m and (p.m == 1 or p.a.row == 1)
+        dense = dense and (not _is_beside(p) or p.b.row == p.n)
+        return dense and len(p.batch) == 1 and 2 * p.n * parts <= lanes <= 2 * p.batch[0]
 
     def _panels(self, p: Product, out: int, all_k: int = _ALL) -> None:
         size, count = self.dtype.itemsize, math.prod(p.batch)
@@ -396,6 +420,14 @@ def _packed_strides(
         found.append(dense if stride else 0)
         dense *= extent if stride else 1
     return tuple(reversed(found))
+
+
+def _is_thin(p: Product, dtype: DType) -> bool:
+    """Whether the matrix is best read once: it is large, or a column is long."""
+    if p.m > _THIN:
+        return False
+    few = 2 * p.n <= vectors.lanes_of(dtype) and p.k >= _MANY_CHUNKS * order.CHUNK
+    return p.n * p.k * dtype.itemsize > _LARGEST_B or few
 
 
 def _is_beside(p: Product) -> bool:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
+from pullback.core import errors
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType
-from pullback.core.errors import LinAlgError, ShapeError
+from pullback.core.errors import ShapeError
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import blas
 from pullback.runtime.cpu.linalg import (
@@ -70,14 +71,17 @@ class Failure(NamedTuple):
 
     fact: str  # with {value}: what the kernel says beside the position
     batch: tuple[int, ...]
+    subject: str = "the matrix"
+    kind: str = "LinAlgError"
 
-    def error(self, name: str, position: int, value: int) -> LinAlgError:
+    def error(self, name: str, position: int, value: int) -> errors.PullbackError:
         """What the operation `name` says of the matrix at a position of the batch."""
-        where = "the matrix"
+        where = self.subject
         if self.batch:
             index = [int(i) for i in np.unravel_index(position, self.batch)]
-            where = f"the matrix at {index[0] if len(index) == 1 else tuple(index)} of the batch"
-        return LinAlgError(f"{name}: {where} {self.fact.format(value=value, before=value - 1)}")
+            where += f" at {index[0] if len(index) == 1 else tuple(index)} of the batch"
+        fact = self.fact.format(value=value, before=value - 1)
+        return getattr(errors, self.kind)(f"{name}: {where} {fact}")
 
 
 class _Job(NamedTuple):
@@ -263,7 +267,8 @@ def failure(
 ) -> tuple[str, Failure]:
     """The operation that an error names, and what it says."""
     if name == "require":
-        return static["caller"], Failure(static["fact"], avals[1].shape)
+        what = static["fact"], avals[1].shape, static["subject"], static["error"]
+        return static["caller"], Failure(*what)
     fact = _JOBS[name](avals, static).fact
     return static.get("caller", name), Failure(fact, _batch(name, out))
 

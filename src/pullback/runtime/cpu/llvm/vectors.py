@@ -110,8 +110,16 @@ def squared(v: Vectors, vectors: Sequence[str]) -> list[str]:
 
     First inside of 128 bits, where that costs least, and then whole pieces of 128 bits.
     """
-    found, lanes, piece = list(vectors), range(v.lanes), 16 // v.size
-    low = [k for k in lanes if k % piece < piece // 2]
+    found, piece = list(vectors), 16 // v.size
+    found = _turned_inside(v, found)
+    rows = [_turned_pieces(v, found[r::piece]) for r in range(piece)]
+    return [x for across in zip(*rows, strict=True) for x in across]
+
+
+def _turned_inside(v: Vectors, vectors: Sequence[str]) -> list[str]:
+    """Transposed inside of 128 bits, in groups of as many vectors as these hold elements."""
+    found, piece = list(vectors), 16 // v.size
+    low = [k for k in range(v.lanes) if k % piece < piece // 2]
     width = 1
     while width < piece:
         blocks = [low[k : k + width] for k in range(0, len(low), width)]
@@ -119,14 +127,23 @@ def squared(v: Vectors, vectors: Sequence[str]) -> list[str]:
         pairs = _pairs(found, width)
         found = [v.pick(u, w, [k + far for k in near]) for u, w in pairs for far in (0, piece // 2)]
         width *= 2
-    while width < v.lanes:
-        near = [k if not k & width else v.lanes + (k ^ width) for k in lanes]
-        far = [k + width if not k & width else v.lanes + k for k in lanes]
-        made = [[v.pick(u, w, chosen) for u, w in _pairs(found, width)] for chosen in (near, far)]
-        groups = range(0, len(made[0]), width)
-        found = [x for g in groups for half in made for x in half[g : g + width]]
-        width *= 2
     return found
+
+
+def _turned_pieces(v: Vectors, vectors: Sequence[str]) -> list[str]:
+    """As many vectors as they have pieces of 128 bits, transposed piece by piece.
+
+    Of two vectors, the pieces with even and with odd numbers: one instruction for each.
+    """
+    if len(vectors) == 1:
+        return list(vectors)
+    piece = 16 // v.size
+    halves = []
+    for odd in (0, 1):
+        chosen = [k for k in range(2 * v.lanes) if k // piece % 2 == odd]
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        halves.append(_turned_pieces(v, [v.pick(u, w, chosen) for u, w in pairs]))
+    return [x for both in zip(*halves, strict=True) for x in both]
 
 
 def _pairs(vectors: Sequence[str], width: int) -> list[tuple[str, str]]:

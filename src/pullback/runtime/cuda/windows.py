@@ -1,0 +1,395 @@
+"""Convolutions and pooling: sums and extrema under a window, in the orders of the CPU.
+
+    NAME_forward (y, x, w, Window)
+    NAME_weight  (partials, x, y, Window, Chunks)
+    NAME_join    (w, partials, chunks, size)
+    NAME_largest (y, x, Window), NAME_where (the same)
+
+A thread makes one element: `forward` one of the output, `weight` one of a chunk's sums. What a
+window reads beside the array is 0, and takes part in sums; for an extremum it is the lowest.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from pullback.compile.kernel import order
+from pullback.compile.program.convolution import (
+    Axis,
+    Convolution,
+    Side,
+    Weight,
+    reading_axes,
+    residue_axes,
+    side_of,
+    strides_of,
+)
+from pullback.compile.program.stages import Stage
+from pullback.compile.program.target import Area, Place
+from pullback.core.avals import Aval, dense_strides
+from pullback.core.dtypes import DType
+from pullback.runtime.cuda.kernels import NEST
+from pullback.runtime.cuda.launch import THREADS, grid_of
+from pullback.runtime.cuda.loops import zero_steps
+from pullback.runtime.cuda.printer import Source, storage
+from pullback.runtime.cuda.products import product_steps
+from pullback.runtime.cuda.stages import At, Either, Step, stage
+
+__all__ = ["CONVOLUTIONS", "EXTREMA", "convolution_stages", "extremum_stages"]
+
+_HEAD = """
+typedef {value} Value;
+typedef {number} Number;
+// An axis: outputs, inputs, the inputs from one output to the next; positions of the kernel, where
+// the first reads, the next, the place of its weight, and of the next; strides; a tile's outputs.
+struct Axis {{
+  long long places, size, step, taps, offset, offset_step, place, place_step, x, y, tile, dilation;
+}};
+struct Window {{
+  long long batch, groups, outs, ins, block, last;
+  long long x_batch, x_group, x_channel, x_out, y_batch, y_group, y_channel, w_group, w_out, w_in;
+  Axis axes[3];
+}};
+struct Chunks {{ long long chunks, chunk, tiles, size; }};
+// Which output an element is: batch, group, channel, and a place on each axis.
+PB_DEVICE void pb_output(const Window& w, long long i, long long (&at)[6]) {{
+  const long long pixels = w.axes[0].places * w.axes[1].places * w.axes[2].places;
+  long long pixel;
+  if (w.last) {{
+    at[2] = i % w.outs;
+    i /= w.outs;
+    at[1] = i % w.groups;
+    i /= w.groups;
+    pixel = i % pixels;
+    at[0] = i / pixels;
+  }} else {{
+    pixel = i % pixels;
+    i /= pixels;
+    at[2] = i % w.outs;
+    i /= w.outs;
+    at[1] = i % w.groups;
+    at[0] = i / w.groups;
+  }}
+  at[5] = pixel % w.axes[2].places;
+  pixel /= w.axes[2].places;
+  at[4] = pixel % w.axes[1].places;
+  at[3] = pixel / w.axes[1].places;
+}}
+PB_DEVICE long long pb_outputs(const Window& w) {{
+  return w.batch * w.groups * w.outs * w.axes[0].places * w.axes[1].places * w.axes[2].places;
+}}
+// Adds what position t of the kernel reads along an axis to an offset; whether that is inside.
+PB_DEVICE bool pb_reads(const Axis& a, long long place, long long t, long long& offset) {{
+  const long long i = place * a.step + a.offset + t * a.offset_step;
+  offset += i * a.x;
+  return i >= 0 && i < a.size;
+}}"""
+
+_FORWARD = """
+extern "C" __global__ void {name}_forward(Value* __restrict__ y, const Value* __restrict__ x,
+    const Value* __restrict__ w, const Window p) {{
+  const Axis &one = p.axes[0], &two = p.axes[1], &three = p.axes[2];
+  for (long long i = pb_first(); i < pb_outputs(p); i += pb_step()) {{
+    long long at[6];
+    pb_output(p, i, at);
+    const long long from = at[0] * p.x_batch + at[1] * p.x_group + at[2] * p.x_out;
+    const long long own = at[1] * p.w_group + at[2] * p.w_out;
+    Value sum = 0;
+    for (long long first = 0; first < p.ins; first += p.block) {{
+      const long long end = p.ins - first < p.block ? p.ins : first + p.block;
+      for (long long a = 0; a < one.taps; ++a)
+        for (long long b = 0; b < two.taps; ++b)
+          for (long long c = 0; c < three.taps; ++c) {{
+            long long read = from;
+            bool inside = pb_reads(one, at[3], a, read);
+            inside &= pb_reads(two, at[4], b, read);
+            inside &= pb_reads(three, at[5], c, read);
+            const long long weight = own + one.place + a * one.place_step + two.place
+                + b * two.place_step + three.place + c * three.place_step;
+            for (long long k = first; k < end; ++k)
+              sum = {fma}(inside ? x[read + k * p.x_channel] : Value(0),
+                          w[weight + k * p.w_in], sum);
+          }}
+    }}
+    y[at[0] * p.y_batch + at[1] * p.y_group + at[2] * p.y_channel + at[3] * one.y
+      + at[4] * two.y + at[5] * three.y] = sum;
+  }}
+}}"""
+
+_WEIGHT = """
+extern "C" __global__ void {name}_weight(Value* __restrict__ partials,
+    const Value* __restrict__ x, const Value* __restrict__ y, const Window p, const Chunks c) {{
+  const Axis &one = p.axes[0], &two = p.axes[1], &three = p.axes[2];
+  const long long across[3] = {{(one.places + one.tile - 1) / one.tile,
+      (two.places + two.tile - 1) / two.tile, (three.places + three.tile - 1) / three.tile}};
+  for (long long i = pb_first(); i < c.chunks * c.size; i += pb_step()) {{
+    const long long chunk = i / c.size;
+    long long rest = i % c.size, t[3];
+    for (int d = 2; d >= 0; --d) {{
+      t[d] = rest % p.axes[d].taps;
+      rest /= p.axes[d].taps;
+    }}
+    const long long in = rest % p.ins, out = rest / p.ins % p.outs, group = rest / p.ins / p.outs;
+    const long long from = group * p.x_group + in * p.x_channel + out * p.x_out;
+    const long long to = group * p.y_group + out * p.y_channel;
+    Value sum = 0;
+    const long long end = c.tiles - chunk * c.chunk < c.chunk ? c.tiles : (chunk + 1) * c.chunk;
+    for (long long tile = chunk * c.chunk; tile < end; ++tile) {{
+      long long left = tile, first[3], last[3];
+      for (int d = 2; d >= 0; --d) {{
+        const Axis& a = p.axes[d];
+        first[d] = left % across[d] * a.tile;
+        last[d] = a.places - first[d] < a.tile ? a.places : first[d] + a.tile;
+        left /= across[d];
+      }}
+      for (long long u = first[0]; u < last[0]; ++u)
+        for (long long v = first[1]; v < last[1]; ++v)
+          for (long long q = first[2]; q < last[2]; ++q) {{
+            long long read = from + left * p.x_batch;
+            bool inside = pb_reads(one, u, t[0], read);
+            inside &= pb_reads(two, v, t[1], read);
+            inside &= pb_reads(three, q, t[2], read);
+            sum = {fma}(inside ? x[read] : Value(0),
+                        y[to + left * p.y_batch + u * one.y + v * two.y + q * three.y], sum);
+          }}
+    }}
+    partials[chunk * c.size + group * p.w_group + out * p.w_out + in * p.w_in
+      + one.place + t[0] * one.place_step + two.place + t[1] * two.place_step
+      + three.place + t[2] * three.place_step] = sum;
+  }}
+}}
+extern "C" __global__ void {name}_join(Value* __restrict__ w,
+    const Value* __restrict__ partials, const long long chunks, const long long size) {{
+  for (long long i = pb_first(); i < size; i += pb_step()) {{
+    Value sum = partials[i];
+    for (long long c = 1; c < chunks; ++c) sum = sum + partials[c * size + i];
+    w[i] = sum;
+  }}
+}}"""
+
+# NaN is the largest of all, the last one if there are several; else it is the first largest. An
+# index counts through the spatial axes; the first is that of the first element inside.
+_LARGEST = """
+extern "C" __global__ void {name}_{end}({result}* __restrict__ y, const Value* __restrict__ x,
+    const Window p) {{
+  const Axis &one = p.axes[0], &two = p.axes[1], &three = p.axes[2];
+  for (long long i = pb_first(); i < pb_outputs(p); i += pb_step()) {{
+    long long at[6];
+    pb_output(p, i, at);
+    const long long from = at[0] * p.x_batch + at[1] * p.x_group + at[2] * p.x_out;
+    long long found = 0;
+    for (int d = 0; d < 3; ++d) {{
+      const Axis& a = p.axes[d];
+      long long begin = at[3 + d] * a.step + a.offset;
+      if (begin < 0) begin += (-begin + a.dilation - 1) / a.dilation * a.dilation;
+      found = found * a.size + begin;
+    }}
+    Value best = {lowest};
+    for (long long a = 0; a < one.taps; ++a)
+      for (long long b = 0; b < two.taps; ++b)
+        for (long long c = 0; c < three.taps; ++c) {{
+          long long read = from;
+          bool inside = pb_reads(one, at[3], a, read);
+          inside &= pb_reads(two, at[4], b, read);
+          inside &= pb_reads(three, at[5], c, read);
+          const Value value = inside ? x[read] : {lowest};
+          if (!(value > best || value != value)) continue;
+          best = value;
+          found = ((at[3] * one.step + one.offset + a * one.offset_step) * two.size
+              + at[4] * two.step + two.offset + b * two.offset_step) * three.size
+              + at[5] * three.step + three.offset + c * three.offset_step;
+        }}
+    y[at[0] * p.y_batch + at[1] * p.y_group + at[2] * p.y_channel + at[3] * one.y
+      + at[4] * two.y + at[5] * three.y] = {chosen};
+  }}
+}}"""
+
+
+@cache
+def _source(dtype: DType, body: str, result: DType, end: str) -> tuple[str, str]:
+    """The name of a kernel, without its end, and its source."""
+    single = dtype.itemsize == 4
+    bits = "0xff800000" if single else "0xfff0000000000000LL"
+    words = {
+        "value": storage(dtype),
+        "number": "int" if single else "long long",
+        "fma": "fmaf" if single else "fma",
+        "lowest": f"{'__int_as_float(' if single else '__longlong_as_double('}{bits})",
+        "result": storage(result),
+        "chosen": f"({storage(result)})found" if end == "where" else "best",
+        "name": f"window_{dtype.name}",
+        "end": end,
+    }
+    source = Source()
+    source.add("pb_nest", NEST)
+    source.add("pb_window", _HEAD.format(**words))
+    source.add(end, body.format(**words))
+    return words["name"], source.text()
+
+
+def _axis_words(axis: Axis, x: Side, y: Side, d: int, tile: int, dilation: int) -> list[int]:
+    """The struct Axis; the positions of a kernel are evenly spaced."""
+    (offset, place), *more = axis.taps
+    steps = [(b[0] - offset, b[1] - place) for b in more[:1]] or [(0, 0)]
+    ((offset_step, place_step),) = steps
+    return [
+        *(axis.places, x.size[d], axis.step, len(axis.taps)),
+        *(offset, offset_step, place, place_step),
+        *(x.strides[d], y.strides[d] * axis.every, tile, dilation),
+    ]
+
+
+def _window(
+    c: Convolution,
+    weight: Weight,
+    tile: Sequence[int] = (1, 1, 1),
+    dilation: Sequence[int] = (1, 1, 1),
+) -> bytes:
+    """The struct Window."""
+    x, y = c.x, c.y
+    x_batch, x_group, x_channel, *_ = x.words()
+    y_batch, y_group, y_channel, *_ = y.words()
+    out = weight.group if c.depthwise else weight.out
+    words = [
+        *(x.batch, x.groups, y.channels, c.ins, max(1, c.order.block)),
+        int(y.channel_stride == 1),
+        *(x_batch, x_group, 0 if c.depthwise else x_channel, x_channel if c.depthwise else 0),
+        *(y_batch, y_group, y_channel, weight.group, out, weight.into),
+    ]
+    for d, axis in enumerate(c.axes):
+        words += _axis_words(axis, x, y, d, tile[d], dilation[d])
+    return struct.pack(f"<{len(words)}q", *words)
+
+
+def _outputs(c: Convolution) -> int:
+    return c.x.batch * c.x.groups * c.y.channels * math.prod(a.places for a in c.axes)
+
+
+def _forward_steps(c: Convolution, weight: Weight, area: Area) -> list[Step]:
+    """The launches that make the output from input and weight."""
+    if c.is_product():
+        return _product(c, weight, area)
+    name, source = _source(c.dtype, _FORWARD, c.dtype, "forward")
+    start = sum(a.first * s for a, s in zip(c.axes, c.y.strides, strict=True))
+    out = At(c.y.slot, start * c.dtype.itemsize)
+    arguments = (out, At(c.x.slot), At(weight.slot), _window(c, weight))
+    return [Step(source, f"{name}_forward", (grid_of(_outputs(c)), 1), THREADS, arguments)]
+
+
+def _product(c: Convolution, weight: Weight, area: Area) -> list[Step]:
+    """A kernel of one position is a product of matrices."""
+    x, y = c.x, c.y
+    m, n = y.channels, y.size[2]
+    places, pixel = (x.batch_stride, x.channels * x.channel_stride), x.strides[2]
+    a = At(weight.slot), (0, weight.group, weight.out, weight.into)
+    b = At(x.slot), (*places, x.channel_stride, pixel)
+    if y.channel_stride == 1:  # the transpose of it
+        m, n = n, m
+        a = At(x.slot), (*places, pixel, x.channel_stride)
+        b = At(weight.slot), (0, weight.group, weight.into, weight.out)
+    sides = (m, n, x.channels)
+    return product_steps(c.dtype, (x.batch, x.groups), sides, a, b, At(y.slot), area)
+
+
+def _forward(operands: Sequence[Place], window: Any, result: Place, area: Area) -> list[Step]:
+    source_place, (slot, w) = operands
+    source, target = side_of(source_place, window), side_of(result, window)
+    ws = strides_of(w)
+    weight = Weight(slot, target.channels * ws[0], ws[0], ws[1])
+    axes = reading_axes(window, w.shape, ws, target.size)
+    return _forward_steps(Convolution(w.dtype, source, target, axes), weight, area)
+
+
+def _input_gradient(
+    operands: Sequence[Place], window: Any, result: Place, area: Area
+) -> list[Step | Either]:
+    source_place, (slot, w) = operands
+    source, target = side_of(source_place, window), side_of(result, window)
+    ws = strides_of(w)
+    weight = Weight(slot, source.channels * ws[0], ws[1], ws[0])
+    every = residue_axes(window, w.shape, ws, target.size)
+    reached = [axes for axes in every if all(axis.taps for axis in axes)]
+    steps: list[Step | Either] = []
+    if len(reached) < len(every):
+        steps += zero_steps(result[1].dtype, result[1].size, result[0])
+    for axes in reached:
+        steps += _forward_steps(Convolution(w.dtype, source, target, axes), weight, area)
+    return steps
+
+
+def _weight_gradient(
+    operands: Sequence[Place], window: Any, result: Place, area: Area
+) -> list[Step]:
+    source, target = (side_of(operand, window) for operand in operands)
+    slot, w = result
+    ws = dense_strides(w.shape)
+    weight = Weight(slot, target.channels * ws[0], ws[0], ws[1])
+    axes = reading_axes(window, w.shape, ws, target.size)
+    c = Convolution(w.dtype, source, target, axes)
+    tile = c.order.weight_tile()
+    chunk = c.order.weight_chunk(tile)
+    tiles = c.x.batch * order.tile_count(c.order.lines, tile)
+    chunks = -(-tiles // chunk)
+    name, source_text = _source(w.dtype, _WEIGHT, w.dtype, "weight")
+    partials = At(slot if chunks == 1 else area(chunks * w.nbytes))
+    given = struct.pack("<4q", chunks, chunk, tiles, w.size)
+    arguments = (partials, At(c.x.slot), At(c.y.slot), _window(c, weight, tile), given)
+    grid = grid_of(chunks * w.size), 1
+    steps = [Step(source_text, f"{name}_weight", grid, THREADS, arguments)]
+    if chunks > 1:
+        arguments = (At(slot), partials, chunks, w.size)
+        steps.append(Step(source_text, f"{name}_join", (grid_of(w.size), 1), THREADS, arguments))
+    return steps
+
+
+CONVOLUTIONS = {"conv": _forward, "conv_dx": _input_gradient, "conv_dw": _weight_gradient}
+EXTREMA = {"window_max": "largest", "window_argmax": "where"}
+
+
+def convolution_stages(
+    name: str,
+    operands: Sequence[Place],
+    static: Mapping[str, Any],
+    result: Place,
+    area: Area,
+    _: int,
+) -> list[Stage]:
+    """The stages of a primitive; the result is dense."""
+    slot, out = result
+    if any(av.size == 0 for _, av in operands):
+        return stage(*zero_steps(out.dtype, out.size, slot))
+    if out.size == 0:
+        return []
+    return stage(*CONVOLUTIONS[name](operands, static["window"], result, area))
+
+
+def extremum_stages(
+    name: str,
+    operands: Sequence[Place],
+    static: Mapping[str, Any],
+    result: Place,
+    area: Area,
+    _: int,
+) -> list[Stage]:
+    """The stages of the largest element under each window, or of its index."""
+    ((slot, x),) = operands
+    out: Aval = result[1]
+    if out.size == 0:
+        return []
+    if x.size == 0:
+        return stage(*zero_steps(out.dtype, out.size, result[0]))
+    window, kernel = static["window"], static["kernel"]
+    window = window._replace(groups=window.channels(x.shape))
+    source, target = side_of((slot, x), window), side_of(result, window)
+    shape = (1, 1, *kernel)
+    axes = reading_axes(window, shape, dense_strides(shape), target.size)
+    c = Convolution(x.dtype, source, target, axes)
+    dilation = (*(1,) * (3 - len(window.dilation)), *window.dilation)
+    end = EXTREMA[name]
+    start, text = _source(x.dtype, _LARGEST, out.dtype, end)
+    arguments = (At(result[0]), At(slot), _window(c, Weight(0, 0, 0, 0), dilation=dilation))
+    return stage(Step(text, f"{start}_{end}", (grid_of(_outputs(c)), 1), THREADS, arguments))

@@ -1,0 +1,76 @@
+"""The registry on the emulated GPU: results and derivatives, eager and compiled, have the bits of
+the CPU; NVRTC compiles every kernel that was printed for them.
+
+A sample of operations and of kernels is run every time, all of them with PULLBACK_FULL=1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuda_fake
+import pullback as pb
+from cuda_device import emulated
+from cuda_emulator import COMPILER
+from cuda_registry import WAYS, same_bits
+from generated.matrix import FULL, Case, arrays_of, cases
+from pullback.runtime.cuda import nvrtc
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
+
+SAMPLE = {
+    *("add", "where", "logsumexp", "cumulative_sum", "sort", "scatter_add", "matmul"),
+    *("nn.layer_norm", "nn.conv2d", "nn.max_pool1d"),
+}
+DTYPES = (pb.float32, pb.float64, pb.complex128, pb.bfloat16) if FULL else (pb.float32,)
+CASES = [c for c in cases(DTYPES, compiled=True) if FULL or (c.key in SAMPLE and c.position == 0)]
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Iterator[Any]:
+    with emulated() as device:
+        yield device
+
+
+def values(f: Callable[[Case], Any], case: Case) -> list[np.ndarray]:
+    return [x.numpy() for x in arrays_of(f(case))]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_results_have_the_bits_of_the_cpu(case: Case, way: str, cuda: Any):
+    try:
+        expected = values(WAYS[way], case)
+    except (pb.DTypeError, pb.GradientError) as error:
+        pytest.skip(str(error))
+    if not expected:
+        pytest.skip("nothing to differentiate in this sample")
+    cuda_fake.launched.clear()
+    try:
+        with cuda:
+            found = values(WAYS[way], case)
+    except pb.DeviceError as error:
+        assert "there are no CUDA kernels" in str(error)
+        pytest.skip(str(error))
+    for x, y in zip(found, expected, strict=True):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        # Products of complex matrices are a library's on the CPU, with an order of its own.
+        if any(name.startswith("product_complex") for name in cuda_fake.launched):
+            scale = float(np.max(np.abs(y), initial=0.0))
+            np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-13 * scale)
+        else:
+            assert same_bits(x, y)
+
+
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+@pytest.mark.parametrize("target", ["sm_75", "sm_90"])
+def test_nvrtc_compiles_what_was_printed(target: str, cuda: Any):
+    """What the tests before this one have run in this process, and some kernels at least."""
+    x = pb.ones((3, 40), device=cuda)
+    (pb.sort(x, axis=0) @ x.T).sum().numpy()
+    for source in sorted(cuda_fake.printed)[:: 1 if FULL else 10]:
+        assert nvrtc.compile_source(source, target, nvrtc.QUICK)

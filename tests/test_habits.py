@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -80,3 +81,39 @@ def test_dir_shows_what_users_use():
     innards = {"ops", "core", "ir", "autodiff", "compile", "runtime", "annotations", "tape"}
     assert not shown & innards
     assert all(hasattr(pb, name) for name in shown)
+
+
+def test_a_notebook_shows_arrays_under_their_facts():
+    x = pb.tensor([[1.0, 2.0]], requires_grad=True)
+    page = str(x._repr_html_())
+    assert "float32[1,2], on cpu, requires_grad" in page and "[[1., 2.]]" in page
+    assert "computed by exp" in str(pb.exp(x)._repr_html_())
+    seen = []
+    pb.jit(lambda a: seen.append(a._repr_html_()) or a)(x)
+    assert set(seen) == {None}
+
+
+def test_a_notebook_shows_modules_as_an_outline():
+    keys = pb.random.split(pb.random.key(0))
+    net = pb.nn.Sequential(pb.nn.Linear(4, 8, key=keys[0]), pb.nn.relu, pb.nn.Dropout(0.1))
+    vars(net)["note"] = "<script>"
+    page = net._repr_html_()
+    assert page.count("<details") == 2 and page.count("<details open>") == 1
+    assert "layers[0]: <b>Linear</b>" in page and "float32[8, 4]" in page
+    assert "40 parameters" in page and "p=0.1" in page and "layers[1]=relu" in page
+    assert "<script>" not in page
+
+
+def test_progress_in_a_notebook_stays_on_one_line_of_standard_output(monkeypatch):
+    kernel = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
+    out = kernel()
+    monkeypatch.setattr("sys.stdout", out)
+    with pb.train.Progress(300, "fit") as progress:
+        for i in range(300):
+            progress.advance("loss 0.123456" if i < 150 else "loss 0")
+            progress._drawn = 0.0
+    text = out.getvalue()
+    assert text.count("\n") == 1 and "\x1b" not in text
+    lines = text.rstrip("\n").split("\r")[1:]
+    assert len(lines) > 200 and "300/300" in lines[-1] and lines[-1].rstrip().endswith("loss 0")
+    assert all(len(b) >= len(a.rstrip()) for a, b in pairwise(lines))

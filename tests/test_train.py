@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -104,6 +105,7 @@ def test_a_log_goes_on_where_it_was_left(tmp_path: Path) -> None:
     assert [row["loss"] for row in train.Log(tmp_path).rows] == [4.0, 3.0, 2.0, 1.0]
     with train.Log(tmp_path) as log:
         log.write(2, loss=0.5, extra=1)
+    assert "refresh" not in (tmp_path / "report.html").read_text()
     lines = (tmp_path / "log.csv").read_text().splitlines()
     assert lines[0] == "step,seconds,loss,extra"
     assert [line.split(",")[0] for line in lines[1:]] == ["0", "1", "2"]
@@ -111,6 +113,18 @@ def test_a_log_goes_on_where_it_was_left(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") >= 2 and "extra" in page
     assert sorted(os.listdir(tmp_path)) == ["log.csv", "report.html"]
+
+
+def test_a_log_that_is_open_reloads_and_its_clock_goes_on_from_the_last_row(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step,seconds,loss\n0,10,1\n1,20,1\n2,30,1\n")
+    log = train.Log(tmp_path, redraw=0.0)
+    log.write(2, loss=0.5)
+    assert 20 <= log.rows[-1]["seconds"] < 25
+    page = (tmp_path / "report.html").read_text()
+    assert '<meta http-equiv="refresh" content="2">' in page and "so far" in page
+    log = train.Log(tmp_path)
+    log.write(0, loss=0.5)
+    assert [row["step"] for row in log.rows] == [0] and log.rows[0]["seconds"] < 5
 
 
 def test_an_interrupt_is_noted_first_and_raised_then() -> None:
@@ -223,27 +237,71 @@ RUN = """
 """
 
 
-def _started(folder: Path, nap: float) -> subprocess.Popen:
+def _started(folder: Path, nap: float, program: str = RUN) -> subprocess.Popen:
     source = str(Path(pb.__file__).parents[1])
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(RUN), str(folder), str(nap)],
+        [sys.executable, "-c", textwrap.dedent(program), str(folder), str(nap)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": source},
     )
 
 
-def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path: Path) -> None:
+KILLS = 30 if os.environ.get("PULLBACK_FULL") else 3
+
+
+def test_a_run_that_is_killed_at_random_steps_ends_with_the_same_bits(tmp_path: Path) -> None:
     whole = _started(tmp_path / "whole", 0.0).communicate()[0].split()[-1]
-    run = _started(tmp_path / "killed", 0.05)
+    assert len(whole) == len(hashlib.sha256().hexdigest())
+    draw = random.Random()  # other steps on every run; a failure names them
+    done, killed, begun = -1, [], 0
+    for _ in range(KILLS):
+        step = draw.randint(done + 1, min(done + 12, 28))
+        run = _started(tmp_path / "killed", 0.02)
+        assert run.stdout is not None
+        for line in run.stdout:
+            done = int(line)
+            begun += 1
+            if done >= step:
+                break
+        time.sleep(draw.uniform(0.0, 0.03))  # anywhere in a step, or while a checkpoint is written
+        run.kill()
+        run.communicate()
+        killed.append(step)
+        if done >= 28:
+            break
+    out = _started(tmp_path / "killed", 0.0).communicate()[0].split()
+    assert out[-1] == whole, f"killed at {killed}"
+    assert begun >= len(killed)
+    if len(out) > 1:  # it went on, rather than began anew
+        assert int(out[0]) >= killed[-1]
+
+
+INTERRUPTED = RUN.replace(
+    "for n in range(first, steps):",
+    """interrupt = pb.train.Interrupt().__enter__()
+    log = pb.train.Log(folder)
+    for n in range(first, steps):
+        if interrupt.requested:
+            print("stopped", n, flush=True)
+            sys.exit(0)""",
+).replace("print(n, flush=True)", "log.write(n, loss=value); print(n, flush=True)")
+
+
+def test_ctrl_c_saves_and_stops_and_the_run_goes_on(tmp_path: Path) -> None:
+    whole = _started(tmp_path / "whole", 0.0).communicate()[0].split()[-1]
+    run = _started(tmp_path / "stopped", 0.02, INTERRUPTED)
     assert run.stdout is not None
     for line in run.stdout:
-        if int(line) >= 11:
+        if int(line) >= 7:
+            run.send_signal(signal.SIGINT)
             break
-    time.sleep(0.03)
-    run.kill()
-    run.communicate()
-    out = _started(tmp_path / "killed", 0.0).communicate()[0].split()
-    assert int(out[0]) >= 11
-    assert out[-1] == whole
-    assert len(whole) == len(hashlib.sha256().hexdigest())
+    rest = run.communicate()[0].split()
+    assert run.returncode == 0 and rest[-2] == "stopped"
+    step = int(rest[-1])
+    assert 8 <= step < 29
+    assert train.Checkpoints(tmp_path / "stopped").steps()[-1] == step - 1
+    assert [row["step"] for row in train.Log(tmp_path / "stopped").rows] == list(range(step))
+    out = _started(tmp_path / "stopped", 0.0, INTERRUPTED).communicate()[0].split()
+    assert int(out[0]) == step and out[-1] == whole
+    assert [row["step"] for row in train.Log(tmp_path / "stopped").rows] == list(range(30))

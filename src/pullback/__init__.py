@@ -73,6 +73,7 @@ from pullback.curvature import (
 from pullback.files import load, save
 from pullback.foreign_names import ALIASES as _ALIASES
 from pullback.foreign_names import HINTS as _HINTS
+from pullback.foreign_names import hint_for as _hint_for
 from pullback.implicit import custom_linear_solve, custom_root, fixed_point
 from pullback.ir.op import REGISTRY as _REGISTRY
 from pullback.jacobians import (
@@ -148,10 +149,13 @@ def __getattr__(name: str) -> object:
         return _REGISTRY[name].function
     if name in _ALIASES:
         return globals()[_ALIASES[name]]
-    hint = f" Use {_HINTS[name]}." if name in _HINTS else ""
-    for home in _HOMES if not hint and not name.startswith("_") else ():
-        if f"{home}.{name}" in _REGISTRY or name in vars(_import_module(f"pullback.{home}")):
-            hint = f" Use pb.{home}.{name}."
+    known = dict.fromkeys(__all__, "pb")
+    for home in _HOMES if name not in _HINTS and not name.startswith("_") else ():
+        shown = vars(_import_module(f"pullback.{home}"))
+        known |= {n: f"pb.{home}" for n in shown if n not in known and not n.startswith("_")}
+    hint = _hint_for(name, _HINTS, known)
+    if name in known:
+        hint = f" Use {known[name]}.{name}."
     raise AttributeError(f"module 'pullback' has no attribute {name!r}.{hint}")
 
 

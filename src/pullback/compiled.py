@@ -19,11 +19,10 @@ from pullback.core.avals import default_device
 from pullback.core.byte_counts import nbytes_of
 from pullback.core.errors import (
     DTypeError,
-    PullbackError,
     RetraceWarning,
     TraceError,
     briefly,
-    shorten,
+    shorten_caused,
 )
 from pullback.ir.array import Array, make, mode
 from pullback.ir.convert import as_array
@@ -181,8 +180,8 @@ class Jitted:
             if unit.single is not None:
                 return make(computed[0], unit.single)
             return unit.build([make(b, av) for b, av in zip(computed, unit.avals, strict=True)])
-        except PullbackError as error:
-            shorten(error)
+        except Exception as error:
+            shorten_caused(error)
             raise error
 
     def _called(self, args: tuple, kwargs: dict) -> Any:

@@ -22,7 +22,7 @@ from pullback.autodiff.workspace import Workspace
 from pullback.core import pytrees
 from pullback.core.avals import Aval, symbolic
 from pullback.core.dtypes import bool_, int64
-from pullback.core.errors import DTypeError, PullbackError, ShapeError, briefly
+from pullback.core.errors import DTypeError, PullbackError, ShapeError, briefly, expect_function
 from pullback.ir.array import Array
 from pullback.ir.control import stacked
 from pullback.ir.convert import as_array
@@ -100,6 +100,8 @@ def cond(
     >>> pb.cond(pb.tensor(2.0) > 1.0, pb.sin, pb.cos, pb.tensor(0.0))
     tensor(0., float32, cpu)
     """
+    expect_function("cond", true_fn, "true_fn must be")
+    expect_function("cond", false_fn, "false_fn must be")
     pred = _predicate("cond", pred)
     if not pred._aval.is_symbolic:
         chosen = true_fn if pred.item() else false_fn
@@ -180,6 +182,7 @@ def scan(
     >>> pb.scan(lambda c, x: (c + x, c * x), pb.tensor(0.0), pb.tensor([1.0, 2.0, 3.0]))
     (tensor(6., float32, cpu), tensor([0., 2., 9.], float32, cpu))
     """
+    expect_function("scan", f, "f must be")
     arrays, structure = _arrays("scan", xs)
     steps = _length(arrays, structure, length)
     carry = _Carry("scan", init)

@@ -10,6 +10,8 @@ import numpy as np
 
 from pullback.core import pytrees
 from pullback.core.errors import GradientError
+from pullback.display.notebook import Outline, outline_html
+from pullback.foreign_names import MODULE_HINTS, missing
 from pullback.ir.array import Array
 from pullback.ir.op import another
 
@@ -43,6 +45,9 @@ class Module:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         pytrees.register_pytree(cls, _flatten, _rebuilder(cls), names=_names, fixed=_fixed)
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing(type(self).__name__, name, MODULE_HINTS, [*dir(type(self)), *vars(self)])
 
     # -- parameters --------------------------------------------------------------------------------
 
@@ -120,6 +125,30 @@ class Module:
         """The module with its parts, one a line; arrays by shape and dtype."""
         name, inside = type(self).__name__, [f"  {x}" for x in _described(_attributes(self))]
         return "\n".join([f"{name}(", *inside, ")"]) if inside else f"{name}()"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the parts, which open and close, with their numbers."""
+        return outline_html(_outline("", self))
+
+
+def _outline(name: str, module: Module) -> Outline:
+    """A module as an outline: its arrays and parts; other attributes stand beside its name."""
+    parts: list[Outline] = []
+    options: list[str] = []
+    for key, value in _attributes(module):
+        inner = [(key, value)]
+        if isinstance(value, (list, tuple)) and any(isinstance(v, (Array, Module)) for v in value):
+            inner = [(f"{key}[{i}]", v) for i, v in enumerate(value)]
+        for own, v in inner:
+            if isinstance(v, Module):
+                parts.append(_outline(own, v))
+            elif isinstance(v, Array):
+                parts.append(Outline(own, _short(v), ""))
+            else:
+                options.append(f"{own}={_short(v)}")
+    count = sum(x.size for x in module.parameters())
+    facts = ", ".join([*([f"{count:,} parameters"] if count else []), *options])
+    return Outline(name, type(module).__name__, facts, parts)
 
 
 def _described(attributes: Iterator[tuple[str, Any]]) -> Iterator[str]:

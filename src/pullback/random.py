@@ -3,3 +3,9 @@ everywhere.
 
 The functions are declared in `pullback.ops.random`.
 """
+
+from pullback.foreign_names import missing_name as _missing_name
+
+
+def __getattr__(name: str) -> object:
+    raise _missing_name("random", name, [n for n in globals() if not n.startswith("_")])

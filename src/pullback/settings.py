@@ -92,11 +92,10 @@ def set_printoptions(
     last `edgeitems` of an axis are shown. `linewidth`: characters of a line. `suppress`: no powers
     of ten. What was never chosen follows `np.set_printoptions`.
 
-    >>> before = pb.get_printoptions()
-    >>> pb.set_printoptions(precision=2)
-    >>> pb.tensor([1.23456])
+    >>> with pb.printoptions():  # after the block all is as before
+    ...     pb.set_printoptions(precision=2)
+    ...     print(pb.tensor([1.23456]))
     tensor([1.23], float32, cpu)
-    >>> pb.set_printoptions(**before)
     """
     given = {
         "precision": precision, "threshold": threshold, "edgeitems": edgeitems,

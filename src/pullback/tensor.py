@@ -24,7 +24,8 @@ from pullback.core.errors import (
     ShapeError,
     briefly,
 )
-from pullback.foreign_names import METHOD_HINTS, METHODS
+from pullback.display.notebook import array_html
+from pullback.foreign_names import METHOD_HINTS, METHODS, missing
 from pullback.ir import dlpack
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
 from pullback.ir.convert import Exchanged, as_array, from_numpy, is_kept, refuse_masked, to_numpy
@@ -117,13 +118,29 @@ class Tensor(Array):
             facts.append("requires_grad=True" if self.is_leaf else f"grad_fn=<{self._node.name}>")
         if self._aval.is_symbolic:
             return f"tensor(traced {self._aval}, {', '.join(facts[1:])})"
-        array = to_numpy(self)
-        if self.dtype is dt.bfloat16:  # NumPy's own printer takes it for raw bytes
-            array = array.astype(np.float32)
         if self.size == 0 and self.shape != (0,):
             facts.insert(0, f"shape={self.shape}")
-        values = printed(array, "tensor(")
-        return f"tensor({values}, {', '.join(facts)})"
+        return f"tensor({self._values('tensor(')}, {', '.join(facts)})"
+
+    def _values(self, prefix: str) -> str:
+        """The elements as text."""
+        if self.size and not any(self._aval.strides or (1,)):  # a constant, which takes no memory
+            one = to_numpy(self[(0,) * self.ndim])
+            array = np.broadcast_to(one, self.shape)
+        else:
+            array = to_numpy(self)
+        if self.dtype is dt.bfloat16:  # NumPy's own printer takes it for raw bytes
+            array = array.astype(np.float32)
+        return printed(array, prefix)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: dtype, shape and place, and under them the values."""
+        if self._aval.is_symbolic:
+            return None
+        facts = [repr(self._aval), f"on {self.device}"]
+        if self._node is not None:
+            facts.append("requires_grad" if self.is_leaf else f"computed by {self._node.name}")
+        return array_html(", ".join(facts), self._values(""))
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 and spec else repr(self)
@@ -169,8 +186,7 @@ class Tensor(Array):
         return call_function(function, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        hint = f" Use {METHOD_HINTS[name]}." if name in METHOD_HINTS else ""
-        raise AttributeError(f"'Tensor' object has no attribute {name!r}.{hint}")
+        raise missing("Tensor", name, METHOD_HINTS, dir(Tensor))
 
     # -- other names -------------------------------------------------------------------------------
 
@@ -549,6 +565,7 @@ def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_place(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @briefly
     def method(self: Any, other: Any, /) -> Any:
         new = function(self, other)
         if new is NotImplemented:

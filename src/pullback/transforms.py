@@ -84,6 +84,11 @@ def value_and_grad(
         given = Primals("grad", primals)
         variables = given.variables
         result = with_recording(True, function, *given.arguments())
+        if has_aux and not (isinstance(result, (tuple, list)) and len(result) == 2):
+            raise GradientError(
+                "grad: with has_aux the function must return (scalar, anything), got"
+                f" {type(result).__name__}."
+            )
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, Array):
             raise GradientError(
@@ -136,6 +141,15 @@ def grad(
     return derived
 
 
+def expect_sequence(name: str, primals: Any, directions: Any) -> None:
+    """Refuse arguments and directions that are not in a tuple or list."""
+    for what, value in (("arguments", primals), ("directions", directions)):
+        if not isinstance(value, (tuple, list)):
+            raise DTypeError(
+                f"{name}: the {what} must be a tuple, got {type(value).__name__}. Write (x,)."
+            )
+
+
 @briefly
 def jvp(
     f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
@@ -145,6 +159,7 @@ def jvp(
     >>> pb.jvp(pb.sin, (pb.tensor(0.0),), (pb.tensor(1.0),))
     (tensor(0., float32, cpu), tensor(1., float32, cpu))
     """
+    expect_sequence("jvp", primals, directions)
     recorded = Recorded("jvp", f, primals, directions=directions)
     tangent = recorded.pushed(recorded.seeds)
     return recorded.value, tangent
@@ -158,6 +173,7 @@ def hvp(f: Callable[..., Any], primals: Sequence[Any], directions: Sequence[Any]
     >>> pb.hvp(lambda x: (x ** 3).sum(), (pb.tensor([1.0, 2.0]),), (pb.tensor([1.0, 1.0]),))
     tensor([ 6., 12.], float32, cpu)
     """
+    expect_sequence("hvp", primals, directions)
     n = len(primals)
     argnums: Any = 0 if n == 1 else tuple(range(n))
     return jvp(grad(f, argnums), primals, directions)[1]

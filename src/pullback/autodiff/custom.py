@@ -14,7 +14,7 @@ from pullback.autodiff.reverse import (
 )
 from pullback.core import pytrees
 from pullback.core.avals import Aval
-from pullback.core.errors import DTypeError, GradientError, ShapeError
+from pullback.core.errors import DTypeError, GradientError, ShapeError, expect_function
 from pullback.ir.array import Array, Node, make, mode
 from pullback.ir.op import REGISTRY, another, own_handles
 
@@ -130,6 +130,7 @@ class custom_vjp:  # noqa: N801  (used as a decorator)
     """
 
     def __init__(self, function: Callable[..., Any]):
+        expect_function("custom_vjp", function)
         update_wrapper(self, function)
         self.function = function
         self.name = getattr(function, "__name__", "custom_vjp")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "CAUSED",
     "AxisError",
     "CopyError",
     "DTypeError",
@@ -28,6 +29,7 @@ __all__ = [
     "briefly",
     "expect_function",
     "shorten",
+    "shorten_caused",
 ]
 
 WHOLE = os.environ.get("PULLBACK_TRACEBACK") == "full"  # for who works on the library
@@ -129,25 +131,49 @@ def shorten(error: Exception) -> None:
     error.__traceback__ = trace
 
 
+# What a call can cause beside our own errors: wrong arguments, files, too little memory.
+CAUSED = (PullbackError, TypeError, OSError, MemoryError)
+
+
+def shorten_caused(error: Exception) -> None:
+    """`shorten` an error that a call can cause, or that a function of the user raised."""
+    if isinstance(error, CAUSED) or _is_of_user(error):
+        shorten(error)
+
+
 def briefly(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A public function whose errors show no frames of the library below it."""
+    """A public function whose errors show no frames of the library below it: errors that a call
+    can cause, and all that functions of the user raise.
+    """
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except PullbackError as error:
-            shorten(error)
+        except Exception as error:
+            shorten_caused(error)
             raise error
 
     return call
 
 
-def expect_function(name: str, f: Any) -> None:
-    """Refuse what can't be called; `name` is the function that asks."""
+def expect_function(name: str, f: Any, what: str = "expected") -> None:
+    """Refuse what can't be called; `name` is the function that asks, `what` the argument's part."""
     if not callable(f):
-        raise DTypeError(f"{name}: expected a function, got {type(f).__name__}.")
+        raise DTypeError(f"{name}: {what} a function, got {type(f).__name__}.")
 
 
 def _is_own(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__", "").partition(".")[0] == "pullback"
+    return _home(frame) == "pullback"
+
+
+def _home(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__", "").partition(".")[0]
+
+
+def _is_of_user(error: Exception) -> bool:
+    """Whether an error was raised by code that is neither ours nor what we are made of."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at is not None and _home(at.tb_frame) not in ("pullback", "numpy", "llvmlite")

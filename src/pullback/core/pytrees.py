@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pullback.core.errors import ShapeError
+from pullback.core.errors import ShapeError, expect_function
 
 __all__ = [
     "Parameters",
@@ -301,6 +301,7 @@ def map_tree(f: Callable, tree: Any, *rest: Any) -> Any:
     >>> map_tree(lambda a, b: a + b, {"w": 1, "b": (2, 3)}, {"w": 10, "b": (20, 30)})
     {'w': 11, 'b': (22, 33)}
     """
+    expect_function("map_tree", f)
     values, structure = flatten(tree)
     others = []
     for other in rest:

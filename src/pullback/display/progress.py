@@ -1,4 +1,6 @@
-"""A progress bar on standard error: bar, count, rate, time left, and one number to watch."""
+"""A progress bar: bar, count, rate, time left, and one number to watch. It is drawn anew on one
+line of a terminal (on standard error) or of a notebook's cell.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from typing import TextIO
 __all__ = ["Progress"]
 
 REDRAW = 0.1  # seconds between two drawings on a terminal
+COLUMNS = 100  # of a notebook's cell, which has no size of its own
 LINES = 4  # lines that a whole run leaves where there is no terminal
 
 
@@ -31,8 +34,13 @@ class Progress:
         self.label = label
         self.count = 0
         self.note = ""
-        self._stream = sys.stderr if stream is None else stream
-        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        # A notebook shows what goes to standard error as if something was wrong.
+        usual = sys.stdout if _in_notebook(sys.stdout) else sys.stderr
+        self._stream = usual if stream is None else stream
+        self._notebook = _in_notebook(self._stream)
+        on_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._live = self._notebook or on_terminal
+        self._width = 0  # of the line that is drawn
         self._started = self._drawn = time.perf_counter()
 
     def __enter__(self) -> Progress:
@@ -66,15 +74,22 @@ class Progress:
         return ", ".join([*parts, self.note] if self.note else parts)
 
     def _draw(self) -> None:
-        columns = shutil.get_terminal_size().columns
+        columns = COLUMNS if self._notebook else shutil.get_terminal_size().columns
         facts = self._facts()
         room = min(30, columns - len(self.label) - len(facts) - 6)
         bar = f"{self._bar(room)}  " if room >= 8 else ""
         line = f"{self.label}  {bar}{facts}"[: columns - 1]
-        self._stream.write(f"\r{line}\x1b[K")
+        # Notebooks go back to the start of a line, but know no sequence that clears its rest.
+        self._stream.write(f"\r{line.ljust(self._width)}" if self._notebook else f"\r{line}\x1b[K")
+        self._width = len(line)
         self._stream.flush()
 
     def _bar(self, room: int) -> str:
         done = self.count * room // self.total if self.total else room
         full, empty = "━─" if "utf" in (self._stream.encoding or "").lower() else "#-"
         return full * done + empty * (room - done)
+
+
+def _in_notebook(stream: object) -> bool:
+    """Whether a stream is that of a notebook's kernel."""
+    return type(stream).__module__.partition(".")[0] == "ipykernel"

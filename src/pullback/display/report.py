@@ -103,8 +103,9 @@ def below(name: str, value: float, bound: float) -> Check:
 class Page:
     """A page that grows from top to bottom; texts are escaped, pictures come from `drawing`."""
 
-    def __init__(self, title: str, lead: str):
+    def __init__(self, title: str, lead: str, refresh: float | None = None):
         self._title = title
+        self._refresh = refresh  # seconds after which a browser loads the page again
         self._parts = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{escape(lead)}</p>']
 
     def verdict(self, text: str, passed: bool) -> None:
@@ -140,10 +141,12 @@ class Page:
 
     def html(self) -> str:
         """The whole page."""
+        again = "" if self._refresh is None else f"{self._refresh:g}"
+        meta = f'<meta http-equiv="refresh" content="{again}">' if again else ""
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{escape(self._title)}</title><style>{STYLE}</style></head>\n<body><main>\n"
+            f"{meta}<title>{escape(self._title)}</title><style>{STYLE}</style></head>\n<body><main>\n"
             + "\n".join(self._parts)
             + "\n</main></body></html>\n"
         )

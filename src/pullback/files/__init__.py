@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from pullback.core.errors import briefly
+
 __all__ = ["load", "save"]
 
 Names = Mapping[str, str] | Callable[[str], str] | None
@@ -21,6 +23,7 @@ def _trees() -> Any:
     return import_module("pullback.files.trees")
 
 
+@briefly
 def save(path: str | os.PathLike[str], tree: Any) -> None:
     """Write a tree of arrays, numbers and strings to `path`, whole or not at all.
 
@@ -34,6 +37,7 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     _trees().save(path, tree)
 
 
+@briefly
 def load(
     path: str | os.PathLike[str],
     like: Any = None,

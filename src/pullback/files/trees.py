@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from errno import ENOENT
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,7 +27,9 @@ Names = Mapping[str, str] | Callable[[str], str] | None
 
 def save(path: str | os.PathLike[str], tree: Any) -> None:
     """Write a tree to `path`, whole or not at all."""
-    target = Path(path)
+    target = _path("save", path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(ENOENT, "save: there is no such folder", str(target.parent))
     if target.suffix == ".npz":
         arrays = _flat_arrays(tree)
         with _replacing(target) as file:
@@ -46,7 +49,7 @@ def load(
     device: Any = None,
 ) -> Any:
     """The tree that `save` wrote to `path`, or the arrays of another library's file."""
-    source = Path(path)
+    source = _path("load", path)
 
     def tensor(array: np.ndarray) -> Any:
         x = from_numpy(array, copy=not mmap)
@@ -63,6 +66,14 @@ def load(
         return {name: tensor(array) for name, array in arrays.items()}
     except FileFormatError as error:
         raise FileFormatError(f"load: {source.name} {_clipped(str(error))}") from None
+
+
+def _path(name: str, path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise DTypeError(
+            f"{name}: the first argument is the path of a file, got {type(path).__name__}."
+        )
+    return Path(path)
 
 
 def _clipped(text: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import Device, aval, check_size, default_device
 from pullback.core.dtypes import DType
-from pullback.core.errors import CopyError, DTypeError, ShapeError
+from pullback.core.errors import CopyError, DTypeError, ShapeError, TraceError
 from pullback.ir import dlpack
 from pullback.ir.array import Array, make
 from pullback.ir.numbers import Number
@@ -304,12 +304,22 @@ def _stacked(value: Any, name: str, dtype: DType, dev: Device | None) -> Any:
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
     """A shape given as an int or a sequence of ints."""
-    dims = tuple(value) if isinstance(value, Iterable) else (value,)
+    if isinstance(value, Array) and value._aval.ndim == 0:
+        dims: tuple[Any, ...] = (value,)
+    else:
+        dims = tuple(value) if isinstance(value, Iterable) else (value,)
     for n in dims:
+        if isinstance(n, Array) and n._aval.is_symbolic:
+            raise TraceError(
+                f"{name}: a shape can't depend on a traced value, got {n._aval}. Give jit a Python"
+                " integer."
+            )
+        if isinstance(n, Array) and n._aval.ndim == 0 and n._aval.dtype.is_integer:
+            continue
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
             raise DTypeError(f"{name}: a shape is made of integers, got {n!r}.")
-        if n < 0:
-            raise ShapeError(f"{name}: a shape has no negative sizes, got {tuple(dims)}.")
     shape = tuple(int(n) for n in dims)
+    if min(shape, default=0) < 0:
+        raise ShapeError(f"{name}: a shape has no negative sizes, got {shape}.")
     check_size(shape, name=name)
     return shape

@@ -8,6 +8,7 @@ from pkgutil import iter_modules
 
 from pullback import primitive
 from pullback.core.errors import LinAlgError
+from pullback.foreign_names import missing_name
 from pullback.ir.op import REGISTRY
 from pullback.ops.products import matmul, matrix_transpose, outer, tensordot, vecdot
 
@@ -27,3 +28,7 @@ __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})
+
+
+def __getattr__(name: str) -> object:
+    raise missing_name("linalg", name, __all__)

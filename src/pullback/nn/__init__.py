@@ -7,6 +7,7 @@ layout matters, `layout="channels_last"` takes and gives arrays whose channels a
 from importlib import import_module
 from pkgutil import iter_modules
 
+from pullback.foreign_names import missing_name
 from pullback.ir.op import REGISTRY
 
 _MADE_OF_FUNCTIONS = ("init", "layers")  # imported when all functions are in the registry
@@ -27,3 +28,7 @@ __all__ = sorted(_public)  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})
+
+
+def __getattr__(name: str) -> object:
+    raise missing_name("nn", name, __all__)

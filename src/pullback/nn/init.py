@@ -10,6 +10,7 @@ from typing import Any
 
 from pullback.core.dtypes import as_dtype, default_float
 from pullback.core.errors import DTypeError, ShapeError
+from pullback.foreign_names import missing_name
 from pullback.linalg.orthogonal import qr
 from pullback.ops.diagonals import diagonal
 from pullback.ops.movement import reshape
@@ -178,3 +179,7 @@ def kaiming_normal(
     """
     fan = max(1, _fan("kaiming_normal", shape, mode))
     return normal(key, shape, 0.0, gain / sqrt(fan), dtype)
+
+
+def __getattr__(name: str) -> object:
+    raise missing_name("nn.init", name, __all__)

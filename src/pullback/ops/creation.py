@@ -30,6 +30,12 @@ __all__ = [
 find_device = device  # creation functions have a parameter of that name, as the standard says
 
 
+def broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array of `shape` broadcasts to another shape."""
+    pairs = zip(shape[::-1], wanted[::-1], strict=False)
+    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in pairs)
+
+
 def _at(where: str | Device | None) -> Device:
     return default_device() if where is None else find_device(where)
 
@@ -140,6 +146,8 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
         own = dt.bool_ if isinstance(fill_value, bool) else as_dtype(type(fill_value))
         return constant(fill_value, shape, wanted or own, _at(device))
     x = as_array(fill_value, "full", dev=None if device is None else _at(device))
+    if not broadcasts(x._aval.shape, shape):
+        raise ShapeError(f"full: a value of shape {x._aval.shape} does not broadcast to {shape}.")
     return broadcast_to(x if wanted is None else astype(x, wanted), shape)
 
 

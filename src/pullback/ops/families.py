@@ -15,7 +15,7 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, default_float, promote
-from pullback.core.errors import AxisError, DTypeError, PullbackError, ShapeError, shorten
+from pullback.core.errors import CAUSED, AxisError, DTypeError, ShapeError, shorten
 from pullback.ir import op as ir_op
 from pullback.ir.array import Array, Node, handle, make, mode, next_order
 from pullback.ir.convert import SCALARS, Exchanged, as_array, default_device, is_number, scalar
@@ -88,7 +88,26 @@ def _subject(function: Callable[..., Any]) -> str:
 
 
 # Arguments that PyTorch and the standard spell otherwise: both spellings are taken.
-SPELLINGS = {"dim": "axis", "keepdim": "keepdims", "axis": "dim", "keepdims": "keepdim"}
+SPELLINGS = {
+    "dim": "axis",
+    "keepdim": "keepdims",
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "ddof": "correction",
+}
+# What Python says of a call that can't be, by a part of it, and what we add.
+HINTS = {
+    "unexpected keyword argument 'unbiased'": "Use correction=1, or 0.",
+    "unexpected keyword argument 'out'": "Operations give new arrays: a = f(x).",
+    "unexpected keyword argument 'a_min'": "Use min and max.",
+    "unexpected keyword argument 'generator'": "The first argument is a key.",
+    "unexpected keyword argument 'inplace'": "Operations give new arrays: x = f(x).",
+    "unexpected keyword argument 'return_counts'": "Use unique_counts or unique_all.",
+    **{
+        f"{name}() takes 1 positional argument but": f"A shape is one argument: {name}((3, 4))."
+        for name in ("zeros", "ones", "empty")
+    },
+}
 
 
 def _spellings(function: Callable[..., Any]) -> dict[str, str]:
@@ -106,6 +125,15 @@ def _respelled(given: dict[str, Any], spellings: dict[str, str]) -> dict[str, An
     return renamed
 
 
+def hinted(error: Exception) -> Exception:
+    """An error of Python's about a call, with a hint where we have one."""
+    if type(error) is TypeError:
+        for part, hint in HINTS.items():
+            if part in str(error):
+                return TypeError(f"{error}. {hint}").with_traceback(error.__traceback__)
+    return error
+
+
 def apart(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with another handle as its result where that is one of its arguments.
 
@@ -120,9 +148,9 @@ def apart(function: Callable[..., Any]) -> Callable[..., Any]:
             if kwargs and spellings:
                 kwargs = _respelled(kwargs, spellings)
             out = function(*args, **kwargs)
-        except (PullbackError, TypeError) as error:
+        except CAUSED as error:
             shorten(error)
-            raise error
+            raise hinted(error) from error.__cause__
         for a in args:
             if a is out and isinstance(out, Array):
                 return another(out)
@@ -366,7 +394,7 @@ def _fast_function(
     def slow(*args: Any) -> Any:
         try:
             return first(*args)
-        except PullbackError as error:
+        except CAUSED as error:
             shorten(error)
             raise error
 
@@ -376,7 +404,7 @@ def _fast_function(
                 if not is_operand(op.name, a):
                     return NotImplemented
             return first(*args)
-        except PullbackError as error:
+        except CAUSED as error:
             shorten(error)
             raise error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -475,6 +475,8 @@ def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Any:
 
 def common_dtype(name: str, arrays: Sequence[Any]) -> list[Any]:
     """The arrays, at least one, cast to the dtype that they promote to."""
+    if not isinstance(arrays, Iterable):
+        raise DTypeError(f"{name}: expected a sequence of arrays, got {type(arrays).__name__}.")
     xs = [as_array(a, name) for a in arrays]
     if not xs:
         raise ShapeError(f"{name}: needs at least one array, got an empty sequence.")

@@ -58,7 +58,10 @@ __all__ = [
 @composite(
     oracle=lambda seed: np.asarray([seed % 2**32, seed // 2**32 % 2**32], dtype=np.uint32),
     samples=lambda d: [Sample((0,)), Sample((2**40 + 7,)), Sample((-1,))],
-    errors=lambda d: [Bad((0.5,), {}, DTypeError, "must be an integer")],
+    errors=lambda d: [
+        Bad((0.5,), {}, DTypeError, "must be an integer"),
+        Bad((2**64,), {}, ShapeError, "must fit 64 bits"),
+    ],
     namespace="random",
     differentiable=False,
 )
@@ -71,6 +74,8 @@ def key(seed: int, /) -> Any:
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         raise DTypeError(f"key: the seed must be an integer, got {seed!r}.")
     seed = int(seed)
+    if not -(2**63) <= seed < 2**64:  # what is cut off would make keys of two seeds the same
+        raise ShapeError(f"key: the seed must fit 64 bits, got {seed}.")
     return from_numpy(np.asarray([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], dtype=np.uint32))
 
 

@@ -1,5 +1,6 @@
 """Optimisers as pure functions over trees of arrays, schedules of learning rates, clipping."""
 
+from pullback.foreign_names import missing_name
 from pullback.optim.adaptive import LAMB, Adadelta, Adagrad, Adam, AdamW, RAdam, RMSprop
 from pullback.optim.averaging import EMA
 from pullback.optim.base import Optimizer
@@ -33,3 +34,7 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})
+
+
+def __getattr__(name: str) -> object:
+    raise missing_name("optim", name, __all__)

@@ -13,6 +13,7 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError, ShapeError, briefly
+from pullback.foreign_names import OPTIMIZER_HINTS, missing
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array
 from pullback.ops.arrangement import stack
@@ -30,6 +31,8 @@ def checked(
     """Refuse a hyperparameter outside [low, high]; arrays and schedules are taken as they are."""
     if callable(value) or isinstance(value, Array):
         return
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise DTypeError(f"{name} must be a number, got {value!r}.")
     inside = low <= value < high if open_high else low <= value <= high
     if not inside:
         bounds = f"[{low:g}, {high:g}{')' if open_high else ']'}"
@@ -112,8 +115,23 @@ class Optimizer:
             elif field.name == "eps":
                 checked(f"{name}: eps", value, 0.0)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # The class is not a dataclass yet, and has no constructor of its own.
+        cls.__new__ = _without_parameters  # type: ignore[method-assign]
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing(type(self).__name__, name, OPTIMIZER_HINTS, dir(type(self)))
+
+    @briefly
     def init(self, params: Any) -> dict[str, Any]:
         """The state before the first step."""
+        for path, x in zip(*_named_leaves(params), strict=True):
+            if not isinstance(x, Array):
+                raise DTypeError(
+                    f"{type(self).__name__}.init: parameters must be arrays, got"
+                    f" {type(x).__name__} at params{path}."
+                )
         state: dict[str, Any] = {"step": as_array(np.int64(0), "init")}
         for name in self.kept:
             state[name] = tree_zeros(params)
@@ -154,6 +172,20 @@ class Optimizer:
     def shrunk(self, p: Any, at: _Clock) -> Any:
         """Parameters after decoupled weight decay."""
         return p * (1.0 - at.rate * self.weight_decay) if _given(self.weight_decay) else p
+
+
+def _without_parameters(cls: type, *args: Any, **options: Any) -> Any:
+    if args:
+        raise DTypeError(
+            f"{cls.__name__}: options are given by name, and parameters to init and step, got"
+            f" {type(args[0]).__name__}. Write {cls.__name__}(lr=...)."
+        )
+    return object.__new__(cls)
+
+
+def _named_leaves(params: Any) -> tuple[list[str], list[Any]]:
+    chosen = pytrees.Parameters(params)
+    return chosen.paths(""), chosen.leaves
 
 
 def _given(x: Any) -> bool:

@@ -12,7 +12,7 @@ from pullback.control import scan, while_loop
 from pullback.core import dtypes as dt
 from pullback.core import pytrees
 from pullback.core.dtypes import promote
-from pullback.core.errors import DTypeError, GradientError
+from pullback.core.errors import DTypeError, GradientError, expect_function
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array
 from pullback.ops.arithmetic import abs as absolute
@@ -116,6 +116,9 @@ class LBFGS:
         self, loss: Callable[[Any], Any], params: Any, state: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
         """Parameters and state after one iteration."""
+        expect_function("LBFGS.step", loss, "the loss must be")
+        if not isinstance(state, dict) or "gradient" not in state:
+            raise DTypeError("LBFGS.step: the state must be what init(loss, params) gave.")
         form = _vector(params)
         x, state = self._iterate(self._evaluator(loss, form), form.join(form.leaves), state)
         return form.split(x), state

@@ -4,6 +4,7 @@ Each piece stands alone; a loop is an ordinary `for`.
 """
 
 from pullback.display.progress import Progress
+from pullback.foreign_names import missing_name
 from pullback.train.batches import batches
 from pullback.train.checkpoints import Checkpoints
 from pullback.train.log import Log
@@ -14,3 +15,7 @@ __all__ = [
     "Checkpoints", "EarlyStopping", "Interrupt", "Log", "LossScale", "Progress", "batches", "cast",
     "computed_in",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    raise missing_name("train", name, __all__)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.core import pytrees
-from pullback.core.errors import ShapeError
+from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.convert import from_numpy, to_numpy
 from pullback.ops.indexing import take
 from pullback.ops.random import fold_in, permutation
@@ -39,6 +39,11 @@ def batches(
     """
     leaves, structure = pytrees.flatten(data)
     rows = _rows(leaves)
+    for what, value in (("size", size), ("prefetch", prefetch), ("start", start)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise DTypeError(f"batches: {what} must be an integer, got {value!r}.")
+    if key is not None:
+        fold_in(key, 0)  # a key that is none is refused here, not at the first batch
     if size < 1 or prefetch < 0 or start < 0:
         raise ShapeError(
             "batches: size must be positive, prefetch and start not negative, got"

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pullback.core.errors import FileFormatError
+from pullback.core.errors import FileFormatError, ShapeError
 from pullback.files import load, save
 
 __all__ = ["Checkpoints"]
@@ -33,7 +33,7 @@ class Checkpoints:
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 3):
         if keep < 1:
-            raise ValueError(f"Checkpoints: keep must be at least 1, got {keep}.")
+            raise ShapeError(f"Checkpoints: keep must be at least 1, got {keep}.")
         self.folder = Path(folder)
         self.keep = keep
         self.folder.mkdir(parents=True, exist_ok=True)

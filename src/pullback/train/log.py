@@ -9,11 +9,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from pullback.core.errors import DTypeError, ShapeError
 from pullback.display.drawing import Series, curves
 from pullback.display.report import Page
 
 __all__ = ["Log"]
 
+SHORTEST_REFRESH = 2.0  # seconds: a page that reloads more often can't be read
 MOST_POINTS = 600  # of a drawn curve: more than the picture has pixels to show them by
 
 
@@ -39,8 +43,8 @@ class Log:
         self.title, self.redraw = title, redraw
         self.rows: list[dict[str, float]] = _read(self.path)
         self._names: list[str] | None = None  # the columns of the file, once this run has written
-        earlier = max((row.get("seconds", 0.0) for row in self.rows), default=0.0)
-        self._started = time.perf_counter() - earlier
+        self._earlier = max((row.get("seconds", 0.0) for row in self.rows), default=0.0)
+        self._started = time.perf_counter() - self._earlier
         self._drawn = float("-inf")
 
     @property
@@ -51,12 +55,18 @@ class Log:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.draw()
+        self.draw(ended=True)
 
     def write(self, step: int, **values: Any) -> None:
         """Add a row; values are numbers or arrays of one element."""
+        if self._names is None:  # the clock goes on from the last row that stays
+            kept = [row.get("seconds", 0.0) for row in self.rows if row["step"] < step]
+            self._started += self._earlier - (kept[-1] if kept else 0.0)
         seconds = round(time.perf_counter() - self._started, 3)
-        row = {"step": step, "seconds": seconds, **{k: float(v) for k, v in values.items()}}
+        if isinstance(step, bool) or not isinstance(step, (int, np.integer)):
+            raise DTypeError(f"Log.write: the step must be an integer, got {step!r}.")
+        numbers = {name: _number(name, value) for name, value in values.items()}
+        row = {"step": int(step), "seconds": seconds, **numbers}
         if self._names is None or any(name not in self._names for name in row):
             self.rows = [*(old for old in self.rows if old["step"] < step), row]
             self._names = list(dict.fromkeys(name for old in self.rows for name in old))
@@ -68,11 +78,13 @@ class Log:
         if time.perf_counter() - self._drawn >= self.redraw:
             self.draw()
 
-    def draw(self) -> None:
-        """Write the page."""
+    def draw(self, ended: bool = False) -> None:
+        """Write the page. Unless the run has `ended`, a browser loads it again by itself."""
         self._drawn = time.perf_counter()
         last = self.rows[-1] if self.rows else {}
-        page = Page(self.title, f"{len(self.rows)} rows, {last.get('seconds', 0.0):.1f} s so far.")
+        lead = f"{len(self.rows)} rows, {last.get('seconds', 0.0):.1f} s"
+        soon = max(self.redraw, SHORTEST_REFRESH)
+        page = Page(self.title, f"{lead}." if ended else f"{lead} so far.", None if ended else soon)
         page.facts({name: f"{value:.6g}" for name, value in last.items()})
         names = dict.fromkeys(name for row in self.rows for name in row)
         drawn = [name for name in names if name not in ("step", "seconds")]
@@ -90,6 +102,14 @@ class Log:
         rows = [row for row in self.rows if name in row]
         rows = rows[:: max(1, len(rows) // MOST_POINTS)]
         return Series(name, [row["step"] for row in rows], [row[name] for row in rows])
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, str) or not hasattr(value, "__float__"):
+        raise DTypeError(f"Log.write: {name} must be a number, got {value!r}.")
+    if getattr(value, "size", 1) != 1:
+        raise ShapeError(f"Log.write: {name} must be one number, got shape {value.shape}.")
+    return float(value)
 
 
 def _text(names: list[str], rows: list[dict[str, float]], header: bool) -> str:

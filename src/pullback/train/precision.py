@@ -12,7 +12,7 @@ from typing import Any
 
 from pullback.core import pytrees
 from pullback.core.dtypes import as_dtype, float32
-from pullback.core.errors import DTypeError
+from pullback.core.errors import DTypeError, ShapeError, expect_function
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array
 from pullback.ops.creation import full, zeros
@@ -52,6 +52,10 @@ def computed_in(dtype: Any, f: Callable[..., Any]) -> Callable[..., Any]:
     tensor([1., 2.], float32, cpu)
     """
 
+    expect_function("computed_in", f)
+    if not as_dtype(dtype, "computed_in").is_float:
+        raise DTypeError(f"computed_in: the dtype must be floating, got {dtype!r}.")
+
     @wraps(f)
     def called(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = cast((args, kwargs), dtype)
@@ -77,7 +81,7 @@ class LossScale:
 
     def __init__(self, initial: float = 2.0**15, growth_interval: int = 2000):
         if not initial >= 1.0 or growth_interval < 1:
-            raise ValueError(
+            raise ShapeError(
                 "LossScale: initial and growth_interval must be at least 1, got"
                 f" {initial} and {growth_interval}."
             )

@@ -8,7 +8,7 @@ from pullback.core.errors import ShapeError
 from pullback.module import Module
 from pullback.nn import init
 from pullback.nn.attention.multihead import multi_head_attention
-from pullback.nn.layers.linear import Linear
+from pullback.nn.layers.linear import Linear, check_sizes
 from pullback.ops.creation import zeros
 from pullback.ops.random import split
 
@@ -37,6 +37,7 @@ class MultiheadAttention(Module):
         key: Any,
         dtype: Any = None,
     ):
+        check_sizes("MultiheadAttention", embed_dim=embed_dim, num_heads=num_heads)
         if embed_dim % num_heads:
             raise ShapeError(
                 f"MultiheadAttention: num_heads must divide embed_dim, got {num_heads} heads for"

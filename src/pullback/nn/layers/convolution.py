@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pullback.core.errors import ShapeError
 from pullback.module import Module
 from pullback.nn import convolution, transposed_convolution
-from pullback.nn.layers.linear import small_uniform
+from pullback.nn.layers.linear import check_sizes, small_uniform
 from pullback.ops.random import split
 
 __all__ = [
@@ -48,6 +48,9 @@ class Convolution(Module):
     ):
         name = type(self).__name__
         sizes = (kernel_size,) * self.ndim if isinstance(kernel_size, int) else tuple(kernel_size)
+        check_sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
+        for size in sizes:
+            check_sizes(name, kernel_size=size)
         if len(sizes) != self.ndim:
             raise ShapeError(
                 f"{name}: kernel_size must be an integer or {self.ndim} of them, got {kernel_size}."

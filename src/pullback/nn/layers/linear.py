@@ -5,12 +5,24 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
+import numpy as np
+
+from pullback.core.errors import DTypeError, ShapeError
 from pullback.module import Module
 from pullback.nn import init
 from pullback.nn.projections import bilinear, linear
 from pullback.ops.random import split
 
-__all__ = ["Bilinear", "Linear", "small_uniform"]
+__all__ = ["Bilinear", "Linear", "check_sizes", "small_uniform"]
+
+
+def check_sizes(name: str, **sizes: Any) -> None:
+    """Refuse sizes of a layer that are no positive integers."""
+    for what, n in sizes.items():
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+            raise DTypeError(f"{name}: {what} must be an integer, got {n!r}.")
+        if n < 1:
+            raise ShapeError(f"{name}: {what} must be positive, got {n}.")
 
 
 def small_uniform(key: Any, shape: tuple[int, ...], fan_in: int, dtype: Any) -> Any:
@@ -30,6 +42,7 @@ class Linear(Module):
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, *, key: Any, dtype: Any = None
     ):
+        check_sizes("Linear", in_features=in_features, out_features=out_features)
         keys = split(key)
         self.weight = small_uniform(keys[0], (out_features, in_features), in_features, dtype)
         self.bias = small_uniform(keys[1], (out_features,), in_features, dtype) if bias else None
@@ -56,6 +69,10 @@ class Bilinear(Module):
         key: Any,
         dtype: Any = None,
     ):
+        check_sizes(
+            "Bilinear", in1_features=in1_features, in2_features=in2_features,
+            out_features=out_features,
+        )  # fmt: skip
         keys = split(key)
         shape = (out_features, in1_features, in2_features)
         self.weight = small_uniform(keys[0], shape, in1_features, dtype)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pullback.module import Module
-from pullback.nn.layers.linear import small_uniform
+from pullback.nn.layers.linear import check_sizes, small_uniform
 from pullback.nn.recurrent import layers as recurrent
 from pullback.ops.random import split
 
@@ -37,6 +37,8 @@ class Recurrent(Module):
         dtype: Any = None,
         **options: Any,
     ):
+        name = type(self).__name__
+        check_sizes(name, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         self.options = {
             "batch_first": batch_first, "dropout": dropout, "bidirectional": bidirectional,
             **options,

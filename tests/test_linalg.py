@@ -468,7 +468,7 @@ def test_eigenvalues_of_small_matrices_across_a_batch(dtype, n):
 
 def test_roots_leave_leading_zeros_out_and_have_derivatives():
     p = pb.tensor([0.0, 0.0, 1.0, -5.0, 6.0], dtype="float64")
-    np.testing.assert_allclose(np.sort(pb.roots(p).numpy().real), [2, 3], atol=1e-14)
+    np.testing.assert_allclose(np.sort(np.real(pb.roots(p).numpy())), [2, 3], atol=1e-14)
     assert pb.roots(pb.zeros(3)).shape == (0,)
     # x^2 - s x + q has the derivative r / (2 r - s) of its root r by s.
     largest = lambda s: pb.max(pb.real(pb.roots(pb.stack([s * 0 + 1, -s, s * 0 + 6]))))  # noqa: E731

@@ -10,11 +10,12 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from benchmarks import eager, gather_bench, machine, transforms
+from benchmarks import eager, fresh_calls, gather_bench, machine, memory, transforms
 from benchmarks.fft_workloads import FFT_LIBRARIES, FFT_WORKLOADS
 from benchmarks.gather_cases import CASES
 from benchmarks.libraries import LIBRARIES
 from benchmarks.linalg_workloads import LINALG_WORKLOADS
+from benchmarks.memory_works import WORKS
 from benchmarks.nn_programs import NN_LIBRARIES, is_there
 from benchmarks.nn_workloads import NN_WORKLOADS
 from benchmarks.rivals import compared
@@ -34,8 +35,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="eager",
         choices=sorted(SUITES),
-        help="what to measure: the cost of single operations, whole compiled functions, layers,"
-        " Fourier transforms, factorisations of matrices, or the gradient of indexing",
+        help="what to measure: the cost of single operations, of calls that never repeat, whole"
+        " compiled functions, layers, Fourier transforms, factorisations of matrices, or the"
+        " gradient of indexing",
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--html", type=Path, help="jit, gather: also write a page")
@@ -45,12 +47,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         action="append",
-        choices=sorted([*ALL_WORKLOADS, *CASES]),
+        choices=sorted({*ALL_WORKLOADS, *CASES, *WORKS}),
         metavar="NAME",
         help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)};"
         f" nn: {', '.join(NN_WORKLOADS)}; fft: {', '.join(FFT_WORKLOADS)};"
         f" linalg: {', '.join(LINALG_WORKLOADS)};"
-        f" gather: {', '.join(CASES)}",
+        f" gather: {', '.join(CASES)}; memory: {', '.join(WORKS)}",
     )
     parser.add_argument(
         "--peer",
@@ -175,11 +177,26 @@ def single_operations(options: argparse.Namespace) -> int:
     return 0
 
 
+def ever_new_calls(options: argparse.Namespace) -> int:
+    """The cost of calls whose places, numbers and shapes are new each time."""
+    versions, rows = fresh_calls.run(options)
+    _write(options.json, json.dumps({"facts": _facts(versions), "rows": rows}, indent=1))
+    return 0
+
+
 def derivatives(options: argparse.Namespace) -> int:
     """Batches, Jacobians and Hessians, compiled, beside jax.jit and torch.func."""
     versions, rows = transforms.run(options)
     _write(options.json, json.dumps({"facts": _facts(versions), "rows": rows}, indent=1))
     return 0
+
+
+def budgets(options: argparse.Namespace) -> int:
+    """Deep networks within budgets of memory, beside checkpoints of the peers."""
+    rows = memory.run(options)
+    _write(options.json, json.dumps({"rows": rows}, indent=1))
+    over = [r for r in rows if r["budget"] is not None and r.get("arena", 0) > r["budget"]]
+    return int(bool(over))
 
 
 def gathering(options: argparse.Namespace) -> int:
@@ -189,10 +206,12 @@ def gathering(options: argparse.Namespace) -> int:
 
 SUITES = {
     "eager": single_operations,
+    "fresh": ever_new_calls,
     "jit": compiled_functions,
     "gather": gathering,
     "transforms": derivatives,
     "nn": layers,
     "linalg": factorisations,
+    "memory": budgets,
     "fft": fourier_transforms,
 }

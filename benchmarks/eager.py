@@ -12,7 +12,7 @@ import numpy as np
 import pullback as pb
 from benchmarks.turns import Work, found_peers, taking_turns, versions
 
-__all__ = ["run"]
+__all__ = ["run", "show"]
 
 SMALL = 10  # elements
 CHAIN = 100  # operations in the backward chains
@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], list[dict[str, Any
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     peers = found_peers(1)
     rows = eager_overhead(peers, options.repeat)
-    _show(rows, peers)
+    show(rows, peers)
     return versions(peers), rows
 
 
@@ -127,7 +127,7 @@ class _Jax(_Library):
         return lambda: work().block_until_ready()
 
 
-def _show(rows: list[dict[str, Any]], peers: dict[str, Any]) -> None:
+def show(rows: list[dict[str, Any]], peers: dict[str, Any]) -> None:
     names = ["pullback", *peers]
     width = max(len(r["work"]) for r in rows)
     print(", ".join(f"{n} {v}" for n, v in versions(peers).items()))

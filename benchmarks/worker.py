@@ -7,11 +7,8 @@ for every line it reads, the seconds of one call. `rivals` starts it.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import json
 import os
-import resource
 import statistics
 import sys
 import time
@@ -22,6 +19,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from benchmarks.libraries import LIBRARIES
+from benchmarks.residence import forget_peak, peak, settled
 from benchmarks.suites import ALL_WORKLOADS, function_of
 from benchmarks.workloads import leaves
 
@@ -29,7 +27,6 @@ __all__ = ["main"]
 
 TURN = 0.02  # seconds that one turn lasts at least
 LONG = 1.0  # seconds of a call that is not repeated without need
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def main() -> None:
@@ -84,23 +81,23 @@ def _prepared(options: argparse.Namespace) -> tuple[Callable[[], Any], dict[str,
     library = LIBRARIES[options.library](options.threads)
     library.warm_up()
     arguments = library.prepared(workload.name, workload.arrays(options.quick))
-    before = _settled()
+    before = settled()
     function = function_of(library, workload.name)
 
     def work() -> None:
         library.wait(function(*arguments))
 
     first = _timed(work, 1)
-    compile_peak = _peak() - before
+    compile_peak = peak() - before
     calls = 1 if _timed(work, 1) > LONG else 3
     seconds = statistics.median(_timed(work, 1) for _ in range(calls))
     library.release()
-    between = _settled()
-    _forget_peak()
+    between = settled()
+    forget_peak()
     _timed(work, calls)
     # Beyond what was there before it was compiled, so that what it keeps counts; but memory that
     # an earlier compilation left behind may be used again, and must not hide what a call takes.
-    beyond = max(_peak() - before, _peak() - between)
+    beyond = max(peak() - before, peak() - between)
     found = {
         "version": library.version(),
         "seconds": seconds,
@@ -116,36 +113,6 @@ def _prepared(options: argparse.Namespace) -> tuple[Callable[[], Any], dict[str,
     inputs = leaves(arguments)
     found["bytes"] = sum(x.nbytes for x in outputs) + sum(library.host(x).nbytes for x in inputs)
     return work, found
-
-
-# -- memory ----------------------------------------------------------------------------------------
-
-
-def _settled() -> int:
-    """Give free memory back to the system, as far as it can be done, and return what is in use."""
-    gc.collect()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)
-    return _status("VmRSS")
-
-
-def _status(field: str) -> int:
-    """A line of the kernel's account of this process, in bytes; elsewhere the peak so far."""
-    if STATUS.exists():
-        for line in STATUS.read_text().splitlines():
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def _peak() -> int:
-    return _status("VmHWM")
-
-
-def _forget_peak() -> None:
-    """Let the peak start again from what is in use now, where the system can do that."""
-    if CLEAR.exists():
-        CLEAR.write_text("5")
 
 
 if __name__ == "__main__":

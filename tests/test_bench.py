@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks import command as bench
-from benchmarks import libraries, rivals, scores, transforms
+from benchmarks import libraries, memory_works, rivals, scores, transforms
 from benchmarks.libraries import LIBRARIES, Pullback
 from benchmarks.machine import Machine
 from benchmarks.scores import Row
@@ -302,3 +302,17 @@ def test_workloads_of_transforms_give_numbers(position: int) -> None:
     found = transforms.works_of(transforms.WORKS[position], {})["pullback"]()
     for x in leaves(found):
         assert np.isfinite(x.numpy()).all()
+
+
+@pytest.mark.parametrize("name", memory_works.WORKS)
+def test_networks_of_the_memory_suite_stay_within_their_budgets(name: str) -> None:
+    work = memory_works.WORKS[name]._replace(layers=6)
+    batch = max(1, work.batch // 8)
+    free = memory_works.ready("pullback", work, "free", batch)
+    less = memory_works.ready("pullback", work, "80%", batch)
+    marked = memory_works.ready("pullback", work, "checkpoint 2", batch)
+    assert free.planned is not None
+    assert less.planned is not None
+    assert less.planned <= 0.8 * free.planned
+    values = [leaves(r.run())[0].item() for r in (free, less, marked)]
+    assert values[0] == values[1] == pytest.approx(values[2], rel=1e-5)

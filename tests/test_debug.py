@@ -370,6 +370,7 @@ def body(c):
 endless = pb.jit(lambda x: pb.while_loop(lambda c: c > -1.0, body, x))
 endless.lower(pb.tensor(0.0)).executable
 out, sys.stdout = sys.stdout, open(os.devnull, "w")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have its jobs ignore it
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     endless(pb.tensor(0.0))

@@ -290,7 +290,7 @@ MISTAKES = [
         "svd: a matrix has at least two dimensions, got shape (3,)",
     ),
     ("pb.linalg.solve(y, y)", pb.ShapeError, "solve: a square matrix is needed"),
-    ("pb.trace(x)", pb.DTypeError, "linalg.trace(x)"),
+    ("pb.trace(x)", pb.DTypeError, "pb.linalg.trace(x)"),
 ]
 
 

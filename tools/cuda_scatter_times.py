@@ -100,12 +100,12 @@ def jax_times(inputs: Inputs, repeats: int) -> dict[str, float]:
 def step_times(call: Callable[[], Any]) -> dict[str, float]:
     """Milliseconds of every launch of a call."""
     found: dict[str, list[float]] = {}
-    original = executor.Program.run
+    original = executor.LoadedRecipe.run
 
     def timed(self: Any, buffers: dict[str, int], pool: Any, stream: int) -> None:
         events = []
 
-        def wrap(launch: executor.Launch) -> executor.Launch:
+        def wrap(launch: executor.PreparedLaunch) -> executor.PreparedLaunch:
             def inner(*args: Any) -> None:
                 start, end = cp.cuda.Event(), cp.cuda.Event()
                 start.record()
@@ -123,12 +123,12 @@ def step_times(call: Callable[[], Any]) -> dict[str, float]:
         for name, start, end in events:
             found.setdefault(name, []).append(cp.cuda.get_elapsed_time(start, end))
 
-    executor.Program.run = timed
+    executor.LoadedRecipe.run = timed
     try:
         for _ in range(7):
             call()
     finally:
-        executor.Program.run = original
+        executor.LoadedRecipe.run = original
     return {name: statistics.median(times) for name, times in found.items()}
 
 

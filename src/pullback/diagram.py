@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["Box", "svg"]
+__all__ = ["GraphBox", "svg"]
 
 CHARACTER, HEIGHT, GAP, LAYER, MARGIN = 7.2, 40.0, 18.0, 78.0, 16.0
 SWEEPS = 6  # over the layers, each one putting boxes below the middle of their parents
@@ -30,7 +30,7 @@ STYLE = """
 """
 
 
-class Box(NamedTuple):
+class GraphBox(NamedTuple):
     """One node: what is written on it, the class that styles it, the positions of its parents."""
 
     title: str
@@ -43,7 +43,7 @@ class Box(NamedTuple):
         return CHARACTER * max(len(self.title), len(self.subtitle) * 0.85) + 18.0
 
 
-def svg(boxes: Sequence[Box]) -> str:
+def svg(boxes: Sequence[GraphBox]) -> str:
     """The picture of boxes whose parents come before them."""
     layers = _layers(boxes)
     _untangle(boxes, layers)
@@ -64,7 +64,7 @@ def svg(boxes: Sequence[Box]) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-def _layers(boxes: Sequence[Box]) -> list[list[int]]:
+def _layers(boxes: Sequence[GraphBox]) -> list[list[int]]:
     """The boxes by the longest way to them; those without parents just above their first child."""
     depth: list[int] = []
     for box in boxes:
@@ -80,7 +80,7 @@ def _layers(boxes: Sequence[Box]) -> list[list[int]]:
     return layers
 
 
-def _untangle(boxes: Sequence[Box], layers: list[list[int]]) -> None:
+def _untangle(boxes: Sequence[GraphBox], layers: list[list[int]]) -> None:
     """Order each layer by the mean place of its neighbours, down and up again a few times."""
     children: list[list[int]] = [[] for _ in boxes]
     for i, box in enumerate(boxes):
@@ -99,7 +99,7 @@ def _untangle(boxes: Sequence[Box], layers: list[list[int]]) -> None:
                 rank[i] = float(n)
 
 
-def _places(boxes: Sequence[Box], layers: list[list[int]]) -> list[tuple[float, float]]:
+def _places(boxes: Sequence[GraphBox], layers: list[list[int]]) -> list[tuple[float, float]]:
     """The middle of each box; layers are centred on the widest."""
     widths = [sum(boxes[i].width + GAP for i in layer) - GAP for layer in layers]
     widest = max(widths, default=0.0)
@@ -112,7 +112,7 @@ def _places(boxes: Sequence[Box], layers: list[list[int]]) -> list[tuple[float, 
     return place
 
 
-def _drawn(box: Box, x: float, y: float) -> str:
+def _drawn(box: GraphBox, x: float, y: float) -> str:
     corner = f'x="{x - box.width / 2:.1f}" y="{y - HEIGHT / 2:.1f}"'
     size = f'width="{box.width:.1f}" height="{HEIGHT:.0f}"'
     return (

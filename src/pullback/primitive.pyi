@@ -24,6 +24,11 @@ def between(x: _ArrayLike, low: _ArrayLike, high: _ArrayLike, /) -> Tensor:
 def call_host(f: Any, shape: int | Sequence[int], dtype: _DTypeLike, /, *xs: _ArrayLike) -> Tensor:
     """`f(*xs)` by a function of NumPy arrays that returns one of the given shape and dtype."""
 
+def child_keys(key: _ArrayLike, start: int, shape: int | Sequence[int], purpose: int, /) -> Tensor:
+    """The keys of so many counters from `start` on; the last axis of `shape` has their two
+    words.
+    """
+
 def conv(
     x: _ArrayLike,
     w: _ArrayLike,

@@ -157,7 +157,7 @@ class Graph(ir_graph.Graph):
         for node in self.nodes:
             title = f"{node.kind} {node.name}".strip()
             subtitle = f"%{node.number} {self._vars[node.number].aval}"
-            boxes.append(diagram.Box(title, subtitle, node.kind, node.inputs))
+            boxes.append(diagram.GraphBox(title, subtitle, node.kind, node.inputs))
         picture = diagram.svg(boxes)
         if path is not None:
             with open(path, "w", encoding="utf-8") as file:
@@ -381,7 +381,7 @@ def trace(f: Callable[..., Any]) -> Callable[..., Graph]:
     if isinstance(f, Array):
         raise DTypeError(
             "trace: expected a function to record, got a tensor. The sum of a diagonal is"
-            " linalg.trace(x)."
+            " pb.linalg.trace(x)."
         )
     expect_function("trace", f)
     return ir_graph.trace(f, Graph)

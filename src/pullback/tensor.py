@@ -33,6 +33,7 @@ from pullback.ir.op import REGISTRY, Public, another
 from pullback.ir.tracing import no_value
 from pullback.numpy_protocol import call_function, call_ufunc
 from pullback.ops import subscript
+from pullback.ops.plain_keys import view
 from pullback.settings import printed
 
 __all__ = ["Tensor", "from_dlpack", "tensor"]
@@ -50,6 +51,13 @@ class Hook:
 
     def remove(self) -> None:
         self._hooks.pop(self._key, None)
+
+
+def _refused_update(name: str) -> GradientError:
+    return GradientError(
+        f"{name}: a leaf that requires a gradient can't be updated in place. Do it under no_grad,"
+        " or on a result computed from it."
+    )
 
 
 class Tensor(Array):
@@ -313,21 +321,24 @@ class Tensor(Array):
     # -- indexing ----------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
-        return subscript.getitem(self, key)
+        part = view(self, key if key.__class__ is tuple else (key,))
+        return subscript.getitem(self, key) if part is None else part
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._rebind("setitem", subscript.setitem(self, key, value))
+        if self._is_tracked_leaf() and mode.recording:
+            raise _refused_update("setitem")
+        new = subscript.assigned(self, key, value)
+        self._rebind("setitem", subscript.setitem(self, key, value) if new is None else new)
+
+    def _is_tracked_leaf(self) -> bool:
+        node = self._node
+        return node is not None and node.op is LEAF and not is_variable(node)
 
     def _rebind(self, name: str, new: Any) -> None:
         """Let this handle stand for another array; whoever shared the old one keeps the old one."""
-        node = self._node
-        if node is not None and node.op is LEAF and not is_variable(node):
+        if self._is_tracked_leaf():
             if mode.recording:
-                raise GradientError(
-                    f"{name}: a leaf that requires a gradient can't be updated in place. Do it"
-                    " under no_grad,"
-                    " or on a result computed from it."
-                )
+                raise _refused_update(name)
             self._buf, self._aval = new._buf, new._aval
         else:
             self._buf, self._aval, self._node = new._buf, new._aval, new._node

@@ -50,12 +50,12 @@ def device(monkeypatch):
     monkeypatch.setattr(ordered, "PROCESSORS", 6)
     for cache in CACHES:
         cache.cache_clear()
-    executor.Slots._own.__dict__.clear()
+    executor.ZeroWords._own.__dict__.clear()
     cuda_fake.launched.clear()
     yield
     for cache in CACHES:
         cache.cache_clear()
-    executor.Slots._own.__dict__.clear()
+    executor.ZeroWords._own.__dict__.clear()
 
 
 def draw(dtype, n, rows, width=1, index="int64", seed=0):
@@ -493,8 +493,8 @@ def test_calls_at_the_same_time_have_their_own_arguments(monkeypatch):
 
 def test_threads_have_their_own_scratch_memory():
     with ThreadPoolExecutor(1) as thread:
-        theirs, _ = thread.submit(executor.Slots.take, 0, 0).result()
-    ours, first = executor.Slots.take(0, 0)
-    again, second = executor.Slots.take(0, 0)
+        theirs, _ = thread.submit(executor.ZeroWords.take, 0, 0).result()
+    ours, first = executor.ZeroWords.take(0, 0)
+    again, second = executor.ZeroWords.take(0, 0)
     assert ours is again and (first, second) == (0, 1)
     assert ours.scratch != theirs.scratch and ours.address != theirs.address

@@ -71,7 +71,7 @@ def emulated(monkeypatch):
     caches = (executor.cupy_module, executor.shared_limit, executor.compiled, executor.program)
     for cache in (*caches, executor._function, scatter._prepared):
         cache.cache_clear()
-    executor.Slots._own.__dict__.clear()
+    executor.ZeroWords._own.__dict__.clear()
     monkeypatch.setattr(torch_cuda, "_shared", in_place)
     monkeypatch.setattr(torch_cuda, "_working_on", lambda device: nullcontext(scatter))
     monkeypatch.setattr(torch_cuda, "_watch", watch)

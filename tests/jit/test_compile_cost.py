@@ -14,6 +14,7 @@ from pullback.compile.graph.passes.rewriter import Rewriter
 from pullback.compile.schedule import memory
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.memory import Life, MemoryPlan, Place, aligned
+from pullback.compile.schedule.memory_gaps import Placed
 from pullback.compile.schedule.memory_scan import Gaps, scanned
 from pullback.core.avals import aval, default_device
 from pullback.runtime.cpu.llvm import jit, printer
@@ -101,9 +102,10 @@ def value(k: int, nbytes: int) -> Stored:
     st.lists(
         st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 40), st.booleans()),
         max_size=60,
-    )
+    ),
+    st.booleans(),
 )
-def test_values_placed_in_order_of_time_never_meet(drawn):
+def test_values_that_are_needed_together_never_meet(drawn, by_time):
     """Also those that are lent the place of an output, or written over an operand."""
     lives = [
         Life(value(k, 16 * size), start, start + length, 16 * size)
@@ -121,7 +123,13 @@ def test_values_placed_in_order_of_time_never_meet(drawn):
         places[life.value] = Place("out", end)
         end += aligned(life.nbytes)
     rest = [life for life in lives if life not in outs]
-    found, arena = scanned(rest, [(o, places[o.value].offset) for o in outs], 64)
+    if by_time:
+        found, arena = scanned(rest, [(o, places[o.value].offset) for o in outs], 64)
+    else:
+        rest.sort(key=lambda life: -life.nbytes)
+        placed = Placed([*outs, *rest], [places[o.value].offset for o in outs], 64)
+        found = [placed.place(life, end) for life in rest]
+        arena = placed.arena_nbytes
     places |= {life.value: Place(*where) for life, where in zip(rest, found, strict=True)}
     for life in rest:
         place = places[life.value]
@@ -133,6 +141,16 @@ def test_places_are_used_again():
     """A chain of values of one size takes the memory of two."""
     lives = [Life(value(k, 640), k, k + 1, 640) for k in range(100)]
     assert scanned(lives, [], 64)[1] == 2 * 640
+
+
+def test_the_largest_values_first_leave_no_gap_that_a_smaller_one_needs():
+    sizes = [(6400, 0, 9), (640, 0, 4), (640, 5, 9), (1280, 3, 6), (64, 0, 9)]
+    lives = [Life(value(k, n), a, b, n) for k, (n, a, b) in enumerate(sizes)]
+    lives.sort(key=lambda life: -life.nbytes)
+    placed = Placed(lives, [], 64)
+    offsets = {life.value.name: placed.place(life, 0)[1] for life in lives}
+    assert offsets == {"v0": 0, "v3": 6400, "v1": 7680, "v2": 7680, "v4": 8320}
+    assert placed.arena_nbytes == 8384
 
 
 def test_gaps_are_joined():

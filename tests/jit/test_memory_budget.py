@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,6 +147,44 @@ def test_no_call_takes_more(name: str):
         assert measured(jitted, args) == peaks[-1] <= budget
     assert peaks == sorted(peaks, reverse=True)
     assert peaks[0] == whole
+
+
+GROWTH = """
+import numpy as np
+import pullback as pb
+from benchmarks.residence import forget_peak, peak, settled
+
+def network(ws, x):
+    for w in ws:
+        x = pb.tanh(x @ w)
+    return (x * x).mean()
+
+ws = [pb.eye(128)] * 16
+x = pb.tensor(np.random.default_rng(0).random((16384, 128), np.float32))
+f = pb.value_and_grad(network)
+pb.jit(f)(ws, x[:8])
+whole = pb.jit(f).lower(ws, x).peak_bytes
+for budget in (whole // 2, whole):
+    jitted = pb.jit(f, memory=budget)
+    planned = jitted.lower(ws, x).peak_bytes
+    before = settled()
+    forget_peak()
+    result = jitted(ws, x)
+    print(budget, planned, peak() - before)
+    del result
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks the kernel of Linux")
+def test_the_memory_of_the_process_grows_by_the_planned_peak():
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", GROWTH]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    lines = done.stdout.split("\n")[:2]
+    for budget, planned, grown in (map(int, line.split()) for line in lines):
+        assert planned <= budget
+        # threads, and what Python allocates; places that other memory of the process had before
+        assert 0.8 * planned < grown < planned + (4 << 20)
 
 
 def test_the_least_possible_peak_is_possible_and_one_byte_less_is_not():

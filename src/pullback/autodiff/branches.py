@@ -31,10 +31,10 @@ class CondEntry(NamedTuple):
     aval: Aval
 
 
-class Branch:
+class BranchTrace:
     """One side: a workspace, its inputs (one for each operand of the call) and its results."""
 
-    def __init__(self, name: str, other: Branch | None = None):
+    def __init__(self, name: str, other: BranchTrace | None = None):
         self.space = Workspace(name) if other is None else other.space
         self.inputs: list[Any] = [] if other is None else list(other.inputs)
         self.results: list[Any] = []
@@ -50,7 +50,7 @@ class CondCall(Expanding):
         self.parent = parent
         names = ("then", "otherwise")
         others = (None, None) if parent is None else parent.branches
-        self.branches = tuple(Branch(n, b) for n, b in zip(names, others, strict=True))
+        self.branches = tuple(BranchTrace(n, b) for n, b in zip(names, others, strict=True))
         self.operands: list[Any] = [] if parent is None else list(parent.operands)
         self.entries: list[CondEntry] = [] if parent is None else list(parent.entries)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from pullback.autodiff.workspace import Cut, Workspace
+from pullback.autodiff.workspace import BodyCut, Workspace
 from pullback.ir.graph import Equation, Var
 from pullback.ir.lowering import Elementwise, View
 
@@ -42,7 +42,7 @@ class Steps(Protocol):
         ...
 
 
-def choose(call: Steps, outputs: Iterable[Var], definitions: Definitions) -> Cut:
+def choose(call: Steps, outputs: Iterable[Var], definitions: Definitions) -> BodyCut:
     """The equations that `call` computes itself, and what it needs from elsewhere."""
     outputs = list(outputs)
     if call.recompute:

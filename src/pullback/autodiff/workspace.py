@@ -23,7 +23,7 @@ from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.op import REGISTRY
 
 __all__ = [
-    "Cut",
+    "BodyCut",
     "Workspace",
     "assembled",
     "expanded_at",
@@ -56,7 +56,7 @@ class _BodyGraph(Graph):
         return found
 
 
-class Cut(NamedTuple):
+class BodyCut(NamedTuple):
     """A part of a workspace: its equations, and the variables that it needs from outside."""
 
     equations: list[Equation]
@@ -137,7 +137,7 @@ class Workspace:
         outputs: Iterable[Var],
         definitions: dict[Var, tuple[int, Equation]],
         stop: Callable[[Var], bool] = lambda var: False,
-    ) -> Cut:
+    ) -> BodyCut:
         """What computes `outputs`, not going beyond variables for which `stop` holds."""
         needed: dict[Var, None] = {}
         chosen: dict[int, Equation] = {}
@@ -156,7 +156,7 @@ class Workspace:
                 chosen[i] = eq
                 stack += eq.inputs
         ordered = [chosen[i] for i in sorted(chosen)]
-        return Cut(ordered, sorted(needed, key=lambda v: v.number))
+        return BodyCut(ordered, sorted(needed, key=lambda v: v.number))
 
 
 def foreign(

@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from math import prod
-from weakref import WeakValueDictionary
 
 from pullback.core.blocks import Restored
 from pullback.core.dtypes import DType
 from pullback.core.errors import DeviceError, ShapeError
+from pullback.core.interning import Interned
 from pullback.core.memory import Memory
 
 __all__ = [
@@ -153,7 +153,7 @@ def check_size(shape: tuple[int, ...], itemsize: int = 1, name: str = "array") -
         raise ShapeError(f"{name}: an array has less than 2**63 bytes, got shape {shape}.")
 
 
-_table: WeakValueDictionary[tuple, Aval] = WeakValueDictionary()
+_interned: Interned[Aval] = Interned()
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -190,7 +190,7 @@ def _intern(
     dense: bool,
 ) -> Aval:
     key = (shape, dtype.name, dev, strides)  # a name is hashed sooner than a dtype
-    found = _table.get(key)
+    found = _interned.get(key)
     if found is None:
         check_size(shape, dtype.itemsize)
         found = Aval()
@@ -198,5 +198,5 @@ def _intern(
         found.ndim = len(shape)
         found.size = prod(shape)
         found.dense = dense or found.size == 0
-        _table[key] = found
+        return _interned.add(key, found)
     return found

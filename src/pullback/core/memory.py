@@ -1,7 +1,7 @@
 """What everybody may ask of a device's runtime: its memory, and to run an operation.
 
 `av` is an `avals.Aval` everywhere; buffers are opaque to others, and never change once an operation
-has returned them.
+has returned them, but for those of one handle (`may_change`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,26 @@ class Memory(ABC):
         """
 
     @abstractmethod
+    def writer(self, to: Any, value: Any) -> Any:
+        """A function of two buffers that writes an array to a view whose shape it broadcasts to."""
+
+    @abstractmethod
+    def copier(self, av: Any) -> Any:
+        """A function of a buffer that gives the buffer of a dense copy."""
+
+    def may_change(self, buf: Any) -> bool:
+        """Whether one handle, which the caller holds, is all that has the memory of a buffer: then
+        nobody else sees it change. What was known of its contents is forgotten.
+        """
+        return False
+
+    @abstractmethod
     def from_numpy(self, array: np.ndarray, copy: bool) -> Any:
         """The buffer of a C-contiguous array; without `copy`, the array's own memory is used."""
+
+    def scalar(self, value: Any, dtype: DType) -> Any:
+        """The buffer of one element, a Python number that fits the dtype."""
+        return self.from_numpy(np.asarray(value).astype(dtype.numpy), True)
 
     @abstractmethod
     def to_numpy(self, buf: Any, av: Any) -> np.ndarray:

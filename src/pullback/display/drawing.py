@@ -34,7 +34,7 @@ class Series(NamedTuple):
     kind: str = "a"
 
 
-class Axis(NamedTuple):
+class PlotAxis(NamedTuple):
     """A map from values to positions in the picture, with its ticks."""
 
     low: float
@@ -69,7 +69,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [t for t in ticks if low * 0.999 <= t <= high * 1.001]
 
 
-def _axis(values: np.ndarray, start: float, end: float, log: bool, margin: float) -> Axis:
+def _axis(values: np.ndarray, start: float, end: float, log: bool, margin: float) -> PlotAxis:
     low, high = float(values.min()), float(values.max())
     if log:
         low, high = low * 0.8, high * 1.25
@@ -79,7 +79,7 @@ def _axis(values: np.ndarray, start: float, end: float, log: bool, margin: float
         if low == high:
             low, high = low - 0.5, high + 0.5
     ticks = _log_ticks(low, high) if log else _linear_ticks(low, high)
-    return Axis(low, high, start, end, log, ticks)
+    return PlotAxis(low, high, start, end, log, ticks)
 
 
 def _number(value: float) -> str:
@@ -90,7 +90,9 @@ def _number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _frame(x: Axis, y: Axis, x_label: str, y_label: str, x_names: Sequence[str] = ()) -> list[str]:
+def _frame(
+    x: PlotAxis, y: PlotAxis, x_label: str, y_label: str, x_names: Sequence[str] = ()
+) -> list[str]:
     """Grid, ticks, tick labels and names of both axes."""
     left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
     parts = []
@@ -175,9 +177,9 @@ def bars(
     """One bar per name, from `low` up, with its value above it."""
     step = (WIDTH - LEFT - RIGHT) / len(names)
     centres = [float(i) for i in range(len(names))]
-    x = Axis(-0.5, len(names) - 0.5, LEFT, WIDTH - RIGHT, False, centres)
+    x = PlotAxis(-0.5, len(names) - 0.5, LEFT, WIDTH - RIGHT, False, centres)
     high = low + (max(values) - low) * 1.12
-    y = Axis(low, high, HEIGHT - BOTTOM, TOP, False, _linear_ticks(low, max(values)))
+    y = PlotAxis(low, high, HEIGHT - BOTTOM, TOP, False, _linear_ticks(low, max(values)))
     parts = _frame(x, y, x_label, y_label, names)
     for i, value in enumerate(values):
         height = max(y(low) - y(value), 0.5)

@@ -20,7 +20,7 @@ MOST_ROWS = 24  # of a table
 SHARES = (1.0, 0.75, 0.5, 0.4, 0.3, 0.2, 0.1)  # of the largest peak, for which budgets are listed
 
 
-class Timeline(Protocol):
+class TimelineDrawn(Protocol):
     """What is drawn: see `compile.schedule.timeline`."""
 
     @property
@@ -59,7 +59,7 @@ class MemoryTimeline:
     def __init__(
         self,
         name: str,
-        timeline: Timeline,
+        timeline: TimelineDrawn,
         input_bytes: int,
         ways: Callable[[], Sequence[tuple[int, float]]],
     ):

@@ -15,7 +15,7 @@ WIDTH, HEIGHT, LEFT = 1000.0, 34.0, 120.0  # of a row of the timeline, and of it
 MOST_ROWS = 60  # of the table
 
 
-class Profile(Protocol):
+class ProfileDrawn(Protocol):
     """What is drawn: see `profiling`."""
 
     name: str
@@ -29,7 +29,7 @@ class Profile(Protocol):
     def outside(self) -> float: ...
 
 
-def page(profile: Profile) -> str:
+def page(profile: ProfileDrawn) -> str:
     """A page that needs nothing else."""
     made = Page(f"Profile of {profile.name}", "Each kernel with its time and the bytes it moves.")
     inside = sum(k.seconds for k in profile.kernels)
@@ -63,7 +63,7 @@ def page(profile: Profile) -> str:
     return made.html()
 
 
-def _timeline(profile: Profile) -> str:
+def _timeline(profile: ProfileDrawn) -> str:
     """A row for each program, a rectangle for each kernel; the darker, the nearer to the floor."""
     programs: Sequence[str] = list(dict.fromkeys(k.program for k in profile.kernels))
     across = (WIDTH - LEFT) / max(profile.seconds, 1e-12)

@@ -44,7 +44,7 @@ def _module(name: str) -> Any:
         ) from None
 
 
-class _Rows(NamedTuple):
+class _IndexRows(NamedTuple):
     """One index per row, and how many rows of what width there are."""
 
     places: Tensor
@@ -59,7 +59,7 @@ def _whole(indices: Sequence[Tensor]) -> tuple[int, ...]:
     return torch.broadcast_shapes(*[i.shape for i in indices])
 
 
-def _flattened(indices: Sequence[Tensor], shape: Sequence[int]) -> _Rows:
+def _flattened(indices: Sequence[Tensor], shape: Sequence[int]) -> _IndexRows:
     """The indices as one index per row of an array of `shape`."""
     k = len(indices)
     rest = list(shape[k:])
@@ -67,7 +67,7 @@ def _flattened(indices: Sequence[Tensor], shape: Sequence[int]) -> _Rows:
     lead = len(whole) - len(rest)
     if all(n == 1 for n in whole[lead:]):
         if k == 1:
-            return _Rows(indices[0].reshape(-1).contiguous(), shape[0], prod(rest))
+            return _IndexRows(indices[0].reshape(-1).contiguous(), shape[0], prod(rest))
         target, axes = whole[:lead], [i.reshape(i.shape[:lead]) for i in indices]
     else:  # an index for each element: the rest is indexed too
         target, axes = (*whole[:lead], *rest), list(indices)
@@ -76,7 +76,7 @@ def _flattened(indices: Sequence[Tensor], shape: Sequence[int]) -> _Rows:
             axes.append(place.reshape(-1, *[1] * (len(rest) - 1 - d)))
     sizes = shape[: len(axes)]
     position = _position(axes, sizes).expand(target).reshape(-1).contiguous()
-    return _Rows(position, prod(sizes), prod(shape[len(axes) :]))
+    return _IndexRows(position, prod(sizes), prod(shape[len(axes) :]))
 
 
 def _position(axes: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

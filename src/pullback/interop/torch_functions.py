@@ -319,7 +319,7 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 # -- several index arrays --------------------------------------------------------------------------
 
 
-class _Places:
+class _IndexPlaces:
     """What `x[indices]` selects: indices in front, and where their axes go in the result."""
 
     def __init__(self, name: str, x: Tensor, indices: Sequence[Tensor | None]):
@@ -379,7 +379,7 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     >>> index(torch.tensor([[1, 2], [3, 4]]), (torch.tensor([0, 1]), torch.tensor([1, 1])))
     tensor([2, 4])
     """
-    places = _Places("index", x, indices)
+    places = _IndexPlaces("index", x, indices)
     out = _gather(places.front, places.indices, None, None, "index")
     return _to_place(out, places.count, places.start)
 
@@ -397,7 +397,7 @@ def index_put(
     name = "index_put"
     if not accumulate:
         raise DTypeError(f"{name}: only accumulates, got accumulate=False. Use torch.index_put.")
-    places = _Places(name, x, indices)
+    places = _IndexPlaces(name, x, indices)
     values = _checked(name, "values", values)
     _same_dtype(name, x, values)
     try:

@@ -56,7 +56,7 @@ class Array:
     _node: Node | None
 
 
-class Leaf:
+class LeafOperation:
     """The operation of a node that was not computed: a variable derivatives are taken with respect
     to.
     """
@@ -67,7 +67,7 @@ class Leaf:
         return "leaf"
 
 
-LEAF = Leaf()
+LEAF = LeafOperation()
 
 
 class Operation(Protocol):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.avals import Device, aval, check_size, default_device
+from pullback.core.avals import Aval, Device, aval, check_size, default_device
 from pullback.core.dtypes import DType
 from pullback.core.errors import CopyError, DTypeError, ShapeError, TraceError
 from pullback.ir import dlpack
@@ -23,7 +24,9 @@ __all__ = [
     "Exchanged",
     "as_array",
     "default_device",
+    "fresh_scalar",
     "from_numpy",
+    "in_range",
     "is_kept",
     "is_number",
     "refuse_masked",
@@ -88,11 +91,21 @@ def scalar(value: Any, dtype: DType, dev: Device, name: str = "scalar") -> Any:
     found = _scalars.get(key)
     if found is None:
         _check_range(value, dtype, name)
-        found = from_numpy(np.asarray(value).astype(dtype.numpy), dev)
+        found = fresh_scalar(value, dtype, dev)
         if len(_scalars) >= 1024:
             _scalars.clear()
         _scalars[key] = found
     return found
+
+
+def fresh_scalar(value: Any, dtype: DType, dev: Device) -> Any:
+    """A 0-d array of a Python number that fits the dtype."""
+    return make(dev.runtime.scalar(value, dtype), _scalar_aval(dtype, dev))
+
+
+@cache
+def _scalar_aval(dtype: DType, dev: Device) -> Aval:
+    return aval((), dtype, dev)
 
 
 def is_kept(buf: Any) -> bool:
@@ -108,13 +121,23 @@ def _bits(value: Any) -> Any:
 
 
 def _check_range(value: Any, dtype: DType, name: str) -> None:
-    if dtype.is_integer and not isinstance(value, bool):
-        info = np.iinfo(dtype.numpy)
-        if not info.min <= value <= info.max:
-            raise DTypeError(
-                f"{name}: {value} does not fit {dtype.name}. Cast the array to a wider dtype"
-                " with astype."
-            )
+    if dtype.is_integer and not isinstance(value, bool) and not in_range(value, dtype):
+        raise DTypeError(
+            f"{name}: {value} does not fit {dtype.name}. Cast the array to a wider dtype"
+            " with astype."
+        )
+
+
+def in_range(value: Any, dtype: DType) -> bool:
+    """Whether a number lies in the range of an integer dtype."""
+    lowest, highest = _range(dtype)
+    return lowest <= value <= highest
+
+
+@cache
+def _range(dtype: DType) -> tuple[int, int]:
+    info = np.iinfo(dtype.numpy)
+    return int(info.min), int(info.max)
 
 
 def as_array(
@@ -304,11 +327,11 @@ def _stacked(value: Any, name: str, dtype: DType, dev: Device | None) -> Any:
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
     """A shape given as an int or a sequence of ints."""
-    if isinstance(value, Array) and value._aval.ndim == 0:
-        dims: tuple[Any, ...] = (value,)
-    else:
-        dims = tuple(value) if isinstance(value, Iterable) else (value,)
+    kind = value.__class__
+    dims = value if kind is tuple else (value,) if kind is int else _dims(value)
     for n in dims:
+        if n.__class__ is int:
+            continue
         if isinstance(n, Array) and n._aval.is_symbolic:
             raise TraceError(
                 f"{name}: a shape can't depend on a traced value, got {n._aval}. Give jit a Python"
@@ -318,8 +341,14 @@ def shape_of(value: Any, name: str) -> tuple[int, ...]:
             continue
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
             raise DTypeError(f"{name}: a shape is made of integers, got {n!r}.")
-    shape = tuple(int(n) for n in dims)
+    shape = tuple([int(n) for n in dims])
     if min(shape, default=0) < 0:
         raise ShapeError(f"{name}: a shape has no negative sizes, got {shape}.")
     check_size(shape, name=name)
     return shape
+
+
+def _dims(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, Array) and value._aval.ndim == 0:
+        return (value,)
+    return tuple(value) if isinstance(value, Iterable) else (value,)

@@ -15,10 +15,10 @@ alone and inside a fused kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from weakref import WeakValueDictionary
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
+from pullback.core.interning import Interned
 
 __all__ = [
     "Complex",
@@ -69,7 +69,7 @@ INSTRUCTIONS = {
     "rare": 3,  # condition, slow, fast: a select whose `slow` is evaluated out of line
 }  # fmt: skip
 
-_interned: WeakValueDictionary[tuple, Expr] = WeakValueDictionary()
+_interned: Interned[Expr] = Interned()
 
 
 class Expr:
@@ -164,7 +164,7 @@ def _make(op: str, args: tuple[Expr, ...], dtype: DType, value: object = None) -
     if found is None:
         found = Expr()
         found.op, found.args, found.dtype, found.value = op, args, dtype, value
-        _interned[key] = found
+        return _interned.add(key, found)
     return found
 
 

@@ -29,13 +29,13 @@ __all__ = [
 _PACKAGE = dirname(dirname(__file__))
 
 
-class _Open(threading.local):
+class _OpenTrace(threading.local):
     """The innermost recording that this thread is inside of."""
 
     innermost: Recording | None = None
 
 
-_open = _Open()
+_open = _OpenTrace()
 
 
 # What the names of the library's files begin with, and those of the code that it generates.

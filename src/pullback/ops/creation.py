@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.avals import Aval, Device, default_device, device
+from pullback.core.avals import Aval, Device, aval, default_device, device
 from pullback.core.dtypes import DType, as_dtype, default_float
 from pullback.core.errors import CopyError, DTypeError, ShapeError
 from pullback.ir import scalar as sc
-from pullback.ir.array import Array
+from pullback.ir.array import Array, make
 from pullback.ir.convert import as_array, is_number, scalar, shape_of, sharing, to_numpy
 from pullback.ir.lowering import Elementwise
 from pullback.ir.op import REGISTRY, another, bind
@@ -43,7 +44,15 @@ def _at(where: str | Device | None) -> Device:
 def constant(value: Any, shape: tuple[int, ...], dtype: DType, dev: Device) -> Any:
     """A constant array: one element, seen from everywhere."""
     x = scalar(value, dtype, dev)
-    return another(x) if shape == () else bind(broadcast_to.op, x, shape=shape)
+    if shape == () or x._aval.is_symbolic:
+        return another(x) if shape == () else bind(broadcast_to.op, x, shape=shape)
+    return make(x._buf, _repeated(shape, dtype, dev))
+
+
+@lru_cache(1024)
+def _repeated(shape: tuple[int, ...], dtype: DType, dev: Device) -> Aval:
+    """The aval of one element seen from everywhere."""
+    return aval(shape, dtype, dev, (0,) * len(shape))
 
 
 def _numpy_dtype(dtype: Any, default: Any) -> np.dtype:

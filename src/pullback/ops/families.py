@@ -18,7 +18,16 @@ from pullback.core.dtypes import DType, default_float, promote
 from pullback.core.errors import CAUSED, AxisError, DTypeError, ShapeError, shorten
 from pullback.ir import op as ir_op
 from pullback.ir.array import Array, Node, handle, make, mode, next_order
-from pullback.ir.convert import SCALARS, Exchanged, as_array, default_device, is_number, scalar
+from pullback.ir.convert import (
+    SCALARS,
+    Exchanged,
+    as_array,
+    default_device,
+    fresh_scalar,
+    in_range,
+    is_number,
+    scalar,
+)
 from pullback.ir.lowering import Elementwise, Lowering
 from pullback.ir.op import REGISTRY, Composite, Op, another, bind, first_bind, register
 from pullback.ir.rules import saved_source
@@ -203,8 +212,9 @@ def primitive(
 
     It receives the record as its attribute `op` once declared. `front=n` promises that the function
     only normalises: on n leading arrays, what it binds follows from their avals and its other
-    arguments. Such calls are remembered. `returns_argument` says that the result may be an
-    argument itself, which is otherwise given another handle.
+    arguments. Such calls are remembered; `SEQUENCE` promises it for one sequence of arrays in
+    front. `returns_argument` says that the result may be an argument itself, which is otherwise
+    given another handle.
     """
 
     def declare(function: Callable[..., Any]) -> Any:
@@ -300,9 +310,35 @@ def call({params}, /):
 # A zero is looked up by its text: 0.0 and -0.0 would share a key.
 _CONSTANT = """
         if type({b}) in numbers:
-            {b} = constants[{b} or repr({b}), type({b}), {a}._aval.dtype.name, {a}._aval.device]
+            key = {b} or repr({b}), type({b}), {a}._aval.dtype.name, {a}._aval.device
+            try:
+                {b} = constants[key]
+            except KeyError:
+                {b} = constant(constants, key, {b}, {a}._aval.dtype)
         elif type({a}) in numbers:
-            {a} = constants[{a} or repr({a}), type({a}), {b}._aval.dtype.name, {b}._aval.device]"""
+            key = {a} or repr({a}), type({a}), {b}._aval.dtype.name, {b}._aval.device
+            try:
+                {a} = constants[key]
+            except KeyError:
+                {a} = constant(constants, key, {a}, {b}._aval.dtype)"""
+
+
+MOST_CONSTANTS = 256  # of one operation; a loop over ever new numbers starts over
+
+
+def _constant(constants: dict[tuple, Any], key: tuple, number: Any, dtype: DType) -> Any:
+    """A Python number that has the dtype of the array beside it, as an array, which is kept.
+
+    A KeyError leaves it to the general rules of promotion.
+    """
+    if dtype.kind not in "fc" and (dtype.kind not in "iu" or number.__class__ is float):
+        raise KeyError(number)
+    if dtype.kind in "iu" and not in_range(number, dtype):
+        raise KeyError(number)
+    if len(constants) >= MOST_CONSTANTS:
+        constants.clear()
+    found = constants[key] = fresh_scalar(number, dtype, key[-1])
+    return found
 
 
 def elementwise(
@@ -380,17 +416,6 @@ def _fast_function(
     """
     constants: dict[tuple, Any] = {}  # Python numbers met beside an array, as arrays
 
-    def keep_constant(args: Sequence[Any], arrays: Sequence[Any]) -> None:
-        for i, j in (pair, pair[::-1]):
-            number, other = args[i], args[j]
-            if type(number) in (int, float) and other is arrays[j]:
-                if len(constants) >= 256:
-                    constants.clear()
-                av = other._aval
-                constants[number or repr(number), type(number), av.dtype.name, av.device] = arrays[
-                    i
-                ]
-
     def slow(*args: Any) -> Any:
         try:
             return first(*args)
@@ -401,17 +426,25 @@ def _fast_function(
     def stepping_back(*args: Any) -> Any:
         try:
             for a in args:
-                if not is_operand(op.name, a):
+                if a.__class__ is not handle.cls and not is_operand(op.name, a):
                     return NotImplemented
             return first(*args)
         except CAUSED as error:
             shorten(error)
             raise error
 
+    promotes_all = len(op.names) == max(1, len(pair))
+    accepted = op.accepts  # type: ignore[attr-defined]
+
+    def is_ready(args: tuple) -> bool:
+        """Whether there is nothing to prepare: arrays of one dtype, which the operation takes."""
+        dtype = args[0]._aval.dtype if args[0].__class__ is handle.cls else None
+        if not promotes_all or dtype is None or dtype.kind not in accepted:
+            return False
+        return all([a.__class__ is handle.cls and a._aval.dtype is dtype for a in args])
+
     def first(*args: Any) -> Any:
-        arrays = prepare(*args)
-        if pair:
-            keep_constant(args, arrays)
+        arrays = args if is_ready(args) else prepare(*args)
         avals = tuple(a._aval for a in arrays)
         key = avals[0] if len(avals) == 1 else avals
         if key in op.plans:
@@ -425,7 +458,8 @@ def _fast_function(
 
     source = _fast_source(op, pair)
     scope = {
-        "numbers": frozenset((int, float)), "constants": constants, "plans": op.plans, "slow": slow,
+        "numbers": frozenset((int, float)), "constants": constants, "constant": _constant,
+        "plans": op.plans, "slow": slow,
         "new": object.__new__, "handle": handle, "mode": mode, "Node": Node, "op": op,
         "nothing": {}, "next_order": next_order, "__name__": __name__,
     }  # fmt: skip

@@ -17,6 +17,7 @@ from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.families import broadcast_shapes, normalise_axis, primitive, sum_to
 from pullback.ops.parts import astype
+from pullback.ops.remembered import SEQUENCE
 
 __all__ = ["broadcast_to", "concat", "embed", "permute_dims", "reshape", "slice"]
 
@@ -447,6 +448,7 @@ def _concat_batch(xs: Sequence[Any], axis: int, examples: int) -> Any:
         Bad(([d.real(2, 3), d.real(2, 4)],), {}, ShapeError, "agree"),
         Bad(([d.real(2), d.real(2)],), {"axis": 1}, ShapeError, "out of range"),
     ],
+    front=SEQUENCE,
 )
 def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Any:
     """The arrays joined along an axis, in their common dtype; `axis=None` flattens them first.
@@ -480,7 +482,9 @@ def common_dtype(name: str, arrays: Sequence[Any]) -> list[Any]:
     xs = [as_array(a, name) for a in arrays]
     if not xs:
         raise ShapeError(f"{name}: needs at least one array, got an empty sequence.")
-    dtype = xs[0]._aval.dtype
+    dtype = first = xs[0]._aval.dtype
     for x in xs[1:]:
         dtype = promote(dtype, x._aval.dtype)
+    if all([x._aval.dtype is first for x in xs]):
+        return xs
     return [astype(x, dtype) for x in xs]

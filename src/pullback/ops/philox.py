@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.avals import Aval
+from pullback.core.avals import Aval, Device
 from pullback.core.dtypes import DType, as_dtype, default_float
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.ir import mathfun, scalar
+from pullback.ir import convert, mathfun, scalar
 from pullback.ir.convert import as_array, shape_of
 from pullback.ir.lowering import Elementwise
 from pullback.ir.op import bind
@@ -28,7 +28,7 @@ from pullback.ir.scalar import Expr, cast, const
 from pullback.ops.families import primitive
 from pullback.ops.movement import reshape
 
-__all__ = ["bits", "philox", "unit_normal", "unit_uniform"]
+__all__ = ["bits", "child_keys", "philox", "unit_normal", "unit_uniform"]
 
 # Philox4x32: the multipliers of a round, and the Weyl increments of the key (table 2 of the paper)
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -181,6 +181,87 @@ def _drawn_batch(
     axes = () if rows else (1,) * len(shape)
     words = [bind(reshape.op, k, shape=k._aval.shape + axes) for k in (k0, k1)]
     return bind(op, *words, shape=shape, dtype=dtype, rows=True)
+
+
+def _child_infer(
+    k0: Aval, k1: Aval, low: Aval, high: Aval, shape: tuple[int, ...], purpose: int, rows: bool
+) -> tuple:
+    lead = np.broadcast_shapes(*[a.shape for a in (k0, k1, low, high)])
+    return (*lead[: len(lead) - len(shape)], *shape) if rows else shape, dt.uint32
+
+
+def _child_body(
+    k0: Expr, k1: Expr, low: Expr, high: Expr, shape: tuple[int, ...], purpose: int, rows: bool
+) -> Expr:
+    """The words of a key lie side by side, and counters go on from one key to the next."""
+    i, zero = scalar.index(), const(0, dt.uint32)
+    i = scalar.rem(i, size_of(shape)) if rows else i
+    low = low + cast(i >> 1, dt.uint32)
+    w0, w1, _, _ = philox_block((low, high, zero, const(purpose, dt.uint32)), (k0, k1))
+    return scalar.select((i & 1) == 0, w0, w1)
+
+
+def _child_batch(
+    k0: Any,
+    k1: Any,
+    low: Any,
+    high: Any,
+    shape: tuple[int, ...],
+    purpose: int,
+    rows: bool,
+    op: Any,
+) -> Any:
+    axes = () if rows else (1,) * len(shape)
+    words = [bind(reshape.op, w, shape=w._aval.shape + axes) for w in (k0, k1, low, high)]
+    return bind(op, *words, shape=shape, purpose=purpose, rows=True)
+
+
+def numpy_children(key: Any, i: Any, purpose: int) -> np.ndarray:
+    i = np.asarray(i).astype(object)
+    return np.stack(numpy_philox((i % 2**32, i // 2**32 % 2**32, 0, purpose), key)[:2], axis=-1)
+
+
+@primitive(
+    "k0 k1 low high",
+    infer=_child_infer,
+    lowering=Elementwise(_child_body),
+    batch=_child_batch,
+    no_gradient="random bits are integers",
+    oracle=lambda key, start, shape, purpose: numpy_children(
+        key, start + np.arange(size_of(shape[:-1])), purpose
+    ).reshape(shape),
+    samples=lambda d: [
+        Sample((sample_key(d), 0, (3, 2), SPLIT)),
+        Sample((sample_key(d), 2**40 + 5, (2,), FOLD)),
+        Sample((sample_key(d), 7, (0, 2), FOLD)),
+    ],
+    errors=lambda d: [
+        *key_errors(0, (2,), FOLD)(d),
+        Bad((sample_key(d), 0, (3,), FOLD), {}, ShapeError, "two words"),
+    ],
+    namespace="primitive",
+)
+def child_keys(key: Any, start: Any, shape: Any, purpose: int, /) -> Any:
+    """The keys of so many counters from `start` on; the last axis of `shape` has their two words.
+
+    >>> pb.primitive.child_keys(pb.random.key(0), 0, (3, 2), 1).shape
+    (3, 2)
+    """
+    k0, k1 = key_words("child_keys", key)
+    shape = shape_of(shape, "child_keys")
+    if shape[-1:] != (2,):
+        raise ShapeError(f"child_keys: keys have two words, in the last axis, got shape {shape}.")
+    return children(k0, k1, *counter_words(start, k0._aval.device), shape, purpose)
+
+
+def children(k0: Any, k1: Any, low: Any, high: Any, shape: tuple[int, ...], purpose: int) -> Any:
+    """See `child_keys`."""
+    return bind(child_keys.op, k0, k1, low, high, shape=shape, purpose=purpose, rows=False)
+
+
+def counter_words(number: int, dev: Device) -> tuple[Any, Any]:
+    """The low and the high word of a counter, which wraps at 64 bits."""
+    return tuple(convert.scalar(w & 0xFFFFFFFF, dt.uint32, dev) for w in (number, number >> 32))
 
 
 def _numpy_joined(high: np.ndarray, low: np.ndarray) -> np.ndarray:

@@ -16,19 +16,20 @@ from pullback.core.dtypes import DType, as_dtype
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array, from_numpy, shape_of
-from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.cumulative import cumsum
 from pullback.ops.exponential import log, log1p
 from pullback.ops.families import broadcast_shapes, composite
 from pullback.ops.indexing import take
-from pullback.ops.movement import concat, reshape
+from pullback.ops.movement import reshape
 from pullback.ops.parts import astype
 from pullback.ops.philox import (
     FOLD,
     SPLIT,
     bits,
     bits_oracle,
+    children,
+    counter_words,
     drawn,
     float_dtype,
     float_errors,
@@ -37,8 +38,7 @@ from pullback.ops.philox import (
     key_errors,
     key_words,
     normal_oracle,
-    numpy_philox,
-    philox,
+    numpy_children,
     sample_key,
     uniform_oracle,
     unit_normal,
@@ -79,21 +79,8 @@ def key(seed: int, /) -> Any:
     return from_numpy(np.asarray([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], dtype=np.uint32))
 
 
-def _child(k0: Any, k1: Any, low: Any, high: Any, purpose: int) -> Any:
-    """Keys made of words 0 and 1, one for each counter, in rows."""
-    dev = k0._aval.device
-    zero, last = (as_array(np.uint32(n), "key", dev=dev) for n in (0, purpose))
-    words = [bind(philox.op, low, high, zero, last, k0, k1, word=w) for w in (0, 1)]
-    return concat([reshape(w, (*w._aval.shape, 1)) for w in words], axis=-1)
-
-
-def _numpy_child(key: Any, i: Any, purpose: int) -> np.ndarray:
-    i = np.asarray(i).astype(object)
-    return np.stack(numpy_philox((i % 2**32, i // 2**32 % 2**32, 0, purpose), key)[:2], axis=-1)
-
-
 @composite(
-    oracle=lambda key, n=2: _numpy_child(key, np.arange(n), SPLIT),
+    oracle=lambda key, n=2: numpy_children(key, np.arange(n), SPLIT),
     samples=lambda d: [Sample((sample_key(d),)), Sample((sample_key(d), 5))],
     errors=key_errors(),
     namespace="random",
@@ -107,12 +94,11 @@ def split(key: Any, n: int = 2, /) -> Any:
     """
     k0, k1 = key_words("split", key)
     (count,) = shape_of(n, "split")
-    low = from_numpy(np.arange(count, dtype=np.uint32), k0._aval.device)
-    return _child(k0, k1, low, as_array(np.uint32(0), "split", dev=k0._aval.device), SPLIT)
+    return children(k0, k1, *counter_words(0, k0._aval.device), (count, 2), SPLIT)
 
 
 @composite(
-    oracle=lambda key, data: _numpy_child(key, data, FOLD),
+    oracle=lambda key, data: numpy_children(key, data, FOLD),
     samples=lambda d: [Sample((sample_key(d), 3)), Sample((sample_key(d), 2**40))],
     errors=lambda d: [
         *key_errors(1)(d),
@@ -128,11 +114,14 @@ def fold_in(key: Any, data: Any, /) -> Any:
     (2,)
     """
     k0, k1 = key_words("fold_in", key)
+    if data.__class__ is int and -(1 << 63) <= data < 1 << 64:
+        return children(k0, k1, *counter_words(data, k0._aval.device), (2,), FOLD)
     number = data if isinstance(data, Array) else as_array(data, "fold_in", dev=k0._aval.device)
     if not number._aval.dtype.is_integer or number._aval.ndim:
         raise DTypeError(f"fold_in: data must be an integer, got {data!r}.")
     number = astype(number, dt.uint64)
-    return _child(k0, k1, astype(number, dt.uint32), astype(number >> 32, dt.uint32), FOLD)
+    low, high = astype(number, dt.uint32), astype(number >> 32, dt.uint32)
+    return children(k0, k1, low, high, (2,), FOLD)
 
 
 # -- continuous distributions --------------------------------------------------------------------
@@ -146,6 +135,8 @@ def _given(x: Any, neutral: float) -> bool:
 def _parameters(name: str, shape: Any, dtype: Any, *params: Any) -> tuple[tuple[int, ...], DType]:
     """The shape and dtype of a draw: those asked for, else those of the parameters."""
     arrays = [p for p in params if isinstance(p, (Array, np.ndarray))]
+    if not arrays and shape is not None:
+        return shape_of(shape, name), float_dtype(name, dtype)
     avals = [as_array(p, name)._aval for p in arrays]
     wanted = broadcast_shapes(name, (), *[a.shape for a in avals])
     if shape is None:

@@ -12,7 +12,10 @@ from pullback.ir.array import make, mode
 from pullback.ir.op import Op, record
 from pullback.ir.plans import MAX_PLANS, plan_caches
 
-__all__ = ["remembering"]
+__all__ = ["SEQUENCE", "remembering"]
+
+
+SEQUENCE = -1  # stands for the number of arrays in front, where they come as one sequence
 
 
 def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..., Any]:
@@ -31,12 +34,13 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
             mode.binds = before
         if key is not None and len(seen) == 1:
             bound, arrays, static, plan, result = seen[0]
+            given = args[0] if front == SEQUENCE else args[:front]
             same = (
                 result is out
-                and len(arrays) == front
+                and len(arrays) == len(given)
                 and all(
                     a._buf is b._buf and a._aval is b._aval
-                    for a, b in zip(arrays, args, strict=False)
+                    for a, b in zip(arrays, given, strict=True)
                 )
             )
             if bound is op and same and plan is not None:
@@ -81,7 +85,30 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
             out._node = record(op, (x, y), static, out)
         return out
 
-    quick: Any = update_wrapper({1: one, 2: two}[front], function)
+    def several(xs: Any, /, *rest: Any, **kwargs: Any) -> Any:
+        key = None
+        try:
+            try:
+                if xs.__class__ is not list and xs.__class__ is not tuple:
+                    return first_call((xs, *rest), kwargs, None)
+                key = (tuple([x._aval for x in xs]), bytes_of(rest, kwargs))
+                static, plan = calls[key]
+            except KeyError:
+                return first_call((xs, *rest), kwargs, key)
+            except (AttributeError, ValueError):
+                return first_call((xs, *rest), kwargs, None)
+            out = make(plan.run(*[x._buf for x in xs]), plan.aval)
+        except (PullbackError, TypeError) as error:
+            shorten(error)
+            raise error
+        if mode.recording and op.vjp:
+            for x in xs:
+                if x._node is not None:
+                    out._node = record(op, xs, static, out)
+                    break
+        return out
+
+    quick: Any = update_wrapper({1: one, 2: two, SEQUENCE: several}[front], function)
     quick.op = op
     return quick
 

@@ -13,21 +13,20 @@ import numpy as np
 from pullback.core.avals import Aval
 from pullback.core.dtypes import bool_
 from pullback.core.errors import DTypeError, IndexOutOfRange, ShapeError
-from pullback.ir.array import Array
+from pullback.ir.array import Array, mode
 from pullback.ir.convert import as_array, is_number, scalar
-from pullback.ir.op import bind
+from pullback.ir.op import bind, record
 from pullback.ir.samples import Bad, Draw, Sample
-from pullback.ops import movement
 from pullback.ops.creation import constant
 from pullback.ops.families import composite
 from pullback.ops.gather_scatter import gather, scatter_set
 from pullback.ops.keys import Selection, Shape, inverse, selection
 from pullback.ops.movement import broadcast_to, cut, embed, permute_dims, reshape
 from pullback.ops.parts import astype
-from pullback.ops.remembered import remembering
+from pullback.ops.plain_keys import place, view, write, writers
 from pullback.ops.selection import where
 
-__all__ = ["getitem", "setitem"]
+__all__ = ["assigned", "getitem", "setitem"]
 
 
 def _samples(d: Draw) -> list[tuple[np.ndarray, Any]]:
@@ -68,11 +67,6 @@ def _select(x: Any, key: Any) -> Any:
     return _reshaped(_permuted(rows, sel.gathered), sel.shape)
 
 
-# Plain integers and slices are by far the most common keys: their views are remembered.
-_at = remembering(movement.slice.op, _select, 1)
-_between = remembering(movement.slice.op, lambda x, *bounds: _select(x, slice(*bounds)), 1)
-
-
 @composite(
     oracle=lambda x, key: x[key],
     samples=lambda d: [Sample((x, key)) for x, key in _samples(d)],
@@ -85,12 +79,8 @@ def getitem(x: Any, key: Any, /) -> Any:
     >>> pb.primitive.getitem(pb.tensor([5, 6, 7]), [2, 0])
     tensor([7, 5], int64, cpu)
     """
-    kind = key.__class__
-    if kind is int:
-        return _at(x, key)
-    if kind is slice:
-        return _between(x, key.start, key.stop, key.step)
-    return _select(x, key)
+    part = view(x, key if key.__class__ is tuple else (key,))
+    return _select(x, key) if part is None else part
 
 
 def _setitem_oracle(x: np.ndarray, key: Any, value: Any) -> np.ndarray:
@@ -137,6 +127,30 @@ def setitem(x: Any, key: Any, value: Any, /) -> Any:
     if box.whole:
         return value
     return bind(embed.op, x, value, shape=av.shape, starts=box.starts, steps=box.steps)
+
+
+def assigned(x: Any, key: Any, value: Any) -> Any:
+    """`setitem` for a handle that will stand for the result: where nobody else has its memory, the
+    value is written into that. None for what is left to `setitem`.
+    """
+    av = x._aval
+    found = place(av, key if key.__class__ is tuple else (key,)) if av.dense else None
+    if found is None:
+        return None
+    value = _as_value(av, value)
+    if value._aval.is_symbolic or value._aval.device is not av.device:
+        return None
+    starts, form = found
+    tracked = mode.recording and (x._node is not None or value._node is not None)
+    if tracked or (av, form.aval, value._aval) not in writers:
+        value = _spread(value, form.aval.shape)
+    out = write(x, starts, form, value)
+    if tracked:
+        boxed = _reshaped(value, form.shape)
+        static = form.static(starts)
+        static = {"shape": av.shape, "starts": static["starts"], "steps": form.steps}
+        out._node = record(embed.op, (x, boxed), static, out)
+    return out
 
 
 def _renamed(name: str, error: IndexOutOfRange) -> IndexOutOfRange:

@@ -151,7 +151,7 @@ class Optimizer:
             if self.maximize:
                 slope = -slope
             x, now = self.update(
-                x, slope, {n: v[i] for n, v in kept.items()}, _Clock(count, rate, x._aval.dtype)
+                x, slope, {n: v[i] for n, v in kept.items()}, _StepClock(count, rate, x._aval.dtype)
             )
             new_leaves.append(as_like(x, p))
             for name in self.kept:
@@ -160,7 +160,7 @@ class Optimizer:
         return chosen.replaced(new_leaves), {**state, "step": count, **trees}
 
     def update(
-        self, p: Any, g: Any, kept: dict[str, Any], at: _Clock
+        self, p: Any, g: Any, kept: dict[str, Any], at: _StepClock
     ) -> tuple[Any, dict[str, Any]]:
         """The rule for one real array: its new value and what is kept with it."""
         raise NotImplementedError
@@ -169,7 +169,7 @@ class Optimizer:
         """The gradient of the loss with a penalty of half the weight decay times p squared."""
         return g + self.weight_decay * p if _given(self.weight_decay) else g
 
-    def shrunk(self, p: Any, at: _Clock) -> Any:
+    def shrunk(self, p: Any, at: _StepClock) -> Any:
         """Parameters after decoupled weight decay."""
         return p * (1.0 - at.rate * self.weight_decay) if _given(self.weight_decay) else p
 
@@ -192,7 +192,7 @@ def _given(x: Any) -> bool:
     return isinstance(x, Array) or x != 0
 
 
-class _Clock:
+class _StepClock:
     """The number of the step (from 1) and the learning rate, in the dtype of a parameter."""
 
     def __init__(self, count: Any, rate: Any, dtype: dt.DType):

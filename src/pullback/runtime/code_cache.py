@@ -23,11 +23,11 @@ MAGIC = b"pullback-code-2\n"  # a change of the layout gets a new number
 HEAD = len(MAGIC) + hashlib.sha256().digest_size
 # An entry has some 6 kB on a CPU and 60 kB on CUDA. All tests together write about 100 MB: no
 # program should ever miss what it has compiled before, and no user should notice the disk space.
-LIMIT = 256 << 20
+LIMIT = 256 << 20  # bytes that each runtime may keep, see above
 ROOM = LIMIT // 4  # that is made when the limit is reached
 SWEEPS = 64  # one in so many new entries looks at the size of all
 REFRESH = 3600.0  # seconds for which the time of the last use may be wrong
-_PRIVATE = 0o700
+_PRIVATE = 0o700  # the mode of a folder that only this user may enter
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

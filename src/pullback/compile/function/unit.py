@@ -158,7 +158,7 @@ class Unit:
         results = [make(buf, av) for buf, av in pairs[:count]]
         if linear.connected:
             call = call_node(
-                Call(self, linear),
+                UnitCall(self, linear),
                 [a._node for a in arrays],
                 [a._aval for a in arrays],
                 results[linear.connected[0]]._aval,
@@ -173,7 +173,7 @@ def _same_bits(a: Any, b: Any) -> bool:
     return a._buf is b._buf or to_numpy(a).tobytes() == to_numpy(b).tobytes()
 
 
-class Call(Expanding):
+class UnitCall(Expanding):
     """The operation of the node that a call on tracked arrays leaves behind."""
 
     def __init__(self, unit: Unit, linear: Linearised):

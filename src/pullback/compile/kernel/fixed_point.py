@@ -38,7 +38,7 @@ __all__ = ["FORMATS", "Format", "exact_scatter_add_reference", "limb_bits", "lim
 
 MAX_COUNT = (1 << 38) - 1  # beyond it a limb would be narrower than a float32's significand
 _ORIGIN = -192  # the reference counts in units of 2**_ORIGIN, below every bit of a float32
-_WORD = 32
+_WORD = 32  # bits: 24 digits, shifted by fewer than that, fit 64
 
 
 class Format(NamedTuple):

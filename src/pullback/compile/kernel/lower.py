@@ -5,6 +5,7 @@ compute dtypes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 from pullback.compile.kernel.forms import Accumulate, Gather, Map, Reduce, Scatter
@@ -55,11 +56,19 @@ def _stored(value: Value, dtype: DType) -> tuple[Expr, ...]:
 
 def map_kernel(low: Elementwise, avals: Sequence[Aval], static: dict[str, Any], out: DType) -> Map:
     """The kernel of an elementwise operation."""
-    inputs = tuple(a.dtype for a in avals)
-    value = low.body(*[operand(i, d) for i, d in enumerate(inputs)], **static)
+    return _map_kernel(low, tuple([a.dtype for a in avals]), tuple(static.items()), out)
+
+
+# Kernels know no shapes: an operation on ever new shapes finds its kernel here.
+@lru_cache(4096)
+def _map_kernel(
+    low: Elementwise, inputs: tuple[DType, ...], static: tuple[tuple[str, Any], ...], out: DType
+) -> Map:
+    value = low.body(*[operand(i, d) for i, d in enumerate(inputs)], **dict(static))
     return Map(inputs, out, _stored(value, out))
 
 
+@cache
 def copy_kernel(dtype: DType) -> Map:
     """The kernel that copies elements as they are, NaN payloads included."""
     value = operand(0, dtype) if dtype.is_complex else load(0, dtype)
@@ -90,6 +99,8 @@ def scatter_kernel(low: ScatterRows, avals: Sequence[Aval]) -> Scatter:
 def broadcast_strides(av: Aval, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of an operand over the shape that it broadcasts to: 0 where it repeats."""
     assert av.strides is not None
+    if av.shape == shape:
+        return av.strides
     lead = len(shape) - av.ndim
     own = [
         0 if n == 1 and m != 1 else s

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from pullback.compile.program.frame import Frame, local_values_of
-from pullback.compile.program.slots import Table
+from pullback.compile.program.slots import SlotTable
 from pullback.compile.program.target import Target
 from pullback.compile.schedule.budget import Rung, rungs
 from pullback.compile.schedule.fusion import fuse
@@ -15,7 +16,20 @@ from pullback.compile.schedule.work import running_work
 from pullback.core.avals import Aval
 from pullback.ir.graph import Graph, Var
 
-__all__ = ["Rounds"]
+__all__ = ["Fused", "Rounds"]
+
+
+class Fused(NamedTuple):
+    """A graph as it is fused: its groups, the peak of its program, and the scratch in that."""
+
+    grouped: Grouped
+    peak_bytes: int
+    scratch_nbytes: int
+
+    @staticmethod
+    def of(frame: Frame) -> Fused:
+        """What became of the groups of a frame."""
+        return Fused(frame.grouped, frame.peak_bytes, frame.scratch_nbytes)
 
 
 class Rounds:
@@ -30,21 +44,21 @@ class Rounds:
         layouts: Sequence[Aval],
         used: Sequence[Var],
         target: Target,
-        first: Frame,
+        first: Fused,
     ):
         self._graph, self._layouts, self._used, self._target = graph, layouts, used, target
-        self._first = first  # the graph as it is fused
+        self._first = first
 
     def __iter__(self) -> Iterator[list[Rung]]:
-        grouped, scratch = self._first.grouped, self._first.scratch_nbytes
-        start = Rung(grouped, self._first.peak_bytes, 1.0)
+        grouped, peak, scratch = self._first
+        start = Rung(grouped, peak, 1.0)
         yield [start]
         if any(map(_is_shared, grouped.groups)):
             apart = fuse(self._graph, self._layouts, together=False)
-            table = Table(len(self._graph.inputs), self._used)
+            table = SlotTable(len(self._graph.inputs), self._used)
             frame = self._target.together(Frame, apart, table, self._target, self._graph)
-            scratch = frame.scratch_nbytes
-            start = Rung(apart, frame.peak_bytes, max(1.0, _work(apart) / _work(grouped)))
+            _, peak, scratch = Fused.of(frame)
+            start = Rung(apart, peak, max(1.0, _work(apart) / _work(grouped)))
             yield [start]
         known: dict[Group, Overwritable] = {}
         yield from rungs(start, lambda g: self._peak(g, scratch, known))

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, NoReturn
 
-from pullback.compile.program.budgeted import Rounds
+from pullback.compile.program.budgeted import Fused, Rounds
 from pullback.compile.program.frame import Frame, inner_graphs
-from pullback.compile.program.slots import Planned, Table
+from pullback.compile.program.slots import Planned, SlotTable
 from pullback.compile.program.stages import Program
 from pullback.compile.program.target import Clock, Target, Timing
 from pullback.compile.schedule.budget import Rung, ladder
@@ -101,7 +101,7 @@ class Version:
         inner_ones = any(True for _ in inner_graphs(graph))
         self._heavy = work > target.tuning.light_values or calls or inner_ones
         frame, table, self._program = self.assembled(())
-        self._fused = frame
+        self._fused = Fused.of(frame)
         if budget is not None and frame.peak_bytes > budget:
             frame, table, self._program = self.within(budget)
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
@@ -126,12 +126,12 @@ class Version:
 
     def assembled(
         self, planned: Sequence[Planned], clock: Clock | None = None
-    ) -> tuple[Frame, Table, Callable[..., Any]]:
+    ) -> tuple[Frame, SlotTable, Callable[..., Any]]:
         """The program; one with plans takes their arrays after all other buffers.
 
         With a clock, that is read before and after each step.
         """
-        table = Table(len(self._graph.inputs), self._used, planned)
+        table = SlotTable(len(self._graph.inputs), self._used, planned)
         frame = self._target.together(Frame, self.grouped, table, self._target, self._graph)
         stages = frame.stages
         if clock is not None:
@@ -150,7 +150,7 @@ class Version:
         """The ways to run the graph."""
         return Rounds(self._graph, self._avals, self._used, self._target, self._fused)
 
-    def within(self, budget: int) -> tuple[Frame, Table, Callable[..., Any]]:
+    def within(self, budget: int) -> tuple[Frame, SlotTable, Callable[..., Any]]:
         """The fastest program that allocates so many bytes at most, outputs included."""
         least = None
         for found in self.rounds():

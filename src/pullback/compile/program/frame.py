@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pullback.compile.kernel.forms import Accumulate, Map, MultiMap
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program import control, operations
-from pullback.compile.program.slots import Table
+from pullback.compile.program.slots import SlotTable
 from pullback.compile.program.stages import Blocks, Node, Parts, Stage
 from pullback.compile.program.target import Target, Tuning
 from pullback.compile.schedule.fusion import fuse
@@ -81,7 +81,7 @@ def local_values_of(grouped: Grouped, tuning: Tuning) -> dict[int, list[Stored]]
     return found
 
 
-class Step(NamedTuple):
+class GroupStep(NamedTuple):
     """What became of a group: bytes of its scratch, after all values, and where its stages are."""
 
     group: Group
@@ -107,7 +107,7 @@ class Frame:
     def __init__(
         self,
         grouped: Grouped,
-        table: Table,
+        table: SlotTable,
         target: Target,
         graph: Graph,
         inputs: Sequence[int] | None = None,
@@ -124,13 +124,13 @@ class Frame:
         self.plan: MemoryPlan = plan_memory(grouped, apart)
         self.free = table.reserve(start, self.plan.arena_nbytes)
         self.stages: list[Node] = []
-        self.steps: list[Step] = []
+        self.steps: list[GroupStep] = []
         base = self.free
         for group in grouped.groups:
             self.free, known, first = base, len(table.reserved), len(self.stages)
             self.stages += self.stages_of(group)
             scratch = max(table.reserved[known:], default=base) - base
-            self.steps.append(Step(group, scratch, range(first, len(self.stages))))
+            self.steps.append(GroupStep(group, scratch, range(first, len(self.stages))))
         for region, slot in copies:
             self.stages += self.copy(region, slot)
 

@@ -1,6 +1,6 @@
 """Index plans: the positions of an index array sorted by what they point at, kept for the next use.
 
-A plan is found by the buffer of its indices, which never changes, and dies with it; memory that
+A plan is found by the buffer of its indices, and dies with it, or when these change; memory that
 is shared with others may change, and gets none. The second sum
 with the same buffer makes it; sums give the same bits with and without. The bytes of all plans are
 bounded: the one that was not used for longest goes first.
@@ -119,6 +119,15 @@ class PlanCache:
         with self._lock:
             entries = [e for (owner, *_), e in self._entries.items() if owner == id(buf)]
             return sum(e.plan.nbytes for e in entries if e.plan is not None)
+
+    def forget(self, buf: Any) -> None:
+        """Drop the plans of a buffer, whose indices are about to change."""
+        if not self._entries:
+            return
+        with self._lock:
+            for key, entry in list(self._entries.items()):
+                if key[0] == id(buf):
+                    self._forget(key, entry.ref)
 
     def _entry(self, key: Key, buf: Any) -> _Entry | None:
         entry = self._entries.get(key)

@@ -24,7 +24,7 @@ from pullback.ir.op import Op
 from pullback.ir.plans import Plan
 from pullback.ops.families import broadcast_shapes
 
-__all__ = ["plan_single"]
+__all__ = ["plan_copy", "plan_single", "plan_write"]
 
 Static = dict[str, Any]
 Avals = tuple[Aval, ...]
@@ -64,7 +64,7 @@ def _view(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -> P
     (av,) = avals
     placed = op.lowering.place(av, **static)
     if placed is None:
-        dense = _dense(target, av)
+        dense = plan_copy(target, av)
         run, placed = dense.run, op.lowering.place(dense.aval, **static)
         offset, shape, strides = placed
         assert offset == 0
@@ -81,11 +81,21 @@ def _same(buf: Any) -> Any:
     return buf
 
 
-def _dense(target: Target, av: Aval) -> Plan:
-    """The plan of a row-major copy."""
+def plan_copy(target: Target, av: Aval) -> Plan:
+    """Prepare a row-major copy."""
     assert av.strides is not None
     out = aval(av.shape, av.dtype, av.device)
     return Plan(_mapped(target, copy_kernel(av.dtype), out, [av.strides]), out)
+
+
+def plan_write(target: Target, to: Aval, value: Aval) -> Run:
+    """A function of two buffers that writes an array to a view, to whose shape it broadcasts."""
+    assert to.strides is not None
+    strides = [broadcast_strides(value, to.shape)]
+    kernel = copy_kernel(to.dtype)
+    stages = target.map(kernel, to.shape, [1], [to.strides], [2], strides, shared=True)
+    heavy = to.size > target.tuning.light_elements
+    return target.encode(Program(2, 0, (), (), stages, heavy))
 
 
 def _fold(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -> Plan:

@@ -14,7 +14,7 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.ir.graph import Graph, Var
 
-__all__ = ["Context", "LoopSlots", "Planned", "Table"]
+__all__ = ["Context", "LoopSlots", "Planned", "SlotTable"]
 
 
 @dataclass(eq=False)
@@ -36,7 +36,7 @@ class Planned(NamedTuple):
     wanted: WantedPlan
 
 
-class Table:
+class SlotTable:
     """What all frames of a program share: its pointers, arena and error codes.
 
     Slots: 0 is the output, then inputs, constants (of inner graphs too), the arrays of the plans of
@@ -105,7 +105,7 @@ class Table:
 class Context(Protocol):
     """The frame of a graph, for those who turn its groups into stages."""
 
-    table: Table
+    table: SlotTable
     target: Target
 
     def slot(self, value: Stored, offset: int = 0) -> int:

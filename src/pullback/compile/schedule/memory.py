@@ -23,6 +23,7 @@ from pullback.compile.schedule.groups import (
     SequenceGroup,
     Stored,
 )
+from pullback.compile.schedule.memory_gaps import Placed
 from pullback.compile.schedule.memory_scan import Life, scanned
 from pullback.core.avals import dense_strides
 from pullback.core.errors import PullbackError
@@ -31,7 +32,7 @@ from pullback.ir.lowering import ScatterRows
 __all__ = ["Life", "MemoryPlan", "Overwritable", "Place", "aligned", "plan_memory"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is
-MANY = 256  # values: from here on the largest first would take too long
+MANY = 4096  # values: from here on the largest first would take seconds
 
 
 @dataclass(frozen=True)
@@ -134,17 +135,14 @@ def plan_memory(
 
 
 def _largest_first(
-    rest: Sequence[Life], placed: list[Life], places: dict[Stored, Place], out_nbytes: int
+    rest: Sequence[Life], outputs: Sequence[Life], places: dict[Stored, Place], out_nbytes: int
 ) -> int:
     """Assign places and return the size of the arena."""
-    arena = 0
-    for life in sorted(rest, key=lambda x: (-x.nbytes, x.start)):
-        place = _free_place(life, placed, places, out_nbytes)
-        places[life.value] = place
-        placed.append(life)
-        if place.area == "arena":
-            arena = max(arena, place.offset + aligned(life.nbytes))
-    return arena
+    order = [*outputs, *sorted(rest, key=lambda x: (-x.nbytes, x.start))]
+    placed = Placed(order, [places[life.value].offset for life in outputs], ALIGNMENT)
+    for life in order[len(outputs) :]:
+        places[life.value] = Place(*placed.place(life, out_nbytes))
+    return placed.arena_nbytes
 
 
 def _lives(grouped: Grouped, known: dict[Group, Overwritable]) -> list[Life]:
@@ -211,59 +209,6 @@ def _straight(access: Access, shape: tuple[int, ...]) -> bool:
     return same and access.offset == 0
 
 
-def _meet(a: Life, b: Life) -> bool:
-    return a.start <= b.stop and b.start <= a.stop
-
-
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
     """Whether two spans, given by start and size, have bytes in common."""
     return a[0] < b[0] + b[1] and b[0] < a[0] + a[1]
-
-
-def _may_share(a: Life, b: Life) -> bool:
-    """Whether two values may have exactly the same place though their lives meet."""
-    return b in a.over or a in b.over
-
-
-def _free_place(
-    life: Life, placed: Sequence[Life], places: dict[Stored, Place], out_nbytes: int
-) -> Place:
-    """The tightest gap: in the place of a later output if there is one, else in the arena."""
-    for area, limit in (("out", out_nbytes), ("arena", None)):
-        taken = []
-        same: list[Place] = []
-        for other in placed:
-            place = places[other.value]
-            if place.area == area and _meet(life, other):
-                if _may_share(life, other) and other.nbytes == life.nbytes:
-                    same.append(place)
-                else:
-                    taken.append((place.offset, place.offset + aligned(other.nbytes)))
-        for p in same:  # exactly there, and clear of the others that it might have shared
-            others = [(q.offset, q.offset + aligned(life.nbytes)) for q in same if q != p]
-            if _fits(p.offset, life.nbytes, taken + others):
-                return p
-        taken += [(p.offset, p.offset + aligned(life.nbytes)) for p in same]
-        offset = _gap(aligned(life.nbytes), sorted(taken), limit)
-        if offset is not None:
-            return Place(area, offset)
-    raise AssertionError("the arena has no limit")
-
-
-def _fits(offset: int, nbytes: int, taken: Sequence[tuple[int, int]]) -> bool:
-    return not any(a < offset + nbytes and offset < b for a, b in taken)
-
-
-def _gap(nbytes: int, taken: Sequence[tuple[int, int]], limit: int | None) -> int | None:
-    """The start of the smallest gap of at least `nbytes`."""
-    best: tuple[int, int] | None = None
-    at = 0
-    for a, b in taken:
-        if a - at >= nbytes and (best is None or a - at < best[0]):
-            best = (a - at, at)
-        at = max(at, b)
-    if limit is None:
-        return best[1] if best is not None else at
-    if limit - at >= nbytes and (best is None or limit - at < best[0]):
-        best = (limit - at, at)
-    return best[1] if best is not None else None

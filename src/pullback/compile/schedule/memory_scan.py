@@ -1,7 +1,7 @@
 """Memory for many values: placed in order of time, each in the tightest gap that is free by then.
 
-`memory` places the largest values first, which takes less memory but a time that grows with the
-square of their number.
+`memory_gaps` places the largest values first, which takes less memory but a time that grows with
+the square of their number.
 """
 
 from __future__ import annotations

@@ -29,12 +29,12 @@ from pullback.core.avals import dense_strides
 
 __all__ = ["chained", "parallel"]
 
-LEAST_ROWS = 16
+LEAST_ROWS = 16  # rows of a batch: fewer give two threads nothing to share
 MOST_ELEMENTS = 1 << 15  # of an array: larger ones are shared by themselves
 MOST_FACTOR_BYTES = 1 << 17  # of the right operand, which is read again for every few rows
-MOST_MEMBERS = 40
+MOST_MEMBERS = 40  # groups of one chain: its code grows with each
 LEAST_WORK = 1 << 20  # operations that are worth a second thread
-LEAST_GAIN = 1 << 18
+LEAST_GAIN = 1 << 18  # operations that other threads take over: some ten microseconds
 Member = MapGroup | FoldGroup | CallGroup
 
 

@@ -75,7 +75,7 @@ class RowKernel:
         return tuple(r for p in self.passes for r in p.wholes)
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """Where a row starts: element `offset + row * stride` of a stored value."""
 
     stored: Stored
@@ -88,13 +88,13 @@ class RowPlan:
     """A row kernel, the places of its streams in memory, and the results of its other folds."""
 
     kernel: RowKernel
-    places: dict[int, Place]
+    places: dict[int, RowPlace]
     columns: list[Stored]
     wholes: list[Stored]
 
 
 class _Reading(NamedTuple):
-    place: Place
+    place: RowPlace
     step: str  # "unit" or "zero"
 
 
@@ -130,7 +130,7 @@ def _readings(
         stride, step = (_merged([(shape[d], a.strides[d]) for d in s]) for s in (lead, inner))
         if stride is None or step not in (0, 1):
             return None
-        found.append(_Reading(Place(a.stored, a.offset, stride), "unit" if step else "zero"))
+        found.append(_Reading(RowPlace(a.stored, a.offset, stride), "unit" if step else "zero"))
     return found
 
 
@@ -266,7 +266,7 @@ class _Builder:
         self.used = {r.place.stored for w in walks for r in w.reads}
         self.at = self._passes(self._passes(None))
         self.streams: list[Stream] = []
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, RowPlace] = {}
         self._numbers: dict[tuple, int] = {}
         self._made: dict[Stored, Body] = {}
 
@@ -313,7 +313,7 @@ class _Builder:
 
     # -- streams ---------------------------------------------------------------------------------
 
-    def _stream(self, key: tuple, stream: Stream, place: Place | None = None) -> int:
+    def _stream(self, key: tuple, stream: Stream, place: RowPlace | None = None) -> int:
         if key not in self._numbers:
             self._numbers[key] = len(self.streams)
             self.streams.append(stream)
@@ -328,7 +328,7 @@ class _Builder:
         """The stream of a row that the kernel makes."""
         if s in self.local:
             return self._stream((s, "buffer"), Stream(s.dtype, "buffer"))
-        return self._memory(_Reading(Place(s, 0, self.length), "unit"))
+        return self._memory(_Reading(RowPlace(s, 0, self.length), "unit"))
 
     def _scalar(self, s: Stored) -> int:
         return self._stream((s, "scalar"), Stream(s.dtype, "scalar"))
@@ -402,6 +402,6 @@ class _Builder:
             if w.form in ("fold", "scalar"):
                 for s in w.member.values_written():
                     if s not in self.local:
-                        place = Place(s, 0, 1)
+                        place = RowPlace(s, 0, 1)
                         found.append((self._scalar(s), self._memory(_Reading(place, "zero"))))
         return tuple(found)

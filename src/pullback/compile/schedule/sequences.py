@@ -29,8 +29,8 @@ from pullback.core.avals import dense_strides
 __all__ = ["local_values", "sequenced"]
 
 LEAST_SIZE = 1 << 15  # elements: smaller arrays stay in cache anyway
-MOST_ROW_BYTES = 1 << 18  # of one array
-MOST_MEMBERS = 32
+MOST_ROW_BYTES = 1 << 18  # of one array: a row is to stay in the L2 cache
+MOST_MEMBERS = 32  # groups of one sequence: its code grows with each
 NEAR = 4 * MOST_MEMBERS  # groups before and after a seed that are looked at
 PIECE = 8  # blocks, where a reduction of everything is cut
 
@@ -57,7 +57,7 @@ def sequenced(groups: Sequence[Group]) -> list[Group]:
 def _kernel(seed: FoldGroup, groups: list[Group]) -> list[Group]:
     """The groups with a row kernel around a seed, unless that would leave out some members."""
     across = _is_across(seed)
-    rows = _Rows.across(seed) if across else _Rows.of(seed)
+    rows = _RowShape.across(seed) if across else _RowShape.of(seed)
     if not rows.lead:
         return groups
     before, members, after = _fused_cut(seed, rows, groups)
@@ -70,7 +70,7 @@ def _kernel(seed: FoldGroup, groups: list[Group]) -> list[Group]:
 
 def _blocks(seed: FoldGroup, groups: list[Group]) -> list[Group]:
     """The groups with a sequence of kernels around a seed, which share blocks of rows."""
-    rows = _Rows.of(seed)
+    rows = _RowShape.of(seed)
     before, members, after = _Cut(seed, rows).split(groups)
     if len(members) < 2:
         return groups
@@ -80,7 +80,7 @@ def _blocks(seed: FoldGroup, groups: list[Group]) -> list[Group]:
 
 
 def _fused_cut(
-    seed: FoldGroup, rows: _Rows, groups: list[Group]
+    seed: FoldGroup, rows: _RowShape, groups: list[Group]
 ) -> tuple[list[Group], list[MapGroup | FoldGroup], list[Group]]:
     """The cut for one kernel, with all that can join because later members read the same."""
     kernel = RowMembers(rows.lead, rows.length)
@@ -145,7 +145,7 @@ def _is_column_seed(g: Group) -> bool:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _RowShape:
     """What a row is: a position along the leading axes `lead`, or one element of everything.
 
     `taken` rows, of `length` elements each, are a subtree of a reduction of everything; 0 if no
@@ -158,26 +158,26 @@ class _Rows:
     taken: int
 
     @staticmethod
-    def of(seed: FoldGroup) -> _Rows:
+    def of(seed: FoldGroup) -> _RowShape:
         lead = squeezed(seed.kept)
         length = math.prod(seed.folded)
         if not lead:
-            return _Rows((), length, 1, PIECE * BLOCK)
+            return _RowShape((), length, 1, PIECE * BLOCK)
         taken = 1
         while taken * length % BLOCK and taken < BLOCK:
             taken *= 2
         blocks, rest = divmod(taken * length, BLOCK)
         if rest or blocks & (blocks - 1):
-            return _Rows(lead, math.prod(lead), length, 0)
+            return _RowShape(lead, math.prod(lead), length, 0)
         while taken * length < PIECE * BLOCK:
             taken *= 2
-        return _Rows(lead, math.prod(lead), length, taken)
+        return _RowShape(lead, math.prod(lead), length, taken)
 
     @staticmethod
-    def across(seed: FoldGroup) -> _Rows:
+    def across(seed: FoldGroup) -> _RowShape:
         """The rows that a fold over columns goes through."""
         lead = squeezed(seed.folded)
-        return _Rows(lead, math.prod(lead), math.prod(seed.kept), 0)
+        return _RowShape(lead, math.prod(lead), math.prod(seed.kept), 0)
 
     def fits(self, g: Group) -> bool:
         """Whether a group works on rows, if what it reads allows it."""
@@ -219,7 +219,7 @@ class _Cut:
     def __init__(
         self,
         seed: FoldGroup,
-        rows: _Rows,
+        rows: _RowShape,
         kernel: RowMembers | None = None,  # that all members are to be
         shared: Collection[Stored] = (),
         barred: Collection[int] = (),

@@ -25,8 +25,8 @@ __all__ = ["MOST_ARRAYS", "Draft", "Storage", "is_moderate", "squeezed_region"]
 CHEAP = 12  # instructions that are rather repeated than their result read back
 CHEAP_REPEATED = 6  # the same, where the value is repeated along an axis
 MOST_INSTRUCTIONS = 1500  # of one kernel: beyond, compile time grows faster than speed
-MOST_OPERATIONS = 128
-MOST_ARRAYS = 24  # that one kernel walks
+MOST_OPERATIONS = 128  # of one kernel, for the same reason
+MOST_ARRAYS = 24  # that one kernel walks: each takes a pointer, of which registers hold few
 
 
 @dataclass(eq=False)

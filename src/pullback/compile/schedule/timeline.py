@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from pullback.compile.schedule.memory import Life, MemoryPlan, aligned
 
-__all__ = ["Block", "Timeline"]
+__all__ = ["MemoryBlock", "Timeline"]
 
 
-class Block(NamedTuple):
+class MemoryBlock(NamedTuple):
     """Bytes of an area ("arena" or "out") from step `start` to step `stop`, both included."""
 
     name: str
@@ -28,7 +28,7 @@ class Timeline(NamedTuple):
     """
 
     steps: list[str]
-    blocks: list[Block]
+    blocks: list[MemoryBlock]
     arena_nbytes: int
     out_nbytes: int
 
@@ -37,14 +37,14 @@ class Timeline(NamedTuple):
         """The timeline of a plan whose steps, by name, use so many bytes of scratch after it."""
         last = len(steps) - 1
         blocks = [
-            Block(repr(x.value), *_place(plan, x), x.nbytes, x.start, min(x.stop, last))
+            MemoryBlock(repr(x.value), *_place(plan, x), x.nbytes, x.start, min(x.stop, last))
             for x in plan.lives
             if x.nbytes
         ]
         scratch = aligned(plan.arena_nbytes)
         for k, (label, nbytes) in enumerate(steps):
             if nbytes:
-                blocks.append(Block(f"scratch of {label}", "arena", scratch, nbytes, k, k))
+                blocks.append(MemoryBlock(f"scratch of {label}", "arena", scratch, nbytes, k, k))
         return Timeline([label for label, _ in steps], blocks, arena_nbytes, plan.out_nbytes)
 
     @property

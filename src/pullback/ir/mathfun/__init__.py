@@ -61,7 +61,7 @@ __all__ = [
 V = TypeVar("V", Expr, Complex)
 
 
-class Function(Protocol):
+class ScalarFunction(Protocol):
     """A function of a real or a complex element."""
 
     __name__: str
@@ -69,7 +69,7 @@ class Function(Protocol):
     def __call__(self, x: V, /) -> V: ...
 
 
-def _either(real: Callable[[Expr], Expr], other: Callable[[Complex], Complex]) -> Function:
+def _either(real: Callable[[Expr], Expr], other: Callable[[Complex], Complex]) -> ScalarFunction:
     def function(x: V, /) -> V:
         return other(x) if isinstance(x, Complex) else real(x)
 

@@ -18,7 +18,7 @@ INF = float("inf")
 NAN = float("nan")
 
 
-class Format(NamedTuple):
+class FloatLayout(NamedTuple):
     """The layout of a float dtype, and the constants that depend on it."""
 
     fraction: int  # explicit bits of the significand
@@ -37,12 +37,12 @@ class Format(NamedTuple):
 
 
 _FORMATS = {
-    dt.float32: Format(23, 127, dt.uint32, 1.5 * 2.0**23, 2.0**-126),
-    dt.float64: Format(52, 1023, dt.uint64, 1.5 * 2.0**52, 2.0**-1022),
+    dt.float32: FloatLayout(23, 127, dt.uint32, 1.5 * 2.0**23, 2.0**-126),
+    dt.float64: FloatLayout(52, 1023, dt.uint64, 1.5 * 2.0**52, 2.0**-1022),
 }
 
 
-def format_of(x: Expr) -> Format:
+def format_of(x: Expr) -> FloatLayout:
     """The format of a float32 or float64 expression."""
     return _FORMATS[x.dtype]
 

@@ -22,7 +22,16 @@ from pullback.ops.products import matmul, matrix_transpose
 from pullback.ops.special import sigmoid
 from pullback.ops.trigonometry import tanh
 
-__all__ = ["KINDS", "Cell", "Kind", "gru_cell", "lstm_cell", "numpy_step", "projected", "rnn_cell"]
+__all__ = [
+    "KINDS",
+    "Cell",
+    "CellKind",
+    "gru_cell",
+    "lstm_cell",
+    "numpy_step",
+    "projected",
+    "rnn_cell",
+]
 
 
 class Cell(NamedTuple):
@@ -38,7 +47,7 @@ class Cell(NamedTuple):
 State = tuple[Any, ...]
 
 
-class Kind(NamedTuple):
+class CellKind(NamedTuple):
     """A kind of cell: how many gates and arrays of state it has, and its step.
 
     `step(cell, x, state)` gives the next state, whose first array is the output; `x` is the input's
@@ -51,7 +60,7 @@ class Kind(NamedTuple):
     joined: bool
 
 
-def projected(kind: Kind, cell: Cell, x: Any) -> Any:
+def projected(kind: CellKind, cell: Cell, x: Any) -> Any:
     """The input's part of the gates, for any number of inputs at once."""
     # as one matrix: the gradient of the weight is then one product, not one per step
     flat = matmul(reshape(x, (-1, x.shape[-1])), matrix_transpose(cell.weight_ih))
@@ -93,10 +102,10 @@ def _gru_step(cell: Cell, x: Any, state: State) -> State:
 
 
 KINDS = {
-    "tanh": Kind(1, 1, _plain_step(tanh), True),
-    "relu": Kind(1, 1, _plain_step(relu), True),
-    "lstm": Kind(4, 2, _lstm_step, True),
-    "gru": Kind(3, 1, _gru_step, False),
+    "tanh": CellKind(1, 1, _plain_step(tanh), True),
+    "relu": CellKind(1, 1, _plain_step(relu), True),
+    "lstm": CellKind(4, 2, _lstm_step, True),
+    "gru": CellKind(3, 1, _gru_step, False),
 }
 NONLINEARITIES = ("tanh", "relu")
 
@@ -104,7 +113,7 @@ NONLINEARITIES = ("tanh", "relu")
 # -- one step --------------------------------------------------------------------------------------
 
 
-def _checked(name: str, kind: Kind, x: Any, state: State, cell: Cell) -> None:
+def _checked(name: str, kind: CellKind, x: Any, state: State, cell: Cell) -> None:
     """Refuse arrays of which the shapes do not fit."""
     rows = cell.weight_hh.shape[0]
     size = rows // kind.gates
@@ -128,7 +137,7 @@ def _checked(name: str, kind: Kind, x: Any, state: State, cell: Cell) -> None:
             )
 
 
-def _stepped(name: str, kind: Kind, x: Any, hx: Any, *weights: Any) -> State:
+def _stepped(name: str, kind: CellKind, x: Any, hx: Any, *weights: Any) -> State:
     given = list(hx) if isinstance(hx, (tuple, list)) else [hx] * kind.states
     if len(given) != kind.states:
         raise ShapeError(f"{name}: the state is {kind.states} arrays, got {len(given)}.")

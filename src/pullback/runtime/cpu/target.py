@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from struct import Struct
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +72,16 @@ class CpuTarget:
 TARGET: Target = CpuTarget()
 
 
+# How Python writes numbers, and up to which it does so as NumPy does: it makes floats of integers.
+_LAYOUTS = {
+    ("float32", float): Struct("f"), ("float32", int): Struct("f"),
+    ("float64", float): Struct("d"), ("float64", int): Struct("d"),
+    ("int32", int): Struct("i"), ("int64", int): Struct("q"),
+    ("uint32", int): Struct("I"), ("uint64", int): Struct("Q"), ("bool", bool): Struct("?"),
+}  # fmt: skip
+_EXACT = 1 << 53
+
+
 class CpuRuntime(Runtime):
     """The host's processor."""
 
@@ -84,6 +96,15 @@ class CpuRuntime(Runtime):
         buf = native.empty(array.nbytes)
         if array.nbytes:
             np.frombuffer(memoryview(buf), np.uint8)[:] = array.reshape(-1).view(np.uint8)
+        return buf
+
+    def scalar(self, value: Any, dtype: DType) -> native.Buffer:
+        """See `Memory.scalar`: for the most common dtypes by Python alone, which is quicker."""
+        layout = _LAYOUTS.get((dtype.name, value.__class__))
+        if layout is None or not -_EXACT <= value <= _EXACT:
+            return super().scalar(value, dtype)
+        buf = native.empty(dtype.itemsize)
+        layout.pack_into(buf, 0, value)
         return buf
 
     def to_numpy(self, buf: native.Buffer, av: Aval) -> np.ndarray:
@@ -117,6 +138,13 @@ class CpuRuntime(Runtime):
         if isinstance(owner, np.ndarray) and not owner.flags.writeable:
             return False
         return type(owner) is not native.Buffer and sys.getrefcount(buf) <= 3
+
+    def may_change(self, buf: native.Buffer) -> bool:
+        # as above, and what belongs to others is not written to
+        if buf.owner is not None or sys.getrefcount(buf) > 3:
+            return False
+        plans.PLANS.forget(buf)
+        return True
 
     def shares(self, buf: native.Buffer) -> bool:
         """Whether the memory of a buffer belongs to somebody else, who may write to it."""

@@ -41,10 +41,10 @@ __all__ = [
     "fold_code",
 ]
 
-THREADS = 256
-MAX_GROUP = 64
-MERGE = 512
-WIDTH = 32
+THREADS = 256  # of a thread block: eight of these fill a processor's 2048
+MAX_GROUP = 64  # blocks of the tree that a unit folds without a partial result
+MERGE = 512  # accumulators of a thread block that joins, two for each thread
+WIDTH = 32  # outputs side by side: a warp's, which are read in whole lines
 MAX_TALL = 16
 UNROLL = 8
 LIGHT = 24  # instructions of an element up to which code is unrolled

@@ -23,7 +23,7 @@ from pullback.runtime.cuda.printer import Source, emit, storage
 __all__ = ["MAX_RANK", "NEST", "arguments", "leaf_of", "map_code", "name_of", "parts", "weight"]
 
 MAX_RANK = 8
-VECTOR_BYTES = 16
+VECTOR_BYTES = 16  # of the widest load that a thread has
 HEAVY = 160  # instructions from which on a thread does one element at a time
 
 NEST = f"""

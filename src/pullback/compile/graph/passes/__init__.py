@@ -33,7 +33,7 @@ __all__ = [
     "without_repeats",
 ]
 
-MOST_ROUNDS = 6
+MOST_ROUNDS = 6  # rounds: a bound, should rules ever undo each other
 
 
 @cache

@@ -25,7 +25,7 @@ from pullback.ops.reductions import sum as sum_
 __all__ = ["with_products_outside"]
 
 MOST_ROWS = 128  # of one step's matrices: more of them keep a product busy by themselves
-MOST_BYTES = 1 << 26  # of all steps' matrices together
+MOST_BYTES = 1 << 26  # bytes of all steps' matrices together, which wait for the product
 
 
 def with_products_outside(graph: Graph) -> Graph:

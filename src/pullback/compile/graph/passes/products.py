@@ -18,7 +18,7 @@ from pullback.ops.products import matmul
 __all__ = ["with_common_factors"]
 
 LEAST = 8  # rows and columns of a product that costs more than adding its operands
-MOST_TERMS = 4096  # of one sum
+MOST_TERMS = 4096  # of one sum, so that looking through them stays quick
 
 
 def with_common_factors(graph: Graph) -> Graph:

@@ -21,7 +21,7 @@ __all__ = [
     "CHANNEL_BLOCK",
     "STRIDES",
     "TILES",
-    "Tile",
+    "PixelTile",
     "TileKernel",
     "call_blocks",
     "channel_units",
@@ -50,7 +50,7 @@ STRIDES = tuple(f"{a}_{s}" for a in "xy" for s in ("batch", "group", "channel", 
 # -- tiles -----------------------------------------------------------------------------------------
 
 
-class Tile(NamedTuple):
+class PixelTile(NamedTuple):
     """A tile of output pixels: where it begins, how many there are on each axis, and of all."""
 
     first: list[str]
@@ -58,7 +58,7 @@ class Tile(NamedTuple):
     total: str
 
 
-def _tile_of(f: Function, p: Names, number: str) -> Tile:
+def _tile_of(f: Function, p: Names, number: str) -> PixelTile:
     """The tile of this number among those of one image."""
     rest, third = f.divmod(number, p["tiles3"])
     one, two = f.divmod(rest, p["tiles2"])
@@ -66,7 +66,7 @@ def _tile_of(f: Function, p: Names, number: str) -> Tile:
     first = [f.mul(n, p[f"tile{d}"]) for n, d in numbers]
     left = [f.sub(p[f"places{d}"], b) for b, d in zip(first, AXES, strict=True)]
     counts = [f.minimum(p[f"tile{d}"], n) for n, d in zip(left, AXES, strict=True)]
-    return Tile(first, counts, product(f, *counts))
+    return PixelTile(first, counts, product(f, *counts))
 
 
 def _local_input(v: Elements, p: Names) -> str:
@@ -81,7 +81,7 @@ def _local_input(v: Elements, p: Names) -> str:
     return f(f"select i1 {inside}, ptr {stack}, ptr {other}")
 
 
-def _list_pixels(f: Function, p: Names, tile: Tile, pixels: str) -> None:
+def _list_pixels(f: Function, p: Names, tile: PixelTile, pixels: str) -> None:
     """Writes the places of the tile's pixels in local memory, one after the other."""
     one, two, three = tile.counts
     with f.loop("0", one) as i, f.loop("0", two) as j:
@@ -96,7 +96,7 @@ def _list_pixels(f: Function, p: Names, tile: Tile, pixels: str) -> None:
 def fill_input(
     v: Elements,
     p: Names,
-    tile: Tile,
+    tile: PixelTile,
     source: str,
     local: str,
     channels: str,
@@ -152,7 +152,7 @@ def _clamped(f: Function, value: str, top: str) -> str:
     return f.minimum(f(f"call i64 {_largest(f)}(i64 {value}, i64 0)"), top)
 
 
-def _one_line(f: Function, p: Names, tile: Tile) -> str:
+def _one_line(f: Function, p: Names, tile: PixelTile) -> str:
     """Whether the lines of a tile follow each other in the output."""
     three = tile.counts[2]
     whole = f(f"icmp eq i64 {three}, {p['places3']}")
@@ -161,7 +161,14 @@ def _one_line(f: Function, p: Names, tile: Tile) -> str:
 
 
 def copy_output(
-    v: Elements, p: Names, tile: Tile, outer: str, local: str, pitch: str, count: str, out: bool
+    v: Elements,
+    p: Names,
+    tile: PixelTile,
+    outer: str,
+    local: str,
+    pitch: str,
+    count: str,
+    out: bool,
 ) -> None:
     """Copies `count` channels of a tile between local memory and the array at `outer`."""
     f = v.f
@@ -214,7 +221,7 @@ class TileKernel:
         self.local = _local_input(self.v, self.p)
         self.pixels = f(f"alloca i64, i64 {self.most}, align 64")
 
-    def tile(self, number: str) -> Tile:
+    def tile(self, number: str) -> PixelTile:
         """The tile of this number, whose pixels are the listed ones from now on."""
         tile = _tile_of(self.f, self.p, number)
         _list_pixels(self.f, self.p, tile, self.pixels)
@@ -227,7 +234,7 @@ class TileKernel:
         return self.v.at(pointer, f.add(at, f.mul(channel, p[f"{array}_channel"])))
 
     @contextmanager
-    def chunk(self, number: str) -> Iterator[tuple[str, Tile]]:
+    def chunk(self, number: str) -> Iterator[tuple[str, PixelTile]]:
         """A loop over the tiles of a chunk: (batch item, tile)."""
         f, p = self.f, self.p
         first = f.mul(number, p["chunk"])
@@ -248,7 +255,7 @@ CHANNEL_BLOCK = (
 )  # fmt: skip
 
 
-def _is_row(f: Function, p: Names, tile: Tile) -> str:
+def _is_row(f: Function, p: Names, tile: PixelTile) -> str:
     """Whether the output has the pixels of a tile at equal distances and channels side by side."""
     dense = f(f"icmp eq i64 {p['y_channel']}, 1")
     plane = f(f"icmp eq i64 {tile.counts[0]}, 1")
@@ -262,7 +269,7 @@ def channel_units(
     heights: Sequence[int],
     other: Callable[[str, str], str],
     filler: str = "zeroinitializer",
-    begin: Callable[[Tile], None] = lambda tile: None,
+    begin: Callable[[PixelTile], None] = lambda tile: None,
 ) -> None:
     """The loop of a kernel that makes each channel from itself: units are (batch, tile, part of c).
 

@@ -14,7 +14,7 @@ from pullback.runtime.cpu.convolution.tile_code import (
     CHANNEL_BLOCK,
     STRIDES,
     TILES,
-    Tile,
+    PixelTile,
     TileKernel,
     channel_units,
 )
@@ -95,7 +95,7 @@ def _narrowed(f: Function, number: str, kind: str) -> str:
     return number if kind == "i64" else f(f"trunc i64 {number} to {kind}")
 
 
-def _list_bases(f: Function, p: Names, tile: Tile, bases: str) -> None:
+def _list_bases(f: Function, p: Names, tile: PixelTile, bases: str) -> None:
     """Writes the two indices of each pixel that `_add_block` asks for."""
     one, two, three = tile.counts
     with f.loop("0", one) as i, f.loop("0", two) as j, f.loop("0", three) as k:

@@ -16,17 +16,17 @@ from pullback.runtime.cpu.fft.roots import roots
 from pullback.runtime.cpu.llvm.vectors import Vectors
 from pullback.runtime.cpu.llvm.writer import Function, literal
 
-__all__ = ["Complex", "Lanes", "transform"]
+__all__ = ["ComplexLanes", "ComplexRegisters", "transform"]
 
 
-class Complex(NamedTuple):
+class ComplexRegisters(NamedTuple):
     """The registers of real and imaginary parts."""
 
     re: str
     im: str
 
 
-class Lanes(Vectors):
+class ComplexLanes(Vectors):
     """Arithmetic of vectors of complex numbers.
 
     In memory an element is a vector of real parts and one of imaginary parts.
@@ -56,52 +56,58 @@ class Lanes(Vectors):
         function = self.f.module.intrinsic(f"llvm.fma.{self.suffix}", t, t, t, t)
         return self.f(f"call {t} {function}({t} {x}, {t} {y}, {t} {total})")
 
-    def plus(self, a: Complex, b: Complex) -> Complex:
-        return Complex(self.add(a.re, b.re), self.add(a.im, b.im))
+    def plus(self, a: ComplexRegisters, b: ComplexRegisters) -> ComplexRegisters:
+        return ComplexRegisters(self.add(a.re, b.re), self.add(a.im, b.im))
 
-    def minus(self, a: Complex, b: Complex) -> Complex:
-        return Complex(self.sub(a.re, b.re), self.sub(a.im, b.im))
+    def minus(self, a: ComplexRegisters, b: ComplexRegisters) -> ComplexRegisters:
+        return ComplexRegisters(self.sub(a.re, b.re), self.sub(a.im, b.im))
 
-    def times(self, a: Complex, w: Complex) -> Complex:
+    def times(self, a: ComplexRegisters, w: ComplexRegisters) -> ComplexRegisters:
         """The product of two numbers."""
         re = self.fma(a.re, w.re, self.neg(self.mul(a.im, w.im)))
-        return Complex(re, self.fma(a.re, w.im, self.mul(a.im, w.re)))
+        return ComplexRegisters(re, self.fma(a.re, w.im, self.mul(a.im, w.re)))
 
-    def turned(self, a: Complex, k: int, n: int) -> Complex:
+    def turned(self, a: ComplexRegisters, k: int, n: int) -> ComplexRegisters:
         """The product with the root `exp(-2 pi i k / n)`."""
         k, quarter = k % n, n / 4
         if k == 0:
             return a
         if k == quarter:
-            return Complex(a.im, self.neg(a.re))
+            return ComplexRegisters(a.im, self.neg(a.re))
         if k == 2 * quarter:
-            return Complex(self.neg(a.re), self.neg(a.im))
+            return ComplexRegisters(self.neg(a.re), self.neg(a.im))
         if k == 3 * quarter:
-            return Complex(self.neg(a.im), a.re)
+            return ComplexRegisters(self.neg(a.im), a.re)
         root = complex(roots(n, np.array(k)))
         if 8 * k % n == 0:
             half = self.number(abs(root.real))
-            diagonal = Complex(self.add(a.re, a.im), self.sub(a.im, a.re))  # turned by an eighth
+            diagonal = ComplexRegisters(
+                self.add(a.re, a.im), self.sub(a.im, a.re)
+            )  # turned by an eighth
             for _ in range(8 * k // n // 2):
-                diagonal = Complex(diagonal.im, self.neg(diagonal.re))
-            return Complex(self.mul(diagonal.re, half), self.mul(diagonal.im, half))
-        return self.times(a, Complex(self.number(root.real), self.number(root.imag)))
+                diagonal = ComplexRegisters(diagonal.im, self.neg(diagonal.re))
+            return ComplexRegisters(self.mul(diagonal.re, half), self.mul(diagonal.im, half))
+        return self.times(a, ComplexRegisters(self.number(root.real), self.number(root.imag)))
 
-    def fetch(self, pointer: str) -> Complex:
+    def fetch(self, pointer: str) -> ComplexRegisters:
         """The element at an address."""
-        return Complex(self.load(pointer), self.load(self.f.offset(pointer, str(self.nbytes))))
+        return ComplexRegisters(
+            self.load(pointer), self.load(self.f.offset(pointer, str(self.nbytes)))
+        )
 
-    def keep(self, value: Complex, pointer: str) -> None:
+    def keep(self, value: ComplexRegisters, pointer: str) -> None:
         """Store an element at an address."""
         self.store(value.re, pointer)
         self.store(value.im, self.f.offset(pointer, str(self.nbytes)))
 
-    def spread(self, pointer: str) -> Complex:
+    def spread(self, pointer: str) -> ComplexRegisters:
         """A complex number in memory, in every lane."""
-        return Complex(self.repeat(pointer), self.repeat(self.f.offset(pointer, str(self.size))))
+        return ComplexRegisters(
+            self.repeat(pointer), self.repeat(self.f.offset(pointer, str(self.size)))
+        )
 
 
-def transform(v: Lanes, x: Sequence[Complex]) -> list[Complex]:
+def transform(v: ComplexLanes, x: Sequence[ComplexRegisters]) -> list[ComplexRegisters]:
     """The discrete Fourier transform of `x`."""
     n = len(x)
     if n == 1:
@@ -119,15 +125,15 @@ def transform(v: Lanes, x: Sequence[Complex]) -> list[Complex]:
     return _in_rows(v, x, 4 if n % 4 == 0 and n > 8 else factor)
 
 
-def _four(v: Lanes, x: Sequence[Complex]) -> list[Complex]:
+def _four(v: ComplexLanes, x: Sequence[ComplexRegisters]) -> list[ComplexRegisters]:
     a, b = v.plus(x[0], x[2]), v.minus(x[0], x[2])
     c, d = v.plus(x[1], x[3]), v.minus(x[1], x[3])
-    one = Complex(v.add(b.re, d.im), v.sub(b.im, d.re))
-    three = Complex(v.sub(b.re, d.im), v.add(b.im, d.re))
+    one = ComplexRegisters(v.add(b.re, d.im), v.sub(b.im, d.re))
+    three = ComplexRegisters(v.sub(b.re, d.im), v.add(b.im, d.re))
     return [v.plus(a, c), one, v.minus(a, c), three]
 
 
-def _odd_prime(v: Lanes, x: Sequence[Complex]) -> list[Complex]:
+def _odd_prime(v: ComplexLanes, x: Sequence[ComplexRegisters]) -> list[ComplexRegisters]:
     """Cosines of the sums and sines of the differences of opposite points."""
     n, half = len(x), len(x) // 2
     sums = [v.plus(x[k], x[n - k]) for k in range(1, half + 1)]
@@ -137,20 +143,20 @@ def _odd_prime(v: Lanes, x: Sequence[Complex]) -> list[Complex]:
         first = v.plus(first, s)
     result = [first] * n
     for j in range(1, half + 1):
-        even: Complex = x[0]
-        odd: Complex | None = None
+        even: ComplexRegisters = x[0]
+        odd: ComplexRegisters | None = None
         for k in range(half):
             root = complex(roots(n, np.array(j * (k + 1))))
             cos, sin = v.number(root.real), v.number(-root.imag)
             s, d = sums[k], differences[k]
-            even = Complex(v.fma(s.re, cos, even.re), v.fma(s.im, cos, even.im))
+            even = ComplexRegisters(v.fma(s.re, cos, even.re), v.fma(s.im, cos, even.im))
             if odd is None:
-                odd = Complex(v.mul(d.re, sin), v.mul(d.im, sin))
+                odd = ComplexRegisters(v.mul(d.re, sin), v.mul(d.im, sin))
             else:
-                odd = Complex(v.fma(d.re, sin, odd.re), v.fma(d.im, sin, odd.im))
+                odd = ComplexRegisters(v.fma(d.re, sin, odd.re), v.fma(d.im, sin, odd.im))
         assert odd is not None
-        result[j] = Complex(v.add(even.re, odd.im), v.sub(even.im, odd.re))
-        result[n - j] = Complex(v.sub(even.re, odd.im), v.add(even.im, odd.re))
+        result[j] = ComplexRegisters(v.add(even.re, odd.im), v.sub(even.im, odd.re))
+        result[n - j] = ComplexRegisters(v.sub(even.re, odd.im), v.add(even.im, odd.re))
     return result
 
 
@@ -163,7 +169,9 @@ def _coprime(n: int) -> int:
     return 0 if power == n else power
 
 
-def _prime_factors(v: Lanes, x: Sequence[Complex], a: int, b: int) -> list[Complex]:
+def _prime_factors(
+    v: ComplexLanes, x: Sequence[ComplexRegisters], a: int, b: int
+) -> list[ComplexRegisters]:
     """Rows and columns of coprime lengths need no factors between them (Good and Thomas)."""
     n = a * b
     rows = [transform(v, [x[(b * i + a * j) % n] for i in range(a)]) for j in range(b)]
@@ -176,7 +184,7 @@ def _prime_factors(v: Lanes, x: Sequence[Complex], a: int, b: int) -> list[Compl
     return result
 
 
-def _in_rows(v: Lanes, x: Sequence[Complex], a: int) -> list[Complex]:
+def _in_rows(v: ComplexLanes, x: Sequence[ComplexRegisters], a: int) -> list[ComplexRegisters]:
     """Transforms of every b-th point, turned, and then of their results (Cooley and Tukey)."""
     n = len(x)
     b = n // a

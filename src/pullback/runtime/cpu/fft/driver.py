@@ -12,16 +12,16 @@ from pullback.runtime.cpu.llvm.builder import index_params
 from pullback.runtime.cpu.llvm.writer import Function, Module
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["IN", "OUT", "A", "B", "Block", "Step", "bits_of", "driver_stage"]
+__all__ = ["IN", "OUT", "A", "B", "BlockCut", "TransformStep", "bits_of", "driver_stage"]
 
 IN, OUT, A, B = range(4)  # the places of a step: arrays, and buffers of elements
-_STEP_WORDS = 12
+_STEP_WORDS = 12  # of eight bytes: a step's address, its two places, nine arguments
 _HEAD = ("in", "out", "spare", "bytes", "grain", "blocks", "width", "lanes", "in_step", "out_step",
          "steps", "steps_at")  # fmt: skip
 _STACK_BYTES = 1 << 20  # of both buffers; larger ones lie in memory that a stage brings with it
 
 
-class Step(NamedTuple):
+class TransformStep(NamedTuple):
     """The address of a step's function, its places and arguments (see `passes`)."""
 
     function: Any
@@ -30,7 +30,7 @@ class Step(NamedTuple):
     args: tuple[Any, ...]
 
 
-class Block(NamedTuple):
+class BlockCut(NamedTuple):
     """How an item of a batch is cut: into so many blocks of at most `width` lanes out of `lanes`,
     with so many bytes from block to block of the input and of the output.
     """
@@ -48,8 +48,8 @@ def bits_of(value: float) -> int:
 
 
 def driver_stage(
-    steps: Sequence[Step],
-    block: Block,
+    steps: Sequence[TransformStep],
+    block: BlockCut,
     batch: Sequence[int],
     strides: tuple[Sequence[int], Sequence[int]],
     slots: tuple[int, int],

@@ -10,7 +10,7 @@ from pullback.compile.kernel.lower import copy_kernel
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft import long, schedule
-from pullback.runtime.cpu.fft.driver import Block, driver_stage
+from pullback.runtime.cpu.fft.driver import BlockCut, driver_stage
 from pullback.runtime.cpu.fft.recipes import lane_recipe, row_recipe
 from pullback.runtime.cpu.llvm.vectors import lanes_of
 from pullback.runtime.cpu.loops import map_stages
@@ -130,7 +130,7 @@ def _columns(call: _Call, source: _Line, target: _Line, axis: int, area: Area) -
     pitches = (source.bytes_of(slice(axis, axis + 1))[0], target.bytes_of(slice(axis, axis + 1))[0])
     recipe = lane_recipe(*call.words(source.dtype.real), pitches, False)
     steps = (lanes * source.dtype.itemsize, lanes * target.dtype.itemsize)
-    block = Block(-(-inner // lanes), lanes, inner, *steps)
+    block = BlockCut(-(-inner // lanes), lanes, inner, *steps)
     outer = slice(0, axis)
     batch = (source.bytes_of(outer), target.bytes_of(outer))
     slots = (source.slot, target.slot)
@@ -167,7 +167,7 @@ def _rows(call: _Call, source: _Line, target: _Line, area: Area) -> list[Stage]:
         pitches = (together * source.dtype.itemsize, target.shape[-1] * target.dtype.itemsize)
         recipe = lane_recipe(*call.words(real), pitches, True)
         steps = (pitches[0] * lanes, pitches[1] * lanes)
-        block = Block(-(-rows // lanes), lanes, rows, *steps)
+        block = BlockCut(-(-rows // lanes), lanes, rows, *steps)
         grain = -(-call.grain() // lanes)
         nothing: tuple[tuple[int, ...], ...] = ((), ())
         slots = (source.slot, target.slot)
@@ -179,7 +179,7 @@ def _rows(call: _Call, source: _Line, target: _Line, area: Area) -> list[Stage]:
     return [
         *stages,
         driver_stage(
-            recipe.steps, Block(), batch, strides, slots, recipe.nbytes, call.grain(), area
+            recipe.steps, BlockCut(), batch, strides, slots, recipe.nbytes, call.grain(), area
         ),
     ]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.fft.codelets import Complex, Lanes
+from pullback.runtime.cpu.fft.codelets import ComplexLanes, ComplexRegisters
 from pullback.runtime.cpu.fft.moves import interleaved, parted, parts_of, splat_arg, store_masked
 from pullback.runtime.cpu.fft.passes import step_function
 from pullback.runtime.cpu.llvm.writer import Function
@@ -25,25 +25,33 @@ from pullback.runtime.cpu.llvm.writer import Function
 __all__ = ["copy_function", "half_elements", "half_row", "times_row", "whole_elements", "whole_row"]
 
 
-def _halved(v: Lanes, z: Complex, mirrored: Complex, root: Complex, back: bool) -> Complex:
+def _halved(
+    v: ComplexLanes,
+    z: ComplexRegisters,
+    mirrored: ComplexRegisters,
+    root: ComplexRegisters,
+    back: bool,
+) -> ComplexRegisters:
     """One result from Z[k] and Z[h - k] (or X), by the formulas above; `root` has the factors."""
-    a = Complex(v.add(z.re, mirrored.re), v.sub(z.im, mirrored.im))
-    b = Complex(v.sub(z.re, mirrored.re), v.add(z.im, mirrored.im))
+    a = ComplexRegisters(v.add(z.re, mirrored.re), v.sub(z.im, mirrored.im))
+    b = ComplexRegisters(v.sub(z.re, mirrored.re), v.add(z.im, mirrored.im))
     if not back:
         half = v.number(0.5)
-        a = Complex(v.mul(a.re, half), v.mul(a.im, half))
+        a = ComplexRegisters(v.mul(a.re, half), v.mul(a.im, half))
     turned = v.times(b, root)
-    return Complex(v.add(a.re, turned.re), v.add(a.im, turned.im))
+    return ComplexRegisters(v.add(a.re, turned.re), v.add(a.im, turned.im))
 
 
-def _ends(v: Lanes, first: str, last: str, back: bool) -> tuple[Complex, Complex]:
+def _ends(
+    v: ComplexLanes, first: str, last: str, back: bool
+) -> tuple[ComplexRegisters, ComplexRegisters]:
     """X[0] and X[h] from the parts of Z[0]; or Z[0] (and nothing) from their real parts."""
     total, difference = v.add(first, last), v.sub(first, last)
     zero = "zeroinitializer"
     return (
-        (Complex(total, difference), Complex(zero, zero))
+        (ComplexRegisters(total, difference), ComplexRegisters(zero, zero))
         if back
-        else (Complex(total, zero), Complex(difference, zero))
+        else (ComplexRegisters(total, zero), ComplexRegisters(difference, zero))
     )
 
 
@@ -53,7 +61,7 @@ def half_elements(dtype: DType, back: bool) -> int:
     the results' first vector).
     """
 
-    def write(f: Function, v: Lanes) -> None:
+    def write(f: Function, v: ComplexLanes) -> None:
         half, swap = f.int_at("%args", 0), f.int_at("%args", 2)
         table = f(f"load ptr, ptr {f.element('%args', 'i64', '1')}")
         unswapped = f.sub(str(v.nbytes), swap)
@@ -61,7 +69,7 @@ def half_elements(dtype: DType, back: bool) -> int:
         def at(pointer: str, k: str) -> str:
             return f.offset(pointer, f.mul(k, str(v.element)))
 
-        def keep(value: Complex, k: str) -> None:
+        def keep(value: ComplexRegisters, k: str) -> None:
             v.store(value.re, f.offset(at("%target", k), swap))
             v.store(value.im, f.offset(at("%target", k), unswapped))
 
@@ -85,7 +93,7 @@ def half_row(dtype: DType, back: bool) -> int:
     ... h, numbers of a part, float64 factor of the points).
     """
 
-    def write(f: Function, v: Lanes) -> None:
+    def write(f: Function, v: ComplexLanes) -> None:
         half, length = f.int_at("%args", 0), f.int_at("%args", 2)
         table = f(f"load ptr, ptr {f.element('%args', 'i64', '1')}")
         factor = splat_arg(f, v, 3)
@@ -97,13 +105,13 @@ def half_row(dtype: DType, back: bool) -> int:
         def at(pointer: str, k: str) -> str:
             return f.offset(pointer, f.mul(k, str(2 * v.size)))
 
-        def scaled(value: Complex) -> Complex:
-            return Complex(v.mul(value.re, factor), v.mul(value.im, factor))
+        def scaled(value: ComplexRegisters) -> ComplexRegisters:
+            return ComplexRegisters(v.mul(value.re, factor), v.mul(value.im, factor))
 
-        def load(pointer: str, masks: list[str | None]) -> Complex:
+        def load(pointer: str, masks: list[str | None]) -> ComplexRegisters:
             far = f.offset(pointer, str(v.nbytes))
             pair = [v.load(p, m) for p, m in zip((pointer, far), masks, strict=True)]
-            return Complex(*parted(f, v, *pair))
+            return ComplexRegisters(*parted(f, v, *pair))
 
         def body(k: str, rest: str | None) -> None:
             ahead: list[str | None] = [None, None]
@@ -117,7 +125,7 @@ def half_row(dtype: DType, back: bool) -> int:
             z, root = scaled(load(at("%source", k), ahead)), load(at(table, k), ahead)
             mirror = f.sub(f.sub(half, k), str(v.lanes - 1))
             m = scaled(load(at("%source", mirror), behind))
-            m = Complex(v.pick(m.re, m.re, backwards), v.pick(m.im, m.im, backwards))
+            m = ComplexRegisters(v.pick(m.re, m.re, backwards), v.pick(m.im, m.im, backwards))
             value = _halved(v, z, m, root, back)
             to = at("%target", k)
             for x, place, mask in zip(
@@ -154,7 +162,7 @@ def whole_elements(dtype: DType) -> int:
     Args are (n, bytes to the imaginary parts in the results' first vector).
     """
 
-    def write(f: Function, v: Lanes) -> None:
+    def write(f: Function, v: ComplexLanes) -> None:
         n, swap = (f.int_at("%args", i) for i in range(2))
         unswapped = f.sub(str(v.nbytes), swap)
 
@@ -177,7 +185,7 @@ def whole_elements(dtype: DType) -> int:
 def whole_row(dtype: DType) -> int:
     """The same for complex numbers in a row; args are (n, float64 factor)."""
 
-    def write(f: Function, v: Lanes) -> None:
+    def write(f: Function, v: ComplexLanes) -> None:
         n = f.int_at("%args", 0)
         factor = f(f"load double, ptr {f.element('%args', 'i64', '1')}")
         if v.scalar == "float":
@@ -210,7 +218,7 @@ def whole_row(dtype: DType) -> int:
 def copy_function(dtype: DType) -> int:
     """Copies as many bytes as the argument says."""
 
-    def write(f: Function, v: Lanes) -> None:
+    def write(f: Function, v: ComplexLanes) -> None:
         f.copy("%target", "%source", f.int_at("%args", 0))
 
     return step_function(dtype, write)
@@ -224,7 +232,7 @@ def times_row(dtype: DType) -> int:
     factor, whether to exchange real and imaginary parts before, and after).
     """
 
-    def write(f: Function, v: Lanes) -> None:
+    def write(f: Function, v: ComplexLanes) -> None:
         count, total = (f.int_at("%args", i) for i in range(2))
         table = f(f"load ptr, ptr {f.element('%args', 'i64', '2')}")
         length, factor = f.int_at("%args", 3), splat_arg(f, v, 4)
@@ -236,8 +244,8 @@ def times_row(dtype: DType) -> int:
         def at(pointer: str, k: str) -> str:
             return f.offset(pointer, f.mul(k, str(2 * v.size)))
 
-        def exchanged(value: Complex, condition: str) -> Complex:
-            return Complex(
+        def exchanged(value: ComplexRegisters, condition: str) -> ComplexRegisters:
+            return ComplexRegisters(
                 f(f"select i1 {condition}, {v.type} {value.im}, {v.type} {value.re}"),
                 f(f"select i1 {condition}, {v.type} {value.re}, {v.type} {value.im}"),
             )
@@ -252,9 +260,11 @@ def times_row(dtype: DType) -> int:
                 place = at(pointer, k)
                 halves = (place, f.offset(place, str(v.nbytes)))
                 loaded = [v.load(p, m) for p, m in zip(halves, masks, strict=True)]
-                pairs.append(Complex(*parted(f, v, *loaded)))
+                pairs.append(ComplexRegisters(*parted(f, v, *loaded)))
             value = v.times(exchanged(pairs[0], before), pairs[1])
-            value = exchanged(Complex(v.mul(value.re, factor), v.mul(value.im, factor)), after)
+            value = exchanged(
+                ComplexRegisters(v.mul(value.re, factor), v.mul(value.im, factor)), after
+            )
             to = at("%target", k)
             for x, place, mask in zip(
                 interleaved(f, v, *value), (to, f.offset(to, str(v.nbytes))), masks, strict=True

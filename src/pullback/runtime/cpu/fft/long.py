@@ -17,8 +17,8 @@ import numpy as np
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft import halves, moves, passes, recipes, schedule, tables
-from pullback.runtime.cpu.fft.driver import IN, OUT, Block, bits_of, driver_stage
-from pullback.runtime.cpu.fft.recipes import Recipe
+from pullback.runtime.cpu.fft.driver import IN, OUT, BlockCut, bits_of, driver_stage
+from pullback.runtime.cpu.fft.recipes import StepList
 from pullback.runtime.cpu.fft.roots import roots
 from pullback.runtime.cpu.llvm.vectors import lanes_of
 from pullback.runtime.cpu.native import Stage
@@ -30,7 +30,7 @@ _PART = 1 << 12  # numbers of a task that goes over a row once
 Place = tuple[int, tuple[int, ...]]  # a slot, and bytes from item to item of the batch
 
 
-class _Rows(NamedTuple):
+class _LongTransform(NamedTuple):
     """What all stages of a transform have in common."""
 
     dtype: DType  # of real parts
@@ -42,7 +42,7 @@ class _Rows(NamedTuple):
         slot = self.area(math.prod(self.batch) * nbytes)
         return slot, tuple(s * nbytes for s in dense_strides(self.batch))
 
-    def stage(self, recipe: Recipe, block: Block, source: Place, target: Place) -> Stage:
+    def stage(self, recipe: StepList, block: BlockCut, source: Place, target: Place) -> Stage:
         slots, strides = (source[0], target[0]), (source[1], target[1])
         return driver_stage(
             recipe.steps, block, self.batch, strides, slots, recipe.nbytes, 1, self.area
@@ -61,7 +61,7 @@ def long_stages(
     area: Callable[[int], int],
 ) -> list[Stage]:
     """The stages of a long transform of rows; `call` says which one, and its factor."""
-    rows = _Rows(dtype, tuple(batch), area)
+    rows = _LongTransform(dtype, tuple(batch), area)
     n, half = call.n, call.n // 2
     if call.name == "fft":
         swap = (call.inverse, call.inverse)
@@ -77,58 +77,65 @@ def long_stages(
     full, made = rows.complex_row(n), rows.complex_row(n)
     if call.name == "rfft":
         nbytes = (half + 1) * 2 * dtype.itemsize
-        copy = Recipe(dtype)
+        copy = StepList(dtype)
         copy.step(halves.copy_function(dtype), nbytes, to=OUT)
         return [
             _widened(rows, n, source, full, call.factor),
             *_complex(rows, n, full, made, (False, False), 1.0),
-            rows.stage(copy, Block(), made, target),
+            rows.stage(copy, BlockCut(), made, target),
         ]
-    whole = Recipe(dtype)
+    whole = StepList(dtype)
     whole.step(halves.whole_row(dtype), n, bits_of(call.factor), to=OUT)
     return [
-        rows.stage(whole, Block(), source, full),
+        rows.stage(whole, BlockCut(), source, full),
         *_complex(rows, n, full, made, (True, True), 1.0),
         _narrowed(rows, n, made, target),
     ]
 
 
-def _parts(count: int) -> Block:
+def _parts(count: int) -> BlockCut:
     """A row in parts, which the steps find by their number."""
-    return Block(max(1, -(-count // _PART)))
+    return BlockCut(max(1, -(-count // _PART)))
 
 
-def _half(rows: _Rows, n: int, source: Place, target: Place, back: bool, factor: float) -> Stage:
-    recipe = Recipe(rows.dtype)
+def _half(
+    rows: _LongTransform, n: int, source: Place, target: Place, back: bool, factor: float
+) -> Stage:
+    recipe = StepList(rows.dtype)
     table = tables.half_roots(rows.dtype, n, back)
     args = (n // 2, table, _PART, bits_of(factor))
     recipe.step(halves.half_row(rows.dtype, back), *args, to=OUT)
     return rows.stage(recipe, _parts(n // 2), source, target)
 
 
-def _widened(rows: _Rows, n: int, source: Place, target: Place, factor: float) -> Stage:
+def _widened(rows: _LongTransform, n: int, source: Place, target: Place, factor: float) -> Stage:
     """Real numbers as complex ones."""
-    recipe, size = Recipe(rows.dtype), rows.dtype.itemsize
+    recipe, size = StepList(rows.dtype), rows.dtype.itemsize
     recipe.need(_PART // recipe.lanes)
     function = moves.move_function(rows.dtype, False, True)
     recipe.step(function, 1, -1, 0, 0, bits_of(factor), 0)
     recipe.move_out(1, -1, 0, False, to=OUT)
-    block = Block(-(-n // _PART), _PART, n, _PART * size, _PART * 2 * size)
+    block = BlockCut(-(-n // _PART), _PART, n, _PART * size, _PART * 2 * size)
     return rows.stage(recipe, block, source, target)
 
 
-def _narrowed(rows: _Rows, n: int, source: Place, target: Place) -> Stage:
+def _narrowed(rows: _LongTransform, n: int, source: Place, target: Place) -> Stage:
     """The real parts of complex numbers."""
-    recipe, size = Recipe(rows.dtype), rows.dtype.itemsize
+    recipe, size = StepList(rows.dtype), rows.dtype.itemsize
     recipe.move(1, -1, 0, False)
     recipe.need(_PART // recipe.lanes)
     recipe.step(moves.move_function(rows.dtype, True, True), 1, -1, 0, 0, 0, 0, to=OUT)
-    block = Block(-(-n // _PART), _PART, n, _PART * 2 * size, _PART * size)
+    block = BlockCut(-(-n // _PART), _PART, n, _PART * 2 * size, _PART * size)
     return rows.stage(recipe, block, source, target)
 
 
 def _complex(
-    rows: _Rows, n: int, source: Place, target: Place, swap: tuple[bool, bool], factor: float
+    rows: _LongTransform,
+    n: int,
+    source: Place,
+    target: Place,
+    swap: tuple[bool, bool],
+    factor: float,
 ) -> list[Stage]:
     """The transform of n complex numbers; `swap` exchanges their parts before and after."""
     if schedule.is_smooth(n):
@@ -140,7 +147,7 @@ def _complex(
         counts: tuple[int, int], table: Any, factor: float, swap: tuple[bool, bool],
         source: Place, target: Place,
     ) -> Stage:  # fmt: skip
-        recipe = Recipe(rows.dtype)
+        recipe = StepList(rows.dtype)
         recipe.times(*counts, table, factor, *swap, to=OUT, part=_PART)
         return rows.stage(recipe, _parts(counts[1]), source, target)
 
@@ -154,7 +161,12 @@ def _complex(
 
 
 def _two_stages(
-    rows: _Rows, n: int, source: Place, target: Place, swap: tuple[bool, bool], factor: float
+    rows: _LongTransform,
+    n: int,
+    source: Place,
+    target: Place,
+    swap: tuple[bool, bool],
+    factor: float,
 ) -> list[Stage]:
     dtype = rows.dtype
     lanes, number = lanes_of(dtype), 2 * dtype.itemsize
@@ -163,18 +175,18 @@ def _two_stages(
     element = lanes * number
     between = rows.scratch(blocks * columns * lanes * element)
 
-    first = Recipe(dtype)
+    first = StepList(dtype)
     first.move(a, -1, b * number, swap[0], factor)
     first.passes(a, schedule.radices(a), 1)
     coarse, fine = _twist_roots(dtype, n, a, lanes)
     twist = passes.twist_function(dtype, True)
     first.step(twist, a, 1, 1, columns * lanes, coarse, fine, columns, to=OUT)
-    first_block = Block(columns, lanes, b, lanes * number, lanes * element)
+    first_block = BlockCut(columns, lanes, b, lanes * number, lanes * element)
 
-    second = Recipe(dtype)
+    second = StepList(dtype)
     second.passes(b, schedule.radices(b), 1)
     second.move_out(b, -1, a * number, swap[1], to=OUT)
-    second_block = Block(blocks, lanes, a, columns * lanes * element, lanes * number)
+    second_block = BlockCut(blocks, lanes, a, columns * lanes * element, lanes * number)
     assert second.steps[0].source == IN
     return [
         rows.stage(first, first_block, source, between),
@@ -183,7 +195,9 @@ def _two_stages(
 
 
 @functools.lru_cache(16)
-def _twist_roots(dtype: DType, n: int, a: int, lanes: int) -> tuple[tables.Table, tables.Table]:
+def _twist_roots(
+    dtype: DType, n: int, a: int, lanes: int
+) -> tuple[tables.NumberTable, tables.NumberTable]:
     """The roots between the stages, as products: of k1 by 16 and the rest of it."""
     i = np.arange(n // a)
     coarse = roots(n, passes.FINE_ROWS * np.arange(-(-a // passes.FINE_ROWS))[:, None] * i)

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.fft.codelets import Lanes
+from pullback.runtime.cpu.fft.codelets import ComplexLanes
 from pullback.runtime.cpu.fft.passes import step_function
 from pullback.runtime.cpu.llvm.vectors import squared
 from pullback.runtime.cpu.llvm.writer import Function
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-def splat_arg(f: Function, v: Lanes, i: int) -> str:
+def splat_arg(f: Function, v: ComplexLanes, i: int) -> str:
     """A float64 among the arguments, in every lane."""
     value = f(f"load double, ptr {f.element('%args', 'i64', str(i))}")
     if v.scalar == "float":
@@ -34,20 +34,20 @@ def splat_arg(f: Function, v: Lanes, i: int) -> str:
     return f.splat(value, v.scalar, v.lanes)
 
 
-def interleaved(f: Function, v: Lanes, a: str, b: str) -> tuple[str, str]:
+def interleaved(f: Function, v: ComplexLanes, a: str, b: str) -> tuple[str, str]:
     """Real and imaginary parts as two vectors of complex numbers."""
     n = v.lanes
     order = [k for lane in range(n) for k in (lane, n + lane)]
     return v.pick(a, b, order[:n]), v.pick(a, b, order[n:])
 
 
-def parted(f: Function, v: Lanes, a: str, b: str) -> tuple[str, str]:
+def parted(f: Function, v: ComplexLanes, a: str, b: str) -> tuple[str, str]:
     """The even and the odd lanes of two vectors."""
     n = v.lanes
     return v.pick(a, b, range(0, 2 * n, 2)), v.pick(a, b, range(1, 2 * n, 2))
 
 
-def store_masked(f: Function, v: Lanes, value: str, pointer: str, mask: str) -> None:
+def store_masked(f: Function, v: ComplexLanes, value: str, pointer: str, mask: str) -> None:
     bits = f"<{v.lanes} x i1>"
     name = f"llvm.masked.store.{v.suffix}.p0"
     function = f.module.intrinsic(name, "void", v.type, "ptr", "i32", bits)
@@ -55,7 +55,7 @@ def store_masked(f: Function, v: Lanes, value: str, pointer: str, mask: str) -> 
 
 
 def parts_of(
-    f: Function, v: Lanes, start: str, stop: str, body: Callable[[str, str | None], None]
+    f: Function, v: ComplexLanes, start: str, stop: str, body: Callable[[str, str | None], None]
 ) -> None:
     """Call `body(first, rest)` for each vector of the numbers from start to stop.
 
@@ -81,7 +81,7 @@ def move_function(dtype: DType, out: bool, planar: bool) -> int:
     next argument says, or if that is 0 they are zero and dropped. The factor is for the way in.
     """
 
-    def write(f: Function, v: Lanes) -> None:
+    def write(f: Function, v: ComplexLanes) -> None:
         rows, given, pitch, swap = (f.int_at("%args", i) for i in range(4))
         count = f(f"select i1 {f(f'icmp slt i64 {given}, 0')}, i64 %lanes, i64 {given}")
         factor = "" if out else splat_arg(f, v, 4)
@@ -110,7 +110,7 @@ def move_function(dtype: DType, out: bool, planar: bool) -> int:
 
 def _complex(
     f: Function,
-    v: Lanes,
+    v: ComplexLanes,
     out: bool,
     places: tuple[str, str],
     there: str,
@@ -137,7 +137,7 @@ def _complex(
 
 def _planar(
     f: Function,
-    v: Lanes,
+    v: ComplexLanes,
     out: bool,
     places: tuple[str, str],
     there: str,
@@ -179,7 +179,7 @@ def turn_function(dtype: DType, out: bool, real: bool) -> int:
     zero and dropped.
     """
 
-    def write(f: Function, v: Lanes) -> None:
+    def write(f: Function, v: ComplexLanes) -> None:
         count, pitch, swap = (f.int_at("%args", i) for i in range(3))
         factor = "" if out else splat_arg(f, v, 3)
         unswapped = f.sub(str(v.nbytes), swap)

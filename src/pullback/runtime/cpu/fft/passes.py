@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.fft.codelets import Complex, Lanes, transform
+from pullback.runtime.cpu.fft.codelets import ComplexLanes, ComplexRegisters, transform
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import squared
 from pullback.runtime.cpu.llvm.writer import Function, Module
@@ -23,11 +23,11 @@ PARAMETERS = (
 FINE_ROWS = 16  # of a table of fine roots
 
 
-def step_function(dtype: DType, write: Callable[[Function, Lanes], None]) -> int:
+def step_function(dtype: DType, write: Callable[[Function, ComplexLanes], None]) -> int:
     """The address of a compiled step of a transform."""
     module = Module()
     f = Function(module, "@step", PARAMETERS)
-    write(f, Lanes(f, dtype))
+    write(f, ComplexLanes(f, dtype))
     f.finish()
     return jit.compile_ir(module.text(), ["step"])["step"]
 
@@ -40,7 +40,7 @@ def pass_function(dtype: DType, radix: int, turned: bool) -> int:
     `target[q + s (radix p + j)]`, times root j of group p if `turned`.
     """
 
-    def write(f: Function, v: Lanes) -> None:
+    def write(f: Function, v: ComplexLanes) -> None:
         groups, span = (f.int_at("%args", i) for i in range(2))
         table = f(f"load ptr, ptr {f.element('%args', 'i64', '2')}") if turned else "null"
         step = f.mul(span, str(v.element))
@@ -71,19 +71,19 @@ def twist_function(dtype: DType, fine: bool) -> int:
     product of roots: that of row r // 16 and the fine one of row r % 16.
     """
 
-    def write(f: Function, v: Lanes) -> None:
+    def write(f: Function, v: ComplexLanes) -> None:
         rows, across, column_step, block_step = (f.int_at("%args", i) for i in range(4))
         tables = [f(f"load ptr, ptr {f.element('%args', 'i64', str(i))}") for i in (4, 5)]
         pitch = f.int_at("%args", 6)
         size, lanes = str(v.element), str(v.lanes)
         last = f.sub(rows, "1")
 
-        def at(table: str, row: str, column: str) -> Complex:
+        def at(table: str, row: str, column: str) -> ComplexRegisters:
             return v.fetch(f.offset(table, f.mul(f.add(f.mul(row, pitch), column), size)))
 
         with f.loop("0", rows, lanes) as block, f.loop("0", across) as column:
             number = f(f"udiv i64 {block.i}, {lanes}")
-            turned: list[Complex] = []
+            turned: list[ComplexRegisters] = []
             for k in range(v.lanes):
                 row = f.minimum(f.add(block.i, str(k)), last)
                 place = f.mul(f.add(f.mul(row, across), column.i), size)
@@ -97,7 +97,7 @@ def twist_function(dtype: DType, fine: bool) -> int:
                     made = v.times(value, at(tables[0], row, column.i))
                     if k == 0:  # the first row is left as it is, like in a pass
                         first = f(f"icmp eq i64 {block.i}, 0")
-                        made = Complex(
+                        made = ComplexRegisters(
                             *(
                                 f(f"select i1 {first}, {v.type} {x}, {v.type} {y}")
                                 for x, y in zip(value, made, strict=True)
@@ -110,6 +110,6 @@ def twist_function(dtype: DType, fine: bool) -> int:
             base = f.mul(column.i, lanes)
             for c, (re, im) in enumerate(zip(*parts, strict=True)):
                 place = f.mul(f.mul(f.add(base, str(c)), column_step), size)
-                v.keep(Complex(re, im), f.offset(to, place))
+                v.keep(ComplexRegisters(re, im), f.offset(to, place))
 
     return step_function(dtype, write)

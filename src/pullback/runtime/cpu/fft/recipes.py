@@ -13,29 +13,38 @@ import numpy as np
 from pullback.core.dtypes import DType, float64
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.fft import halves, moves, passes, schedule, tables
-from pullback.runtime.cpu.fft.driver import IN, OUT, A, B, Block, Step, bits_of, driver_stage
+from pullback.runtime.cpu.fft.driver import (
+    IN,
+    OUT,
+    A,
+    B,
+    BlockCut,
+    TransformStep,
+    bits_of,
+    driver_stage,
+)
 from pullback.runtime.cpu.fft.roots import roots
 from pullback.runtime.cpu.llvm.vectors import lanes_of
 
-__all__ = ["Recipe", "chirp", "convolved", "lane_recipe", "row_recipe"]
+__all__ = ["StepList", "chirp", "convolved", "lane_recipe", "row_recipe"]
 
 _WHOLE_ROW = 1 << 62  # of a step that works on parts: all is one part
 
 
-class Recipe:
+class StepList:
     """Steps under construction; `dtype` is that of real parts."""
 
     def __init__(self, dtype: DType):
         self.dtype, self.lanes = dtype, lanes_of(dtype)
         self.vector = self.lanes * dtype.itemsize
-        self.steps: list[Step] = []
+        self.steps: list[TransformStep] = []
         self.nbytes = 64  # of a buffer
         self.at = IN
 
     def step(self, function: Any, *args: Any, to: int | None = None) -> None:
         """Go on from where the last step has left its results, to the other buffer."""
         target = to if to is not None else B if self.at == A else A
-        self.steps.append(Step(function, self.at, target, args))
+        self.steps.append(TransformStep(function, self.at, target, args))
         self.at = target
 
     def need(self, elements: int) -> None:
@@ -123,9 +132,9 @@ class Recipe:
         self.passes(n, schedule.radices(n), 1)
 
 
-def row_recipe(kind: str, dtype: DType, n: int, inverse: bool, factor: float) -> Recipe:
+def row_recipe(kind: str, dtype: DType, n: int, inverse: bool, factor: float) -> StepList:
     """The steps for one row of a transform of n points, real or complex, with unit strides."""
-    r = Recipe(dtype)
+    r = StepList(dtype)
     size, half, swap = dtype.itemsize, n // 2, (inverse, inverse)
     if kind == "fft":
         r.row(n, swap, factor, to=OUT)
@@ -162,13 +171,13 @@ def lane_recipe(
     factor: float,
     pitch: tuple[int, int],
     turned: bool,
-) -> Recipe:
+) -> StepList:
     """The same for as many transforms as there are lanes, of smooth n.
 
     `pitch` counts bytes in input and output: from point to point where transforms lie side by side,
     or if they are `turned` from transform to transform, whose points are then neighbours.
     """
-    r = Recipe(dtype)
+    r = StepList(dtype)
     r.need(n + 2 * r.lanes)
     half, even = n // 2, n % 2 == 0
 
@@ -218,7 +227,7 @@ def lane_recipe(
 
 
 @functools.lru_cache(16)
-def convolved(dtype: DType, n: int) -> tuple[int, tables.Table, tables.Table]:
+def convolved(dtype: DType, n: int) -> tuple[int, tables.NumberTable, tables.NumberTable]:
     """What makes a transform of n points a convolution (Bluestein): its length, the factors of
     points and results, and the transform of the other operand.
     """
@@ -242,7 +251,7 @@ def _transform(values: np.ndarray) -> np.ndarray:
     recipe = row_recipe("fft", float64, len(values), False, 1.0)
     area = native.Scratch(2)
     batch: tuple[tuple[int, ...], ...] = ((), ())
-    stage = driver_stage(recipe.steps, Block(), (), batch, (1, 0), recipe.nbytes, 1, area)
+    stage = driver_stage(recipe.steps, BlockCut(), (), batch, (1, 0), recipe.nbytes, 1, area)
     run = native.program(1, values.nbytes, area.sizes, [stage], True)
     made = run(native.wrap(values.ctypes.data, values.nbytes, values))
     return np.frombuffer(memoryview(made), np.complex128)  # type: ignore[arg-type]

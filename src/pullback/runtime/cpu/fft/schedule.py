@@ -23,7 +23,7 @@ _OPERATIONS = {
 _TURN = 7  # operations to turn an element by a root
 _MOVE = 5  # to load and store an element
 _SPILL = 4  # more for an element of a codelet that registers do not hold
-_REGISTER_POINTS = 16
+_REGISTER_POINTS = 16  # complex points of a codelet, in 32 vector registers
 
 
 @functools.cache

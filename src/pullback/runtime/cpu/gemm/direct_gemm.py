@@ -16,7 +16,7 @@ from typing import Any
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors, lanes_of
+from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, lanes_of
 from pullback.runtime.cpu.llvm.writer import Function, Module, literal
 
 __all__ = ["direct_kernel", "direct_params", "part_lengths", "task_rows"]
@@ -27,7 +27,7 @@ _BLOCK = (("ptr", "%a"), ("ptr", "%b"), ("ptr", "%out"), ("i64", "%panels"), ("p
 BLOCKS = 24  # rows that are a whole number of the highest blocks
 _SUMS = 8  # in registers at least: so many are on their way at a time
 # A rule is for a number of rows that are left; the last one is for all larger numbers.
-RULES = 12
+RULES = 12  # one for each number of rows below that, one for all others
 
 
 def _heights() -> tuple[int, ...]:
@@ -136,7 +136,7 @@ def direct_kernel() -> int:
     """A kernel over the rows of all matrices of a batch; its params are `direct_params`."""
     module = Module()
     f = Function(module, "@kernel")
-    p = Arguments(f, WORDS, 3, 3 * RULES)
+    p = NamedParams(f, WORDS, 3, 3 * RULES)
     a, b, out = p.pointers
     with p.parts() as part:
         end = f.add(part.row, part.rows)

@@ -48,7 +48,7 @@ _MANY_COLUMNS = 512  # of a row, from which on all of k is read at a time where 
 _THIN = 2  # rows of a product that reads its matrix where it is
 
 
-class Operand(NamedTuple):
+class MatrixOperand(NamedTuple):
     """A stack of matrices: the slot of its pointer, and strides in elements."""
 
     slot: int
@@ -64,8 +64,8 @@ class Product(NamedTuple):
     m: int
     n: int
     k: int
-    a: Operand
-    b: Operand
+    a: MatrixOperand
+    b: MatrixOperand
 
 
 def library(dtype: DType) -> str:
@@ -96,8 +96,8 @@ def matmul_stages(
             if elements
             else []
         )
-    a = Operand(a_slot, tuple(a_strides[:-2]), *a_strides[-2:])
-    b = Operand(b_slot, tuple(b_strides[:-2]), *b_strides[-2:])
+    a = MatrixOperand(a_slot, tuple(a_strides[:-2]), *a_strides[-2:])
+    b = MatrixOperand(b_slot, tuple(b_strides[:-2]), *b_strides[-2:])
     product = _collapsed(Product(tuple(batch_shape), m, n, k, a, b))
     if compute not in _OWN:
         _check_extents(product)
@@ -127,7 +127,7 @@ def matmul_row_stages(
     """
     if dtype not in _OWN or 0 in (m, n, k):
         return None
-    a, b = Operand(a_slot, (), *a_strides), Operand(b_slot, (), *b_strides)
+    a, b = MatrixOperand(a_slot, (), *a_strides), MatrixOperand(b_slot, (), *b_strides)
     plan = _Plan(dtype, area, any_rows=True)
     return plan.stages if plan.multiply_rows(Product((), m, n, k, a, b), out_slot) else None
 
@@ -315,7 +315,7 @@ class _Plan:
         """The strides of a batch in bytes, of a and of b."""
         return [[s * self.dtype.itemsize for s in x.batch] for x in (p.a, p.b)]
 
-    def _transposed(self, p: Product) -> Operand:
+    def _transposed(self, p: Product) -> MatrixOperand:
         """A copy of b whose columns lie side by side."""
         dims = [(e, s) for e, s in zip(p.batch, p.b.batch, strict=True) if s != 0]
         count = math.prod(e for e, _ in dims)
@@ -328,7 +328,7 @@ class _Plan:
         grain = max(1, _TASK_ELEMENTS // (pitch * lanes))
         code = transpose_code.transpose_kernel(self.dtype)
         self.stages.append(native.Stage(code, count * blocks, grain, params))
-        return Operand(slot, _packed_strides(p.batch, p.b.batch, height * pitch), pitch, 1)
+        return MatrixOperand(slot, _packed_strides(p.batch, p.b.batch, height * pitch), pitch, 1)
 
     def _gemm(self, p: Product, out: int) -> None:
         a, a_transposed, lda = self._readable(p.a, p.batch, p.m, p.k)
@@ -374,8 +374,8 @@ class _Plan:
         )
 
     def _readable(
-        self, x: Operand, batch: tuple[int, ...], rows: int, columns: int
-    ) -> tuple[Operand, int, int]:
+        self, x: MatrixOperand, batch: tuple[int, ...], rows: int, columns: int
+    ) -> tuple[MatrixOperand, int, int]:
         """The operand (packed if it must be), whether it is transposed, its leading dimension."""
         found = _layout(x, rows, columns, blas.openblas().largest)
         if found is None:
@@ -389,8 +389,8 @@ class _Plan:
         return (x, *found)
 
     def _pack(
-        self, x: Operand, batch: tuple[int, ...], rows: int, columns: int, stored: DType
-    ) -> Operand:
+        self, x: MatrixOperand, batch: tuple[int, ...], rows: int, columns: int, stored: DType
+    ) -> MatrixOperand:
         """A dense copy in the dtype of the computation, broadcast dimensions left out."""
         by_rows = columns == 1 or (rows > 1 and 0 < abs(x.row) < abs(x.column))
         outer, inner = (columns, rows) if by_rows else (rows, columns)
@@ -404,7 +404,7 @@ class _Plan:
         code = blas_code.pack_kernel(stored.name)
         self.stages.append(native.Stage(code, units, grain, params))
         row, column = (1, inner) if by_rows else (inner, 1)
-        return Operand(slot, _packed_strides(batch, x.batch, outer * inner), row, column)
+        return MatrixOperand(slot, _packed_strides(batch, x.batch, outer * inner), row, column)
 
     def _area(self, elements: int) -> int:
         """The slot of a new scratch area."""
@@ -443,7 +443,7 @@ def _upright(p: Product) -> Product:
     return p._replace(m=1, n=p.m, a=a, b=p.a._replace(row=p.a.column, column=p.a.row))
 
 
-def _layout(x: Operand, rows: int, columns: int, largest: int) -> tuple[int, int] | None:
+def _layout(x: MatrixOperand, rows: int, columns: int, largest: int) -> tuple[int, int] | None:
     """(transposed, leading dimension) with which a library reads the matrix, None if it can't."""
     if (x.column == 1 or columns == 1) and (rows == 1 or columns <= x.row <= largest):
         return 0, x.row if rows > 1 else columns

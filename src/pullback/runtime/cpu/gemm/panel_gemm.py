@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors, lanes_of, squared
+from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, lanes_of, squared
 from pullback.runtime.cpu.llvm.writer import Function, Module, of_width
 
 __all__ = ["PLACED", "WORDS", "columns_of_tile", "panel_kernel", "placed_kernel"]
@@ -66,9 +66,9 @@ def columns_of_tile(dtype: DType, n: int) -> int:
 def panel_kernel(dtype: DType) -> int:
     """A kernel over tiles of the matrices of a batch; params are `WORDS`, then the batch."""
     module = Module()
-    tile = _Tile(module, dtype).name
+    tile = _TileWriter(module, dtype).name
     f = Function(module, "@kernel")
-    p = Arguments(f, WORDS, 3)
+    p = NamedParams(f, WORDS, 3)
     size = str(dtype.itemsize)
     a, b, out = p.pointers
     with f.loop("%lo", "%hi") as unit:
@@ -94,9 +94,9 @@ def placed_kernel(dtype: DType, minus: bool) -> int:
     params are `PLACED`, then the batch with strides of a, b and out.
     """
     module = Module()
-    tile = _Tile(module, dtype, PLACED, minus).name
+    tile = _TileWriter(module, dtype, PLACED, minus).name
     f = Function(module, "@kernel")
-    p = Arguments(f, PLACED, 3)
+    p = NamedParams(f, PLACED, 3)
     a, b, out = p.pointers
     with f.loop("%lo", "%hi") as unit:
         item, number = f.divmod(unit.i, p["tiles"])
@@ -217,7 +217,7 @@ class _Panels:
         return f.name
 
 
-class _Tile:
+class _TileWriter:
     """Writes the function that makes a tile, and those that it calls."""
 
     def __init__(

@@ -6,7 +6,7 @@ import functools
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors, squared
+from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, squared
 from pullback.runtime.cpu.llvm.writer import Function, Module
 
 __all__ = ["TRANSPOSE", "transpose_kernel"]
@@ -23,7 +23,7 @@ def transpose_kernel(dtype: DType) -> int:
     """
     module = Module()
     f = Function(module, "@kernel")
-    p = Arguments(f, TRANSPOSE, 2)
+    p = NamedParams(f, TRANSPOSE, 2)
     v = Vectors(f, dtype)
     source, target = p.pointers
     pitch, lanes = p["pitch"], str(v.lanes)
@@ -41,7 +41,7 @@ def transpose_kernel(dtype: DType) -> int:
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-def _square(f: Function, v: Vectors, p: Arguments, first: str, j: str, mask: str) -> list[str]:
+def _square(f: Function, v: Vectors, p: NamedParams, first: str, j: str, mask: str) -> list[str]:
     """Columns from j on, as rows; the last column again where there are fewer than lanes."""
     last = f.sub(p["columns"], "1")
     columns = [f.minimum(f.add(j, str(c)), last) for c in range(v.lanes)]

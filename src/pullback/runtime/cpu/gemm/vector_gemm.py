@@ -22,7 +22,7 @@ from typing import TypeAlias
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors, squared
+from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, squared
 from pullback.runtime.cpu.llvm.writer import Function, Module, literal, of_width
 
 __all__ = [
@@ -56,7 +56,7 @@ class _Kernel:
         self.module = Module()
         self.f = f = Function(self.module, "@kernel")
         self.v = Vectors(f, dtype)
-        self.p = p = Arguments(f, WORDS, 3)
+        self.p = p = NamedParams(f, WORDS, 3)
         self.prepare()
         a, b, out = p.pointers
         with f.loop("%lo", "%hi") as unit:
@@ -88,7 +88,7 @@ class _Kernel:
         return jit.compile_ir(self.module.text(), ["kernel"])["kernel"]
 
 
-class _Rows(_Kernel):
+class _RowsKernel(_Kernel):
     def prepare(self) -> None:
         count = MOST_SUM_BYTES // (self.v.size * self.rows)
         self.sums = [self.f.array(self.v.scalar, count) for _ in range(self.rows)]
@@ -238,7 +238,7 @@ class _Chunks:
         self.module = Module()
         self.f = f = Function(self.module, "@kernel")
         self.v = v = Vectors(f, dtype)
-        self.p = p = Arguments(f, CHUNK_WORDS, 3)
+        self.p = p = NamedParams(f, CHUNK_WORDS, 3)
         a, b, out = p.pointers
         self.factors = f.array(v.scalar, CHUNK * rows * v.lanes)
         last = f.sub(p["count"], "1")
@@ -348,7 +348,7 @@ class _Chunks:
 @functools.cache
 def rows_kernel(dtype: DType, rows: int) -> int:
     """The kernel for a matrix whose columns lie side by side; params are `WORDS`."""
-    return _Rows(dtype, rows).address()
+    return _RowsKernel(dtype, rows).address()
 
 
 @functools.cache
@@ -371,7 +371,7 @@ def sum_kernel(dtype: DType) -> int:
     """
     module = Module()
     f = Function(module, "@kernel")
-    p = Arguments(f, ("parts", "out", "count", "apart"), 2)
+    p = NamedParams(f, ("parts", "out", "count", "apart"), 2)
     v = Vectors(f, dtype)
     parts, out = p.pointers
     whole = f.add("%lo", f(f"and i64 {f.sub('%hi', '%lo')}, {-v.lanes}"))

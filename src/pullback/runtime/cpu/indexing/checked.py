@@ -17,8 +17,8 @@ from pullback.runtime.cpu.llvm.builder import I8, I32, I64, PTR, Code, Value
 
 __all__ = [
     "LINE",
-    "Arguments",
     "Indices",
+    "OwnParams",
     "are_equal",
     "ask",
     "chunk_bounds",
@@ -38,7 +38,7 @@ def narrow_dtype(rows: int) -> DType:
     return next(d for d, bits in _BITS.items() if rows <= 1 << bits)
 
 
-class Arguments:
+class OwnParams:
     """A kernel's own params by name: pointers, given by their slots, and then numbers."""
 
     def __init__(self, code: Code, pointers: Sequence[str], words: Sequence[str]):

@@ -7,7 +7,7 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.indexing.checked import LINE, Arguments, Indices, prefetch
+from pullback.runtime.cpu.indexing.checked import LINE, Indices, OwnParams, prefetch
 from pullback.runtime.cpu.llvm.builder import I64, Value, address, kernel
 
 __all__ = ["MOST_WORD", "gather_rows"]
@@ -30,7 +30,7 @@ def gather_rows(index: DType, row_bytes: int, far: bool, checked: bool) -> int:
     code = kernel(ir.Module(), "gather_rows")
     b = code.b
     words = ("count", "rows", "width", "row_bytes", "step", "code")
-    a = Arguments(code, ("index", "x", "out"), words)
+    a = OwnParams(code, ("index", "x", "out"), words)
     indices = Indices(code, index, a["index"], a["rows"], a["width"])
     byte, last = ir.IntType(8), b.sub(a["count"], code.int(1))
     ahead = ELEMENTS_AHEAD if row_bytes else ROWS_AHEAD

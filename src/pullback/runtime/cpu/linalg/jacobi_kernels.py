@@ -11,7 +11,7 @@ import numpy as np
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.linalg.lane_code import LANES, Lanes, Tile
+from pullback.runtime.cpu.linalg.lane_code import LANES, Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import Value, address
 
 __all__ = ["eigh", "svd"]
@@ -30,7 +30,7 @@ def eigh(dtype: DType, n: int, vectors: bool) -> int:
     half, one, zero = m.number(0.5), m.number(1.0), m.number(0.0)
     width = 1 + n if vectors else 1
     with m.groups():
-        x, a, out = Tile(m, n, n), Tile(m, n, n), Tile(m, width, n)
+        x, a, out = LaneTile(m, n, n), LaneTile(m, n, n), LaneTile(m, width, n)
         m.read(1, x, n, n)
         oddity = m.oddity(x, n * n)
         for i in range(n):
@@ -53,7 +53,7 @@ def eigh(dtype: DType, n: int, vectors: bool) -> int:
     return address(m.code)
 
 
-def _rotate(m: Lanes, a: Tile, out: Tile | None, p: int, q: int) -> None:
+def _rotate(m: Lanes, a: LaneTile, out: LaneTile | None, p: int, q: int) -> None:
     """Turns rows and columns p and q so that the element (p, q) vanishes."""
     b, zero = m.b, m.number(0.0)
     app, aqq, apq = a.get(p, p), a.get(q, q), a.get(p, q)
@@ -75,7 +75,7 @@ def _rotate(m: Lanes, a: Tile, out: Tile | None, p: int, q: int) -> None:
             out.put(y, 1 + q, r)
 
 
-def _order(m: Lanes, out: Tile, i: int, j: int, vectors: bool) -> None:
+def _order(m: Lanes, out: LaneTile, i: int, j: int, vectors: bool) -> None:
     """Exchanges eigenvalues i and j, with their vectors, if they are in the wrong order."""
     wrong = m.less(out.get(0, j), out.get(0, i))
     places = [((0, i), (0, j))]
@@ -105,8 +105,12 @@ def svd(dtype: DType, n: int, vectors: bool) -> int:
     one, zero = m.number(1.0), m.number(0.0)
     height = 1 + 2 * n if vectors else 1
     with m.groups():
-        x, g, v = Tile(m, n, n), Tile(m, n, n), Tile(m, n, n)  # row i of g and v is column i
-        out = Tile(m, height, n)
+        x, g, v = (
+            LaneTile(m, n, n),
+            LaneTile(m, n, n),
+            LaneTile(m, n, n),
+        )  # row i of g and v is column i
+        out = LaneTile(m, height, n)
         m.read(1, x, n, n)
         oddity = m.oddity(x, n * n)
         scale = _power_of_two(m, x, n, dtype)
@@ -143,7 +147,7 @@ def svd(dtype: DType, n: int, vectors: bool) -> int:
     return address(m.code)
 
 
-def _power_of_two(m: Lanes, x: Tile, n: int, dtype: DType) -> Value:
+def _power_of_two(m: Lanes, x: LaneTile, n: int, dtype: DType) -> Value:
     """The power of 2 below the largest element, and 1 for zeros."""
     largest = m.number(0.0)
     for k in range(n * n):
@@ -158,7 +162,7 @@ def _power_of_two(m: Lanes, x: Tile, n: int, dtype: DType) -> Value:
     return m.choose(fine, power, m.number(1.0))
 
 
-def _dot(m: Lanes, g: Tile, p: int, q: int) -> Value:
+def _dot(m: Lanes, g: LaneTile, p: int, q: int) -> Value:
     total = m.b.fmul(g.get(p, 0), g.get(q, 0))
     for k in range(1, m.n):
         total = m.fused(g.get(p, k), g.get(q, k), total)
@@ -182,7 +186,7 @@ def _turned(m: Lanes, c: Value, s: Value, x: Value, y: Value) -> tuple[Value, Va
     return m.fused(c, x, b.fneg(b.fmul(s, y))), m.fused(s, x, b.fmul(c, y))
 
 
-def _orthogonalise(m: Lanes, g: Tile, v: Tile | None, p: int, q: int) -> None:
+def _orthogonalise(m: Lanes, g: LaneTile, v: LaneTile | None, p: int, q: int) -> None:
     """Turns columns p and q so that their product vanishes."""
     _, c, s = _turn(m, _dot(m, g, p, p), _dot(m, g, q, q), _dot(m, g, p, q))
     for tile in (g, v):
@@ -193,7 +197,7 @@ def _orthogonalise(m: Lanes, g: Tile, v: Tile | None, p: int, q: int) -> None:
                 tile.put(y, q, k)
 
 
-def _decrease(m: Lanes, out: Tile, tiles: tuple[Tile, ...], i: int, j: int) -> None:
+def _decrease(m: Lanes, out: LaneTile, tiles: tuple[LaneTile, ...], i: int, j: int) -> None:
     """Exchanges squared lengths i and j, with their columns, if they are in the wrong order."""
     wrong = m.less(out.get(0, i), out.get(0, j))
     pairs = [(out, (0, i), (0, j))]
@@ -204,7 +208,7 @@ def _decrease(m: Lanes, out: Tile, tiles: tuple[Tile, ...], i: int, j: int) -> N
         tile.put(m.choose(wrong, x, y), *there)
 
 
-def _complete(m: Lanes, g: Tile, i: int, nothing: Value) -> None:
+def _complete(m: Lanes, g: LaneTile, i: int, nothing: Value) -> None:
     """In lanes with nothing in column i, a unit vector orthogonal to those before: what is left of
     the axis that they are farthest from.
     """

@@ -17,7 +17,7 @@ from pullback.core import dtypes
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm.builder import I32, I64, PTR, Value, kernel
 
-__all__ = ["LANES", "Lanes", "Tile"]
+__all__ = ["LANES", "LaneTile", "Lanes"]
 
 LANES = 8  # matrices at once: a register of AVX2 in float32, of AVX-512 in float64
 UNROLLED = 8  # rows up to which code has no loops; beyond, it would take long to compile
@@ -25,7 +25,7 @@ UNROLLED = 8  # rows up to which code has no loops; beyond, it would take long t
 Index = Value  # an int, or a value of a loop
 
 
-class Tile:
+class LaneTile:
     """A matrix of vectors in the cache (or in registers, where all indices are constants)."""
 
     def __init__(self, lanes: Lanes, rows: int, columns: int):
@@ -133,7 +133,7 @@ class Lanes:
         chosen = ir.Constant(ir.VectorType(I32, len(mask)), [ir.Constant(I32, k) for k in mask])
         return self.b.shuffle_vector(x, y, chosen)
 
-    def read(self, operand: int, tile: Tile, rows: int, columns: int) -> None:
+    def read(self, operand: int, tile: LaneTile, rows: int, columns: int) -> None:
         """Operand (from 1 on), matrices stored row after row, into a tile."""
         pointers = self._pointers(operand)
         width, starts = self._chunks(rows * columns)
@@ -160,7 +160,7 @@ class Lanes:
 
         self._each_start(starts, width, piece)
 
-    def write(self, tile: Tile, rows: int, columns: int) -> None:
+    def write(self, tile: LaneTile, rows: int, columns: int) -> None:
         """The tile to the output, each matrix row after row."""
         pointers = self._pointers(0)
         width, starts = self._chunks(rows * columns)
@@ -218,8 +218,8 @@ class Lanes:
     def choose(self, condition: Value, x: Value, y: Value) -> Value:
         return self.b.select(condition, x, y)
 
-    def variable(self, value: Value) -> Variable:
-        return Variable(self, value)
+    def variable(self, value: Value) -> LaneVariable:
+        return LaneVariable(self, value)
 
     def whole(self, i: Index) -> Value:
         """An index as the same number in all lanes."""
@@ -230,14 +230,14 @@ class Lanes:
         )
         return self._shuffled(one, one, [0] * LANES)
 
-    def oddity(self, tile: Tile, size: int) -> Value:
+    def oddity(self, tile: LaneTile, size: int) -> Value:
         """0 in lanes whose elements are numbers, else NaN."""
         found = self.variable(self.number(0.0))
         zero = self.number(0.0)
         self.each(0, size, lambda k: found.set(self.fused(tile.get(0, k), zero, found.get())))
         return self.b.fmul(found.get(), zero)
 
-    def spoil(self, tile: Tile, size: int, oddity: Value) -> None:
+    def spoil(self, tile: LaneTile, size: int, oddity: Value) -> None:
         """NaN in all elements of the lanes that had one, or an infinity."""
         fine = self.equal(oddity, oddity)
         self.each(0, size, lambda k: tile.put(self.choose(fine, tile.get(0, k), oddity), 0, k))
@@ -257,7 +257,7 @@ class Lanes:
                     b.ret_void()
 
 
-class Variable:
+class LaneVariable:
     """A vector that changes."""
 
     def __init__(self, lanes: Lanes, value: Value):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.linalg.lane_code import Index, Lanes, Tile
+from pullback.runtime.cpu.linalg.lane_code import Index, Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import Value, address
 
 __all__ = ["cholesky", "det", "lu", "lu_solve", "solve_triangular"]
@@ -20,7 +20,7 @@ def cholesky(dtype: DType, n: int) -> int:
     m = Lanes("cholesky", dtype, 1, n)
     zero = m.number(0.0)
     with m.groups():
-        a, factor = Tile(m, n, n), Tile(m, n, n)
+        a, factor = LaneTile(m, n, n), LaneTile(m, n, n)
         failed = m.variable(zero)
         m.read(1, a, n, n)
         oddity = m.oddity(a, n * n)
@@ -64,7 +64,7 @@ def lu(dtype: DType, n: int) -> int:
     m = Lanes("lu", dtype, 1, n)
     zero, one = m.number(0.0), m.number(1.0)
     with m.groups():
-        a, packed = Tile(m, n, n), Tile(m, n + 2, n)
+        a, packed = LaneTile(m, n, n), LaneTile(m, n + 2, n)
         m.read(1, a, n, n)
         oddity = m.oddity(a, n * n)
         m.each(0, n, lambda i: packed.put(m.whole(i), n + 1, i))
@@ -81,7 +81,7 @@ def lu(dtype: DType, n: int) -> int:
             m.each(m.add(k, 1), n, compare)
             packed.put(place.get(), n, k)
 
-            def exchange(tile: Tile, i: Index, other: Index, j: Index, held: Value) -> None:
+            def exchange(tile: LaneTile, i: Index, other: Index, j: Index, held: Value) -> None:
                 mine = m.equal(place.get(), m.whole(other))
                 there = tile.get(i, j)
                 tile.put(m.choose(mine, held, there), i, j)
@@ -125,7 +125,7 @@ def solve_triangular(dtype: DType, n: int, columns: int, lower: bool, unit: bool
     """a (n x n), b (n x columns) -> the solution."""
     m = Lanes("solve_triangular", dtype, 2, n)
     with m.groups():
-        a, x = Tile(m, n, n), Tile(m, n, columns)
+        a, x = LaneTile(m, n, n), LaneTile(m, n, columns)
         m.read(1, a, n, n)
         m.read(2, x, n, columns)
         if not unit:
@@ -135,7 +135,7 @@ def solve_triangular(dtype: DType, n: int, columns: int, lower: bool, unit: bool
     return address(m.code)
 
 
-def _zero_on_diagonal(m: Lanes, a: Tile, n: int) -> Value:
+def _zero_on_diagonal(m: Lanes, a: LaneTile, n: int) -> Value:
     """1 + the position of the first 0 on the diagonal, or 0."""
     zero = m.number(0.0)
     found = m.variable(zero)
@@ -148,7 +148,9 @@ def _zero_on_diagonal(m: Lanes, a: Tile, n: int) -> Value:
     return found.get()
 
 
-def _solve(m: Lanes, a: Tile, x: Tile, columns: int, lower: bool, unit: bool, turned: bool) -> None:
+def _solve(
+    m: Lanes, a: LaneTile, x: LaneTile, columns: int, lower: bool, unit: bool, turned: bool
+) -> None:
     """x becomes the solution of A y = x for a triangle of `a`, or of its transpose if `turned`."""
     n = m.n
 
@@ -178,7 +180,7 @@ def lu_solve(dtype: DType, n: int, columns: int, adjoint: bool) -> int:
     """a, b (n x columns) and the result of `lu` -> A^-1 b or A^-T b; a is not looked at."""
     m = Lanes("lu_solve", dtype, 3, n)
     with m.groups():
-        packed, x = Tile(m, n + 2, n), Tile(m, n, columns)
+        packed, x = LaneTile(m, n + 2, n), LaneTile(m, n, columns)
         m.read(2, x, n, columns)
         m.read(3, packed, n + 2, n)
         m.fail_if(_zero_on_diagonal(m, packed, n))
@@ -194,7 +196,7 @@ def lu_solve(dtype: DType, n: int, columns: int, adjoint: bool) -> int:
     return address(m.code)
 
 
-def _exchange(m: Lanes, packed: Tile, x: Tile, columns: int, i: Index) -> None:
+def _exchange(m: Lanes, packed: LaneTile, x: LaneTile, columns: int, i: Index) -> None:
     """Exchanges row i with the one that the factorisation did."""
     n = m.n
     place = packed.get(n, i)
@@ -221,7 +223,7 @@ def det(dtype: DType, n: int) -> int:
     """x and the result of `lu` -> the determinant; x is not looked at."""
     m = Lanes("det", dtype, 2, n)
     with m.groups():
-        packed, out = Tile(m, n + 2, n), Tile(m, 1, 1)
+        packed, out = LaneTile(m, n + 2, n), LaneTile(m, 1, 1)
         m.read(2, packed, n + 2, n)
         total = m.variable(m.number(1.0))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pullback.compile.kernel.factor_order import SUMS, VECTOR_BYTES
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import Arguments, Vectors
+from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors
 from pullback.runtime.cpu.llvm.writer import Function, Module, literal
 
 __all__ = ["Leaf"]
@@ -24,7 +24,7 @@ class Leaf:
         self.dtype, self.size = dtype, dtype.itemsize
         self.module = Module()
         self.f = f = Function(self.module, "@kernel")
-        self.p = Arguments(f, names, pointers)
+        self.p = NamedParams(f, names, pointers)
         self.v = Vectors(f, dtype, VECTOR_BYTES // dtype.itemsize)
         self.kind, self.lanes = self.v.scalar, self.v.lanes
 

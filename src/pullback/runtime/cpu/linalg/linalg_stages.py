@@ -44,7 +44,7 @@ _LANE_WORK = 1 << 14  # elements of a task of kernels across the batch: some mic
 SMALL = 16  # rows up to which these kernels are faster than LAPACK, and compile quickly
 JACOBI = 4  # rows up to which eigenvalues and singular values are found across the batch
 _BLOCK = 64  # columns that LAPACK works on at once, at most
-_LARGEST = 2**31 - 1  # of LAPACK's integers
+_LARGEST = 2**31 - 1  # of LAPACK's integers, which have 32 bits here
 
 _ROUTINES = (
     *("gemm", "trsm", "potrf", "getrf", "getrs", "geqrf"),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Host", "add_symbol", "compile_ir", "host", "together"]
 
 # Part of every cache key: a change of how code is made gets a new number.
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 1  # counts the changes of how code is made, see above
 _CACHE = CodeCache("cpu")
 _DECLARED = re.compile(r'^declare\b[^@]*@"?([\w.$]+)', re.MULTILINE)
 
@@ -156,13 +156,13 @@ class _Batch:
             operator.index(address)
 
 
-class _Open(threading.local):
+class _OpenBatch(threading.local):
     """The batch that this thread is filling."""
 
     batch: _Batch | None = None
 
 
-_open = _Open()
+_open = _OpenBatch()
 
 
 def together(function: Callable[..., Any], *args: Any) -> Any:

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 LEAVES = frozenset({"load", "index", "acc"})
-VECTOR_BYTES = 64
+VECTOR_BYTES = 64  # of an AVX-512 register; LLVM splits vectors for narrower ones
 _HALVES = (dt.float16, dt.bfloat16)
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint"}
 _ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
@@ -81,7 +81,7 @@ def emit(
     """The values of `roots`; `leaf` gives loads, indices, accumulators, `known` what is at hand."""
     values: dict[Expr, str] = dict(known or {})
     inline = set(inline_nodes(roots))
-    writer = _Writer(f, width, values)
+    writer = _InstructionWriter(f, width, values)
     stack: list[tuple[Expr, bool]] = [(r, False) for r in reversed(roots)]
     while stack:
         e, ready = stack.pop()
@@ -120,7 +120,7 @@ def _frontier(slow: Expr, inline: Collection[Expr]) -> list[Expr]:
     return list(found)
 
 
-class _Writer:
+class _InstructionWriter:
     """Writes instructions of one width into one function."""
 
     def __init__(self, f: Function, width: int, values: dict[Expr, str]):

@@ -10,7 +10,7 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.writer import Function, of_width, register
 
-__all__ = ["Arguments", "Part", "Vectors", "lanes_of", "squared"]
+__all__ = ["NamedParams", "Part", "Vectors", "lanes_of", "squared"]
 
 
 def lanes_of(dtype: DType) -> int:
@@ -162,7 +162,7 @@ class Part(NamedTuple):
     b: str
 
 
-class Arguments:
+class NamedParams:
     """The params of a kernel by name, and the pointers among them.
 
     The batch, as `builder.index_params`, comes after the names and `skip` more words.

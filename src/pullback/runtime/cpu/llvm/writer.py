@@ -18,8 +18,8 @@ from pullback.core.dtypes import DType
 
 __all__ = [
     "Function",
-    "Loop",
     "Module",
+    "OpenLoop",
     "Operand",
     "literal",
     "memory_type",
@@ -104,7 +104,7 @@ class Module:
 
 
 @dataclass
-class Loop:
+class OpenLoop:
     """An open loop: its counter, its carried values, and what the body sets before it closes."""
 
     i: str
@@ -216,7 +216,7 @@ class Function:
     @contextmanager
     def loop(
         self, start: str, stop: str, step: str = "1", carried: Sequence[tuple[str, str]] = ()
-    ) -> Iterator[Loop]:
+    ) -> Iterator[OpenLoop]:
         """`for i in range(start, stop, step)`; `carried` are pairs of type and initial value.
 
         The body sets `next` (and may set `step`); afterwards `results` holds the last values.
@@ -225,7 +225,7 @@ class Function:
         enter = self(f"icmp slt i64 {start}, {stop}")
         self.do(f"br i1 {enter}, label %{body}, label %{done}")
         self.block(body)
-        state = Loop(self.fresh(), [self.fresh() for _ in carried], step)
+        state = OpenLoop(self.fresh(), [self.fresh() for _ in carried], step)
         at = len(self._lines)
         yield state
         after = self(f"add i64 {state.i}, {state.step}")

@@ -15,7 +15,7 @@ from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
 from pullback.runtime.cpu.loops.nest import (
     Streams,
 )
-from pullback.runtime.cpu.loops.tree_code import Elements, Fold, Values
+from pullback.runtime.cpu.loops.tree_code import ElementExpressions, FoldWriter, Values
 
 __all__ = ["TILE", "columns", "rows"]
 
@@ -39,11 +39,11 @@ class _Arguments:
 @cache
 def rows(kernel: Accumulate) -> int:
     """A unit is one kept element; its accumulators stay in registers."""
-    module, fold = Module(), Fold(kernel)
+    module, fold = Module(), FoldWriter(kernel)
     f = Function(module, "@kernel")
     a = _Arguments(f, kernel)
     output = Operand(kernel.output, "unit")
-    elements = Elements(fold, [Operand(d, "unit") for d in kernel.inputs])
+    elements = ElementExpressions(fold, [Operand(d, "unit") for d in kernel.inputs])
     with f.loop("%lo", "%hi") as unit:
         offsets = a.kept.offsets(f, unit.i, a.none)
         start = [("i64", a.first), *(("i64", o) for o in offsets)]
@@ -64,13 +64,13 @@ def rows(kernel: Accumulate) -> int:
 @cache
 def columns(kernel: Accumulate, steps: tuple[str, ...]) -> int:
     """A unit is a tile of kept elements; their accumulators lie in memory."""
-    module, fold = Module(), Fold(kernel)
+    module, fold = Module(), FoldWriter(kernel)
     width = vector_width((*kernel.element, *kernel.combine, *kernel.finish),
                          (kernel.output, *kernel.inputs))  # fmt: skip
     f = Function(module, "@kernel")
     a = _Arguments(f, kernel)
     output = Operand(kernel.output, steps[0])
-    elements = Elements(
+    elements = ElementExpressions(
         fold, [Operand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
     )
     strides, size = a.kept.strides(f, 0), a.kept.size(f, 0)

@@ -147,7 +147,7 @@ def _grouped_words(
     tiles: int = 0,
     tile: int = 0,
 ) -> list[int]:
-    """The words that follow the head; see `reduce_code.Grouped`."""
+    """The words that follow the head; see `reduce_code.GroupedReduction`."""
     groups = math.ceil(reduced.size / group)
     sizes = (columns, tiles, tile)
     return [reduced.size, groups, group, before, rank_of(reduced, 1), *partials, *sizes]
@@ -158,7 +158,7 @@ def _rows(
 ) -> list[native.Stage]:
     head, records = _head(rank_of(kept), slots), axis_words(kept)
     groups = math.ceil(reduced.size / group)
-    before = len(head) + reduce_code.Grouped.WORDS + len(records)
+    before = len(head) + reduce_code.GroupedReduction.WORDS + len(records)
     partials = _partials(kernel, kept, groups, area)
     words = _grouped_words(reduced, group, before, partials)
     steps = _inner_steps(kernel, reduced, 0)
@@ -179,7 +179,7 @@ def _columns(
     columns = kept.shape[-1]
     group, tile = _parts(kernel, kept.size // columns, columns, reduced.size)
     groups = math.ceil(reduced.size / group)
-    before = len(head) + reduce_code.Grouped.WORDS + len(records)
+    before = len(head) + reduce_code.GroupedReduction.WORDS + len(records)
     partials = _partials(kernel, kept, groups, area)
     tiles = math.ceil(columns / tile)
     words = _grouped_words(reduced, group, before, partials, columns, tiles, tile)
@@ -206,7 +206,7 @@ def _parts(kernel: Reduce, outer: int, columns: int, length: int) -> tuple[int, 
 
 def _strips(kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int]) -> native.Stage:
     head, records = _head(rank_of(kept), slots), axis_words(kept)
-    before = len(head) + reduce_code.Grouped.WORDS + len(records)
+    before = len(head) + reduce_code.GroupedReduction.WORDS + len(records)
     columns = kept.shape[-1]
     tiles = math.ceil(columns / reduce_strips.TILE)
     words = _grouped_words(reduced, 1, before, (0, 0), columns, tiles)

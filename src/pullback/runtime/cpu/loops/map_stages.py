@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from math import prod
+from typing import NamedTuple, SupportsIndex
 
 from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.compile.program.nest import Nest, coalesce, step_of
@@ -70,8 +72,12 @@ def map_stages(
     The code of a small array is made for its shape and strides, unless it is to be `shared`.
     `by_rows`: one stage whose units are the elements in row-major order, for `stages.Blocks`.
     """
-    nest = _nest(kernel, shape, out_strides, input_strides)
     slots = (*out_slots, *in_slots)
+    if shared:
+        flat = _flat_stage(kernel, shape, slots, (*out_strides, *input_strides))
+        if flat is not None:
+            return [flat]
+    nest = _nest(kernel, shape, out_strides, input_strides)
     if not (by_rows or shared) and tiny_code.map_suits(kernel, shape):
         strides = (*out_strides, *input_strides)
         return [tiny_code.map_stage(kernel, shape, slots, strides)]
@@ -82,8 +88,8 @@ def map_stages(
 
 def _boxed(kernel: Map | MultiMap, nest: Nest, slots: Sequence[int]) -> list[native.Stage]:
     """The stages of a map, in tiles where they pay."""
-    itemsizes = [d.itemsize for d in _dtypes(kernel)]
-    parts = boxes(nest, itemsizes, len(_outputs(kernel)))
+    facts = _facts(kernel)
+    parts = boxes(nest, facts.itemsizes, facts.outputs)
     return [_stage(kernel, n, slots, bases) for n, bases in parts]
 
 
@@ -105,20 +111,34 @@ def map_stage(
     return _stage(kernel, nest, [out_slot, *in_slots], bases)
 
 
-def _outputs(kernel: Map | MultiMap) -> tuple[DType, ...]:
-    return kernel.outputs if isinstance(kernel, MultiMap) else (kernel.output,)
+class _Facts(NamedTuple):
+    """What the stages of a kernel need to know of it."""
+
+    dtypes: tuple[DType, ...]  # of the outputs, then of the inputs
+    itemsizes: tuple[int, ...]
+    outputs: int
+    bodies: tuple[tuple[Expr, ...], ...]
+    roots: tuple[Expr, ...]
+    indexed: bool  # whether any expression reads `index()`
+    weight: int
 
 
-def _bodies(kernel: Map | MultiMap) -> tuple[tuple[Expr, ...], ...]:
-    return kernel.bodies if isinstance(kernel, MultiMap) else (kernel.body,)
-
-
-def _dtypes(kernel: Map | MultiMap) -> tuple[DType, ...]:
-    return (*_outputs(kernel), *kernel.inputs)
-
-
-def _roots(kernel: Map | MultiMap) -> tuple[Expr, ...]:
-    return tuple(e for body in _bodies(kernel) for e in body)
+@cache
+def _facts(kernel: Map | MultiMap) -> _Facts:
+    several = isinstance(kernel, MultiMap)
+    outputs = kernel.outputs if several else (kernel.output,)
+    bodies = kernel.bodies if several else (kernel.body,)
+    dtypes = (*outputs, *kernel.inputs)
+    roots = tuple(e for body in bodies for e in body)
+    return _Facts(
+        dtypes,
+        tuple(d.itemsize for d in dtypes),
+        len(outputs),
+        bodies,
+        roots,
+        uses_index(roots),
+        weight(roots),
+    )
 
 
 def _nest(
@@ -128,11 +148,12 @@ def _nest(
     input_strides: Sequence[Strides],
 ) -> Nest:
     """The merged axes; the streams are outputs, inputs and, if it is used, the index."""
+    facts = _facts(kernel)
     strides = [
-        tuple(s * d.itemsize for s in own)
-        for d, own in zip(_dtypes(kernel), (*out_strides, *input_strides), strict=True)
+        tuple([s * size for s in own])
+        for size, own in zip(facts.itemsizes, (*out_strides, *input_strides), strict=True)
     ]
-    if uses_index(_roots(kernel)):
+    if facts.indexed:
         strides.append(dense_strides(shape))
     return coalesce(shape, strides)
 
@@ -141,15 +162,15 @@ def _stage(
     kernel: Map | MultiMap, nest: Nest, slots: Sequence[int], bases: Sequence[int]
 ) -> native.Stage:
     """A stage over the nest; `bases` are offsets of its streams."""
-    dtypes = _dtypes(kernel)
-    count = len(_outputs(kernel))
-    steps = [step_of(nest.inner(s), d.itemsize) for s, d in enumerate(dtypes)]
+    facts = _facts(kernel)
+    count, streams = facts.outputs, len(facts.dtypes)
+    steps = [step_of(nest.inner(s), size) for s, size in enumerate(facts.itemsizes)]
     # A single element: any step is right, and dense code is the quickest.
     steps[:count] = ["unit" if step == "zero" else step for step in steps[:count]]
-    head = Streams(len(dtypes)).header(rank_of(nest), slots, bases[: len(dtypes)])
-    index = bases[len(dtypes)] if len(bases) > len(dtypes) else 0
-    params = tuple([*head, index, *axis_words(nest)])
-    grain = grain_of(nest.size, weight(_roots(kernel)))
+    head = Streams(streams).header(rank_of(nest), slots, bases[:streams])
+    index = bases[streams] if len(bases) > streams else 0
+    params = (*head, index, *axis_words(nest))
+    grain = grain_of(nest.size, facts.weight)
     return native.Stage(_code(kernel, tuple(steps)), nest.size, grain, params)
 
 
@@ -179,6 +200,38 @@ def uses_index(roots: Iterable[Expr]) -> bool:
     return False
 
 
+def _flat_stage(
+    kernel: Map | MultiMap, shape: Sequence[int], slots: Sequence[int], strides: Sequence[Strides]
+) -> native.Stage | None:
+    """The stage over arrays that are all dense, or one element repeated; None for any other.
+
+    It is what `_stage` makes, without a nest for every new shape.
+    """
+    size, dense = prod(shape), dense_strides(shape)
+    repeated = tuple([own != dense for own in strides])
+    if size < 2 or repeated[0]:
+        return None
+    for own, again in zip(strides, repeated, strict=True):
+        if again and any(own):
+            return None
+    code, head, steps, weight = _flat(kernel, tuple(slots), repeated)
+    return native.Stage(code, size, grain_of(size, weight), (*head, size, *steps))
+
+
+@cache
+def _flat(
+    kernel: Map | MultiMap, slots: tuple[int, ...], repeated: tuple[bool, ...]
+) -> tuple[SupportsIndex, tuple[SupportsIndex, ...], tuple[SupportsIndex, ...], int]:
+    """The code, the arguments before and after the size, and the weight of a flat stage."""
+    shape = (3,)  # stands for any: only its place among the arguments is known
+    strides = [(0,) if again else (1,) for again in repeated]
+    outputs = _facts(kernel).outputs
+    nest = _nest(kernel, shape, strides[:outputs], strides[outputs:])
+    stage = _stage(kernel, nest, slots, (0,) * len(nest.strides))
+    at = len(stage.params) - len(axis_words(nest))
+    return stage.code, stage.params[:at], stage.params[at + 1 :], _facts(kernel).weight
+
+
 @cache
 def _code(kernel: Map | MultiMap, steps: tuple[str, ...]) -> int:
     """The address of the kernel for these innermost steps."""
@@ -189,16 +242,16 @@ def source(kernel: Map | MultiMap, steps: tuple[str, ...]) -> str:
     """The kernel as LLVM IR."""
     module = Module()
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
-    dtypes, roots = _dtypes(kernel), _roots(kernel)
+    facts = _facts(kernel)
+    dtypes, roots = facts.dtypes, facts.roots
     operands = [Operand(d, s) for d, s in zip(dtypes, steps, strict=True)]
     head = Streams(len(operands))
-    indexed = uses_index(roots)
+    indexed, outputs = facts.indexed, facts.outputs
     streams = head.count + indexed
     pointers = head.pointers(f)
     inner = Records("%records", "0", streams).strides(f, 0)
     width = vector_width(roots, dtypes)
     first_index = f.int_at("%params", head.words) if indexed else "0"
-    outputs = len(_outputs(kernel))
 
     def row(offsets: list[str], _: str) -> None:
         starts = [f.offset(p, o) for p, o in zip(pointers, offsets, strict=False)]
@@ -209,7 +262,7 @@ def source(kernel: Map | MultiMap, steps: tuple[str, ...]) -> str:
         for w, first, last in ((width, "0", vectors), (1, vectors, "%length")):
             with f.loop(first, last, str(w)) as at:
                 values = iter(body.values(roots, w, at.i))
-                for s, own in enumerate(_bodies(kernel)):
+                for s, own in enumerate(facts.bodies):
                     body.store(s, own, [next(values) for _ in own], w, at.i)
 
     each_line(f, streams, row)

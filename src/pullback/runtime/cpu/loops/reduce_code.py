@@ -26,13 +26,13 @@ from pullback.runtime.cpu.loops.nest import (
 )
 from pullback.runtime.cpu.loops.tree_code import (
     LEVELS,
-    Elements,
-    Fold,
+    ElementExpressions,
+    FoldWriter,
     Values,
     positions,
 )
 
-__all__ = ["Grouped", "merge", "output_width", "rows", "sequence"]
+__all__ = ["GroupedReduction", "merge", "output_width", "rows", "sequence"]
 
 
 def output_width(kernel: Reduce) -> int:
@@ -46,14 +46,14 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
 
     Words after the head: N, words from `params` to the axes, then offsets[N][inputs].
     """
-    module, fold, streams = Module(), Fold(kernel), Streams(1 + len(kernel.inputs))
+    module, fold, streams = Module(), FoldWriter(kernel), Streams(1 + len(kernel.inputs))
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
     pointers = streams.pointers(f)
     count = f.int_at("%params", streams.words)
     table = f.element("%params", "i64", str(streams.words + 2))
     strides = Records("%records", "0", streams.count).strides(f, 0)
     output = Operand(kernel.output, steps[0])
-    elements = Elements(
+    elements = ElementExpressions(
         fold, [Operand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
     )
     width = output_width(kernel)
@@ -86,7 +86,7 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-class Grouped:
+class GroupedReduction:
     """What `rows` and `columns` share: arguments after the head, groups of blocks, partial results.
 
     Words after the head: N, groups, elements per group, words from `params` to the reduced axes,
@@ -97,7 +97,7 @@ class Grouped:
     WORDS = 10
 
     def __init__(self, f: Function, kernel: Reduce):
-        self.f, self.kernel, self.fold = f, kernel, Fold(kernel)
+        self.f, self.kernel, self.fold = f, kernel, FoldWriter(kernel)
         streams = Streams(1 + len(kernel.inputs))
         word = [f.int_at("%params", streams.words + k) for k in range(self.WORDS)]
         self.length, self.groups, self.per_group, at_reduced, rank = word[:5]
@@ -132,13 +132,13 @@ def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """Folds along the reduced axis; a step of "any" packs each block into a dense copy first."""
     module = Module()
     f = Function(module, "@kernel")
-    g = Grouped(f, kernel)
+    g = GroupedReduction(f, kernel)
     fold = g.fold
     output = Operand(kernel.output, "unit")
     packed = [
         Operand(d, "unit" if s == "any" else s) for d, s in zip(kernel.inputs, steps, strict=True)
     ]
-    elements = Elements(fold, packed)
+    elements = ElementExpressions(fold, packed)
     buffers = [
         f.array("i8", BLOCK * d.itemsize) if s == "any" else ""
         for d, s in zip(kernel.inputs, steps, strict=True)
@@ -179,7 +179,7 @@ def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
 
 
 def _fold_block(
-    f: Function, elements: Elements, places: Values, first: str, count: str, lanes: Values
+    f: Function, elements: ElementExpressions, places: Values, first: str, count: str, lanes: Values
 ) -> Values:
     """The accumulators of `count` elements from `places` on, numbered from `first` on."""
     fold = elements.fold
@@ -199,7 +199,9 @@ def _fold_block(
     return fold.join_lanes(f, fold.load(f, lanes, "0", LANES))
 
 
-def _pack_block(g: Grouped, k: int, target: str, source: str, first: str, count: str) -> None:
+def _pack_block(
+    g: GroupedReduction, k: int, target: str, source: str, first: str, count: str
+) -> None:
     """Copy elements `first` to `first + count` of input `k` into a dense array."""
     f, dtype = g.f, g.kernel.inputs[k]
     operand = Operand(dtype, "any")
@@ -228,7 +230,7 @@ def merge(kernel: Reduce) -> int:
 
     Arguments: groups, slot of the scratch area, bytes from array to array in it, output slot.
     """
-    module, fold = Module(), Fold(kernel)
+    module, fold = Module(), FoldWriter(kernel)
     f = Function(module, "@kernel")
     groups, slot, pitch, out_slot = (f.int_at("%params", k) for k in range(4))
     partials = _arrays(f, slot, pitch, len(fold.dtypes))

@@ -12,11 +12,11 @@ from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
-from pullback.runtime.cpu.loops.reduce_code import Grouped, output_width
+from pullback.runtime.cpu.loops.reduce_code import GroupedReduction, output_width
 from pullback.runtime.cpu.loops.tree_code import (
     LEVELS,
-    Elements,
-    Fold,
+    ElementExpressions,
+    FoldWriter,
     Values,
     trailing_zeros,
 )
@@ -29,7 +29,7 @@ FAN = 4  # reduced elements taken at once, so that lanes are read and written le
 
 def tile_width(kernel: Reduce) -> int:
     """Most columns of a tile: a power of two, and at least a vector."""
-    widest = TILE_BYTES // (LANES * Fold(kernel).nbytes)
+    widest = TILE_BYTES // (LANES * FoldWriter(kernel).nbytes)
     return max(32, 1 << (widest.bit_length() - 1))
 
 
@@ -37,24 +37,24 @@ def tile_width(kernel: Reduce) -> int:
 def columns(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """The kernel for innermost steps of the inputs along the outputs."""
     module = Module()
-    join = Fold(kernel).join_function(module, output_width(kernel))
+    join = FoldWriter(kernel).join_function(module, output_width(kernel))
     f = Function(module, "@kernel")
-    tile = _Tile(f, kernel, steps, join)
+    tile = _ColumnTile(f, kernel, steps, join)
     with f.loop("%lo", "%hi") as unit:
         tile.reduce(unit.i)
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-class _Tile:
+class _ColumnTile:
     """Writes the code for one unit: outer outputs, tile of columns, group of blocks."""
 
     def __init__(self, f: Function, kernel: Reduce, steps: tuple[str, ...], join: str):
         self.f, self.kernel, self.join = f, kernel, join
-        self.g = Grouped(f, kernel)
+        self.g = GroupedReduction(f, kernel)
         self.fold = self.g.fold
         operands = [Operand(d, s) for d, s in zip(kernel.inputs, steps, strict=True)]
-        self.elements = Elements(self.fold, operands)
+        self.elements = ElementExpressions(self.fold, operands)
         self.width, self.columns = output_width(kernel), tile_width(kernel)
         self.strides = self.g.kept.strides(f, 0)
         self.stack = self.fold.arrays(f, LEVELS * self.columns)

@@ -12,10 +12,10 @@ from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
-from pullback.runtime.cpu.loops.reduce_code import Grouped, output_width
+from pullback.runtime.cpu.loops.reduce_code import GroupedReduction, output_width
 from pullback.runtime.cpu.loops.tree_code import (
     LEVELS,
-    Elements,
+    ElementExpressions,
     Values,
 )
 
@@ -30,7 +30,7 @@ def strips(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """The kernel for innermost steps of the inputs along the outputs, and one reduced axis."""
     module = Module()
     f = Function(module, "@kernel")
-    g = Grouped(f, kernel)
+    g = GroupedReduction(f, kernel)
     strides = g.kept.strides(f, 0)
     strip = _Strip(f, g, steps, strides)
     with f.loop("%lo", "%hi") as unit:
@@ -51,10 +51,10 @@ def strips(kernel: Reduce, steps: tuple[str, ...]) -> int:
 class _Strip:
     """Writes the code for some outputs side by side."""
 
-    def __init__(self, f: Function, g: Grouped, steps: tuple[str, ...], strides: Values):
+    def __init__(self, f: Function, g: GroupedReduction, steps: tuple[str, ...], strides: Values):
         self.f, self.g, self.fold, self.strides = f, g, g.fold, strides
         operands = [Operand(d, s) for d, s in zip(g.kernel.inputs, steps, strict=True)]
-        self.elements = Elements(g.fold, operands)
+        self.elements = ElementExpressions(g.fold, operands)
         width = output_width(g.kernel)
         self.stack = g.fold.arrays(f, LEVELS * width)
         self.lanes = g.fold.arrays(f, LANES * width)

@@ -20,7 +20,7 @@ from pullback.runtime.cpu.llvm.printer import convert, emit, uniform, vector_wid
 from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
 from pullback.runtime.cpu.loops.tree_code import (
     LEVELS,
-    Fold,
+    FoldWriter,
     Values,
     positions,
 )
@@ -51,7 +51,7 @@ def row_kernel(kernel: RowKernel, lengths: Lengths) -> int:
     """
     module = Module()
     f = Function(module, "@kernel")
-    writer = _Rows(f, kernel, lengths)
+    writer = _RowWriter(f, kernel, lengths)
     with f.loop("%lo", "%hi") as unit:
         row = writer.row_of(unit.i)
         with f.when(f(f"icmp slt i64 {row}, {writer.rows}")):
@@ -60,7 +60,7 @@ def row_kernel(kernel: RowKernel, lengths: Lengths) -> int:
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-class _Rows:
+class _RowWriter:
     """Writes the code for a row."""
 
     def __init__(self, f: Function, kernel: RowKernel, lengths: Lengths):
@@ -75,9 +75,11 @@ class _Rows:
             elif s.kind == "buffer":
                 nbytes = f.mul(self.length, str(s.dtype.itemsize))
                 self.starts[k] = f(f"alloca i8, i64 {nbytes}, align 64")
-        self.columns = [self._arrays(Fold(r)) for r in kernel.columns]
-        self.wholes = [self._arrays(Fold(r)) for r in kernel.wholes]
-        folds = [Fold(r) for p in kernel.passes for r in (*(r for _, r in p.folds), *p.wholes)]
+        self.columns = [self._arrays(FoldWriter(r)) for r in kernel.columns]
+        self.wholes = [self._arrays(FoldWriter(r)) for r in kernel.wholes]
+        folds = [
+            FoldWriter(r) for p in kernel.passes for r in (*(r for _, r in p.folds), *p.wholes)
+        ]
         self.spaces = [(x.arrays(f, LEVELS), x.arrays(f, LANES)) for x in folds]
         self.operands = [
             Operand(s.dtype, "unit" if s.kind in ("unit", "buffer") else "zero")
@@ -94,7 +96,7 @@ class _Rows:
         self._words += 2
         return f(f"load ptr, ptr {f.element('%ptrs', 'ptr', slot)}"), step
 
-    def _arrays(self, fold: Fold) -> Values:
+    def _arrays(self, fold: FoldWriter) -> Values:
         first, pitch = self._pair()
         return [self.f.offset(first, self.f.mul(pitch, str(k))) for k in range(len(fold.dtypes))]
 
@@ -125,8 +127,8 @@ class _Rows:
         columns, wholes, spaces = iter(self.columns), iter(self.wholes), iter(self.spaces)
         for p in self.kernel.passes:
             self._scalars(p)
-            folds = [(Fold(r), *next(spaces)) for r in (*(r for _, r in p.folds), *p.wholes)]
-            across = [(Fold(r), self._lane(Fold(r), next(columns))) for r in p.columns]
+            folds = [(FoldWriter(r), *next(spaces)) for r in (*(r for _, r in p.folds), *p.wholes)]
+            across = [(FoldWriter(r), self._lane(FoldWriter(r), next(columns))) for r in p.columns]
             if p.stores or folds or across:
                 writer = _Pass(self, p, folds, across)
                 results = writer.write()
@@ -170,7 +172,7 @@ class _Rows:
             if e not in wide:
                 wide[e] = self.f.splat(v, register(e.dtype), LANES)
 
-    def _lane(self, fold: Fold, arrays: Values) -> Values:
+    def _lane(self, fold: FoldWriter, arrays: Values) -> Values:
         """The accumulators of this row's lane, one for each column."""
         f = self.f
         block = f(f"lshr i64 {self.row}, {_BLOCK_BITS}")
@@ -179,9 +181,12 @@ class _Rows:
         return fold.at(f, arrays, f.mul(number, self.length))
 
     def _finish(
-        self, p: Pass, folds: Sequence[tuple[Fold, Values, Values]], results: Sequence[Values],
+        self,
+        p: Pass,
+        folds: Sequence[tuple[FoldWriter, Values, Values]],
+        results: Sequence[Values],
         wholes: Sequence[Values],
-    ) -> None:  # fmt: skip
+    ) -> None:
         f = self.f
         for (stream, _), (fold, *_), values in zip(p.folds, folds, results, strict=False):
             self.scalars[stream] = fold.finish(f, values, 1)
@@ -195,10 +200,10 @@ class _Pass:
 
     def __init__(
         self,
-        rows: _Rows,
+        rows: _RowWriter,
         p: Pass,
-        folds: Sequence[tuple[Fold, Values, Values]],  # with levels and lanes
-        across: Sequence[tuple[Fold, Values]],
+        folds: Sequence[tuple[FoldWriter, Values, Values]],  # with levels and lanes
+        across: Sequence[tuple[FoldWriter, Values]],
     ):
         self.rows, self.f = rows, rows.f
         self.folds, self.across = folds, across
@@ -312,7 +317,7 @@ def column_kernel(kernel: Reduce) -> int:
 
     Params: output slot, slot of the lanes, bytes from accumulator to accumulator, rows, columns.
     """
-    module, fold = Module(), Fold(kernel)
+    module, fold = Module(), FoldWriter(kernel)
     f = Function(module, "@kernel")
     out, slot, pitch, rows, columns = (f.int_at("%params", k) for k in range(5))
     target, first = (f(f"load ptr, ptr {f.element('%ptrs', 'ptr', s)}") for s in (out, slot))

@@ -12,7 +12,7 @@ from pullback.compile.schedule.row_kernel import RowKernel, RowPlan
 from pullback.runtime.cpu.loops import reduce_code, row_code
 from pullback.runtime.cpu.loops.map_stages import weight
 from pullback.runtime.cpu.loops.tree_code import (
-    Fold,
+    FoldWriter,
 )
 from pullback.runtime.cpu.native import Stage
 
@@ -63,14 +63,14 @@ def row_stages(
 
 def _accumulators(reduce: Reduce, count: int, area: Callable[[int], int]) -> tuple[int, int]:
     """Slot of the accumulators of `count` parts of a fold, and bytes from one array to the next."""
-    dtypes = Fold(reduce).dtypes
+    dtypes = FoldWriter(reduce).dtypes
     pitch = math.ceil(count * max(d.itemsize for d in dtypes) / LINE) * LINE
     return area(pitch * len(dtypes)), pitch
 
 
 def _lanes_together(kernel: RowKernel, blocks: int, length: int) -> int:
     """The logarithm of how many lanes of a block a task takes."""
-    nbytes = sum(Fold(r).nbytes for r in kernel.columns) * length
+    nbytes = sum(FoldWriter(r).nbytes for r in kernel.columns) * length
     together = LANES.bit_length() - 1
     while together:
         few = blocks * (LANES >> together) < ENOUGH_TASKS

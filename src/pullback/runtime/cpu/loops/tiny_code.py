@@ -18,7 +18,7 @@ from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import convert, emit, inline_nodes, vector_width
 from pullback.runtime.cpu.llvm.writer import Function, Module, memory_type, of_width
-from pullback.runtime.cpu.loops.tree_code import Fold
+from pullback.runtime.cpu.loops.tree_code import FoldWriter
 
 __all__ = ["map_stage", "map_suits", "reduce_stage", "reduce_suits"]
 
@@ -95,7 +95,7 @@ def _map_code(kernel: Map | MultiMap, shape: Strides, strides: tuple[Strides, ..
 def _reduce_code(
     kernel: Reduce, kept: Strides, reduced: Strides, strides: tuple[Strides, ...]
 ) -> int:
-    module, fold = Module(), Fold(kernel)
+    module, fold = Module(), FoldWriter(kernel)
     f = Function(module, "@kernel")
     target, *pointers = _pointers(f, 1 + len(kernel.inputs))
     size, output = math.prod(kept), kernel.output

@@ -22,14 +22,14 @@ from pullback.runtime.cpu.llvm.writer import (
     register,
 )
 
-__all__ = ["LEVELS", "Elements", "Fold", "positions", "trailing_zeros"]
+__all__ = ["LEVELS", "ElementExpressions", "FoldWriter", "positions", "trailing_zeros"]
 
 LEVELS = 34  # of the binary counter: enough for 2**33 blocks
 
 Values = list[str]
 
 
-class Fold:
+class FoldWriter:
     """Writes the four expressions of a Reduce or Accumulate kernel."""
 
     def __init__(self, kernel: Reduce):
@@ -143,10 +143,10 @@ class Fold:
         return "@join"
 
 
-class Elements:
+class ElementExpressions:
     """The element expressions of a kernel, read from operands."""
 
-    def __init__(self, fold: Fold, operands: Sequence[Operand]):
+    def __init__(self, fold: FoldWriter, operands: Sequence[Operand]):
         self.fold = fold
         self.operands = operands
         self._known: dict[int, dict[Expr, str]] = {}

@@ -300,16 +300,20 @@ def make_program(
             raise ValueError(
                 f"program: a pointer needs a base before its slot {first + k}, got {base}."
             )
-    heavy = heavy or any(stage.units > stage.grain for stage in stages)
-    head = [n_inputs, out_nbytes, len(scratch), heavy, len(pointers)]
-    first = len(head) + 1 + len(scratch) + 2 * len(pointers)
-    pairs = [word for pair in pointers for word in pair]
+    heavy = heavy or any([stage.units > stage.grain for stage in stages])
+    first = 6 + len(scratch) + 2 * len(pointers)
+    words: list[SupportsIndex] = [
+        n_inputs, out_nbytes, len(scratch), heavy, len(pointers), first, *scratch
+    ]  # fmt: skip
+    for pair in pointers:
+        words += pair
     encoded = encode(stages)
-    words = array("q", map(operator.index, [*head, first, *scratch, *pairs, *encoded]))
+    words += encoded
     # A parameter that is no plain integer is the address of memory that it owns.
     owners = [word for word in encoded if type(word) is not int]
-    address, length = words.buffer_info()
-    return _make(wrap(address, length * words.itemsize, (words, owners)))
+    kept = array("q", map(operator.index, words) if owners else words)  # type: ignore[arg-type]
+    address, length = kept.buffer_info()
+    return _make(wrap(address, length * kept.itemsize, (kept, owners)))
 
 
 def encode(stages: Sequence[Stage]) -> list[SupportsIndex]:

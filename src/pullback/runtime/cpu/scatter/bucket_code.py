@@ -7,11 +7,11 @@ from functools import cache
 
 from llvmlite import ir
 
-from pullback.runtime.cpu.indexing.checked import Arguments, are_equal, ask, local_memory, unpacked
+from pullback.runtime.cpu.indexing.checked import OwnParams, are_equal, ask, local_memory, unpacked
 from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter.partition_code import LOCAL_BYTES
 from pullback.runtime.cpu.scatter.rows import add_row, add_to_one, start_rows
-from pullback.runtime.cpu.scatter.sums import Sums, Table, each_piece
+from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
 __all__ = ["sort_runs", "sum_runs"]
 
@@ -49,7 +49,7 @@ Body = Callable[[Value, int], None]
 
 def _runs(
     code: Code,
-    a: Arguments,
+    a: OwnParams,
     runs: Runs,
     bucket: Value,
     body: Body,
@@ -104,9 +104,9 @@ def sum_runs(sums: Sums, width: int, capacity: int) -> int:
     """
     code = kernel(ir.Module(), "sum_runs")
     b = code.b
-    a = Arguments(code, (*RUNS_SLOTS, "x", "out"), (*RUNS_WORDS, "x_row"))
+    a = OwnParams(code, (*RUNS_SLOTS, "x", "out"), (*RUNS_WORDS, "x_row"))
     elements = capacity * width
-    table = Table(code, sums, local_memory(code, sums.wide, sums.parts * elements), elements)
+    table = SumTable(code, sums, local_memory(code, sums.wide, sums.parts * elements), elements)
     runs = Runs(code, a["locals"], a["moved"], width * sums.dtype.itemsize)
     with code.range(code.args[2], code.args[3]) as bucket:
         first = b.shl(bucket, a["shift"])
@@ -155,7 +155,7 @@ def sort_runs(capacity: int) -> int:
     """
     code = kernel(ir.Module(), "sort_runs")
     b = code.b
-    a = Arguments(code, (*RUNS_SLOTS, "order", "starts"), RUNS_WORDS)
+    a = OwnParams(code, (*RUNS_SLOTS, "order", "starts"), RUNS_WORDS)
     runs = Runs(code, a["locals"], a["moved"], 4)
     counts = local_memory(code, I32, capacity)
     one = code.int(1, I32)

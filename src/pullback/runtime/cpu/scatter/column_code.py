@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from pullback.compile.kernel.order import PAIR_LANES, PAIRED_ROWS, UPDATE_LANES
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.indexing.checked import Arguments, ask, chunk_bounds, local_memory
+from pullback.runtime.cpu.indexing.checked import OwnParams, ask, chunk_bounds, local_memory
 from pullback.runtime.cpu.llvm.builder import I1, I8, I32, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter.local_code import (
     LATER,
@@ -30,11 +30,11 @@ from pullback.runtime.cpu.scatter.numbers import (
     PAIR_TURN,
     WORDS,
     Cells,
-    Numbers,
+    RowNumbers,
     each_block,
     lanes_in,
 )
-from pullback.runtime.cpu.scatter.sums import Sums, Table, each_piece
+from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
 __all__ = ["columns", "join_columns"]
 
@@ -48,7 +48,7 @@ class _Turns:
         self,
         code: Code,
         sums: Sums,
-        numbers: Numbers,
+        numbers: RowNumbers,
         width: int,
         capacity: int,
         copies: int,
@@ -60,7 +60,7 @@ class _Turns:
         step = capacity + 64 // 8
         memory = local_memory(code, sums.wide, self.copies * sums.parts * step)
         self.tables = [
-            Table(code, sums, code.at(memory, code.int(k * sums.parts * step), sums.wide), step)
+            SumTable(code, sums, code.at(memory, code.int(k * sums.parts * step), sums.wide), step)
             for k in range(self.copies)
         ]
 
@@ -101,7 +101,7 @@ class _Turns:
         with self.code.range(0, count) as i:
             self._row(self.tables[0], numbers, updates, i)
 
-    def _row(self, table: Table, numbers: Value, updates: Value, i: Value) -> None:
+    def _row(self, table: SumTable, numbers: Value, updates: Value, i: Value) -> None:
         code, b = self.code, self.code.b
         number = self.numbers.one(code, numbers, i)
         to, source = (b.mul(v, code.int(self.width)) for v in (number, i))
@@ -119,7 +119,7 @@ class _Turns:
 
         each_piece(self.code, self.sums, elements, piece)
 
-    def join(self, target: Table, elements: Value) -> None:
+    def join(self, target: SumTable, elements: Value) -> None:
         """The sums of all tables, in `target`."""
 
         def piece(at: Value, lanes: int) -> None:
@@ -173,7 +173,7 @@ class _Pairs(_Turns):
     def _accumulators(self, elements: Value) -> Value:
         return self.code.b.mul(self.code.b.mul(elements, elements), self.code.int(2))
 
-    def join(self, target: Table, elements: Value) -> None:
+    def join(self, target: SumTable, elements: Value) -> None:
         """Joins the tables, then for each row the cells where it comes first and second."""
         code, b, sums = self.code, self.code.b, self.sums
         joined = self.tables[0]
@@ -209,12 +209,12 @@ def columns(
     """
     code = kernel(ir.Module(), "columns")
     b = code.b
-    a = Arguments(code, ("index", "updates", "partial"), WORDS)
+    a = OwnParams(code, ("index", "updates", "partial"), WORDS)
     if paired:
         numbers = Cells() if index is None else LocalCells(code, a, index, number)
         turns: _Turns = _Pairs(code, sums, numbers)
     else:
-        numbers = Numbers(number) if index is None else GivenNumbers(code, a, index, number)
+        numbers = RowNumbers(number) if index is None else GivenNumbers(code, a, index, number)
         copies = max(1, UPDATE_LANES // (width * sums.parts))
         turns = _Turns(code, sums, numbers, width, capacity, copies)
     elements = b.mul(a["rows"], code.int(width))
@@ -253,7 +253,9 @@ def columns(
             case _:
                 each_block(code, start, stop, add_planned)
         place = b.mul(chunk, b.mul(elements, code.int(sums.parts)))
-        turns.join(Table(code, sums, code.at(a["partial"], place, sums.wide), elements), elements)
+        turns.join(
+            SumTable(code, sums, code.at(a["partial"], place, sums.wide), elements), elements
+        )
     return address(code, plain_loops=True)
 
 
@@ -262,7 +264,7 @@ def join_columns(sums: Sums) -> int:
     """x plus the sums of all chunks; a unit is an element. Words: chunks, elements, x's step."""
     code = kernel(ir.Module(), "join")
     b = code.b
-    a = Arguments(code, ("partial", "x", "out"), ("chunks", "elements", "row", "x_row"))
+    a = OwnParams(code, ("partial", "x", "out"), ("chunks", "elements", "row", "x_row"))
     lo, hi = code.args[2:4]
     step = b.mul(a["elements"], code.int(sums.parts))
 
@@ -273,7 +275,7 @@ def join_columns(sums: Sums) -> int:
         total = [code.variable(v) for v in sums.start(x)]
         with code.range(0, a["chunks"]) as chunk:
             start = code.at(a["partial"], b.mul(chunk, step), sums.wide)
-            found = Table(code, sums, start, a["elements"]).load(at)
+            found = SumTable(code, sums, start, a["elements"]).load(at)
             for variable, value in zip(
                 total, sums.merge(code, [t.get() for t in total], found), strict=True
             ):

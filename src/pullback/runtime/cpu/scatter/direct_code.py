@@ -7,10 +7,10 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.indexing.checked import Arguments, Indices
+from pullback.runtime.cpu.indexing.checked import Indices, OwnParams
 from pullback.runtime.cpu.llvm.builder import I32, I64, Value, address, kernel
 from pullback.runtime.cpu.scatter.rows import add_row, start_rows
-from pullback.runtime.cpu.scatter.sums import Sums, Table, each_piece
+from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
 __all__ = ["direct", "sparse"]
 
@@ -22,10 +22,10 @@ def direct(sums: Sums, index: DType) -> int:
     """One unit; words: updates, rows, width, x's step from row to row, first code."""
     code = kernel(ir.Module(), "direct")
     b = code.b
-    a = Arguments(code, DIRECT_SLOTS, ("count", "rows", "width", "x_row", "code"))
+    a = OwnParams(code, DIRECT_SLOTS, ("count", "rows", "width", "x_row", "code"))
     rows, width = a["rows"], a["width"]
     indices = Indices(code, index, a["index"], rows, width)
-    table = Table(code, sums, a["table"], b.mul(rows, width))
+    table = SumTable(code, sums, a["table"], b.mul(rows, width))
     start_rows(code, sums, a, table, code.int(0), rows, width)
     with code.range(0, a["count"]) as i:
         given = indices.given(i)
@@ -50,10 +50,10 @@ def sparse(sums: Sums, index: DType) -> int:
     code = kernel(ir.Module(), "sparse")
     b = code.b
     names = ("index", "updates", "out", "table", "places", "keys")
-    a = Arguments(code, names, ("count", "rows", "width", "code"))
+    a = OwnParams(code, names, ("count", "rows", "width", "code"))
     rows, width, out = a["rows"], a["width"], a["out"]
     indices = Indices(code, index, a["index"], rows, width)
-    table = Table(code, sums, a["table"], b.mul(a["count"], width))
+    table = SumTable(code, sums, a["table"], b.mul(a["count"], width))
     met = code.variable(code.int(0))
     with code.range(0, a["count"]) as i:
         given = indices.given(i)

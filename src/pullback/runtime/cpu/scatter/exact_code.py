@@ -11,9 +11,9 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import float32
-from pullback.runtime.cpu.indexing.checked import Arguments
+from pullback.runtime.cpu.indexing.checked import OwnParams
 from pullback.runtime.cpu.llvm.builder import I1, I32, I64, PTR, Code, Value, address, kernel
-from pullback.runtime.cpu.scatter.segment_code import SLOTS, WORDS, Segments
+from pullback.runtime.cpu.scatter.segment_code import SLOTS, WORDS, SegmentWalk
 from pullback.runtime.cpu.scatter.sums import DOUBLE, FLOAT, Sums, each_piece, two_sum
 
 __all__ = ["exact_segments"]
@@ -32,7 +32,7 @@ def exact_segments(odd: bool) -> int:
     slow = _slow_sum(module, odd)
     code = kernel(module, "exact_segments")
     b, sums = code.b, Sums(float32)
-    a = Arguments(code, SLOTS, WORDS)
+    a = OwnParams(code, SLOTS, WORDS)
 
     def segment(span: tuple[Value, Value], places: tuple[Value, Value, Value], count: Value):
         (start, stop), (left, x_at, out_at) = span, places
@@ -57,7 +57,7 @@ def exact_segments(odd: bool) -> int:
 
         each_piece(code, sums, count, piece)
 
-    Segments(code, sums, a).each(segment)
+    SegmentWalk(code, sums, a).each(segment)
     return address(code, plain_loops=True)
 
 
@@ -78,7 +78,7 @@ def _any(code: Code, bits: Value) -> Value:
 def _fast_sum(
     code: Code,
     sums: Sums,
-    a: Arguments,
+    a: OwnParams,
     span: tuple[Value, Value],
     column: Value,
     lanes: int,

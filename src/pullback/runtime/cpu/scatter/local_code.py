@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.indexing.checked import Arguments, ask
+from pullback.runtime.cpu.indexing.checked import OwnParams, ask
 from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value
 from pullback.runtime.cpu.scatter.numbers import (
     BLOCK,
@@ -16,7 +16,7 @@ from pullback.runtime.cpu.scatter.numbers import (
     PAIR_TURN,
     Cells,
     CheckedNumbers,
-    Numbers,
+    RowNumbers,
     any_lane,
     cells_of_pairs,
     spread,
@@ -56,7 +56,7 @@ def each_block_ahead(
         body(prepare(rest, count, none), rest, count)
 
 
-class GivenNumbers(Numbers):
+class GivenNumbers(RowNumbers):
     """The numbers of blocks of indices: where they are, or wrapped, in local memory.
 
     Most indices are row numbers as they are, which takes less to find out than to wrap those that
@@ -64,7 +64,7 @@ class GivenNumbers(Numbers):
     is left, with an error.
     """
 
-    def __init__(self, code: Code, a: Arguments, index: DType, number: DType):
+    def __init__(self, code: Code, a: OwnParams, index: DType, number: DType):
         # Eight bits can count from the end of more rows than they can number.
         super().__init__(index if index.itemsize > 1 else dt.uint16)
         self.code, self.a, self.index = code, a, index
@@ -115,7 +115,7 @@ class GivenNumbers(Numbers):
 class LocalCells(Cells):
     """The cells of pairs of new indices: those of whole blocks in local memory."""
 
-    def __init__(self, code: Code, a: Arguments, index: DType, number: DType):
+    def __init__(self, code: Code, a: OwnParams, index: DType, number: DType):
         super().__init__()
         self.rows, self.given = a["rows"], GivenNumbers(code, a, index, number)
         self.memory = self.room(code, 2 * BLOCK)

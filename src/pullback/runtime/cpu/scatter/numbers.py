@@ -16,7 +16,7 @@ from pullback.compile.kernel.order import UPDATE_BLOCK
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import (
-    Arguments,
+    OwnParams,
     chunk_bounds,
     local_memory,
     report,
@@ -34,7 +34,7 @@ __all__ = [
     "WORDS",
     "Cells",
     "CheckedNumbers",
-    "Numbers",
+    "RowNumbers",
     "any_lane",
     "cells_of_pairs",
     "each_block",
@@ -79,7 +79,7 @@ class Form(Protocol):
         ...
 
 
-class Numbers:
+class RowNumbers:
     """Row numbers side by side."""
 
     together = 1
@@ -112,7 +112,7 @@ class Numbers:
         rows.code.b.store(value, self.at(rows.code, target, at), align=1)
 
 
-class Cells(Numbers):
+class Cells(RowNumbers):
     """Numbers of pairs of rows.
 
     Of each EIGHT rows of a block, k and k + 4 are a pair, as vectors hold them; in a rest that is
@@ -161,7 +161,7 @@ class CheckedNumbers:
     The kernel has the arguments index, rows, width and code.
     """
 
-    def __init__(self, code: Code, a: Arguments, index: DType, number: DType, form: Form):
+    def __init__(self, code: Code, a: OwnParams, index: DType, number: DType, form: Form):
         self.code, self.a, self.index, self.form = code, a, index, form
         self.lane = I64 if number is dt.uint64 else I32
         self.given = ir.IntType(8 * index.itemsize)
@@ -303,8 +303,8 @@ def spread(code: Code, value: Value, lanes: int) -> Value:
 def narrow(index: DType, number: DType, paired: bool) -> int:
     """A unit narrows a chunk of row numbers. Pointers: index, numbers. Words: WORDS."""
     code = kernel(ir.Module(), "narrow")
-    a = Arguments(code, ("index", "numbers"), WORDS)
-    numbers = Cells() if paired else Numbers(number)
+    a = OwnParams(code, ("index", "numbers"), WORDS)
+    numbers = Cells() if paired else RowNumbers(number)
     checked = CheckedNumbers(code, a, index, number, numbers)
 
     def block(first: Value, count: int | Value) -> None:

@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import (
-    Arguments,
+    OwnParams,
     ask,
     chunk_bounds,
     local_memory,
@@ -74,7 +74,7 @@ class _Partition:
         chunk_rows: int,
         far: bool,
     ):
-        self.code, self.a = code, Arguments(code, SLOTS, WORDS)
+        self.code, self.a = code, OwnParams(code, SLOTS, WORDS)
         self.index, self.row_bytes, self.chunk_rows = index, row_bytes, chunk_rows
         self.part = chunk_rows // LANES  # whole blocks
         payload = row_bytes or 4
@@ -304,7 +304,7 @@ def plan_places() -> int:
     """
     code = kernel(ir.Module(), "plan_places")
     b = code.b
-    a = Arguments(code, ("positions", "places"), ("count", "chunk"))
+    a = OwnParams(code, ("positions", "places"), ("count", "chunk"))
     with code.range(code.args[2], code.args[3]) as chunk:
         start, stop = chunk_bounds(code, chunk, a["chunk"], a["count"])
         with code.range(start, stop) as k:
@@ -325,7 +325,7 @@ def move_rows(row_bytes: int, far: bool) -> int:
     b, size = code.b, code.int(row_bytes)
     word = ir.VectorType(I64, 2) if row_bytes == 16 else ir.IntType(8 * row_bytes)
     around = far and row_bytes in (4, 8, 16)  # what processors have an instruction for
-    a = Arguments(code, ("updates", "places", "rows"), ("count", "chunk"))
+    a = OwnParams(code, ("updates", "places", "rows"), ("count", "chunk"))
 
     def move(own: Value, i: Value, count: int) -> None:
         for k, place in enumerate(unpacked(code, I16, a["places"], i, count)):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.runtime.cpu.indexing.checked import Arguments
+from pullback.runtime.cpu.indexing.checked import OwnParams
 from pullback.runtime.cpu.llvm.builder import Code, Value
-from pullback.runtime.cpu.scatter.sums import Sums, Table, each_piece
+from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
 __all__ = [
     "add_row",
@@ -18,8 +18,8 @@ __all__ = [
 def start_rows(
     code: Code,
     sums: Sums,
-    a: Arguments,
-    table: Table,
+    a: OwnParams,
+    table: SumTable,
     first: Value,
     rows: Value,
     width: int | Value,
@@ -47,7 +47,7 @@ def start_rows(
 def add_row(
     code: Code,
     sums: Sums,
-    table: Table,
+    table: SumTable,
     to: Value,
     updates: Value,
     source: Value,
@@ -61,7 +61,7 @@ def add_row(
 
 
 def add_to_one(
-    code: Code, sums: Sums, table: Table, to: Value, rows: Sequence[Value], width: int
+    code: Code, sums: Sums, table: SumTable, to: Value, rows: Sequence[Value], width: int
 ) -> None:
     """Adds several rows, one after the other, to one, whose sums stay in registers meanwhile."""
 

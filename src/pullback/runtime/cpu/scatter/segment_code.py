@@ -7,11 +7,11 @@ from functools import cache
 
 from llvmlite import ir
 
-from pullback.runtime.cpu.indexing.checked import LINE, Arguments, local_memory, prefetch
+from pullback.runtime.cpu.indexing.checked import LINE, OwnParams, local_memory, prefetch
 from pullback.runtime.cpu.llvm.builder import I1, I32, I64, PTR, VOID, Code, Value, address, kernel
-from pullback.runtime.cpu.scatter.sums import Sums, Table, each_piece
+from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
-__all__ = ["BLOCK", "SLOTS", "WORDS", "Segments", "segments"]
+__all__ = ["BLOCK", "SLOTS", "WORDS", "SegmentWalk", "segments"]
 
 SLOTS = ("order", "starts", "updates", "x", "out")
 WORDS = ("count", "rows", "width", "x_row", "parts", "blocks")
@@ -20,13 +20,13 @@ AHEAD = 16  # rows of the updates that are asked for before they are needed
 PIECE = 32  # rows of the updates that stay in the cache while all their columns are added
 
 
-class Segments:
+class SegmentWalk:
     """The walk over the rows of a unit: a block of columns of a part of the rows.
 
     Parts are of equal work, counted as updates plus rows.
     """
 
-    def __init__(self, code: Code, sums: Sums, a: Arguments):
+    def __init__(self, code: Code, sums: Sums, a: OwnParams):
         self.code, self.sums, self.a = code, sums, a
 
     def each(self, body: Callable[..., None]) -> None:
@@ -64,17 +64,17 @@ class Segments:
 def segments(sums: Sums) -> int:
     """A unit sums a block of columns of a part of the rows; words: WORDS."""
     code = kernel(ir.Module(), "segments")
-    a = Arguments(code, SLOTS, WORDS)
-    table = Table(code, sums, local_memory(code, sums.wide, sums.parts * BLOCK), BLOCK)
+    a = OwnParams(code, SLOTS, WORDS)
+    table = SumTable(code, sums, local_memory(code, sums.wide, sums.parts * BLOCK), BLOCK)
 
     def segment(span: tuple[Value, Value], places: tuple[Value, Value, Value], count: Value):
         _segment(code, sums, a, table, span, places, count)
 
-    Segments(code, sums, a).each(segment)
+    SegmentWalk(code, sums, a).each(segment)
     return address(code, plain_loops=True)
 
 
-def _row_of_work(code: Code, a: Arguments, target: Value) -> Value:
+def _row_of_work(code: Code, a: OwnParams, target: Value) -> Value:
     """The first row before which `target` updates and rows come."""
     b = code.b
     low, high = code.variable(code.int(0)), code.variable(a["rows"])
@@ -89,7 +89,7 @@ def _row_of_work(code: Code, a: Arguments, target: Value) -> Value:
 
 
 def _copy_row(
-    code: Code, sums: Sums, a: Arguments, x_at: Value, out_at: Value, count: Value
+    code: Code, sums: Sums, a: OwnParams, x_at: Value, out_at: Value, count: Value
 ) -> None:
     nbytes = code.b.mul(count, code.int(sums.dtype.itemsize))
     copy = code.declare("llvm.memcpy.p0.p0.i64", VOID, (PTR, PTR, I64, I1))
@@ -101,8 +101,8 @@ def _copy_row(
 def _segment(
     code: Code,
     sums: Sums,
-    a: Arguments,
-    table: Table,
+    a: OwnParams,
+    table: SumTable,
     span: tuple[Value, Value],
     places: tuple[Value, Value, Value],
     count: Value,

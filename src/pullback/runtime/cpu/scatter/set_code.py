@@ -11,9 +11,15 @@ from functools import cache
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.indexing.checked import Arguments, ask, unpacked
+from pullback.runtime.cpu.indexing.checked import OwnParams, ask, unpacked
 from pullback.runtime.cpu.llvm.builder import I8, Value, address, kernel
-from pullback.runtime.cpu.scatter.numbers import AHEAD, BLOCK, CheckedNumbers, Numbers, each_block
+from pullback.runtime.cpu.scatter.numbers import (
+    AHEAD,
+    BLOCK,
+    CheckedNumbers,
+    RowNumbers,
+    each_block,
+)
 
 __all__ = ["MOST_BYTES", "set_rows"]
 
@@ -27,8 +33,8 @@ def set_rows(index: DType, number: DType, row_bytes: int) -> int:
     """The one unit sets rows of so many bytes. Pointers: index, updates, out. Words: WORDS."""
     code = kernel(ir.Module(), "set_rows")
     b, row, size = code.b, ir.IntType(8 * row_bytes), code.int(row_bytes)
-    a = Arguments(code, ("index", "updates", "out"), WORDS)
-    numbers = Numbers(number)
+    a = OwnParams(code, ("index", "updates", "out"), WORDS)
+    numbers = RowNumbers(number)
     checked = CheckedNumbers(code, a, index, number, numbers)
     own = numbers.room(code, BLOCK)
 

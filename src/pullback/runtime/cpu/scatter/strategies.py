@@ -73,7 +73,7 @@ LEAST_BUCKETS = 16  # so that a few threads share them evenly
 MOST_BUCKETS = 2048  # whose ends stay in the L1 cache while updates are sorted
 # Updates that are sorted into buckets at once. Their parts, of whole blocks, are walked side by
 # side: a power of two would let these meet in the same lines of the cache.
-PARTED = 16_128
+PARTED = 16_128  # updates: 63 times 256, no power of two
 FAR_BYTES = 1 << 23  # of sorted updates that are written around the caches
 PLAN_ROWS = 1 << 12  # destinations of a bucket whose positions are sorted
 PARTS = 64  # of equal work, into which wide rows are cut
@@ -309,7 +309,7 @@ def _sparse(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stage
 
 
 @dataclass(frozen=True)
-class _Partition:
+class _BucketPartition:
     """How updates are sorted into buckets of 2**shift rows."""
 
     shift: int
@@ -326,17 +326,17 @@ class _Partition:
         return (rows, self.shift, self.buckets, self.chunks, self.chunk)
 
 
-def _partitioned(count: int, rows: int, most_rows: int) -> _Partition:
+def _partitioned(count: int, rows: int, most_rows: int) -> _BucketPartition:
     """Buckets of at most `most_rows` rows (a power of two), unless they are too many."""
     shift = min(most_rows, max(64, _power(rows) // LEAST_BUCKETS)).bit_length() - 1
     while -(-rows >> shift) > MOST_BUCKETS and shift < 16:
         shift += 1
     buckets = -(-rows // (1 << shift))
-    return _Partition(shift, buckets, PARTED, -(-count // PARTED))
+    return _BucketPartition(shift, buckets, PARTED, -(-count // PARTED))
 
 
 def _partition_stage(
-    task: Task, p: _Partition, row_bytes: int, area: Area, slots: dict[str, int] | None = None
+    task: Task, p: _BucketPartition, row_bytes: int, area: Area, slots: dict[str, int] | None = None
 ) -> tuple[native.Stage, tuple[int, int, int]]:
     """The stage, and the slots of the runs: locals, moved, offsets; some may be given."""
     s = task.shape
@@ -358,7 +358,7 @@ def _partition_stage(
     return native.Stage(code, p.chunks, p.grain, params), (locals_, moved, offsets)
 
 
-def _bucketed(s: Shape) -> _Partition:
+def _bucketed(s: Shape) -> _BucketPartition:
     """The buckets whose accumulators fit in the cache."""
     most = 1 << ((TABLE_BYTES // (s.width * s.sums.nbytes)).bit_length() - 1)
     return _partitioned(s.count, s.rows, min(most, 1 << 16))

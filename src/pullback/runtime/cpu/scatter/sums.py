@@ -21,7 +21,7 @@ from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm.builder import Code, Value
 
-__all__ = ["Sums", "Table", "each_piece", "two_sum", "vector_of"]
+__all__ = ["SumTable", "Sums", "each_piece", "two_sum", "vector_of"]
 
 DOUBLE, FLOAT = ir.DoubleType(), ir.FloatType()
 
@@ -158,7 +158,7 @@ def two_sum(code: Code, x: Value, y: Value) -> tuple[Value, Value]:
     return total, b.fadd(lost_x, b.fsub(y, from_y))
 
 
-class Table:
+class SumTable:
     """Accumulators side by side in memory; part p of all of them starts at p * `stride`."""
 
     def __init__(self, code: Code, sums: Sums, pointer: Value, stride: Value | int):

@@ -19,8 +19,8 @@ from pullback.runtime.cpu.llvm.builder import I1, I32, I64, PTR, Code, Value
 __all__ = ["BUCKETS", "FIELDS", "Radix", "Record", "digit_bits", "emit_key", "passes"]
 
 _WIDEST = 11  # bits of a pass: the counts of more would leave the first-level cache
-_NARROW = 8
-BUCKETS = 1 << _WIDEST
+_NARROW = 8  # bits of a pass over few keys, fewer than 2**11 counts would be
+BUCKETS = 1 << _WIDEST  # counters of a chunk, enough for the widest pass
 _HALF = 32  # bits of the half of a key that is sorted at a time
 _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
 FIELDS = (

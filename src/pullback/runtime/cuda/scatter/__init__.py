@@ -30,7 +30,7 @@ from pullback.runtime.cuda.scatter.chunks import chunk_plan_recipe, chunk_recipe
 from pullback.runtime.cuda.scatter.executor import (
     Array,
     Checked,
-    Program,
+    LoadedRecipe,
     cupy_module,
     program,
     shared_limit,
@@ -38,14 +38,14 @@ from pullback.runtime.cuda.scatter.executor import (
 from pullback.runtime.cuda.scatter.few import few_pays, few_recipe
 from pullback.runtime.cuda.scatter.gathering import gather_recipe
 from pullback.runtime.cuda.scatter.ordered import MAX_ORDERED, order_recipe, segment_recipe
-from pullback.runtime.cuda.scatter.plans import Plan
+from pullback.runtime.cuda.scatter.plans import SortedIndices
 from pullback.runtime.cuda.scatter.recipes import Case, Recipe
 
 __all__ = [
     "STRATEGIES",
     "Case",
     "Checked",
-    "Plan",
+    "SortedIndices",
     "choose",
     "gather",
     "make_plan",
@@ -98,7 +98,7 @@ class Call(NamedTuple):
 
     case: Case
     form: str | None  # of the plan that is read: "order" or "chunks"
-    work: Program | None  # nothing to launch if there are no elements
+    work: LoadedRecipe | None  # nothing to launch if there are no elements
 
 
 @lru_cache(4096)
@@ -128,21 +128,23 @@ def _prepared(
 
 
 @lru_cache(4096)
-def _gathering(row_bytes: int, index: str, n: int, rows: int, unit: int, device: int) -> Program:
+def _gathering(
+    row_bytes: int, index: str, n: int, rows: int, unit: int, device: int
+) -> LoadedRecipe:
     return program(gather_recipe(row_bytes, index, n, rows, unit), device)
 
 
-def make_plan(indices: Array, rows: int) -> Plan:
+def make_plan(indices: Array, rows: int) -> SortedIndices:
     """What can be derived from indices once, for every scatter with them into `rows` rows."""
     _check_indices("scatter_plan", indices.dtype)
-    return Plan(cupy_module().ascontiguousarray(indices).reshape(-1), rows)
+    return SortedIndices(cupy_module().ascontiguousarray(indices).reshape(-1), rows)
 
 
 def scatter_add(
     indices: Array | None,
     values: Array,
     out: Array,
-    plan: Plan | None = None,
+    plan: SortedIndices | None = None,
     strategy: str | None = None,
     dtype: str | None = None,
 ) -> Checked:
@@ -155,7 +157,7 @@ def scatter(
     values: Array,
     out: Array,
     fold: str = "add",
-    plan: Plan | None = None,
+    plan: SortedIndices | None = None,
     strategy: str | None = None,
     dtype: str | None = None,
 ) -> Checked:

@@ -8,14 +8,14 @@ from pullback.runtime.cuda.scatter.recipes import (
     PROCESSORS,
     Case,
     Recipe,
-    Step,
+    ScatterStep,
     ceil_div,
     source_of,
 )
 
 __all__ = ["atomic_recipe"]
 
-THREADS = 256
+THREADS = 256  # of a thread block: eight of these fill a processor's 2048
 
 
 def _grid(elements: int, each: int) -> tuple[int, int]:
@@ -40,7 +40,7 @@ def atomic_recipe(case: Case) -> Recipe:
     ]
     return Recipe(
         tuple(
-            Step(source, name, _grid(size, 4), THREADS, 0, arguments)
+            ScatterStep(source, name, _grid(size, 4), THREADS, 0, arguments)
             for name, size, arguments in steps
         ),
         (("limbs", 8 * limbs * destinations), ("flags", 4 * destinations)),

@@ -10,7 +10,7 @@ from pullback.runtime.cuda.scatter.recipes import (
     SHARED_MOST,
     Case,
     Recipe,
-    Step,
+    ScatterStep,
     ceil_div,
     reciprocal_of,
     source_of,
@@ -135,7 +135,7 @@ def bucket_recipe(case: Case) -> Recipe:
     grid = (min(PROCESSORS * SPLITTERS, deal.tiles), 1)
     shared = _split_bytes(case, deal)
     threads = THREADS[case.places]
-    split = Step(_split_source(case), "bucket_split", grid, threads, shared, arguments)
+    split = ScatterStep(_split_source(case), "bucket_split", grid, threads, shared, arguments)
     return Recipe((split, _share(case, deal), _add(case, deal)), tuple(scratch.items()))
 
 
@@ -154,19 +154,19 @@ def _add_source(case: Case) -> str:
     return source_of(parts, case.value, case.index_dtype, "add", definitions)
 
 
-def _share(case: Case, deal: Deal) -> Step:
+def _share(case: Case, deal: Deal) -> ScatterStep:
     """The launch that shares out buckets."""
     # half as much again as a processor would do of all: there are few more shares than buckets
     limit = ceil_div(3 * case.n, 8 * PROCESSORS) + 1
     arguments = ("starts", "quads", "shares", "arrived", "deep", "flags", "slot", deal.tiles)
     arguments = (*arguments, case.rows * case.width, deal.cells, deal.shares, limit)
     grid, shared = (deal.buckets, 1), 4 * (SHARERS // 32 + 1)
-    return Step(_add_source(case), "bucket_share", grid, SHARERS, shared, arguments)
+    return ScatterStep(_add_source(case), "bucket_share", grid, SHARERS, shared, arguments)
 
 
-def _add(case: Case, deal: Deal) -> Step:
+def _add(case: Case, deal: Deal) -> ScatterStep:
     arguments = ("items", "cells", "starts", "shares", "arrived", "tables", "out", "deep", "flags")
     arguments = (*arguments, "slot", deal.tiles, deal.pitch, case.rows * case.width, deal.cells)
     arguments = (*arguments, deal.shares)
     shared = deal.table_bytes(case.width) + _side_bytes()
-    return Step(_add_source(case), "bucket_add", (deal.shares, 1), ADDERS, shared, arguments)
+    return ScatterStep(_add_source(case), "bucket_add", (deal.shares, 1), ADDERS, shared, arguments)

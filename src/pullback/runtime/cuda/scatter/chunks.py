@@ -14,7 +14,7 @@ from pullback.runtime.cuda.scatter.recipes import (
     PROCESSORS,
     Case,
     Recipe,
-    Step,
+    ScatterStep,
     ceil_div,
     source_of,
 )
@@ -114,8 +114,8 @@ def chunk_plan_recipe(case: Case) -> Recipe:
     definitions = (("STRIP", STRIP), ("WORD", cut.word), ("THREADS", PLANNERS))
     source = source_of(("chunks", "chunk_plan"), "int32", case.index_dtype, "add", definitions)
 
-    def step(name: str, blocks: int, shared: int, *arguments: str | int) -> Step:
-        return Step(source, name, (blocks, 1), PLANNERS, shared, arguments)
+    def step(name: str, blocks: int, shared: int, *arguments: str | int) -> ScatterStep:
+        return ScatterStep(source, name, (blocks, 1), PLANNERS, shared, arguments)
 
     warps = 4 * PLANNERS // 32
     steps = (
@@ -170,8 +170,10 @@ def chunk_recipe(case: Case) -> Recipe:
     parts = ("exact", "narrow", "chunks", "chunk_sum")
     source = source_of(parts, case.value, case.index_dtype, "add", definitions)
 
-    def step(name: str, blocks: int, threads: int, shared: int, *arguments: str | int) -> Step:
-        return Step(source, name, (blocks, 1), threads, shared, arguments)
+    def step(
+        name: str, blocks: int, threads: int, shared: int, *arguments: str | int
+    ) -> ScatterStep:
+        return ScatterStep(source, name, (blocks, 1), threads, shared, arguments)
 
     steps = (
         step(

@@ -16,13 +16,13 @@ from pullback.core.errors import IndexOutOfRange
 from pullback.runtime.cuda.code import machine_code
 from pullback.runtime.cuda.gpu import cupy_module
 from pullback.runtime.cuda.scatter.overlap import LEAST_CAPABILITY, overlapping
-from pullback.runtime.cuda.scatter.recipes import PLAIN_SHARED, SLOT_BYTES, Recipe, Step
+from pullback.runtime.cuda.scatter.recipes import PLAIN_SHARED, SLOT_BYTES, Recipe, ScatterStep
 
 __all__ = [
     "Array",
     "Checked",
-    "Program",
-    "Slots",
+    "LoadedRecipe",
+    "ZeroWords",
     "compiled",
     "cupy_module",
     "program",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Array: TypeAlias = Any  # a cupy.ndarray
-SLOTS = 1024  # of one allocation
+SLOTS = 1024  # of one allocation, so that calls allocate one time in 1024
 SMALL_SCRATCH = 1 << 20  # bytes of scratch memory that every stream keeps
 
 
@@ -80,7 +80,7 @@ class Arguments:
         self.places = [start + 8 * (end - n) for end, n in zip(ends, counts, strict=True)]
 
 
-class Launch(NamedTuple):
+class PreparedLaunch(NamedTuple):
     """A kernel with everything but its arguments: `enqueue(stream, address of arguments, *end)`."""
 
     enqueue: Callable[..., None]
@@ -88,7 +88,7 @@ class Launch(NamedTuple):
     name: str
 
 
-class Program:
+class LoadedRecipe:
     """A recipe with its kernels loaded on a device."""
 
     def __init__(self, recipe: Recipe, device: int):
@@ -106,7 +106,7 @@ class Program:
         self._scratch = [(k, offsets[name]) for k, name in names if name in offsets]
         self._names = [(k, name) for k, name in names if name not in offsets]
 
-    def run(self, buffers: dict[str, int], pool: Slots, stream: int) -> None:
+    def run(self, buffers: dict[str, int], pool: ZeroWords, stream: int) -> None:
         """Enqueue the launches; `buffers` are addresses by name."""
         try:
             arguments = self._free.pop()
@@ -129,21 +129,23 @@ class Program:
         self._free.append(arguments)
 
 
-def _launch(step: Step, device: int, early: bool) -> Launch:
+def _launch(step: ScatterStep, device: int, early: bool) -> PreparedLaunch:
     """A launch, which may begin `early` if it is not the first of a recipe."""
     function = _function(device, step.source, step.function, step.shared).ptr
     sizes = (*_grid(step, device), step.block, 1, 1, step.shared)
     driver = cupy_module().cuda.driver
     if step.together:
-        return Launch(partial(driver.launchCooperativeKernel, function, *sizes), (), step.function)
+        return PreparedLaunch(
+            partial(driver.launchCooperativeKernel, function, *sizes), (), step.function
+        )
     if early and capability(device) >= LEAST_CAPABILITY:
         enqueue = overlapping(function, sizes)
         if enqueue is not None:
-            return Launch(enqueue, (), step.function)
-    return Launch(partial(driver.launchKernel, function, *sizes), (0,), step.function)
+            return PreparedLaunch(enqueue, (), step.function)
+    return PreparedLaunch(partial(driver.launchKernel, function, *sizes), (0,), step.function)
 
 
-def _grid(step: Step, device: int) -> tuple[int, int, int]:
+def _grid(step: ScatterStep, device: int) -> tuple[int, int, int]:
     """The grid; not more thread blocks than the device holds if they wait for each other."""
     across, down = step.grid
     if step.together:
@@ -158,12 +160,12 @@ def _grid(step: Step, device: int) -> tuple[int, int, int]:
 
 
 @cache
-def program(recipe: Recipe, device: int) -> Program:
+def program(recipe: Recipe, device: int) -> LoadedRecipe:
     """A recipe with its kernels loaded on a device, once."""
-    return Program(recipe, device)
+    return LoadedRecipe(recipe, device)
 
 
-class Slots:
+class ZeroWords:
     """Words for calls, zero at first; each is used once, so that no call has to clear any.
 
     Beside them is scratch memory for calls that need little. A thread has its own for each stream:
@@ -178,7 +180,7 @@ class Slots:
         self.used = 0
 
     @classmethod
-    def take(cls, device: int, stream: int) -> tuple[Slots, int]:
+    def take(cls, device: int, stream: int) -> tuple[ZeroWords, int]:
         """The next slot of a stream: its pool and its number."""
         try:
             pools = cls._own.pools
@@ -204,7 +206,7 @@ class Checked:
         cuda = cupy_module().cuda
         self.device = device = cuda.runtime.getDevice()
         self.stream = stream = cuda.get_current_stream(device)
-        self._pool, self._number = Slots.take(device, stream.ptr)
+        self._pool, self._number = ZeroWords.take(device, stream.ptr)
         self._op, self._indices, self._rows = op, indices, rows
         self._made: Checked | None = None
 
@@ -212,7 +214,7 @@ class Checked:
         """The indices were looked at when a plan was made, not by this call."""
         self._made = made
 
-    def run(self, work: Program, buffers: dict[str, int]) -> None:
+    def run(self, work: LoadedRecipe, buffers: dict[str, int]) -> None:
         """Enqueue launches that report to this call's words."""
         buffers["slot"] = self._pool.address + self._number * SLOT_BYTES
         work.run(buffers, self._pool, self.stream.ptr)

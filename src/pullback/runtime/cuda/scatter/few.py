@@ -10,7 +10,7 @@ from pullback.runtime.cuda.scatter.recipes import (
     SHARED_TOTAL,
     Case,
     Recipe,
-    Step,
+    ScatterStep,
     ceil_div,
     source_of,
     sum_bytes,
@@ -71,10 +71,12 @@ def _narrow(case: Case, threads: int, shared: int, resident: int) -> Recipe:
     parts = (("parts", blocks * case.rows * sum_bytes(case.value, case.fold)),)
     merging = int(case.rows <= MERGED_ROWS)
     arguments = ("index", "value", "out", "parts", "slot", case.n, case.rows, "aligned", merging)
-    steps = [Step(source, "few_narrow", (blocks, 1), threads, shared, arguments)]
+    steps = [ScatterStep(source, "few_narrow", (blocks, 1), threads, shared, arguments)]
     if not merging:
         grid = (ceil_div(case.rows, 8), 1)
-        steps.append(Step(source, "few_merge", grid, 256, 0, ("parts", "out", case.rows, blocks)))
+        steps.append(
+            ScatterStep(source, "few_merge", grid, 256, 0, ("parts", "out", case.rows, blocks))
+        )
     return Recipe(tuple(steps), parts)
 
 
@@ -97,8 +99,10 @@ def _wide(case: Case, threads: int, shared: int, resident: int) -> Recipe:
     merge = ("parts", "out", destinations, blocks)
     return Recipe(
         (
-            Step(source, "few_wide", (blocks, chunks), threads, shared, arguments),
-            Step(source, "few_merge_wide", (ceil_div(destinations, 32), 1), 256, 256 * size, merge),
+            ScatterStep(source, "few_wide", (blocks, chunks), threads, shared, arguments),
+            ScatterStep(
+                source, "few_merge_wide", (ceil_div(destinations, 32), 1), 256, 256 * size, merge
+            ),
         ),
         (("parts", blocks * destinations * size),),
     )

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pullback.runtime.cuda.scatter.recipes import PROCESSORS, Recipe, Step, ceil_div, source_of
+from pullback.runtime.cuda.scatter.recipes import (
+    PROCESSORS,
+    Recipe,
+    ScatterStep,
+    ceil_div,
+    source_of,
+)
 
 __all__ = ["gather_recipe"]
 
@@ -13,7 +19,7 @@ _UNITS = {
     2: "unsigned short",
     1: "unsigned char",
 }
-THREADS = 256
+THREADS = 256  # of a thread block: eight of these fill a processor's 2048
 
 
 def gather_recipe(row_bytes: int, index: str, n: int, rows: int, alignment: int) -> Recipe:
@@ -28,4 +34,4 @@ def gather_recipe(row_bytes: int, index: str, n: int, rows: int, alignment: int)
     source = source_of(("gather",), "int32", index, "add", definitions)
     grid = min(PROCESSORS * 32, ceil_div(n * columns, THREADS * unroll))
     arguments = ("value", "index", "out", "slot", n, rows, units)
-    return Recipe((Step(source, "gather_rows", (grid, 1), THREADS, 0, arguments),))
+    return Recipe((ScatterStep(source, "gather_rows", (grid, 1), THREADS, 0, arguments),))

@@ -9,7 +9,7 @@ from pullback.runtime.cuda.scatter.recipes import (
     PROCESSORS,
     Case,
     Recipe,
-    Step,
+    ScatterStep,
     ceil_div,
     reciprocal_of,
     source_of,
@@ -22,7 +22,7 @@ MAX_ORDERED = (1 << 31) - 1  # contributions and rows are counted in 32 bits
 LONG = 8  # a whole thread block joins a run of more pieces
 RESIDENT, UNROLL = 4, 3  # thread blocks of a processor that fold, and rows in flight
 # The sort:
-THREADS = 1024
+THREADS = 1024  # of a thread block that sorts, the most that CUDA allows
 MIN_BITS, MAX_BITS = 3, 10  # of a digit
 ITEMS, ROUNDS = 8, 16  # of a thread, at most, in a tile and in a range of keys
 FEW_TILES, SMALL_RANGE = 64, 256
@@ -99,7 +99,7 @@ def order_recipe(index: str, n: int, rows: int, shared: int) -> Recipe:
     names = ("index", "keys", "order", "other_keys", "other_order", "counts", "slot")
     arguments = (*names, n, rows, *digits, *ranges)
     grid, size = (sort.blocks, 1), sort.shared_bytes
-    step = Step(source, "sort_indices", grid, THREADS, size, arguments, together=True)
+    step = ScatterStep(source, "sort_indices", grid, THREADS, size, arguments, together=True)
     scratch = {"other_keys": 4 * n, "other_order": 4 * n, "counts": counts}
     return Recipe((step,), tuple(scratch.items()))
 
@@ -136,13 +136,13 @@ def segment_recipe(case: Case, planned: bool) -> Recipe:
     arguments = ("value", "out", "parts", "cuts", "order", "keys")
     arguments = (*arguments, case.n, case.rows, pieces, case.width)
     grid = (blocks(span), chunks)
-    steps = [Step(source, "segments", grid, 256, 0, arguments)]
+    steps = [ScatterStep(source, "segments", grid, 256, 0, arguments)]
     if pieces > 1:
         # few thread blocks, unless most of them would have nothing to look at
         each = min(256, max(256 // columns, ceil_div(pieces * chunks, 2 * PROCESSORS)))
         arguments = ("out", "parts", "cuts", each, case.rows, pieces, case.width)
         grid, shared = (ceil_div(pieces - 1, each), chunks), 256 * (vector * size + 4) + 4 * 8
-        steps.append(Step(source, "join_parts", grid, 256, shared, arguments))
+        steps.append(ScatterStep(source, "join_parts", grid, 256, shared, arguments))
     scratch = {"parts": 2 * pieces * case.width * size, "cuts": 4 * pieces}
     if planned:
         return Recipe(tuple(steps), tuple(scratch.items()))

@@ -15,8 +15,8 @@ from pullback.core.errors import PullbackError
 
 __all__ = ["LEAST_CAPABILITY", "LaunchError", "overlapping"]
 
-LEAST_CAPABILITY = 90
-_BEGIN_EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+LEAST_CAPABILITY = 90  # 9.0, Hopper: the first with launches that begin early
+_BEGIN_EARLY = 6  # in cuda.h: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
 class LaunchError(PullbackError, RuntimeError):

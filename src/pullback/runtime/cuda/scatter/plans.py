@@ -15,7 +15,7 @@ from pullback.runtime.cuda.scatter.executor import (
 from pullback.runtime.cuda.scatter.ordered import order_buffers, order_recipe
 from pullback.runtime.cuda.scatter.recipes import Case, Recipe
 
-__all__ = ["Kept", "Plan"]
+__all__ = ["Kept", "SortedIndices"]
 
 
 class Kept:
@@ -31,7 +31,7 @@ class Kept:
         self.addresses = {name: self._memory.ptr + at for name, at in places.items()}
 
 
-class Plan:
+class SortedIndices:
     """Indices and what was derived from them; the indices must not change while it is used.
 
     An order serves wide rows and every fold, chunks serve exact sums of narrow rows: each is made

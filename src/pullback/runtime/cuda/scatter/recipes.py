@@ -18,7 +18,7 @@ __all__ = [
     "SLOT_BYTES",
     "Case",
     "Recipe",
-    "Step",
+    "ScatterStep",
     "ceil_div",
     "reciprocal_of",
     "source_of",
@@ -69,7 +69,7 @@ class Case(NamedTuple):
         return min(self.shared, SHARED_TOTAL // blocks - RESERVED)
 
 
-class Step(NamedTuple):
+class ScatterStep(NamedTuple):
     """One launch; all thread blocks are on the device at the same time if `together`."""
 
     source: str
@@ -84,7 +84,7 @@ class Step(NamedTuple):
 class Recipe(NamedTuple):
     """Launches in order, and the bytes of scratch buffers by name."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ScatterStep, ...]
     scratch: tuple[tuple[str, int], ...] = ()
 
 

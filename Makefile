@@ -2,6 +2,7 @@
 PYTHON ?= python3
 WORKERS ?= 2
 FULL ?=
+DEVICE ?=
 EXTRAS ?= dev
 INSTALL ?=
 REVISION ?= HEAD
@@ -12,6 +13,7 @@ SEED ?= 1
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(EXTRAS)
+export PULLBACK_TEST_DEVICE := $(DEVICE)
 export PULLBACK_FULL := $(if $(filter-out 0,$(FULL)),1,)
 
 .NOTPARALLEL:
@@ -19,7 +21,7 @@ export PULLBACK_FULL := $(if $(filter-out 0,$(FULL)),1,)
 
 help:
 	@echo "make demo     fit a small model, write report/demo.html"
-	@echo "make test     all tests on a fixed sample (FULL=1: the whole generated matrix)"
+	@echo "make test     all tests on a fixed sample (FULL=1: the whole generated matrix; DEVICE=cuda: there)"
 	@echo "make lint     ruff, types, layers, generated files"
 	@echo "make bench    measure against the peers that are installed"
 	@echo "make gate     whether this tree compiles what REVISION=HEAD does (EVERY=1: all operations)"
@@ -39,7 +41,7 @@ demo: $(STAMP)
 	$(RUN) -m pullback.cli demo --out report/demo.html
 
 test: $(STAMP)
-	$(RUN) -m pytest -n $(WORKERS)
+	$(RUN) -m pytest -n $(WORKERS) $(if $(DEVICE),tests/generated)
 
 lint: $(STAMP)
 	$(RUN) -m ruff check

@@ -114,6 +114,8 @@ CALLS: dict[str, Any] = {
     "correlate": lambda t: np.correlate(t(A[0]), t(B[0]), "full"),
     "cov": lambda t: np.cov(t(A)),
     "cross": lambda t: np.cross(t(A[:, :3]), t(B[:, :3])),
+    "delete": lambda t: np.delete(t(A), [0, 2], axis=1),
+    "delete, flat": lambda t: np.delete(t(A), 3),
     "digitize": lambda t: np.digitize(t(A[0]), t(np.array([0.3, 0.6]))),
     "dsplit": lambda t: np.dsplit(t(A[None]), 2)[1],
     "dstack": lambda t: np.dstack([t(A), t(B)]),
@@ -245,6 +247,24 @@ def test_a_universal_function_is_ours(ufunc: Any) -> None:
     found = ufunc(*[pb.asarray(np.ascontiguousarray(a)) for a in args])
     assert isinstance(found, pb.Tensor)
     np.testing.assert_allclose(found.numpy(), ufunc(*args), rtol=1e-12)
+
+
+def test_universal_functions_of_two_results_and_outer_products() -> None:
+    x = np.array([-2.5, -0.0, 0.75, np.inf, 3.0])
+    for found, expected in (
+        (np.divmod(pb.asarray(A), pb.asarray(B)), np.divmod(A, B)),
+        (np.modf(pb.asarray(x)), np.modf(x)),
+        ([np.multiply.outer(pb.asarray(A), pb.asarray(x[:3]))], [np.multiply.outer(A, x[:3])]),
+        ([np.subtract.outer(pb.asarray(x[2:3]), B)], [np.subtract.outer(x[2:3], B)]),
+    ):
+        assert len(found) == len(expected)
+        for a, b in zip(found, expected, strict=True):
+            assert isinstance(a, pb.Tensor)
+            np.testing.assert_allclose(a.numpy(), b, rtol=1e-12)
+            assert bool(np.all(np.signbit(a.numpy()) == np.signbit(b)))
+    slope = pb.grad(lambda x: np.sum(np.modf(x)[0] + np.multiply.outer(x, x).sum(0)))
+    y = pb.asarray(np.array([0.25, 1.5]))
+    assert slope(y).tolist() == [1 + 2 * 1.75, 1 + 2 * 1.75]
 
 
 def test_arrays_and_tensors_mix_and_numpys_scalars_are_weak() -> None:

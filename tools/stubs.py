@@ -196,8 +196,6 @@ def member_text(name: str, value: Any) -> Iterator[str]:
         yield plain_text(name, value, "    ")
     elif name == "__hash__":
         yield "    def __hash__(self) -> int: ..."
-    elif name == "__array_ufunc__":
-        yield "    __array_ufunc__: None"
 
 
 def class_text(cls: type, installed: dict[str, str]) -> str:

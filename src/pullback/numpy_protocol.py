@@ -65,6 +65,12 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple, options: dict[str, A
             f"{said}: a result can't be written into a NumPy array. Leave out=... away, and write"
             " a = a + x for a += x."
         )
+    if method == "outer" and not options and len(inputs) == 2 and np.ndim(inputs[1]):
+        x, y = inputs
+        x = _ours("reshape")(x, (*np.shape(x), *[1] * np.ndim(y)))
+        return call_ufunc(ufunc, "__call__", (x, y), {})
+    if method == "__call__" and name in PAIRS and not options:
+        return PAIRS[name](*inputs)
     tables = {"__call__": UFUNCS, "reduce": REDUCTIONS, "accumulate": ACCUMULATIONS}
     ours = tables.get(method, {}).get(name, name if method == "__call__" else "")
     if ours not in REGISTRY:
@@ -79,6 +85,21 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple, options: dict[str, A
     keepdims = {"keepdims": True} if options.pop("keepdims", False) else {}
     _refuse(said, options)
     return REGISTRY[ours].function(x, axis=axis, **keepdims)
+
+
+def _divmod(x: Any, y: Any) -> tuple[Any, Any]:
+    return _ours("floor_divide")(x, y), _ours("remainder")(x, y)
+
+
+def _modf(x: Any) -> tuple[Any, Any]:
+    whole = _ours("trunc")(x)
+    # An infinity has no fraction, but for the zero of its sign.
+    fraction = _ours("where")(_ours("isinf")(x), 0.0, x - whole)
+    return _ours("copysign")(fraction, x), whole
+
+
+# Universal functions of two results.
+PAIRS: dict[str, Callable[..., Any]] = {"divmod": _divmod, "modf": _modf}
 
 
 def _refuse(said: str, options: dict[str, Any]) -> None:
@@ -199,6 +220,12 @@ def _append(arr: Any, values: Any, axis: Any = None) -> Any:
     return _ours("concat")(parts, axis=axis or 0)
 
 
+def _delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
+    arr = _flat(arr) if axis is None else arr
+    left = np.delete(np.arange(np.shape(arr)[axis or 0]), np.asarray(obj))
+    return _ours("take")(arr, left, axis=axis or 0)
+
+
 def _cross(a: Any, b: Any, axis: int = -1) -> Any:
     import_module("pullback.linalg")
     return _ours("linalg.cross")(a, b, axis=axis)
@@ -263,6 +290,7 @@ SPECIAL: dict[str, Callable[..., Any]] = {
     "numpy.cross": _cross,
     "numpy.cumprod": _cumprod,
     "numpy.cumsum": _cumsum,
+    "numpy.delete": _delete,
     "numpy.dot": _dot,
     "numpy.dsplit": _dsplit,
     "numpy.hsplit": _hsplit,

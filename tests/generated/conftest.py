@@ -1,6 +1,38 @@
-"""Puts this folder on the path, so that the generated tests share `matrix`."""
+"""Puts this folder on the path, so that the generated tests share `matrix`; the device they use."""
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
+import pullback as pb
+from cuda_device import emulated
+
 sys.path.append(str(Path(__file__).parent))
+
+DEVICE = os.environ.get("PULLBACK_TEST_DEVICE")  # "cuda", or "emulated" for that without a GPU
+
+
+@pytest.fixture(autouse=True, scope="session")
+def chosen_device() -> Iterator[None]:
+    """New arrays go to the device that was asked for."""
+    with ExitStack() as stack:
+        if DEVICE:
+            stack.callback(pb.set_default_device, "cpu")
+            chosen = stack.enter_context(emulated()) if DEVICE == "emulated" else DEVICE
+            pb.set_default_device(chosen)
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """What a device has no kernels for is skipped there."""
+    try:
+        return (yield)
+    except pb.DeviceError as error:
+        if DEVICE and "there are no CUDA kernels" in str(error):
+            pytest.skip(str(error))
+        raise

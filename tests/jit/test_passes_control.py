@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import pullback as pb
 from jit.pass_checks import names, optimised, random
@@ -83,11 +84,119 @@ def test_while_body_and_test():
 def test_cond_branches():
     def f(x):
         return pb.cond(
-            x.sum() > 0, lambda x: (x * 1.0, pb.exp(x)), lambda x: (pb.negative(-x), x), x
+            x.sum() > 0,
+            lambda x: (pb.exp(x * 1.0), pb.cos(x)),
+            lambda x: (pb.sin(pb.negative(-x)), x),
+            x,
         )[0]
 
     graph = optimised(f, random(3))
-    assert not names(inner(graph, "then")) and not names(inner(graph, "otherwise"))
+    assert names(inner(graph, "then")) == ["exp"]
+    assert names(inner(graph, "otherwise")) == ["sin"]
+
+
+@pytest.mark.parametrize("size", [4, 5])
+def test_both_sides_of_slight_choices_are_computed(size: int):
+    def f(p, q, x):
+        inside = lambda x: pb.cond(q, lambda x: x * 2.0, lambda x: -x, x)  # noqa: E731
+        return pb.cond(p, inside, lambda x: x + 1.0, x)
+
+    x = random(size)
+    graph = optimised(f, pb.tensor(True), pb.tensor(True), x)
+    assert ("cond" in names(graph)) == (size > 4)
+    for p, q in ((True, True), (True, False), (False, True)):
+        args = pb.tensor(p), pb.tensor(q), x
+        assert pb.jit(f)(*args).numpy().tolist() == f(*args).numpy().tolist()
+
+
+def test_a_side_that_is_not_chosen_leaves_no_trace():
+    f = lambda x: pb.cond(x > 0, lambda x: 1.0 / x, lambda x: x * 0.0, x)  # noqa: E731
+    x = pb.tensor(0.0)
+    assert pb.jit(f)(x).item() == 0.0
+    assert pb.jit(pb.grad(f))(x).item() == 0.0
+    assert pb.jit(pb.grad(pb.grad(f)))(x).item() == 0.0
+
+
+def loops(graph: Graph) -> int:
+    """How many loops there are, also inside of others."""
+    inside = [g for eq in graph.equations for g in eq.static.values() if isinstance(g, Graph)]
+    return names(graph).count("while") + sum(map(loops, inside))
+
+
+def collatz(x, n):
+    """Loops in a loop, with a choice."""
+
+    def inner(s):
+        step = lambda t: (t[0] + 1, pb.cond(t[1] > 1.0, lambda a: a * 0.5 * x, pb.sin, t[1]))  # noqa: E731
+        return pb.while_loop(lambda t: t[0] < 3, step, (0, s))[1]
+
+    return pb.while_loop(lambda t: t[0] < n, lambda t: (t[0] + 1, inner(t[1]), t[2] * x), (0, x, x))
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_values_and_tangents_of_a_loop_are_one_loop(order: int):
+    def f(x, n):
+        g = lambda x: collatz(x, n)[1]  # noqa: E731
+        for _ in range(order):
+            g = lambda x, g=g: pb.jvp(g, (x,), (pb.ones_like(x),))[1]  # noqa: E731
+        return collatz(x, n)[1], g(x)
+
+    x, n = pb.tensor(1.25, dtype="float64"), pb.tensor(4)
+    graph = passes.optimise(pb.trace(f)(x, n))
+    assert loops(graph) == 2
+    for found, expected in zip(pb.jit(f)(x, n), f(x, n), strict=True):
+        assert found.item() == pytest.approx(expected.item(), rel=1e-13)
+
+
+def test_loops_that_differ_stay_two():
+    def f(x):
+        one = pb.while_loop(lambda c: c < 100.0, lambda c: c * x, x)
+        return one, pb.while_loop(lambda c: c < 100.0, lambda c: c * x + 1.0, x)
+
+    def g(x):
+        one = pb.while_loop(lambda c: c[0] < 100.0, lambda c: (c[0] * x, c[1]), (x, x))
+        return one[0], pb.while_loop(lambda c: c < 90.0, lambda c: c * x, x)
+
+    def h(x):  # what the second one starts from depends on the first one
+        one = pb.while_loop(lambda c: c < 100.0, lambda c: c * x, x)
+        step = lambda c: (c[0] * x, c[1] + c[0])  # noqa: E731
+        return one, pb.while_loop(lambda c: c[0] < 100.0, step, (x, one))
+
+    x = pb.tensor(1.5, dtype="float64")
+    for function in (f, g, h):
+        assert loops(passes.optimise(pb.trace(function)(x))) == 2
+        for found, expected in zip(pb.jit(function)(x), function(x), strict=True):
+            first, second = (y[0] if isinstance(y, tuple) else y for y in (found, expected))
+            assert first.item() == second.item()
+
+
+def test_a_loop_that_checks_something_stays():
+    rows = pb.tensor([1.0, 2.0, 3.0], dtype="float64")
+
+    def f(i, x):
+        step = lambda c: (c[0] + 1, c[1] * x + rows[c[0]])  # noqa: E731
+        return pb.while_loop(lambda c: c[1] < 50.0, step, (i, x))[1]
+
+    both = lambda i, x: pb.jvp(lambda x: f(i, x), (x,), (pb.ones_like(x),))  # noqa: E731
+    x = pb.tensor(1.5, dtype="float64")
+    with pytest.raises(IndexError):
+        pb.jit(both)(pb.tensor(0), x)
+
+
+def test_choices_by_one_predicate_are_one():
+    def f(x, y):
+        return [
+            pb.cond(x.sum() > 0, lambda a: pb.exp(a) * y, pb.sin, x),
+            pb.cond(x.sum() > 0, pb.exp, lambda a: a * y, x),
+        ]
+
+    x, y = random(7), random(7)
+    graph = optimised(f, x, y)
+    assert names(graph).count("cond") == 1
+    assert names(inner(graph, "then")).count("exp") == 1
+    for signs in (1.0, -1.0):
+        for found, expected in zip(pb.jit(f)(x * signs, y), f(x * signs, y), strict=True):
+            np.testing.assert_array_equal(found.numpy(), expected.numpy())
 
 
 def test_cond_with_a_known_predicate_is_inlined():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pullback.compile.graph.passes.control import is_slight
 from pullback.compile.program.slots import Context, LoopSlots
 from pullback.compile.program.stages import Branch, Loop, Node, While
 from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, aval
+from pullback.ir.graph import Equation, Graph, Var
 
 __all__ = ["BUILDERS"]
 
@@ -107,10 +109,38 @@ def _while(frame: Context, group: CallGroup) -> Sequence[Node]:
     layouts = [*constants.layouts, *carried.layouts]
     inputs = [*constants.slots, *carried.slots]
     test = frame.inner(static["test"], layouts, inputs, [flag])
-    body = frame.inner(static["body"], layouts, inputs, carried.spares)
+    before: Sequence[Node] = ()
+    if is_slight(static["test"]):  # a step then tells whether there is another one
+        step = _with_test(static["test"], static["body"], fixed)
+        body = frame.inner(step, layouts, inputs, [*carried.spares, flag])
+        before, test = test, ()
+    else:
+        body = frame.inner(static["body"], layouts, inputs, carried.spares)
     table.loops.pop()
     looped = While(test, flag, body, loop.carry_entries())
-    return [*constants.before, *carried.before, looped]
+    return [*constants.before, *carried.before, *before, looped]
+
+
+def _with_test(test: Graph, body: Graph, constants: int) -> Graph:
+    """A step of a loop, and the test of the carries that it gives."""
+    step = Graph(body.name)
+    new = {v: step.add_input(v.aval)._buf for v in body.inputs}
+    _append(step, body, new)
+    results = [new[v] for v in body.outputs]
+    fixed = [new[v] for v in body.inputs[:constants]]
+    tested = dict(zip(test.inputs, [*fixed, *results], strict=True))
+    _append(step, test, tested)
+    step.outputs = [*results, tested[test.outputs[0]]]
+    return step
+
+
+def _append(graph: Graph, other: Graph, new: dict[Var, Var]) -> None:
+    """Add the equations of another graph, whose inputs are `new`; so are its variables then."""
+    for eq in other.equations:
+        inputs = tuple([new[v] for v in eq.inputs])
+        new |= {v: graph.new_var(v.aval) for v in eq.outs}
+        outs = tuple([new[v] for v in eq.outs])
+        graph.equations.append(Equation(eq.op, inputs, eq.static, outs))
 
 
 def _cond(frame: Context, group: CallGroup) -> Sequence[Node]:

@@ -17,6 +17,7 @@ from pullback.compile.graph.passes.control import with_optimised_bodies
 from pullback.compile.graph.passes.dead import without_dead
 from pullback.compile.graph.passes.keepdims import with_wanted_axes
 from pullback.compile.graph.passes.loops import with_products_outside
+from pullback.compile.graph.passes.merged import with_merged_control
 from pullback.compile.graph.passes.products import with_common_factors
 from pullback.compile.graph.passes.rewriter import Rewriter, Rules, guarded
 from pullback.ir.graph import Graph
@@ -26,6 +27,7 @@ __all__ = [
     "optimise",
     "simplify",
     "with_common_factors",
+    "with_merged_control",
     "with_optimised_bodies",
     "with_products_outside",
     "with_wanted_axes",
@@ -57,7 +59,7 @@ def simplify(graph: Graph, exact: bool = False) -> tuple[Graph, bool]:
 
 def optimise(graph: Graph, exact: bool = False) -> Graph:
     """The graph that computes the same with less work; `exact` leaves out what changes a bit."""
-    graph = _settled(without_dead(graph), exact)
+    graph = with_merged_control(_settled(without_dead(graph), exact))
     inside = with_optimised_bodies(graph, partial(optimise, exact=exact))
     if inside is graph:
         return graph

@@ -10,14 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pullback.autodiff.residuals import CHEAP
 from pullback.compile.graph.passes.constants import FOLDED_BYTES, is_known
 from pullback.compile.graph.passes.dead import live
 from pullback.compile.graph.passes.rewriter import Rewriter, uses
 from pullback.core.avals import Aval, aval
 from pullback.ir.control import COND, CONTROL, SCAN, WHILE, may_raise
 from pullback.ir.graph import Equation, Graph, Var
+from pullback.ops.selection import where
 
 __all__ = ["with_optimised_bodies"]
+
+# A jump to a branch takes some 5 ns, as long as this many simple operations on so few elements.
+MOST_SLIGHT = 32
+SLIGHT_SIZE = 4
 
 Pass = Callable[[Graph], Graph]
 Known = tuple[Any, Aval, None]  # the constant of a variable
@@ -112,6 +118,11 @@ class _Bodies(Rewriter):
         (first, second), fixed = branches.optimised(wanted, [])
         operands = (inputs[0], *fixed)
         avals = [eq.outs[k].aval for k in kept]
+        if is_slight(first) and is_slight(second):
+            sides = [self._inlined(g, fixed) for g in (first, second)]
+            pairs = zip(kept, *sides, strict=True)
+            chosen = {k: self.emit(where.op, (inputs[0], x, y)) for k, x, y in pairs}
+            return self._placed(eq, operands, {}, [], [], chosen)
         return self._placed(eq, operands, {"then": first, "otherwise": second}, avals, kept, {})
 
     def _inlined(self, graph: Graph, inputs: Sequence[Var]) -> tuple[Var, ...]:
@@ -137,6 +148,14 @@ class _Bodies(Rewriter):
         outs = {**dict(zip(kept, made, strict=True)), **same}
         unused = next(iter(outs.values()), self.env[eq.inputs[0]])  # nobody reads it
         return tuple(outs.get(k, unused) for k in range(len(eq.outs)))
+
+
+def is_slight(graph: Graph) -> bool:
+    """Whether a branch takes less time than a jump: both sides are then computed."""
+    equations = graph.equations
+    return len(equations) <= MOST_SLIGHT and all(
+        eq.op.name in CHEAP and eq.out.aval.size <= SLIGHT_SIZE for eq in equations
+    )
 
 
 class _Branches:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 LIBRARIES = ("pullback", "torch", "jax", "numpy")
@@ -31,8 +32,7 @@ def arrays(library: str) -> tuple[Callable, dict[str, Callable], Callable]:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         xp, make, lu, wait = torch, torch.from_numpy, torch.linalg.lu_factor, lambda y: y
     elif library == "jax":
-        import jax
-
+        jax = import_module("jax")
         jax.config.update("jax_enable_x64", True)
         xp, make, wait = jax.numpy, jax.numpy.asarray, jax.block_until_ready
         lu = jax.jit(jax.scipy.linalg.lu_factor)

@@ -78,7 +78,7 @@ MISTAKES = [
     ("pb.sort(x, axis=2)", pb.ShapeError, "sort: axis 2 is out of range for an array with 2"),
     ("pb.topk(v, 9)", pb.ShapeError, "topk: k must be between 0 and 3, the size of the axis, got"),
     ("pb.median(pb.zeros(0))", pb.ShapeError, "median: an empty array has none, got shape (0,)"),
-    ("pb.quantile(v, 2.0)", pb.ShapeError, "quantile: fractions lie between 0 and 1, got 2.0"),
+    ("pb.quantile(v, 2.0)", pb.ShapeError, "quantile: fractions must lie between 0 and 1, got 2.0"),
     ("x.reshape((5, 5))", pb.ShapeError, "reshape: an array of shape (3, 4) has 12 elements,"),
     ("x.reshape(5, -1, -1)", pb.ShapeError, "reshape: only one size may be -1, got (5, -1, -1)"),
     ("x.reshape((-1, 5))", pb.ShapeError, "reshape: an array of shape (3, 4) has 12 elements,"),

@@ -25,11 +25,13 @@ ROOT = Path(__file__).parents[1]
 LIMIT = 600  # seconds for the tests of one mutant
 
 HANDLES = "tests/test_handles.py tests/generated/test_handles.py"
-LOOPS = "tests/test_handles.py"
+BODIES = "tests/test_in_place_bodies.py"
 ARITHMETIC = "tests/jit/test_passes.py"
 MOVEMENT = "tests/jit/test_passes_movement.py"
 CONTROL = "tests/jit/test_passes_control.py"
 CHECKS = "tests/jit/test_index_checks.py"
+POSITIONS = "tests/generated/test_indices.py"
+REFUSALS = "tests/jit/test_jit_errors.py"
 COST = "tests/jit/test_compile_cost.py"
 
 
@@ -84,8 +86,28 @@ MUTANTS = (
     M("a function is given the variables themselves", "autodiff/recorded.py",
       "[another(v) for v in self.variables]", "list(self.variables)", HANDLES),
     M("a branch is given the operands themselves", "control.py",
-      "own = pytrees.map_tree(lambda x: another(x) if isinstance(x, Array) else x, operands)",
-      "own = operands", LOOPS),
+      "chosen(*own_handles(operands))", "chosen(*operands)", BODIES),
+    M("a loop is given the carry itself", "control.py",
+      "pytrees.unflatten(self.structure, [another(a) for a in arrays])",
+      "pytrees.unflatten(self.structure, list(arrays))", BODIES),
+    M("arguments that stay are the caller's", "transforms.py",
+      "full, named = own_handles((full, named))", "pass", BODIES),
+    M("a custom rule is given the caller's handles", "autodiff/custom.py",
+      "        args = own_handles(args)\n", "", BODIES),
+    M("a custom rule is given what is saved", "autodiff/custom.py",
+      "residuals = own_handles(pytrees.unflatten(structure, leaves))",
+      "residuals = pytrees.unflatten(structure, leaves)", BODIES),
+    M("a custom rule is given others' cotangents", "autodiff/custom.py",
+      "own_handles(pytrees.unflatten(self.result, filled))",
+      "pytrees.unflatten(self.result, filled)", BODIES),
+    M("a custom rule is given others' tangents", "autodiff/custom_jvp.py",
+      "own_handles(pytrees.unflatten(self.arguments, xs))",
+      "pytrees.unflatten(self.arguments, xs)", BODIES),
+    M("a solver is given the unknown itself", "implicit.py",
+      "f(own_handles(self.tree(xs)))", "f(self.tree(xs))", BODIES),
+    M("a product is given the vector itself", "curvature.py",
+      "product(own_handles(pytrees.unflatten(structure, signs)))",
+      "product(pytrees.unflatten(structure, signs))", BODIES),
     M("exported memory is no copy", "tensor.py",
       'values = np.array(to_numpy(self), order="C")\n            return dlpack',
       "values = self.device.runtime.memory(self._buf, self._aval, writable=True)\n"
@@ -148,6 +170,13 @@ MUTANTS = (
       "if body.outputs[k] is body.inputs[first + k]", "if True", CONTROL),
     M("a term that a step reads leaves the loop", "compile/graph/passes/loops.py",
       "counts[carry] != 1 or counts[out] != 1", "counts[out] != 1", CONTROL),
+    M("exchanges of rows are not checked", "linalg/lu.py",
+      'rows = bind_named("lu_solve", gather.op, numbers, index)',
+      "rows = astype(index, dt.float64)", POSITIONS),
+    M("a requirement is not made", "ops/requirements.py",
+      "    if x._aval.is_symbolic:\n", "    if x._aval.is_symbolic:\n        return x\n", REFUSALS),
+    M("what is required is not looked at", "runtime/cpu/linalg/linalg_stages.py",
+      "return [*seen, look, *copy]", "return [*seen, *copy]", REFUSALS),
     M("what is read at two places is read once", "compile/schedule/storage.py",
       "and read <= v.aval.size:", "and True:", COST),
 )  # fmt: skip

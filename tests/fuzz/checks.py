@@ -136,7 +136,7 @@ def spread_of(f: Program, inputs: Sequence[Any]) -> list[np.ndarray]:
         for _ in range(3):
             try:
                 moved = contents(graph.run(*inputs, bind=shaky(rng)))
-            except (IndexError, pb.LinAlgError):  # of an index, or a matrix, that moved
+            except pb.PullbackError:  # of an index, edges or a matrix that moved
                 return [np.full(a.shape, np.inf) for a in plain]
             for i, (a, b) in enumerate(zip(moved, plain, strict=True)):
                 a = wide(a)

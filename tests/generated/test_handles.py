@@ -52,3 +52,5 @@ def test_the_exceptions_return_their_argument():
     assert pb.asarray(x, copy=True) is not x
     assert pb.astype(x, x.dtype, copy=False) is x
     assert x.to_device("cpu") is x
+    assert x.to("cpu") is x
+    assert x.cpu() is x

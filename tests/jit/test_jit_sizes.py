@@ -223,3 +223,31 @@ def test_operations_on_square_arrays(case: Case):
             return
         if is_well_conditioned(derived, arrays, slopes):
             assert_close(pb.jit(derived)(*arrays), slopes)
+
+
+# -- sums and products of one element --------------------------------------------------------------
+
+ONES = {
+    "sum": lambda x: pb.sum(x, axis=1),
+    "sum of all": pb.sum,
+    "mean": lambda x: pb.mean(x, axis=0),
+    "prod": lambda x: pb.prod(x, axis=0),
+    "cumulative_sum": lambda x: pb.cumulative_sum(x, axis=0),
+    "matmul": lambda x: x @ x,
+    "outer product": lambda x: pb.ones((3, 1), dtype=x.dtype) @ x,
+    "einsum": lambda x: pb.einsum("ij,jk->ik", x, pb.ones((1, 2), dtype=x.dtype)),
+    "vecdot": lambda x: pb.vecdot(x, x),
+    "linear": lambda x: pb.nn.linear(x, pb.ones((2, 1), dtype=x.dtype)),
+    "segment_sum": lambda x: pb.segment_sum(x, pb.tensor([0]), 2),
+    "gradient": pb.grad(lambda x: pb.sum(x * 0.0 * x)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("name", ONES)
+def test_zeros_have_the_sign_that_they_have_in_eager_mode(name: str, dtype: str):
+    if name == "gradient" and dtype == "complex128":
+        pytest.skip("no real scalar")
+    x = pb.tensor([[-0.0]], dtype=dtype)
+    f = ONES[name]
+    assert pb.jit(f)(x).numpy().tobytes() == f(x).numpy().tobytes()

@@ -26,6 +26,7 @@ from pullback.ops.indexing import as_indices, take
 from pullback.ops.movement import reshape
 from pullback.ops.parts import astype
 from pullback.ops.reductions import sum
+from pullback.ops.requirements import require
 from pullback.ops.scattering import put_along_axis, scatter
 from pullback.ops.segments import segment_sum
 from pullback.ops.selection import clip, where
@@ -299,7 +300,7 @@ def embedding_bag(
     if mode == "max":
         floating(name, table)
     bags = None if offsets is None else as_indices(name, offsets, table._aval.device)
-    _check_bags(index, bags)
+    bags = _checked_bags(index, bags)
     rows = _looked_up(name, table, index, max_norm, norm_type, scale_grad_by_freq)
     if per_sample_weights is not None:
         rows = rows * _sample_weights(index, rows, per_sample_weights, mode)
@@ -309,7 +310,7 @@ def embedding_bag(
     return _in_segments(rows, keep, bags, include_last_offset, mode)
 
 
-def _check_bags(index: Any, offsets: Any) -> None:
+def _checked_bags(index: Any, offsets: Any) -> Any:
     ndim = index._aval.ndim
     if (ndim, offsets is None) not in ((1, False), (2, True)):
         raise ShapeError(
@@ -319,10 +320,11 @@ def _check_bags(index: Any, offsets: Any) -> None:
         )
     if offsets is not None and offsets._aval.ndim != 1:
         raise ShapeError(f"embedding_bag: offsets are flat, got shape {offsets._aval.shape}.")
-    if offsets is not None and offsets._aval.size and not offsets._aval.is_symbolic:
-        first = to_numpy(offsets)[0]
-        if first != 0:
-            raise ShapeError(f"embedding_bag: offsets must start with 0, got {first}.")
+    if offsets is None or not offsets._aval.size:
+        return offsets
+    starts = offsets[0] == 0
+    fact = "must start with 0, got another number."
+    return require(offsets, starts, "embedding_bag", fact, "the offsets", "ShapeError")
 
 
 def _sample_weights(index: Any, rows: Any, weights: Any, mode: str) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pullback.core.dtypes import default_float, promote
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.ir.convert import as_array, to_numpy
+from pullback.ir.convert import as_array
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.arrangement import flip
 from pullback.ops.counting import bin_edges, bincount
@@ -18,6 +18,8 @@ from pullback.ops.families import composite
 from pullback.ops.movement import concat, reshape
 from pullback.ops.parts import astype
 from pullback.ops.products import promoted
+from pullback.ops.reductions import all as all_
+from pullback.ops.requirements import require
 from pullback.ops.selection import where
 from pullback.ops.sorting import searchsorted
 
@@ -56,14 +58,10 @@ def digitize(x: Any, bins: Any, /, right: bool = False) -> Any:
     if n < 2:
         return rising
     falling = n - searchsorted(flip(bins), x, side="left" if right else "right")
-    if bins._aval.is_symbolic:
-        return where(bins[0] <= bins[-1], rising, falling)
-    values = to_numpy(bins)
-    if (values[1:] >= values[:-1]).all():
-        return rising
-    if (values[1:] <= values[:-1]).all():
-        return falling
-    raise ShapeError("digitize: edges must be in order, rising or falling, got neither.")
+    rises, falls = all_(bins[1:] >= bins[:-1]), all_(bins[1:] <= bins[:-1])
+    fact = "must be in order, rising or falling, got neither."
+    rises = require(rises, rises | falls, "digitize", fact, "the edges", "ShapeError")
+    return where(rises, rising, falling)
 
 
 # -- histograms ------------------------------------------------------------------------------------

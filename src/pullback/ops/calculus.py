@@ -156,7 +156,7 @@ def _panels(name: str, y: Any, x: Any, dx: Any, axis: Any) -> tuple[Any, int]:
     n = rows._aval.shape[-1]
     width: Any = dx
     if x is not None:
-        x = as_array(x, name)
+        x = _inexact(name, x)  # differences of unsigned integers would wrap around
         if x._aval.ndim == 1 and x._aval.shape[0] != n:
             raise ShapeError(f"{name}: {n} samples have {n} places, got {x._aval.shape[0]}.")
         if x._aval.ndim != 1:

@@ -13,18 +13,19 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import default_float
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.ir.convert import as_array, is_number, scalar, to_numpy
+from pullback.ir.convert import as_array, is_number, scalar
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.cumulative import cumprod, cumsum
 from pullback.ops.exponential import sqrt
 from pullback.ops.extrema import argmax, argmin, max, min, ordered
 from pullback.ops.families import composite, normalise_axes, normalise_axis
 from pullback.ops.indexing import take_along_axis
-from pullback.ops.logic import isinf, isnan
+from pullback.ops.logic import isinf, isnan, logical_not
 from pullback.ops.movement import concat, permute_dims, reshape
 from pullback.ops.parts import astype, imag, real
 from pullback.ops.reductions import all as all_
 from pullback.ops.reductions import axis_errors, prod, reduced_shape, sum
+from pullback.ops.requirements import require
 from pullback.ops.selection import clip, where
 from pullback.ops.sorting import sort
 
@@ -220,9 +221,9 @@ def _position(name: str, x: Any, axis: Any, keepdims: bool, sense: int) -> Any:
     x, axes = _prepared(name, ordered(name, x), axis)
     if x._aval.dtype.is_inexact:
         empty = all_(isnan(x), axis=axes)
-        if not empty._aval.is_symbolic and to_numpy(empty).any():
-            raise ShapeError(f"{name}: there is a slice without numbers, got NaN alone.")
         x = where(isnan(x), -inf * sense, x)
+        fact = "is without numbers, got NaN alone."
+        x = require(x, logical_not(empty), name, fact, "a slice", "ShapeError")
     return (argmax if sense > 0 else argmin)(x, axis=axis, keepdims=keepdims)
 
 

@@ -14,7 +14,7 @@ from pullback.core import dtypes as dt
 from pullback.core.dtypes import default_float
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import Array
-from pullback.ir.convert import as_array, to_numpy
+from pullback.ir.convert import as_array
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.arithmetic import abs as abs_
 from pullback.ops.arrangement import stack
@@ -24,6 +24,7 @@ from pullback.ops.indexing import take
 from pullback.ops.movement import permute_dims, reshape
 from pullback.ops.parts import astype
 from pullback.ops.reductions import reduced_shape
+from pullback.ops.requirements import within
 from pullback.ops.rounding import floor
 from pullback.ops.selection import clip, where
 from pullback.ops.sorting import sort
@@ -182,10 +183,10 @@ def _quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool, method: str 
     axes = normalise_axes(name, axis, x._aval.ndim)
     if isinstance(q, (list, tuple)):
         q = as_array(q, "quantile") if any(isinstance(f, Array) for f in q) else np.asarray(q)
-    if not isinstance(q, Array) or not q._aval.is_symbolic:
-        for f in to_numpy(q).ravel() if isinstance(q, Array) else np.ravel(q):
-            if not 0.0 <= f <= 1.0:
-                raise ShapeError(f"{name}: fractions lie between 0 and 1, got {f}.")
+    if isinstance(q, Array):
+        q = within(name, "fraction", q, 0, 1)
+    elif any(not 0.0 <= f <= 1.0 for f in np.ravel(q)):
+        raise ShapeError(f"{name}: fractions must lie between 0 and 1, got {q}.")
     if size_of(x._aval.shape[d] for d in axes) == 0:
         raise ShapeError(f"{name}: an empty array has none, got shape {x._aval.shape}.")
     ranked = sort(_in_last_axis(x, axes))

@@ -1,4 +1,6 @@
-"""`require`: an array that passes if a condition holds for every member of a batch."""
+"""Errors that depend on values, in compiled functions too: an array that passes if a condition
+holds for every member of a batch.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.errors import DTypeError, LinAlgError
+from pullback.core.errors import DTypeError, LinAlgError, ShapeError
 from pullback.ir.array import make
+from pullback.ir.convert import to_numpy
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Sample
 from pullback.ops.families import primitive
 from pullback.ops.movement import repeated
 
-__all__ = ["require"]
+__all__ = ["require", "within"]
 
 
 def _samples(d: Any) -> list[Sample]:
@@ -66,3 +69,16 @@ def require(
         raise DTypeError(f"require: flags are booleans, got {flags._aval.dtype.name}.")
     flags = make(flags._buf, flags._aval)
     return bind(require.op, x, flags, caller=caller, fact=fact, subject=subject, error=error)
+
+
+def within(name: str, what: str, x: Any, low: int, high: int) -> Any:
+    """The array, if all its elements lie between two bounds; else the error says which does not."""
+    fact = f"must lie between {low} and {high}"
+    if x._aval.is_symbolic:
+        flags = (x >= low) & (x <= high)
+        return require(x, flags, name, f"{fact}.", f"the {what}", "ShapeError")
+    values = to_numpy(x)
+    wrong = values[~((values >= low) & (values <= high))]
+    if wrong.size:
+        raise ShapeError(f"{name}: the {what} {fact}, got {wrong[0]}.")
+    return x

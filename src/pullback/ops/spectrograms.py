@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.ir.convert import as_array, to_numpy
+from pullback.ir.convert import as_array
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Sample
 from pullback.ops.creation import ones
@@ -17,6 +17,8 @@ from pullback.ops.fourier import dft, irdft, operand, points, rdft, resized
 from pullback.ops.movement import broadcast_to
 from pullback.ops.padding import pad
 from pullback.ops.parts import astype
+from pullback.ops.reductions import all as all_
+from pullback.ops.requirements import require
 from pullback.ops.signals import framed, overlap_added
 
 __all__ = ["istft", "stft"]
@@ -232,11 +234,12 @@ def istft(
         size - start if length is None else min(start + points("istft", length, 1, "length"), size)
     )
     weight = weight[start:end]
-    if not weight._aval.is_symbolic and np.any(to_numpy(weight) < _LEAST):
-        raise ShapeError(
-            "istft: the windows add up to 0 at some places, where the signal can't be found."
-            " Take a smaller hop_length, or a window without zeros."
-        )
+    fact = (
+        "add up to 0 at some places, where the signal can't be found. Take a smaller hop_length, or"
+        " a window without zeros."
+    )
+    found = all_(weight >= _LEAST)
+    weight = require(weight, found, "istft", fact, "the windows", "ShapeError")
     found = total[..., start:end] / weight
     if length is not None and length > end - start:
         found = resized(found, found._aval.ndim - 1, length)

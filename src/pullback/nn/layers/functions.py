@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.ir.op import REGISTRY
+from pullback.ir.op import REGISTRY, own_handles
 from pullback.module import Module
 from pullback.nn.rectifiers import prelu
 from pullback.ops.creation import full
@@ -84,7 +84,7 @@ class Identity(Module):
     """
 
     def __call__(self, input: Any) -> Any:
-        return input
+        return own_handles(input)
 
 
 class Lambda(Module):
@@ -178,6 +178,8 @@ class Sequential(Module):
         self.layers = list(layers)
 
     def __call__(self, input: Any, *, training: bool = False, key: Any = None) -> Any:
+        if not self.layers:
+            return own_handles(input)
         for i, layer in enumerate(self.layers):
             taken = _call_arguments(type(layer)) if issubclass(type(layer), Module) else ()
             given: dict[str, Any] = {}

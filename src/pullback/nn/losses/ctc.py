@@ -23,6 +23,7 @@ from pullback.ops.families import composite
 from pullback.ops.indexing import take, take_along_axis
 from pullback.ops.movement import concat, reshape
 from pullback.ops.parts import astype
+from pullback.ops.requirements import within
 from pullback.ops.selection import clip, where
 from pullback.ops.special import logaddexp
 
@@ -43,11 +44,8 @@ def _lengths(what: str, given: Any, batch: int | None, most: int, dev: Any) -> A
         raise DTypeError(f"{NAME}: {what} are integers, got {x._aval.dtype.name}.")
     if x._aval.shape != (batch,) and not (batch is None and x._aval.size == 1):
         raise ShapeError(f"{NAME}: {what} must have the shape ({batch},), got {x._aval.shape}.")
-    if not x._aval.is_symbolic:
-        values = to_numpy(x)
-        if values.min(initial=0) < 0 or values.max(initial=0) > most:
-            raise ShapeError(f"{NAME}: {what} must be within 0 and {most}, got {values.tolist()}.")
-    return reshape(astype(x, dt.int64), (1 if batch is None else batch,))
+    x = within(NAME, f"number in {what}", astype(x, dt.int64), 0, most)
+    return reshape(x, (1 if batch is None else batch,))
 
 
 def _padded(targets: Any, lengths: Any) -> Any:
@@ -175,8 +173,18 @@ def _errors(d: Draw) -> list[Bad]:
     return [
         Bad((d.real(4), t, (4, 4), (2, 2)), {}, ShapeError, "(T, N, C) or (T, C)"),
         Bad((x, t, (4, 4, 4), (2, 2)), {}, ShapeError, "input_lengths must have the shape (2,)"),
-        Bad((x, t, (4, 5), (2, 2)), {}, ShapeError, "input_lengths must be within 0 and 4"),
-        Bad((x, t, (4, 4), (2, 3)), {}, ShapeError, "target_lengths must be within 0 and 2"),
+        Bad(
+            (x, t, (4, 5), (2, 2)),
+            {},
+            ShapeError,
+            "input_lengths must lie between 0 and 4",
+        ),
+        Bad(
+            (x, t, (4, 4), (2, 3)),
+            {},
+            ShapeError,
+            "target_lengths must lie between 0 and 2",
+        ),
         Bad((x, t, (4.0, 4.0), (2, 2)), {}, DTypeError, "input_lengths are integers"),
         Bad((x, t[:1], (4, 4), (2, 2)), {}, ShapeError, "targets"),
         Bad((x, t[0], (4, 4), (2, 2)), {}, IndexOutOfRange, "out of range"),

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from pullback.control import scan
 from pullback.core.dtypes import float32, float64, int64
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.ir.convert import as_array, to_numpy
+from pullback.ir.convert import as_array
 from pullback.nn.arguments import floating, option
 from pullback.nn.dropout import dropout as dropped
 from pullback.nn.fused import fused
@@ -26,6 +24,7 @@ from pullback.ops.families import composite
 from pullback.ops.movement import concat, reshape
 from pullback.ops.parts import astype
 from pullback.ops.random import fold_in
+from pullback.ops.requirements import within
 from pullback.ops.selection import where
 
 __all__ = ["gru", "lstm", "rnn"]
@@ -220,14 +219,7 @@ def _checked_lengths(name: str, lengths: Any, batch: int, most: int) -> Any:
         raise ShapeError(
             f"{name}: lengths must be {batch} integers, one per sequence, got {lengths._aval}."
         )
-    if not lengths._aval.is_symbolic:
-        known = to_numpy(lengths)
-        if np.any((known < 0) | (known > most)):
-            raise ShapeError(
-                f"{name}: lengths must lie between 0 and {most}, got {known.min()} to"
-                f" {known.max()}."
-            )
-    return astype(lengths, int64, copy=False)
+    return within(name, "length", astype(lengths, int64, copy=False), 0, most)
 
 
 def _run(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cuda_fake
 import pullback as pb
 from cuda_device import emulated
 from cuda_emulator import COMPILER
@@ -262,3 +263,31 @@ def test_exact_sums_have_the_bits_of_the_cpu(dtype: str, cuda: Any):
         for d in (cuda, "cpu")
     ]
     assert same_bits(*results)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_memory_is_exchanged_by_dlpack(dtype: str, cuda: Any):
+    x = (pb.tensor(draw(4, 6), device=cuda)[:, 1:4] * 2.0).astype(dtype)
+    assert x.__dlpack_device__() == (2, 0)
+    y = pb.from_dlpack(x.T)
+    assert y.device is cuda and y.dtype == dtype and y.shape == (3, 4)
+    assert same_bits(y.numpy(), x.numpy().T)
+    assert same_bits((y + 1.0).numpy(), (x + 1.0).numpy().T)
+
+
+def test_what_others_have_is_shared_and_not_given_away(cuda: Any):
+    given = cuda_fake.asarray(draw(5)).view(cuda_fake.DeviceArray)
+    shared, copied = pb.from_dlpack(given), pb.from_dlpack(given, copy=True)
+    given[0] = 7.0
+    assert shared.numpy()[0] == 7.0 and copied.numpy()[0] != 7.0
+    with pytest.raises(pb.CopyError if hasattr(pb, "CopyError") else ValueError):
+        shared.__dlpack__(copy=False)
+
+
+def test_the_cuda_array_interface(cuda: Any):
+    x = pb.tensor(draw(4, 6), device=cuda).T
+    found = x.__cuda_array_interface__
+    address, read_only = found["data"]
+    assert read_only and found["strides"] == (4, 24) and found["typestr"] == "<f4"
+    assert address == x._buf.address
+    assert not hasattr(pb.ones(3), "__cuda_array_interface__")

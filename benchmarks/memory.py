@@ -9,9 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,11 +22,11 @@ from typing import Any
 from benchmarks.memory_works import PLANS, WORKS, ready
 from benchmarks.residence import forget_peak, peak, settled
 from benchmarks.rivals import environment
-from benchmarks.turns import taking_turns
 from pullback.core.errors import MemoryBudgetError
 
 __all__ = ["main", "run"]
 
+Plan = tuple[str, str]  # a library, and how it is to run
 SMALL = 8  # times smaller, with --quick
 
 
@@ -49,12 +52,12 @@ class _Runner:
             raise RuntimeError(f"a process ended early: {self._process.args}")
         return json.loads(line)
 
-    def step(self) -> None:
-        """One step."""
+    def step(self) -> float:
+        """The seconds of a step."""
         assert self._process.stdin is not None
         self._process.stdin.write("step\n")
         self._process.stdin.flush()
-        self._answer()
+        return self._answer()["seconds"]
 
     def stop(self) -> None:
         """End the process."""
@@ -82,8 +85,9 @@ def main(arguments: list[str]) -> None:
         step.run()
     print(json.dumps({"planned": step.planned, "arena": arena, "rss": peak() - before}), flush=True)
     for _ in sys.stdin:
+        began = time.perf_counter()
         step.run()
-        print("{}", flush=True)
+        print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
 
 
 def _allocated(run: Any) -> int:
@@ -101,6 +105,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each work, library and plan; prints them."""
     rows: list[dict[str, Any]] = []
     absent = [n for n in PLANS if n != "pullback" and find_spec(n) is None]
+    wanted = {"pullback", *(options.peer or PLANS)}
     for name in absent:
         print(f"{name} is left out: it is not installed (pip install 'pullback[bench]')")
     for work in [w for w in WORKS if not options.only or w in options.only]:
@@ -108,19 +113,19 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
             runners = {
                 (library, plan): _Runner(library, work, plan, options, Path(folder))
                 for library, plans in PLANS.items()
-                if library not in absent
+                if library in wanted and library not in absent
                 for plan in plans
             }
-            able = {" ".join(k): r.step for k, r in runners.items() if "least" not in r.found}
-            times = taking_turns(able, options.repeat)
+            able = {k: r for k, r in runners.items() if "least" not in r.found}
+            turns = [{k: r.step() for k, r in able.items()} for _ in range(options.repeat)]
             for runner in runners.values():
                 runner.stop()
-        rows += _rows(work, {k: r.found for k, r in runners.items()}, times)
+        rows += _rows(work, {k: r.found for k, r in runners.items()}, turns)
     return rows
 
 
 def _rows(
-    work: str, found: dict[tuple[str, str], dict[str, Any]], times: dict[str, float]
+    work: str, found: dict[Plan, dict[str, Any]], turns: Sequence[Mapping[Plan, float]]
 ) -> list[dict[str, Any]]:
     rows = []
     most = found["pullback", "free"]["planned"]
@@ -133,8 +138,9 @@ def _rows(
             print(f"{library:<9} {plan:<13}{_megabytes(budget):>9} impossible:"
                   f" {_megabytes(facts['least'])} at least")  # fmt: skip
             continue
-        seconds = times[f"{library} {plan}"]
-        ratio = seconds / times[f"{library} free"]
+        seconds = statistics.median(t[library, plan] for t in turns)
+        # in turns, so that what else the machine does meanwhile matters less
+        ratio = statistics.median(t[library, plan] / t[library, "free"] for t in turns)
         rows.append({**row, "seconds": seconds, "ratio": ratio})
         sizes = "".join(f"{_megabytes(facts[k]):>9}" for k in ("planned", "arena", "rss"))
         print(f"{library:<9} {plan:<13}{_megabytes(budget):>9}{sizes}{seconds:>9.3f}{ratio:>7.2f}")

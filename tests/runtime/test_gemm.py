@@ -7,23 +7,19 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pullback.compile.kernel import order
 from pullback.core import dtypes
-from pullback.core.errors import DeviceError, DTypeError, ShapeError
+from pullback.core.errors import DeviceError, DTypeError
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import (
-    blas,
+    complex_gemm,
     direct_gemm,
     panel_gemm,
     transpose_code,
     vector_gemm,
 )
-from pullback.runtime.cpu.gemm import (
-    matmul as gemm,
-)
+from pullback.runtime.cpu.linalg import openblas
 from pullback.runtime.cpu.llvm import jit
 from runtime.programs import matmul_program
 
@@ -138,13 +134,6 @@ def test_tiles_cover_large_products(dtype):
     check(random(dtype, 2, 7, 300), random(dtype, 2, 300, 1111))
 
 
-@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 100))
-def test_tiles_are_within_the_matrix(m, n, k, count):
-    tile_m, tile_n = gemm._tile(m, n, k, count)
-    assert 1 <= tile_m <= m and 1 <= tile_n <= n
-    assert (tile_m, tile_n) == (m, n) or min(tile_m, tile_n) >= min(64, m, n)
-
-
 @pytest.mark.parametrize("m,n", [(8, 9), (1, 70), (70, 1), (130, 130)])
 def test_old_contents_of_memory_do_not_matter(m, n):
     """The output starts as whatever the allocator hands out: here, NaN."""
@@ -209,36 +198,27 @@ def test_other_dtypes_are_refused():
             matmul_program(dtype, (), 2, 2, 2, (2, 1), (2, 1))
 
 
-def test_extents_beyond_the_library_are_refused(monkeypatch):
-    small = blas.openblas()._replace(largest=100)
-    monkeypatch.setattr(blas, "openblas", lambda: small)
-    with pytest.raises(ShapeError, match="101"):
-        matmul_program(dtypes.complex128, (), 2, 2, 101, (101, 1), (2, 1))
-
-
-def test_library_names(monkeypatch):
-    assert gemm.library(dtypes.complex64).startswith("OpenBLAS 0.")
-    assert {gemm.library(d) for d in (dtypes.float32, dtypes.bfloat16, dtypes.float64)} == {"LLVM"}
-    monkeypatch.setattr(blas, "_load", lambda package, stem: None)
-    blas.openblas.cache_clear()
-    blas.handle.cache_clear()
-    with pytest.raises(DeviceError, match="scipy-openblas32"):
-        gemm.library(dtypes.complex64)
-
-
-def test_the_library_is_loaded_on_first_use():
+def test_no_product_needs_a_library():
     code = """
 import pullback as pb
-from pullback.runtime.cpu.gemm import blas
-pb.ones((2, 2), dtype="float64") @ pb.ones((2, 2), dtype="float64")
-assert blas.openblas.cache_info().currsize == 0
-pb.ones((2, 2), dtype="complex64") @ pb.ones((2, 2), dtype="complex64")
-assert blas.openblas.cache_info().currsize == 1
+from pullback.runtime.cpu.linalg import openblas
+for dtype in ("float64", "complex64"):
+    pb.ones((2, 2), dtype=dtype) @ pb.ones((2, 2), dtype=dtype)
+assert openblas.handle.cache_info().currsize == 0
+pb.linalg.svd(pb.ones((2, 2), dtype="complex64"))
+assert openblas.handle.cache_info().currsize == 1
 """
     source = os.pathsep.join(sys.path)
     environment = {**os.environ, "PYTHONPATH": source, "OPENBLAS_NUM_THREADS": "3"}
     code += "import os; assert os.environ['OPENBLAS_NUM_THREADS'] == '3'"
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def test_a_missing_library_is_an_error(monkeypatch):
+    monkeypatch.setattr(openblas, "_load", lambda package, stem: None)
+    openblas.handle.cache_clear()
+    with pytest.raises(DeviceError, match="scipy-openblas32"):
+        openblas.handle()
 
 
 @pytest.fixture(params=[128, 256, 512])
@@ -248,6 +228,7 @@ def each_width(request, monkeypatch):
         direct_gemm._block,
         panel_gemm.panel_kernel,
         transpose_code.transpose_kernel,
+        complex_gemm.join_kernel,
         vector_gemm.chunks_kernel,
         vector_gemm.dots_kernel,
         vector_gemm.rows_kernel,
@@ -338,6 +319,30 @@ def test_the_order_of_sums():
         total = part if total is None else total + part
     differing = (matmul(a, b) != total).mean()  # float64 rounds twice, seldom to another float32
     assert differing < 0.02
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize(
+    "m,n,k",
+    [
+        *[(1, 1, 1), (4, 4, 4), (3, 7, 5), (1, 30, 17), (6, 1, 5), (40, 70, 300), (2, 20, 600)],
+        *[(1, 700, 300), (1, 3, 1100), (1, 1, 5000), (9, 1, 2001), (100, 130, 70)],
+    ],
+)
+def test_bits_of_complex_products_are_those_of_real_ones(m, n, k, dtype):
+    """Whatever the layout, the batch and which operand is the vector."""
+    a, b = random(dtype, m, k), random(dtype, k, n)
+    a[0, 0], b[0, 0] = -0.0, 0.0
+    split = [[np.real(x).copy(), np.imag(x).copy()] for x in (a, b)]
+    parts = [[matmul(x, y) for y in split[1]] for x in split[0]]
+    expected = np.empty((m, n), dtype)
+    expected.real = parts[0][0] - parts[1][1]
+    expected.imag = parts[0][1] + parts[1][0]
+    for x, y in layouts(a, b):
+        assert matmul(x, y).tobytes() == expected.tobytes()
+        assert matmul(y.T, x.T).T.tobytes() == expected.tobytes()
+        for i, j in ((np.stack([-x, x]), y), (x, np.stack([-y, y])), (x[None], y[None])):
+            assert matmul(i, j)[-1].tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("m,n,k", [(64, 64, 4096), (5, 7, 1025), (100, 64, 1000), (3, 3, 2047)])

@@ -7,7 +7,7 @@ import pytest
 
 from pullback.core import dtypes as dt
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.gemm import blas_code, matmul
+from pullback.runtime.cpu.gemm import copy_code, matmul
 from runtime.kernel_arrays import buffer, steps
 
 MARGIN = 256
@@ -33,7 +33,7 @@ def test_nothing_is_written_beside_the_output(dtype, layout):
             return 4 + len(sizes)  # 0 output, 1 and 2 inputs, 3 arena, 4 the place of the product
 
         body = matmul.matmul_stages(dtype, (), m, n, k, 1, steps(a), 2, steps(b), 4, take)
-        clear = native.Stage(blas_code.zero_kernel(), total, 1 << 20, (0,))
+        clear = native.Stage(copy_code.zero_kernel(), total, 1 << 20, (0,))
         places = [(3, sum(sizes[:i])) for i in range(len(sizes))]
         program = native.arena_program(2, total, sum(sizes), [(0, MARGIN), *places], [clear, *body])
         result = program(buffer(a), buffer(b))

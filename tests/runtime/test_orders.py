@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,13 @@ def test_products(m: int, k: int, jit: bool):
     assert_bits(f(pb.tensor(a), pb.tensor(b)), order.product(a, b))
 
 
+@pytest.mark.parametrize("k", [40, 257])
+@pytest.mark.parametrize("m", [1, 3])
+def test_products_of_complex_numbers(m: int, k: int):
+    a, b = (numbers(*shape) + 1j * numbers(*shape) for shape in ((m, k), (k, 20)))
+    assert_bits(pb.tensor(a) @ pb.tensor(b), order.product(a, b))
+
+
 def test_products_of_float64():
     a, b = numbers(2, 300, dtype=np.float64), numbers(300, 3, dtype=np.float64)
     assert_bits(pb.tensor(a) @ pb.tensor(b), order.product(a, b))
@@ -102,6 +111,34 @@ def test_convolution(into: int):
     assert (cut.block < into) == (into == 40)
     found = pb.nn.conv2d(pb.tensor(x), pb.tensor(w))
     assert_bits(found, order.convolved(x, w, cut.block))
+
+
+@pytest.mark.parametrize("channels", [200, 300])
+@pytest.mark.parametrize("side", [1, 5, 12])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolution_with_one_position(channels: int, side: int, groups: int):
+    """It is a product in any layout, for any number of images."""
+    x, w = numbers(3, groups * channels, side, side), numbers(4 * groups, channels, 1, 1)
+    parts = zip(np.split(x, groups, axis=1), np.split(w, groups), strict=True)
+    expected = np.concatenate(
+        [
+            np.stack([order.product(v[:, :, 0, 0], image.reshape(channels, -1)) for image in u])
+            for u, v in parts
+        ],
+        axis=1,
+    ).reshape(3, 4 * groups, side, side)
+
+    def conv(x: pb.Tensor, **kwargs: Any) -> pb.Tensor:
+        return pb.nn.conv2d(x, pb.tensor(w), groups=groups, **kwargs)
+
+    wide = np.zeros((3, groups * channels, side + 2, side + 1), np.float32)
+    wide[..., 1:-1, 1:] = x
+    last = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    for images in (slice(0, 1), slice(0, 3)):
+        assert_bits(conv(pb.tensor(x[images])), expected[images])
+        assert_bits(conv(pb.tensor(wide)[images, :, 1:-1, 1:]), expected[images])
+        found = conv(pb.tensor(last[images]), layout="channels_last")
+        assert_bits(found, np.ascontiguousarray(expected[images].transpose(0, 2, 3, 1)))
 
 
 @pytest.mark.parametrize("side", [10, 40])

@@ -124,7 +124,14 @@ CHUNK = 256  # products along k that one chain of fused multiply-adds takes
 
 
 def product(a: Array, b: Array) -> Array:
-    """(m, k) @ (k, n): chunks of k in sequence from 0, then the chunks' sums in sequence."""
+    """(m, k) @ (k, n): chunks of k in sequence from 0, then the chunks' sums in sequence.
+
+    Of complex numbers: the products of the parts are made so, and then joined.
+    """
+    if a.dtype.kind == "c":
+        (x, y), (u, v) = ((np.real(z), np.imag(z)) for z in (a, b))
+        parts = [product(x, u) - product(y, v), product(x, v) + product(y, u)]
+        return np.stack(parts, axis=-1).view(a.dtype)[..., 0]
     chunks = [chain(a[:, i : i + CHUNK], b[i : i + CHUNK]) for i in range(0, a.shape[1], CHUNK)]
     return reduce(np.add, chunks)
 
@@ -216,7 +223,8 @@ def scattered_by_lanes(x: Array, indices: Array, updates: Array) -> Array:
 
 # -- convolutions ----------------------------------------------------------------------------------
 
-PRODUCT_PIXELS = 100  # of an image, from which on a kernel of one position is a product of matrices
+# A kernel of one position that takes every pixel, and nothing beside the image, is a product of
+# matrices in the order of `product`. All others have that of `convolved`, cut into blocks:
 PANEL_BYTES = 20 << 10  # of weights for one block of input channels
 LEAST_BLOCK = 8  # input channels of a block are a multiple
 DEPTHWISE_BLOCK = 64  # channels that a tile of a depthwise convolution has at most

@@ -183,6 +183,8 @@ class Convolution:
         x, y, self.axes = _joined(x, y, axes)
         self.plain = all(axis.plain for axis in self.axes) and x.size[:2] == (1, 1)
         self.depthwise = x.channels == y.channels == 1
+        # Whether the output has the order of a product of matrices, whatever the layout.
+        self.is_product = not self.depthwise and all(axis.plain for axis in self.axes)
         if self.depthwise:
             x, y = (s._replace(groups=1, channels=s.groups) for s in (x, y))
         self.x, self.y = x, y
@@ -205,13 +207,9 @@ class Convolution:
             self.depthwise,
         )
 
-    def is_product(self) -> bool:
-        """Whether the output is made, in the order, of a product of matrices."""
-        if not self.plain or self.depthwise:
-            return False
-        if self.y.channel_stride == 1:
-            return self.x.groups == 1
-        return self.x.batch == 1 or self.y.size[2] >= order.PRODUCT_PIXELS
+    def is_direct(self) -> bool:
+        """Whether a product of matrices can read input and output where they are."""
+        return self.plain and (self.y.channel_stride != 1 or self.x.groups == 1)
 
 
 def plane_size(name: str, avals: Sequence[Aval], static: Mapping[str, Any]) -> int:

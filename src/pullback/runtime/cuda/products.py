@@ -32,34 +32,40 @@ from pullback.runtime.cuda.stages import At, Step, stage
 
 __all__ = ["product_row_stages", "product_stages", "product_steps"]
 
-TILE, SIDE, STEP = 64, 4, 16  # elements of a tile and of a thread; products between two barriers
+STEP = 16  # products between two barriers
+ACROSS = 16  # threads of a block in each direction
 TURN = 8  # products of a chunk between two barriers: its operands fit into shared memory
 ROW_BYTES = 1 << 17  # of a matrix: times a larger one, a row is shared by threads along k
 
 _REAL = """
 typedef {value} Value;
 typedef {wide} Wide;
+typedef {wide} Sum;
 PB_DEVICE Wide pb_wide(Value x) {{ return {read}; }}
-PB_DEVICE Value pb_narrow(Wide x) {{ return {write}; }}
-PB_DEVICE Wide pb_zero() {{ return Wide(0); }}
-PB_DEVICE Wide pb_sum(Wide a, Wide b) {{ return a + b; }}
-PB_DEVICE Wide pb_fused(Wide a, Wide b, Wide c) {{ return {fma}(a, b, c); }}"""
+PB_DEVICE Value pb_narrow(Sum x) {{ return {write}; }}
+PB_DEVICE Sum pb_zero() {{ return Sum(0); }}
+PB_DEVICE Sum pb_sum(Sum a, Sum b) {{ return a + b; }}
+PB_DEVICE Sum pb_fused(Wide a, Wide b, Sum c) {{ return {fma}(a, b, c); }}"""
 
 _COMPLEX = """
 typedef {value} Value;
 typedef {value} Wide;
+struct Sum {{ {part} rr, ri, ir, ii; }};  // the products of the parts
 PB_DEVICE Wide pb_wide(Value x) {{ return x; }}
-PB_DEVICE Value pb_narrow(Wide x) {{ return x; }}
-PB_DEVICE Wide pb_zero() {{ return Wide{{0, 0}}; }}
-PB_DEVICE Wide pb_sum(Wide a, Wide b) {{ return Wide{{a.x + b.x, a.y + b.y}}; }}
-PB_DEVICE Wide pb_fused(Wide a, Wide b, Wide c) {{
-  return Wide{{{fma}(-a.y, b.y, {fma}(a.x, b.x, c.x)), {fma}(a.y, b.x, {fma}(a.x, b.y, c.y))}};
+PB_DEVICE Value pb_narrow(Sum x) {{ return Value{{x.rr - x.ii, x.ri + x.ir}}; }}
+PB_DEVICE Sum pb_zero() {{ return Sum{{0, 0, 0, 0}}; }}
+PB_DEVICE Sum pb_sum(Sum a, Sum b) {{
+  return Sum{{a.rr + b.rr, a.ri + b.ri, a.ir + b.ir, a.ii + b.ii}};
+}}
+PB_DEVICE Sum pb_fused(Wide a, Wide b, Sum c) {{
+  return Sum{{{fma}(a.x, b.x, c.rr), {fma}(a.x, b.y, c.ri), {fma}(a.y, b.x, c.ir),
+             {fma}(a.y, b.y, c.ii)}};
 }}"""
 
 _TILES = (
     f"""
-#define TILE {TILE}
-#define SIDE {SIDE}
+#define TILE {{tile}}
+#define SIDE {{side}}
 #define STEP {STEP}
 #define CHUNK {order.CHUNK}
 struct Sides {{{{ long long m, n, k, a_row, a_column, b_row, b_column, across, down; }}}};
@@ -77,7 +83,7 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}_tiles(Value* __re
   b += at[1];
   out += item * s.m * s.n;
   const int t = (int)threadIdx.x, x = t % (TILE / SIDE), y = t / (TILE / SIDE);
-  Wide total[SIDE][SIDE], chunk[SIDE][SIDE];
+  Sum total[SIDE][SIDE], chunk[SIDE][SIDE];
   for (int i = 0; i < SIDE; ++i)
     for (int j = 0; j < SIDE; ++j) total[i][j] = chunk[i][j] = pb_zero();
   for (long long first = 0; first < s.k; first += STEP) {{
@@ -131,7 +137,7 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}_chunks(Wide* __re
   for (long long base = blockIdx.x * each; base < count; base += gridDim.x * each) {{
     const long long own = base + threadIdx.x, start = own / n * {chunk};
     const long long length = own < count ? (k - start < {chunk} ? k - start : {chunk}) : 0;
-    Wide sum = pb_zero();
+    Sum sum = pb_zero();
     for (int first = 0; first < {chunk} && first < k; first += {turn}) {{
       for (int p = (int)threadIdx.x; p < {turn} * {threads}; p += {threads}) {{
         const int t = along ? p / {turn} : p % {threads}, u = along ? p % {turn} : p / {threads};
@@ -153,7 +159,7 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}_chunks(Wide* __re
 extern "C" __global__ void {name}_join(Value* __restrict__ out,
     const Wide* __restrict__ partials, const long long chunks, const long long n) {{
   for (long long i = pb_first(); i < n; i += pb_step()) {{
-    Wide sum = partials[i];
+    Sum sum = partials[i];
     for (long long c = 1; c < chunks; ++c) sum = pb_sum(sum, partials[c * n + i]);
     out[i] = pb_narrow(sum);
   }}
@@ -165,13 +171,18 @@ def wide_of(dtype: DType) -> DType:
     return dt.float32 if dtype in (dt.float16, dt.bfloat16) else dtype
 
 
+def _side(dtype: DType) -> int:
+    """The rows and columns of a thread, whose sums stay in registers: a complex one has four."""
+    return 2 if dtype.is_complex else 4
+
+
 @cache
 def _source(dtype: DType, body: str) -> tuple[str, str]:
     """The name of a kernel, without its end, and its source."""
     wide, value = wide_of(dtype), storage(dtype)
     fma = "fmaf" if wide.real is dt.float32 else "fma"
     if dtype.is_complex:
-        element = _COMPLEX.format(value=value, fma=fma)
+        element = _COMPLEX.format(value=value, fma=fma, part=storage(dtype.real))
     else:
         element = _REAL.format(
             value=value, wide=storage(wide), fma=fma,
@@ -179,6 +190,7 @@ def _source(dtype: DType, body: str) -> tuple[str, str]:
         )  # fmt: skip
     name = f"product_{dtype.name}"
     words = {"name": name, "threads": THREADS, "chunk": order.CHUNK, "turn": TURN}
+    words |= {"side": _side(dtype), "tile": ACROSS * _side(dtype)}
     source = Source()
     source.add("pb_nest", NEST)
     source.add(name, element + body.format(**words))
@@ -195,7 +207,8 @@ def _tiled_step(
 ) -> Step:
     """The launch of a batch of products (m, k) @ (k, n)."""
     m, n, k = sides
-    across, down = math.ceil(n / TILE), math.ceil(m / TILE)
+    tile = ACROSS * _side(dtype)
+    across, down = math.ceil(n / tile), math.ceil(m / tile)
     (a_at, a_strides), (b_at, b_strides) = a, b
     dense = [math.prod(batch[d + 1 :]) for d in range(len(batch))]
     nest = packed(coalesce(batch, [a_strides[:-2], b_strides[:-2], dense]), 2)

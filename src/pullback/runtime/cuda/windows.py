@@ -50,7 +50,7 @@ struct Axis {{
   long long places, size, step, taps, offset, offset_step, place, place_step, x, y, tile, dilation;
 }};
 struct Window {{
-  long long batch, groups, outs, ins, block, last;
+  long long batch, groups, outs, ins, block, apart, last;
   long long x_batch, x_group, x_channel, x_out, y_batch, y_group, y_channel, w_group, w_out, w_in;
   Axis axes[3];
 }};
@@ -98,8 +98,12 @@ extern "C" __global__ void {name}_forward(Value* __restrict__ y, const Value* __
     pb_output(p, i, at);
     const long long from = at[0] * p.x_batch + at[1] * p.x_group + at[2] * p.x_out;
     const long long own = at[1] * p.w_group + at[2] * p.w_out;
-    Value sum = 0;
+    Value total = 0, sum = 0;
     for (long long first = 0; first < p.ins; first += p.block) {{
+      if (p.apart && first) {{
+        total = first == p.block ? sum : total + sum;
+        sum = 0;
+      }}
       const long long end = p.ins - first < p.block ? p.ins : first + p.block;
       for (long long a = 0; a < one.taps; ++a)
         for (long long b = 0; b < two.taps; ++b)
@@ -116,7 +120,7 @@ extern "C" __global__ void {name}_forward(Value* __restrict__ y, const Value* __
           }}
     }}
     y[at[0] * p.y_batch + at[1] * p.y_group + at[2] * p.y_channel + at[3] * one.y
-      + at[4] * two.y + at[5] * three.y] = sum;
+      + at[4] * two.y + at[5] * three.y] = p.apart && p.ins > p.block ? total + sum : sum;
   }}
 }}"""
 
@@ -255,8 +259,9 @@ def _window(
     y_batch, y_group, y_channel, *_ = y.words()
     out = weight.group if c.depthwise else weight.out
     words = [
-        *(x.batch, x.groups, y.channels, c.ins, max(1, c.order.block)),
-        int(y.channel_stride == 1),
+        *(x.batch, x.groups, y.channels, c.ins),
+        order.CHUNK if c.is_product else max(1, c.order.block),
+        *(int(c.is_product), int(y.channel_stride == 1)),
         *(x_batch, x_group, 0 if c.depthwise else x_channel, x_channel if c.depthwise else 0),
         *(y_batch, y_group, y_channel, weight.group, out, weight.into),
     ]
@@ -271,7 +276,7 @@ def _outputs(c: Convolution) -> int:
 
 def _forward_steps(c: Convolution, weight: Weight, area: Area) -> list[Step]:
     """The launches that make the output from input and weight."""
-    if c.is_product():
+    if c.is_product and c.is_direct():
         return _product(c, weight, area)
     name, source = _source(c.dtype, _FORWARD, c.dtype, "forward")
     start = sum(a.first * s for a, s in zip(c.axes, c.y.strides, strict=True))

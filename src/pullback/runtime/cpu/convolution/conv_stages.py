@@ -17,7 +17,7 @@ from pullback.compile.program.convolution import (
 )
 from pullback.core.avals import Aval, dense_strides
 from pullback.runtime.cpu.convolution.convolution_plan import Area, TiledConvolution
-from pullback.runtime.cpu.gemm import blas_code
+from pullback.runtime.cpu.gemm import copy_code
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["NAMES", "conv_stages"]
@@ -40,7 +40,7 @@ def conv_stages(
 
 def _zeros(result: tuple[int, Aval]) -> Stage:
     slot, av = result
-    return Stage(blas_code.zero_kernel(), av.nbytes, 1 << 20, (slot,))
+    return Stage(copy_code.zero_kernel(), av.nbytes, 1 << 20, (slot,))
 
 
 def _forward(operands: Any, window: Any, result: Any, area: Area) -> list[Stage]:

@@ -18,8 +18,9 @@ from pullback.compile.program.convolution import (
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.convolution import convolution_code as code
 from pullback.runtime.cpu.convolution import depthwise_code, panel_code
-from pullback.runtime.cpu.gemm import matmul
+from pullback.runtime.cpu.gemm import copy_code, matmul
 from pullback.runtime.cpu.llvm import elements as element_code
+from pullback.runtime.cpu.llvm.builder import index_params
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["Area", "TiledConvolution"]
@@ -36,6 +37,7 @@ _FRESH_BYTES = 64 << 10  # of a block that a unit packs for itself
 _SPAN_BYTES = 32 << 10  # of weights that are turned at once
 _UNITS = 16  # of work at least, so that a few threads share it evenly
 _SUM_BYTES = 160 << 10  # of the sums of a unit
+_PRODUCT_PIXELS = 100  # of an image, from which on a product of matrices is sooner than tiles
 
 Area = Callable[[int], int]
 
@@ -113,7 +115,7 @@ class TiledConvolution(Convolution):
     def forward(self, weight: Weight) -> list[Stage]:
         """The stages that make the output from input and weight."""
         x, y = self.x, self.y
-        if self.is_product():
+        if self.is_product and (self._is_sooner() or x.channels > order.CHUNK):
             return self._product(weight)
         part = self.part()
         parts = -(-self.panels // part)
@@ -138,19 +140,56 @@ class TiledConvolution(Convolution):
         packing = [] if fresh else self._pack(weight, packed)
         return [*packing, Stage(kernel, units, self.grain(units, spare), params)]
 
+    def _is_sooner(self) -> bool:
+        """Whether a product is sooner than tiles, whose order is the same up to a chunk."""
+        if not self.is_direct():
+            return False
+        many = self.x.batch == 1 or self.y.size[2] >= _PRODUCT_PIXELS
+        return many or self.y.channel_stride == 1
+
     def _product(self, weight: Weight) -> list[Stage]:
-        x, y = self.x, self.y
-        m, n = y.channels, y.size[2]
+        x, y, stages = self.x, self.y, list[Stage]()
+        if not self.plain:
+            x = self._dense(stages)
+        m, n = y.channels, math.prod(y.size)
         place, pixel = (x.batch_stride, x.channels * x.channel_stride), x.strides[2]
         a = (weight.slot, (0, weight.group, weight.out, weight.into))
         b = (x.slot, (*place, x.channel_stride, pixel))
-        if y.channel_stride == 1:  # the transpose of it
+        last = y.channel_stride == 1 and n > 1
+        if last:  # the transpose of it
             m, n = n, m
             a = (x.slot, (*place, pixel, x.channel_stride))
             b = (weight.slot, (0, weight.group, weight.into, weight.out))
-        return matmul.matmul_stages(
-            self.dtype, (x.batch, x.groups), m, n, x.channels, *a, *b, y.slot, self.area
+        apart = last and x.groups > 1  # channels of different groups are neighbours
+        out = self.area(x.batch * x.groups * m * n * self.dtype.itemsize) if apart else y.slot
+        stages += matmul.matmul_stages(
+            self.dtype, (x.batch, x.groups), m, n, x.channels, *a, *b, out, self.area
         )
+        if apart:
+            rows, steps = (x.batch, m, x.groups), (x.groups * m * n, n, m * n)
+            stages.append(self._copy(out, y.slot, rows, steps, n, 1))
+        return stages
+
+    def _dense(self, stages: list[Stage]) -> Side:
+        """A copy of the input whose pixels follow each other."""
+        x = self.x
+        count = math.prod(x.size)
+        slot = self.area(x.batch * x.groups * x.channels * count * self.dtype.itemsize)
+        rows = (x.batch, x.groups, x.channels, *x.size[:2])
+        steps = (x.batch_stride, x.channels * x.channel_stride, x.channel_stride, *x.strides[:2])
+        stages.append(self._copy(x.slot, slot, rows, steps, x.size[2], x.strides[2]))
+        return x._replace(
+            slot=slot, size=(1, 1, count), strides=(0, 0, 1),
+            batch_stride=x.groups * x.channels * count, channel_stride=count,
+        )  # fmt: skip
+
+    def _copy(
+        self, source: int, target: int, rows: Sequence[int], steps: Sequence[int], n: int, step: int
+    ) -> Stage:
+        """Copies rows of n elements to where they follow each other."""
+        params = (source, target, n, step, *index_params(rows, steps))
+        kernel = copy_code.pack_kernel(self.dtype.name)
+        return Stage(kernel, math.prod(rows), max(1, _TASK_ELEMENTS // n), params)
 
     def _block_bytes(self) -> int:
         """Of one block of a panel."""

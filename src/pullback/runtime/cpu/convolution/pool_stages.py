@@ -13,7 +13,7 @@ from pullback.compile.program.convolution import reading_axes, side_of
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.runtime.cpu.convolution import window_code
 from pullback.runtime.cpu.convolution.convolution_plan import TiledConvolution
-from pullback.runtime.cpu.gemm import blas_code
+from pullback.runtime.cpu.gemm import copy_code
 from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 
@@ -41,7 +41,7 @@ def pooling_stages(
     if av.size == 0:
         return []
     if any(operand.size == 0 for _, operand in operands):
-        return [Stage(blas_code.zero_kernel(), av.nbytes, 1 << 20, (slot,))]
+        return [Stage(copy_code.zero_kernel(), av.nbytes, 1 << 20, (slot,))]
     if name in ("window_max", "window_argmax"):
         return extremum_stages(name == "window_argmax", operands[0], static, result, area)
     return _plane_stages(name == "place", operands, static["last"], result, area, error_code)

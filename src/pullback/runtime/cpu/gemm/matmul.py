@@ -1,13 +1,12 @@
 """Matrix products on the CPU: which kernels make them, and how the work is cut.
 
-Products of real numbers are made by kernels of our own, which keep `order.product`:
-their bits depend on shapes and values, not on layouts. Complex ones are calls
-of a library, one for a tile, on a single thread; tiles depend on shapes only, so a product has the
-same bits on every run and for any number of threads (it may differ between CPUs and libraries).
+All keep `order.product`: bits depend on shapes and values, not on layouts. A complex product is
+four real ones.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,11 +15,11 @@ from pullback.compile.kernel import order
 from pullback.compile.schedule.product_rows import MOST_FACTOR_BYTES
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
-from pullback.core.errors import DTypeError, ShapeError
+from pullback.core.errors import DTypeError
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import (
-    blas,
-    blas_code,
+    complex_gemm,
+    copy_code,
     direct_gemm,
     panel_gemm,
     transpose_code,
@@ -29,7 +28,7 @@ from pullback.runtime.cpu.gemm import (
 from pullback.runtime.cpu.llvm import vectors
 from pullback.runtime.cpu.llvm.builder import index_params
 
-__all__ = ["grain_of", "library", "matmul_row_stages", "matmul_stages", "tile_rows"]
+__all__ = ["grain_of", "matmul_row_stages", "matmul_stages", "tile_rows"]
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 _SUPPORTED = (*_HALVES, dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
@@ -68,11 +67,6 @@ class Product(NamedTuple):
     b: MatrixOperand
 
 
-def library(dtype: DType) -> str:
-    """What multiplies matrices of `dtype`: our own kernels, or a library with its version."""
-    return "LLVM" if _compute_dtype(dtype) in _OWN else blas.openblas().name
-
-
 def matmul_stages(
     dtype: DType,
     batch_shape: Sequence[int],
@@ -92,15 +86,13 @@ def matmul_stages(
     if elements == 0 or k == 0:
         nbytes = elements * dtype.itemsize
         return (
-            [native.Stage(blas_code.zero_kernel(), nbytes, 1 << 20, (out_slot,))]
+            [native.Stage(copy_code.zero_kernel(), nbytes, 1 << 20, (out_slot,))]
             if elements
             else []
         )
     a = MatrixOperand(a_slot, tuple(a_strides[:-2]), *a_strides[-2:])
     b = MatrixOperand(b_slot, tuple(b_strides[:-2]), *b_strides[-2:])
     product = _collapsed(Product(tuple(batch_shape), m, n, k, a, b))
-    if compute not in _OWN:
-        _check_extents(product)
     plan = _Plan(compute, area)
     if dtype is compute:
         plan.multiply(product, out_slot)
@@ -139,15 +131,6 @@ def _compute_dtype(dtype: DType) -> DType:
     return dtypes.float32 if dtype in _HALVES else dtype
 
 
-def _check_extents(product: Product) -> None:
-    extent, chosen = max(product.n, product.k), blas.openblas()
-    if extent > chosen.largest:
-        raise ShapeError(
-            f"matmul: {chosen.name} takes extents up to {chosen.largest}, got {extent}. "
-            "Split the matrix."
-        )
-
-
 def _collapsed(p: Product) -> Product:
     """The same product with fewer batch dimensions: folded into m, merged, or dropped."""
     dims = [
@@ -182,12 +165,38 @@ class _Plan:
         self.stages: list[native.Stage] = []
 
     def multiply(self, p: Product, out: int) -> None:
-        if self.dtype in _OWN:
-            self._multiply_real(_upright(p), out)
-        elif 1 in (p.m, p.n):
-            self._gemv(p, out)
+        if self.dtype.is_complex:
+            self._multiply_complex(_upright(p), out)
         else:
-            self._gemm(p, out)
+            self._multiply_real(_upright(p), out)
+
+    def _multiply_complex(self, p: Product, out: int) -> None:
+        """The products of the parts, and then what joins them."""
+        elements = math.prod(p.batch) * p.m * p.n
+        products = self._area(2 * elements)
+        if not _is_beside(p) and (p.m > 1 or (p.b.row != 1 and p.k > 1)):
+            b = self._pack(p.b, p.batch, p.k, p.n, self.dtype, by_rows=p.m == 1)
+            p = p._replace(b=b)
+        real = _Plan(self.dtype.real, self.area)
+        real.stages = self.stages
+        # Strides of elements that are half as large.
+        a, b = (MatrixOperand(x.slot, tuple(2 * s for s in x.batch), 2 * x.row, 2 * x.column)
+                for x in (p.a, p.b))  # fmt: skip
+        count, turns = p.n, _is_beside(p)
+        if p.m > 1:
+            count = elements
+            a, b = (x._replace(batch=(s, *x.batch)) for x, s in ((a, 1), (b, 0)))
+            b = b._replace(column=1)
+            real.multiply(Product((2, *p.batch), p.m, 2 * p.n, p.k, a, b), products)
+        elif turns:
+            wide = p._replace(m=2, n=2 * p.n, a=a._replace(row=1), b=b._replace(column=1))
+            real.multiply(wide, products)
+        else:
+            both = p._replace(m=2, a=a._replace(row=1), b=b._replace(row=2))
+            real.multiply_parts(both, products)
+        code = complex_gemm.join_kernel(real.dtype, turns)
+        params = (products, out, count)
+        self.stages.append(native.Stage(code, elements, _TASK_ELEMENTS, params))
 
     def _multiply_real(self, p: Product, out: int) -> None:
         if _is_thin(p, self.dtype):
@@ -199,10 +208,18 @@ class _Plan:
         """A product whose left operand has one row or two."""
         if not _is_beside(p) and p.b.row != 1:
             p = p._replace(b=self._pack(p.b, p.batch, p.k, p.n, self.dtype))
+        self.multiply_parts(p, out, 1)
+
+    def multiply_parts(self, p: Product, out: int, parts: int = 2) -> None:
+        """The same, where columns of b may have `parts` that take turns along k.
+
+        There is a row of sums for each row of a, and each part.
+        """
+        make = functools.partial(self._vector, parts)
         if not _is_beside(p) and p.n >= _MANY_COLUMNS:
-            self._vector(p, out)
+            make(p, out)
         else:
-            self._in_chunks(p, out, p.m * p.n, self._vector)
+            self._in_chunks(p, out, p.m * p.n * parts, make)
 
     def multiply_halves(self, p: Product, half: DType, elements: int, out: int) -> None:
         """The product of dense float32 copies, rounded once."""
@@ -210,7 +227,7 @@ class _Plan:
         b = self._pack(p.b, p.batch, p.k, p.n, half)
         wide = self._area(elements)
         self.multiply(p._replace(a=a, b=b), wide)
-        code = blas_code.narrow_kernel(half.name)
+        code = copy_code.narrow_kernel(half.name)
         self.stages.append(native.Stage(code, elements, _TASK_ELEMENTS, (wide, out)))
 
     def multiply_rows(self, p: Product, out: int) -> bool:
@@ -258,11 +275,7 @@ class _Plan:
         )
         self.stages.append(native.Stage(direct_gemm.direct_kernel(), rows, grain, params))
 
-    def _vector(self, p: Product, out: int, all_k: int = _ALL, parts: int = 1) -> None:
-        """A product of one row or two; columns of b may have `parts` that take turns along k.
-
-        There is a row of sums for each row of a, and each part.
-        """
+    def _vector(self, parts: int, p: Product, out: int, all_k: int = _ALL) -> None:
         size, items = self.dtype.itemsize, math.prod(p.batch)
         beside = _is_beside(p)
         item = p.m * parts * p.n * size
@@ -330,69 +343,21 @@ class _Plan:
         self.stages.append(native.Stage(code, count * blocks, grain, params))
         return MatrixOperand(slot, _packed_strides(p.batch, p.b.batch, height * pitch), pitch, 1)
 
-    def _gemm(self, p: Product, out: int) -> None:
-        a, a_transposed, lda = self._readable(p.a, p.batch, p.m, p.k)
-        b, b_transposed, ldb = self._readable(p.b, p.batch, p.k, p.n)
-        count = math.prod(p.batch)
-        tile_m, tile_n = _tile(p.m, p.n, p.k, count)
-        across = -(-p.n // tile_n)
-        tiles = -(-p.m // tile_m) * across
-        params = (
-            *(a.slot, b.slot, out, tiles, across, tile_m, tile_n, p.m, p.n, p.k),
-            *(a_transposed, b_transposed, lda, ldb, a.row, b.column),
-            *index_params(p.batch, a.batch, b.batch),
-        )
-        grain = grain_of(2 * tile_m * tile_n * p.k)
-        code = blas_code.gemm_kernel(self.dtype)
-        self.stages.append(native.Stage(code, count * tiles, grain, params))
-
-    def _gemv(self, p: Product, out: int) -> None:
-        """A product with a vector, as y = op(matrix) vector."""
-        if p.n == 1:
-            matrix, long = p.a, p.m
-            vector, step = p.b, p.b.row
-        else:
-            matrix, long = p.b._replace(row=p.b.column, column=p.b.row), p.n
-            vector, step = p.a, p.a.column
-        matrix, transposed, leading = self._readable(matrix, p.batch, long, p.k)
-        step = 1 if p.k == 1 else step
-        if not 0 < step <= blas.openblas().largest:
-            vector = self._pack(vector._replace(row=0, column=step), p.batch, 1, p.k, self.dtype)
-            step = 1
-        count = math.prod(p.batch)
-        # A transposed matrix is read across: tiles that are narrow would jump from row to row.
-        tile = max(512 if transposed else 64, -(-max(_TASK_FLOPS // 8, long * p.k // 32) // p.k))
-        tiles = -(-long // tile)
-        params = (
-            *(matrix.slot, vector.slot, out, tiles, tile, long, p.k),
-            *(transposed, leading, matrix.row, step),
-            *index_params(p.batch, matrix.batch, vector.batch),
-        )
-        grain = grain_of(8 * min(tile, long) * p.k)
-        self.stages.append(
-            native.Stage(blas_code.gemv_kernel(self.dtype), count * tiles, grain, params)
-        )
-
-    def _readable(
-        self, x: MatrixOperand, batch: tuple[int, ...], rows: int, columns: int
-    ) -> tuple[MatrixOperand, int, int]:
-        """The operand (packed if it must be), whether it is transposed, its leading dimension."""
-        found = _layout(x, rows, columns, blas.openblas().largest)
-        if found is None:
-            x = self._pack(x, batch, rows, columns, self.dtype)
-            found = _layout(x, rows, columns, blas.openblas().largest)
-        if found is None:
-            raise ShapeError(
-                f"matmul: {blas.openblas().name} takes extents up to {blas.openblas().largest}, "
-                f"got a matrix of {rows}x{columns}. Split it."
-            )
-        return (x, *found)
-
     def _pack(
-        self, x: MatrixOperand, batch: tuple[int, ...], rows: int, columns: int, stored: DType
+        self,
+        x: MatrixOperand,
+        batch: tuple[int, ...],
+        rows: int,
+        columns: int,
+        stored: DType,
+        by_rows: bool | None = None,
     ) -> MatrixOperand:
-        """A dense copy in the dtype of the computation, broadcast dimensions left out."""
-        by_rows = columns == 1 or (rows > 1 and 0 < abs(x.row) < abs(x.column))
+        """A dense copy in the dtype of the computation, broadcast dimensions left out.
+
+        Rows lie side by side if they do nearly, or as `by_rows` says.
+        """
+        if by_rows is None:
+            by_rows = columns == 1 or (rows > 1 and 0 < abs(x.row) < abs(x.column))
         outer, inner = (columns, rows) if by_rows else (rows, columns)
         steps = (x.column, x.row) if by_rows else (x.row, x.column)
         dims = [(e, s) for e, s in zip(batch, x.batch, strict=True) if s != 0]
@@ -401,7 +366,7 @@ class _Plan:
         extents, strides = zip(*dims, (outer, steps[0]), strict=True)
         params = (x.slot, slot, inner, steps[1], *index_params(extents, strides))
         grain = max(1, _TASK_ELEMENTS // inner)
-        code = blas_code.pack_kernel(stored.name)
+        code = copy_code.pack_kernel(stored.name)
         self.stages.append(native.Stage(code, units, grain, params))
         row, column = (1, inner) if by_rows else (inner, 1)
         return MatrixOperand(slot, _packed_strides(batch, x.batch, outer * inner), row, column)
@@ -441,33 +406,6 @@ def _upright(p: Product) -> Product:
         return p
     a = p.b._replace(row=0, column=p.b.row)
     return p._replace(m=1, n=p.m, a=a, b=p.a._replace(row=p.a.column, column=p.a.row))
-
-
-def _layout(x: MatrixOperand, rows: int, columns: int, largest: int) -> tuple[int, int] | None:
-    """(transposed, leading dimension) with which a library reads the matrix, None if it can't."""
-    if (x.column == 1 or columns == 1) and (rows == 1 or columns <= x.row <= largest):
-        return 0, x.row if rows > 1 else columns
-    if (x.row == 1 or rows == 1) and (columns == 1 or rows <= x.column <= largest):
-        return 1, x.column if columns > 1 else rows
-    return None
-
-
-def _tile(m: int, n: int, k: int, count: int) -> tuple[int, int]:
-    """The extents of a tile: few, large ones, because each packs its operands again.
-
-    Measured on one Zen 3 core (float32): 256x256 tiles of a 1024x1024 product ran at 0.93 of the
-    speed of one call, 128x128 tiles of a 512x512 product at 0.85.
-    """
-    tile_m, tile_n = m, n
-    for enough, side in ((2, 64), (4, 128), (16, 256), (64, 1024)):
-        while True:
-            units = count * -(-m // tile_m) * -(-n // tile_n)
-            longest = max(tile_m, tile_n)
-            half = -(-longest // 64) * 32
-            if units >= enough or half < side or tile_m * tile_n * k < _TASK_FLOPS:
-                break
-            tile_m, tile_n = (half, tile_n) if tile_m == longest else (tile_m, half)
-    return tile_m, tile_n
 
 
 def tile_rows(m: int, others: int, work: int) -> int:

@@ -229,8 +229,8 @@ def _nothing(v: Vectors) -> str:
 class _Chunks:
     """A kernel over groups of as many items as a vector has lanes.
 
-    The rows of a take turns along k, as the parts of b do. Sums lie side by side, row after row,
-    column after column. A chunk of a is transposed once for all columns.
+    The rows of a take turns along k, as the parts of b do. Sums of a column lie apart, row after
+    row, part after part. A chunk of a is transposed once for all columns.
     """
 
     def __init__(self, dtype: DType, rows: int, parts: int):
@@ -261,7 +261,7 @@ class _Chunks:
                     step = f.mul(column.i, p["b_step"])
                     places = [f.offset(x, step) for x in own]
                     sums = self._sums(places, chunk.i, ends)
-                    target = v.at(out, f.mul(column.i, str(parts)))
+                    target = v.at(out, column.i)
                     self._put(sums, target, items, f(f"icmp eq i64 {chunk.i}, 0"))
         f.finish()
 
@@ -331,13 +331,11 @@ class _Chunks:
         """Add sums of a column to those of each item, or write them there."""
         f, v = self.f, self.v
         t = v.scalar
-        across = f.mul(self.p["n"], str(self.parts))
         for lane, item in enumerate(items):
             with f.when(f(f"icmp slt i64 {item}, {self.p['count']}")):
                 for i, total in enumerate(sums):
-                    row, part = divmod(i, self.parts)
-                    line = f.add(f.mul(item, str(self.rows)), str(row))
-                    place = v.at(target, f.add(f.mul(line, across), str(part)))
+                    line = f.add(f.mul(item, str(len(sums))), str(i))
+                    place = v.at(target, f.mul(line, self.p["n"]))
                     value = f(f"extractelement {v.type} {total}, i64 {lane}")
                     before = f(f"load {t}, ptr {place}, align {v.size}")
                     both = f(f"fadd {t} {before}, {value}")

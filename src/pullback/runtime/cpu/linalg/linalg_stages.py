@@ -20,12 +20,12 @@ from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType
 from pullback.core.errors import ShapeError
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.gemm import blas
 from pullback.runtime.cpu.linalg import (
     jacobi_kernels,
     lane_kernels,
     lapack_kernels,
     matrix_functions,
+    openblas,
     tiled_stages,
 )
 from pullback.runtime.cpu.linalg.lane_code import LANES
@@ -59,10 +59,10 @@ Place = tuple[int, Aval]  # a slot, and what is there
 @functools.cache
 def _register() -> None:
     """Lets kernels call the routines of LAPACK by name."""
-    library = blas.handle()
+    library = openblas.handle()
     for name, letter in LETTERS.items():
         for routine in (*_ROUTINES, *_OF_KIND["c" if "complex" in name else "f"]):
-            address = blas.address(library, f"scipy_{letter}{routine}_")
+            address = openblas.address(library, f"scipy_{letter}{routine}_")
             jit.add_symbol(f"{PREFIX}{letter}{routine}", address)
 
 

@@ -16,7 +16,7 @@ from pullback.compile.kernel.factor_order import LEAF, VECTOR_BYTES, first_half
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.gemm import blas_code, panel_gemm
+from pullback.runtime.cpu.gemm import copy_code, panel_gemm
 from pullback.runtime.cpu.gemm.matmul import grain_of, tile_rows
 from pullback.runtime.cpu.linalg import reflection_kernels, tile_kernels, tile_moves
 from pullback.runtime.cpu.llvm.builder import index_params
@@ -116,7 +116,7 @@ class Tiles:
         return self.dense(slot, 0, rows, columns, size)
 
     def _clear(self, slot: int, each: int) -> None:
-        code = blas_code.zero_kernel()
+        code = copy_code.zero_kernel()
         self._stages.append(Stage(code, self.count * each, _CLEARED, (slot,)))
 
     def make_rooms(self, elements: int) -> None:

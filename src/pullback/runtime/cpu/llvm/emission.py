@@ -6,13 +6,15 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pullback.core.errors import DeviceError
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["Host", "emit", "host", "target_machine", "workers"]
+__all__ = ["Host", "emit", "host", "left_out", "target_machine", "workers"]
 
 MOST_WORKERS = 4  # threads that make code at a time, each with a code generator of its own
 
@@ -32,22 +34,46 @@ class Host(NamedTuple):
         return 512 if "+avx512f" in flags else 256 if "+avx2" in flags else 128
 
 
+# Levels of the x86-64 psABI by name: instructions that all CPUs of a level have.
+_V3 = frozenset(
+    [
+        *("64bit", "cmov", "cx8", "cx16", "fxsr", "mmx", "sse", "sse2", "sse3", "ssse3", "sse4.1"),
+        *("sse4.2", "popcnt", "sahf", "crc32", "avx", "avx2", "bmi", "bmi2", "f16c", "fma"),
+        *("lzcnt", "movbe", "xsave"),
+    ]
+)
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_LEVELS = {"x86-64-v3": _V3, "x86-64-v4": _V4}
+
+
 @functools.cache
 def host() -> Host:
-    """Describes the CPU of this machine as LLVM sees it."""
+    """Describes the CPU of this machine as LLVM sees it, or the level of PULLBACK_CPU."""
     import llvmlite
     import llvmlite.binding as llvm
 
-    features = llvm.get_host_cpu_features()
+    features, name = llvm.get_host_cpu_features(), llvm.get_host_cpu_name()
+    level = os.environ.get("PULLBACK_CPU")
+    if level:
+        name = level
+        for feature in left_out(level, features):
+            features[feature] = False
     if features.get("avx512f"):
         # LLVM halves 512-bit vectors on many CPUs unless told not to; measured 1.3-1.7x slower.
         features["prefer-256-bit"] = False
-    return Host(
-        llvm.get_process_triple(),
-        llvm.get_host_cpu_name(),
-        features.flatten(),
-        llvmlite.__version__,
-    )
+    return Host(llvm.get_process_triple(), name, features.flatten(), llvmlite.__version__)
+
+
+def left_out(level: str, features: Mapping[str, bool]) -> set[str]:
+    """The features of this CPU that are beyond a level."""
+    kept = _LEVELS.get(level)
+    if kept is None:
+        names = ", ".join(_LEVELS)
+        raise DeviceError(f"cpu: PULLBACK_CPU is one of {names}, got {level!r}.")
+    missing = sorted(name for name in kept if not features.get(name))
+    if missing:
+        raise DeviceError(f"cpu: PULLBACK_CPU is {level}, but this CPU has no {missing[0]}.")
+    return set(features) - kept
 
 
 def target_machine() -> llvm.TargetMachine:

@@ -259,8 +259,9 @@ def test_a_mistake_is_named_in_few_lines(
 
 
 def test_python_names_the_method_that_is_close() -> None:
+    x: Any = pb.ones(3)
     with pytest.raises(AttributeError) as caught:
-        _ = pb.ones(3).summ
+        _ = x.summ
     # What Python wants to know to print "Did you mean: 'sum'?".
     assert caught.value.name == "summ" and isinstance(caught.value.obj, pb.Tensor)
 

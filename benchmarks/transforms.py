@@ -31,13 +31,16 @@ class Words(NamedTuple):
     jacobian: Function
     laplacian: Callable[[Function], Function]
     wait: Callable[[Any], Any]
+    tangent: Callable[[Function, Any, Any], Any]  # of a function, at a point, along a direction
+    while_loop: Function | None = None
+    cond: Function | None = None
 
 
 class Work(NamedTuple):
     """One thing to compute: `make` gives the function, in the words of a library, of the inputs."""
 
     name: str
-    make: Callable[[Words], Function]
+    make: Callable[[Words], Function | None]  # None where words are missing
     inputs: Callable[[np.random.Generator], tuple]
 
 
@@ -45,7 +48,7 @@ def _words(name: str, library: Any) -> Words:
     if name == "pullback":
         return Words(
             pb, pb.tensor, pb.jit, pb.vmap, pb.grad, pb.hessian, pb.jacobian, pb.laplacian,
-            lambda x: x,
+            lambda x: x, lambda f, x, v: pb.jvp(f, (x,), (v,))[1], pb.while_loop, pb.cond,
         )  # fmt: skip
     if name == "jax":
 
@@ -55,12 +58,14 @@ def _words(name: str, library: Any) -> Words:
         return Words(
             library.numpy, library.numpy.asarray, library.jit, library.vmap, library.grad,
             library.hessian, library.jacfwd, laplacian, library.block_until_ready,
+            lambda f, x, v: library.jvp(f, (x,), (v,))[1], library.lax.while_loop, library.lax.cond,
         )  # fmt: skip
     func = library.func
     return Words(
         library, library.tensor, lambda f: f,
         lambda f, in_axes=0: func.vmap(f, in_dims=in_axes), func.grad, func.hessian, func.jacfwd,
         lambda f: lambda x: func.hessian(f)(x).trace(), lambda x: x,
+        lambda f, x, v: func.jvp(f, (x,), (v,))[1],
     )  # fmt: skip
 
 
@@ -110,17 +115,68 @@ def _dense(w: Words) -> Function:
 
 
 def _tridiagonal(w: Words) -> Function:
-    """The entries, by three products; all of the matrix in libraries that find no pattern."""
+    """The entries by three products, which users of the peers write by hand."""
 
     def f(x: Any) -> Any:
-        inner = x[2:] - 2.0 * x[1:-1] ** 3 + x[:-2] * w.xp.sin(x[1:-1])
-        return inner
+        return x[2:] - 2.0 * x[1:-1] ** 3 + x[:-2] * w.xp.sin(x[1:-1])
 
     if w.xp is pb:
-        return lambda x: pb.sparse_jacobian(f)(x).values
-    return lambda x: w.jacobian(f)(x)
+        return lambda x, seeds: pb.jacobian(f, sparsity=True)(x).values
+    return lambda x, seeds: w.vmap(lambda v: w.tangent(f, x, v))(seeds)
 
 
+def _sixth(w: Words) -> Function:
+    def at(layers: Any, x: Any) -> Any:
+        return _network(w.xp, layers, x.reshape((1,)))[0]
+
+    def nested(layers: Any, x: Any) -> Any:
+        f = lambda x: at(layers, x)  # noqa: E731
+        for _ in range(ORDER):
+            f = w.grad(f)
+        return f(x)
+
+    def series(layers: Any, x: Any) -> Any:
+        return pb.jet(lambda x: at(layers, x), x, order=ORDER)[ORDER]
+
+    return w.vmap(series if w.xp is pb else nested, in_axes=(None, 0))
+
+
+def _loops(w: Words) -> Function | None:
+    """A loop in a loop in a loop of 20 steps each, with three choices, and its second derivative by
+    forward mode of forward mode.
+    """
+    if w.while_loop is None or w.cond is None:
+        return None
+    loop, cond = w.while_loop, w.cond
+
+    def step(a: Any) -> Any:
+        small = lambda a: cond(a > 0.2, lambda a: a + 0.3, lambda a: a * 3.0 + 0.1, a)  # noqa: E731
+        middle = lambda a: cond(a > 0.5, lambda a: a * 1.5, small, a)  # noqa: E731
+        return cond(a > 1.0, lambda a: a * 0.5, middle, a)
+
+    def repeated(f: Function, zero: Any) -> Function:
+        return lambda a: loop(lambda s: s[0] < 20, lambda s: (s[0] + 1, f(s[1])), (zero, a))[1]
+
+    def nest(x: Any, zero: Any) -> Any:
+        f = lambda a: step(a) * x  # noqa: E731
+        for _ in range(3):
+            f = repeated(f, zero)
+        return f(x)
+
+    def second(x: Any, one: Any, zero: Any) -> Any:
+        slope = lambda x: w.tangent(lambda x: nest(x, zero), x, one)  # noqa: E731
+        return w.tangent(slope, x, one)
+
+    return second
+
+
+def _thirds(count: int) -> np.ndarray:
+    """Three sums of unit vectors: every third one."""
+    places = np.arange(count)
+    return np.stack([places % 3 == k for k in range(3)]).astype(np.float32)
+
+
+ORDER = 6
 WORKS = [
     Work("Laplacian of a network 2-64-64-64-1 at 4096 points", _laplacian,
          lambda rng: (_layers(rng, 2, 64, 64, 64, 1), _normal(rng, 4096, 2))),
@@ -130,8 +186,12 @@ WORKS = [
          lambda rng: (_layers(rng, 64, 128, 128, 10), _normal(rng, 512, 64))),
     Work("Jacobian 256 x 256 of a network", _dense,
          lambda rng: (_layers(rng, 256, 256, 256), _normal(rng, 256))),
-    Work("tridiagonal Jacobian of 2000: entries, peers dense", _tridiagonal,
-         lambda rng: (_normal(rng, 2000),)),
+    Work("tridiagonal Jacobian of 10,000: entries", _tridiagonal,
+         lambda rng: (_normal(rng, 10_000), _thirds(10_000))),
+    Work("sixth derivative of a network 1-64-64-64-64-1 at 256", _sixth,
+         lambda rng: (_layers(rng, 1, 64, 64, 64, 64, 1), _normal(rng, 256))),
+    Work("loops in loops with choices, forward over forward", _loops,
+         lambda rng: (np.float32(1.0), np.float32(1.0), np.int32(0))),
 ]  # fmt: skip
 
 
@@ -150,7 +210,10 @@ def works_of(work: Work, peers: dict[str, Any]) -> dict[str, Callable[[], Any]]:
             continue
         w = _words(name, library)
         arguments = _mapped(w.array, given)
-        function = w.jit(work.make(w))
+        made = work.make(w)
+        if made is None:
+            continue
+        function = w.jit(made)
         found[name] = lambda w=w, function=function, a=arguments: w.wait(function(*a))
     return found
 
@@ -165,6 +228,6 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], list[dict[str, Any
         times = taking_turns(works_of(work, peers), options.repeat)
         rows.append({"work": work.name, **times})
         least = min([t for n, t in times.items() if n != "pullback"], default=float("nan"))
-        cells = "".join(f"{times[n] * 1e3:>11.2f}" for n in names)
+        cells = "".join(f"{times.get(n, float('nan')) * 1e3:>11.3f}" for n in names)
         print(f"{work.name:<54}{cells} ms {times['pullback'] / least:>8.2f}", flush=True)
     return versions(peers), rows

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cuda_emulator import TOGETHER, Emulator, library_of
+from pullback.ir import dlpack
 
 _EMULATORS: dict[str, Emulator] = {}
 PROPERTIES = {"sharedMemPerBlockOptin": 65_536, "multiProcessorCount": 2}
@@ -56,6 +57,47 @@ def asarray(a: Any) -> Array:
 
 def ascontiguousarray(a: Any) -> Array:
     return a if a.flags.c_contiguous else asarray(a)
+
+
+def _labelled(capsule: Any, kind: int) -> Any:
+    """A capsule whose memory is said to be of this kind of device."""
+    dlpack._contents(capsule).tensor.device_type = kind
+    return capsule
+
+
+class DeviceArray(Array):
+    """An array that says it is on a GPU."""
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, **other: Any) -> Any:
+        return _labelled(np.asarray(self).__dlpack__(max_version=max_version), dlpack.CUDA)
+
+    def __dlpack_device__(self) -> Any:
+        return dlpack.CUDA, 0
+
+
+class _OnHost:
+    def __init__(self, producer: Any):
+        self.producer = producer
+
+    def __dlpack__(self, **options: Any) -> Any:
+        options.pop("dl_device", None)
+        options.pop("copy", None)
+        return _labelled(self.producer.__dlpack__(**options), 1)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CPU
+
+
+def from_dlpack(producer: Any) -> DeviceArray:
+    return np.from_dlpack(_OnHost(producer)).view(DeviceArray)
+
+
+def ndarray(shape: Any, dtype: Any, memory: Any, strides: Any) -> DeviceArray:
+    """An array at an address; `memory` keeps it alive."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw: Any = (ctypes.c_char * max(size, 1)).from_address(memory.ptr)
+    raw.owner = memory
+    return np.ndarray(shape, dtype, raw, strides=strides).view(DeviceArray)
 
 
 class Function:
@@ -131,6 +173,8 @@ class Stream:
 
 _STREAM = Stream()
 cuda = SimpleNamespace(
+    UnownedMemory=lambda ptr, size, owner, device: SimpleNamespace(ptr=ptr, owner=owner),
+    MemoryPointer=lambda memory, offset: memory,
     alloc=Memory,
     Device=lambda device: SimpleNamespace(compute_capability="90"),
     get_current_stream=lambda device: _STREAM,

@@ -506,6 +506,7 @@ class ReferenceRuntime(Runtime):
     """Memory in NumPy."""
 
     name = "reference"
+    dlpack_device = (1, 0)
     target = REFERENCE
     dtypes = ALL
 

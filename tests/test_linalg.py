@@ -461,3 +461,24 @@ def test_eigenvalues_of_small_matrices_across_a_batch(dtype, n):
     for values in (w, linalg.eigvalsh(pb.tensor(x)).numpy()):
         exact = np.linalg.eigvalsh(x.astype(np.float64))
         assert np.all(np.abs(values - exact).max(1) <= eps * scale)
+
+
+# -- polynomials ----------------------------------------------------------------------------------
+
+
+def test_roots_leave_leading_zeros_out_and_have_derivatives():
+    p = pb.tensor([0.0, 0.0, 1.0, -5.0, 6.0], dtype="float64")
+    np.testing.assert_allclose(np.sort(np.real(pb.roots(p).numpy())), [2, 3], atol=1e-14)
+    assert pb.roots(pb.zeros(3)).shape == (0,)
+    # x^2 - s x + q has the derivative r / (2 r - s) of its root r by s.
+    largest = lambda s: pb.max(pb.real(pb.roots(pb.stack([s * 0 + 1, -s, s * 0 + 6]))))  # noqa: E731
+    s = pb.tensor(5.0, dtype="float64")
+    assert abs(pb.grad(largest)(s).item() - 3) < 1e-12
+    assert abs(pb.grad(pb.grad(largest))(s).item() + 12) < 1e-10
+
+
+def test_polynomials_are_fitted_whatever_their_scale():
+    x = np.linspace(1000, 1010, 30)
+    wanted = np.polyfit(x, np.sin(x), 3)
+    got = pb.polyfit(pb.tensor(x), pb.tensor(np.sin(x)), 3).numpy()
+    np.testing.assert_allclose(np.polyval(got, x), np.polyval(wanted, x), atol=1e-6)

@@ -137,12 +137,16 @@ for _entry in _REGISTRY.values():
 
 # Imported when first used: pullback itself stays quick to import.
 _LAZY = ("debug", "linalg", "nn", "optim", "train")
+_LATE = ("polyfit", "roots")  # functions of this namespace that `linalg` declares
 _HOMES = ("nn", "linalg", "fft", "signal", "random")  # where a missing name is looked for
 
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return _import_module(f"pullback.{name}")
+    if name in _LATE:
+        _import_module("pullback.linalg")
+        return _REGISTRY[name].function
     if name in _ALIASES:
         return globals()[_ALIASES[name]]
     known = dict.fromkeys(__all__, "pb")
@@ -187,5 +191,5 @@ __all__ = sorted(
     }
     - {"runtime", "settings", "signatures", "sparse_jacobians", "standard", "tape", "taylor"}
     - {"transforms"}
-    | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY}
+    | {"__array_api_version__", "__array_namespace_info__", "__version__", *_LAZY, *_LATE}
 )

@@ -375,6 +375,7 @@ __all__ = [
     "pi",
     "polyadd",
     "polyder",
+    "polyfit",
     "polygamma",
     "polyint",
     "polymul",
@@ -402,6 +403,7 @@ __all__ = [
     "reshape",
     "result_type",
     "roll",
+    "roots",
     "rot90",
     "round",
     "rsqrt",
@@ -1322,6 +1324,13 @@ def polyadd(a1: _ArrayLike, a2: _ArrayLike, /) -> Tensor:
 def polyder(p: _ArrayLike, /, m: int = 1) -> Tensor:
     """The coefficients of the m-th derivative of a polynomial."""
 
+def polyfit(
+    x: _ArrayLike, y: _ArrayLike, deg: int, /, *, rcond: Any = None, w: _ArrayLike | None = None
+) -> Tensor:
+    """The coefficients of the polynomial of degree `deg` with the least sum of squares of `w *
+    (polyval(p, x) - y)`; of each column of `y`, if it has columns.
+    """
+
 def polygamma(n: int, x: _ArrayLike, /) -> Tensor:
     """The derivative of order n of digamma, for a Python integer n up to 128."""
 
@@ -1410,6 +1419,11 @@ def roll(
     x: _ArrayLike, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Tensor:
     """The array moved along an axis, what leaves at the end coming back at the start."""
+
+def roots(p: _ArrayLike, /) -> Tensor:
+    """The complex roots of the polynomial `p[0] x^(n - 1) + ... + p[n - 1]`: the eigenvalues of
+    its companion matrix, in the order of LAPACK.
+    """
 
 def rot90(x: _ArrayLike, /, k: int = 1, axes: tuple[int, int] = ...) -> Tensor:
     """The array turned k times by 90 degrees, from the first of the axes towards the second."""

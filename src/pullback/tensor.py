@@ -12,7 +12,7 @@ import numpy as np
 
 from pullback.autodiff import reverse
 from pullback.core import dtypes as dt
-from pullback.core.avals import Device
+from pullback.core.avals import Device, aval
 from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
 from pullback.core.errors import (
@@ -485,6 +485,9 @@ class Tensor(Array, _Missing):
         operation, no other tensor. Who writes to it then changes this tensor. A constant, which
         takes no memory, is given some.
         """
+        here = self.device.runtime.dlpack_device
+        if here != dlpack.CPU and (dl_device is None or tuple(dl_device) == here):
+            return self._exported(stream, max_version, copy)
         if stream is not None:
             raise DeviceError(f"__dlpack__: the CPU has no streams, got stream={stream!r}.")
         if dl_device is not None and tuple(dl_device) != dlpack.CPU:
@@ -505,13 +508,41 @@ class Tensor(Array, _Missing):
         memory = self.device.runtime.memory(self._buf, self._aval, writable=True)
         return dlpack.capsule_of(memory, max_version, copied=False)
 
+    def _exported(self, stream: Any, max_version: tuple[int, int] | None, copy: bool | None) -> Any:
+        """A capsule of memory of a device, or of a copy there."""
+        self._check_untracked("__dlpack__")
+        runtime = self.device.runtime
+        if copy is False and (self._node is not None or not runtime.has_one_owner(self._buf)):
+            raise CopyError(
+                "__dlpack__: the memory belongs to others too, and can't be shared with one who may"
+                " write. Leave out copy=False."
+            )
+        return runtime.exported(self._buf, self._aval, stream, max_version, copy is not False)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The memory of a GPU, to be read only."""
+        kind, _ = self.device.runtime.dlpack_device
+        if kind != dlpack.CUDA or self._aval.strides is None:
+            raise AttributeError(f"the memory is that of {self.device}, not of a GPU")
+        self._check_untracked("__cuda_array_interface__")
+        size = self.dtype.itemsize
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": self.dtype.numpy.str,
+            "data": (self._buf.address if self.size else 0, True),
+            "strides": tuple(s * size for s in self._aval.strides),
+            "stream": 1,
+        }
+
     def _take_memory(self) -> None:
         """Give a constant, which sees one kept number from all places, memory of its own."""
         own = from_numpy(np.array(to_numpy(self), order="C"), self.device)
         self._buf, self._aval = own._buf, own._aval
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CPU
+        return self.device.runtime.dlpack_device
 
     def __reduce__(self) -> Any:
         return (_rebuilt, (np.array(to_numpy(self)), self.is_leaf and self.requires_grad))
@@ -565,7 +596,7 @@ def tensor(
 
 @briefly
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
-    """A tensor of the data of another library's array, sharing its memory on the CPU.
+    """A tensor of the data of another library's array, sharing its memory, on the CPU or a GPU.
 
     `copy=True` takes a copy; `copy=False` raises where the memory can't be shared as it lies.
 
@@ -580,7 +611,13 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
             f"from_dlpack: expected an array that has __dlpack__, got {type(x).__name__}. Use"
             " tensor."
         )
-    shared = from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
+    kind, index = getattr(x, "__dlpack_device__", lambda: dlpack.CPU)()
+    if kind == dlpack.CUDA:
+        where = as_device(f"cuda:{index}")
+        buf, dtype, (shape, strides) = where.runtime.imported(x, copy)
+        shared = make(buf, aval(shape, dtype, where, strides))
+    else:
+        shared = from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
     return shared if device is None else shared.to_device(device)
 
 

@@ -139,6 +139,9 @@ class Tensor(Array):
         copy: bool | None = None,
     ) -> Any:
         """A capsule of a copy: consumers may write, and not all of them heed a read-only flag."""
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The memory of a GPU, to be read only."""
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __reduce__(self) -> Any: ...
     def __copy__(self) -> Tensor: ...
@@ -664,7 +667,7 @@ def tensor(
 def from_dlpack(
     x: Any, /, *, device: _DeviceLike | None = None, copy: bool | None = None
 ) -> Tensor:
-    """A tensor of the data of another library's array, sharing its memory on the CPU."""
+    """A tensor of the data of another library's array, sharing its memory, on the CPU or a GPU."""
 
 def install_methods(entries: dict[str, Public]) -> None:
     """Give Tensor the methods that operations declare: operators with their reflected and

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cuda_fake
 import pullback as pb
 from cuda_device import emulated
 from cuda_emulator import COMPILER
 from cuda_registry import same_bits
+from generated.matrix import FULL
 from pullback.core import pytrees
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
@@ -21,6 +23,11 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 def cuda() -> Iterator[Any]:
     with emulated() as device:
         yield device
+
+
+def sample(*dtypes: str) -> tuple[str, ...]:
+    """All dtypes, or the first two: each compiles kernels of its own."""
+    return dtypes if FULL else dtypes[:2]
 
 
 def draw(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -101,7 +108,7 @@ INDEXED: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", INDEXED)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", sample("float32", "float64"))
 def test_indices_and_sorts_have_the_bits_of_the_cpu(name: str, dtype: str, cuda: Any):
     array = draw(13, 37, dtype=dtype)
     array[2, :5] = np.nan, -0.0, 0.0, np.inf, np.nan
@@ -219,7 +226,7 @@ def test_functions_of_the_host(cuda: Any):
         pb.pure_callback(fails, pb.zeros(4, device=cuda), pb.ones(4, device=cuda))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "complex64", "bool"])
+@pytest.mark.parametrize("dtype", sample("float32", "float64", "int32", "complex64", "bool"))
 @pytest.mark.parametrize(
     ("count", "rows", "width"),
     [(40_003, 20, 1), (70_001, 100, 1), (33_000, 30, 3), (8_200, 2, 4)],  # pairs, lanes, columns
@@ -239,7 +246,7 @@ def test_sums_into_few_rows_have_the_order_of_the_cpu(
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex64", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", sample("float32", "bfloat16", "complex64", "float16"))
 def test_exact_sums_have_the_bits_of_the_cpu(dtype: str, cuda: Any):
     rng = np.random.default_rng(1)
     reach = 4 if dtype == "float16" else 25
@@ -262,3 +269,31 @@ def test_exact_sums_have_the_bits_of_the_cpu(dtype: str, cuda: Any):
         for d in (cuda, "cpu")
     ]
     assert same_bits(*results)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_memory_is_exchanged_by_dlpack(dtype: str, cuda: Any):
+    x = (pb.tensor(draw(4, 6), device=cuda)[:, 1:4] * 2.0).astype(dtype)
+    assert x.__dlpack_device__() == (2, 0)
+    y = pb.from_dlpack(x.T)
+    assert y.device is cuda and y.dtype == dtype and y.shape == (3, 4)
+    assert same_bits(y.numpy(), x.numpy().T)
+    assert same_bits((y + 1.0).numpy(), (x + 1.0).numpy().T)
+
+
+def test_what_others_have_is_shared_and_not_given_away(cuda: Any):
+    given = cuda_fake.asarray(draw(5)).view(cuda_fake.DeviceArray)
+    shared, copied = pb.from_dlpack(given), pb.from_dlpack(given, copy=True)
+    given[0] = 7.0
+    assert shared.numpy()[0] == 7.0 and copied.numpy()[0] != 7.0
+    with pytest.raises(pb.CopyError if hasattr(pb, "CopyError") else ValueError):
+        shared.__dlpack__(copy=False)
+
+
+def test_the_cuda_array_interface(cuda: Any):
+    x = pb.tensor(draw(4, 6), device=cuda).T
+    found = x.__cuda_array_interface__
+    address, read_only = found["data"]
+    assert read_only and found["strides"] == (4, 24) and found["typestr"] == "<f4"
+    assert address == x._buf.address
+    assert not hasattr(pb.ones(3), "__cuda_array_interface__")

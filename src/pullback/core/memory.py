@@ -20,6 +20,7 @@ class Memory(ABC):
     """The memory of a device, and the way to its compiler: see `runtime.base.Runtime`."""
 
     name: str
+    dlpack_device: tuple[int, int]  # as DLPack numbers it
     dtypes: tuple[DType, ...]  # that arrays here may have
     target: Any  # for the compiler
 
@@ -59,6 +60,16 @@ class Memory(ABC):
     @abstractmethod
     def memory(self, buf: Any, av: Any, *, writable: bool) -> np.ndarray:
         """The memory itself as a NumPy array."""
+
+    def exported(
+        self, buf: Any, av: Any, stream: Any, max_version: tuple[int, int] | None, copy: bool
+    ) -> Any:
+        """A DLPack capsule of memory that NumPy can't see, or of a dense copy of it."""
+        raise NotImplementedError(f"{self.name}: NumPy sees this memory")
+
+    def imported(self, producer: Any, copy: bool | None) -> tuple[Any, Any, Any]:
+        """The buffer, the dtype and shape with strides of what a producer of DLPack offers here."""
+        raise NotImplementedError(f"{self.name}: NumPy sees this memory")
 
     @abstractmethod
     def origin(self, buf: Any) -> Any:

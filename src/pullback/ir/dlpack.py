@@ -14,9 +14,10 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.errors import CopyError, DTypeError, ExchangeError
 
-__all__ = ["CPU", "capsule_of", "from_capsule"]
+__all__ = ["CPU", "CUDA", "Relabelled", "capsule_of", "from_capsule", "label_bfloat16"]
 
 CPU = (1, 0)  # the device, as DLPack numbers it
+CUDA = 2  # the kind of its GPUs
 UNSIGNED, BFLOAT = 1, 4
 KINDS = {0, UNSIGNED, 2, BFLOAT, 5, 6}  # of elements: integers, floats, complex, bool
 IS_COPIED = 2  # a flag: the memory was made for the consumer
@@ -83,8 +84,14 @@ def capsule_of(array: np.ndarray, max_version: tuple[int, int] | None, copied: b
     return capsule
 
 
-class _Integers:
-    """A producer of DLPack, its bfloat16 labelled as integers so that NumPy takes it."""
+def label_bfloat16(capsule: Any) -> Any:
+    """The capsule of 16-bit integers, as one of bfloat16."""
+    _contents(capsule).tensor.kind = BFLOAT
+    return capsule
+
+
+class Relabelled:
+    """A producer of DLPack, its bfloat16 labelled as integers so that NumPy and CuPy take it."""
 
     def __init__(self, producer: Any):
         self.producer = producer
@@ -109,7 +116,7 @@ class _Integers:
 
 def from_capsule(producer: Any, copy: bool | None) -> np.ndarray:
     """The array that a producer of DLPack offers; it shares the memory if `copy` is not true."""
-    relabelled = _Integers(producer)
+    relabelled = Relabelled(producer)
     array = np.from_dlpack(relabelled, copy=False) if copy is False else np.from_dlpack(relabelled)
     if copy is False and not array.flags.c_contiguous:
         raise CopyError(

@@ -86,6 +86,7 @@ class CpuRuntime(Runtime):
     """The host's processor."""
 
     name = "cpu"
+    dlpack_device = (1, 0)
     target = TARGET
     dtypes = ALL
 

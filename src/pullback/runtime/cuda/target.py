@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.stages import Program
 from pullback.compile.program.target import Routine, Target, Tuning, WantedPlan
-from pullback.core.avals import Aval
-from pullback.core.dtypes import ALL, DType
+from pullback.core.avals import Aval, aval, dense_strides, device
+from pullback.core.dtypes import ALL, DType, as_dtype, bfloat16
 from pullback.core.errors import DeviceError
+from pullback.ir import dlpack
 from pullback.runtime.base import Runtime
 from pullback.runtime.cuda import (
     folds_by_index,
@@ -101,6 +103,13 @@ class CudaTarget:
             return self._gpu.empty(nbytes)
 
 
+class _Foreign:
+    """Memory that another library has, and may write to."""
+
+    def __init__(self, array: Any):
+        self.array = array
+
+
 class CudaRuntime(Runtime):
     """The memory of one GPU."""
 
@@ -109,6 +118,7 @@ class CudaRuntime(Runtime):
 
     def __init__(self, index: int):
         self._gpu = Gpu(index)
+        self.dlpack_device = (dlpack.CUDA, index)
         self.target: Target = CudaTarget(self._gpu)
         self._plans = PlanCache(lambda *_: (0, 0, 0), lambda _: True)
 
@@ -134,6 +144,42 @@ class CudaRuntime(Runtime):
             ' to_device("cpu").'
         )
 
+    def exported(
+        self, buf: Buffer, av: Aval, stream: Any, max_version: tuple[int, int] | None, copy: bool
+    ) -> Any:
+        """A DLPack capsule of the memory, or of a dense copy, on a stream of the consumer's."""
+        assert av.strides is not None
+        if copy:
+            buf, av = self._copied(buf, av), aval(av.shape, av.dtype, av.device)
+        cuda, size = cupy_module().cuda, av.dtype.itemsize
+        memory = cuda.UnownedMemory(buf.address, buf.nbytes, buf, self._gpu.index)
+        dtype = np.dtype(np.uint16) if av.dtype is bfloat16 else av.dtype.numpy
+        strides = [s * size for s in av.strides or ()]
+        array = cupy_module().ndarray(
+            av.shape, dtype, cuda.MemoryPointer(memory, 0), strides=strides
+        )
+        capsule = array.__dlpack__(stream=stream, max_version=max_version)
+        return dlpack.label_bfloat16(capsule) if av.dtype is bfloat16 else capsule
+
+    def imported(self, producer: Any, copy: bool | None) -> tuple[Buffer, DType, Any]:
+        """The buffer, the dtype and shape with strides of what a producer of DLPack offers here."""
+        given = dlpack.Relabelled(producer)
+        with self._gpu.current():
+            array = cupy_module().from_dlpack(given)
+        dtype = bfloat16 if given.is_bfloat16 else as_dtype(array.dtype)
+        strides = tuple(s // dtype.itemsize for s in array.strides)
+        buf = Buffer(int(array.data.ptr), array.nbytes, _Foreign(array))
+        if not copy:
+            return buf, dtype, (array.shape, strides)
+        av = aval(tuple(array.shape), dtype, device(f"cuda:{self._gpu.index}"), strides)
+        return self._copied(buf, av), dtype, (av.shape, dense_strides(av.shape))
+
+    def _copied(self, buf: Buffer, av: Aval) -> Buffer:
+        """A dense copy."""
+        dense, own = dense_strides(av.shape), av.strides or ()
+        copies = loops.map_stages(copy_kernel(av.dtype), av.shape, [0], [dense], [1], [own])
+        return stages.encode(self._gpu, Program(1, av.nbytes, (), (), copies))(buf)
+
     def origin(self, buf: Buffer) -> Buffer:
         """The buffer that a view sees a part of; any other is its own."""
         return buf.owner if isinstance(buf.owner, Buffer) else buf
@@ -141,11 +187,11 @@ class CudaRuntime(Runtime):
     def has_one_owner(self, buf: Buffer) -> bool:
         """Whether one handle, which the caller holds, is all that has the memory of a buffer."""
         # The references are that handle's, the one of this call, and that of `getrefcount` itself.
-        return not isinstance(buf.owner, Buffer) and sys.getrefcount(buf) <= 3
+        return not isinstance(buf.owner, (Buffer, _Foreign)) and sys.getrefcount(buf) <= 3
 
     def shares(self, buf: Buffer) -> bool:
         """Whether the memory of a buffer belongs to somebody else, who may write to it."""
-        return False
+        return isinstance(self.origin(buf).owner, _Foreign)
 
     def index_plan(self, buf: Buffer, av: Aval, size: int, by: object) -> None:
         """Indices are arranged anew for every sum."""

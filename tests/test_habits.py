@@ -85,11 +85,11 @@ def test_dir_shows_what_users_use():
 
 def test_a_notebook_shows_arrays_under_their_facts():
     x = pb.tensor([[1.0, 2.0]], requires_grad=True)
-    page = str(x._repr_html_())
+    page = str(x._repr_html_())  # pyright: ignore[reportAttributeAccessIssue]
     assert "float32[1,2], on cpu, requires_grad" in page and "[[1., 2.]]" in page
-    assert "computed by exp" in str(pb.exp(x)._repr_html_())
+    assert "computed by exp" in str(pb.exp(x)._repr_html_())  # pyright: ignore[reportAttributeAccessIssue]
     seen = []
-    pb.jit(lambda a: seen.append(a._repr_html_()) or a)(x)
+    pb.jit(lambda a: seen.append(a._repr_html_()) or a)(x)  # pyright: ignore[reportAttributeAccessIssue]
     assert set(seen) == {None}
 
 
@@ -97,7 +97,7 @@ def test_a_notebook_shows_modules_as_an_outline():
     keys = pb.random.split(pb.random.key(0))
     net = pb.nn.Sequential(pb.nn.Linear(4, 8, key=keys[0]), pb.nn.relu, pb.nn.Dropout(0.1))
     vars(net)["note"] = "<script>"
-    page = net._repr_html_()
+    page = net._repr_html_()  # pyright: ignore[reportAttributeAccessIssue]
     assert page.count("<details") == 2 and page.count("<details open>") == 1
     assert "layers[0]: <b>Linear</b>" in page and "float32[8, 4]" in page
     assert "40 parameters" in page and "p=0.1" in page and "layers[1]=relu" in page

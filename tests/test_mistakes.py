@@ -15,6 +15,7 @@ import pullback as pb
 import pullback.nn
 from mistakes import check, set_item
 from pullback import train
+from pullback.foreign_names import METHOD_HINTS
 
 KEY = pb.random.key(0)
 NET = pb.nn.Linear(4, 2, key=KEY)
@@ -28,8 +29,8 @@ MISTAKES = [
     ("pb.sum(x, axis=0, dim=1)", TypeError, "dim and axis are one argument, got both."),
     ("pb.tensor(1, 2, 3)", pb.DeviceError, "device: unknown device, got 3."),
     ("x()", TypeError, "'Tensor' object is not callable"),
-    ("x.fooo", AttributeError, "'Tensor' object has no attribute 'fooo'."),
-    ("x.summ", AttributeError, "'Tensor' object has no attribute 'summ'. Did you mean sum?"),
+    ("x.fooo", AttributeError, "'Tensor' object has no attribute 'fooo'"),
+    ("x.summ", AttributeError, "'Tensor' object has no attribute 'summ'"),
     ("x.cuda()", AttributeError, "'Tensor' object has no attribute 'cuda'. Use"),
     ("x.expand(3, 4)", AttributeError, "'Tensor' object has no attribute 'expand'. Use"),
     ("x.fill_(3)", AttributeError, "'Tensor' object has no attribute 'fill_'. Use x[...] ="),
@@ -255,6 +256,21 @@ def test_a_mistake_is_named_in_few_lines(
     source: str, kind: type[Exception], words: str, tmp_path: Any
 ) -> None:
     check(source, kind, words, {**names(), "folder": tmp_path})
+
+
+def test_python_names_the_method_that_is_close() -> None:
+    x: Any = pb.ones(3)
+    with pytest.raises(AttributeError) as caught:
+        _ = x.summ
+    # What Python wants to know to print "Did you mean: 'sum'?".
+    assert caught.value.name == "summ" and isinstance(caught.value.obj, pb.Tensor)
+
+
+def test_names_that_tensors_do_not_have_are_not_listed() -> None:
+    x = pb.ones(3)
+    assert not set(METHOD_HINTS) & set(dir(x))
+    assert not any(hasattr(x, name) for name in METHOD_HINTS)
+    assert "__getattr__" not in vars(pb.Tensor)  # which makes every operation slower
 
 
 def test_there_are_as_many_as_were_promised() -> None:

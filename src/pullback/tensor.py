@@ -60,7 +60,23 @@ def _refused_update(name: str) -> GradientError:
     )
 
 
-class Tensor(Array):
+class _MissingName:
+    """A method that tensors have under another name, or not at all."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, tensor: Any, owner: Any = None) -> Any:
+        raise missing("Tensor", self.name, METHOD_HINTS, ())
+
+
+# A `__getattr__` would cost every access to an attribute, and so every operation, a good third.
+_Missing: Any = type(
+    "_Missing", (), {"__slots__": (), **{n: _MissingName(n) for n in METHOD_HINTS}}
+)
+
+
+class Tensor(Array, _Missing):
     """A differentiable array. Make one with `pb.tensor`; see the documentation of `pb` for the
     operations.
     """
@@ -193,8 +209,8 @@ class Tensor(Array):
         """NumPy's other functions are ours where there is one, or are given NumPy arrays."""
         return call_function(function, args, kwargs)
 
-    def __getattr__(self, name: str) -> Any:
-        raise missing("Tensor", name, METHOD_HINTS, dir(Tensor))
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in METHOD_HINTS]
 
     # -- other names -------------------------------------------------------------------------------
 

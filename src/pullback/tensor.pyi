@@ -61,7 +61,7 @@ class Tensor(Array):
         """NumPy's functions of elements are ours."""
     def __array_function__(self, function: Any, types: Any, args: tuple, kwargs: dict) -> Any:
         """NumPy's other functions are ours where there is one, or are given NumPy arrays."""
-    def __getattr__(self, name: str) -> Any: ...
+    def __dir__(self) -> list[str]: ...
     def to(self, target: Any) -> Any:
         """The tensor with a dtype, or on a device."""
     def cpu(self) -> Any:

@@ -114,7 +114,7 @@ def roots(p: Any, /) -> Any:
     Leading zeros are left out, but of a traced or mapped array, whose first coefficient is taken
     not to be 0. Where roots are equal they have no derivative.
 
-    >>> round(abs(pb.roots(pb.tensor([1.0, 0.0, 4.0]))), 3)
+    >>> abs(pb.roots(pb.tensor([1.0, 0.0, 4.0]))).round(decimals=4)
     tensor([2., 2.], float32, cpu)
     """
     (p,) = together("roots", p)

@@ -315,7 +315,7 @@ def test_rules_may_update_what_they_are_given_more_than_once():
         for f in (updating, plain):
             x = pb.tensor([1.0, 2.0], dtype="float64", requires_grad=True)
             y = x * 3.0
-            z = pb.sum(f(y) * y + y)
+            z = pb.sum(f(y) + y * 1.0 + f(y))
             z.backward(retain_graph=True)
             z.backward()
             found.append((x.grad.tolist(), y.tolist()))

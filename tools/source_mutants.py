@@ -84,7 +84,7 @@ MUTANTS = (
       "filled = [zeros(v._aval) if g is None else another(g) for g, v in pairs]",
       "filled = [zeros(v._aval) if g is None else g for g, v in pairs]", HANDLES),
     M("a function is given the variables themselves", "autodiff/recorded.py",
-      "[another(v) for v in self.variables]", "list(self.variables)", HANDLES),
+      "[another(v) for v in self.variables]", "list(self.variables)", BODIES),
     M("a branch is given the operands themselves", "control.py",
       "chosen(*own_handles(operands))", "chosen(*operands)", BODIES),
     M("a loop is given the carry itself", "control.py",

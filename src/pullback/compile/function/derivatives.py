@@ -65,8 +65,8 @@ class Linearised:
         self._exact = exact
         self.tracked = tuple(tracked)
         joint, self.connected, self._found = _joint(flat, tracked)
-        joint = optimise(joint, exact)
         n, m = len(flat.inputs) + len(flat.lifted), len(flat.outputs)
+        joint = optimise(joint, exact, late=len(joint.inputs) - n)
         self._primals, self._cotangents = joint.inputs[:n], joint.inputs[n:]
         outputs, self._gradients = joint.outputs[:m], joint.outputs[m:]
         before, self._after = _cut(joint.equations, self._cotangents)

@@ -57,9 +57,12 @@ def simplify(graph: Graph, exact: bool = False) -> tuple[Graph, bool]:
     return rewriter.run(), rewriter.changed
 
 
-def optimise(graph: Graph, exact: bool = False) -> Graph:
-    """The graph that computes the same with less work; `exact` leaves out what changes a bit."""
-    graph = with_merged_control(_settled(without_dead(graph), exact))
+def optimise(graph: Graph, exact: bool = False, late: int = 0) -> Graph:
+    """The graph that computes the same with less work; `exact` leaves out what changes a bit.
+
+    It can still be cut before the last `late` inputs are known.
+    """
+    graph = with_merged_control(_settled(without_dead(graph), exact), late)
     inside = with_optimised_bodies(graph, partial(optimise, exact=exact))
     if inside is graph:
         return graph

@@ -17,25 +17,40 @@ from pullback.ir.graph import Equation, Graph, Var
 __all__ = ["with_merged_control"]
 
 
-def with_merged_control(graph: Graph) -> Graph:
-    """The graph without loops that another one contains, and with one choice for each predicate."""
+def with_merged_control(graph: Graph, late: int = 0) -> Graph:
+    """The graph without loops that another one contains, and with one choice for each predicate.
+
+    What depends on the last `late` inputs, which are known later than the others, stays apart from
+    what does not.
+    """
     while True:
-        merged = _without_a_loop(graph) or _with_a_choice_less(graph)
+        waiting = _waiting(graph, late)
+        merged = _without_a_loop(graph, waiting) or _with_a_choice_less(graph, waiting)
         if merged is None:
             return graph
         graph = rebuilt(merged)
 
 
+def _waiting(graph: Graph, late: int) -> set[Equation]:
+    """The equations that depend on the last `late` inputs."""
+    values, found = set(graph.inputs[len(graph.inputs) - late :]), set()
+    for eq in graph.equations:
+        if not values.isdisjoint(eq.inputs):
+            values.update(eq.outs)
+            found.add(eq)
+    return found
+
+
 # -- loops -----------------------------------------------------------------------------------------
 
 
-def _without_a_loop(graph: Graph) -> Graph | None:
+def _without_a_loop(graph: Graph, waiting: set[Equation]) -> Graph | None:
     loops = [eq for eq in graph.equations if eq.op is WHILE]
     for small in loops if len(loops) > 1 else ():
         if may_raise(small):  # what it checks is not checked again by its derivatives
             continue
         for large in loops:
-            if large is small:
+            if large is small or (large in waiting) != (small in waiting):
                 continue
             places = _Numbers().places(small, large)
             order = None if places is None else _order(graph, small, large, large)
@@ -115,18 +130,19 @@ class _Numbers:
 # -- choices ---------------------------------------------------------------------------------------
 
 
-def _with_a_choice_less(graph: Graph) -> Graph | None:
-    latest: dict[Var, Equation] = {}
+def _with_a_choice_less(graph: Graph, waiting: set[Equation]) -> Graph | None:
+    latest: dict[tuple[Var, bool], Equation] = {}
     for eq in graph.equations:
         if eq.op is not COND:
             continue
-        first = latest.get(eq.inputs[0])
+        kind = eq.inputs[0], eq in waiting
+        first = latest.get(kind)
         if first is not None:
             both = _both(first, eq)
             order = _order(graph, first, eq, both)
             if order is not None:
                 return _replaced(graph, order, {})
-        latest[eq.inputs[0]] = eq
+        latest[kind] = eq
     return None
 
 

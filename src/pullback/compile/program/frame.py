@@ -194,7 +194,12 @@ class Frame:
         return self.table.pointer(self.table.arena, self.start + place.offset + nbytes)
 
     def scratch(self, nbytes: int) -> int:
-        """The slot of memory that only the group in hand uses."""
+        """The slot of memory that only the group in hand uses.
+
+        A slot without memory is nobody else's: what is local to a block will be found there.
+        """
+        if nbytes == 0:
+            return self.table.fresh(self.table.arena, self.free)
         slot = self.table.pointer(self.table.arena, self.free)
         self.free = self.table.reserve(self.free, nbytes)
         return slot

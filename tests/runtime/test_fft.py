@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.compile.kernel import fft_order
 from pullback.compile.program import single
-from pullback.runtime.cpu.fft import fft_stages, recipes, schedule, tables
+from pullback.runtime.cpu.fft import fft_stages, recipes, tables
 from pullback.runtime.cpu.fft.roots import roots
 from pullback.runtime.cpu.llvm.jit import host
 
@@ -28,7 +29,7 @@ LONG = [32768, 32769, 32768 * 2, 65537, 65538, 2**17 + 2, 105000]
 
 def stated_error(n: int) -> float:
     """The root mean square error relative to that of the result, in units of eps: docs/fft.md."""
-    return 0.4 + 0.08 * np.log2(n) if schedule.is_smooth(n) else 2.5
+    return 0.4 + 0.08 * np.log2(n) if fft_order.is_smooth(n) else 2.5
 
 
 def noise(dtype: type, *shape: int) -> np.ndarray:
@@ -249,11 +250,11 @@ def test_roots_are_rounded_once():
 
 @pytest.mark.parametrize("n", [1, 2, 30, 97, 1000, 1024, 30030, 32768, 2 * 3**9])
 def test_radices_multiply_to_the_length(n):
-    if schedule.is_smooth(n):
-        assert np.prod(schedule.radices(n)) == n
-    longer = schedule.smooth_above(n)
+    if fft_order.is_smooth(n):
+        assert np.prod(fft_order.radices(n)) == n
+    longer = fft_order.smooth_above(n)
     assert n <= longer < 2 * n + 1
-    assert schedule.is_smooth(longer)
+    assert fft_order.is_smooth(longer)
 
 
 def test_special_values():

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from pullback.compile.kernel import fft_order
 from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.program.convolution import plane_size
 from pullback.compile.program.indexing import indexed_axes
@@ -14,7 +15,7 @@ from pullback.compile.program.target import Area, Fault, Place, Routine
 from pullback.core.avals import Aval
 from pullback.runtime.cpu import host_calls
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
-from pullback.runtime.cpu.fft import fft_stages, schedule
+from pullback.runtime.cpu.fft import fft_stages
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.linalg import linalg_stages
 from pullback.runtime.cpu.sort import sort_stages
@@ -83,7 +84,7 @@ def _fourier(
 def _has_large_tables(name: str, avals: Sequence[Aval], static: Static, out: Aval) -> bool:
     """Whether it is a long transform."""
     axis = static["axis"]
-    return (out if name == "irfft" else avals[0]).shape[axis] > schedule.LONGEST
+    return (out if name == "irfft" else avals[0]).shape[axis] > fft_order.LONGEST
 
 
 def _linalg(

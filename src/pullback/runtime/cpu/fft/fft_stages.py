@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from pullback.compile.kernel import fft_order
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.fft import long, schedule
+from pullback.runtime.cpu.fft import long
 from pullback.runtime.cpu.fft.driver import BlockCut, driver_stage
 from pullback.runtime.cpu.fft.recipes import lane_recipe, row_recipe
 from pullback.runtime.cpu.llvm.vectors import lanes_of
@@ -63,7 +64,7 @@ def fft_stages(
         target = target._replace(shape=y.shape[: axis + 1], strides=target.strides[keep])
         return _rows(call, source, target, area)
     lanes = lanes_of(x.dtype.real)
-    if schedule.is_smooth(call.points) and n <= _LONGEST_LANES and 2 * inner >= lanes:
+    if fft_order.is_smooth(call.points) and n <= _LONGEST_LANES and 2 * inner >= lanes:
         return _columns(call, source, target, axis, area)
     return _by_copies(call, source, target, axis, area)
 
@@ -150,9 +151,9 @@ def _rows(call: _Call, source: _Line, target: _Line, area: Area) -> list[Stage]:
         stages, source = _dense(source, area)
     real = source.dtype.real
     batch = source.shape[:-1]
-    if call.points > schedule.LONGEST or (
-        not schedule.is_smooth(call.points)
-        and schedule.smooth_above(2 * call.points - 1) > schedule.LONGEST
+    if call.points > fft_order.LONGEST or (
+        not fft_order.is_smooth(call.points)
+        and fft_order.smooth_above(2 * call.points - 1) > fft_order.LONGEST
     ):
         lines = [(s.slot, s.bytes_of(slice(0, -1))) for s in (source, target)]
         return [*stages, *long.long_stages(call, real, batch, lines[0], lines[1], area)]
@@ -186,9 +187,9 @@ def _rows(call: _Call, source: _Line, target: _Line, area: Area) -> list[Stage]:
 
 def _turned(call: _Call, rows: int, lanes: int) -> bool:
     """Whether rows are done side by side."""
-    if not schedule.is_smooth(call.points):
+    if not fft_order.is_smooth(call.points):
         return False
-    if call.points <= lanes or len(schedule.radices(call.points)) == 1:
+    if call.points <= lanes or len(fft_order.radices(call.points)) == 1:
         return True
     return call.points <= _TURNED_POINTS and 2 * rows >= lanes
 

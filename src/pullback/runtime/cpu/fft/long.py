@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pullback.compile.kernel import fft_order
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.fft import halves, moves, passes, recipes, schedule, tables
+from pullback.runtime.cpu.fft import halves, moves, passes, recipes, tables
 from pullback.runtime.cpu.fft.driver import IN, OUT, BlockCut, bits_of, driver_stage
 from pullback.runtime.cpu.fft.recipes import StepList
 from pullback.runtime.cpu.fft.roots import roots
@@ -138,7 +139,7 @@ def _complex(
     factor: float,
 ) -> list[Stage]:
     """The transform of n complex numbers; `swap` exchanges their parts before and after."""
-    if schedule.is_smooth(n):
+    if fft_order.is_smooth(n):
         return _two_stages(rows, n, source, target, swap, factor)
     longer, chirps, kernel = recipes.convolved(rows.dtype, n)
     one, two = rows.complex_row(longer), rows.complex_row(longer)
@@ -170,21 +171,21 @@ def _two_stages(
 ) -> list[Stage]:
     dtype = rows.dtype
     lanes, number = lanes_of(dtype), 2 * dtype.itemsize
-    a, b = schedule.halves_of(n)
+    a, b = fft_order.halves_of(n)
     columns, blocks = -(-b // lanes), -(-a // lanes)
     element = lanes * number
     between = rows.scratch(blocks * columns * lanes * element)
 
     first = StepList(dtype)
     first.move(a, -1, b * number, swap[0], factor)
-    first.passes(a, schedule.radices(a), 1)
+    first.passes(a, fft_order.radices(a), 1)
     coarse, fine = _twist_roots(dtype, n, a, lanes)
     twist = passes.twist_function(dtype, True)
     first.step(twist, a, 1, 1, columns * lanes, coarse, fine, columns, to=OUT)
     first_block = BlockCut(columns, lanes, b, lanes * number, lanes * element)
 
     second = StepList(dtype)
-    second.passes(b, schedule.radices(b), 1)
+    second.passes(b, fft_order.radices(b), 1)
     second.move_out(b, -1, a * number, swap[1], to=OUT)
     second_block = BlockCut(blocks, lanes, a, columns * lanes * element, lanes * number)
     assert second.steps[0].source == IN

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from pullback.compile.kernel import fft_order
 from pullback.core.dtypes import DType, float64
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.fft import halves, moves, passes, schedule, tables
+from pullback.runtime.cpu.fft import halves, moves, passes, tables
 from pullback.runtime.cpu.fft.driver import (
     IN,
     OUT,
@@ -88,8 +89,8 @@ class StepList:
 
         `swap` says whether to exchange real and imaginary parts before and after.
         """
-        if schedule.is_smooth(n):
-            first, *others = schedule.radices(n)
+        if fft_order.is_smooth(n):
+            first, *others = fft_order.radices(n)
             rest = n // first
             number = 2 * self.dtype.itemsize
             self.move(first, rest, rest * number, swap[0], factor)
@@ -129,7 +130,7 @@ class StepList:
 
     def lane_passes(self, n: int) -> None:
         """The transform of n elements."""
-        self.passes(n, schedule.radices(n), 1)
+        self.passes(n, fft_order.radices(n), 1)
 
 
 def row_recipe(kind: str, dtype: DType, n: int, inverse: bool, factor: float) -> StepList:
@@ -231,7 +232,7 @@ def convolved(dtype: DType, n: int) -> tuple[int, tables.NumberTable, tables.Num
     """What makes a transform of n points a convolution (Bluestein): its length, the factors of
     points and results, and the transform of the other operand.
     """
-    longer = schedule.smooth_above(2 * n - 1)
+    longer = fft_order.smooth_above(2 * n - 1)
     factors = chirp(n)
     other = np.zeros(longer, np.complex128)
     other[:n] = factors.conj()

@@ -1,6 +1,7 @@
-"""The passes of a length, by the length alone: the same bits in any batch, on any machine.
+"""The orders in which Fourier transforms are made: the passes of a length, by the length alone.
 
-The estimates here choose between ways that are all right; they count operations of vectors.
+So results have the same bits in any batch, on any machine. The estimates here choose between ways
+that are all right, and count operations of vectors; to change one is to change the order.
 """
 
 from __future__ import annotations

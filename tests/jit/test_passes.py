@@ -296,3 +296,18 @@ def test_long_graphs_take_linear_time():
     result = passes.optimise(graph)
     assert len(result.equations) == 40_001
     assert time.perf_counter() - began < 30.0
+
+
+def test_places_that_a_window_has_found_need_no_check():
+    x = np.arange(12.0, dtype=np.float32).reshape(1, 1, 12)
+    window = {"kernel": 3, "stride": 3}
+
+    def f(x: Any, size: int) -> Any:
+        found = pb.primitive.window_argmax(x, **window)
+        y = pb.primitive.window_max(x, **window)
+        pb.primitive.place(y, found, size=size)
+        pb.primitive.pick(x, found)
+        return x * 2.0
+
+    assert names(optimised(lambda x: f(x, 12), x)) == ["multiply"]
+    assert "place" in names(optimised(lambda x: f(x, 13), x))

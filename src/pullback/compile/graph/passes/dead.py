@@ -22,6 +22,7 @@ from pullback.ops.families import broadcast_shapes
 from pullback.ops.gather_scatter import gather
 from pullback.ops.movement import broadcast_to
 from pullback.ops.sorting import argsort
+from pullback.ops.windows import pick, place, window_argmax
 
 __all__ = ["live", "without_dead"]
 
@@ -78,7 +79,20 @@ class _Living:
         """Whether an equation stays as it is."""
         if any(v in needed for v in eq.outs):
             return True
-        return may_raise(eq) and _check(eq) is None
+        return may_raise(eq) and _check(eq) is None and not self._has_its_places(eq)
+
+    def _has_its_places(self, eq: Equation) -> bool:
+        """Whether an equation reads or writes where windows over just that image have found their
+        largest elements.
+        """
+        if eq.op not in (pick.op, place.op):
+            return False
+        found = self.made.get(eq.inputs[1])
+        if found is None or found.op is not window_argmax.op:
+            return False
+        window, image = found.static["window"], found.inputs[0].aval.shape
+        whole = (eq.inputs[0] if eq.op is pick.op else eq.out).aval.shape
+        return eq.static["last"] == window.last and window.spatial(whole) == window.spatial(image)
 
     def graph(self) -> Graph:
         source = self.source

@@ -300,11 +300,10 @@ def test_long_graphs_take_linear_time():
 
 def test_places_that_a_window_has_found_need_no_check():
     x = np.arange(12.0, dtype=np.float32).reshape(1, 1, 12)
-    window = {"kernel": 3, "stride": 3}
 
     def f(x: Any, size: int) -> Any:
-        found = pb.primitive.window_argmax(x, **window)
-        y = pb.primitive.window_max(x, **window)
+        found = pb.primitive.window_argmax(x, kernel=3, stride=3)
+        y = pb.primitive.window_max(x, kernel=3, stride=3)
         pb.primitive.place(y, found, size=size)
         pb.primitive.pick(x, found)
         return x * 2.0

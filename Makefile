@@ -9,6 +9,7 @@ REVISION ?= HEAD
 EVERY ?= 4
 SECONDS ?= 120
 SEED ?= 1
+PROGRAMS ?= 0
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -67,7 +68,8 @@ mutants: $(STAMP)
 	$(RUN) tools/source_mutants.py
 
 fuzz: $(STAMP)
-	PYTHONPATH=tests $(RUN) -m fuzz --seconds $(SECONDS) --seed $(SEED) --workers $(WORKERS)
+	PYTHONPATH=tests $(RUN) -m fuzz --seconds $(SECONDS) --programs $(PROGRAMS) --seed $(SEED) \
+		--workers $(WORKERS)
 
 stubs: $(STAMP)
 	$(RUN) tools/stubs.py

@@ -36,20 +36,29 @@ class Run:
         self.next_seed += 1
         return {"kind": self.kinds[seed % len(self.kinds)], "seed": seed}
 
-    def go(self, seconds: float, workers: int, most: float = math.inf) -> int:
-        """Run cases for so long, or until there are so many findings; the number of these."""
+    def go(
+        self, seconds: float, workers: int, most: float = math.inf, programs: float = math.inf
+    ) -> int:
+        """Run cases for so long, or until there are so many findings, or so many cases; the number
+        of findings.
+        """
         pool = [Worker(self.limit) for _ in range(workers)]
-        end, shown = self.began + seconds, self.began
+        end, shown, given = self.began + seconds, self.began, 0
         try:
             while time.monotonic() < end and self.findings < most:
                 for w in pool:
                     if w.task is None:
+                        if given >= programs:
+                            continue
                         w.give(self.task())
+                        given += 1
                     task = w.task
                     found = w.answer(0.02 / workers)
                     if found is not None:
                         assert task is not None
                         self.take(w, task, found)
+                if given >= programs and all(w.task is None for w in pool):
+                    break
                 if time.monotonic() - shown > PROGRESS:
                     shown = time.monotonic()
                     print(self.line(), flush=True)
@@ -119,6 +128,7 @@ class Run:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fuzz", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--programs", type=int, default=0, help="at most so many (0: any number)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--limit", type=float, default=90, help="seconds after which a case hangs")
@@ -126,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, default=ROOT / "report" / "fuzz")
     given = parser.parse_args(arguments)
     run = Run(given.seed, given.limit, given.report, tuple(given.kinds))
-    findings = run.go(given.seconds, given.workers)
+    findings = run.go(given.seconds, given.workers, programs=given.programs or math.inf)
     for sort, count in run.sorts.most_common():
         print(f"{count:4} times {sort}")
     return 1 if findings else 0

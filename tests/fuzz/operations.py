@@ -37,22 +37,29 @@ GRADIENT = (
 )
 DOUBLE = ("gradient_agrees_with_differences", "forward_agrees_with_reverse")
 # What no oracle knows: uninitialised memory, a place in an array that is not sorted, bags whose
-# offsets are in no order, the order of eigenvalues.
+# offsets are in no order, the order of eigenvalues, the bases of equal ones.
 UNKNOWN = (
     "empty", "empty_like", "searchsorted", "interp", "nn.embedding_bag", "linalg.eig",
-    "linalg.eigvals", "linalg.schur",
+    "linalg.eigvals", "linalg.schur", "linalg.eigh", "linalg.generalized_eigh", "linalg.svd",
+    "linalg.polar",
 )  # fmt: skip
 # Compiled in eager mode too, with passes that round otherwise.
 ROUNDED = ("nn.rnn", "nn.lstm", "nn.gru")
-# What depends on the dtype that it is computed in.
-NARROW = ("nextafter", "linalg.matrix_rank", "linalg.pinv")
+# What depends on the dtype that it is computed in; products and powers overflow on their way.
+NARROW = (
+    "nextafter", "linalg.matrix_rank", "linalg.pinv", "cumprod", "cumulative_prod", "nancumprod",
+    "nn.normalize",
+)  # fmt: skip
 # Work that grows with a sample's sizes beyond what a case may take.
 HEAVY = ("nn.ctc_loss",)
+# Zeros in front of a traced polynomial are not looked at, so that its roots have another shape. At
+# zero, copysign(x, x) has a derivative that the rule for two operands can't know.
+LEFT_OUT = ("roots", "copysign")
 
 
 @cache
 def keys() -> tuple[str, ...]:
-    return tuple(sorted(k for k in REGISTRY if k not in HEAVY))
+    return tuple(sorted(k for k in REGISTRY if k not in (*HEAVY, *LEFT_OUT)))
 
 
 @dataclass
@@ -110,6 +117,8 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
     if call.key in UNKNOWN:
         return
     form = getattr(REGISTRY[call.key], "lowering", None)
+    if form is None and any(a.size == 0 for a in arrays.values()):
+        return  # results of NumPy and SciPy often have one axis then
     if not isinstance(form, (Elementwise, Fold, View)) and not all(map(tame, arrays.values())):
         return  # other oracles say nothing of infinities, and of integers that floats do not hold
     if any(a.dtype.kind == "c" and not tame(a) for a in arrays.values()):
@@ -210,9 +219,10 @@ def rounding_inside(step: Step, arrays: dict[str, np.ndarray]) -> list[np.ndarra
 
 def tame(a: np.ndarray) -> bool:
     """Whether the numbers of an array are finite and of ordinary size."""
+    most = 1e2 if a.dtype == np.float16 else 1e5  # squares and sums of them have to fit
     a = a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
     with np.errstate(all="ignore"):
-        return bool(np.all(np.abs(a) < 1e5))
+        return bool(np.all(np.abs(a) < most))
 
 
 def compare(

@@ -125,6 +125,19 @@ def _samples(d: Draw) -> list[Sample]:
     ]
 
 
+def _determined(xp: Any, outs: list) -> list:
+    """What does not depend on the order of eigenvalues, which differs between precisions: sums of
+    their powers, and of projectors with these as weights.
+    """
+    values, *vectors = outs
+    weights = [values**k for k in (1, 2, 3)]
+    sums = [xp.sum(w, axis=-1) for w in weights]
+    for v in vectors:
+        own = projectors(xp, v)
+        sums += [xp.sum(own * w[..., None, None], axis=-3) for w in weights]
+    return sums
+
+
 @primitive(
     "x",
     infer=lambda x: (
@@ -140,7 +153,7 @@ def _samples(d: Draw) -> list[Sample]:
     errors=square_errors,
     namespace="linalg",
     tolerance=64,
-    determined=lambda xp, outs: [outs[0], projectors(xp, outs[1])],
+    determined=_determined,
 )
 def eig(x: Any, /) -> EigResult:
     """The eigenvalues of square matrices, and eigenvectors of length 1 as columns, both complex:
@@ -180,6 +193,7 @@ def _values_jvp(t: Any, x: Any) -> Any:
     errors=square_errors,
     namespace="linalg",
     tolerance=64,
+    determined=_determined,
 )
 def eigvals(x: Any, /) -> Any:
     """The eigenvalues of square matrices, complex, in the order of LAPACK.

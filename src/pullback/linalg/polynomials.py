@@ -106,6 +106,8 @@ def _known_zeros(p: Any) -> int:
     ],
     errors=lambda d: [Bad((d.real(2, 2),), {}, ShapeError, "1-D")],
     tolerance=64,
+    # Their order jumps, and so do differences of roots.
+    determined=lambda xp, outs: [xp.sum(xp.exp(outs[0] * k)) for k in (1, 2)],
 )
 def roots(p: Any, /) -> Any:
     """The complex roots of the polynomial `p[0] x^(n - 1) + ... + p[n - 1]`: the eigenvalues of its

@@ -37,8 +37,8 @@ GRADIENT = (
 )
 DOUBLE = ("gradient_agrees_with_differences", "forward_agrees_with_reverse")
 # What no oracle knows: uninitialised memory, a place in an array that is not sorted, bags whose
-# offsets are in no order, the order of eigenvalues, the bases of equal ones, the factors of singular
-# matrices, products of polynomials that begin with zeros.
+# offsets are in no order, the order of eigenvalues, the bases of equal ones, the factors of
+# singular matrices, products of polynomials that begin with zeros.
 UNKNOWN = (
     "empty", "empty_like", "searchsorted", "interp", "nn.embedding_bag", "linalg.eig",
     "linalg.eigvals", "linalg.schur", "linalg.eigh", "linalg.generalized_eigh", "linalg.svd",

@@ -130,6 +130,11 @@ register_runtime(
     lambda index: _import_module("pullback.runtime.cuda.target").CudaRuntime(index),
     lambda: _import_module("pullback.runtime.cuda.gpu").is_present(),
 )
+register_runtime(
+    "webgpu",
+    lambda index: _import_module("pullback.runtime.webgpu.target").WebgpuRuntime(index),
+    lambda: _import_module("pullback.runtime.webgpu.gpu").is_present(),
+)
 install_methods(_REGISTRY)
 for _entry in _REGISTRY.values():
     _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()

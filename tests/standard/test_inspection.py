@@ -58,7 +58,9 @@ def test_a_dtype_is_no_string_but_equals_its_name():
 
 
 def test_devices_are_those_that_are_there(narrow):
-    assert INFO.devices() == (pb.device("cpu"), narrow)
+    known = {"cpu", "cuda", "webgpu", "narrow"}
+    assert {device.kind for device in INFO.devices()} <= known
+    assert INFO.devices()[0] is pb.device("cpu") and INFO.devices()[-1] is narrow
     for device in INFO.devices():
         assert pb.zeros(2, device=device).device is device
 

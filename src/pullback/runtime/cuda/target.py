@@ -10,8 +10,11 @@ import numpy as np
 
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program.index_plans import PlanCache
-from pullback.compile.program.stages import Program
-from pullback.compile.program.target import Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.rows import row_stages
+from pullback.compile.program.stages import Program, Stage
+from pullback.compile.program.target import Area, Routine, Target, Tuning, WantedPlan
+from pullback.compile.schedule.groups import Stored
+from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval, aval, dense_strides, device
 from pullback.core.dtypes import ALL, DType, as_dtype, bfloat16
 from pullback.core.errors import DeviceError
@@ -23,7 +26,6 @@ from pullback.runtime.cuda import (
     loops,
     nvrtc,
     products,
-    rows,
     stages,
 )
 from pullback.runtime.cuda.clock import Clock
@@ -66,13 +68,24 @@ class CudaTarget:
     box = staticmethod(loops.box_stage)
     reduce = staticmethod(loops.reduce_stages)
     accumulate = staticmethod(loops.accumulate_stages)
-    rows = staticmethod(rows.row_stages)
     product_rows = staticmethod(products.product_row_stages)
     gather = staticmethod(indexing.gather_stages)
     scatter = staticmethod(folds_by_index.scatter_stages)
 
     def __init__(self, gpu: Gpu):
         self._gpu = gpu
+
+    def rows(
+        self,
+        plan: RowPlan,
+        rows: int,
+        length: int,
+        slot: Callable[[Stored, int], int],
+        area: Area,
+        /,
+    ) -> list[Stage]:
+        """See `Target.rows`."""
+        return row_stages(self, plan, rows, length, slot, area)
 
     def gather_plan(self, *given: Any) -> WantedPlan | None:
         """Indices are looked at again on every read."""

@@ -11,12 +11,11 @@ from dataclasses import replace
 
 from pullback.compile.kernel.forms import Map, MultiMap, Reduce
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Strides
+from pullback.compile.program.target import Area, Strides, Target
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, load, substituted, topological
-from pullback.runtime.cuda.loops import map_stages, reduce_stages
 
 __all__ = ["row_stages"]
 
@@ -24,21 +23,29 @@ Body = tuple[Expr, ...]
 
 
 def row_stages(
-    plan: RowPlan, rows: int, length: int, slot: Callable[[Stored, int], int], area: Area, /
+    target: Target,
+    plan: RowPlan,
+    rows: int,
+    length: int,
+    slot: Callable[[Stored, int], int],
+    area: Area,
+    /,
 ) -> list[Stage]:
-    """See `Target.rows`."""
-    return _Rows(plan, rows, length, slot, area).stages()
+    """What `Target.rows` wants, of the maps and reductions of a target."""
+    return _Rows(target, plan, rows, length, slot, area).stages()
 
 
 class _Rows:
     def __init__(
         self,
+        target: Target,
         plan: RowPlan,
         rows: int,
         length: int,
         slot: Callable[[Stored, int], int],
         area: Area,
     ):
+        self.target = target
         self.kernel, self.rows, self.length, self.area = plan.kernel, rows, length, area
         self.slots: list[int] = []
         self.strides: list[tuple[int, int]] = []  # along rows, and along one
@@ -104,7 +111,7 @@ class _Rows:
         outs, ins = ([self.slots[k] for k in own] for own in (targets, streams))
         axes = 1 + len(inner)
         own, given = ([self.strides[k][:axes] for k in side] for side in (targets, streams))
-        return map_stages(kernel, (self.rows, *inner), outs, own, ins, given)
+        return self.target.map(kernel, (self.rows, *inner), outs, own, ins, given)
 
     def _fold(
         self, fold: Reduce, kept: tuple[int, ...], reduced: tuple[int, ...], out: int
@@ -116,7 +123,7 @@ class _Rows:
         strides: list[Strides] = [
             [self.strides[k][axis] for axis in (*kept, *reduced)] for k in streams
         ]
-        return reduce_stages(
+        return self.target.reduce(
             kernel,
             [shape[axis] for axis in kept],
             [shape[axis] for axis in reduced],

@@ -1,0 +1,1 @@
+"""GPUs through WebGPU: kernels as WGSL, arithmetic on 32-bit words alone."""

@@ -1,0 +1,83 @@
+"""What an adapter computes exactly: measured when it is opened, so that bits do not depend on it.
+
+WGSL promises correctly rounded sums and products of float32, but lets a quotient and a root be some
+units off, and `fma` be a product and a sum. Where an adapter is exact, its own instruction is used.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["SAFE", "Arithmetic", "exact_functions", "probe_words", "probed"]
+
+COUNT = 4096  # operands of each probe
+
+
+class Arithmetic(NamedTuple):
+    """Whether an adapter's own instructions are correctly rounded."""
+
+    fma: bool
+    div: bool
+    sqrt: bool
+
+
+SAFE = Arithmetic(fma=False, div=False, sqrt=False)  # right on every adapter
+
+
+_ARITY = {"fma": 3, "div": 2, "sqrt": 1}
+_OWN = {"fma": "pb_f(fma(a, b, c))", "div": "pb_f(a / b)", "sqrt": "pb_f(sqrt(a))"}
+
+
+def exact_functions(text: str, arithmetic: Arithmetic) -> str:
+    """The definitions of the exact functions that a text names."""
+    lines = []
+    for name, count in _ARITY.items():
+        if f"f32_{name}_exact(" in text:
+            names = "abc"[:count]
+            given = ", ".join(f"{n}: f32" for n in names)
+            soft = f"f32_{name}_soft({', '.join(names)})"
+            own = _OWN[name] if getattr(arithmetic, name) else soft
+            lines.append(f"fn f32_{name}_exact({given}) -> f32 {{ return {own}; }}")
+    return "\n".join(lines)
+
+
+PROBE = """
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) g: vec3<u32>) {
+  let i = g.x;
+  if (i >= arg(0u)) { return; }
+  let a = bitcast<f32>(load1(3u * i) ^ pb_zero());
+  let b = bitcast<f32>(load1(3u * i + 1u) ^ pb_zero());
+  let c = bitcast<f32>(load1(3u * i + 2u) ^ pb_zero());
+  store0(3u * i, bitcast<u32>(fma(a, b, c)));
+  store0(3u * i + 1u, bitcast<u32>(a / b));
+  store0(3u * i + 2u, bitcast<u32>(sqrt(a)));
+}
+"""
+
+
+def probe_words() -> np.ndarray:
+    """Operands: positive numbers of many sizes, and sums that nearly cancel."""
+    rng = np.random.default_rng(1)
+    a, b = np.float32(2.0) ** rng.integers(-30, 30, (2, COUNT)).astype(np.float32)
+    a, b = ((x * rng.uniform(1, 2, COUNT)).astype(np.float32) for x in (a, b))
+    c = -(a * b) * rng.choice(np.array([1, 1, 2.0**-20, 2.0**20], np.float32), COUNT)
+    return np.ascontiguousarray(np.stack([a, b, c], axis=1)).view(np.uint32)
+
+
+def probed(given: np.ndarray, found: np.ndarray) -> Arithmetic:
+    """What the results of the probe say."""
+    a, b, c = given.view(np.float32).reshape(-1, 3).T
+    fma, div, sqrt = found.view(np.float32).reshape(-1, 3).T
+    wide = a.astype(np.float64) * b
+    total, back = wide + c, (wide + c) - wide
+    lost = (wide - (total - back)) + (c - back)
+    # Where the sum in float64 is inexact, rounding it again might be wrong: these say nothing.
+    sure = lost == 0
+    return Arithmetic(
+        fma=bool(np.all((fma == total.astype(np.float32))[sure])),
+        div=bool(np.all(div == a / b)),
+        sqrt=bool(np.all(sqrt == np.sqrt(a))),
+    )

@@ -1,0 +1,191 @@
+"""Reading at indices, and looking whether they are good.
+
+    check   lets the words of an error hold the first bad position
+    note    lets them hold the index that was found there
+    read    reads, and notes
+
+The first stream of the nest of `check` and `note` is the row-major position, of `read` the place in
+x and then the position. A bad index reads element 0, so that nothing is touched that is not there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+from pullback.compile.kernel.forms import Gather
+from pullback.compile.program.nest import coalesce
+from pullback.compile.program.stages import Stage
+from pullback.compile.program.target import Shape, Strides
+from pullback.core.avals import dense_strides
+from pullback.core.dtypes import DType, int64, uint64
+from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
+from pullback.runtime.webgpu.printer import convert, item, loaded
+from pullback.runtime.webgpu.stages import (
+    Array,
+    At,
+    Dispatch,
+    fault_words,
+    linear_groups,
+    stage,
+)
+
+__all__ = ["axes_words", "check_steps", "gather_stages", "index_functions", "wrapped"]
+
+_WIDE = {"i": int64, "u": uint64, "b": uint64}
+Indexed = Sequence[tuple[int, int]]  # size and stride of each indexed axis
+AXIS_WORDS = 3  # size, the least index, stride
+
+
+def axes_words(indexed: Indexed, wraps: bool = True) -> tuple[int, ...]:
+    """The words of indexed axes; `wraps`: negative indices count from the end."""
+    return tuple([w for size, step in indexed for w in (size, -size if wraps else 0, step)])
+
+
+def index_functions(indices: Sequence[DType], array: int, axes: int) -> str:
+    """Functions of index arrays from number `array` on, whose axes have their words from `axes` on.
+
+    For each: `pb_index{k}(at)`, an int64, `pb_bad{k}(v)`, and `pb_place{k}(v)`, a number of words.
+    """
+    lines = []
+    for k, dtype in enumerate(indices):
+        first = axes + AXIS_WORDS * k
+        value = convert(loaded(f"load{array + k}(at)", dtype), dtype, _WIDE[dtype.kind])
+        size, least = f"arg({first}u)", f"arg({first + 1}u)"
+        lines.append(f"fn pb_index{k}(at: u32) -> vec2<u32> {{ return {value}; }}")
+        if dtype.kind == "u":
+            bad = f"v.y != 0u || v.x >= {size}"
+        else:
+            # The low word decides where the high one only repeats its sign.
+            low = "bitcast<i32>(v.x)"
+            bad = (
+                f"v.y != bitcast<u32>({low} >> 31u) || {low} < bitcast<i32>({least})"
+                f" || {low} >= bitcast<i32>({size})"
+            )
+        lines += [
+            f"fn pb_bad{k}(v: vec2<u32>) -> bool {{ return {bad}; }}",
+            f"fn pb_place{k}(v: vec2<u32>) -> u32 {{",
+            f"  if (pb_bad{k}(v)) {{ return 0u; }}",
+            f"  return (v.x + select(0u, {size}, v.y >= 0x80000000u)) * arg({first + 2}u);",
+            "}",
+        ]
+    return "\n".join(lines)
+
+
+def wrapped(count: int) -> str:
+    """The sum of the places of all indices, which are at v0, v1 and so on."""
+    return "".join(f" + pb_place{k}(v{k})" for k in range(count))
+
+
+def _note(count: int, position: str) -> list[str]:
+    """Statements that note the first bad index, whose position is known."""
+    lines: list[str] = []
+    for k in range(count):
+        lines += [
+            f"  if (pb_bad{k}(v{k}) && load{k}(0u) == ~{position}) {{",
+            f"    store{k}(1u, v{k}.x);",
+            f"    store{k}(2u, v{k}.y);",
+            "  }",
+        ]
+    return lines
+
+
+@cache
+def _check_source(indices: tuple[DType, ...], rank: int, notes: bool) -> str:
+    """Arrays: the words of errors, indices. Words: positions, the nest, the axes."""
+    count = len(indices)
+    names = ["at", *(f"o{k}" for k in range(count))]
+    functions = index_functions(indices, count, 1 + rank * (2 + count))
+    values = [f"  let v{k} = pb_index{k}(o{k});" for k in range(count)]
+    finds = "\n  else ".join(
+        f"if (pb_bad{k}(v{k})) {{ _ = max{k}(0u, ~at); }}" for k in range(count)
+    )
+    body = _note(count, "at") if notes else ["  " + finds]
+    return "\n".join([functions, MAIN, locate(rank, names, 1, "i"), *values, *body, "}"])
+
+
+def check_steps(
+    indices: tuple[DType, ...],
+    shape: Shape,
+    slots: Sequence[int],
+    strides: Sequence[Strides],
+    indexed: Indexed,
+    first_code: int,
+    wraps: bool = True,
+    notes: bool = True,
+) -> list[Dispatch]:
+    """The dispatches that look at indices; positions are those in `shape`."""
+    # Along an axis on which no index depends, the first position has the number 0.
+    taken = [d for d, n in enumerate(shape) if n > 1 and any(own[d] for own in strides)]
+    dense = dense_strides(shape)
+    streams = [[own[d] for d in taken] for own in (dense, *strides)]
+    nest = coalesce([shape[d] for d in taken], streams)
+    words = (nest.size, *nest_words(nest), *axes_words(indexed, wraps))
+    groups, rank = linear_groups(nest.size, THREADS), len(nest.shape)
+    arrays = (*_errors(len(slots), first_code), *_arrays(slots, indices))
+    steps = [Dispatch(_check_source(indices, rank, False), arrays, words, groups, checked=True)]
+    if notes:
+        steps.append(Dispatch(_check_source(indices, rank, True), arrays, words, groups))
+    return steps
+
+
+def _errors(count: int, first_code: int) -> list[Array]:
+    return [Array(fault_words(first_code + k), "u32", "atomic") for k in range(count)]
+
+
+def _arrays(slots: Sequence[int], dtypes: Sequence[DType]) -> list[Array]:
+    return [Array(At(s), item(d)) for s, d in zip(slots, dtypes, strict=True)]
+
+
+@cache
+def _read_source(indices: tuple[DType, ...], rank: int) -> str:
+    """Arrays: the words of errors, indices, output, x. Words: elements, the nest, the axes."""
+    count = len(indices)
+    names = ["from_", "at", *(f"o{k}" for k in range(count))]
+    functions = index_functions(indices, count, 1 + rank * (3 + count))
+    body = [
+        locate(rank, names, 1, "i"),
+        *(f"  let v{k} = pb_index{k}(o{k});" for k in range(count)),
+        *_note(count, "at"),
+        f"  store{2 * count}(i, load{2 * count + 1}(from_{wrapped(count)}));",
+        "}",
+    ]
+    return "\n".join([functions, MAIN, *body])
+
+
+def gather_stages(
+    kernel: Gather,
+    shape: Shape,
+    x_slot: int,
+    x_strides: Strides,
+    index_slots: Sequence[int],
+    index_strides: Sequence[Strides],
+    indexed: Indexed,
+    out_slot: int,
+    first_code: int,
+    plan: Sequence[int] | None,
+    /,
+) -> list[Stage]:
+    """See `Target.gather`."""
+    size, indices = math.prod(shape), kernel.indices
+    if size == 0:
+        return []
+    check = check_steps(
+        indices, shape, index_slots, index_strides, indexed, first_code, notes=False
+    )
+    dense = dense_strides(shape)
+    taken = [any(own[d] for own in index_strides) for d in range(len(shape))]
+    position = [s if t else 0 for s, t in zip(dense, taken, strict=True)]
+    nest = coalesce(shape, [x_strides, position, *index_strides, dense])
+    words = (size, *nest_words(nest, 2 + len(indices)), *axes_words(indexed))
+    own = item(kernel.dtype)
+    arrays = (
+        *_errors(len(indices), first_code),
+        *_arrays(index_slots, indices),
+        Array(At(out_slot), own, "write"),
+        Array(At(x_slot), own),
+    )
+    source = _read_source(indices, len(nest.shape))
+    read = Dispatch(source, arrays, words, linear_groups(size, THREADS))
+    return stage(*check, read)

@@ -1,0 +1,471 @@
+"""Programs on a GPU: a stage is a list of dispatches, whose arrays are found through slots.
+
+A dispatch is plain data: WGSL without bindings, arrays, words, workgroups. What a program does for
+given places of its inputs is recorded on the first call, loops and all, unless a flag decides or
+the host is called in between; then the host walks through it anew every time.
+
+The slot FAULT holds four words for each error code, 0 before the program: the position of the first
+bad index with all bits turned, so that the largest number is the first one, and its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from pullback.compile.program.stages import (
+    Blocks,
+    Branch,
+    Loop,
+    Node,
+    Parts,
+    Program,
+    Stage,
+    While,
+)
+from pullback.runtime.webgpu.gpu import MOST_ACROSS, Buffer, Gpu, Memory, Pipeline
+from pullback.runtime.webgpu.kernels_text import whole_text
+
+__all__ = [
+    "FAULT",
+    "Array",
+    "At",
+    "Dispatch",
+    "HostCall",
+    "Run",
+    "encode",
+    "fault_words",
+    "linear_groups",
+    "stage",
+]
+
+FAULT = -1
+FAULT_WORDS = 4  # of an error code
+LINE = 256  # bytes at a multiple of which scratch memory starts
+MOST_RECORDED = 1 << 14  # commands of a program that are kept: some megabytes
+ROOT = 1 << 40  # a place is a root, times this, and a byte
+
+
+class At(NamedTuple):
+    """The place of a slot, or so many bytes after it."""
+
+    slot: int
+    nbytes: int = 0
+
+
+class Array(NamedTuple):
+    """An array of a dispatch: items "u8", "u16", "u32" or "u64", used as `mode` says.
+
+    That is "read", "write" (and read), or "atomic" (of items "u32").
+    """
+
+    at: At
+    item: str
+    mode: str = "read"
+
+
+class Dispatch(NamedTuple):
+    """A kernel over `groups` workgroups: see `kernels_text` for what its source may call.
+
+    Negative words wrap. `checked`: it may note errors.
+    """
+
+    source: str
+    arrays: tuple[Array, ...]
+    words: tuple[int, ...]
+    groups: int
+    checked: bool = False
+
+
+class HostCall(NamedTuple):
+    """A function of the host, which gives (code, position, value) of an error, or None."""
+
+    function: Callable[[Run], tuple[int, int, int] | None]
+
+
+Step: TypeAlias = Dispatch | HostCall
+
+
+class _Code(tuple[Step, ...]):
+    """The code of a stage."""
+
+    __slots__ = ()
+
+    def __index__(self) -> int:
+        return id(self)
+
+
+def stage(*steps: Step) -> list[Stage]:
+    """A stage of steps, none if there are none."""
+    return [Stage(_Code(steps), 1, 1, ())] if steps else []
+
+
+def linear_groups(threads: int, size: int) -> int:
+    """The workgroups of `size` threads that have so many threads together."""
+    return max(1, -(-threads // size))
+
+
+def fault_words(code: int) -> At:
+    """Where the words of an error code are."""
+    return At(FAULT, 4 * FAULT_WORDS * (code - 1))
+
+
+class Found(Exception):
+    """The code, position and value of an error."""
+
+
+class _Launch(NamedTuple):
+    """A dispatch whose kernel is compiled, at places that are known."""
+
+    pipeline: Pipeline
+    chunk: Any
+    offset: int
+    roots: tuple[int, ...]
+    x: int
+    y: int
+
+
+class _Copy(NamedTuple):
+    """Words from one place to another, which are in different buffers or apart."""
+
+    source: int
+    target: int
+    nbytes: int
+
+
+_Command: TypeAlias = _Launch | _Copy
+
+
+class Run:
+    """A call of a program: the places of its slots, and the memory of its roots."""
+
+    __slots__ = ("gpu", "memories", "places")
+
+    def __init__(self, gpu: Gpu, places: list[int], memories: Sequence[Memory]):
+        self.gpu, self.places, self.memories = gpu, places, memories
+
+    def memory(self, slot: int) -> tuple[Memory, int]:
+        """The memory that a slot is in, and the byte."""
+        root, offset = divmod(self.places[slot], ROOT)
+        return self.memories[root], offset
+
+    def byte(self, slot: int) -> int:
+        """The byte at a slot, when all commands are done."""
+        memory, offset = self.memory(slot)
+        return int(self.gpu.download(memory, offset, 1)[0])
+
+    def write(self, slot: int, array: np.ndarray) -> None:
+        """Write an array to a slot, after all commands so far."""
+        memory, offset = self.memory(slot)
+        self.gpu.overwrite(memory, offset, array)
+
+    def do(self, command: _Command) -> None:
+        """Give a command to the device."""
+        memories, gpu = self.memories, self.gpu
+        if isinstance(command, _Launch):
+            pipeline, chunk, offset, roots, x, y = command
+            group = gpu.group(pipeline, chunk, tuple([memories[r] for r in roots]))
+            gpu.dispatch(pipeline, group, offset, x, y)
+            return
+        (one, start), (two, to) = divmod(command.source, ROOT), divmod(command.target, ROOT)
+        gpu.copy(memories[one], start, memories[two], to, command.nbytes)
+
+
+def encode(gpu: Gpu, program: Program) -> Callable[..., Any]:
+    """The program as a function of buffers: see `Target.encode`."""
+    return Encoded(gpu, program).run
+
+
+def _steps(nodes: Sequence[Node]) -> Iterator[Step]:
+    for node in nodes:
+        if isinstance(node, Stage):
+            assert isinstance(node.code, _Code)
+            yield from node.code
+        else:
+            for part in _inner(node):
+                yield from _steps(part)
+
+
+def _inner(node: Loop | While | Branch | Parts | Blocks) -> list[Sequence[Node]]:
+    """The lists of nodes inside a node."""
+    if isinstance(node, Loop):
+        return [node.body]
+    if isinstance(node, While):
+        return [node.test, node.body]
+    if isinstance(node, Branch):
+        return [node.then, node.otherwise]
+    return [*node.parts] if isinstance(node, Parts) else [node.members]
+
+
+def _is_straight(nodes: Sequence[Node]) -> bool:
+    """Whether what is done depends on no contents."""
+    if any(isinstance(step, HostCall) for step in _steps(nodes)):
+        return False
+    return not any(
+        isinstance(n, (While, Branch)) or not all(_is_straight(p) for p in _inner(n))
+        for n in nodes
+        if not isinstance(n, Stage)
+    )
+
+
+def _locals(nodes: Sequence[Node], found: dict[int, int]) -> dict[int, int]:
+    """The bytes of the arrays of blocks, by slot: each has memory for all rows."""
+    for node in nodes:
+        if isinstance(node, Stage):
+            continue
+        if isinstance(node, Blocks):
+            for slot, nbytes in node.local:
+                found[slot] = max(found.get(slot, 0), nbytes * node.rows)
+        for part in _inner(node):
+            _locals(part, found)
+    return found
+
+
+class Encoded:
+    """A program and what it did for places of its inputs.
+
+    The roots are the output, the inputs, scratch memory and the words of errors.
+    """
+
+    def __init__(self, gpu: Gpu, program: Program):
+        self._gpu, self._program = gpu, program
+        self._inputs = program.inputs
+        local = _locals(program.stages, {})
+        sizes = [*program.scratch, *local.values()]
+        offsets, total = [], 0
+        for nbytes in sizes:
+            offsets.append(total)
+            total += -(-nbytes // LINE) * LINE
+        self._scratch = total
+        scratch = (1 + self._inputs) * ROOT
+        self._areas = [scratch + n for n in offsets[: len(program.scratch)]]
+        later = offsets[len(program.scratch) :]
+        self._local = [(slot, scratch + n) for slot, n in zip(local, later, strict=True)]
+        steps = [s for s in _steps(program.stages) if isinstance(s, Dispatch)]
+        self._changed = {
+            a.at.slot for s in steps for a in s.arrays
+            if a.mode != "read" and 0 < a.at.slot <= self._inputs
+        }  # fmt: skip
+        # The numbers, from 0, of the errors that each dispatch may note.
+        noted = [[a.at.nbytes // (4 * FAULT_WORDS) for a in s.arrays if a.at.slot == FAULT]
+                 for s in steps if s.checked]  # fmt: skip
+        self._noted = list(dict.fromkeys(map(tuple, noted)))
+        self._codes = 1 + max((n for own in noted for n in own), default=-1)
+        self._straight = _is_straight(program.stages)
+        self._recorded: dict[tuple[int, ...], list[_Command]] = {}
+        self._kernels: dict[tuple[int, tuple[int, ...]], tuple[Pipeline, tuple[int, ...]]] = {}
+        if steps:  # compiles for inputs that start where their memory does, as most do
+            player = _Player(self, self._places((0,) * self._inputs), None)
+            for step in steps:
+                player.launch(step, compile_only=True)
+
+    def _places(self, starts: Sequence[int]) -> list[int]:
+        """The place of every slot, for inputs that start at these bytes of their memory."""
+        places = [0, *(k * ROOT + n for k, n in enumerate(starts, 1)), *self._areas]
+        for origin, nbytes in self._program.pointers:
+            places.append(places[origin] + nbytes)
+        for slot, place in self._local:
+            places[slot] = place
+        places.append((2 + self._inputs) * ROOT)
+        return places
+
+    def run(self, *buffers: Buffer) -> Buffer | tuple[int, int, int]:
+        """See `Target.encode`."""
+        gpu = self._gpu
+        with gpu.lock:
+            out = gpu.empty(self._program.out_nbytes)
+            scratch = gpu.empty(self._scratch).memory if self._scratch else out.memory
+            faults = out.memory
+            if self._codes:
+                faults = gpu.empty(4 * FAULT_WORDS * self._codes).memory
+                gpu.clear(faults, 0, 4 * FAULT_WORDS * self._codes)
+            memories = [out.memory, *(b.memory for b in buffers), scratch, faults]
+            for slot in self._changed:
+                self._part(memories, slot)
+            starts = tuple([b.offset for b in buffers])
+            recorded = self._recorded.get(starts)
+            if recorded is not None:
+                run = Run(gpu, [], memories)
+                for command in recorded:
+                    run.do(command)
+            else:
+                found = self._play(gpu, starts, memories)
+                if found is not None:
+                    return (self._first(faults) if self._codes else None) or found
+            return (self._first(faults) if self._codes else None) or out
+
+    def _part(self, memories: list[Memory], slot: int) -> None:
+        """Let other inputs that are in the memory of one that is written be copies."""
+        own, gpu = memories[slot], self._gpu
+        for k in range(1, 1 + self._inputs):
+            if k != slot and memories[k] is own:
+                memories[k] = gpu.empty(own.nbytes).memory
+                gpu.copy(own, 0, memories[k], 0, own.nbytes)
+
+    def _play(
+        self, gpu: Gpu, starts: tuple[int, ...], memories: Sequence[Memory]
+    ) -> tuple[int, int, int] | None:
+        """Run the program step by step, and keep what it did if that will be the same again."""
+        player = _Player(self, self._places(starts), Run(gpu, [], memories))
+        try:
+            player.play(self._program.stages)
+        except Found as found:
+            code, position, value = found.args
+            return code, position, value
+        if self._straight and len(player.commands) <= MOST_RECORDED:
+            if len(self._recorded) >= 16:  # places of inputs that are views at ever new places
+                self._recorded.clear()
+            self._recorded[starts] = player.commands
+        return None
+
+    def _first(self, faults: Memory) -> tuple[int, int, int] | None:
+        """The first error that is noted."""
+        raw = self._gpu.download(faults, 0, 4 * FAULT_WORDS * self._codes)
+        words = raw.view(np.uint32).reshape(-1, FAULT_WORDS)
+        for own in self._noted:
+            code = max(own, key=lambda n: int(words[n, 0]))  # of equal ones the first
+            position, low, high, _ = words[code].tolist()
+            if position:
+                value = int(np.array([low | high << 32], np.uint64).view(np.int64)[0])
+                return code + 1, 0xFFFFFFFF - position, value
+        return None
+
+    def kernel(self, step: Dispatch, roots: tuple[int, ...]) -> tuple[Pipeline, tuple[int, ...]]:
+        """The compiled kernel of a dispatch whose arrays are in these roots, and its bindings."""
+        key = id(step), roots
+        found = self._kernels.get(key)
+        if found is None:
+            bound = tuple(dict.fromkeys(roots))
+            gpu = self._gpu
+            text, written, nbytes = whole_text(
+                step.source,
+                [(a.item, a.mode) for a in step.arrays],
+                [bound.index(r) for r in roots],
+                len(step.words),
+                gpu.arithmetic,
+            )
+            found = self._kernels[key] = gpu.pipeline(text, written, nbytes), bound
+        return found
+
+
+class _Player:
+    """Walks through a program, and notes what it does."""
+
+    def __init__(self, program: Encoded, places: list[int], run: Run | None):
+        self.program, self.places, self.run = program, places, run
+        self.commands: list[_Command] = []
+        if run is not None:
+            run.places = places
+
+    def play(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            if isinstance(node, Stage):
+                for step in node.code:  # type: ignore[attr-defined]
+                    self.step(step)
+            elif isinstance(node, Branch):
+                assert self.run is not None
+                self.play(node.then if self.run.byte(node.flag) else node.otherwise)
+            elif isinstance(node, Loop):
+                self.loop(node)
+            elif isinstance(node, While):
+                self.repeat(node)
+            else:
+                for part in _inner(node):
+                    self.play(part)
+
+    def loop(self, node: Loop) -> None:
+        before, places = list(self.places), self.places
+        for _ in range(node.rounds):
+            self.play(node.body)
+            for slot, nbytes in node.moves:
+                places[slot] += nbytes
+            for slot, spare, _ in node.carries:
+                places[slot], places[spare] = places[spare], places[slot]
+        self.settle(before, node.carries, node.rounds)
+
+    def repeat(self, node: While) -> None:
+        assert self.run is not None
+        before, places, rounds = list(self.places), self.places, 0
+        while True:
+            self.play(node.test)
+            if not self.run.byte(node.flag):
+                break
+            self.play(node.body)
+            for slot, spare, _ in node.carries:
+                places[slot], places[spare] = places[spare], places[slot]
+            rounds += 1
+        self.settle(before, node.carries, rounds)
+
+    def settle(self, before: list[int], carries: Sequence[tuple[int, int, int]], rounds: int):
+        """All places as before a loop, and its carries where they are looked for."""
+        self.places[:] = before
+        for slot, spare, nbytes in carries if rounds % 2 else ():
+            if nbytes:
+                self.copy(before[spare], before[slot], nbytes)
+
+    def copy(self, source: int, target: int, nbytes: int) -> None:
+        """Copy bytes; whole words, through a buffer of its own where both are in the same one."""
+        if source // ROOT == target // ROOT or (source | target) % 4:
+            self.launch(_copied(nbytes), [source, target])
+        else:
+            self.do(_Copy(source, target, -(-nbytes // 4) * 4))
+
+    def step(self, step: Step) -> None:
+        if isinstance(step, HostCall):
+            assert self.run is not None
+            found = step.function(self.run)
+            if found is not None:
+                raise Found(*found)
+        else:
+            self.launch(step)
+
+    def launch(
+        self, step: Dispatch, given: Sequence[int] | None = None, compile_only: bool = False
+    ) -> None:
+        """A dispatch with its arrays where they are now, or at given places."""
+        if given is None:
+            given = [self.places[a.at.slot] + a.at.nbytes for a in step.arrays]
+        roots = tuple([place // ROOT for place in given])
+        pipeline, bound = self.program.kernel(step, roots)
+        if compile_only:
+            return
+        words = [0]
+        for place, a in zip(given, step.arrays, strict=True):
+            unit = min(4, int(a.item[1:]) // 8)
+            assert place % unit == 0, "an item starts at a multiple of its size"
+            words.append(place % ROOT // unit)
+        words += [w & 0xFFFFFFFF for w in step.words]
+        gpu = self.program._gpu
+        chunk, offset = gpu.record(np.array(words, np.uint32), pipeline.record)
+        x = min(step.groups, MOST_ACROSS)
+        self.do(_Launch(pipeline, chunk, offset, bound, x, -(-step.groups // x)))
+
+    def do(self, command: _Command) -> None:
+        if len(self.commands) <= MOST_RECORDED:
+            self.commands.append(command)
+        if self.run is not None:
+            self.run.do(command)
+
+
+_COPY = """
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>,
+        @builtin(local_invocation_id) l: vec3<u32>) {
+  let i = (w.x + w.y * n.x) * 64u + l.x;
+  if (i < arg(0u)) { store1(i, load0(i)); }
+}"""
+_copies: dict[int, Dispatch] = {}
+
+
+def _copied(nbytes: int) -> Dispatch:
+    """A copy of so many bytes between places that are given."""
+    found = _copies.get(nbytes)
+    if found is None:
+        item = "u8" if nbytes % 4 else "u32"
+        count = nbytes * 8 // int(item[1:])
+        arrays = (Array(At(0), item), Array(At(0), item, "write"))
+        found = Dispatch(_COPY, arrays, (count,), linear_groups(count, 64))
+        found = _copies.setdefault(nbytes, found)
+    return found

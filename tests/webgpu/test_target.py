@@ -1,0 +1,208 @@
+"""The device "webgpu": the programs of the CPU, with its bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from cuda_registry import same_bits
+from pullback.core import pytrees
+from webgpu_device import needs_adapter
+
+pytestmark = needs_adapter
+
+
+def draw(*shape: int, dtype: str = "float32") -> np.ndarray:
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal(shape) * 20
+    return (x + 1j * rng.standard_normal(shape) if dtype.startswith("c") else x).astype(dtype)
+
+
+def softmax_loss(x: Any) -> Any:
+    e = pb.exp(x - x.max(axis=-1, keepdims=True))
+    p = e / e.sum(axis=-1, keepdims=True)
+    return (p * p).sum()
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "broadcast": lambda x: x[:, :1] + x * 2.0,
+    "flipped": lambda x: pb.flip(x, axis=0).T + 1.0,
+    "rows": lambda x: (x * x).sum(axis=1),
+    "columns": lambda x: x.sum(axis=0),
+    "whole": lambda x: x.sum(),
+    "boxes": lambda x: pb.concat([x, x[:2]], axis=0),
+    "running": lambda x: pb.cumulative_sum(x, axis=1),
+    "truth": lambda x: pb.where((x > 0)[:, ::-1], x, -x),
+    "largest": lambda x: (x.max(axis=1), pb.argmax(x, axis=0)),
+    "gradient": pb.grad(softmax_loss),
+    "compiled": pb.jit(pb.value_and_grad(softmax_loss)),
+    "second order": pb.jit(pb.grad(lambda x: pb.grad(softmax_loss)(x).sum())),
+}
+
+
+def both(f: Callable[..., Any], *arrays: np.ndarray) -> list[tuple[Any, Any]]:
+    """The results on the GPU and on the CPU."""
+    found = [
+        pytrees.leaves(f(*[pb.tensor(a, device=where) for a in arrays]))
+        for where in ("webgpu", "cpu")
+    ]
+    return list(zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_have_the_bits_of_the_cpu(name: str):
+    for x, y in both(FUNCTIONS[name], draw(40, 70)):
+        assert str(x.device) == "webgpu:0"
+        assert (x.shape, x.dtype) == (y.shape, y.dtype) and same_bits(x.numpy(), y.numpy())
+
+
+# On both sides of every threshold: a sequence, one block, groups of blocks, two joins of groups.
+@pytest.mark.parametrize("length", [1, 31, 32, 1023, 1025, 16385, 70_000, 300_001])
+def test_sums_are_the_trees_of_the_cpu(length: int):
+    array = draw(3, length)
+    for x, y in both(lambda x: (x.sum(axis=1), x.T.sum(axis=0), pb.argmin(x, axis=1)), array):
+        assert same_bits(x.numpy(), y.numpy())
+
+
+DTYPES = ("bool", "int8", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_dtypes_but_doubles(dtype: str):
+    def f(x: Any, y: Any) -> Any:
+        a, b = x.astype(dtype), y.astype(dtype)
+        if dtype == "bool":
+            return a & b, a ^ b, pb.concat([a, b])[1:].sum()
+        found = [a * b - a, a > b, pb.concat([a, b])[1::2], a.astype("float32"), a.astype("int32")]
+        return [*found, a // (b | 1), a % (b | 1), a >> 1] if a.dtype.is_integer else found
+
+    array = draw(1001) * 3
+    array[:8] = 0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3e38, -3e38
+    for x, y in both(f, array, array[::-1].copy()):
+        assert x.dtype is y.dtype and same_bits(x.numpy(), y.numpy())
+
+
+def test_complex_numbers_are_pairs():
+    z = draw(50, dtype="complex64")
+    for x, y in both(lambda z: (z * z[::-1] - z, z / z[::-1], pb.abs(z), pb.conj(z).sum()), z):
+        assert same_bits(x.numpy(), y.numpy())
+
+
+def test_random_numbers_are_those_of_the_cpu():
+    for x, y in both(lambda _: pb.random.uniform(pb.random.key(3), (1001,)), draw(1)):
+        assert same_bits(x.numpy(), y.numpy())
+
+
+def test_views_and_writes():
+    def f(x: Any) -> Any:
+        y = x[3:] * 1.0
+        y[2:5] = x[:3]
+        y[::2] += 1.0
+        mask = y > 0
+        mask[1:3] = False
+        return y, mask
+
+    for x, y in both(f, draw(67)):
+        assert same_bits(x.numpy(), y.numpy())
+
+
+def test_loops_and_branches():
+    def f(x: Any) -> Any:
+        def step(carry: Any, row: Any) -> Any:
+            carry = pb.cond((row > 0).all(), lambda c: c + row, lambda c: c * row, carry)
+            return carry, carry * 2.0
+
+        last, every = pb.scan(step, pb.zeros_like(x[0]), x)
+        big = pb.while_loop(lambda v: (v < 100.0).all(), lambda v: v * 1.5 + 1.0, pb.abs(last))
+        return big, every
+
+    def straight(x: Any) -> Any:
+        return pb.scan(lambda c, row: (c * 0.5 + row, c), pb.zeros_like(x[0]), x)
+
+    array = draw(5, 3)
+    for length in (4, 5):  # an odd and an even number of rounds leave carries in different places
+        for g in (f, straight):
+            compiled = pb.jit(g)
+            for _ in range(2):  # the second time what was recorded runs again
+                for x, y in both(compiled, array[:length]):
+                    assert same_bits(x.numpy(), y.numpy())
+
+
+INDICES = np.array([3, -1, 0, 3, 3, 1, -4, 3])
+READS: dict[str, Callable[..., Any]] = {
+    "rows": lambda x, i: pb.take(x, i, axis=0),
+    "columns": lambda x, i: pb.take(x.T, i, axis=1),
+    "elements": lambda x, i: x[i, i],
+    "narrow": lambda x, i: pb.take(x, i.astype("int8"), axis=0),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reads_at_indices(name: str):
+    for x, y in both(READS[name], draw(13, 37), INDICES):
+        assert same_bits(x.numpy(), y.numpy())
+
+
+FAULTS: dict[str, Callable[..., Any]] = {
+    "eager": lambda x, i: pb.take(x, i, axis=0),
+    "compiled": pb.jit(lambda x, i: pb.take(x * 2.0, i + 1, axis=0) + 1.0),
+    "several": lambda x, i: x[i[None], i[:, None]],
+    "in a loop": pb.jit(lambda x, i: pb.scan(lambda c, k: (c + x[k], c), x[0], i)[0]),
+    "of two": pb.jit(lambda x, i: x[i % 9] + x[i]),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_first_bad_index_is_told(name: str):
+    said = []
+    for device in ("webgpu", "cpu"):
+        x = pb.tensor(draw(9, 9), device=device)
+        with pytest.raises(IndexError) as caught:
+            FAULTS[name](x, pb.tensor(np.array([1, 2, -11, 12]), device=device)).numpy()
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def test_doubles_are_refused_with_a_hint():
+    for make in (
+        lambda: pb.tensor(np.ones(3), device="webgpu"),
+        lambda: pb.ones(3, dtype="float64", device="webgpu"),
+        lambda: pb.ones(3, device="webgpu").astype("float64"),
+    ):
+        with pytest.raises(pb.DTypeError, match=r"webgpu has no float64\. Use float32"):
+            make()
+    with pytest.raises(pb.DTypeError, match=r"webgpu has no complex128\. Use complex64"):
+        pb.tensor(np.ones(3) * 1j, device="webgpu")
+
+
+def test_what_has_no_kernels_is_an_error_that_names_it():
+    with pytest.raises(pb.DeviceError, match="svd: there are no WebGPU kernels"):
+        pb.linalg.svd(pb.ones((3, 3), device="webgpu"))
+
+
+def test_an_adapter_that_is_not_there_is_an_error():
+    with pytest.raises(pb.DeviceError, match="looked for adapter 99, got"):
+        pb.ones(3, device="webgpu:99")
+
+
+def test_memory_is_not_shared_with_other_libraries():
+    with pytest.raises(pb.ExchangeError, match="nobody else can use the memory of WebGPU"):
+        np.from_dlpack(pb.ones(3, device="webgpu"))
+
+
+def test_memory_comes_back():
+    """A long computation with small results does not grow."""
+    x = pb.ones((1 << 18,), device="webgpu")
+    gpu = x.device.runtime._gpu
+    for _ in range(3):
+        x = x * 0.5 + 1.0
+    x.numpy()
+    before = gpu._number
+    for _ in range(300):
+        x = x * 0.5 + 1.0
+    x.numpy()
+    assert gpu._number - before < 100

@@ -9,6 +9,7 @@ from typing import Any
 from pullback.compile.kernel import fft_order
 from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.program.convolution import plane_size
+from pullback.compile.program.host_calls import effect_faults, host_faults
 from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Fault, Place, Routine
@@ -142,14 +143,14 @@ ROUTINES: Mapping[str, Routine] = {
     "host": Routine(
         host_calls.host_stages,
         lambda avals, out: True,
-        host_calls.host_faults,
+        host_faults,
         calls_python=True,
         direct=host_calls.host_program,
     ),
     "effect": Routine(
         host_calls.effect_stages,
         lambda avals, out: True,
-        host_calls.effect_faults,
+        effect_faults,
         calls_python=True,
     ),
     **{

@@ -40,13 +40,14 @@ from pullback.linalg.arguments import (
 from pullback.linalg.lu import exchanges, factor, packed_lu, restored, solved, taken
 from pullback.ops.arithmetic import abs as abs_
 from pullback.ops.arrangement import stack
-from pullback.ops.creation import eye, ones_like, positions
+from pullback.ops.creation import eye, ones_like
 from pullback.ops.diagonals import tril
 from pullback.ops.exponential import log
 from pullback.ops.families import composite, primitive
 from pullback.ops.movement import reshape
 from pullback.ops.parts import astype, conj, imag, real
 from pullback.ops.products import matmul
+from pullback.ops.ranges import positions
 from pullback.ops.reductions import prod
 from pullback.ops.reductions import sum as sum_
 from pullback.ops.selection import where

@@ -24,12 +24,12 @@ from pullback.linalg.arguments import (
 )
 from pullback.linalg.general import complex_of
 from pullback.linalg.lu import factor, solved
-from pullback.ops.creation import positions
 from pullback.ops.families import broadcast_shapes, composite, primitive
 from pullback.ops.indexing import take
 from pullback.ops.movement import broadcast_to, concat, repeated, reshape
 from pullback.ops.parts import astype, cc
 from pullback.ops.products import matmul, promoted
+from pullback.ops.ranges import positions
 from pullback.ops.selection import where
 
 __all__ = [

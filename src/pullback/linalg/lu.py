@@ -29,7 +29,7 @@ from pullback.linalg.arguments import (
     zero_rule,
 )
 from pullback.linalg.triangular import triangular
-from pullback.ops.creation import eye, positions
+from pullback.ops.creation import eye
 from pullback.ops.diagonals import tril, triu
 from pullback.ops.families import broadcast_shapes, composite, primitive, sum_to
 from pullback.ops.gather_scatter import gather
@@ -38,6 +38,7 @@ from pullback.ops.indexing import bind_named, take_along_axis
 from pullback.ops.movement import both_aligned, broadcast_to, concat, repeated, reshape
 from pullback.ops.parts import astype, cc, real
 from pullback.ops.products import matmul
+from pullback.ops.ranges import positions
 from pullback.ops.sorting import argsort
 
 __all__ = ["inv", "lu", "lu_factor", "lu_solve", "solve"]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Draw, Sample
@@ -184,7 +185,7 @@ def singular(d: Draw, n: int, rank: int) -> np.ndarray:
 @primitive(
     "x f",
     infer=lambda x, f: (x.shape[:-2], x.dtype),
-    lowering=Intrinsic("det"),
+    lowering=Intrinsic("det", work=matrix_work),
     vjp={
         "x": lambda g, x, f: _spread(g) * adjoint_of(adjugate(x, f)),
         "f": zero_rule,

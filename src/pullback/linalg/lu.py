@@ -10,6 +10,7 @@ from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError, IndexOutOfRange, LinAlgError, ShapeError
 from pullback.ir.convert import as_array
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Sample
@@ -136,7 +137,7 @@ def _lu_vjp(g: Any, out: Any) -> Any:
 @primitive(
     "x",
     infer=lambda x: ((*x.shape[:-2], x.shape[-1] + 2, x.shape[-2]), x.dtype),
-    lowering=Intrinsic("lu"),
+    lowering=Intrinsic("lu", work=matrix_work),
     vjp={"x": _lu_vjp},
     jvp="transpose",
     batch="rows",
@@ -253,7 +254,7 @@ def _solve_batch(op: Any, a: Any, b: Any, f: Any, adjoint: bool, caller: str, ex
 @primitive(
     "a b f",
     infer=_solve_infer,
-    lowering=Intrinsic("lu_solve", raises=True),
+    lowering=Intrinsic("lu_solve", raises=True, work=matrix_work),
     vjp={
         "a": _solve_vjp_a,
         "b": lambda g, a, f, adjoint, caller: solved(a, g, f, not adjoint, caller),

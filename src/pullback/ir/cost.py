@@ -23,10 +23,10 @@ from pullback.ir.lowering import Elementwise, Intrinsic, View, operand, parts
 from pullback.ir.scalar import Expr
 
 __all__ = [
-    *("AGAIN", "AGAIN_REPEATED", "BYTE", "ELEMENT", "LAUNCH", "WIDE", "convolution_work"),
-    *("element_facts", "equation_work", "instructions", "is_cheap", "matrix_work", "passing_work"),
+    "AGAIN", "AGAIN_REPEATED", "BYTE", "ELEMENT", "LAUNCH", "WIDE", "convolution_work",
+    "element_facts", "equation_work", "instructions", "is_cheap", "matrix_work", "passing_work",
     "product_work",
-]
+]  # fmt: skip
 
 # -- instructions of an element --------------------------------------------------------------------
 

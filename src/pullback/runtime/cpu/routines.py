@@ -8,9 +8,8 @@ from typing import Any
 
 from pullback.compile.kernel import fft_order
 from pullback.compile.kernel.lower import broadcast_strides
-from pullback.compile.program.convolution import plane_size
+from pullback.compile.program.convolution import bad_places
 from pullback.compile.program.host_calls import effect_faults, host_faults
-from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Fault, Place, Routine
 from pullback.core.avals import Aval
@@ -92,15 +91,6 @@ def _linalg(
     return linalg_stages.linalg_stages(name, operands, dict(static), result, area, code)
 
 
-def _bad_places(
-    name: str, avals: Sequence[Aval], static: Static, result: Aval
-) -> list[tuple[str, Fault]]:
-    """An index that names no place of its plane."""
-    size = plane_size(name, avals, static)
-    index = avals[-1]
-    return [(name, axis) for axis in indexed_axes([size], [index], index.shape, index.ndim)]
-
-
 def _failures(
     name: str, avals: Sequence[Aval], static: Static, result: Aval
 ) -> list[tuple[str, Fault]]:
@@ -132,7 +122,7 @@ ROUTINES: Mapping[str, Routine] = {
     **{n: Routine(partial(_convolution, n), _is_heavy_convolution) for n in conv_stages.NAMES},
     **{n: Routine(partial(_pooling, n), _is_heavy) for n in ("window_max", "window_argmax")},
     **{
-        n: Routine(partial(_pooling, n), _is_heavy, partial(_bad_places, n))
+        n: Routine(partial(_pooling, n), _is_heavy, partial(bad_places, n))
         for n in pool_stages.INDEXED
     },
     **{

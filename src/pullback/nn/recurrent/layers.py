@@ -19,11 +19,12 @@ from pullback.nn.fused import fused
 from pullback.nn.recurrent.cells import KINDS, NONLINEARITIES, Cell, projected
 from pullback.nn.recurrent.records import errors, oracle, samples
 from pullback.ops.arrangement import moveaxis, stack
-from pullback.ops.creation import arange, zeros
+from pullback.ops.creation import zeros
 from pullback.ops.families import composite
 from pullback.ops.movement import concat, reshape
 from pullback.ops.parts import astype
 from pullback.ops.random import fold_in
+from pullback.ops.ranges import arange
 from pullback.ops.requirements import within
 from pullback.ops.selection import where
 

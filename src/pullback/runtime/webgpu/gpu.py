@@ -7,6 +7,7 @@ to one queue, in order, so memory that nobody has any more may be used again at 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -80,8 +81,9 @@ class Memory:
     def __init__(self, gpu: Gpu, buffer: Any, nbytes: int, number: int):
         self.gpu, self.buffer, self.nbytes, self.number = gpu, buffer, nbytes, number
 
-    def __del__(self):
-        self.gpu.release(self.buffer, self.nbytes, self.number)
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing):
+        if not is_ending():
+            self.gpu.release(self.buffer, self.nbytes, self.number)
 
 
 class Buffer:

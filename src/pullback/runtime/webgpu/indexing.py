@@ -78,14 +78,20 @@ def wrapped(count: int) -> str:
     return "".join(f" + pb_place{k}(v{k})" for k in range(count))
 
 
+def _is_open(count: int) -> str:
+    """Whether no round of a loop before has noted a bad index."""
+    return "(" + " | ".join(f"load{k}(3u)" for k in range(count)) + ") == 0u"
+
+
 def _note(count: int, position: str) -> list[str]:
     """Statements that note the first bad index, whose position is known."""
     lines: list[str] = []
     for k in range(count):
         lines += [
-            f"  if (pb_bad{k}(v{k}) && load{k}(0u) == ~{position}) {{",
+            f"  if (pb_bad{k}(v{k}) && load{k}(0u) == ~{position} && {_is_open(count)}) {{",
             f"    store{k}(1u, v{k}.x);",
             f"    store{k}(2u, v{k}.y);",
+            f"    store{k}(3u, 1u);",
             "  }",
         ]
     return lines
@@ -101,7 +107,7 @@ def _check_source(indices: tuple[DType, ...], rank: int, notes: bool) -> str:
     finds = "\n  else ".join(
         f"if (pb_bad{k}(v{k})) {{ _ = max{k}(0u, ~at); }}" for k in range(count)
     )
-    body = _note(count, "at") if notes else ["  " + finds]
+    body = _note(count, "at") if notes else [f"  if ({_is_open(count)}) {{", "  " + finds, "  }"]
     return "\n".join([functions, MAIN, locate(rank, names, 1, "i"), *values, *body, "}"])
 
 

@@ -5,7 +5,8 @@ given places of its inputs is recorded on the first call, loops and all, unless 
 the host is called in between; then the host walks through it anew every time.
 
 The slot FAULT holds four words for each error code, 0 before the program: the position of the first
-bad index with all bits turned, so that the largest number is the first one, and its value.
+bad index with all bits turned, so that the largest number is the first one, its value, and whether
+that is known.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pullback.compile.program.target import Routine
+from pullback.compile.program.windows import CONVOLUTIONS, EXTREMA
 from pullback.core.avals import Aval
 from pullback.runtime.cuda.host_calls import (
     effect_faults,
@@ -16,12 +17,7 @@ from pullback.runtime.cuda.host_calls import (
 from pullback.runtime.cuda.planes import NAMES, bad_places, plane_stages
 from pullback.runtime.cuda.products import product_stages
 from pullback.runtime.cuda.sorting import argsort_stages, search_stages
-from pullback.runtime.cuda.windows import (
-    CONVOLUTIONS,
-    EXTREMA,
-    convolution_stages,
-    extremum_stages,
-)
+from pullback.runtime.cuda.windows import convolution_stages, extremum_stages
 
 __all__ = ["ROUTINES"]
 

@@ -7,55 +7,16 @@ from typing import Any
 
 import numpy as np
 
-import pullback as pb
-from generated.matrix import (
-    Case,
-    along_line,
-    arrays_of,
-    call,
-    differentiable,
-    differentiable_leaves,
-    function_of,
-)
-from pullback.core import pytrees
+from generated.matrix import Case, call, directional, jitted
 
 __all__ = ["WAYS", "same_bits"]
 
 
-def compiled(case: Case) -> Any:
-    """The result of the function under `jit`."""
-    leaves, structure = pytrees.flatten((case.sample.args, case.sample.kwargs))
-    at = [i for i, a in enumerate(leaves) if isinstance(a, np.ndarray)]
-
-    def f(*arrays: Any) -> Any:
-        full = list(leaves)
-        for i, a in zip(at, arrays, strict=True):
-            full[i] = a
-        args, kwargs = pytrees.unflatten(structure, full)
-        return arrays_of(case.entry.function(*args, **kwargs))
-
-    return pb.jit(f)(*[pb.tensor(leaves[i]) for i in at])
-
-
-def derivative(case: Case, order: int, jit: bool) -> Any:
-    """A derivative along a line, nothing where the sample has none."""
-    if not differentiable(case.entry) or not case.sample.order:
-        return []
-    f = function_of(case.entry, case.sample)
-    xs = [pb.tensor(a) for a in differentiable_leaves(case.sample)]
-    if not xs or not f(*xs):
-        return []
-    phi = along_line(f, xs)
-    for _ in range(min(order, case.sample.order)):
-        phi = pb.grad(phi)
-    return (pb.jit(phi) if jit else phi)(pb.tensor(0.0, dtype="float64"))
-
-
 WAYS: dict[str, Callable[[Case], Any]] = {
     "eager": lambda case: call(case.entry, case.sample),
-    "jit": compiled,
-    "first": lambda case: derivative(case, 1, False),
-    "second, jit": lambda case: derivative(case, 2, True),
+    "jit": jitted,
+    "first": lambda case: directional(case, 1, False),
+    "second, jit": lambda case: directional(case, 2, True),
 }
 
 

@@ -12,16 +12,8 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from generated.matrix import (
-    Case,
-    along_line,
-    arrays_of,
-    call,
-    cases,
-    differentiable_leaves,
-    function_of,
-)
-from pullback.core import avals, pytrees
+from generated.matrix import Case, arrays_of, call, cases, directional, jitted
+from pullback.core import avals
 from reference_target import ReferenceRuntime
 
 # Kept in step with what `reference_target` has: libraries of their own, and kernels of many lines.
@@ -73,20 +65,6 @@ def compare(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-10 * scale)
 
 
-def jitted(case: Case) -> Any:
-    leaves, structure = pytrees.flatten((case.sample.args, case.sample.kwargs))
-    at = [i for i, a in enumerate(leaves) if isinstance(a, np.ndarray)]
-
-    def f(*arrays: Any) -> Any:
-        full = list(leaves)
-        for i, a in zip(at, arrays, strict=True):
-            full[i] = a
-        args, kwargs = pytrees.unflatten(structure, full)
-        return arrays_of(case.entry.function(*args, **kwargs))
-
-    return pb.jit(f)(*[pb.tensor(leaves[i]) for i in at])
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_results_are_those_of_the_cpu(case: Case, reference: Any):
     run = lambda: call(case.entry, case.sample)  # noqa: E731
@@ -95,22 +73,13 @@ def test_results_are_those_of_the_cpu(case: Case, reference: Any):
     compare(here(reference, lambda: jitted(case)), expected)
 
 
-def derivative(case: Case, order: int, compiled: bool) -> Any:
-    f = function_of(case.entry, case.sample)
-    xs = [pb.tensor(a) for a in differentiable_leaves(case.sample)]
-    if not xs or not case.sample.order or not f(*xs):
-        pytest.skip("nothing to differentiate in this sample")
-    phi = along_line(f, xs)
-    for _ in range(min(order, case.sample.order)):
-        phi = pb.grad(phi)
-    return (pb.jit(phi) if compiled else phi)(pb.tensor(0.0, dtype="float64"))
-
-
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize(
     "case", [c for c in CASES if getattr(c.entry, "differentiable", True)], ids=str
 )
 def test_derivatives_are_those_of_the_cpu(case: Case, order: int, reference: Any):
-    expected = here(pb.device("cpu"), lambda: derivative(case, order, False))
-    compare(here(reference, lambda: derivative(case, order, False)), expected)
-    compare(here(reference, lambda: derivative(case, order, True)), expected)
+    expected = here(pb.device("cpu"), lambda: directional(case, order, False))
+    if not expected:
+        pytest.skip("nothing to differentiate in this sample")
+    compare(here(reference, lambda: directional(case, order, False)), expected)
+    compare(here(reference, lambda: directional(case, order, True)), expected)

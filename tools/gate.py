@@ -205,7 +205,8 @@ def registry(recorder: Recorder, cases: dict[str, Any], every: int) -> None:
             continue
         sample = case.sample
         compiled_too = case.position < 2 or full
-        f, arrays = of_arrays(matrix, case)
+        f, given = matrix.function_of_arrays(entry.function, sample.args, sample.kwargs)
+        arrays = [pb.tensor(a) for a in given]
         with recorder.case(cases, f"{case} eager") as bits:
             bits += contents(f(*arrays))
         if compiled_too:
@@ -226,24 +227,6 @@ def registry(recorder: Recorder, cases: dict[str, Any], every: int) -> None:
                 bits += contents([phi(zero)])
             with recorder.case(cases, f"{case} derivative {k} jit") as bits:
                 bits += contents([pb.jit(phi)(zero)])
-
-
-def of_arrays(matrix: Any, case: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """An operation as a function of all its arrays, and these arrays."""
-    import pullback as pb
-    from pullback.core import pytrees
-
-    leaves, structure = pytrees.flatten((case.sample.args, case.sample.kwargs))
-    places = [i for i, a in enumerate(leaves) if isinstance(a, np.ndarray)]
-
-    def f(*arrays: Any) -> Any:
-        full = list(leaves)
-        for i, a in zip(places, arrays, strict=True):
-            full[i] = a
-        args, kwargs = pytrees.unflatten(structure, full)
-        return matrix.arrays_of(case.entry.function(*args, **kwargs))
-
-    return f, [pb.tensor(leaves[i]) for i in places]
 
 
 def contents(arrays: Sequence[Any]) -> list[bytes]:

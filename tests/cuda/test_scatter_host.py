@@ -403,17 +403,31 @@ def test_the_first_bad_index_is_named_and_the_rest_is_added(strategy, planned):
     np.testing.assert_array_equal(out, [497, 0, 0, 0, 0, 0, 0])
 
 
+def late(a):
+    """A copy that does not begin at a multiple of 16 bytes."""
+    raw = cuda_fake.empty(a.size + 1, a.dtype)
+    raw[1:] = a.reshape(-1)
+    return raw[1:].reshape(a.shape)
+
+
+def test_long_runs_that_start_anywhere_are_joined_in_the_same_order():
+    rng = np.random.default_rng(3)
+    values = rng.standard_normal((9000, 4)) * 2.0 ** rng.integers(0, 50, (9000, 1))
+    values[1::2] = -values[::2]  # what is left are the roundings of the sums
+    values = rng.permutation(values).astype("f4")
+    indices, out = rng.integers(0, 2, 9000) // 2, np.zeros((2, 4), "f4")
+    want = scattered(indices, values, out, strategy="ordered")
+    same_bits(want, scattered(indices, values, out, strategy="ordered", planned=True))
+    i, v, o = map(late, (indices, values, out))
+    sc.scatter_add(i, v, o, strategy="ordered").raise_if_bad()
+    same_bits(np.ascontiguousarray(o), want)
+
+
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 @pytest.mark.parametrize("strategy", sc.STRATEGIES)
 def test_arrays_that_start_anywhere_give_the_same_bits(strategy, width):
     indices, values, out = draw("float32", 700, 30, width)
     want = scattered(indices, values, out, strategy=strategy)
-
-    def late(a):
-        raw = cuda_fake.empty(a.size + 1, a.dtype)
-        raw[1:] = a.reshape(-1)
-        return raw[1:].reshape(a.shape)
-
     i, v, o = map(late, (indices, values, out))
     sc.scatter_add(i, v, o, strategy=strategy).raise_if_bad()
     same_bits(np.ascontiguousarray(o), want)

@@ -165,6 +165,43 @@ def function_of(entry: Public, sample: Sample) -> Callable[..., list[Any]]:
     return f
 
 
+def function_of_arrays(
+    function: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[Callable[..., list[Any]], list[np.ndarray]]:
+    """A call as a function of all its arrays, which returns the arrays of its result; and these."""
+    leaves, structure = pytrees.flatten((args, kwargs))
+    places = [i for i, a in enumerate(leaves) if isinstance(a, np.ndarray)]
+
+    def f(*arrays: Any) -> list[Any]:
+        full = list(leaves)
+        for i, a in zip(places, arrays, strict=True):
+            full[i] = a
+        own, named = pytrees.unflatten(structure, full)
+        return arrays_of(function(*own, **named))
+
+    return f, [leaves[i] for i in places]
+
+
+def jitted(case: Case) -> list[Any]:
+    """The result of an operation under `jit`."""
+    f, arrays = function_of_arrays(case.entry.function, case.sample.args, case.sample.kwargs)
+    return pb.jit(f)(*map(pb.tensor, arrays))
+
+
+def directional(case: Case, order: int, compiled: bool) -> list[Any]:
+    """Derivatives along a line; nothing where a sample has none."""
+    if not differentiable(case.entry) or not case.sample.order:
+        return []
+    f = function_of(case.entry, case.sample)
+    xs = [pb.tensor(a) for a in differentiable_leaves(case.sample)]
+    if not xs or not f(*xs):
+        return []
+    phi = along_line(f, xs)
+    for _ in range(min(order, case.sample.order)):
+        phi = pb.grad(phi)
+    return [(pb.jit(phi) if compiled else phi)(pb.tensor(0.0, dtype="float64"))]
+
+
 def derivative_case(case: Case) -> tuple[Callable[..., list[Any]], list[Any]]:
     """The operation as a function of its floating operands, and these; a test is skipped where
     there is nothing to differentiate.

@@ -15,6 +15,7 @@ from matrix import (
     call,
     cases,
     determined,
+    function_of_arrays,
     oracle,
     tensors,
     widened,
@@ -73,25 +74,10 @@ def compare(case: Case, x: pb.Tensor, y: np.ndarray) -> None:
     np.testing.assert_allclose(got, y, rtol=tolerance, atol=tolerance * max(scale, 1e-6))
 
 
-def of_tensors(case: Case):
-    """The operation as a function of all the tensors among its arguments, and these."""
-    args, kwargs, _ = case.sample
-    leaves, structure = pytrees.flatten((tensors(args), tensors(kwargs)))
-    positions = [i for i, x in enumerate(leaves) if isinstance(x, pb.Tensor)]
-
-    def f(*arrays):
-        full = list(leaves)
-        for i, a in zip(positions, arrays, strict=True):
-            full[i] = a
-        a, k = pytrees.unflatten(structure, full)
-        return arrays_of(case.entry.function(*a, **k))
-
-    return f, [leaves[i] for i in positions]
-
-
 @pytest.mark.parametrize("case", cases((pb.float64,)), ids=str)
 def test_traced_graph_gives_the_same_type_and_bits(case: Case):
-    f, inputs = of_tensors(case)
+    f, arrays = function_of_arrays(case.entry.function, case.sample.args, case.sample.kwargs)
+    inputs = list(map(pb.tensor, arrays))
     eager = f(*inputs)
     try:
         graph = pb.trace(f)(*inputs)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matrix import arrays_of, samples
+from matrix import function_of_arrays, samples
 
 import pullback as pb
 from pullback.core import pytrees
@@ -62,19 +62,7 @@ def test_a_position_out_of_range_is_an_error(key: str):
     function, tried = REGISTRY[key].function, 0
     for leaves, structure in flat_samples(key):
         places = [i for i, a in enumerate(leaves) if isinstance(a, np.ndarray)]
-
-        def call(
-            *arrays: Any,
-            leaves: list[Any] = leaves,
-            places: list[int] = places,
-            structure: Any = structure,
-        ) -> Any:
-            full = list(leaves)
-            for i, a in zip(places, arrays, strict=True):
-                full[i] = a
-            args, kwargs = pytrees.unflatten(structure, full)
-            return arrays_of(function(*args, **kwargs))
-
+        call, _ = function_of_arrays(function, *pytrees.unflatten(structure, leaves))
         for place in integers(leaves):
             for value in FAR:
                 given = [np.array(leaves[i], order="C") for i in places]

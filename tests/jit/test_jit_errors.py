@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matrix import arrays_of
+from matrix import function_of_arrays
 
 import pullback as pb
-from pullback.core import pytrees
 from pullback.ir.op import REGISTRY
 from pullback.ir.samples import Bad, Draw
 
@@ -22,23 +21,9 @@ def bad_calls(key: str) -> list[tuple[Any, list[Any], Bad]]:
     found = []
     bads: list[Bad] = REGISTRY[key].errors(Draw(zlib.crc32(key.encode()), np.dtype("float64")))
     for bad in bads:
-        leaves, structure = pytrees.flatten((bad.args, bad.kwargs))
-        places = [k for k, a in enumerate(leaves) if isinstance(a, np.ndarray)]
-
-        def f(
-            *arrays: Any,
-            leaves: list[Any] = leaves,
-            places: list[int] = places,
-            structure: Any = structure,
-        ) -> Any:
-            full = list(leaves)
-            for k, a in zip(places, arrays, strict=True):
-                full[k] = a
-            args, kwargs = pytrees.unflatten(structure, full)
-            return arrays_of(REGISTRY[key].function(*args, **kwargs))
-
-        if places:
-            found.append((f, [pb.tensor(leaves[k]) for k in places], bad))
+        f, arrays = function_of_arrays(REGISTRY[key].function, bad.args, bad.kwargs)
+        if arrays:
+            found.append((f, list(map(pb.tensor, arrays)), bad))
     return found
 
 

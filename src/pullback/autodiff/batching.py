@@ -23,8 +23,8 @@ from pullback.ir.graph import Equation, Var, next_serial
 from pullback.ir.lowering import Fold, GatherRows, ScatterRows
 from pullback.ir.op import Op, bind
 from pullback.ir.tracing import Recording, refuse_leaked
-from pullback.ops.creation import positions
 from pullback.ops.movement import aligned, broadcast_to, repeated, reshape
+from pullback.ops.ranges import positions
 
 __all__ = ["Example", "Level"]
 

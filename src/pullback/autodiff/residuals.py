@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 from pullback.autodiff.workspace import BodyCut, Workspace
+from pullback.ir.cost import is_cheap
 from pullback.ir.graph import Equation, Var
-from pullback.ir.lowering import Elementwise, View
 
 __all__ = ["Definitions", "choose"]
 
 Definitions = dict[Var, tuple[int, Equation]]
-
-# Elementwise operations that take less time than writing their results and reading them back.
-CHEAP = {
-    *("abs", "add", "astype", "at_least", "at_most", "between", "conj", "copysign", "divide"),
-    *("equal", "floor", "greater", "greater_equal", "imag", "isfinite", "isinf", "isnan", "less"),
-    *("less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum"),
-    *("minimum", "multiply", "negative", "not_equal", "positive", "real", "reciprocal", "sign"),
-    *("sqrt", "square", "subtract", "trunc", "where"),
-}
 
 
 class Steps(Protocol):
@@ -59,7 +50,7 @@ def choose(call: Steps, outputs: Iterable[Var], definitions: Definitions) -> Bod
 
 def _computed_again(call: Steps, needed: list[Var], definitions: Definitions) -> set[Var]:
     """Those needed variables, and what leads to them, that are cheaper computed than kept."""
-    kept = {v for v in needed if not _is_cheap(v, definitions)}
+    kept = {v for v in needed if not is_cheap(definitions[v][1])}
     again: set[Var] = set()
     for var in sorted(needed, key=lambda v: definitions[v][0]):
         if var in kept or var in again or call.is_kept(var, definitions):
@@ -74,12 +65,6 @@ def _computed_again(call: Steps, needed: list[Var], definitions: Definitions) ->
     return again - kept
 
 
-def _is_cheap(var: Var, definitions: Definitions) -> bool:
-    op: Any = definitions[var][1].op
-    lowering = getattr(op, "lowering", None)
-    return isinstance(lowering, View) or (isinstance(lowering, Elementwise) and op.name in CHEAP)
-
-
 def _sources(call: Steps, var: Var, definitions: Definitions) -> tuple[set[Var], set[Var]]:
     """What to keep so that cheap operations can compute `var` again, and what these compute."""
     sources: set[Var] = set()
@@ -90,7 +75,7 @@ def _sources(call: Steps, var: Var, definitions: Definitions) -> tuple[set[Var],
         if v in between or v in sources or call.is_given(v):
             continue
         if v in definitions and (v is var or not call.is_kept(v, definitions)):
-            if _is_cheap(v, definitions):
+            if is_cheap(definitions[v][1]):
                 between.add(v)
                 stack += definitions[v][1].inputs
                 continue

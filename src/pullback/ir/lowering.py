@@ -6,11 +6,14 @@ same thing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pullback.ir.scalar import Expr, Value
+from pullback.core import dtypes as dt
+from pullback.core.avals import Aval
+from pullback.core.dtypes import DType
+from pullback.ir.scalar import Complex, Expr, Value, cast, load
 
 __all__ = [
     "Boxes",
@@ -22,7 +25,28 @@ __all__ = [
     "Placement",
     "ScatterRows",
     "View",
+    "compute_dtype",
+    "operand",
+    "parts",
 ]
+
+
+def compute_dtype(dtype: DType) -> DType:
+    """The dtype of the expressions that stand for (a part of) an element."""
+    part = dtype.real
+    return dt.float32 if part in (dt.float16, dt.bfloat16) else part
+
+
+def operand(position: int, dtype: DType) -> Value:
+    """The expression that reads one element of an operand."""
+    if dtype.is_complex:
+        return Complex(load(position, dtype.real, 0), load(position, dtype.real, 1))
+    return cast(load(position, dtype), compute_dtype(dtype))
+
+
+def parts(value: Value) -> tuple[Expr, ...]:
+    """The real expressions that make up a value."""
+    return (value.re, value.im) if isinstance(value, Complex) else (value,)
 
 
 @dataclass(frozen=True)
@@ -111,11 +135,13 @@ class ScatterRows:
 @dataclass(frozen=True)
 class Intrinsic:
     """A named routine that runtimes take from a library made for it: "matmul", "argsort",
-    "searchsorted". `raises`: what it finds in its operands may be an error.
+    "searchsorted". `raises`: what it finds in its operands may be an error. `work(avals, out)`: the
+    operations that it takes, as `ir.cost` counts them; None where it only passes over its operands.
     """
 
     name: str
     raises: bool = False
+    work: Callable[[Sequence[Aval], Aval], int] | None = None
 
 
 Lowering = Elementwise | Fold | View | Boxes | GatherRows | ScatterRows | Intrinsic

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Draw, Sample
@@ -40,13 +41,14 @@ from pullback.linalg.arguments import (
 from pullback.linalg.lu import exchanges, factor, packed_lu, restored, solved, taken
 from pullback.ops.arithmetic import abs as abs_
 from pullback.ops.arrangement import stack
-from pullback.ops.creation import eye, ones_like, positions
+from pullback.ops.creation import eye, ones_like
 from pullback.ops.diagonals import tril
 from pullback.ops.exponential import log
 from pullback.ops.families import composite, primitive
 from pullback.ops.movement import reshape
 from pullback.ops.parts import astype, conj, imag, real
 from pullback.ops.products import matmul
+from pullback.ops.ranges import positions
 from pullback.ops.reductions import prod
 from pullback.ops.reductions import sum as sum_
 from pullback.ops.selection import where
@@ -183,7 +185,7 @@ def singular(d: Draw, n: int, rank: int) -> np.ndarray:
 @primitive(
     "x f",
     infer=lambda x, f: (x.shape[:-2], x.dtype),
-    lowering=Intrinsic("det"),
+    lowering=Intrinsic("det", work=matrix_work),
     vjp={
         "x": lambda g, x, f: _spread(g) * adjoint_of(adjugate(x, f)),
         "f": zero_rule,

@@ -8,6 +8,7 @@ import numpy as np
 
 from pullback.core.errors import DTypeError, GradientError, LinAlgError, ShapeError
 from pullback.ir.convert import as_array
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -24,12 +25,12 @@ from pullback.linalg.arguments import (
 )
 from pullback.linalg.general import complex_of
 from pullback.linalg.lu import factor, solved
-from pullback.ops.creation import positions
 from pullback.ops.families import broadcast_shapes, composite, primitive
 from pullback.ops.indexing import take
 from pullback.ops.movement import broadcast_to, concat, repeated, reshape
 from pullback.ops.parts import astype, cc
 from pullback.ops.products import matmul, promoted
+from pullback.ops.ranges import positions
 from pullback.ops.selection import where
 
 __all__ = [
@@ -77,7 +78,7 @@ def _refused(g: Any) -> Any:
 @primitive(
     "x",
     infer=lambda x: ((*x.shape[:-2], 2 * x.shape[-1], x.shape[-1]), x.dtype),
-    lowering=Intrinsic("schur", raises=True),
+    lowering=Intrinsic("schur", raises=True, work=matrix_work),
     vjp={"x": _refused},
     jvp="transpose",
     batch="rows",
@@ -178,7 +179,7 @@ def _sylvester_arguments(name: str, a: Any, b: Any, q: Any) -> list[Any]:
 @primitive(
     "a b q fa fb",
     infer=lambda a, b, q, fa, fb, adjoint, caller: (q.shape, q.dtype),
-    lowering=Intrinsic("sylvester", raises=True),
+    lowering=Intrinsic("sylvester", raises=True, work=matrix_work),
     vjp={
         "a": _vjp_a,
         "b": _vjp_b,

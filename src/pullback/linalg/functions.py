@@ -19,6 +19,7 @@ import numpy as np
 
 from pullback.autodiff.reverse import cotangents, enable_grad, fresh, no_grad
 from pullback.core.errors import DTypeError, GradientError, LinAlgError
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -78,7 +79,7 @@ def _scipy(name: str) -> Callable[..., Any]:
 @primitive(
     "x",
     infer=lambda x: (x.shape, x.dtype),
-    lowering=Intrinsic("expm"),
+    lowering=Intrinsic("expm", work=matrix_work),
     vjp={"x": lambda g, x: _in_direction(_expm, adjoint(x), g)},
     jvp={"x": lambda t, x: _in_direction(_expm, x, t)},
     batch="rows",
@@ -158,7 +159,7 @@ def _root_errors(d: Draw) -> list[Bad]:
 @primitive(
     "x f",
     infer=lambda x, f: (x.shape, x.dtype),
-    lowering=Intrinsic("sqrtm"),
+    lowering=Intrinsic("sqrtm", work=matrix_work),
     vjp={"x": _root_vjp, "f": zero_rule},
     jvp={"x": _root_jvp},
     batch="rows",
@@ -190,7 +191,7 @@ def _logm(x: Any) -> Any:
 @primitive(
     "x f",
     infer=lambda x, f: (x.shape, x.dtype),
-    lowering=Intrinsic("logm"),
+    lowering=Intrinsic("logm", work=matrix_work),
     vjp={"x": lambda g, x: _in_direction(_logm, adjoint(x), g), "f": zero_rule},
     jvp={"x": lambda t, x: _in_direction(_logm, x, t)},
     batch="rows",

@@ -9,6 +9,7 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Draw, Sample
@@ -144,7 +145,7 @@ def _determined(xp: Any, outs: list) -> list:
         (*x.shape[:-2], x.shape[-1] * (x.shape[-1] + 1)),
         complex_of(x.dtype),
     ),
-    lowering=Intrinsic("eig", raises=True),
+    lowering=Intrinsic("eig", raises=True, work=matrix_work),
     vjp={"x": _vjp},
     jvp="transpose",
     batch="rows",
@@ -184,7 +185,7 @@ def _values_jvp(t: Any, x: Any) -> Any:
 @primitive(
     "x",
     infer=lambda x: (x.shape[:-1], complex_of(x.dtype)),
-    lowering=Intrinsic("eigvals", raises=True),
+    lowering=Intrinsic("eigvals", raises=True, work=matrix_work),
     vjp={"x": _values_vjp},
     jvp={"x": _values_jvp},
     batch="rows",

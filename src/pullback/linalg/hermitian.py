@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Sample
@@ -148,7 +149,7 @@ def _samples(d: Any) -> list[Sample]:
 @primitive(
     "x",
     infer=lambda x: ((*x.shape[:-2], x.shape[-1] * (x.shape[-1] + 1)), x.dtype),
-    lowering=Intrinsic("eigh", raises=True),
+    lowering=Intrinsic("eigh", raises=True, work=matrix_work),
     vjp={"x": _vjp},
     jvp={"x": _jvp},
     batch="rows",
@@ -189,7 +190,7 @@ def _values_jvp(t: Any, x: Any) -> Any:
 @primitive(
     "x",
     infer=lambda x: (x.shape[:-1], x.dtype.real),
-    lowering=Intrinsic("eigvalsh", raises=True),
+    lowering=Intrinsic("eigvalsh", raises=True, work=matrix_work),
     vjp={"x": _values_vjp},
     jvp={"x": _values_jvp},
     batch="rows",

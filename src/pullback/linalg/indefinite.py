@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.core.dtypes import int64
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Sample
@@ -77,7 +78,7 @@ def _oracle(x: Any) -> tuple:
 @primitive(
     "x",
     infer=lambda x: ((*x.shape[:-2], 2 * x.shape[-1] + 1, x.shape[-1]), x.dtype),
-    lowering=Intrinsic("ldl", raises=True),
+    lowering=Intrinsic("ldl", raises=True, work=matrix_work),
     vjp={"x": _vjp},
     jvp="transpose",
     batch="rows",

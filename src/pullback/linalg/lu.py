@@ -10,6 +10,7 @@ from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError, IndexOutOfRange, LinAlgError, ShapeError
 from pullback.ir.convert import as_array
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Sample
@@ -29,7 +30,7 @@ from pullback.linalg.arguments import (
     zero_rule,
 )
 from pullback.linalg.triangular import triangular
-from pullback.ops.creation import eye, positions
+from pullback.ops.creation import eye
 from pullback.ops.diagonals import tril, triu
 from pullback.ops.families import broadcast_shapes, composite, primitive, sum_to
 from pullback.ops.gather_scatter import gather
@@ -38,6 +39,7 @@ from pullback.ops.indexing import bind_named, take_along_axis
 from pullback.ops.movement import both_aligned, broadcast_to, concat, repeated, reshape
 from pullback.ops.parts import astype, cc, real
 from pullback.ops.products import matmul
+from pullback.ops.ranges import positions
 from pullback.ops.sorting import argsort
 
 __all__ = ["inv", "lu", "lu_factor", "lu_solve", "solve"]
@@ -135,7 +137,7 @@ def _lu_vjp(g: Any, out: Any) -> Any:
 @primitive(
     "x",
     infer=lambda x: ((*x.shape[:-2], x.shape[-1] + 2, x.shape[-2]), x.dtype),
-    lowering=Intrinsic("lu"),
+    lowering=Intrinsic("lu", work=matrix_work),
     vjp={"x": _lu_vjp},
     jvp="transpose",
     batch="rows",
@@ -252,7 +254,7 @@ def _solve_batch(op: Any, a: Any, b: Any, f: Any, adjoint: bool, caller: str, ex
 @primitive(
     "a b f",
     infer=_solve_infer,
-    lowering=Intrinsic("lu_solve", raises=True),
+    lowering=Intrinsic("lu_solve", raises=True, work=matrix_work),
     vjp={
         "a": _solve_vjp_a,
         "b": lambda g, a, f, adjoint, caller: solved(a, g, f, not adjoint, caller),

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -122,7 +123,7 @@ def _samples(d: Draw) -> list[Sample]:
 @primitive(
     "x",
     infer=_infer,
-    lowering=Intrinsic("qr"),
+    lowering=Intrinsic("qr", work=matrix_work),
     vjp={"x": _vjp},
     jvp="transpose",
     batch="rows",

@@ -15,6 +15,7 @@ import numpy as np
 from pullback.core.avals import Aval
 from pullback.core.dtypes import int64
 from pullback.core.errors import DTypeError
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -263,7 +264,7 @@ def _samples(d: Draw) -> list[Sample]:
 @primitive(
     "x",
     infer=_infer,
-    lowering=Intrinsic("svd", raises=True),
+    lowering=Intrinsic("svd", raises=True, work=matrix_work),
     vjp={"x": _vjp},
     jvp={"x": _jvp},
     batch="rows",
@@ -327,7 +328,7 @@ def _thin(x: Any) -> tuple[Any, Any, Any]:
 @primitive(
     "x",
     infer=lambda x: ((*x.shape[:-2], min(x.shape[-2:])), x.dtype.real),
-    lowering=Intrinsic("svdvals", raises=True),
+    lowering=Intrinsic("svdvals", raises=True, work=matrix_work),
     vjp={"x": _values_vjp},
     jvp={"x": _values_jvp},
     batch="rows",

@@ -8,6 +8,7 @@ import numpy as np
 
 from pullback.core.avals import Aval
 from pullback.core.errors import DTypeError, LinAlgError, ShapeError
+from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -101,7 +102,7 @@ def _solve_batch(op: Any, a: Any, b: Any, lower: bool, unit_diagonal: bool) -> A
 @primitive(
     "a b",
     infer=_solve_infer,
-    lowering=Intrinsic("solve_triangular", raises=True),
+    lowering=Intrinsic("solve_triangular", raises=True, work=matrix_work),
     vjp={
         "a": _solve_vjp_a,
         "b": lambda g, a, lower, unit_diagonal: triangular(adjoint(a), g, not lower, unit_diagonal),
@@ -176,7 +177,7 @@ def _cholesky_oracle(x: Any, *, upper: bool = False) -> Any:
 @primitive(
     "x",
     infer=lambda x: (x.shape, x.dtype),
-    lowering=Intrinsic("cholesky", raises=True),
+    lowering=Intrinsic("cholesky", raises=True, work=matrix_work),
     vjp={"x": _cholesky_vjp},
     jvp={"x": _cholesky_jvp},
     batch="rows",

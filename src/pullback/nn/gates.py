@@ -14,13 +14,13 @@ from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import detached, floating, inexact, when_large
 from pullback.ops import random
 from pullback.ops.arrangement import split
-from pullback.ops.creation import positions
 from pullback.ops.exponential import exp
 from pullback.ops.extrema import argmax, max
 from pullback.ops.families import composite, normalise_axis
 from pullback.ops.movement import reshape
 from pullback.ops.parts import astype
 from pullback.ops.philox import key_words, sample_key, uniform_oracle
+from pullback.ops.ranges import positions
 from pullback.ops.reductions import sum
 from pullback.ops.special import sigmoid
 from pullback.ops.statistics import logsumexp

@@ -15,13 +15,13 @@ from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import channel_axis, floating, inexact, option
 from pullback.ops.arithmetic import abs as absolute
-from pullback.ops.creation import positions
 from pullback.ops.families import composite
 from pullback.ops.gather_scatter import gather
 from pullback.ops.logic import isfinite
 from pullback.ops.movement import permute_dims, reshape
 from pullback.ops.parts import astype
 from pullback.ops.products import matmul
+from pullback.ops.ranges import positions
 from pullback.ops.rounding import floor
 from pullback.ops.rounding import round as nearest_even
 from pullback.ops.selection import clip, where

@@ -20,6 +20,7 @@ from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, default_float
 from pullback.core.errors import DTypeError, ShapeError
+from pullback.ir.cost import convolution_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -371,7 +372,7 @@ def _conv_errors(d: Draw) -> list[Bad]:
 @primitive(
     "x w",
     infer=_conv_infer,
-    lowering=Intrinsic("conv"),
+    lowering=Intrinsic("conv", work=convolution_work),
     vjp={
         "x": lambda g, w, x_aval, window: bind(
             conv_dx.op, g, w, size=window.spatial(x_aval.shape), window=window
@@ -411,7 +412,7 @@ def conv(
 @primitive(
     "y w",
     infer=_dx_infer,
-    lowering=Intrinsic("conv_dx"),
+    lowering=Intrinsic("conv_dx", work=convolution_work),
     vjp={
         "y": lambda g, w, window: bind(conv.op, g, w, window=window),
         "w": lambda g, y, w_aval, window: bind(
@@ -456,7 +457,7 @@ def conv_dx(
 @primitive(
     "x y",
     infer=_dw_infer,
-    lowering=Intrinsic("conv_dw"),
+    lowering=Intrinsic("conv_dw", work=convolution_work),
     vjp={
         "x": lambda g, y, x_aval, window: bind(
             conv_dx.op, y, g, size=window.spatial(x_aval.shape), window=window

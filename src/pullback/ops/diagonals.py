@@ -11,9 +11,10 @@ from pullback.ir.convert import as_array, scalar
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.arrangement import moveaxis, part
-from pullback.ops.creation import diagonal_span, positions
+from pullback.ops.creation import diagonal_span
 from pullback.ops.families import composite, normalise_axis
 from pullback.ops.movement import embed, reshape
+from pullback.ops.ranges import positions
 from pullback.ops.selection import where
 
 __all__ = ["diag", "diagonal", "tril", "triu"]

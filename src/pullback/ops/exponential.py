@@ -17,8 +17,9 @@ from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Complex, Expr, Value, select
 from pullback.ops.arithmetic import inverse, square
-from pullback.ops.families import broadcast_shapes, composite, elementwise, is_operand, primitive
+from pullback.ops.families import broadcast_shapes, composite, elementwise, primitive
 from pullback.ops.parts import cc, real
+from pullback.ops.promotion import is_operand
 from pullback.ops.selection import where
 
 __all__ = [

@@ -25,10 +25,11 @@ from pullback.ir.lowering import GatherRows, ScatterRows
 from pullback.ir.op import REGISTRY, bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Complex, Value, select
-from pullback.ops.creation import constant, positions
+from pullback.ops.creation import constant
 from pullback.ops.families import broadcast_shapes, primitive
 from pullback.ops.movement import broadcast_to, concat, reshape
 from pullback.ops.parts import astype, cc
+from pullback.ops.ranges import positions
 from pullback.ops.selection import maximum, where
 
 __all__ = ["gather", "scatter_add", "scatter_max", "scatter_min", "scatter_mul", "scatter_set"]

@@ -14,12 +14,12 @@ from pullback.ir.convert import as_array, scalar
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.arrangement import flip, moveaxis, swapaxes
-from pullback.ops.creation import linspace
 from pullback.ops.exponential import exp, log
 from pullback.ops.exponential import pow as pow_
 from pullback.ops.families import composite, normalise_axis
 from pullback.ops.movement import common_dtype, concat, embed, reshape
 from pullback.ops.parts import astype
+from pullback.ops.ranges import linspace
 
 __all__ = [
     "block", "column_stack", "diag_embed", "dstack", "fliplr", "flipud", "geomspace", "hstack",

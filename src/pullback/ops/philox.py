@@ -169,25 +169,33 @@ def _joined(high: Expr, low: Expr) -> Expr:
     return cast(low, dt.uint64) | (cast(high, dt.uint64) << 32)
 
 
+def _shape_with_rows(words: Sequence[Aval], shape: tuple[int, ...], rows: bool) -> tuple[int, ...]:
+    lead = np.broadcast_shapes(*[w.shape for w in words])
+    return (*lead[: len(lead) - len(shape)], *shape) if rows else shape
+
+
+def _words_of_rows(words: Sequence[Any], shape: tuple[int, ...], rows: bool) -> list[Any]:
+    """The words of many keys, which end in an axis of size 1 for each of a draw."""
+    axes = () if rows else (1,) * len(shape)
+    return [bind(reshape.op, w, shape=w._aval.shape + axes) for w in words]
+
+
 def _drawn_infer(k0: Aval, k1: Aval, shape: tuple[int, ...], dtype: DType, rows: bool) -> tuple:
-    lead = np.broadcast_shapes(k0.shape, k1.shape)
-    return (*lead[: len(lead) - len(shape)], *shape) if rows else shape, dtype
+    return _shape_with_rows((k0, k1), shape, rows), dtype
 
 
 def _drawn_batch(
     op: Any, k0: Any, k1: Any, shape: tuple[int, ...], dtype: DType, rows: bool
 ) -> Any:
-    """One draw for each of many keys; their words end in an axis of size 1 for each of a draw."""
-    axes = () if rows else (1,) * len(shape)
-    words = [bind(reshape.op, k, shape=k._aval.shape + axes) for k in (k0, k1)]
+    """One draw for each of many keys."""
+    words = _words_of_rows((k0, k1), shape, rows)
     return bind(op, *words, shape=shape, dtype=dtype, rows=True)
 
 
 def _child_infer(
     k0: Aval, k1: Aval, low: Aval, high: Aval, shape: tuple[int, ...], purpose: int, rows: bool
 ) -> tuple:
-    lead = np.broadcast_shapes(*[a.shape for a in (k0, k1, low, high)])
-    return (*lead[: len(lead) - len(shape)], *shape) if rows else shape, dt.uint32
+    return _shape_with_rows((k0, k1, low, high), shape, rows), dt.uint32
 
 
 def _child_body(
@@ -211,8 +219,7 @@ def _child_batch(
     rows: bool,
     op: Any,
 ) -> Any:
-    axes = () if rows else (1,) * len(shape)
-    words = [bind(reshape.op, w, shape=w._aval.shape + axes) for w in (k0, k1, low, high)]
+    words = _words_of_rows((k0, k1, low, high), shape, rows)
     return bind(op, *words, shape=shape, purpose=purpose, rows=True)
 
 

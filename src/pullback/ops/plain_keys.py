@@ -18,12 +18,12 @@ from pullback.ir.op import record
 from pullback.ir.plans import MAX_PLANS, active, plan_caches
 from pullback.ops import movement
 
-__all__ = ["Form", "place", "view", "write", "writers"]
+__all__ = ["KeyPlan", "place", "view", "write", "writers"]
 
 Shape = tuple[int, ...]
 
 
-class Form(NamedTuple):
+class KeyPlan(NamedTuple):
     """What all keys of one kind select from arrays of one kind, wherever their box begins."""
 
     strides: Shape  # in bytes, of the axes that the key names; 0 where nothing is selected
@@ -50,13 +50,13 @@ class Writer(NamedTuple):
 _INTEGERS = frozenset({int, np.int64, np.int32, np.uint32, np.uint64, np.intp})
 _INTEGER = -1  # in a kind of key: an axis that an integer takes away
 
-_forms: dict[tuple, Form] = {}
+_key_plans: dict[tuple, KeyPlan] = {}
 writers: dict[tuple[Aval, Aval, Aval], Writer] = {}  # by avals of the array, the box and the value
-plan_caches += [_forms, writers]
+plan_caches += [_key_plans, writers]
 
 
-def place(av: Aval, key: Any) -> tuple[list[int], Form] | None:
-    """Where the box of a key begins on the axes that it names, and its form.
+def place(av: Aval, key: Any) -> tuple[list[int], KeyPlan] | None:
+    """Where the box of a key begins on the axes that it names, and its plan.
 
     None for what is left to `keys`: other kinds of keys, those that don't fit, and traced arrays.
     """
@@ -75,22 +75,22 @@ def place(av: Aval, key: Any) -> tuple[list[int], Form] | None:
                 kind.append(_INTEGER)
             else:
                 return None
-        form = _forms.get(tuple(kind))
+        plan = _key_plans.get(tuple(kind))
     except (TypeError, ValueError):  # of slices whose bounds are no integers
         return None
-    if form is None:
+    if plan is None:
         if len(key) > av.ndim or av.is_symbolic or active:
             return None
-        form = _form(av, kind[1:])
-        if len(_forms) >= MAX_PLANS:
-            _forms.clear()
-        _forms[tuple(kind)] = form
+        plan = _key_plan(av, kind[1:])
+        if len(_key_plans) >= MAX_PLANS:
+            _key_plans.clear()
+        _key_plans[tuple(kind)] = plan
     elif len(key) > av.ndim:
         return None
-    return starts, form
+    return starts, plan
 
 
-def _form(av: Aval, kind: list[Any]) -> Form:
+def _key_plan(av: Aval, kind: list[Any]) -> KeyPlan:
     assert av.strides is not None
     left = range(len(kind), av.ndim)
     parts = [(1, 1) if k == _INTEGER else k for k in kind] + [(av.shape[d], 1) for d in left]
@@ -104,7 +104,7 @@ def _form(av: Aval, kind: list[Any]) -> Form:
     )
     size = av.dtype.itemsize if new.size else 0
     strides = tuple(s * size for s in av.strides[: len(kind)])
-    return Form(strides, new, shape, steps, (0,) * len(left), av.device.runtime.target.view)
+    return KeyPlan(strides, new, shape, steps, (0,) * len(left), av.device.runtime.target.view)
 
 
 def view(x: Array, key: Any) -> Any:
@@ -112,31 +112,31 @@ def view(x: Array, key: Any) -> Any:
     found = place(x._aval, key)
     if found is None:
         return None
-    starts, form = found
-    at = sum(map(mul, starts, form.strides))
-    out = make(form.at(x._buf, at) if at else x._buf, form.aval)
+    starts, plan = found
+    at = sum(map(mul, starts, plan.strides))
+    out = make(plan.at(x._buf, at) if at else x._buf, plan.aval)
     if x._node is not None and mode.recording:
         op = movement.slice.op
-        out._node = record(op, (x,), form.static(starts), out)
+        out._node = record(op, (x,), plan.static(starts), out)
     return out
 
 
-def write(x: Array, starts: list[int], form: Form, value: Array) -> Any:
+def write(x: Array, starts: list[int], plan: KeyPlan, value: Array) -> Any:
     """The dense array `x` with a value, which broadcasts to the box, written to its place.
 
     What nobody but the handle `x` has is written to; everything else is copied first.
     """
     av, runtime = x._aval, x._aval.device.runtime
-    key = (av, form.aval, value._aval)
+    key = (av, plan.aval, value._aval)
     writer = writers.get(key)
     if writer is None:
         if len(writers) >= MAX_PLANS:
             writers.clear()
-        at_once = form.aval.size <= runtime.target.tuning.light_elements
-        made = runtime.writer(form.aval, value._aval)
+        at_once = plan.aval.size <= runtime.target.tuning.light_elements
+        made = runtime.writer(plan.aval, value._aval)
         writer = writers[key] = Writer(made, runtime.copier(av), at_once)
     own = writer.at_once and runtime.may_change(x._buf)
     buf = x._buf if own else writer.copy(x._buf)
-    at = sum(map(mul, starts, form.strides))
-    writer.write(form.at(buf, at), value._buf)
+    at = sum(map(mul, starts, plan.strides))
+    writer.write(plan.at(buf, at), value._buf)
     return make(buf, av)

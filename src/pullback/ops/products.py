@@ -13,6 +13,7 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.core.errors import AxisError, DTypeError, ShapeError
 from pullback.ir.convert import as_array
+from pullback.ir.cost import product_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -99,7 +100,7 @@ def _matmul_batch(x: Any, y: Any) -> Any:
 @primitive(
     "x y",
     infer=_matmul_infer,
-    lowering=Intrinsic("matmul"),
+    lowering=Intrinsic("matmul", work=product_work),
     vjp={"x": _matmul_vjp_left, "y": _matmul_vjp_right},
     jvp="multilinear",
     batch=_matmul_batch,

@@ -12,14 +12,16 @@ from pullback.ir.convert import as_array
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
-from pullback.ops.creation import arange, positions, zeros_like
+from pullback.ops.creation import zeros_like
 from pullback.ops.cumulative import cumsum
 from pullback.ops.extrema import ordered
-from pullback.ops.families import composite, normalise_axis, primitive, promoted
+from pullback.ops.families import composite, normalise_axis, primitive
 from pullback.ops.gather_scatter import gather
 from pullback.ops.indexing import take_along_axis
 from pullback.ops.movement import concat, permute_dims, repeated, reshape
 from pullback.ops.parts import imag, real
+from pullback.ops.promotion import promoted
+from pullback.ops.ranges import arange, positions
 from pullback.ops.selection import where
 
 __all__ = [

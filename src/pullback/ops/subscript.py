@@ -140,15 +140,15 @@ def assigned(x: Any, key: Any, value: Any) -> Any:
     value = _as_value(av, value)
     if value._aval.is_symbolic or value._aval.device is not av.device:
         return None
-    starts, form = found
+    starts, plan = found
     tracked = mode.recording and (x._node is not None or value._node is not None)
-    if tracked or (av, form.aval, value._aval) not in writers:
-        value = _spread(value, form.aval.shape)
-    out = write(x, starts, form, value)
+    if tracked or (av, plan.aval, value._aval) not in writers:
+        value = _spread(value, plan.aval.shape)
+    out = write(x, starts, plan, value)
     if tracked:
-        boxed = _reshaped(value, form.shape)
-        static = form.static(starts)
-        static = {"shape": av.shape, "starts": static["starts"], "steps": form.steps}
+        boxed = _reshaped(value, plan.shape)
+        static = plan.static(starts)
+        static = {"shape": av.shape, "starts": static["starts"], "steps": plan.steps}
         out._node = record(embed.op, (x, boxed), static, out)
     return out
 

@@ -9,10 +9,9 @@ from functools import cache, lru_cache
 from typing import Any
 
 from pullback.compile.kernel.forms import Accumulate, Gather, Map, Reduce, Scatter
-from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
-from pullback.ir.lowering import Elementwise, Fold, ScatterRows
+from pullback.ir.lowering import Elementwise, Fold, ScatterRows, compute_dtype, operand, parts
 from pullback.ir.scalar import Complex, Expr, Value, acc, cast, load
 
 __all__ = [
@@ -25,29 +24,11 @@ __all__ = [
 ]
 
 
-def compute_dtype(dtype: DType) -> DType:
-    """The dtype of the expressions that stand for (a part of) an element."""
-    part = dtype.real
-    return dt.float32 if part in (dt.float16, dt.bfloat16) else part
-
-
-def operand(position: int, dtype: DType) -> Value:
-    """The expression that reads one element of an operand."""
-    if dtype.is_complex:
-        return Complex(load(position, dtype.real, 0), load(position, dtype.real, 1))
-    return cast(load(position, dtype), compute_dtype(dtype))
-
-
 def _accumulated(side: str, dtype: DType) -> Value:
     part = compute_dtype(dtype)
     if dtype.is_complex:
         return Complex(acc(side, 0, part), acc(side, 1, part))
     return acc(side, 0, part)
-
-
-def parts(value: Value) -> tuple[Expr, ...]:
-    """The real expressions that make up a value."""
-    return (value.re, value.im) if isinstance(value, Complex) else (value,)
 
 
 def _stored(value: Value, dtype: DType) -> tuple[Expr, ...]:

@@ -35,6 +35,7 @@ __all__ = [
     "VERSION",
     "ConvolutionOrder",
     "Line",
+    "PieceShape",
     "chain",
     "chunk_of_updates",
     "convolved",
@@ -43,6 +44,8 @@ __all__ = [
     "fused",
     "has_lanes",
     "is_paired",
+    "piece_of",
+    "piece_shape",
     "product",
     "reach",
     "running",
@@ -161,10 +164,18 @@ PAIR_LANES = 4  # tables that take pairs in turn, as UPDATE_LANES take updates
 UPDATE_BLOCK = 64  # updates of a chunk are a multiple
 
 
-# Devices with thousands of threads fold in more lanes than the above, and in pieces of sorted
-# updates. STREAMS was the number of processors of the first such device.
+# Folds of PyTorch's CUDA tensors have an order of their own, with thousands of threads in mind: few
+# destinations in streams of updates, many in pieces of sorted updates. Any device is given the same
+# streams, whatever it has of processors. Their number is that of a Hopper, where the sums of these
+# orders were measured: there all processors end together. More of them leave some idle, fewer take
+# turns; a power of two would be no better for either.
 STREAMS = 132
-PIECES = (64, 60, 56, 52, 48)  # updates of a piece: the first of them that fills whole streams best
+STREAM_UPDATES = 12  # of a thread at least, before there are STREAMS more thread blocks
+PIECES = (64, 60, 56, 52, 48)  # updates of a piece: the first of them that fills whole turns best
+PIECE_BLOCKS = 4 * STREAMS  # thread blocks that fold pieces in one turn
+PIECE_THREADS = 256  # of such a block: some lanes side by side along a row, as many pieces as fit
+PIECE_BYTES = 16  # that a lane takes of a row, or the half or a quarter where rows are no multiple
+MOST_PIECE_LANES = 32
 
 
 def has_lanes(count: int, rows: int, width: int, parts: int) -> bool:
@@ -189,6 +200,34 @@ def chunk_of_updates(count: int) -> int:
     else:
         chunks = -(-chunks // CHUNKS_TOGETHER) * CHUNKS_TOGETHER
     return -(-count // (UPDATE_BLOCK * chunks)) * UPDATE_BLOCK
+
+
+class PieceShape(NamedTuple):
+    """Elements of a row that a lane takes, and lanes side by side: both are powers of two."""
+
+    per_lane: int
+    lanes: int
+
+
+def piece_shape(width: int, itemsize: int) -> PieceShape:
+    """How a piece goes along rows of `width` elements."""
+    most = PIECE_BYTES // itemsize
+    per_lane = next(v for v in (most, most // 2, most // 4, 1) if v and width % v == 0)
+    return PieceShape(
+        per_lane, min(MOST_PIECE_LANES, 1 << (-(-width // per_lane) - 1).bit_length())
+    )
+
+
+def piece_of(count: int, width: int, itemsize: int) -> int:
+    """The updates of a piece: all thread blocks do the same, few should be left over in the end."""
+    per_lane, lanes = piece_shape(width, itemsize)
+    along = -(-width // (lanes * per_lane))
+
+    def blocks(piece: int) -> int:
+        return -(-(-(-count // piece) * lanes) // PIECE_THREADS) * along
+
+    halved = 2 if 2 * blocks(PIECES[0]) <= PIECE_BLOCKS else 1  # or half of the device is idle
+    return min((p // halved for p in PIECES), key=lambda p: p * -(-blocks(p) // PIECE_BLOCKS))
 
 
 def scattered(x: Array, indices: Array, updates: Array) -> Array:

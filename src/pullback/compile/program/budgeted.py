@@ -16,10 +16,10 @@ from pullback.compile.schedule.work import running_work
 from pullback.core.avals import Aval
 from pullback.ir.graph import Graph, Var
 
-__all__ = ["Fused", "Rounds"]
+__all__ = ["FusedGraph", "Rounds"]
 
 
-class Fused(NamedTuple):
+class FusedGraph(NamedTuple):
     """A graph as it is fused: its groups, the peak of its program, and the scratch in that."""
 
     grouped: Grouped
@@ -27,9 +27,9 @@ class Fused(NamedTuple):
     scratch_nbytes: int
 
     @staticmethod
-    def of(frame: Frame) -> Fused:
+    def of(frame: Frame) -> FusedGraph:
         """What became of the groups of a frame."""
-        return Fused(frame.grouped, frame.peak_bytes, frame.scratch_nbytes)
+        return FusedGraph(frame.grouped, frame.peak_bytes, frame.scratch_nbytes)
 
 
 class Rounds:
@@ -44,7 +44,7 @@ class Rounds:
         layouts: Sequence[Aval],
         used: Sequence[Var],
         target: Target,
-        first: Fused,
+        first: FusedGraph,
     ):
         self._graph, self._layouts, self._used, self._target = graph, layouts, used, target
         self._first = first
@@ -57,7 +57,7 @@ class Rounds:
             apart = fuse(self._graph, self._layouts, together=False)
             table = SlotTable(len(self._graph.inputs), self._used)
             frame = self._target.together(Frame, apart, table, self._target, self._graph)
-            _, peak, scratch = Fused.of(frame)
+            _, peak, scratch = FusedGraph.of(frame)
             start = Rung(apart, peak, max(1.0, _work(apart) / _work(grouped)))
             yield [start]
         known: dict[Group, Overwritable] = {}

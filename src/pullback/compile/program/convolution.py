@@ -13,6 +13,8 @@ from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 from pullback.compile.kernel import order
+from pullback.compile.program.indexing import indexed_axes
+from pullback.compile.program.target import Fault
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import DType
 
@@ -22,6 +24,7 @@ __all__ = [
     "Side",
     "Three",
     "Weight",
+    "bad_places",
     "plane_size",
     "reading_axes",
     "residue_axes",
@@ -217,3 +220,12 @@ def plane_size(name: str, avals: Sequence[Aval], static: Mapping[str, Any]) -> i
     shape = avals[0].shape
     spatial = shape[1:-1] if static["last"] else shape[2:]
     return math.prod(static["size"] if name == "place" else spatial)
+
+
+def bad_places(
+    name: str, avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
+) -> list[tuple[str, Fault]]:
+    """What the error code of "pick" or "place" stands for: an index that names no place."""
+    index = avals[-1]
+    size = plane_size(name, avals, static)
+    return [(name, axis) for axis in indexed_axes([size], [index], index.shape, index.ndim)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, NoReturn
 
-from pullback.compile.program.budgeted import Fused, Rounds
+from pullback.compile.program.budgeted import FusedGraph, Rounds
 from pullback.compile.program.frame import Frame, inner_graphs
 from pullback.compile.program.slots import Planned, SlotTable
 from pullback.compile.program.stages import Program
@@ -101,7 +101,7 @@ class Version:
         inner_ones = any(True for _ in inner_graphs(graph))
         self._heavy = work > target.tuning.light_values or calls or inner_ones
         frame, table, self._program = self.assembled(())
-        self._fused = Fused.of(frame)
+        self._fused = FusedGraph.of(frame)
         if budget is not None and frame.peak_bytes > budget:
             frame, table, self._program = self.within(budget)
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages

@@ -12,21 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.compile.kernel.forms import Accumulate, Reduce
-from pullback.compile.kernel.lower import broadcast_strides, compute_dtype, operand, parts
+from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.schedule.groups import Access, Region, Stored
 from pullback.core.avals import aval
 from pullback.core.dtypes import DType
 from pullback.ir.graph import Equation, Var
-from pullback.ir.lowering import View
+from pullback.ir.lowering import View, compute_dtype, operand, parts
 from pullback.ir.scalar import Complex, Expr, Value, cast, const, load
 
-__all__ = ["Bodies", "Lazy", "applied", "body_facts", "broadcast", "literal_of"]
+__all__ = ["Bodies", "Lazy", "applied", "broadcast", "literal_of"]
 
 # From an array to another arrangement of it: a view's equation, or the shape to broadcast to.
 Step = Equation | tuple[int, ...]
-
-_SLOW = {"div": 4, "sqrt": 4, "quot": 8, "rem": 8, "table": 2}
-_FREE = frozenset({"const", "load", "index", "cast", "bitcast", "acc"})
 
 
 @dataclass(eq=False)
@@ -80,30 +77,6 @@ def literal_of(v: Var) -> Any:
         else float(value)
     )
     return None if number != number else number
-
-
-_facts: dict[tuple, tuple[int, bool]] = {}
-
-
-def body_facts(eq: Equation) -> tuple[int, bool]:
-    """How many instructions an elementwise operation takes, and whether it reads the index."""
-    dtypes = tuple(v.aval.dtype for v in eq.inputs)
-    key = (eq.op, dtypes, *eq.static.values())
-    if key not in _facts:
-        value = eq.op.lowering.body(*[operand(k, d) for k, d in enumerate(dtypes)], **eq.static)
-        cost, indexed = 0, False
-        seen: set[Expr] = set()
-        stack = list(parts(value))
-        while stack:
-            e = stack.pop()
-            if e in seen:
-                continue
-            seen.add(e)
-            indexed = indexed or e.op == "index"
-            cost += 0 if e.op in _FREE else _SLOW.get(e.op, 1)
-            stack.extend((e.args[0], e.args[2]) if e.op == "rare" else e.args)
-        _facts[key] = cost, indexed
-    return _facts[key]
 
 
 def _rounded(value: Value, dtype: DType) -> Value:

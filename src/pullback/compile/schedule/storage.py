@@ -13,17 +13,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from pullback.compile.schedule.bodies import Lazy, applied, body_facts, broadcast, literal_of
+from pullback.compile.schedule.bodies import Lazy, applied, broadcast, literal_of
 from pullback.compile.schedule.groups import Region, Stored, squeezed
 from pullback.core.avals import Aval, aval
+from pullback.ir.cost import AGAIN, AGAIN_REPEATED, element_facts
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.lowering import Boxes, Elementwise, Fold, View
 from pullback.ops.movement import broadcast_to, reshape
 
 __all__ = ["MOST_ARRAYS", "Draft", "Storage", "is_moderate", "squeezed_region"]
 
-CHEAP = 12  # instructions that are rather repeated than their result read back
-CHEAP_REPEATED = 6  # the same, where the value is repeated along an axis
 MOST_INSTRUCTIONS = 1500  # of one kernel: beyond, compile time grows faster than speed
 MOST_OPERATIONS = 128  # of one kernel, for the same reason
 MOST_ARRAYS = 24  # that one kernel walks: each takes a pointer, of which registers hold few
@@ -121,7 +120,7 @@ class Storage:
 
     def _combined(self, eq: Equation, operands: Sequence[Var], shape: tuple[int, ...]) -> Lazy:
         leaves: dict[tuple, Region] = {}
-        cost, indexed = body_facts(eq)
+        cost, indexed = element_facts(eq)
         parts: dict[Any, int] = {eq: cost}
         for u in operands:
             for r in self.leaves(u, shape):
@@ -139,13 +138,13 @@ class Storage:
         kinds = {_kind(eq) for eq, _, _ in uses}
         if kinds - {Elementwise, Fold, Boxes}:
             return True
-        if any(repeated for _, repeated, _ in uses) and lazy.cost > CHEAP_REPEATED:
+        if any(repeated for _, repeated, _ in uses) and lazy.cost > AGAIN_REPEATED:
             return True
         read = sum(size for _, _, size in uses)  # beyond its own size, elements are computed again
         if len({id(eq) for eq, _, _ in uses}) < 2 and read <= v.aval.size:
             return False
         large = sum(r.stored.aval.size * 2 > v.aval.size for r in lazy.leaves)
-        return lazy.cost > CHEAP or large > 2
+        return lazy.cost > AGAIN or large > 2
 
     def _uses(self, v: Var) -> Iterable[tuple[Equation, bool, int]]:
         """The equations that read `v`, through views too, whether its elements repeat there, and

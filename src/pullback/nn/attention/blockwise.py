@@ -24,13 +24,14 @@ from pullback.autodiff.reverse import with_recording
 from pullback.control import cond, scan
 from pullback.core.dtypes import uint32
 from pullback.ops.arrangement import moveaxis
-from pullback.ops.creation import arange, full, zeros
+from pullback.ops.creation import full, zeros
 from pullback.ops.exponential import exp, log
 from pullback.ops.extrema import max as max_
 from pullback.ops.families import sum_to
 from pullback.ops.movement import concat, reshape
 from pullback.ops.philox import philox
 from pullback.ops.products import matmul, matrix_transpose
+from pullback.ops.ranges import arange
 from pullback.ops.reductions import sum as sum_
 from pullback.ops.selection import maximum, where
 

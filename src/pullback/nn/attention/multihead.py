@@ -12,9 +12,9 @@ from pullback.nn.arguments import floating
 from pullback.nn.attention.heads import multi_head
 from pullback.nn.attention.scaled import checked_dropout, checked_mask
 from pullback.ops.arrangement import moveaxis
-from pullback.ops.creation import arange
 from pullback.ops.families import composite
 from pullback.ops.movement import reshape
+from pullback.ops.ranges import arange
 
 __all__ = ["multi_head_attention", "multi_head_attention_forward"]
 

@@ -23,12 +23,12 @@ from pullback.nn.arguments import (
 from pullback.nn.gates import log_probabilities
 from pullback.nn.standardising import numpy_first
 from pullback.ops.arrangement import expand_dims
-from pullback.ops.creation import positions
 from pullback.ops.exponential import expm1
 from pullback.ops.families import composite
 from pullback.ops.indexing import take
 from pullback.ops.movement import reshape
 from pullback.ops.parts import astype
+from pullback.ops.ranges import positions
 from pullback.ops.reductions import sum
 from pullback.ops.selection import where
 

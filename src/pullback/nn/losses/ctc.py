@@ -17,12 +17,13 @@ from pullback.ir.convert import as_array, to_numpy
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import class_numbers, floating, option, reduced, reported_by, wide
 from pullback.ops.arrangement import expand_dims, stack
-from pullback.ops.creation import constant, positions
+from pullback.ops.creation import constant
 from pullback.ops.cumulative import cumsum
 from pullback.ops.families import composite
 from pullback.ops.indexing import take, take_along_axis
 from pullback.ops.movement import concat, reshape
 from pullback.ops.parts import astype
+from pullback.ops.ranges import positions
 from pullback.ops.requirements import within
 from pullback.ops.selection import clip, where
 from pullback.ops.special import logaddexp

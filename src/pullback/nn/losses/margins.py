@@ -22,12 +22,12 @@ from pullback.nn.arguments import (
 )
 from pullback.nn.fused import fused
 from pullback.ops.arrangement import expand_dims
-from pullback.ops.creation import positions
 from pullback.ops.cumulative import cumsum
 from pullback.ops.families import composite
 from pullback.ops.indexing import take, take_along_axis
 from pullback.ops.movement import reshape
 from pullback.ops.parts import astype
+from pullback.ops.ranges import positions
 from pullback.ops.reductions import any as any_
 from pullback.ops.reductions import sum
 from pullback.ops.selection import clip, where

@@ -24,8 +24,8 @@ from pullback.ops.trigonometry import tanh
 
 __all__ = [
     "KINDS",
-    "Cell",
     "CellKind",
+    "CellWeights",
     "gru_cell",
     "lstm_cell",
     "numpy_step",
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-class Cell(NamedTuple):
+class CellWeights(NamedTuple):
     """The weights of one layer in one direction, of which the last three may be None."""
 
     weight_ih: Any
@@ -56,11 +56,11 @@ class CellKind(NamedTuple):
 
     gates: int
     states: int
-    step: Callable[[Cell, Any, State], State]
+    step: Callable[[CellWeights, Any, State], State]
     joined: bool
 
 
-def projected(kind: CellKind, cell: Cell, x: Any) -> Any:
+def projected(kind: CellKind, cell: CellWeights, x: Any) -> Any:
     """The input's part of the gates, for any number of inputs at once."""
     # as one matrix: the gradient of the weight is then one product, not one per step
     flat = matmul(reshape(x, (-1, x.shape[-1])), matrix_transpose(cell.weight_ih))
@@ -77,14 +77,14 @@ def _gates(x: Any, count: int) -> list[Any]:
     return [x[..., i * size : (i + 1) * size] for i in range(count)]
 
 
-def _plain_step(function: Callable[[Any], Any]) -> Callable[[Cell, Any, State], State]:
-    def step(cell: Cell, x: Any, state: State) -> State:
+def _plain_step(function: Callable[[Any], Any]) -> Callable[[CellWeights, Any, State], State]:
+    def step(cell: CellWeights, x: Any, state: State) -> State:
         return (function(x + matmul(state[0], matrix_transpose(cell.weight_hh))),)
 
     return step
 
 
-def _lstm_step(cell: Cell, x: Any, state: State) -> State:
+def _lstm_step(cell: CellWeights, x: Any, state: State) -> State:
     h, c = state
     i, f, g, o = _gates(x + matmul(h, matrix_transpose(cell.weight_hh)), 4)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
@@ -92,7 +92,7 @@ def _lstm_step(cell: Cell, x: Any, state: State) -> State:
     return h if cell.weight_hr is None else matmul(h, matrix_transpose(cell.weight_hr)), c
 
 
-def _gru_step(cell: Cell, x: Any, state: State) -> State:
+def _gru_step(cell: CellWeights, x: Any, state: State) -> State:
     (h,) = state
     own = matmul(h, matrix_transpose(cell.weight_hh))
     own = own if cell.bias_hh is None else own + cell.bias_hh
@@ -113,7 +113,7 @@ NONLINEARITIES = ("tanh", "relu")
 # -- one step --------------------------------------------------------------------------------------
 
 
-def _checked(name: str, kind: CellKind, x: Any, state: State, cell: Cell) -> None:
+def _checked(name: str, kind: CellKind, x: Any, state: State, cell: CellWeights) -> None:
     """Refuse arrays of which the shapes do not fit."""
     rows = cell.weight_hh.shape[0]
     size = rows // kind.gates
@@ -142,7 +142,7 @@ def _stepped(name: str, kind: CellKind, x: Any, hx: Any, *weights: Any) -> State
     if len(given) != kind.states:
         raise ShapeError(f"{name}: the state is {kind.states} arrays, got {len(given)}.")
     x, *rest = floating(name, x, *weights, *given)
-    cell = Cell(*rest[:4])
+    cell = CellWeights(*rest[:4])
     blank = (*x.shape[:-1], cell.weight_hh.shape[-1])
     state = tuple(zeros(blank, dtype=x.dtype) if h is None else h for h in rest[4:])
     _checked(name, kind, x, state, cell)
@@ -154,7 +154,7 @@ def _logistic(x: np.ndarray) -> np.ndarray:
 
 
 def numpy_step(kind: str, x: np.ndarray, state: tuple, cell: Any) -> tuple[np.ndarray, ...]:
-    """One step, for oracles; `cell` has the weights in the order of `Cell`."""
+    """One step, for oracles; `cell` has the weights in the order of `CellWeights`."""
     w, u, b, d, r = cell
     h = state[0]
     zero = np.zeros(len(w), np.asarray(x).dtype)

@@ -16,14 +16,15 @@ from pullback.ir.convert import as_array
 from pullback.nn.arguments import floating, option
 from pullback.nn.dropout import dropout as dropped
 from pullback.nn.fused import fused
-from pullback.nn.recurrent.cells import KINDS, NONLINEARITIES, Cell, projected
+from pullback.nn.recurrent.cells import KINDS, NONLINEARITIES, CellWeights, projected
 from pullback.nn.recurrent.records import errors, oracle, samples
 from pullback.ops.arrangement import moveaxis, stack
-from pullback.ops.creation import arange, zeros
+from pullback.ops.creation import zeros
 from pullback.ops.families import composite
 from pullback.ops.movement import concat, reshape
 from pullback.ops.parts import astype
 from pullback.ops.random import fold_in
+from pullback.ops.ranges import arange
 from pullback.ops.requirements import within
 from pullback.ops.selection import where
 
@@ -34,7 +35,7 @@ __all__ = ["gru", "lstm", "rnn"]
 
 
 def _direction(
-    kind: str, cell: Cell, x: Any, state: tuple, inside: Any, reverse: bool
+    kind: str, cell: CellWeights, x: Any, state: tuple, inside: Any, reverse: bool
 ) -> tuple[Any, tuple]:
     """The outputs (length, batch, size) of one layer in one direction, and its last state."""
 
@@ -54,7 +55,7 @@ def _direction(
 
 def _recurrent(
     x: Any,
-    cells: list[Cell],
+    cells: list[CellWeights],
     states: tuple[Any, ...],
     lengths: Any,
     key: Any,
@@ -69,7 +70,9 @@ def _recurrent(
     dtype = x.dtype
     if dtype is not float32 and dtype is not float64:
         x = astype(x, float32)
-        cells = [Cell(*[None if w is None else astype(w, float32) for w in c]) for c in cells]
+        cells = [
+            CellWeights(*[None if w is None else astype(w, float32) for w in c]) for c in cells
+        ]
         states = tuple(astype(s, float32) for s in states)
     inside = None
     if lengths is not None:
@@ -96,7 +99,7 @@ _compiled = fused(_recurrent, exact=False)
 # -- weights ---------------------------------------------------------------------------------------
 
 
-def _cells(name: str, weights: Any, gates: int) -> list[Cell]:
+def _cells(name: str, weights: Any, gates: int) -> list[CellWeights]:
     """The weights of all cells, given as a state dict, as dicts, or flat, as torch keeps them."""
     if isinstance(weights, dict):
         return _named(name, weights)
@@ -105,24 +108,24 @@ def _cells(name: str, weights: Any, gates: int) -> list[Cell]:
             f"{name}: weights must be a dict of arrays, or a list of arrays or dicts, got"
             f" {type(weights).__name__}."
         )
-    if isinstance(weights[0], (dict, Cell)):
-        cells = [w if isinstance(w, Cell) else _of_dict(name, w) for w in weights]
+    if isinstance(weights[0], (dict, CellWeights)):
+        cells = [w if isinstance(w, CellWeights) else _of_dict(name, w) for w in weights]
     else:
         cells = _of_flat(name, [as_array(w, name) for w in weights], gates)
     return cells
 
 
-def _of_dict(name: str, weights: dict[str, Any]) -> Cell:
-    unknown = set(weights) - set(Cell._fields)
+def _of_dict(name: str, weights: dict[str, Any]) -> CellWeights:
+    unknown = set(weights) - set(CellWeights._fields)
     if unknown or not {"weight_ih", "weight_hh"} <= set(weights):
         raise DTypeError(
             f"{name}: a layer has weight_ih, weight_hh, and perhaps bias_ih, bias_hh and weight_hr,"
             f" got {sorted(weights)}."
         )
-    return Cell(**weights)
+    return CellWeights(**weights)
 
 
-def _named(name: str, weights: dict[str, Any]) -> list[Cell]:
+def _named(name: str, weights: dict[str, Any]) -> list[CellWeights]:
     """The cells of a state dict: names end in _l0, _l0_reverse, _l1 ..."""
     layers: dict[str, dict[str, Any]] = {}
     for full, w in weights.items():
@@ -137,7 +140,7 @@ def _named(name: str, weights: dict[str, Any]) -> list[Cell]:
     return [_of_dict(name, layers[k]) for k in order]
 
 
-def _of_flat(name: str, weights: list[Any], gates: int) -> list[Cell]:
+def _of_flat(name: str, weights: list[Any], gates: int) -> list[CellWeights]:
     """The cells of a flat list: two matrices, two biases if any, a projection if sizes say so."""
     cells = []
     rest = weights
@@ -154,12 +157,12 @@ def _of_flat(name: str, weights: list[Any], gates: int) -> list[Cell]:
         hr = None
         if rest and hh.shape[0] != gates * hh.shape[1]:
             hr, *rest = rest
-        cells.append(Cell(ih, hh, *biases, weight_hr=hr))
+        cells.append(CellWeights(ih, hh, *biases, weight_hr=hr))
     return cells
 
 
 def _checked_cells(
-    name: str, cells: list[Cell], gates: int, directions: int, width: int, projects: bool
+    name: str, cells: list[CellWeights], gates: int, directions: int, width: int, projects: bool
 ) -> tuple[int, int]:
     """The sizes of the outputs and of the inner states, if the weights fit each other."""
     if len(cells) % directions:
@@ -179,7 +182,7 @@ def _checked_cells(
             "bias_hh": (gates * size,),
             "weight_hr": (outer, size),
         }
-        for field, w in zip(Cell._fields, c, strict=True):
+        for field, w in zip(CellWeights._fields, c, strict=True):
             if w is not None and w.shape != wanted[field]:
                 raise ShapeError(
                     f"{name}: {field} of layer {n // directions} must have the shape"
@@ -242,7 +245,7 @@ def _run(
     if given and len(given) != count:
         raise ShapeError(f"{name}: hx must be {count} arrays, got {len(given)}.")
     x, *arrays = floating(name, input, *[w for c in cells for w in c], *given)
-    cells = [Cell(*arrays[i : i + 5]) for i in range(0, 5 * len(cells), 5)]
+    cells = [CellWeights(*arrays[i : i + 5]) for i in range(0, 5 * len(cells), 5)]
     hx = arrays[5 * len(cells) :]
     if x.ndim not in (2, 3):
         raise ShapeError(f"{name}: the input must have 2 or 3 dimensions, got shape {x.shape}.")

@@ -34,7 +34,7 @@ def _numpy_direction(
 
 
 def _numpy_cells(weights: Any, kind: str) -> list[tuple]:
-    """The weights per layer and direction in the order of `Cell`."""
+    """The weights per layer and direction in the order of `CellWeights`."""
     fields = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
     if isinstance(weights, dict):
         ends = dict.fromkeys(k[k.index("_l") :] for k in weights)

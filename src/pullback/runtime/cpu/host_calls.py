@@ -1,37 +1,34 @@
 """Functions of the host, called in the middle of a program.
 
 A stage may be an address that Python made. Programs with such a stage let other threads run: the
-one that calls takes Python's lock for the call. An exception waits until the program has ended.
+one that calls takes Python's lock for the call.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pullback.compile.kernel.forms import Map
+from pullback.compile.program.host_calls import (
+    HostFunction,
+    called_effect,
+    called_function,
+    keep_exception,
+)
 from pullback.compile.program.stages import Branch, Node
-from pullback.compile.program.target import Area, Fault, Place
+from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval
-from pullback.core.dtypes import DType, bool_
+from pullback.core.dtypes import bool_
 from pullback.ir.scalar import const
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 
-__all__ = [
-    "HostCall",
-    "effect_faults",
-    "effect_stages",
-    "host_faults",
-    "host_program",
-    "host_stage",
-    "host_stages",
-]
+__all__ = ["HostCall", "effect_stages", "host_program", "host_stage", "host_stages"]
 
 Words = ctypes.POINTER(ctypes.c_int64)
 KERNEL = ctypes.CFUNCTYPE(
@@ -63,10 +60,6 @@ def _read(at: int, av: Aval) -> np.ndarray:
     return raw.reshape(-1).view(dtype).reshape(av.shape)
 
 
-_exceptions: dict[int, BaseException] = {}  # of calls that failed, until their program has ended
-_numbers = itertools.count()
-
-
 class HostCall:
     """A function of copies of arrays, as a kernel; what it returns is written to slot `out`, and a
     byte that is not 0 to slot `flag` when it has been called.
@@ -76,7 +69,7 @@ class HostCall:
 
     def __init__(
         self,
-        function: Callable[[list[Any]], Any],
+        function: HostFunction,
         operands: Sequence[tuple[int, Aval]],
         code: int,
         out: int | None = None,
@@ -98,30 +91,7 @@ class HostCall:
             if self._flag is not None:
                 ctypes.memset(ptrs[self._flag], 1, 1)
         except BaseException as exception:  # it can't pass through native code
-            number = next(_numbers)
-            _exceptions[number] = exception
-            error[1], error[2], error[0] = number, 0, self.code
-
-
-class HostFault:
-    """The exception of a call that failed."""
-
-    def error(self, name: str, position: int, value: int) -> BaseException:
-        return _exceptions.pop(position)
-
-
-def host_faults(
-    avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
-) -> list[tuple[str, Fault]]:
-    """What the error code of a function among operations stands for."""
-    return [("pure_callback", HostFault())]
-
-
-def effect_faults(
-    avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
-) -> list[tuple[str, Fault]]:
-    """What the error code of an effect stands for."""
-    return [("effect", HostFault())]
+            error[1], error[2], error[0] = keep_exception(exception), 0, self.code
 
 
 def host_stage(call: HostCall) -> Stage:
@@ -134,23 +104,18 @@ def host_stages(
 ) -> list[Node]:
     """The stages of a function among operations."""
     slot, out = result
-
-    def function(arrays: list[Any]) -> Any:
-        return static["host"].result(static["position"], arrays, static["lead"])
-
-    return _checked(function, operands, area, code, slot) if out.size else []
+    return _checked(called_function(static), operands, area, code, slot) if out.size else []
 
 
 def effect_stages(
     operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
 ) -> list[Node]:
     """The stages of an effect, whose token nobody reads."""
-    receiver = static["receiver"]
-    return _checked(receiver, operands[len(operands) - receiver.count :], area, code)
+    return _checked(*called_effect(operands, static), area, code)
 
 
 def _checked(
-    function: Callable[[list[Any]], Any],
+    function: HostFunction,
     operands: Sequence[Place],
     area: Area,
     code: int,
@@ -177,17 +142,15 @@ def _interrupted(arrays: list[Any]) -> None:
 
 def host_program(avals: Sequence[Aval], static: dict[str, Any], out: Aval) -> Callable[..., Any]:
     """The function of buffers for one call."""
-    host, dtype = static["host"], out.dtype
+    function = called_function(static)
 
     def run(*bufs: Any) -> Any:
-        arrays = [_read(b.address, av) for b, av in zip(bufs, avals, strict=True)]
-        found = host.result(static["position"], arrays, static["lead"])
-        return _buffer(found, dtype)
+        return _buffer(function([_read(b.address, av) for b, av in zip(bufs, avals, strict=True)]))
 
     return run
 
 
-def _buffer(array: np.ndarray, dtype: DType) -> Any:
+def _buffer(array: np.ndarray) -> Any:
     buffer = native.empty(array.nbytes)
     ctypes.memmove(buffer.address, array.ctypes.data, array.nbytes)
     return buffer

@@ -8,11 +8,12 @@ from typing import Any
 
 from pullback.compile.kernel import fft_order
 from pullback.compile.kernel.lower import broadcast_strides
-from pullback.compile.program.convolution import plane_size
-from pullback.compile.program.indexing import indexed_axes
+from pullback.compile.program.convolution import bad_places
+from pullback.compile.program.host_calls import effect_faults, host_faults
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Fault, Place, Routine
 from pullback.core.avals import Aval
+from pullback.ir import cost
 from pullback.runtime.cpu import host_calls
 from pullback.runtime.cpu.convolution import conv_stages, pool_stages
 from pullback.runtime.cpu.fft import fft_stages
@@ -23,10 +24,7 @@ from pullback.runtime.cpu.sort import sort_stages
 __all__ = ["ROUTINES"]
 
 Static = Mapping[str, Any]
-LIGHT_FLOPS = 200_000  # of a product, up to which other Python threads can wait: some 20 us
-LIGHT_ELEMENTS = 1 << 14  # that are sorted or searched for, likewise
-LIGHT_PIXELS = 1 << 12  # of a result of a convolution, of pooling or a transform, likewise
-LIGHT_MATRIX = 1 << 10  # elements of an operand or result of linear algebra, likewise
+LIGHT_WORK = 200_000  # operations, up to which other Python threads can wait: some 20 us
 
 
 def _matmul(
@@ -93,15 +91,6 @@ def _linalg(
     return linalg_stages.linalg_stages(name, operands, dict(static), result, area, code)
 
 
-def _bad_places(
-    name: str, avals: Sequence[Aval], static: Static, result: Aval
-) -> list[tuple[str, Fault]]:
-    """An index that names no place of its plane."""
-    size = plane_size(name, avals, static)
-    index = avals[-1]
-    return [(name, axis) for axis in indexed_axes([size], [index], index.shape, index.ndim)]
-
-
 def _failures(
     name: str, avals: Sequence[Aval], static: Static, result: Aval
 ) -> list[tuple[str, Fault]]:
@@ -109,51 +98,53 @@ def _failures(
     return [linalg_stages.failure(name, avals, dict(static), result)]
 
 
+def _is_heavy(avals: Sequence[Aval], out: Aval) -> bool:
+    """Whether a routine that only passes over its operands takes long."""
+    return cost.passing_work(avals, out) > LIGHT_WORK
+
+
 def _is_heavy_product(avals: Sequence[Aval], out: Aval) -> bool:
-    return 2 * out.size * avals[0].shape[-1] > LIGHT_FLOPS
+    return cost.product_work(avals, out) > LIGHT_WORK
 
 
-def _is_heavy_search(avals: Sequence[Aval], out: Aval) -> bool:
-    return avals[-1].size > LIGHT_ELEMENTS
+def _is_heavy_convolution(avals: Sequence[Aval], out: Aval) -> bool:
+    return cost.convolution_work(avals, out) > LIGHT_WORK
 
 
 def _is_heavy_matrix(avals: Sequence[Aval], out: Aval) -> bool:
-    return max(av.size for av in (*avals, out)) > LIGHT_MATRIX
-
-
-def _is_heavy_image(avals: Sequence[Aval], out: Aval) -> bool:
-    return out.size > LIGHT_PIXELS
+    return cost.matrix_work(avals, out) > LIGHT_WORK
 
 
 ROUTINES: Mapping[str, Routine] = {
     "matmul": Routine(_matmul, _is_heavy_product),
-    "argsort": Routine(_argsort, _is_heavy_search),
-    "searchsorted": Routine(_searchsorted, _is_heavy_search),
-    **{n: Routine(partial(_convolution, n), _is_heavy_image) for n in conv_stages.NAMES},
-    **{n: Routine(partial(_pooling, n), _is_heavy_image) for n in ("window_max", "window_argmax")},
+    "argsort": Routine(_argsort, _is_heavy),
+    "searchsorted": Routine(_searchsorted, _is_heavy),
+    **{n: Routine(partial(_convolution, n), _is_heavy_convolution) for n in conv_stages.NAMES},
+    **{n: Routine(partial(_pooling, n), _is_heavy) for n in ("window_max", "window_argmax")},
     **{
-        n: Routine(partial(_pooling, n), _is_heavy_image, partial(_bad_places, n))
+        n: Routine(partial(_pooling, n), _is_heavy, partial(bad_places, n))
         for n in pool_stages.INDEXED
     },
     **{
-        n: Routine(partial(_fourier, n), _is_heavy_image, large=partial(_has_large_tables, n))
+        n: Routine(partial(_fourier, n), _is_heavy, large=partial(_has_large_tables, n))
         for n in fft_stages.NAMES
     },
     "host": Routine(
         host_calls.host_stages,
         lambda avals, out: True,
-        host_calls.host_faults,
+        host_faults,
         calls_python=True,
         direct=host_calls.host_program,
     ),
     "effect": Routine(
         host_calls.effect_stages,
         lambda avals, out: True,
-        host_calls.effect_faults,
+        effect_faults,
         calls_python=True,
     ),
     **{
         n: Routine(partial(_linalg, n), _is_heavy_matrix, partial(_failures, n))
         for n in linalg_stages.NAMES
     },
+    "require": Routine(partial(_linalg, "require"), _is_heavy, partial(_failures, "require")),
 }

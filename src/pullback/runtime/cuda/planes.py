@@ -14,10 +14,9 @@ from functools import cache
 from typing import Any
 
 from pullback.compile.program.convolution import plane_size, strides_of
-from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.nest import coalesce
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Fault, Place
+from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.indexing import check_steps, head
@@ -26,7 +25,7 @@ from pullback.runtime.cuda.loops import zero_steps
 from pullback.runtime.cuda.printer import Source, storage
 from pullback.runtime.cuda.stages import At, Step, stage
 
-__all__ = ["NAMES", "bad_places", "plane_stages"]
+__all__ = ["NAMES", "plane_stages"]
 
 NAMES = ("pick", "place")  # of the intrinsics
 
@@ -78,15 +77,6 @@ def _split(av: Aval, last: bool, values: Sequence[int]) -> tuple[list[int], list
     """What belongs to batch and channels, and to pixels, of the numbers of all axes."""
     own = list(values)
     return ([own[0], own[-1]], own[1:-1]) if last else (own[:2], own[2:])
-
-
-def bad_places(
-    name: str, avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
-) -> list[tuple[str, Fault]]:
-    """An index that names no place of its plane."""
-    index = avals[-1]
-    size = plane_size(name, avals, static)
-    return [(name, axis) for axis in indexed_axes([size], [index], index.shape, index.ndim)]
 
 
 def plane_stages(

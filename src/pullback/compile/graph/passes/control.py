@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pullback.autodiff.residuals import CHEAP
 from pullback.compile.graph.passes.constants import FOLDED_BYTES, is_known
 from pullback.compile.graph.passes.dead import live
 from pullback.compile.graph.passes.rewriter import Rewriter, uses
 from pullback.core.avals import Aval, aval
 from pullback.ir.control import COND, CONTROL, SCAN, WHILE, may_raise
+from pullback.ir.cost import is_cheap
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ops.selection import where
 
@@ -154,7 +154,7 @@ def is_slight(graph: Graph) -> bool:
     """Whether a branch takes less time than a jump: both sides are then computed."""
     equations = graph.equations
     return len(equations) <= MOST_SLIGHT and all(
-        eq.op.name in CHEAP and eq.out.aval.size <= SLIGHT_SIZE for eq in equations
+        is_cheap(eq) and eq.out.aval.size <= SLIGHT_SIZE for eq in equations
     )
 
 

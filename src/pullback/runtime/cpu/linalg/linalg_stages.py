@@ -252,7 +252,7 @@ _FACTORS = {  # operands that kernels want to be dense
     "sqrtm": (1,),
     "logm": (1,),
 }
-NAMES = (*_JOBS, "require")  # of the intrinsics
+NAMES = tuple(_JOBS)  # of the intrinsics, without "require"
 
 
 def _batch(name: str, out: Aval) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pullback.compile.kernel.order import STREAMS
+from pullback.compile.kernel.order import STREAM_UPDATES, STREAMS
 from pullback.core.errors import ShapeError
 from pullback.runtime.cuda.scatter.recipes import (
     PLAIN_SHARED,
@@ -18,7 +18,6 @@ from pullback.runtime.cuda.scatter.recipes import (
 
 __all__ = ["few_pays", "few_recipe"]
 
-ENOUGH = 12  # contributions of a thread, before a processor gets one more thread block
 MERGED_ROWS = 32  # up to here the last thread block also folds the parts of all
 SMALL_ROWS = 64  # up to here a processor has threads enough to read wide rows
 SMALL_CALL = 1 << 21  # elements for which one launch more counts
@@ -66,7 +65,7 @@ def _narrow(case: Case, threads: int, shared: int, resident: int) -> Recipe:
     )
     source = source_of(("few",), case.value, case.index_dtype, case.fold, definitions)
     # the parts of thread blocks that get little cost more than they help
-    most = STREAMS * min(resident, max(1, case.n // (STREAMS * threads * ENOUGH)))
+    most = STREAMS * min(resident, max(1, case.n // (STREAMS * threads * STREAM_UPDATES)))
     blocks = max(1, min(most, ceil_div(case.n, threads * vector * unroll)))
     parts = (("parts", blocks * case.rows * sum_bytes(case.value, case.fold)),)
     merging = int(case.rows <= MERGED_ROWS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pullback.compile.kernel.order import PIECES, STREAMS
+from pullback.compile.kernel.order import PIECE_BYTES, PIECE_THREADS, piece_of, piece_shape
 from pullback.runtime.cuda.scatter.recipes import (
     PROCESSORS,
     Case,
@@ -106,22 +106,12 @@ def order_recipe(index: str, n: int, rows: int, shared: int) -> Recipe:
 
 def segment_recipe(case: Case, planned: bool) -> Recipe:
     """The launches that fold contributions by an order, which they make first without a plan."""
-    wide = 16 // case.value_bytes
-    vector = next(v for v in (wide, wide // 2, wide // 4, 1) if v and case.width % v == 0)
-    vector = vector if case.vectors else 1
-    columns = 1
-    while columns < 32 and columns * vector < case.width:
-        columns *= 2
+    shape = piece_shape(case.width, case.value_bytes)
+    slices = PIECE_THREADS // shape.lanes
+    # what is not aligned is read by elements, in the same order
+    vector, columns = shape if case.vectors else piece_shape(case.width, PIECE_BYTES)
     chunks = ceil_div(case.width, columns * vector)
-
-    def blocks(span: int) -> int:
-        return ceil_div(ceil_div(case.n, span) * columns, 256)
-
-    # all thread blocks do the same: there should be no few left over in the end
-    together = STREAMS * RESIDENT
-    halved = 2 if 2 * blocks(PIECES[0]) * chunks <= together else 1  # or half of the device is idle
-    spans = [span // halved for span in PIECES]
-    span = min(spans, key=lambda s: s * ceil_div(blocks(s) * chunks, together))
+    span = piece_of(case.n, case.width, case.value_bytes)
     definitions = (
         ("VECTOR", vector),
         ("COLUMNS", columns),
@@ -129,19 +119,23 @@ def segment_recipe(case: Case, planned: bool) -> Recipe:
         ("RESIDENT", RESIDENT),
         ("SPAN", span),
         ("LONG", LONG),
+        ("SLICES", slices),
     )
     source = source_of(("segments",), case.value, case.index_dtype, case.fold, definitions)
     pieces = ceil_div(case.n, span)
     size = sum_bytes(case.value, case.fold)
     arguments = ("value", "out", "parts", "cuts", "order", "keys")
     arguments = (*arguments, case.n, case.rows, pieces, case.width)
-    grid = (blocks(span), chunks)
-    steps = [ScatterStep(source, "segments", grid, 256, 0, arguments)]
+    grid = (ceil_div(pieces * columns, PIECE_THREADS), chunks)
+    steps = [ScatterStep(source, "segments", grid, PIECE_THREADS, 0, arguments)]
     if pieces > 1:
         # few thread blocks, unless most of them would have nothing to look at
         each = min(256, max(256 // columns, ceil_div(pieces * chunks, 2 * PROCESSORS)))
         arguments = ("out", "parts", "cuts", each, case.rows, pieces, case.width)
-        grid, shared = (ceil_div(pieces - 1, each), chunks), 256 * (vector * size + 4) + 4 * 8
+        grid, shared = (
+            (ceil_div(pieces - 1, each), chunks),
+            slices * columns * vector * size + 256 * 4 + 4 * 8,
+        )
         steps.append(ScatterStep(source, "join_parts", grid, 256, shared, arguments))
     scratch = {"parts": 2 * pieces * case.width * size, "cuts": 4 * pieces}
     if planned:

@@ -4,7 +4,7 @@
 // SPAN or soon after. Where there is none, it cuts a long run, whose parts are joined afterwards.
 // Definitions: VECTOR (elements of one load), COLUMNS (lanes across a row, divides 32), UNROLL (rows
 // in flight), RESIDENT (thread blocks of a processor), SPAN, LONG (pieces of a run that a whole
-// block joins).
+// block joins, in SLICES).
 constexpr int SLACK = SPAN / 2;
 constexpr u32 NO_ROW = ~0u;
 typedef Pack<Value, VECTOR> Chunk;
@@ -169,19 +169,21 @@ DEVICE void join_long(Value* out, Sum* parts, const Cuts& cuts, i64 width, i64 k
     high = low + step < high ? low + step : high;
   }
   // Slices are neighbouring pieces, so that their order is the order of the contributions.
-  const int slices = blockDim.x / COLUMNS, slice = threadIdx.x / COLUMNS;
-  const i64 column = ((i64)blockIdx.y * COLUMNS + threadIdx.x % COLUMNS) * VECTOR;
-  const i64 each = (high - k + slices - 1) / slices;
-  const i64 from = k + slice * each, to = from + each < high ? from + each : high;
+  const int lane = threadIdx.x % COLUMNS;
+  const i64 column = ((i64)blockIdx.y * COLUMNS + lane) * VECTOR;
+  const i64 each = (high - k + SLICES - 1) / SLICES;
   Sums s;
-  clear(s);
-  if (column < width)
+  for (int slice = threadIdx.x / COLUMNS; slice < SLICES; slice += blockDim.x / COLUMNS) {
+    const i64 from = k + slice * each, to = from + each < high ? from + each : high;
+    clear(s);
+    if (column < width)
 #pragma unroll 4
-    for (i64 j = from; j < to; ++j) s = joined(s, part(parts, j, 0, width) + column);
+      for (i64 j = from; j < to; ++j) s = joined(s, part(parts, j, 0, width) + column);
 #pragma unroll
-  for (int v = 0; v < VECTOR; ++v) sums[threadIdx.x * VECTOR + v] = s.at[v];
+    for (int v = 0; v < VECTOR; ++v) sums[(slice * COLUMNS + lane) * VECTOR + v] = s.at[v];
+  }
   __syncthreads();
-  if (slice == 0 && column < width) {
+  if (threadIdx.x < COLUMNS && column < width) {
     const Sum* first = part(parts, k - 1, 1, width) + column;
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) s.at[v] = first[v];
@@ -200,7 +202,7 @@ KERNEL __launch_bounds__(256)
 join_parts(Value* out, Sum* parts, const u32* rows_of_cuts, i64 each, i64 rows, i64 pieces, i64 width) {
   wait_for_others();
   DYNAMIC_SHARED(Sum, sums);
-  u32 *found = reinterpret_cast<u32*>(sums + 256 * VECTOR), *sums_of_warps = found + 256;
+  u32 *found = reinterpret_cast<u32*>(sums + SLICES * COLUMNS * VECTOR), *sums_of_warps = found + 256;
   const Cuts cuts = {rows_of_cuts, rows, pieces};
   const i64 k = blockIdx.x * each + 1 + threadIdx.x;
   const bool own = threadIdx.x < each && k < pieces && cuts.own(k);

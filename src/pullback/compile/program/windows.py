@@ -38,10 +38,9 @@ __all__ = [
     "window_words",
 ]
 
-CONVOLUTIONS = ("conv", "conv_dx", "conv_dw")  # of the intrinsics
-EXTREMA = {"window_max": "largest", "window_argmax": "where"}
+EXTREMA = {"window_max": "largest", "window_argmax": "where"}  # intrinsics, and what they give
 
-S = TypeVar("S")
+S = TypeVar("S", covariant=True)
 
 # The numbers that a kernel gets, by name: of the whole, then of each of three axes. `block` are the
 # input channels that are added up before the next ones, `apart` whether their sums are joined
@@ -213,7 +212,8 @@ def _weight_gradient(
     return [*made, *kernels.join(w.dtype, slot, partials, chunks, w.size)]
 
 
-_STEPS = dict(zip(CONVOLUTIONS, (_forward, _input_gradient, _weight_gradient), strict=True))
+_STEPS = {"conv": _forward, "conv_dx": _input_gradient, "conv_dw": _weight_gradient}
+CONVOLUTIONS = tuple(_STEPS)  # of the intrinsics
 
 
 def convolution_steps(

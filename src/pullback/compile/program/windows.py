@@ -40,7 +40,7 @@ __all__ = [
 
 EXTREMA = {"window_max": "largest", "window_argmax": "where"}  # intrinsics, and what they give
 
-S = TypeVar("S", covariant=True)
+S_co = TypeVar("S_co", covariant=True)  # a step of the target
 
 # The numbers that a kernel gets, by name: of the whole, then of each of three axes. `block` are the
 # input channels that are added up before the next ones, `apart` whether their sums are joined
@@ -63,10 +63,10 @@ class Sums(NamedTuple):
     tiles: int
 
 
-class WindowKernels(Protocol[S]):
+class WindowKernels(Protocol[S_co]):
     """The kernels that a target has."""
 
-    def zeros(self, dtype: DType, size: int, slot: int) -> Sequence[S]:
+    def zeros(self, dtype: DType, size: int, slot: int) -> Sequence[S_co]:
         """Writes so many zeros."""
         ...
 
@@ -79,19 +79,19 @@ class WindowKernels(Protocol[S]):
         b: tuple[int, Strides],
         out: int,
         area: Area,
-    ) -> Sequence[S]:
+    ) -> Sequence[S_co]:
         """Products (m, k) @ (k, n) of what is at two slots; the output is dense."""
         ...
 
-    def forward(self, c: Convolution, weight: Weight, start: int) -> Sequence[S]:
+    def forward(self, c: Convolution, weight: Weight, start: int) -> Sequence[S_co]:
         """The output, from its element `start` on."""
         ...
 
-    def sums(self, c: Convolution, weight: Weight, sums: Sums, slot: int) -> Sequence[S]:
+    def sums(self, c: Convolution, weight: Weight, sums: Sums, slot: int) -> Sequence[S_co]:
         """The sums of weights of every chunk, one after the other."""
         ...
 
-    def join(self, dtype: DType, slot: int, partials: int, chunks: int, size: int) -> Sequence[S]:
+    def join(self, dtype: DType, slot: int, partials: int, chunks: int, size: int) -> Sequence[S_co]:
         """The chunks' sums added up in sequence."""
         ...
 
@@ -137,8 +137,8 @@ def outputs_of(c: Convolution) -> int:
 
 
 def _forward_steps(
-    kernels: WindowKernels[S], c: Convolution, weight: Weight, area: Area
-) -> Sequence[S]:
+    kernels: WindowKernels[S_co], c: Convolution, weight: Weight, area: Area
+) -> Sequence[S_co]:
     """The launches that make the output from input and weight."""
     if c.is_product and c.is_direct():
         return _product(kernels, c, weight, area)
@@ -147,7 +147,7 @@ def _forward_steps(
     )
 
 
-def _product(kernels: WindowKernels[S], c: Convolution, weight: Weight, area: Area) -> Sequence[S]:
+def _product(kernels: WindowKernels[S_co], c: Convolution, weight: Weight, area: Area) -> Sequence[S_co]:
     """A kernel of one position is a product of matrices."""
     x, y = c.x, c.y
     m, n = y.channels, y.size[2]
@@ -163,8 +163,8 @@ def _product(kernels: WindowKernels[S], c: Convolution, weight: Weight, area: Ar
 
 
 def _forward(
-    kernels: WindowKernels[S], operands: Sequence[Place], window: Any, result: Place, area: Area
-) -> Sequence[S]:
+    kernels: WindowKernels[S_co], operands: Sequence[Place], window: Any, result: Place, area: Area
+) -> Sequence[S_co]:
     source_place, (slot, w) = operands
     source, target = side_of(source_place, window), side_of(result, window)
     ws = strides_of(w)
@@ -174,15 +174,15 @@ def _forward(
 
 
 def _input_gradient(
-    kernels: WindowKernels[S], operands: Sequence[Place], window: Any, result: Place, area: Area
-) -> Sequence[S]:
+    kernels: WindowKernels[S_co], operands: Sequence[Place], window: Any, result: Place, area: Area
+) -> Sequence[S_co]:
     source_place, (slot, w) = operands
     source, target = side_of(source_place, window), side_of(result, window)
     ws = strides_of(w)
     weight = Weight(slot, source.channels * ws[0], ws[1], ws[0])
     every = residue_axes(window, w.shape, ws, target.size)
     reached = [axes for axes in every if all(axis.taps for axis in axes)]
-    steps: list[S] = []
+    steps: list[S_co] = []
     if len(reached) < len(every):
         steps += kernels.zeros(result[1].dtype, result[1].size, result[0])
     for axes in reached:
@@ -192,8 +192,8 @@ def _input_gradient(
 
 
 def _weight_gradient(
-    kernels: WindowKernels[S], operands: Sequence[Place], window: Any, result: Place, area: Area
-) -> Sequence[S]:
+    kernels: WindowKernels[S_co], operands: Sequence[Place], window: Any, result: Place, area: Area
+) -> Sequence[S_co]:
     source, target = (side_of(operand, window) for operand in operands)
     slot, w = result
     ws = dense_strides(w.shape)
@@ -217,13 +217,13 @@ CONVOLUTIONS = tuple(_STEPS)  # of the intrinsics
 
 
 def convolution_steps(
-    kernels: WindowKernels[S],
+    kernels: WindowKernels[S_co],
     name: str,
     operands: Sequence[Place],
     static: Mapping[str, Any],
     result: Place,
     area: Area,
-) -> Sequence[S]:
+) -> Sequence[S_co]:
     """What a primitive launches; the result is dense."""
     slot, out = result
     if any(av.size == 0 for _, av in operands):

@@ -91,7 +91,9 @@ class WindowKernels(Protocol[S_co]):
         """The sums of weights of every chunk, one after the other."""
         ...
 
-    def join(self, dtype: DType, slot: int, partials: int, chunks: int, size: int) -> Sequence[S_co]:
+    def join(
+        self, dtype: DType, slot: int, partials: int, chunks: int, size: int
+    ) -> Sequence[S_co]:
         """The chunks' sums added up in sequence."""
         ...
 
@@ -147,7 +149,9 @@ def _forward_steps(
     )
 
 
-def _product(kernels: WindowKernels[S_co], c: Convolution, weight: Weight, area: Area) -> Sequence[S_co]:
+def _product(
+    kernels: WindowKernels[S_co], c: Convolution, weight: Weight, area: Area
+) -> Sequence[S_co]:
     """A kernel of one position is a product of matrices."""
     x, y = c.x, c.y
     m, n = y.channels, y.size[2]

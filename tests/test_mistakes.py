@@ -15,7 +15,7 @@ import pullback as pb
 import pullback.nn
 from mistakes import check, set_item
 from pullback import train
-from pullback.foreign_names import METHOD_HINTS
+from pullback.missing_names import METHOD_HINTS
 
 KEY = pb.random.key(0)
 NET = pb.nn.Linear(4, 2, key=KEY)

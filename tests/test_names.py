@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback import foreign_names, numpy_protocol
+from pullback import foreign_names, missing_names, numpy_protocol
 from pullback.ir.op import REGISTRY
 
 RNG = np.random.default_rng(0)
@@ -319,12 +319,12 @@ def test_hints_name_things_that_there_are() -> None:
             getattr(pb, name)
         assert hint in str(caught.value)
     x = pb.ones(2)
-    for name, hint in foreign_names.METHOD_HINTS.items():
+    for name, hint in missing_names.METHOD_HINTS.items():
         assert name not in dir(x)
         with pytest.raises(AttributeError, match="Use ") as caught:
             getattr(x, name)
         assert hint in str(caught.value)
-    every = " ".join([*foreign_names.HINTS.values(), *foreign_names.METHOD_HINTS.values()])
+    every = " ".join([*foreign_names.HINTS.values(), *missing_names.METHOD_HINTS.values()])
     for word in every.translate(str.maketrans("(),:", "    ")).split():
         if word.startswith("pb."):
             found: Any = pb
@@ -376,7 +376,7 @@ def test_operations_are_methods_under_the_names_that_other_libraries_have() -> N
         ours = getattr(pb, operation)
         for name in names.split():
             assert getattr(pb.Tensor, name) is ours
-            assert name not in foreign_names.METHOD_HINTS
+            assert name not in missing_names.METHOD_HINTS
     assert bool(pb.all(x.clamp(0.3, 0.7) == pb.clip(x, 0.3, 0.7)))
     assert x.logsumexp(dim=1, keepdim=True).shape == (3, 1)
     assert bool(pb.all(x.sub(1.0) == x - 1.0)) and x.unbind(1)[3].shape == (3,)

@@ -34,6 +34,7 @@ HOMES = {
     "Callable": "collections.abc",
     "Device": "pullback.core.avals",
     "DType": "pullback.core.dtypes",
+    "Hook": "pullback.autodiff.hooks",
     "Iterator": "collections.abc",
     "NamedTuple": "typing",
     "Node": "pullback.ir.array",

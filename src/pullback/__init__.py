@@ -73,7 +73,6 @@ from pullback.curvature import (
 from pullback.files import load, save
 from pullback.foreign_names import ALIASES as _ALIASES
 from pullback.foreign_names import HINTS as _HINTS
-from pullback.foreign_names import hint_for as _hint_for
 from pullback.implicit import custom_linear_solve, custom_root, fixed_point
 from pullback.ir.op import REGISTRY as _REGISTRY
 from pullback.jacobians import (
@@ -85,6 +84,8 @@ from pullback.jacobians import (
     linearize,
 )
 from pullback.mapping import vmap
+from pullback.methods import install_methods
+from pullback.missing_names import hint_for as _hint_for
 from pullback.module import Module
 from pullback.ops.index_plans import scatter_plan
 from pullback.profiling import profile
@@ -108,7 +109,7 @@ from pullback.standard import make_finfo as finfo
 from pullback.standard import make_iinfo as iinfo
 from pullback.tape import Graph, GraphNode, trace
 from pullback.taylor import jet
-from pullback.tensor import Tensor, from_dlpack, install_methods, tensor
+from pullback.tensor import Tensor, from_dlpack, tensor
 from pullback.transforms import (
     checkpoint,
     grad,
@@ -130,7 +131,7 @@ register_runtime(
     lambda index: _import_module("pullback.runtime.cuda.target").CudaRuntime(index),
     lambda: _import_module("pullback.runtime.cuda.gpu").is_present(),
 )
-install_methods(_REGISTRY)
+install_methods(Tensor, _REGISTRY)
 for _entry in _REGISTRY.values():
     _home = vars(_import_module(f"pullback.{_entry.namespace}")) if _entry.namespace else globals()
     _home[_entry.name] = _entry.function
@@ -184,6 +185,8 @@ __all__ = sorted(
         "jacobians",
         "module",
         "mapping",
+        "methods",
+        "missing_names",
         "numpy_protocol",
         "ops",
         "profiling",

@@ -11,9 +11,9 @@ import numpy as np
 from pullback.core import pytrees
 from pullback.core.errors import GradientError
 from pullback.display.notebook import Outline, outline_html
-from pullback.foreign_names import MODULE_HINTS, missing
 from pullback.ir.array import Array
 from pullback.ir.op import another
+from pullback.missing_names import MODULE_HINTS, missing
 
 __all__ = ["Module"]
 

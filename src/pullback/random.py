@@ -4,7 +4,7 @@ everywhere.
 The functions are declared in `pullback.ops.random`.
 """
 
-from pullback.foreign_names import missing_name as _missing_name
+from pullback.missing_names import missing_name as _missing_name
 
 
 def __getattr__(name: str) -> object:

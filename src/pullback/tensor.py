@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pullback.autodiff import reverse
+from pullback.autodiff.hooks import Hook, registered
 from pullback.core import dtypes as dt
 from pullback.core.avals import Device, aval
 from pullback.core.avals import device as as_device
@@ -19,18 +20,17 @@ from pullback.core.errors import (
     CopyError,
     DeviceError,
     DTypeError,
-    ExchangeError,
     GradientError,
     ShapeError,
     briefly,
 )
 from pullback.display.notebook import array_html
-from pullback.foreign_names import METHOD_HINTS, METHODS, missing
-from pullback.ir import dlpack
+from pullback.ir import dlpack, exporting
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
-from pullback.ir.convert import Exchanged, as_array, from_numpy, is_kept, refuse_masked, to_numpy
-from pullback.ir.op import REGISTRY, Public, another
+from pullback.ir.convert import Exchanged, as_array, from_numpy, refuse_masked, to_numpy
+from pullback.ir.op import REGISTRY, another
 from pullback.ir.tracing import no_value
+from pullback.missing_names import METHOD_HINTS, missing
 from pullback.numpy_protocol import call_function, call_ufunc
 from pullback.ops import subscript
 from pullback.ops.plain_keys import view
@@ -40,17 +40,6 @@ __all__ = ["Tensor", "from_dlpack", "tensor"]
 
 # Versions of the Array API standard whose programs run: each has everything of those before it.
 STANDARDS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
-
-
-class Hook:
-    """A registered hook; `remove()` takes it away."""
-
-    def __init__(self, hooks: dict[int, Callable], key: int):
-        self._hooks = hooks
-        self._key = key
-
-    def remove(self) -> None:
-        self._hooks.pop(self._key, None)
 
 
 def _refused_update(name: str) -> GradientError:
@@ -177,19 +166,8 @@ class Tensor(Array, _Missing):
         It shares the memory where nothing else has it, and is a copy where a recorded operation or
         another tensor does: there are libraries that write to read-only arrays.
         """
-        self._check_untracked("numpy")
-        if self._aval.is_symbolic or self.device.runtime.has_one_owner(self._buf):
-            return to_numpy(self)
-        array = np.array(to_numpy(self))
-        array.flags.writeable = False
-        return array
-
-    def _check_untracked(self, name: str) -> None:
-        if self._node is not None and mode.recording:
-            raise GradientError(
-                f"{name}: the tensor requires a gradient, and NumPy would lose it. Call detach()"
-                " first."
-            )
+        exporting.check_untracked(self, "numpy")
+        return exporting.own_array(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
@@ -435,12 +413,7 @@ class Tensor(Array, _Missing):
         """
         if self._node is None:
             raise GradientError("register_hook: the tensor does not require a gradient.")
-        if self._node.extra is None:
-            self._node.extra = {}
-        hooks = self._node.extra.setdefault("hooks", {})
-        key = max(hooks, default=-1) + 1
-        hooks[key] = hook
-        return Hook(hooks, key)
+        return registered(self._node, hook)
 
     def detach(self) -> Any:
         """The same values, cut off from the recorded graph."""
@@ -485,61 +458,12 @@ class Tensor(Array, _Missing):
         operation, no other tensor. Who writes to it then changes this tensor. A constant, which
         takes no memory, is given some.
         """
-        here = self.device.runtime.dlpack_device
-        if here != dlpack.CPU and (dl_device is None or tuple(dl_device) == here):
-            return self._exported(stream, max_version, copy)
-        if stream is not None:
-            raise DeviceError(f"__dlpack__: the CPU has no streams, got stream={stream!r}.")
-        if dl_device is not None and tuple(dl_device) != dlpack.CPU:
-            raise ExchangeError(
-                f"__dlpack__: the memory goes to the CPU, {dlpack.CPU}, got dl_device={dl_device}."
-            )
-        self._check_untracked("__dlpack__")
-        if copy is not False:
-            values = np.array(to_numpy(self), order="C")
-            return dlpack.capsule_of(values, max_version, copied=True)
-        if is_kept(self.device.runtime.origin(self._buf)):
-            self._take_memory()
-        if self._node is not None or not self.device.runtime.has_one_owner(self._buf):
-            raise CopyError(
-                "__dlpack__: the memory belongs to others too, and can't be shared with one who may"
-                " write. Leave out copy=False."
-            )
-        memory = self.device.runtime.memory(self._buf, self._aval, writable=True)
-        return dlpack.capsule_of(memory, max_version, copied=False)
-
-    def _exported(self, stream: Any, max_version: tuple[int, int] | None, copy: bool | None) -> Any:
-        """A capsule of memory of a device, or of a copy there."""
-        self._check_untracked("__dlpack__")
-        runtime = self.device.runtime
-        if copy is False and (self._node is not None or not runtime.has_one_owner(self._buf)):
-            raise CopyError(
-                "__dlpack__: the memory belongs to others too, and can't be shared with one who may"
-                " write. Leave out copy=False."
-            )
-        return runtime.exported(self._buf, self._aval, stream, max_version, copy is not False)
+        return exporting.capsule(self, stream, max_version, dl_device, copy)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The memory of a GPU, to be read only."""
-        kind, _ = self.device.runtime.dlpack_device
-        if kind != dlpack.CUDA or self._aval.strides is None:
-            raise AttributeError(f"the memory is that of {self.device}, not of a GPU")
-        self._check_untracked("__cuda_array_interface__")
-        size = self.dtype.itemsize
-        return {
-            "version": 3,
-            "shape": self.shape,
-            "typestr": self.dtype.numpy.str,
-            "data": (self._buf.address if self.size else 0, True),
-            "strides": tuple(s * size for s in self._aval.strides),
-            "stream": 1,
-        }
-
-    def _take_memory(self) -> None:
-        """Give a constant, which sees one kept number from all places, memory of its own."""
-        own = from_numpy(np.array(to_numpy(self), order="C"), self.device)
-        self._buf, self._aval = own._buf, own._aval
+        return exporting.cuda_interface(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device.runtime.dlpack_device
@@ -619,53 +543,3 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     else:
         shared = from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
     return shared if device is None else shared.to_device(device)
-
-
-def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, other: Any, /) -> Any:
-        return function(other, self)
-
-    return method
-
-
-def _in_place(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    @briefly
-    def method(self: Any, other: Any, /) -> Any:
-        new = function(self, other)
-        if new is NotImplemented:
-            return new
-        if new.shape != self.shape:
-            raise ShapeError(
-                f"{name}: the result has shape {new.shape}, which does not fit {self.shape} in"
-                " place."
-            )
-        if new.dtype is not self.dtype:
-            raise DTypeError(
-                f"{name}: the result has dtype {new.dtype.name}, which does not fit"
-                f" {self.dtype.name} in place."
-            )
-        self._rebind(name, new)
-        return self
-
-    return method
-
-
-def install_methods(entries: dict[str, Public]) -> None:
-    """Give Tensor the methods that operations declare: operators with their reflected and in-place
-    forms, and names; and those that other libraries' arrays have.
-    """
-    for name, others in METHODS.items():
-        entries[name].methods = (*entries[name].methods, *others.split())
-    for entry in entries.values():
-        function = entry.function
-        operator = getattr(function, "operator", function)
-        for name in entry.methods:
-            if name.startswith("__r") and name != "__rshift__":
-                setattr(Tensor, name, _reflected(operator))
-            elif name.startswith("__"):
-                setattr(Tensor, name, operator)
-                if f"__r{name[2:]}" in entry.methods:
-                    in_place = f"__i{name[2:]}"
-                    setattr(Tensor, in_place, _in_place(in_place, operator))
-            else:
-                setattr(Tensor, name, function)

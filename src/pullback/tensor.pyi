@@ -8,16 +8,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from pullback.autodiff.hooks import Hook
 from pullback.core.avals import Device
 from pullback.core.dtypes import DType
 from pullback.ir.array import Array, Node
-from pullback.ir.op import Public
 from pullback.ops.index_plans import scatter_plan
-
-class Hook:
-    """A registered hook; `remove()` takes it away."""
-    def __init__(self, hooks: dict[int, Callable], key: int) -> None: ...
-    def remove(self) -> None: ...
 
 class Tensor(Array):
     """A differentiable array. Make one with `pb.tensor`; see the documentation of `pb` for the
@@ -668,11 +663,6 @@ def from_dlpack(
     x: Any, /, *, device: _DeviceLike | None = None, copy: bool | None = None
 ) -> Tensor:
     """A tensor of the data of another library's array, sharing its memory, on the CPU or a GPU."""
-
-def install_methods(entries: dict[str, Public]) -> None:
-    """Give Tensor the methods that operations declare: operators with their reflected and
-    in-place forms, and names; and those that other libraries' arrays have.
-    """
 
 class TopK(NamedTuple):
     """The k largest (or smallest) elements, and where they were."""

@@ -8,8 +8,8 @@ from pkgutil import iter_modules
 
 from pullback import primitive
 from pullback.core.errors import LinAlgError
-from pullback.foreign_names import missing_name
 from pullback.ir.op import REGISTRY
+from pullback.missing_names import missing_name
 from pullback.ops.products import matmul, matrix_transpose, outer, tensordot, vecdot
 
 for _module in iter_modules(__path__):

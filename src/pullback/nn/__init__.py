@@ -7,8 +7,8 @@ layout matters, `layout="channels_last"` takes and gives arrays whose channels a
 from importlib import import_module
 from pkgutil import iter_modules
 
-from pullback.foreign_names import missing_name
 from pullback.ir.op import REGISTRY
+from pullback.missing_names import missing_name
 
 _MADE_OF_FUNCTIONS = ("init", "layers")  # imported when all functions are in the registry
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from pullback.core.dtypes import as_dtype, default_float
 from pullback.core.errors import DTypeError, ShapeError
-from pullback.foreign_names import missing_name
 from pullback.linalg.orthogonal import qr
+from pullback.missing_names import missing_name
 from pullback.ops.diagonals import diagonal
 from pullback.ops.movement import reshape
 from pullback.ops.parts import astype

@@ -1,6 +1,6 @@
 """Optimisers as pure functions over trees of arrays, schedules of learning rates, clipping."""
 
-from pullback.foreign_names import missing_name
+from pullback.missing_names import missing_name
 from pullback.optim.adaptive import LAMB, Adadelta, Adagrad, Adam, AdamW, RAdam, RMSprop
 from pullback.optim.averaging import EMA
 from pullback.optim.base import Optimizer

@@ -13,9 +13,9 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError, ShapeError, briefly
-from pullback.foreign_names import OPTIMIZER_HINTS, missing
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array
+from pullback.missing_names import OPTIMIZER_HINTS, missing
 from pullback.ops.arrangement import stack
 from pullback.ops.creation import zeros_like
 from pullback.ops.parts import astype, imag, real

@@ -4,7 +4,7 @@ Each piece stands alone; a loop is an ordinary `for`.
 """
 
 from pullback.display.progress import Progress
-from pullback.foreign_names import missing_name
+from pullback.missing_names import missing_name
 from pullback.train.batches import batches
 from pullback.train.checkpoints import Checkpoints
 from pullback.train.log import Log

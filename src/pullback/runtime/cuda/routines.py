@@ -8,17 +8,13 @@ from functools import partial
 from pullback.compile.program.convolution import bad_places
 from pullback.compile.program.host_calls import effect_faults, host_faults
 from pullback.compile.program.target import Routine
+from pullback.compile.program.windows import CONVOLUTIONS, EXTREMA
 from pullback.core.avals import Aval
 from pullback.runtime.cuda.host_calls import effect_stages, host_stages
 from pullback.runtime.cuda.planes import NAMES, plane_stages
 from pullback.runtime.cuda.products import product_stages
 from pullback.runtime.cuda.sorting import argsort_stages, search_stages
-from pullback.runtime.cuda.windows import (
-    CONVOLUTIONS,
-    EXTREMA,
-    convolution_stages,
-    extremum_stages,
-)
+from pullback.runtime.cuda.windows import convolution_stages, extremum_stages
 
 __all__ = ["ROUTINES"]
 

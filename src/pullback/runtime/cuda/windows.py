@@ -11,26 +11,24 @@ window reads beside the array is 0, and takes part in sums; for an extremum it i
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pullback.compile.kernel import order
-from pullback.compile.program.convolution import (
-    Axis,
-    Convolution,
-    Side,
-    Weight,
-    reading_axes,
-    residue_axes,
-    side_of,
-    strides_of,
-)
+from pullback.compile.program.convolution import Convolution, Weight
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Place
-from pullback.core.avals import Aval, dense_strides
+from pullback.compile.program.target import Area, Place, Strides
+from pullback.compile.program.windows import (
+    EXTREMA,
+    Sums,
+    WindowKernels,
+    convolution_steps,
+    extremum_of,
+    outputs_of,
+    window_words,
+)
+from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.kernels import NEST
 from pullback.runtime.cuda.launch import THREADS, grid_of
@@ -39,7 +37,7 @@ from pullback.runtime.cuda.printer import Source, storage
 from pullback.runtime.cuda.products import product_steps
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
-__all__ = ["CONVOLUTIONS", "EXTREMA", "convolution_stages", "extremum_stages"]
+__all__ = ["convolution_stages", "extremum_stages"]
 
 _HEAD = """
 typedef {value} Value;
@@ -235,124 +233,49 @@ def _source(dtype: DType, body: str, result: DType, end: str) -> tuple[str, str]
     return words["name"], source.text()
 
 
-def _axis_words(axis: Axis, x: Side, y: Side, d: int, tile: int, dilation: int) -> list[int]:
-    """The struct Axis; the positions of a kernel are evenly spaced."""
-    (offset, place), *more = axis.taps
-    steps = [(b[0] - offset, b[1] - place) for b in more[:1]] or [(0, 0)]
-    ((offset_step, place_step),) = steps
-    return [
-        *(axis.places, x.size[d], axis.step, len(axis.taps)),
-        *(offset, offset_step, place, place_step),
-        *(x.strides[d], y.strides[d] * axis.every, tile, dilation),
-    ]
+class _Kernels:
+    """The kernels of this module, and those of products."""
+
+    def zeros(self, dtype: DType, size: int, slot: int) -> list[Step | Either]:
+        return zero_steps(dtype, size, slot)
+
+    def product(
+        self,
+        dtype: DType,
+        batch: Sequence[int],
+        sides: tuple[int, int, int],
+        a: tuple[int, Strides],
+        b: tuple[int, Strides],
+        out: int,
+        area: Area,
+    ) -> list[Step]:
+        left, right = ((At(slot), strides) for slot, strides in (a, b))
+        return product_steps(dtype, batch, sides, left, right, At(out), area)
+
+    def forward(self, c: Convolution, weight: Weight, start: int) -> list[Step]:
+        name, source = _source(c.dtype, _FORWARD, c.dtype, "forward")
+        out = At(c.y.slot, start * c.dtype.itemsize)
+        arguments = (out, At(c.x.slot), At(weight.slot), _packed(window_words(c, weight)))
+        return [Step(source, f"{name}_forward", (grid_of(outputs_of(c)), 1), THREADS, arguments)]
+
+    def sums(self, c: Convolution, weight: Weight, sums: Sums, slot: int) -> list[Step]:
+        name, source = _source(c.dtype, _WEIGHT, c.dtype, "weight")
+        size = c.x.groups * c.y.channels * c.ins * c.positions
+        given = struct.pack("<4q", sums.chunks, sums.chunk, sums.tiles, size)
+        words = _packed(window_words(c, weight, sums.tile))
+        arguments = (At(slot), At(c.x.slot), At(c.y.slot), words, given)
+        grid = grid_of(sums.chunks * size), 1
+        return [Step(source, f"{name}_weight", grid, THREADS, arguments)]
+
+    def join(self, dtype: DType, slot: int, partials: int, chunks: int, size: int) -> list[Step]:
+        name, source = _source(dtype, _WEIGHT, dtype, "weight")
+        arguments = (At(slot), At(partials), chunks, size)
+        return [Step(source, f"{name}_join", (grid_of(size), 1), THREADS, arguments)]
 
 
-def _window(
-    c: Convolution,
-    weight: Weight,
-    tile: Sequence[int] = (1, 1, 1),
-    dilation: Sequence[int] = (1, 1, 1),
-) -> bytes:
+def _packed(words: Sequence[int]) -> bytes:
     """The struct Window."""
-    x, y = c.x, c.y
-    x_batch, x_group, x_channel, *_ = x.words()
-    y_batch, y_group, y_channel, *_ = y.words()
-    out = weight.group if c.depthwise else weight.out
-    words = [
-        *(x.batch, x.groups, y.channels, c.ins),
-        order.CHUNK if c.is_product else max(1, c.order.block),
-        *(int(c.is_product), int(y.channel_stride == 1)),
-        *(x_batch, x_group, 0 if c.depthwise else x_channel, x_channel if c.depthwise else 0),
-        *(y_batch, y_group, y_channel, weight.group, out, weight.into),
-    ]
-    for d, axis in enumerate(c.axes):
-        words += _axis_words(axis, x, y, d, tile[d], dilation[d])
     return struct.pack(f"<{len(words)}q", *words)
-
-
-def _outputs(c: Convolution) -> int:
-    return c.x.batch * c.x.groups * c.y.channels * math.prod(a.places for a in c.axes)
-
-
-def _forward_steps(c: Convolution, weight: Weight, area: Area) -> list[Step]:
-    """The launches that make the output from input and weight."""
-    if c.is_product and c.is_direct():
-        return _product(c, weight, area)
-    name, source = _source(c.dtype, _FORWARD, c.dtype, "forward")
-    start = sum(a.first * s for a, s in zip(c.axes, c.y.strides, strict=True))
-    out = At(c.y.slot, start * c.dtype.itemsize)
-    arguments = (out, At(c.x.slot), At(weight.slot), _window(c, weight))
-    return [Step(source, f"{name}_forward", (grid_of(_outputs(c)), 1), THREADS, arguments)]
-
-
-def _product(c: Convolution, weight: Weight, area: Area) -> list[Step]:
-    """A kernel of one position is a product of matrices."""
-    x, y = c.x, c.y
-    m, n = y.channels, y.size[2]
-    places, pixel = (x.batch_stride, x.channels * x.channel_stride), x.strides[2]
-    a = At(weight.slot), (0, weight.group, weight.out, weight.into)
-    b = At(x.slot), (*places, x.channel_stride, pixel)
-    if y.channel_stride == 1:  # the transpose of it
-        m, n = n, m
-        a = At(x.slot), (*places, pixel, x.channel_stride)
-        b = At(weight.slot), (0, weight.group, weight.into, weight.out)
-    sides = (m, n, x.channels)
-    return product_steps(c.dtype, (x.batch, x.groups), sides, a, b, At(y.slot), area)
-
-
-def _forward(operands: Sequence[Place], window: Any, result: Place, area: Area) -> list[Step]:
-    source_place, (slot, w) = operands
-    source, target = side_of(source_place, window), side_of(result, window)
-    ws = strides_of(w)
-    weight = Weight(slot, target.channels * ws[0], ws[0], ws[1])
-    axes = reading_axes(window, w.shape, ws, target.size)
-    return _forward_steps(Convolution(w.dtype, source, target, axes), weight, area)
-
-
-def _input_gradient(
-    operands: Sequence[Place], window: Any, result: Place, area: Area
-) -> list[Step | Either]:
-    source_place, (slot, w) = operands
-    source, target = side_of(source_place, window), side_of(result, window)
-    ws = strides_of(w)
-    weight = Weight(slot, source.channels * ws[0], ws[1], ws[0])
-    every = residue_axes(window, w.shape, ws, target.size)
-    reached = [axes for axes in every if all(axis.taps for axis in axes)]
-    steps: list[Step | Either] = []
-    if len(reached) < len(every):
-        steps += zero_steps(result[1].dtype, result[1].size, result[0])
-    for axes in reached:
-        steps += _forward_steps(Convolution(w.dtype, source, target, axes), weight, area)
-    return steps
-
-
-def _weight_gradient(
-    operands: Sequence[Place], window: Any, result: Place, area: Area
-) -> list[Step]:
-    source, target = (side_of(operand, window) for operand in operands)
-    slot, w = result
-    ws = dense_strides(w.shape)
-    weight = Weight(slot, target.channels * ws[0], ws[0], ws[1])
-    axes = reading_axes(window, w.shape, ws, target.size)
-    c = Convolution(w.dtype, source, target, axes)
-    tile = c.order.weight_tile()
-    chunk = c.order.weight_chunk(tile)
-    tiles = c.x.batch * order.tile_count(c.order.lines, tile)
-    chunks = -(-tiles // chunk)
-    name, source_text = _source(w.dtype, _WEIGHT, w.dtype, "weight")
-    partials = At(slot if chunks == 1 else area(chunks * w.nbytes))
-    given = struct.pack("<4q", chunks, chunk, tiles, w.size)
-    arguments = (partials, At(c.x.slot), At(c.y.slot), _window(c, weight, tile), given)
-    grid = grid_of(chunks * w.size), 1
-    steps = [Step(source_text, f"{name}_weight", grid, THREADS, arguments)]
-    if chunks > 1:
-        arguments = (At(slot), partials, chunks, w.size)
-        steps.append(Step(source_text, f"{name}_join", (grid_of(w.size), 1), THREADS, arguments))
-    return steps
-
-
-CONVOLUTIONS = {"conv": _forward, "conv_dx": _input_gradient, "conv_dw": _weight_gradient}
-EXTREMA = {"window_max": "largest", "window_argmax": "where"}
 
 
 def convolution_stages(
@@ -364,12 +287,8 @@ def convolution_stages(
     _: int,
 ) -> list[Stage]:
     """The stages of a primitive; the result is dense."""
-    slot, out = result
-    if any(av.size == 0 for _, av in operands):
-        return stage(*zero_steps(out.dtype, out.size, slot))
-    if out.size == 0:
-        return []
-    return stage(*CONVOLUTIONS[name](operands, static["window"], result, area))
+    kernels: WindowKernels[Step | Either] = _Kernels()
+    return stage(*convolution_steps(kernels, name, operands, static, result, area))
 
 
 def extremum_stages(
@@ -387,14 +306,8 @@ def extremum_stages(
         return []
     if x.size == 0:
         return stage(*zero_steps(out.dtype, out.size, result[0]))
-    window, kernel = static["window"], static["kernel"]
-    window = window._replace(groups=window.channels(x.shape))
-    source, target = side_of((slot, x), window), side_of(result, window)
-    shape = (1, 1, *kernel)
-    axes = reading_axes(window, shape, dense_strides(shape), target.size)
-    c = Convolution(x.dtype, source, target, axes)
-    dilation = (*(1,) * (3 - len(window.dilation)), *window.dilation)
+    c, words = extremum_of(operands, static, result)
     end = EXTREMA[name]
     start, text = _source(x.dtype, _LARGEST, out.dtype, end)
-    arguments = (At(result[0]), At(slot), _window(c, Weight(0, 0, 0, 0), dilation=dilation))
-    return stage(Step(text, f"{start}_{end}", (grid_of(_outputs(c)), 1), THREADS, arguments))
+    arguments = (At(result[0]), At(slot), _packed(words))
+    return stage(Step(text, f"{start}_{end}", (grid_of(outputs_of(c)), 1), THREADS, arguments))

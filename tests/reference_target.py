@@ -17,69 +17,27 @@ from pullback.compile.kernel import order
 from pullback.compile.kernel.forms import Gather, Map, MultiMap, Reduce, Scatter
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.stages import Blocks, Branch, Loop, Node, Parts, Program, Stage, While
-from pullback.compile.program.target import Routine, Target, Tuning
+from pullback.compile.program.target import Target, Tuning
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import ALL, DType
-from pullback.ir.scalar import Expr, topological
+from pullback.ir.scalar import Expr
 from pullback.runtime.base import Runtime
-from scalar_evaluator import _cast, _value
-
-Array = np.ndarray
-Slots = list[tuple[Array, int]]
-
-
-class Found(Exception):
-    """The first error of a stage: code, position and value."""
-
-
-def values(roots: Sequence[Expr], leaf: Callable[[Expr], Array]) -> list[Array]:
-    """Expressions over whole arrays; `leaf` knows loads, indices and accumulators."""
-    known: dict[Expr, Array] = {}
-    with np.errstate(all="ignore"):
-        for root in roots:
-            for e in topological(root, dict.fromkeys(known, 0)):
-                if e.op in ("load", "index", "acc"):
-                    known[e] = np.asarray(leaf(e))
-                else:
-                    known[e] = _value(e, [known[a] for a in e.args], ())
-    return [known[r] for r in roots]
-
-
-def part(x: Array, e: Expr) -> Array:
-    """What a load takes of an operand."""
-    if x.dtype.kind == "c":
-        x = x.imag if e.value[1] else x.real  # type: ignore[index]
-    return _cast(x, e.dtype.numpy)
-
-
-def look(slots: Slots, slot: int, dtype: DType, shape: Sequence[int], strides: Any) -> Array:
-    """An array in the memory of a slot; strides are in elements."""
-    if math.prod(shape) == 0:
-        return np.empty(tuple(shape), dtype.numpy)
-    memory, at = slots[slot]
-    first = np.ndarray((1,), dtype.numpy, memory.data, at)
-    return as_strided(first, tuple(shape), [s * dtype.itemsize for s in strides])
-
-
-def read(slots: Slots, kernel: Any, at: Any, shape: Any, strides: Any) -> list[Array]:
-    """The inputs of a kernel."""
-    return [
-        look(slots, slot, dtype, shape, own)
-        for slot, dtype, own in zip(at, kernel.inputs, strides, strict=True)
-    ]
-
-
-def put(target: Array, parts: Sequence[Array]) -> None:
-    """Store the parts of elements."""
-    with np.errstate(all="ignore"):
-        if target.dtype.kind == "c":
-            target.real, target.imag = parts
-        else:
-            target[...] = _cast(np.broadcast_to(parts[0], target.shape), target.dtype)
-
-
-def stage(run: Callable[[Slots], None]) -> list[Stage]:
-    return [Stage(run, 1, 1, ())]  # type: ignore[arg-type]
+from reference_arrays import (
+    Array,
+    Found,
+    Slots,
+    look,
+    part,
+    places,
+    product,
+    put,
+    read,
+    split,
+    spread,
+    stage,
+    values,
+)
+from reference_routines import ROUTINES, Routines
 
 
 def elements(kernel: Any, inputs: Sequence[Array], index: Array) -> list[Array]:
@@ -259,7 +217,7 @@ class Reference:
                     write(k, [v[:, None] for v in folded(r, across, length)])
             for k, target in kernel.kept:
                 source = stream(k)
-                put(stream(target), _parts(source))
+                put(stream(target), split(source))
             for (r, parts), at in zip(columns, targets[0], strict=True):
                 put(look(slots, at, r.output, (length,), (1,)), folded(r, parts, rows))
             for (r, parts), at in zip(wholes, targets[1], strict=True):
@@ -307,15 +265,7 @@ class Reference:
             before = np.array(look(slots, x_slot, kernel.dtype, x_shape, x_strides)).reshape(-1)
             news = np.array(look(slots, slot, kernel.dtype, shape, strides)).reshape(-1)
             target = look(slots, out[0], kernel.dtype, (before.size,), (1,))
-            wide = {"f": np.float64, "V": np.float64, "c": np.complex128}
-            kind = (
-                wide.get(before.dtype.kind, before.dtype)
-                if kernel.sums or kernel.fold
-                else before.dtype
-            )
-            total = before.astype(
-                np.longdouble if before.dtype == np.float64 and kernel.sums else kind
-            )
+            total = before.astype(_accumulator(kernel, before.dtype))
             with np.errstate(all="ignore"):
                 for place, new in zip(at.tolist(), news.astype(total.dtype), strict=True):
                     total[place] = self._combined(kernel, total[place], new)
@@ -327,7 +277,7 @@ class Reference:
         if kernel.sums:
             return a | b if a.dtype == bool else a + b
         sides = {"a": np.asarray(a), "b": np.asarray(b)}
-        found = values(kernel.combine, lambda e: _parts(sides[e.value[0]])[e.value[1]])  # type: ignore
+        found = values(kernel.combine, lambda e: split(sides[e.value[0]])[e.value[1]])  # type: ignore
         return found[0] + 1j * found[1] if len(found) > 1 else found[0]
 
     def plan_arrays(self, *args: Any) -> None:
@@ -361,17 +311,8 @@ class Reference:
         return np.zeros(nbytes, np.uint8)
 
     @property
-    def routines(self) -> dict[str, Routine]:
-        return Routines(
-            {name: Routine(build, lambda avals, out: False) for name, build in _ROUTINES.items()}
-        )
-
-
-class Routines(dict[str, Routine]):
-    """The intrinsics; a test knows by the error which of them are not here."""
-
-    def __missing__(self, name: str) -> Routine:
-        raise NotImplementedError(f"reference: {name}")
+    def routines(self) -> Routines:
+        return ROUTINES
 
 
 def play(nodes: Sequence[Node], slots: Slots) -> None:
@@ -413,29 +354,6 @@ def _loop(node: Loop | While, slots: Slots) -> None:
         to[at : at + nbytes] = source[start : start + nbytes]
 
 
-def places(slots: Slots, kernel: Any, shape: Any, index_slots: Any, index_strides: Any,
-           indexed: Any, first_code: int) -> Array:  # fmt: skip
-    """The offsets that indices stand for, in elements; checked."""
-    total = np.zeros(shape, np.int64)
-    bad: list[tuple[int, int, int]] = []
-    given = zip(index_slots, kernel.indices, index_strides, indexed, strict=True)
-    for k, (slot, dtype, strides, (size, step)) in enumerate(given):
-        index = look(slots, slot, dtype, shape, strides).astype(np.int64)
-        wrong = np.flatnonzero((index < -size) | (index >= size))
-        bad += [(int(w), first_code + k, int(index.reshape(-1)[w])) for w in wrong[:1]]
-        total += np.where(index < 0, index + size, index) * step
-    if bad:
-        position, code, value = min(bad)
-        raise Found(code, position, value)
-    return total
-
-
-def spread(shape: Sequence[int], strides: Sequence[int]) -> Array:
-    """The offset of every element of a strided array."""
-    grids = np.indices(tuple(shape)) if len(shape) else np.zeros((0,), np.int64)
-    return sum((g * s for g, s in zip(grids, strides, strict=True)), np.zeros(shape, np.int64))
-
-
 def _accumulator(kernel: Scatter, dtype: np.dtype) -> Any:
     """The dtype in which updates are folded."""
     if not (kernel.sums or kernel.fold):
@@ -445,60 +363,6 @@ def _accumulator(kernel: Scatter, dtype: np.dtype) -> Any:
     return {"f": np.float64, "V": np.float64, "c": np.complex128}.get(dtype.kind, dtype)
 
 
-def _parts(x: Array) -> list[Array]:
-    return [np.real(x), np.imag(x)] if x.dtype.kind == "c" else [x]
-
-
-def product(a: Array, b: Array) -> Array:
-    """A product in a wider dtype."""
-    wide = np.complex128 if a.dtype.kind == "c" else np.float64
-    kind = wide if a.dtype.kind in "fcV" else a.dtype
-    with np.errstate(all="ignore"):
-        return (a.astype(kind) @ b.astype(kind)).astype(a.dtype)
-
-
-def _array(slots: Slots, place: tuple[int, Aval]) -> Array:
-    slot, av = place
-    return look(slots, slot, av.dtype, av.shape, av.strides or dense_strides(av.shape))
-
-
-def _result(slots: Slots, place: tuple[int, Aval]) -> Array:
-    slot, av = place
-    return look(slots, slot, av.dtype, av.shape, dense_strides(av.shape))
-
-
-def _matmul(operands: Any, static: Any, result: Any, area: Any, code: int) -> list[Stage]:
-    def run(slots: Slots) -> None:
-        _result(slots, result)[...] = product(*[_array(slots, o) for o in operands])
-
-    return stage(run)
-
-
-def _argsort(operands: Any, static: Any, result: Any, area: Any, code: int) -> list[Stage]:
-    def run(slots: Slots) -> None:
-        x = _array(slots, operands[0])
-        if not static["descending"]:
-            _result(slots, result)[...] = np.argsort(x, axis=-1, kind="stable")
-            return
-        turned = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
-        nans = np.isnan(x.astype(np.float64)).sum(-1, keepdims=True) if x.dtype.kind in "fV" else 0
-        found = x.shape[-1] - 1 - turned
-        if np.any(nans):  # which come last in both directions, in their order
-            raise NotImplementedError
-        _result(slots, result)[...] = found
-
-    return stage(run)
-
-
-def _searchsorted(operands: Any, static: Any, result: Any, area: Any, code: int) -> list[Stage]:
-    def run(slots: Slots) -> None:
-        row, x = (_array(slots, o) for o in operands)
-        _result(slots, result)[...] = np.searchsorted(row, x, static["side"])
-
-    return stage(run)
-
-
-_ROUTINES = {"matmul": _matmul, "argsort": _argsort, "searchsorted": _searchsorted}
 REFERENCE: Target = Reference()  # type: ignore[assignment]
 
 

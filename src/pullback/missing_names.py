@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module  # difflib is imported where it is used
+from typing import Any
 
 __all__ = [
     "METHOD_HINTS",
     "MODULE_HINTS",
     "OPTIMIZER_HINTS",
+    "MissingMethods",
     "hint_for",
     "missing",
     "missing_name",
@@ -240,3 +242,19 @@ def missing_name(namespace: str, name: str, known: Iterable[str]) -> AttributeEr
     hints = NAMESPACE_HINTS.get(namespace, {})
     hint = hint_for(name, hints, dict.fromkeys(known, f"pb.{namespace}"))
     return AttributeError(f"module 'pullback.{namespace}' has no attribute {name!r}.{hint}")
+
+
+class MissingName:
+    """A method that tensors have under another name, or not at all."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, tensor: Any, owner: Any = None) -> Any:
+        raise missing("Tensor", self.name, METHOD_HINTS, ())
+
+
+# A `__getattr__` would cost every access to an attribute, and so every operation, a good third.
+MissingMethods: Any = type(
+    "MissingMethods", (), {"__slots__": (), **{n: MissingName(n) for n in METHOD_HINTS}}
+)

@@ -13,7 +13,7 @@ import numpy as np
 from pullback.autodiff import reverse
 from pullback.autodiff.hooks import Hook, registered
 from pullback.core import dtypes as dt
-from pullback.core.avals import Device, aval
+from pullback.core.avals import Device
 from pullback.core.avals import device as as_device
 from pullback.core.dtypes import DType, as_dtype
 from pullback.core.errors import (
@@ -25,12 +25,12 @@ from pullback.core.errors import (
     briefly,
 )
 from pullback.display.notebook import array_html
-from pullback.ir import dlpack, exporting
+from pullback.ir import exchange
 from pullback.ir.array import LEAF, Array, Node, handle, is_variable, leaf_node, make, mode
 from pullback.ir.convert import Exchanged, as_array, from_numpy, refuse_masked, to_numpy
 from pullback.ir.op import REGISTRY, another
 from pullback.ir.tracing import no_value
-from pullback.missing_names import METHOD_HINTS, missing
+from pullback.missing_names import METHOD_HINTS, MissingMethods
 from pullback.numpy_protocol import call_function, call_ufunc
 from pullback.ops import subscript
 from pullback.ops.plain_keys import view
@@ -49,23 +49,7 @@ def _refused_update(name: str) -> GradientError:
     )
 
 
-class _MissingName:
-    """A method that tensors have under another name, or not at all."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __get__(self, tensor: Any, owner: Any = None) -> Any:
-        raise missing("Tensor", self.name, METHOD_HINTS, ())
-
-
-# A `__getattr__` would cost every access to an attribute, and so every operation, a good third.
-_Missing: Any = type(
-    "_Missing", (), {"__slots__": (), **{n: _MissingName(n) for n in METHOD_HINTS}}
-)
-
-
-class Tensor(Array, _Missing):
+class Tensor(Array, MissingMethods):
     """A differentiable array. Make one with `pb.tensor`; see the documentation of `pb` for the
     operations.
     """
@@ -137,14 +121,7 @@ class Tensor(Array, _Missing):
 
     def _values(self, prefix: str) -> str:
         """The elements as text."""
-        if self.size and not any(self._aval.strides or (1,)):  # a constant, which takes no memory
-            one = to_numpy(self[(0,) * self.ndim])
-            array = np.broadcast_to(one, self.shape)
-        else:
-            array = to_numpy(self)
-        if self.dtype is dt.bfloat16:  # NumPy's own printer takes it for raw bytes
-            array = array.astype(np.float32)
-        return printed(array, prefix)
+        return printed(exchange.printable(self), prefix)
 
     def _repr_html_(self) -> str | None:
         """What a notebook shows: dtype, shape and place, and under them the values."""
@@ -166,8 +143,8 @@ class Tensor(Array, _Missing):
         It shares the memory where nothing else has it, and is a copy where a recorded operation or
         another tensor does: there are libraries that write to read-only arrays.
         """
-        exporting.check_untracked(self, "numpy")
-        return exporting.own_array(self)
+        exchange.check_untracked(self, "numpy")
+        return exchange.own_array(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
@@ -258,40 +235,22 @@ class Tensor(Array, _Missing):
         """The elements as nested lists of Python numbers."""
         return to_numpy(self).tolist()
 
-    def _only(self, name: str, lossy: bool = False) -> Any:
-        """The only element; with `lossy` not of a tensor whose gradient that would lose."""
-        if self.size != 1:
-            raise ShapeError(f"{name}: expected a tensor with one element, got shape {self.shape}.")
-        if self._aval.is_symbolic:
-            raise no_value(
-                name,
-                self,
-                "Python can't branch on it or count with it: use where, cond, scan or while_loop,"
-                " or pass what decides as a Python value, which jit keeps static.",
-            )
-        if lossy and self._node is not None and mode.recording:
-            raise GradientError(
-                f"{name}: the tensor requires a gradient, and a Python number would lose it. Call"
-                " item() if that is meant."
-            )
-        return self.item()
-
     def __bool__(self) -> bool:
-        return bool(self._only("bool"))
+        return bool(exchange.only_element(self, "bool"))
 
     def __int__(self) -> int:
-        return int(self._only("int"))
+        return int(exchange.only_element(self, "int"))
 
     def __float__(self) -> float:
-        return float(self._only("float", lossy=True))
+        return float(exchange.only_element(self, "float", lossy=True))
 
     def __complex__(self) -> complex:
-        return complex(self._only("complex", lossy=True))
+        return complex(exchange.only_element(self, "complex", lossy=True))
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:
             raise DTypeError(f"index: only an integer tensor is an index, got {self.dtype.name}.")
-        return int(self._only("index"))
+        return int(exchange.only_element(self, "index"))
 
     def __round__(self, digits: int | None = None) -> Any:
         """The nearest whole numbers, or numbers with so many decimal digits, as a tensor."""
@@ -458,12 +417,12 @@ class Tensor(Array, _Missing):
         operation, no other tensor. Who writes to it then changes this tensor. A constant, which
         takes no memory, is given some.
         """
-        return exporting.capsule(self, stream, max_version, dl_device, copy)
+        return exchange.capsule(self, stream, max_version, dl_device, copy)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The memory of a GPU, to be read only."""
-        return exporting.cuda_interface(self)
+        return exchange.cuda_interface(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device.runtime.dlpack_device
@@ -535,11 +494,5 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
             f"from_dlpack: expected an array that has __dlpack__, got {type(x).__name__}. Use"
             " tensor."
         )
-    kind, index = getattr(x, "__dlpack_device__", lambda: dlpack.CPU)()
-    if kind == dlpack.CUDA:
-        where = as_device(f"cuda:{index}")
-        buf, dtype, (shape, strides) = where.runtime.imported(x, copy)
-        shared = make(buf, aval(shape, dtype, where, strides))
-    else:
-        shared = from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
+    shared = exchange.imported(x, copy)
     return shared if device is None else shared.to_device(device)

@@ -1,4 +1,7 @@
-"""What other libraries are given of an array: values, or its memory where nobody else has it."""
+"""Values and memory that go to Python and to other libraries, and come from these.
+
+What is given away has no history, and is memory of an array only where nobody else has it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from pullback.core.errors import CopyError, DeviceError, ExchangeError, GradientError
+from pullback.core import dtypes as dt
+from pullback.core.avals import aval, device
+from pullback.core.errors import CopyError, DeviceError, ExchangeError, GradientError, ShapeError
 from pullback.ir import dlpack
-from pullback.ir.array import Array, mode
+from pullback.ir.array import Array, make, mode
 from pullback.ir.convert import from_numpy, is_kept, to_numpy
+from pullback.ir.tracing import no_value
 
-__all__ = ["capsule", "check_untracked", "cuda_interface", "own_array"]
+__all__ = [
+    "capsule",
+    "check_untracked",
+    "cuda_interface",
+    "imported",
+    "only_element",
+    "own_array",
+    "printable",
+]
 
 
 def check_untracked(x: Array, name: str) -> None:
@@ -28,6 +42,39 @@ def own_array(x: Array) -> np.ndarray:
         return to_numpy(x)
     array = np.array(to_numpy(x))
     array.flags.writeable = False
+    return array
+
+
+def only_element(x: Array, name: str, lossy: bool = False) -> Any:
+    """The only element as a Python number; `lossy`: not of an array whose gradient that loses."""
+    av = x._aval
+    if av.size != 1:
+        raise ShapeError(f"{name}: expected a tensor with one element, got shape {av.shape}.")
+    if av.is_symbolic:
+        raise no_value(
+            name,
+            x,
+            "Python can't branch on it or count with it: use where, cond, scan or while_loop, or"
+            " pass what decides as a Python value, which jit keeps static.",
+        )
+    if lossy and x._node is not None and mode.recording:
+        raise GradientError(
+            f"{name}: the tensor requires a gradient, and a Python number would lose it. Call"
+            " item() if that is meant."
+        )
+    return to_numpy(x).reshape(()).item()
+
+
+def printable(x: Array) -> np.ndarray:
+    """The values for a printer of arrays."""
+    av = x._aval
+    if av.size and not any(av.strides or (1,)):  # a constant, which takes no memory
+        one = to_numpy(make(x._buf, aval((), av.dtype, av.device)))
+        array = np.broadcast_to(one, av.shape)
+    else:
+        array = to_numpy(x)
+    if av.dtype is dt.bfloat16:  # NumPy's own printer takes it for raw bytes
+        array = array.astype(np.float32)
     return array
 
 
@@ -94,3 +141,13 @@ def cuda_interface(x: Array) -> dict[str, Any]:
         "strides": tuple(s * size for s in av.strides),
         "stream": 1,
     }
+
+
+def imported(x: Any, copy: bool | None) -> Any:
+    """The array of something that has `__dlpack__`."""
+    kind, index = getattr(x, "__dlpack_device__", lambda: dlpack.CPU)()
+    if kind != dlpack.CUDA:
+        return from_numpy(dlpack.from_capsule(x, copy), copy=bool(copy))
+    where = device(f"cuda:{index}")
+    buf, dtype, (shape, strides) = where.runtime.imported(x, copy)
+    return make(buf, aval(shape, dtype, where, strides))

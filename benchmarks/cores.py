@@ -89,7 +89,7 @@ class _Process:
     def stop(self) -> None:
         """End the process, whatever it does."""
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
 
 def run(options: argparse.Namespace) -> tuple[dict[str, str], list[dict[str, Any]]]:

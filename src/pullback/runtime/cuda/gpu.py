@@ -101,6 +101,12 @@ class Gpu:
             if before != self.index:
                 runtime.setDevice(before)
 
+    @property
+    def product(self) -> str:
+        """What NVIDIA calls it."""
+        name = self._runtime.getDeviceProperties(self.index)["name"]
+        return name.decode() if isinstance(name, bytes) else name
+
     # -- memory: to be called where this GPU is current --------------------------------------------
 
     def empty(self, nbytes: int) -> Buffer:

@@ -3,8 +3,8 @@
     python tools/cuda_floor.py [--seconds 90] [--only NAME ...]
 
 The floor is the bytes that a workload has to move, by the rate of a large copy of PyTorch's. Times
-of the device are taken by events while the host is ahead; those of JAX by the clock, over a queue of
-calls. Before, every workload is compared with the CPU, bit for bit.
+of the device are taken by events while the host is ahead; those of JAX by the clock, over a queue
+of calls. Before, every workload is compared with the CPU, bit for bit.
 """
 
 from __future__ import annotations

@@ -52,14 +52,17 @@ def fused(name):
 
 def members(grouped):
     """The groups that are kernels of ours, in order."""
-    todo = list(reversed(grouped.groups))
-    while todo:
-        group = todo.pop()
-        if isinstance(group, (SequenceGroup, ParallelGroup)):
-            todo += reversed(group.members)
-        else:
-            assert isinstance(group, (MapGroup, FoldGroup)), group
-            yield group
+    for group in grouped.groups:
+        yield from kernels_in(group)
+
+
+def kernels_in(group):
+    if isinstance(group, (SequenceGroup, ParallelGroup)):
+        for member in group.members:
+            yield from kernels_in(member)
+    else:
+        assert isinstance(group, (MapGroup, FoldGroup)), group
+        yield group
 
 
 def map_of(group):

@@ -28,15 +28,6 @@ template <int K> struct Line {
   long long length, first, step, offset[K], stride[K];
 };
 template <int K> struct Steps { long long step[K]; };
-template <typename T, int V> PB_DEVICE Pack<T, V> pb_pack(const T* at) {
-  return *reinterpret_cast<const Pack<T, V>*>(at);
-}
-template <typename T, int V> PB_DEVICE Pack<T, V> pb_singles(const T* at) {
-  Pack<T, V> p;
-#pragma unroll
-  for (int v = 0; v < V; ++v) p.v[v] = at[v];
-  return p;
-}
 // The places of element j of the reduced axes, and of those that are LANES further. Without
 // divisions if there is one axis, or if the inner one of two has at least LANES elements.
 template <int K> struct Cursor {

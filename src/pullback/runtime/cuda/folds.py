@@ -151,7 +151,9 @@ def _shuffles(kernel: Reduce, name: str) -> list[str]:
     among `width` threads.
     """
     heads = {
-        f"{name}_down(const {name}_acc& a, const int by, const int width)": "down_sync({}, by, width)",
+        f"{name}_down(const {name}_acc& a, const int by, const int width)": (
+            "down_sync({}, by, width)"
+        ),
         f"{name}_first(const {name}_acc& a, const int width)": "sync({}, 0, width)",
     }
     found = []

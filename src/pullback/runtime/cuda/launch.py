@@ -20,6 +20,8 @@ from pullback.runtime.cuda.fold_walks import JOINED, MERGE, MERGE_THREADS, colum
 from pullback.runtime.cuda.fold_walks import THREADS as FOLD_THREADS
 from pullback.runtime.cuda.folds import accumulator_bytes, lane_width
 from pullback.runtime.cuda.kernels import MAX_RANK, name_of, outputs_of, vector_width
+from pullback.runtime.cuda.map_walks import SIDE, flight
+from pullback.runtime.cuda.map_walks import THREADS as MAP_THREADS
 
 __all__ = [
     "THREADS",
@@ -35,6 +37,7 @@ __all__ = [
 
 THREADS = 256  # of a thread block: eight of these fill a processor's 2048
 MAX_GRID = 132 * 16  # thread blocks of a kernel that strides over its elements
+MOST_TILE_BYTES = 48 << 10  # of shared memory, which every GPU gives a thread block
 LEAST_COLUMNS = 8  # outputs side by side: 32 bytes, which are read from memory at once
 Strides = Sequence[int]
 
@@ -88,15 +91,73 @@ def map_plan(
         return Launches([])
     outs = [f"out{k}" for k in range(len(outputs_of(kernel)))]
     buffers = (*outs, *(f"in{k}" for k in range(len(kernel.inputs))))
-    name, dense = name_of(kernel), dense_strides(shape)
+    dense = dense_strides(shape)
     strides = [*(output_strides or [dense] * len(outs)), *input_strides]
     # the index counts row-major, so it moves along with dense arrays
     nest = coalesce(shape, [*strides, dense])
-    if aligned and all(own in ((), (1,)) for own in nest.strides):
-        grid = grid_of(math.ceil(size / vector_width(kernel)))
-        return Launches([Launch(f"{name}_dense", grid, THREADS, (*buffers, size))])
-    own = packed(Nest(nest.shape, nest.strides[:-1]))
-    return Launches([Launch(f"{name}_strided", grid_of(size), THREADS, (*buffers, own))])
+    arrays = Nest(nest.shape, nest.strides[:-1])
+    if not arrays.shape:
+        return _strided_plan(kernel, arrays, buffers)
+    inner = [own[-1] for own in arrays.strides]
+    if all(s == 1 for s in inner[: len(outs)]) and all(s in (0, 1) for s in inner):
+        return _packs_plan(kernel, arrays, aligned, buffers)
+    return _tiles_plan(kernel, nest, buffers) or _strided_plan(kernel, arrays, buffers)
+
+
+def _strided_plan(kernel: Map | MultiMap, nest: Nest, buffers: Sequence[str]) -> Launches:
+    """How to walk over any arrays."""
+    function = f"{name_of(kernel)}_strided"
+    return Launches([Launch(function, grid_of(nest.size), THREADS, (*buffers, packed(nest)))])
+
+
+def _packs_plan(
+    kernel: Map | MultiMap, nest: Nest, aligned: bool, buffers: Sequence[str]
+) -> Launches:
+    """How to walk over arrays whose neighbours lie together or are the same."""
+    width, rows = vector_width(kernel), len(nest.shape) > 1
+    while rows and nest.shape[-1] % width:
+        width //= 2
+    inner = [own[-1] for own in nest.strides]
+    kinds = _kinds(inner, [own[:-1] for own in nest.strides], width, aligned)
+    walk = f"{name_of(kernel)}_{'packs' if rows else 'dense'}_{kinds}{width}"
+    grid = math.ceil(math.ceil(nest.size / width) / (MAP_THREADS * flight(kernel)))
+    if not rows:
+        return Launches([Launch(walk, grid, MAP_THREADS, (*buffers, nest.size))])
+    strides = [(*own[:-1], own[-1] * width) for own in nest.strides]
+    packs = Nest((*nest.shape[:-1], nest.shape[-1] // width), tuple(strides))
+    return Launches([Launch(walk, grid, MAP_THREADS, (*buffers, packed(packs)))])
+
+
+def _tiles_plan(kernel: Map | MultiMap, nest: Nest, buffers: Sequence[str]) -> Launches | None:
+    """How to walk over tiles of the inner axis and the one along which inputs lie; or None.
+
+    The last stream of the nest is the row-major index.
+    """
+    outs, dtypes = len(outputs_of(kernel)), kernel.inputs
+    arrays = nest.strides[:-1]
+    turned = [k for k, own in enumerate(arrays[outs:]) if own[-1] not in (0, 1)]
+    size = sum(dtypes[k].itemsize for k in turned) * SIDE * (SIDE + 1)
+    if not turned or size > MOST_TILE_BYTES or any(own[-1] != 1 for own in arrays[:outs]):
+        return None
+    axes = [
+        d for d in range(len(nest.shape) - 1)
+        if nest.shape[d] >= SIDE // 2 and all(arrays[outs + k][d] == 1 for k in turned)
+    ]  # fmt: skip
+    if not axes or nest.shape[-1] < SIDE // 2:
+        return None
+    axis, last = axes[0], len(nest.shape) - 1
+    streams = [nest.strides[-1], *arrays]
+    rest = [d for d in range(last) if d != axis]
+    outer = Nest(
+        tuple(nest.shape[d] for d in rest), tuple(tuple(s[d] for d in rest) for s in streams)
+    )
+    rows, columns = nest.shape[axis], nest.shape[last]
+    words = [rows, columns, *(s[axis] for s in streams), *(s[last] for s in streams)]
+    tile = struct.pack(f"<{len(words)}q", *words)
+    kinds = "u" * outs + "".join("nt"[k in turned] for k in range(len(dtypes)))
+    grid = outer.size * math.ceil(rows / SIDE) * math.ceil(columns / SIDE)
+    arguments = (*buffers, packed(outer), tile)
+    return Launches([Launch(f"{name_of(kernel)}_tiles_{kinds}", grid, MAP_THREADS, arguments)])
 
 
 def reduce_plan(

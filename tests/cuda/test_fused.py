@@ -10,7 +10,7 @@ from cuda_emulator import COMPILER, Emulator
 from pullback.compile.graph.passes import optimise
 from pullback.compile.kernel.forms import Accumulate, MultiMap
 from pullback.compile.schedule.fusion import fuse
-from pullback.compile.schedule.groups import FoldGroup, MapGroup, SequenceGroup
+from pullback.compile.schedule.groups import FoldGroup, MapGroup, ParallelGroup, SequenceGroup
 from pullback.ir.graph import trace
 from pullback.runtime.cuda import nvrtc
 from pullback.runtime.cuda.folds import fold_code
@@ -53,10 +53,16 @@ def fused(name):
 def loops(grouped):
     """The groups that are kernels of ours, in order."""
     for group in grouped.groups:
-        members = group.members if isinstance(group, SequenceGroup) else [group]
-        for member in members:
-            assert isinstance(member, (MapGroup, FoldGroup)), member
-            yield member
+        yield from kernels_in(group)
+
+
+def kernels_in(group):
+    if isinstance(group, (SequenceGroup, ParallelGroup)):
+        for member in group.members:
+            yield from kernels_in(member)
+    else:
+        assert isinstance(group, (MapGroup, FoldGroup)), group
+        yield group
 
 
 def map_of(group):

@@ -217,6 +217,7 @@ class CudaRuntime(Runtime):
         """The GPU, and the libraries that drive it."""
         major, minor = nvrtc.version()
         return {
+            "GPU": self._gpu.product,
             "architecture": self._gpu.architecture,
             "CuPy": cupy_module().__version__,
             "NVRTC": f"{major}.{minor}",

@@ -40,7 +40,14 @@ from pullback.runtime.cuda.fold_walks import FOLD, walk_code
 from pullback.runtime.cuda.kernels import NEST, arguments, leaf_of, name_of, parts, stored, weight
 from pullback.runtime.cuda.printer import Source, emit, register, storage
 
-__all__ = ["accumulator_bytes", "fold_code", "is_light", "lane_width", "usual_walks"]
+__all__ = [
+    "accumulator_bytes",
+    "fold_code",
+    "fold_functions",
+    "is_light",
+    "lane_width",
+    "usual_walks",
+]
 
 LIGHT = 24  # instructions of an element up to which code is unrolled
 VECTOR_BYTES = 16  # of the widest load that a thread has
@@ -82,15 +89,17 @@ def fold_code(source: Source, kernel: Reduce, walks: Sequence[str] = ()) -> str:
     source.add("pb_nest", NEST)
     source.add("pb_fold", FOLD)
     if name not in source:
-        functions = _functions(source, kernel, name)
-        source.add(name, "\n".join([*functions, _down(kernel, name)]))
+        functions = fold_functions(source, kernel, name)
+        if kernel.inputs:
+            functions.append(_element(source, kernel, name))
+        source.add(name, "\n".join(functions))
     for walk in walks or usual_walks(kernel):
         source.add(f"{name}_{walk}", walk_code(kernel, name, walk, is_light(kernel)))
     return name
 
 
-def _functions(source: Source, kernel: Reduce, name: str) -> list[str]:
-    """The accumulators as a struct, and the kernel's four expressions as functions."""
+def fold_functions(source: Source, kernel: Reduce, name: str) -> list[str]:
+    """The accumulators as a struct, and what is done with them as functions."""
     dtypes = [e.dtype for e in kernel.init]
     members = " ".join(f"{register(d)} x{k};" for k, d in enumerate(dtypes))
     acc = f"{name}_acc"
@@ -98,15 +107,17 @@ def _functions(source: Source, kernel: Reduce, name: str) -> list[str]:
         f"struct {acc} {{ {members} }};",
         _function(source, f"{acc} {name}_init()", kernel.init, acc),
         _function(
-            source,
-            f"{acc} {name}_element({arguments(kernel.inputs)}const long long j)",
-            kernel.element, acc, kernel.inputs,
-        ),
-        _function(
             source, f"{acc} {name}_combine(const {acc} a, const {acc} b)", kernel.combine, acc
         ),
         _finish(source, kernel, name),
-    ]  # fmt: skip
+        *_shuffles(kernel, name),
+    ]
+
+
+def _element(source: Source, kernel: Reduce, name: str) -> str:
+    """The accumulators of an element."""
+    head = f"{name}_acc {name}_element({arguments(kernel.inputs)}const long long j)"
+    return _function(source, head, kernel.element, f"{name}_acc", kernel.inputs)
 
 
 def _function(
@@ -135,13 +146,20 @@ def _finish(source: Source, kernel: Reduce, name: str) -> str:
     return "\n".join([head, *lines, stored("out", kernel.output, names), "}"])
 
 
-def _down(kernel: Reduce, name: str) -> str:
-    """A function that reads the accumulators of the thread that is `by` further, of `width`."""
-    values = []
-    for k, e in enumerate(kernel.init):
-        wide = "int" if e.dtype.itemsize < 4 else register(e.dtype)
-        moved = f"__shfl_down_sync(0xffffffffu, ({wide})a.x{k}, by, width)"
-        values.append(f"({register(e.dtype)}){moved}")
-    own = f"const {name}_acc& a, const int by, const int width"
-    head = f"PB_DEVICE {name}_acc {name}_down({own}) {{"
-    return f"{head} return {name}_acc{{{', '.join(values)}}}; }}"
+def _shuffles(kernel: Reduce, name: str) -> list[str]:
+    """Functions that read the accumulators of the thread that is `by` further, or of the first one,
+    among `width` threads.
+    """
+    heads = {
+        f"{name}_down(const {name}_acc& a, const int by, const int width)": "down_sync({}, by, width)",
+        f"{name}_first(const {name}_acc& a, const int width)": "sync({}, 0, width)",
+    }
+    found = []
+    for head, call in heads.items():
+        values = []
+        for k, e in enumerate(kernel.init):
+            wide = "int" if e.dtype.itemsize < 4 else register(e.dtype)
+            moved = "__shfl_" + call.format(f"0xffffffffu, ({wide})a.x{k}")
+            values.append(f"({register(e.dtype)}){moved}")
+        found.append(f"PB_DEVICE {name}_acc {head} {{ return {name}_acc{{{', '.join(values)}}}; }}")
+    return found

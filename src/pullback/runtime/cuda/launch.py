@@ -27,6 +27,7 @@ __all__ = [
     "Launches",
     "grid_of",
     "map_plan",
+    "merged",
     "packed",
     "reduce_plan",
     "scan_plan",
@@ -139,7 +140,7 @@ def reduce_plan(
     partials = "scratch0" if groups > 1 else 0
     arguments = ("out0", partials, *ins, packed(kept), along, groups, per_group)
     launch = Launch(f"{name}_{walk}", grid, FOLD_THREADS, arguments)
-    return _merged(kernel, [launch], outputs, groups)
+    return merged(kernel, [launch], outputs, groups)
 
 
 def _columns_plan(kernel: Reduce, kept: Nest, reduced: Nest, aligned: bool) -> Launches:
@@ -163,13 +164,13 @@ def _columns_plan(kernel: Reduce, kept: Nest, reduced: Nest, aligned: bool) -> L
     walk = f"{name_of(kernel)}_columns_{kinds}{lanes}"
     launches = [Launch(walk, across * blocks, LANES * wide, arguments)]
     if blocks == 1 or not joined:
-        return _merged(kernel, launches, outputs, blocks)
+        return merged(kernel, launches, outputs, blocks)
     arguments = ("out0", "scratch0", outputs, blocks)
     launches.append(Launch(f"{name_of(kernel)}_join", grid_of(outputs), THREADS, arguments))
     return Launches(launches, (outputs * blocks * accumulator_bytes(kernel),))
 
 
-def _merged(kernel: Reduce, launches: list[Launch], outputs: int, groups: int) -> Launches:
+def merged(kernel: Reduce, launches: list[Launch], outputs: int, groups: int) -> Launches:
     """The launches, and those that join `groups` accumulators of each output."""
     scratch = [outputs * groups] if groups > 1 else []
     while groups > 1:

@@ -150,11 +150,10 @@ def _shuffles(kernel: Reduce, name: str) -> list[str]:
     """Functions that read the accumulators of the thread that is `by` further, or of the first one,
     among `width` threads.
     """
+    given = f"const {name}_acc& a"
     heads = {
-        f"{name}_down(const {name}_acc& a, const int by, const int width)": (
-            "down_sync({}, by, width)"
-        ),
-        f"{name}_first(const {name}_acc& a, const int width)": "sync({}, 0, width)",
+        f"{name}_down({given}, const int by, const int width)": "down_sync({}, by, width)",
+        f"{name}_first({given}, const int width)": "sync({}, 0, width)",
     }
     found = []
     for head, call in heads.items():

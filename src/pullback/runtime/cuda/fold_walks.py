@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pullback.compile.kernel.order import BLOCK, LANES
-from pullback.runtime.cuda.fold_kernels import Fold, results_of
+from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
 from pullback.runtime.cuda.printer import storage
 
 __all__ = [
@@ -84,7 +84,7 @@ extern "C" __global__ void {name}_sequence({outs}, {ins},
 # The unit of a thread, its block of the tree and its part of that.
 _UNIT = """
 extern "C" __global__ void __launch_bounds__({threads}) {name}_{walk}({outs},
-    {name}_acc* __restrict__ partials, {ins}, const Nest<{k}> kept, {along},
+    {name}_acc* __restrict__ partials, {ins}, const Nest<{streams}> kept, {along},
     const long long groups, const long long per_group) {{
   constexpr int V = {v}, TEAM = {lanes} / V, TEAMS = {threads} / TEAM;
   __shared__ {name}_acc slots[{threads} / 32];
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}_{walk}({outs},
   const long long group = unit % groups * p, block = group + t / TEAM % p;
   const long long left = valid ? length - block * {block} : 0;
   const int n = left < 0 ? 0 : left < {block} ? (int)left : {block};
-  long long start[{k}] = {{}};
+  long long start[{streams}] = {{}};
   if (valid) pb_locate(kept, unit / groups, start);
   const long long j = block * {block} + part * V;
   {name}_acc a[V];
@@ -124,22 +124,27 @@ _WIDE = """
   for (; i + {lanes} * {flight} <= n; i += {lanes} * {flight}) {{
 {loads_in_flight}
 #pragma unroll
-    for (int u = 0; u < {flight}; ++u)
+    for (int u = 0; u < {flight}; ++u) {{
+{made}
 #pragma unroll
       for (int v = 0; v < V; ++v)
-        a[v] = {name}_combine(a[v], {name}_element({packed}, j + i + {lanes} * u + v));
+        a[v] = {name}_combine(a[v], {name}_element({packed}, j + i + {lanes} * u + v{results}));
+{kept}
+    }}
   }}
   for (; i + {lanes} <= n; i += {lanes}) {{
     constexpr int u = 0;
 {loads_of_one}
+{made}
 #pragma unroll
     for (int v = 0; v < V; ++v)
-      a[v] = {name}_combine(a[v], {name}_element({packed}, j + i + v));
+      a[v] = {name}_combine(a[v], {name}_element({packed}, j + i + v{results}));
+{kept}
   }}
 #pragma unroll
   for (int v = 0; v < V; ++v)
     if (i + part * V + v < n)
-      a[v] = {name}_combine(a[v], {name}_element({single}, j + i + v));"""
+      a[v] = {name}_combine(a[v], {name}_element({single}, j + i + v{targets}));"""
 
 # Lanes by halves; then blocks, of teams that are neighbours in a warp, then of other warps.
 _BLOCKS = """
@@ -327,13 +332,16 @@ def walk_code(kernel: Fold, name: str, walk: str, light: bool) -> str:
     form, _, inputs = walk.partition("_")
     kinds, width = inputs.rstrip("0123456789"), inputs.lstrip("uzs") or "1"
     count, outputs = len(kernel.inputs), [d for d, _ in results_of(kernel)]
+    stores = [f"{storage(d)}* __restrict__ store{k}" for k, (d, _) in enumerate(stores_of(kernel))]
     flight = FLIGHT if light else 2
     words = {
         "name": name, "walk": walk, "k": count, "v": width,
         "outs": ", ".join(f"{storage(d)}* __restrict__ out{k}" for k, d in enumerate(outputs)),
-        "ins": ", ".join(
-            f"const {storage(d)}* __restrict__ in{k}" for k, d in enumerate(kernel.inputs)
-        ),
+        "streams": count + len(stores),
+        "ins": ", ".join([
+            *(f"const {storage(d)}* __restrict__ in{k}" for k, d in enumerate(kernel.inputs)),
+            *stores,
+        ]),
         "at": ", ".join(f"in{k}[c.at[{k}]]" for k in range(count)),
         "elements": ", ".join(f"in{k}[at[{k + 1}]]" for k in range(count)),
         "along": "const long long length" if form == "wide" else f"const Nest<{count}> reduced",
@@ -354,9 +362,20 @@ def walk_code(kernel: Fold, name: str, walk: str, light: bool) -> str:
 
 
 def _wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
-    """How `wide` reads: its neighbours in memory, or one element for the whole row."""
+    """How `wide` reads, neighbours in memory or one element for the whole row, and stores."""
     pointers, loads, packed, single = [], [], [], []
-    for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=True)):
+    made, kept, count = [], [], len(kernel.inputs)
+    for k, ((d, _), kind) in enumerate(zip(stores_of(kernel), kinds[count:], strict=True)):
+        c, place = storage(d), f"y{k} + i + {LANES} * u"
+        pointers.append(f"  {c}* const y{k} = store{k} + start[{count + k}] + j;")
+        made.append(f"      Pack<{c}, V> r{k};")
+        if kind == "u":
+            kept.append(f"      *reinterpret_cast<Pack<{c}, V>*>({place}) = r{k};")
+        else:
+            kept.append("#pragma unroll")
+            kept.append(f"      for (int v = 0; v < V; ++v) ({place})[v] = r{k}.v[v];")
+    stores = range(len(made))
+    for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=False)):
         c = storage(d)
         if kind == "z":
             pointers.append(f"  {c} x{k} = {{}};\n  if (valid) x{k} = in{k}[start[{k}]];")
@@ -367,8 +386,12 @@ def _wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
         loads.append(_load(c, k, f"x{k} + i + {LANES} * u", kind))
         packed.append(f"p{k}[u].v[v]")
         single.append(f"x{k}[i + v]")
-    return {"pointers": "\n".join(pointers), **_in_flight(loads, flight),
-            "packed": ", ".join(packed), "single": ", ".join(single)}  # fmt: skip
+    return {
+        "pointers": "\n".join(pointers), **_in_flight(loads, flight), "made": "\n".join(made),
+        "packed": ", ".join(packed), "single": ", ".join(single), "kept": "\n".join(kept),
+        "results": "".join(f", r{k}.v[v]" for k in stores),
+        "targets": "".join(f", y{k}[i + v]" for k in stores),
+    }  # fmt: skip
 
 
 def _column_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:

@@ -5,7 +5,7 @@ b + 2**level where 2**(level + 1) divides b. The walks over it are in `fold_walk
 
     NAME_sequence (out, in_0 .., Nest<K> kept, Nest<K> reduced)
     NAME_rows     (out, partials, in_0 .., Nest<K> kept, Nest<K> reduced, groups, per_group)
-    NAME_wide_W   (out, partials, in_0 .., Nest<K> kept, length, groups, per_group)
+    NAME_wide_W   (out, partials, in_0 .., store_0 .., Nest<K + S> kept, length, groups, per_group)
     NAME_columns_W(out, partials, in_0 .., Nest<K> kept, Steps<K> steps, length, across, by_output,
                    by_block)
     NAME_join     (out, partials, outputs, count)
@@ -13,7 +13,8 @@ b + 2**level where 2**(level + 1) divides b. The walks over it are in `fold_walk
     NAME_scan     (out, in_0 .., Nest<1 + K> kept, Line<1 + K> line)
 
 K is the number of inputs, `kept` and `reduced` their axes; the output is dense. In place of `out`
-there are several outputs if several reductions are one kernel. W says for each
+there are several outputs if several reductions are one kernel. S is the number of arrays that it
+stores beside. W says for each
 input whether neighbours are read at once ("u"), one by one ("s") or are the same element ("z"),
 then how many of them a thread has. `sequence` takes any grid.
 
@@ -35,11 +36,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pullback.compile.kernel.forms import Accumulate
-from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
-from pullback.runtime.cuda.fold_kernels import Fold, results_of
+from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
 from pullback.runtime.cuda.fold_walks import FOLD, walk_code
-from pullback.runtime.cuda.kernels import NEST, arguments, leaf_of, name_of, parts, stored, weight
+from pullback.runtime.cuda.kernels import (
+    HEAVY,
+    NEST,
+    arguments,
+    leaf_of,
+    name_of,
+    parts,
+    stored,
+    weight,
+)
 from pullback.runtime.cuda.printer import Source, emit, register, storage
 
 __all__ = [
@@ -61,17 +70,23 @@ def accumulator_bytes(kernel: Fold) -> int:
     return 8 * len(kernel.init)
 
 
+def _cost(kernel: Fold) -> int:
+    """The instructions of an element."""
+    stores = [e for _, body in stores_of(kernel) for e in body]
+    return weight((*kernel.element, *kernel.combine, *stores))
+
+
 def is_light(kernel: Fold) -> bool:
     """Whether an element has few instructions."""
-    return weight((*kernel.element, *kernel.combine)) < LIGHT
+    return _cost(kernel) < LIGHT
 
 
 def lane_width(kernel: Fold) -> int:
     """The lanes, a power of two, that a thread has side by side."""
-    if not kernel.inputs:
+    if not kernel.inputs or _cost(kernel) >= HEAVY:
         return 1
-    most = VECTOR_BYTES // max(d.itemsize for d in kernel.inputs)
-    return max(1, min(most, MOST_LANES // len(kernel.init)))
+    widest = max(d.itemsize for d in (*kernel.inputs, *(d for d, _ in stores_of(kernel))))
+    return max(1, min(VECTOR_BYTES // widest, MOST_LANES // len(kernel.init)))
 
 
 def usual_walks(kernel: Fold) -> tuple[str, ...]:
@@ -117,21 +132,25 @@ def fold_functions(source: Source, kernel: Fold, name: str) -> list[str]:
 
 
 def _element(source: Source, kernel: Fold, name: str) -> str:
-    """The accumulators of an element."""
-    head = f"{name}_acc {name}_element({arguments(kernel.inputs)}const long long j)"
-    return _function(source, head, kernel.element, f"{name}_acc", kernel.inputs)
+    """The accumulators of an element; what is computed beside goes to references."""
+    stores = stores_of(kernel)
+    roots = [parts(body, dtype) for dtype, body in stores]
+    read = leaf_of(kernel.inputs, "j")
+    lines, names = emit(source, [*kernel.element, *(e for own in roots for e in own)], read)
+    rest = iter(names[len(kernel.element) :])
+    kept = [
+        stored(f"o{k}", dtype, [next(rest) for _ in own])
+        for k, ((dtype, _), own) in enumerate(zip(stores, roots, strict=True))
+    ]
+    given = "".join(f", {storage(d)}& o{k}" for k, (d, _) in enumerate(stores))
+    head = f"{name}_element({arguments(kernel.inputs)}const long long j{given})"
+    made = f"  return {name}_acc{{{', '.join(names[: len(kernel.element)])}}};"
+    return "\n".join([f"PB_DEVICE {name}_acc {head} {{", *lines, *kept, made, "}"])
 
 
-def _function(
-    source: Source, head: str, roots: Sequence[Expr], acc: str, inputs: Sequence[DType] = ()
-) -> str:
+def _function(source: Source, head: str, roots: Sequence[Expr], acc: str) -> str:
     """A function that returns accumulators."""
-    read = leaf_of(inputs, "j")
-
-    def leaf(e: Expr) -> str:
-        return _member(e) if e.op == "acc" else read(e)
-
-    lines, names = emit(source, roots, leaf)
+    lines, names = emit(source, roots, _member)
     return "\n".join(
         [f"PB_DEVICE {head} {{", *lines, f"  return {acc}{{{', '.join(names)}}};", "}"]
     )

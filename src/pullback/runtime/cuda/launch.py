@@ -16,7 +16,7 @@ from pullback.compile.kernel.order import BLOCK, LANES, SMALL
 from pullback.compile.program.nest import Nest, coalesce
 from pullback.core.avals import dense_strides
 from pullback.core.errors import ShapeError
-from pullback.runtime.cuda.fold_kernels import Fold, results_of
+from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
 from pullback.runtime.cuda.fold_walks import JOINED, MERGE, MERGE_THREADS, column_threads, teams
 from pullback.runtime.cuda.fold_walks import THREADS as FOLD_THREADS
 from pullback.runtime.cuda.folds import accumulator_bytes, lane_width
@@ -170,7 +170,9 @@ def reduce_plan(
 ) -> Launches:
     """How to reduce to a dense array; strides go over the kept axes, then over the reduced ones.
 
-    `aligned`: whether every buffer starts at a multiple of 16 bytes.
+    `aligned`: whether every buffer starts at a multiple of 16 bytes. The strides of arrays that are
+    stored beside follow those of the inputs; then at least SMALL elements are reduced, which lie
+    together in all arrays.
     """
     count = len(kept_shape)
     outputs = math.prod(kept_shape)
@@ -182,7 +184,8 @@ def reduce_plan(
     dense = dense_strides(reduced_shape)
     reduced = coalesce(reduced_shape, [dense, *(s[count:] for s in input_strides)])
     reduced = Nest(reduced.shape, reduced.strides[1:])
-    outs, ins = outs_of(kernel), tuple(f"in{k}" for k in range(len(kernel.inputs)))
+    outs, ins = outs_of(kernel), [f"in{k}" for k in range(len(kernel.inputs))]
+    ins += [f"store{k}" for k in range(len(stores_of(kernel)))]
     name = name_of(kernel)
     if reduced.size < SMALL:
         arguments = (*outs, *ins, packed(kept), packed(reduced))

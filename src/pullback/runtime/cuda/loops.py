@@ -49,10 +49,12 @@ def _steps(
     outs: Sequence[At],
     ins: Sequence[At],
     scratch: Sequence[int] = (),
+    stores: Sequence[At] = (),
 ) -> list[Step | Either]:
     """The launches of a plan, or of one for aligned and one for other arrays, of these slots."""
     places = {f"out{k}": at for k, at in enumerate(outs)}
     places |= {f"in{k}": at for k, at in enumerate(ins)}
+    places |= {f"store{k}": at for k, at in enumerate(stores)}
     places |= {f"scratch{k}": At(slot) for k, slot in enumerate(scratch)}
     functions = dict.fromkeys(one.function for plan in plans for one in plan.launches)
     source = source_of(kernel, tuple(functions))
@@ -130,11 +132,12 @@ def fold_steps(
     in_strides: Sequence[Strides],
     outs: Sequence[At],
     area: Area,
+    stores: Sequence[At] = (),
 ) -> list[Step | Either]:
-    """The launches of a reduction, or of several at once."""
+    """The launches of a reduction, or of several at once; see `reduce_plan`."""
     plans = [reduce_plan(kernel, kept, reduced, in_strides, aligned) for aligned in (True, False)]
     scratch = [area(nbytes) for nbytes in plans[0].scratch]
-    return _steps(kernel, plans, outs, ins, scratch)
+    return _steps(kernel, plans, outs, ins, scratch, stores)
 
 
 def reduce_stages(

@@ -25,6 +25,8 @@ from pullback.runtime.cuda.stages import At, Either, Step, stage
 __all__ = ["row_kernel_stages", "shared_bytes"]
 
 FEW = 128  # threads of a thread block up to which it has several rows
+FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block each
+FEW_BLOCKS = 4  # of the tree, up to which a row is short
 NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others are to fit beside
 
 
@@ -54,18 +56,20 @@ class _Launches:
         self.wholes = [At(slot(s, 0)) for s in plan.wholes]
 
     def steps(self, most: int) -> list[Step | Either] | None:
-        """All launches; None if rows do not fit, or what columns read does not lie in memory."""
+        """All launches; None if that is not how to run this one."""
         columns = self._columns() if self.kernel.columns else []
         own = None if columns is None else self._passes(most)
         return None if own is None or columns is None else [*own, *columns]
 
     def _passes(self, most: int) -> list[Step] | None:
-        """The launch of all passes, and those that join what it leaves."""
+        """The launch of all passes, and those that join what it leaves; None if rows do not fit."""
         streams = range(len(self.kernel.streams))
         fixed = tuple(k in self.places and self.places[k][1] == 0 for k in streams)
         own = RowCode(self.kernel, fixed)
         starts, room = own.room(self.length)
         blocks = -(-self.length // BLOCK)
+        if self.number < FEW_ROWS and blocks > FEW_BLOCKS:
+            return None
         threads = min(THREADS, LANES * (1 << (blocks - 1).bit_length()))
         together = max(1, 32 // threads)
         while threads * together < FEW and 2 * together * room <= NEAR_BYTES:
@@ -143,8 +147,8 @@ def row_kernel_stages(
     area: Area,
     most: int,
 ) -> list[Stage] | None:
-    """The stages of a row kernel; None if a row does not fit into `most` bytes, or folds from row
-    to row read what is not kept.
+    """The stages of a row kernel; None if a row does not fit into `most` bytes, rows are few and
+    long, or folds from row to row read what is not kept.
     """
     steps = _Launches(plan, rows, length, slot, area).steps(most)
     return None if steps is None else stage(*steps)

@@ -17,6 +17,7 @@ from pullback.core.interning import Interned
 from pullback.core.memory import Memory
 
 __all__ = [
+    "MOST_BYTES",
     "Aval",
     "Device",
     "aval",

@@ -47,6 +47,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "normalised": normalised,
     "normalised gradient": pb.value_and_grad(lambda x, g: (normalised(x, g) * g).sum()),
     "masked": masked,
+    "weights": pb.value_and_grad(
+        lambda x, g: (pb.nn.layer_norm(x, x.shape[1:], g[0], g[1]) * g).sum(), argnums=(0, 1)
+    ),
 }
 
 
@@ -74,7 +77,7 @@ def passes(launched: list[str]) -> int:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("shape", [(37, 1024), (40, 1001), (9, 5000), (17, 2048)])
+@pytest.mark.parametrize("shape", [(37, 1024), (130, 1001), (9, 5000), (133, 2048)])
 def test_all_passes_are_one_launch(name: str, shape: tuple[int, int], cuda: Any):
     assert passes(check(name, shape, "float32", cuda))
 
@@ -97,3 +100,9 @@ def test_nvrtc_compiles_row_kernels(cuda: Any):
     (source,) = [s for s in cuda_fake.printed if "_passes(" in s]
     for target in ("compute_75", "compute_90"):
         assert b".entry" in nvrtc.compile_source(source, target, nvrtc.QUICK)
+
+
+def test_folds_from_row_to_row_are_one_more_launch(cuda: Any):
+    launched = check("weights", (2100, 64), "float32", cuda)
+    kinds = [name.split("_")[2] for name in launched]
+    assert kinds.count("passes") == kinds.count("columns") == 1, launched

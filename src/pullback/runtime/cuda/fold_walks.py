@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
+from pullback.runtime.cuda.fold_kernels import Fold, results_of
 from pullback.runtime.cuda.printer import storage
 
 __all__ = [
@@ -60,7 +60,7 @@ template <int K> PB_DEVICE void pb_advance(Cursor<K>& c, const Nest<K>& nest, co
 """
 
 _SEQUENCE = """
-extern "C" __global__ void {name}_sequence({out}* __restrict__ out, {ins},
+extern "C" __global__ void {name}_sequence({outs}, {ins},
     const Nest<{k}> kept, const Nest<{k}> reduced) {{
   for (long long i = pb_first(); i < kept.size; i += pb_step()) {{
     long long start[{k}] = {{}};
@@ -77,13 +77,13 @@ extern "C" __global__ void {name}_sequence({out}* __restrict__ out, {ins},
       a = {name}_combine(a, {name}_element({at}, j));
       pb_advance(c, reduced, 1);
     }}
-    {name}_finish(a, out[i]);
+    {name}_finish(a, {to_i});
   }}
 }}"""
 
 # The unit of a thread, its block of the tree and its part of that.
 _UNIT = """
-extern "C" __global__ void __launch_bounds__({threads}) {name}_{walk}({out}* __restrict__ out,
+extern "C" __global__ void __launch_bounds__({threads}) {name}_{walk}({outs},
     {name}_acc* __restrict__ partials, {ins}, const Nest<{k}> kept, {along},
     const long long groups, const long long per_group) {{
   constexpr int V = {v}, TEAM = {lanes} / V, TEAMS = {threads} / TEAM;
@@ -167,12 +167,12 @@ _BLOCKS = """
     }}
   }}
   if (!valid || part || own) return;
-  if (groups == 1) {name}_finish(a[0], out[unit]);
+  if (groups == 1) {name}_finish(a[0], {to_unit});
   else partials[unit] = a[0];
 }}"""
 
 _COLUMNS = """
-extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({out}* __restrict__ out,
+extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
     {name}_acc* __restrict__ partials, {ins}, const Nest<{k}> kept, const Steps<{k}> steps,
     const long long length, const long long across, const long long by_output,
     const long long by_block) {{
@@ -220,13 +220,13 @@ extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({out}* __rest
   if (!valid || lane) return;
 #pragma unroll
   for (int v = 0; v < V; ++v) {{
-    if (length <= {block}) {name}_finish(a[v], out[output + v]);
+    if (length <= {block}) {name}_finish(a[v], {to_column});
     else partials[(output + v) * by_output + block * by_block] = a[v];
   }}
 }}"""
 
 _JOIN = """
-extern "C" __global__ void {name}_join({out}* __restrict__ out,
+extern "C" __global__ void {name}_join({outs},
     const {name}_acc* __restrict__ partials, const long long outputs, const long long count) {{
   const int n = (int)count;
   for (long long i = pb_first(); i < outputs; i += pb_step()) {{
@@ -239,13 +239,13 @@ extern "C" __global__ void {name}_join({out}* __restrict__ out,
 #pragma unroll
       for (int k = 0; k + s < {joined}; k += 2 * s)
         if (k + s < n) a[k] = {name}_combine(a[k], a[k + s]);
-    {name}_finish(a[0], out[i]);
+    {name}_finish(a[0], {to_i});
   }}
 }}"""
 
 _MERGE = """
 extern "C" __global__ void __launch_bounds__({merge_threads}) {name}_merge(
-    {out}* __restrict__ out, {name}_acc* __restrict__ next,
+    {outs}, {name}_acc* __restrict__ next,
     const {name}_acc* __restrict__ partials, const long long count) {{
   constexpr int EACH = {merge} / {merge_threads};
   __shared__ {name}_acc slots[{merge_threads} / 32];
@@ -273,12 +273,12 @@ extern "C" __global__ void __launch_bounds__({merge_threads}) {name}_merge(
       slots[t / 32] = a[0] = {name}_combine(a[0], slots[(t + s) / 32]);
   }}
   if (t) return;
-  if (groups == 1) {name}_finish(a[0], out[unit]);
+  if (groups == 1) {name}_finish(a[0], {to_unit});
   else next[unit] = a[0];
 }}"""
 
 _SCAN = """
-extern "C" __global__ void {name}_scan({out}* __restrict__ out, {ins},
+extern "C" __global__ void {name}_scan({outs}, {ins},
     const Nest<{k} + 1> kept, const Line<{k} + 1> line) {{
   for (long long i = pb_first(); i < kept.size; i += pb_step()) {{
     long long at[{k} + 1] = {{}};
@@ -287,7 +287,7 @@ extern "C" __global__ void {name}_scan({out}* __restrict__ out, {ins},
     {name}_acc a = {name}_init();
     for (long long n = 0; n < line.length; ++n) {{
       a = {name}_combine(a, {name}_element({elements}, line.first + n * line.step));
-      {name}_finish(a, out[at[0]]);
+      {name}_finish(a, {to_at});
 #pragma unroll
       for (int s = 0; s <= {k}; ++s) at[s] += line.stride[s];
     }}
@@ -305,6 +305,10 @@ _WALKS = {
 }
 
 
+# Where the results of an output go.
+_PLACES = {"to_i": "i", "to_unit": "unit", "to_column": "output + v", "to_at": "at[0]"}
+
+
 def teams(lanes: int) -> int:
     """The teams of a thread block of `rows` or `wide` whose threads have so many lanes."""
     return THREADS // (LANES // lanes)
@@ -318,14 +322,15 @@ def column_threads(lanes: int, outputs: int) -> int:
     return wide
 
 
-def walk_code(kernel: Reduce, name: str, walk: str, light: bool) -> str:
+def walk_code(kernel: Fold, name: str, walk: str, light: bool) -> str:
     """A walk of a kernel, whose functions have this name; `light`: elements are quickly done."""
     form, _, inputs = walk.partition("_")
     kinds, width = inputs.rstrip("0123456789"), inputs.lstrip("uzs") or "1"
-    count = len(kernel.inputs)
+    count, outputs = len(kernel.inputs), [d for d, _ in results_of(kernel)]
     flight = FLIGHT if light else 2
     words = {
-        "name": name, "walk": walk, "out": storage(kernel.output), "k": count, "v": width,
+        "name": name, "walk": walk, "k": count, "v": width,
+        "outs": ", ".join(f"{storage(d)}* __restrict__ out{k}" for k, d in enumerate(outputs)),
         "ins": ", ".join(
             f"const {storage(d)}* __restrict__ in{k}" for k, d in enumerate(kernel.inputs)
         ),
@@ -336,6 +341,8 @@ def walk_code(kernel: Reduce, name: str, walk: str, light: bool) -> str:
         "most": LANES * (16 if width == "1" else 8), "joined": JOINED, "unroll": flight,
         "merge": MERGE, "merge_threads": MERGE_THREADS,
     }  # fmt: skip
+    for place, at in _PLACES.items():
+        words[place] = ", ".join(f"out{k}[{at}]" for k in range(len(outputs)))
     text = _WALKS[form]
     if form == "rows":
         text = text.replace("length", "reduced.size")
@@ -346,7 +353,7 @@ def walk_code(kernel: Reduce, name: str, walk: str, light: bool) -> str:
     return text.format(**words)
 
 
-def _wide_reads(kernel: Reduce, kinds: str, flight: int) -> dict[str, str]:
+def _wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
     """How `wide` reads: its neighbours in memory, or one element for the whole row."""
     pointers, loads, packed, single = [], [], [], []
     for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=True)):
@@ -364,7 +371,7 @@ def _wide_reads(kernel: Reduce, kinds: str, flight: int) -> dict[str, str]:
             "packed": ", ".join(packed), "single": ", ".join(single)}  # fmt: skip
 
 
-def _column_reads(kernel: Reduce, kinds: str, flight: int) -> dict[str, str]:
+def _column_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
     """How `columns` reads: outputs that are neighbours in memory, or that read the same."""
     pointers, loads, packed, advance = [], [], [], []
     for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=True)):

@@ -12,7 +12,8 @@ b + 2**level where 2**(level + 1) divides b. The walks over it are in `fold_walk
     NAME_merge    (out, next, partials, long long count)
     NAME_scan     (out, in_0 .., Nest<1 + K> kept, Line<1 + K> line)
 
-K is the number of inputs, `kept` and `reduced` their axes; the output is dense. W says for each
+K is the number of inputs, `kept` and `reduced` their axes; the output is dense. In place of `out`
+there are several outputs if several reductions are one kernel. W says for each
 input whether neighbours are read at once ("u"), one by one ("s") or are the same element ("z"),
 then how many of them a thread has. `sequence` takes any grid.
 
@@ -33,9 +34,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.compile.kernel.forms import Accumulate, Reduce
+from pullback.compile.kernel.forms import Accumulate
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
+from pullback.runtime.cuda.fold_kernels import Fold, results_of
 from pullback.runtime.cuda.fold_walks import FOLD, walk_code
 from pullback.runtime.cuda.kernels import NEST, arguments, leaf_of, name_of, parts, stored, weight
 from pullback.runtime.cuda.printer import Source, emit, register, storage
@@ -54,17 +56,17 @@ VECTOR_BYTES = 16  # of the widest load that a thread has
 MOST_LANES = 8  # side by side, whose accumulators a thread has in registers
 
 
-def accumulator_bytes(kernel: Reduce) -> int:
+def accumulator_bytes(kernel: Fold) -> int:
     """Room for the accumulators of one output: at least the size of the struct."""
     return 8 * len(kernel.init)
 
 
-def is_light(kernel: Reduce) -> bool:
+def is_light(kernel: Fold) -> bool:
     """Whether an element has few instructions."""
     return weight((*kernel.element, *kernel.combine)) < LIGHT
 
 
-def lane_width(kernel: Reduce) -> int:
+def lane_width(kernel: Fold) -> int:
     """The lanes, a power of two, that a thread has side by side."""
     if not kernel.inputs:
         return 1
@@ -72,7 +74,7 @@ def lane_width(kernel: Reduce) -> int:
     return max(1, min(most, MOST_LANES // len(kernel.init)))
 
 
-def usual_walks(kernel: Reduce) -> tuple[str, ...]:
+def usual_walks(kernel: Fold) -> tuple[str, ...]:
     """The walks over any arrays, and those over dense ones."""
     if isinstance(kernel, Accumulate):
         return ("scan",)
@@ -80,7 +82,7 @@ def usual_walks(kernel: Reduce) -> tuple[str, ...]:
     return ("sequence", "rows", f"wide_{dense}", f"columns_{dense}", "join", "merge")
 
 
-def fold_code(source: Source, kernel: Reduce, walks: Sequence[str] = ()) -> str:
+def fold_code(source: Source, kernel: Fold, walks: Sequence[str] = ()) -> str:
     """Add these walks of a Reduce or Accumulate kernel, the usual ones if none, to `source`.
 
     Returns its name.
@@ -98,7 +100,7 @@ def fold_code(source: Source, kernel: Reduce, walks: Sequence[str] = ()) -> str:
     return name
 
 
-def fold_functions(source: Source, kernel: Reduce, name: str) -> list[str]:
+def fold_functions(source: Source, kernel: Fold, name: str) -> list[str]:
     """The accumulators as a struct, and what is done with them as functions."""
     dtypes = [e.dtype for e in kernel.init]
     members = " ".join(f"{register(d)} x{k};" for k, d in enumerate(dtypes))
@@ -114,7 +116,7 @@ def fold_functions(source: Source, kernel: Reduce, name: str) -> list[str]:
     ]
 
 
-def _element(source: Source, kernel: Reduce, name: str) -> str:
+def _element(source: Source, kernel: Fold, name: str) -> str:
     """The accumulators of an element."""
     head = f"{name}_acc {name}_element({arguments(kernel.inputs)}const long long j)"
     return _function(source, head, kernel.element, f"{name}_acc", kernel.inputs)
@@ -140,13 +142,21 @@ def _member(e: Expr) -> str:
     return f"{side}.x{position}"
 
 
-def _finish(source: Source, kernel: Reduce, name: str) -> str:
-    lines, names = emit(source, parts(kernel.finish, kernel.output), _member)
-    head = f"PB_DEVICE void {name}_finish(const {name}_acc a, {storage(kernel.output)}& out) {{"
-    return "\n".join([head, *lines, stored("out", kernel.output, names), "}"])
+def _finish(source: Source, kernel: Fold, name: str) -> str:
+    results = results_of(kernel)
+    roots = [parts(body, dtype) for dtype, body in results]
+    lines, names = emit(source, [e for own in roots for e in own], _member)
+    outs = ", ".join(f"{storage(d)}& out{k}" for k, (d, _) in enumerate(results))
+    rest = iter(names)
+    ends = [
+        stored(f"out{k}", dtype, [next(rest) for _ in own])
+        for k, ((dtype, _), own) in enumerate(zip(results, roots, strict=True))
+    ]
+    head = f"PB_DEVICE void {name}_finish(const {name}_acc a, {outs}) {{"
+    return "\n".join([head, *lines, *ends, "}"])
 
 
-def _shuffles(kernel: Reduce, name: str) -> list[str]:
+def _shuffles(kernel: Fold, name: str) -> list[str]:
     """Functions that read the accumulators of the thread that is `by` further, or of the first one,
     among `width` threads.
     """

@@ -21,10 +21,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
-from pullback.compile.kernel.forms import Map, MultiMap, Reduce
+from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, cast, topological
+from pullback.runtime.cuda.fold_kernels import Fold
 from pullback.runtime.cuda.printer import Source, emit, storage
 
 __all__ = [
@@ -85,7 +86,7 @@ PB_DEVICE long long pb_step() {{ return gridDim.x * (long long)blockDim.x; }}
 """
 
 
-def name_of(kernel: Map | MultiMap | Reduce) -> str:
+def name_of(kernel: Map | MultiMap | Fold) -> str:
     """The name of a kernel's functions, equal for equal kernels."""
     text = kernel.text
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]

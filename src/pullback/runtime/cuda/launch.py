@@ -11,11 +11,12 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pullback.compile.kernel.forms import Accumulate, Map, MultiMap, Reduce
+from pullback.compile.kernel.forms import Accumulate, Map, MultiMap
 from pullback.compile.kernel.order import BLOCK, LANES, SMALL
 from pullback.compile.program.nest import Nest, coalesce
 from pullback.core.avals import dense_strides
 from pullback.core.errors import ShapeError
+from pullback.runtime.cuda.fold_kernels import Fold, results_of
 from pullback.runtime.cuda.fold_walks import JOINED, MERGE, MERGE_THREADS, column_threads, teams
 from pullback.runtime.cuda.fold_walks import THREADS as FOLD_THREADS
 from pullback.runtime.cuda.folds import accumulator_bytes, lane_width
@@ -161,7 +162,7 @@ def _tiles_plan(kernel: Map | MultiMap, nest: Nest, buffers: Sequence[str]) -> L
 
 
 def reduce_plan(
-    kernel: Reduce,
+    kernel: Fold,
     kept_shape: Sequence[int],
     reduced_shape: Sequence[int],
     input_strides: Sequence[Strides],
@@ -181,10 +182,10 @@ def reduce_plan(
     dense = dense_strides(reduced_shape)
     reduced = coalesce(reduced_shape, [dense, *(s[count:] for s in input_strides)])
     reduced = Nest(reduced.shape, reduced.strides[1:])
-    ins = tuple(f"in{k}" for k in range(len(kernel.inputs)))
+    outs, ins = outs_of(kernel), tuple(f"in{k}" for k in range(len(kernel.inputs)))
     name = name_of(kernel)
     if reduced.size < SMALL:
-        arguments = ("out0", *ins, packed(kept), packed(reduced))
+        arguments = (*outs, *ins, packed(kept), packed(reduced))
         return Launches([Launch(f"{name}_sequence", grid_of(outputs), THREADS, arguments)])
     if _side_by_side(kept, reduced):
         return _columns_plan(kernel, kept, reduced, aligned)
@@ -199,12 +200,12 @@ def reduce_plan(
     groups = math.ceil(blocks / per_group)
     grid = math.ceil(outputs * groups / (teams(lanes) // per_group))
     partials = "scratch0" if groups > 1 else 0
-    arguments = ("out0", partials, *ins, packed(kept), along, groups, per_group)
+    arguments = (*outs, partials, *ins, packed(kept), along, groups, per_group)
     launch = Launch(f"{name}_{walk}", grid, FOLD_THREADS, arguments)
     return merged(kernel, [launch], outputs, groups)
 
 
-def _columns_plan(kernel: Reduce, kept: Nest, reduced: Nest, aligned: bool) -> Launches:
+def _columns_plan(kernel: Fold, kept: Nest, reduced: Nest, aligned: bool) -> Launches:
     """How to reduce where outputs lie side by side."""
     lanes = lane_width(kernel)
     while kept.shape[-1] % lanes:
@@ -219,19 +220,24 @@ def _columns_plan(kernel: Reduce, kept: Nest, reduced: Nest, aligned: bool) -> L
     by_output, by_block = (1, outputs) if joined else (blocks, 1)
     ins = tuple(f"in{k}" for k in range(len(kernel.inputs)))
     arguments = (
-        "out0", "scratch0" if blocks > 1 else 0, *ins, packed(kept),
+        *outs_of(kernel), "scratch0" if blocks > 1 else 0, *ins, packed(kept),
         struct.pack(f"<{len(steps)}q", *steps), reduced.size, across, by_output, by_block,
     )  # fmt: skip
     walk = f"{name_of(kernel)}_columns_{kinds}{lanes}"
     launches = [Launch(walk, across * blocks, LANES * wide, arguments)]
     if blocks == 1 or not joined:
         return merged(kernel, launches, outputs, blocks)
-    arguments = ("out0", "scratch0", outputs, blocks)
+    arguments = (*outs_of(kernel), "scratch0", outputs, blocks)
     launches.append(Launch(f"{name_of(kernel)}_join", grid_of(outputs), THREADS, arguments))
     return Launches(launches, (outputs * blocks * accumulator_bytes(kernel),))
 
 
-def merged(kernel: Reduce, launches: list[Launch], outputs: int, groups: int) -> Launches:
+def outs_of(kernel: Fold) -> list[str]:
+    """The names of the outputs of a reduction."""
+    return [f"out{k}" for k in range(len(results_of(kernel)))]
+
+
+def merged(kernel: Fold, launches: list[Launch], outputs: int, groups: int) -> Launches:
     """The launches, and those that join `groups` accumulators of each output."""
     scratch = [outputs * groups] if groups > 1 else []
     while groups > 1:
@@ -239,7 +245,7 @@ def merged(kernel: Reduce, launches: list[Launch], outputs: int, groups: int) ->
         following = f"scratch{len(scratch)}" if groups > 1 else 0
         if groups > 1:
             scratch.append(outputs * groups)
-        arguments = ("out0", following, part, last)
+        arguments = (*outs_of(kernel), following, part, last)
         merge = f"{name_of(kernel)}_merge"
         launches.append(Launch(merge, outputs * groups, MERGE_THREADS, arguments))
     return Launches(launches, tuple(n * accumulator_bytes(kernel) for n in scratch))

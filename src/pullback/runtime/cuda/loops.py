@@ -10,6 +10,7 @@ from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Shape, Strides
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.scalar import const
+from pullback.runtime.cuda.fold_kernels import Fold, Folds
 from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import name_of
 from pullback.runtime.cuda.launch import Launch, Launches, map_plan, reduce_plan, scan_plan
@@ -20,6 +21,7 @@ from pullback.runtime.cuda.stages import At, Either, Step, stage
 __all__ = [
     "accumulate_stages",
     "box_stage",
+    "fold_steps",
     "map_stages",
     "map_steps",
     "reduce_stages",
@@ -29,11 +31,11 @@ __all__ = [
 
 
 @lru_cache(4096)
-def source_of(kernel: Map | MultiMap | Reduce, functions: tuple[str, ...]) -> str:
+def source_of(kernel: Map | MultiMap | Fold, functions: tuple[str, ...]) -> str:
     """The source of some functions of a kernel."""
     source = Source()
     walks = [f.removeprefix(name_of(kernel))[1:] for f in functions]
-    if isinstance(kernel, Reduce):
+    if isinstance(kernel, Reduce | Folds):
         fold_code(source, kernel, walks)
     else:
         for walk in walks:
@@ -42,7 +44,7 @@ def source_of(kernel: Map | MultiMap | Reduce, functions: tuple[str, ...]) -> st
 
 
 def _steps(
-    kernel: Map | MultiMap | Reduce,
+    kernel: Map | MultiMap | Fold,
     plans: Sequence[Launches],
     outs: Sequence[At],
     ins: Sequence[At],
@@ -120,6 +122,21 @@ def box_stage(
     return found
 
 
+def fold_steps(
+    kernel: Fold,
+    kept: Shape,
+    reduced: Shape,
+    ins: Sequence[At],
+    in_strides: Sequence[Strides],
+    outs: Sequence[At],
+    area: Area,
+) -> list[Step | Either]:
+    """The launches of a reduction, or of several at once."""
+    plans = [reduce_plan(kernel, kept, reduced, in_strides, aligned) for aligned in (True, False)]
+    scratch = [area(nbytes) for nbytes in plans[0].scratch]
+    return _steps(kernel, plans, outs, ins, scratch)
+
+
 def reduce_stages(
     kernel: Reduce,
     kept: Shape,
@@ -134,9 +151,8 @@ def reduce_stages(
     shared: bool = False,
 ) -> list[Stage]:
     """See `Target.reduce`; a reduction is not cut into pieces for others."""
-    plans = [reduce_plan(kernel, kept, reduced, in_strides, aligned) for aligned in (True, False)]
-    scratch = [area(nbytes) for nbytes in plans[0].scratch]
-    return stage(*_steps(kernel, plans, [At(out_slot)], _ats(in_slots), scratch))
+    ins, out = _ats(in_slots), [At(out_slot)]
+    return stage(*fold_steps(kernel, kept, reduced, ins, in_strides, out, area))
 
 
 def accumulate_stages(

@@ -30,6 +30,7 @@ class Batch(NamedTuple):
 
     f: Function
     rows: list[np.ndarray]
+    name: str
 
     def taken(self, picked: Sequence[int]) -> list[Any]:
         """The operands with these rows."""
@@ -54,7 +55,7 @@ def batches(case: Case) -> list[Batch]:
                 full[i] = x
             return f(*full)
 
-        return Batch(rows, [arrays[i] for i in group])
+        return Batch(rows, [arrays[i] for i in group], case.entry.name)
 
     return [of(group) for group in sorted(groups)]
 
@@ -104,6 +105,13 @@ def check(batch: Batch, f: Function, counts: Sequence[int]) -> bool:
         return False
     for c, k, a, b in pairs:
         assert bits(a) == bits(b), f"row {k} of {c} has other bits than alone"
+    try:
+        empty = [x.detach().numpy() for x in f(*batch.taken([]))]
+    except pb.ShapeError as error:
+        assert str(error).startswith(f"{batch.name}: ")  # which takes no empty axis here
+    else:
+        shapes = [(0, *a.shape[1:]) for a in known[0]]
+        assert [a.shape for a in empty] == shapes, "of a batch without rows"
     return True
 
 

@@ -24,9 +24,6 @@ JOINED = 16  # accumulators that one thread joins
 FLIGHT = 8  # loads of an input that a thread waits for at a time
 
 FOLD = """
-template <int K> struct Line {
-  long long length, first, step, offset[K], stride[K];
-};
 template <int K> struct Steps { long long step[K]; };
 // The places of element j of the reduced axes, and of those that are LANES further. Without
 // divisions if there is one axis, or if the inner one of two has at least LANES elements.
@@ -282,23 +279,6 @@ extern "C" __global__ void __launch_bounds__({merge_threads}) {name}_merge(
   else next[unit] = a[0];
 }}"""
 
-_SCAN = """
-extern "C" __global__ void {name}_scan({outs}, {ins},
-    const Nest<{k} + 1> kept, const Line<{k} + 1> line) {{
-  for (long long i = pb_first(); i < kept.size; i += pb_step()) {{
-    long long at[{k} + 1] = {{}};
-    pb_locate(kept, i, at);
-    for (int s = 0; s <= {k}; ++s) at[s] += line.offset[s];
-    {name}_acc a = {name}_init();
-    for (long long n = 0; n < line.length; ++n) {{
-      a = {name}_combine(a, {name}_element({elements}, line.first + n * line.step));
-      {name}_finish(a, {to_at});
-#pragma unroll
-      for (int s = 0; s <= {k}; ++s) at[s] += line.stride[s];
-    }}
-  }}
-}}"""
-
 _WALKS = {
     "sequence": _SEQUENCE,
     "rows": _UNIT + _ROWS + _BLOCKS,
@@ -306,12 +286,11 @@ _WALKS = {
     "columns": _COLUMNS,
     "join": _JOIN,
     "merge": _MERGE,
-    "scan": _SCAN,
 }
 
 
 # Where the results of an output go.
-_PLACES = {"to_i": "i", "to_unit": "unit", "to_column": "output + v", "to_at": "at[0]"}
+_PLACES = {"to_i": "i", "to_unit": "unit", "to_column": "output + v"}
 
 
 def teams(lanes: int) -> int:
@@ -343,7 +322,6 @@ def walk_code(kernel: Fold, name: str, walk: str, light: bool) -> str:
             *stores,
         ]),
         "at": ", ".join(f"in{k}[c.at[{k}]]" for k in range(count)),
-        "elements": ", ".join(f"in{k}[at[{k + 1}]]" for k in range(count)),
         "along": "const long long length" if form == "wide" else f"const Nest<{count}> reduced",
         "threads": THREADS, "lanes": LANES, "block": BLOCK, "flight": flight,
         "most": LANES * (16 if width == "1" else 8), "joined": JOINED, "unroll": flight,

@@ -10,7 +10,6 @@ b + 2**level where 2**(level + 1) divides b. The walks over it are in `fold_walk
                    by_block)
     NAME_join     (out, partials, outputs, count)
     NAME_merge    (out, next, partials, long long count)
-    NAME_scan     (out, in_0 .., Nest<1 + K> kept, Line<1 + K> line)
 
 K is the number of inputs, `kept` and `reduced` their axes; the output is dense. In place of `out`
 there are several outputs if several reductions are one kernel. S is the number of arrays that it
@@ -26,9 +25,8 @@ accumulator b of output i is at `i * by_output + b * by_block`. With one group, 
 write outputs, else accumulators.
 These `merge` joins: a thread block takes up to MERGE of the `count` accumulators of an output,
 which follow each other, and writes the output if that is all of them. `join` has a thread for each
-output, whose at most JOINED accumulators are as far apart as there are outputs. `scan` is a running
-fold, one thread for each kept position; its Line holds length, first index, step of the index, then
-for each array (the output first) an offset and a stride along the axis.
+output, whose at most JOINED accumulators are as far apart as there are outputs. Running folds are
+in `scans`.
 """
 
 from __future__ import annotations
@@ -50,6 +48,7 @@ from pullback.runtime.cuda.kernels import (
     weight,
 )
 from pullback.runtime.cuda.printer import Source, emit, register, storage
+from pullback.runtime.cuda.scans import LINE, scan_code
 
 __all__ = [
     "accumulator_bytes",
@@ -92,7 +91,7 @@ def lane_width(kernel: Fold) -> int:
 def usual_walks(kernel: Fold) -> tuple[str, ...]:
     """The walks over any arrays, and those over dense ones."""
     if isinstance(kernel, Accumulate):
-        return ("scan",)
+        return ("scan", "lines_turned", "lines_straight")
     dense = "u" * len(kernel.inputs) + str(lane_width(kernel))
     return ("sequence", "rows", f"wide_{dense}", f"columns_{dense}", "join", "merge")
 
@@ -111,7 +110,11 @@ def fold_code(source: Source, kernel: Fold, walks: Sequence[str] = ()) -> str:
             functions.append(_element(source, kernel, name))
         source.add(name, "\n".join(functions))
     for walk in walks or usual_walks(kernel):
-        source.add(f"{name}_{walk}", walk_code(kernel, name, walk, is_light(kernel)))
+        if isinstance(kernel, Accumulate):
+            source.add("pb_line", LINE)
+            source.add(f"{name}_{walk}", scan_code(kernel, name, walk))
+        else:
+            source.add(f"{name}_{walk}", walk_code(kernel, name, walk, is_light(kernel)))
     return name
 
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pullback.compile.kernel.forms import Accumulate, Map, MultiMap
+from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.compile.kernel.order import BLOCK, LANES, SMALL
 from pullback.compile.program.nest import Nest, coalesce
 from pullback.core.avals import dense_strides
@@ -33,7 +33,6 @@ __all__ = [
     "merged",
     "packed",
     "reduce_plan",
-    "scan_plan",
 ]
 
 THREADS = 256  # of a thread block: eight of these fill a processor's 2048
@@ -275,28 +274,3 @@ def _kinds(along: Sequence[int], apart: Sequence[Strides], lanes: int, aligned: 
         together = aligned and not any(s % lanes for s in others)
         found += "z" if not step else "u" if together else "s"
     return found
-
-
-def scan_plan(
-    kernel: Accumulate,
-    kept_shape: Sequence[int],
-    length: int,
-    input_strides: Sequence[Strides],
-    output_strides: Strides,
-    reverse: bool,
-) -> Launches:
-    """How to fold along one axis, keeping every step; strides go over the kept axes, then it."""
-    if math.prod(kept_shape) * length == 0:
-        return Launches([])
-    strides = [output_strides, *input_strides]
-    kept = coalesce(kept_shape, [s[:-1] for s in strides])
-    along = [s[-1] for s in strides]
-    offsets = [(length - 1) * s if reverse else 0 for s in along]
-    steps = [-s if reverse else s for s in along]
-    words = [length, length - 1 if reverse else 0, -1 if reverse else 1, *offsets, *steps]
-    line = struct.pack(f"<{len(words)}q", *words)
-    buffers = ("out0", *(f"in{k}" for k in range(len(kernel.inputs))))
-    launch = Launch(
-        f"{name_of(kernel)}_scan", grid_of(kept.size), THREADS, (*buffers, packed(kept), line)
-    )
-    return Launches([launch])

@@ -13,9 +13,10 @@ from pullback.ir.scalar import const
 from pullback.runtime.cuda.fold_kernels import Fold, Folds
 from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import name_of
-from pullback.runtime.cuda.launch import Launch, Launches, map_plan, reduce_plan, scan_plan
+from pullback.runtime.cuda.launch import Launch, Launches, map_plan, reduce_plan
 from pullback.runtime.cuda.map_walks import map_walk
 from pullback.runtime.cuda.printer import Source
+from pullback.runtime.cuda.scan_plans import scan_plan
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = [

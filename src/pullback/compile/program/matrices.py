@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pullback.compile.kernel.factor_order import JACOBI, SMALL
 from pullback.core import errors
 from pullback.core.avals import Aval
 
-__all__ = ["NAMES", "Failure", "batch_of", "failure"]
+__all__ = ["NAMES", "Failure", "batch_of", "failure", "is_small"]
 
 _NO_VALUES = "has eigenvalues that were not found."
 _NO_SINGULAR = "has singular values that were not found."
@@ -40,6 +41,7 @@ _FACTS = {  # with {value}: what the kernel says beside the position, {before}: 
 NAMES = tuple(_FACTS)  # of the intrinsics, without "require"
 _FLAT = ("qr", "eigh", "eigvalsh", "svd", "svdvals", "eig", "eigvals")  # all parts are in one row
 _NUMBERS = ("det",)
+_JACOBI = ("eigh", "eigvalsh", "svd", "svdvals")
 
 
 class Failure(NamedTuple):
@@ -75,3 +77,15 @@ def failure(
         what = static["fact"], avals[1].shape, static["subject"], static["error"]
         return static["caller"], Failure(*what)
     return static.get("caller", name), Failure(_FACTS[name], batch_of(name, out))
+
+
+def is_small(name: str, avals: Sequence[Aval]) -> bool:
+    """Whether the matrices of a batch are worked on side by side, undivided: real ones of few rows,
+    by kernels of our own.
+    """
+    dtype, (rows, n) = avals[0].dtype, avals[0].shape[-2:]
+    if dtype.is_complex or rows != n or not 1 <= n <= SMALL:
+        return False
+    if name in ("lu_solve", "solve_triangular"):
+        return avals[1].shape[-1] <= SMALL
+    return name in ("cholesky", "lu", "det") or (name in _JACOBI and n <= JACOBI)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
-from pullback.compile.program.matrices import batch_of
+from pullback.compile.program.matrices import batch_of, is_small
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType
 from pullback.core.errors import ShapeError
@@ -39,8 +39,6 @@ _TASKS = 32  # that the matrices of a batch are shared out to
 _TASK_WORK = 30_000  # operations of a task at least: some microseconds
 _TASK_BYTES = 1 << 28  # of the work areas of all tasks, unless one needs more
 _LANE_WORK = 1 << 14  # elements of a task of kernels across the batch: some microseconds
-SMALL = 16  # rows up to which these kernels are faster than LAPACK, and compile quickly
-JACOBI = 4  # rows up to which eigenvalues and singular values are found across the batch
 _BLOCK = 64  # columns that LAPACK works on at once, at most
 _LARGEST = 2**31 - 1  # of LAPACK's integers, which have 32 bits here
 
@@ -277,7 +275,7 @@ def _small_kernel(
     """The kernel of our own for matrices of this size, if there is one."""
     dtype, n = avals[0].dtype, avals[0].shape[-1]
     columns = avals[1].shape[-1] if name in ("lu_solve", "solve_triangular") else 1
-    if dtype.is_complex or avals[0].shape[-2] != n or not 1 <= n <= SMALL or columns > SMALL:
+    if not is_small(name, avals):
         return None
     make = functools.partial
     if name == "cholesky":
@@ -286,9 +284,9 @@ def _small_kernel(
         return make(lane_kernels.lu, dtype, n)
     if name == "det":
         return make(lane_kernels.det, dtype, n)
-    if name in ("eigh", "eigvalsh") and n <= JACOBI:
+    if name in ("eigh", "eigvalsh"):
         return make(jacobi_kernels.eigh, dtype, n, name == "eigh")
-    if name in ("svd", "svdvals") and n <= JACOBI:
+    if name in ("svd", "svdvals"):
         return make(jacobi_kernels.svd, dtype, n, name == "svd")
     if name == "lu_solve":
         return make(lane_kernels.lu_solve, dtype, n, columns, static["adjoint"])

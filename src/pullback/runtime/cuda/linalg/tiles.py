@@ -7,10 +7,11 @@ it is made.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pullback.compile.kernel.order import CHUNK
 from pullback.compile.program.nest import coalesce
+from pullback.compile.program.target import Place
 from pullback.compile.program.tiles import Block, TiledSteps
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
@@ -22,6 +23,7 @@ from pullback.runtime.cuda.stages import RECORD, At, Either, Step
 
 __all__ = ["Tiles", "report_step"]
 
+_SMALL_THREADS = 64  # of a thread block whose threads have matrices: many blocks share few ones
 _AS_IT_IS, _SYMMETRIC, _CONJUGATED = range(3)  # ways of a copy
 
 
@@ -32,6 +34,16 @@ def report_step(dtype: DType, status: int, count: int, start: int, error: int) -
     name, source = tile_kernels.kernels(dtype)
     arguments = (At(RECORD), At(status), count, start, error)
     return Step(source, f"{name}report", (1, 1), THREADS, arguments, checked=True)
+
+
+def packed_part(b: Block) -> bytes:
+    """The struct Part of a block."""
+    return struct.pack("<5q", b.at, b.rows, b.columns, b.row, b.column)
+
+
+def packed_nest(batch: Sequence[int], *blocks: Block) -> bytes:
+    """The struct Nest of a batch."""
+    return packed(coalesce(batch, [b.batch for b in blocks]))
 
 
 class Tiles(TiledSteps):
@@ -70,8 +82,7 @@ class Tiles(TiledSteps):
         """A kernel of `tile_kernels` on the matrices of a batch."""
         kind = reflections if end == "reflect" else tile_kernels
         name, source = kind.kernels(self.dtype)
-        nest = packed(coalesce(self.batch, [b.batch for b in blocks]))
-        parts = [struct.pack("<5q", b.at, b.rows, b.columns, b.row, b.column) for b in blocks]
+        nest, parts = packed_nest(self.batch, *blocks), [packed_part(b) for b in blocks]
         slots = [At(b.slot) for b in blocks]
         arguments = (*slots, *before, nest, *parts, *more)
         self._steps.append(Step(source, f"{name}{end}", (grid, 1), block, arguments))
@@ -187,3 +198,30 @@ class Tiles(TiledSteps):
         self._elements("trim", (a,), side, before=(At(self.status),))
         if error:
             self._steps.append(report_step(self.dtype, self.status, self.count, 0, error))
+
+    # -- without tiles -----------------------------------------------------------------------------
+
+    def report(self, error: int) -> None:
+        """An error about the first matrix with a status."""
+        self._steps.append(report_step(self.dtype, self.status, self.count, 0, error))
+
+    def determinant(self, packed: Block, result: Place) -> None:
+        """The determinants from the results of `lu`."""
+        slot, _ = result
+        out = self.dense(slot, 0, 1, 1, 1)
+        name, source = tile_kernels.kernels(self.dtype)
+        nest = packed_nest(self.batch, out, packed)
+        arguments = (At(slot), At(packed.slot), nest, packed_part(packed))
+        self._steps.append(
+            Step(source, f"{name}determinant", (grid_of(self.count), 1), THREADS, arguments)
+        )
+
+    def side_by_side(self, kernel: tuple[str, str], result: Place, given: Sequence[Block]) -> None:
+        """A kernel with a thread for each matrix; the result is dense."""
+        (name, source), (slot, av) = kernel, result
+        out = self.dense(slot, 0, 1, 1, av.size // self.count)
+        nest = packed_nest(self.batch, out, *given)
+        slots = [At(b.slot) for b in given]
+        arguments = (At(slot), *slots, At(self.status), nest, *map(packed_part, given))
+        grid = -(-self.count // _SMALL_THREADS)
+        self._steps.append(Step(source, name, (min(grid, MAX_GRID), 1), _SMALL_THREADS, arguments))

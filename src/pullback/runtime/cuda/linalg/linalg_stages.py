@@ -14,7 +14,7 @@ from pullback.compile.program.tiles import TILED, Block
 from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 from pullback.ir.scalar import cast, load, logical_not
-from pullback.runtime.cuda.linalg import small_jacobi, small_kernels
+from pullback.runtime.cuda.linalg import jacobi_kernels, small_jacobi, small_kernels
 from pullback.runtime.cuda.linalg.tiles import Tiles, report_step
 from pullback.runtime.cuda.loops import map_steps
 from pullback.runtime.cuda.stages import At, stage
@@ -22,7 +22,8 @@ from pullback.runtime.cuda.stages import At, stage
 __all__ = ["NAMES", "linalg_stages"]
 
 _UNSET = Map((dt.bool_,), dt.int64, (cast(logical_not(load(0, dt.bool_)), dt.int64),))
-NAMES = (*TILED, "det", "require")  # of the intrinsics
+_JACOBI = ("eigh", "eigvalsh", "svd", "svdvals")
+NAMES = (*TILED, *_JACOBI, "det", "require")  # of the intrinsics
 
 
 def linalg_stages(
@@ -45,6 +46,9 @@ def linalg_stages(
         tiles.determinant(_matrices(operands[1], tiles.batch), result)
     elif is_small(name, avals):
         _small(tiles, name, operands, static, result, error)
+    elif name in _JACOBI:
+        _jacobi(tiles, name, operands[0], static, result)
+        tiles.report(error)
     else:
         tiles.run(name, operands, static, result, error)
     return stage(*tiles.steps())
@@ -85,6 +89,24 @@ def _small(
     tiles.side_by_side(kernel, result, given)
     if name not in ("lu", "eigh", "eigvalsh", "svd", "svdvals"):
         tiles.report(error)
+
+
+def _jacobi(
+    tiles: Tiles, name: str, operand: Place, static: Mapping[str, Any], result: Place
+) -> None:
+    """A kernel that has a thread block for each matrix."""
+    x = _matrices(operand, tiles.batch)
+    if name in ("eigh", "eigvalsh"):
+        vectors = name == "eigh"
+        kernel = jacobi_kernels.kernels(tiles.dtype, "eigh", vectors)
+        tiles.block_each(kernel, result, x, jacobi_kernels.eigh_room(x.rows), int(vectors))
+        return
+    basis = 0
+    if name == "svd":
+        basis = (max if static["full_matrices"] else min)(x.rows, x.columns)
+    kernel = jacobi_kernels.kernels(tiles.dtype, "svd", name == "svd")
+    room = jacobi_kernels.svd_room(x.rows, x.columns, basis)
+    tiles.block_each(kernel, result, x, room, basis)
 
 
 def _require_stages(

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def _from_svd(a: Any) -> Any:
     return (u * s[:, None, :]) @ vh
 
 
-def bits(until: float) -> None:
+def bits(until: float, workers: int) -> None:
     for label, dtypes, equal in (
         ("transforms", [""], True), ("factorisations", ["float32", "float64"], True),
         ("complex factorisations", ["complex64", "complex128"], False),
@@ -147,7 +148,7 @@ def bits(until: float) -> None:
                 return compare(f"{what} {arrays[0].dtype}", f, *arrays, equal=equal)
 
             # Most of the time goes into the compilation of kernels: several at a time.
-            with ThreadPoolExecutor(8) as pool:
+            with ThreadPoolExecutor(workers) as pool:
                 found = list(pool.map(one, todo))
             count, good = count + len(found), good + sum(found)
         kind = "equal" if equal else "close"
@@ -251,8 +252,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("parts", nargs="*", default=["bits", "times", "registry"])
     parser.add_argument("--seconds", type=float, default=80.0)
+    parser.add_argument("--workers", type=int, default=8, help="threads that compile kernels")
     options = parser.parse_args()
-    kinds = {"bits": bits, "times": times, "registry": registry}
+    kinds = {"bits": partial(bits, workers=options.workers), "times": times, "registry": registry}
     started = time.perf_counter()
     for k, part in enumerate(options.parts, 1):
         kinds[part](started + options.seconds * k / len(options.parts))

@@ -90,6 +90,7 @@ class Gpu:
         self._modules: dict[str, Any] = {}
         self._constants: WeakKeyDictionary[object, Buffer] = WeakKeyDictionary()
         self._functions: dict[tuple[str, str], Any] = {}
+        self._shared: dict[tuple[str, str], int] = {}
 
     @contextmanager
     def current(self) -> Iterator[int]:
@@ -180,7 +181,8 @@ class Gpu:
         if key not in self._functions:
             self._functions[key] = self._modules[source].get_function(name)
         handle = self._functions[key].ptr
-        if shared > SHARED_BYTES:
+        if shared > self._shared.get(key, SHARED_BYTES):  # other programs may ask for less
+            self._shared[key] = shared
             attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._driver.funcSetAttribute(handle, attribute, shared)
         return handle

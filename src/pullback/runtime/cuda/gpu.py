@@ -24,6 +24,7 @@ from pullback.runtime.cuda.code import machine_code
 __all__ = ["Buffer", "CupyMissing", "Gpu", "cupy_module", "is_present"]
 
 COMPILERS = 8  # kernels that are compiled at a time
+SHARED_BYTES = 48 << 10  # that every launch may give a thread block without asking
 _DRIVERS = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 
 
@@ -152,12 +153,18 @@ class Gpu:
                 module.load(code)
                 self._modules[source] = module
 
-    def function(self, source: str, name: str) -> int:
-        """The handle of a kernel of a source that was loaded."""
+    def function(self, source: str, name: str, shared: int = 0) -> int:
+        """The handle of a kernel of a source that was loaded; launches may ask for so many bytes
+        of shared memory.
+        """
         key = source, name
         if key not in self._functions:
             self._functions[key] = self._modules[source].get_function(name)
-        return self._functions[key].ptr
+        handle = self._functions[key].ptr
+        if shared > SHARED_BYTES:
+            attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._driver.funcSetAttribute(handle, attribute, shared)
+        return handle
 
     @property
     def enqueue(self) -> Any:

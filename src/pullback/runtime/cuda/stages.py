@@ -47,7 +47,7 @@ class Step(NamedTuple):
     """A launch: a function of a source, thread blocks, threads of each, arguments.
 
     An argument is an address, an int64, or the bytes of a struct that is passed by value.
-    `checked`: it notes errors.
+    `checked`: it notes errors. `shared`: bytes of shared memory that the launch gives a block.
     """
 
     source: str
@@ -56,6 +56,7 @@ class Step(NamedTuple):
     block: int
     arguments: tuple[At | int | bytes, ...]
     checked: bool = False
+    shared: int = 0
 
 
 class Either(NamedTuple):
@@ -176,9 +177,10 @@ class _Encoder:
             else:
                 self.words.append(argument)
         self.checked = self.checked or step.checked
-        function, enqueue = self.gpu.function(step.source, step.function), self.gpu.enqueue
+        function = self.gpu.function(step.source, step.function, step.shared)
+        enqueue = self.gpu.enqueue
         across, down = step.grid
-        block = step.block
+        block, shared = step.block, step.shared
 
         def launch(run: Run) -> None:
             words, slots = run.words, run.slots
@@ -186,7 +188,7 @@ class _Encoder:
                 words[place] = slots[slot] + nbytes
             stream, at = run.stream, run.arguments + first
             # the arguments are copied before this returns
-            enqueue(function, across, down, 1, block, 1, 1, 0, stream, at, 0)
+            enqueue(function, across, down, 1, block, 1, 1, shared, stream, at, 0)
 
         return launch
 

@@ -111,6 +111,11 @@ class Function:
         self._all.append(self)
 
     @classmethod
+    def sizes(cls, ptr: int) -> list[int]:
+        """The bytes of each argument."""
+        return cls._all[ptr]._emulator.sizes(cls._all[ptr]._name)
+
+    @classmethod
     def launch(cls, ptr: int, grid: Any, block: int, shared: int, arguments: int, together: bool):
         """Run a kernel; at `arguments` are the addresses of its arguments."""
         own = cls._all[ptr]

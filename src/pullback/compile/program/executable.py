@@ -144,7 +144,7 @@ class Version:
             stages,
             self._heavy or clock is not None,
         )
-        return frame, table, self._target.encode(program)
+        return frame, table, self._target.encode(program, table.errors)
 
     def rounds(self) -> Rounds:
         """The ways to run the graph."""

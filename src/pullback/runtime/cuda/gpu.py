@@ -1,17 +1,15 @@
-"""One NVIDIA GPU as CuPy drives it: memory from its pool, loaded kernels, launches, copies.
+"""One NVIDIA GPU: its memory, loaded kernels, copies.
 
-CuPy is imported on first use. Everything goes to CuPy's current stream, and memory is given back to
-its pool in the order of that stream: nobody waits for the device but who reads from it.
+CuPy is imported on first use. Everything goes to CuPy's current stream, and memory is used again in
+the order of that stream: nobody waits for the device but who reads from it.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -19,13 +17,16 @@ from typing import Any
 import numpy as np
 
 from pullback.core.errors import DeviceError
+from pullback.runtime.cuda import driver
 from pullback.runtime.cuda.code import machine_code
+from pullback.runtime.cuda.faults import Faults
+from pullback.runtime.cuda.graphs import Graphs
+from pullback.runtime.cuda.memory import Buffer, Pool
 
 __all__ = ["Buffer", "CupyMissing", "Gpu", "cupy_module", "is_present"]
 
 COMPILERS = 8  # kernels that are compiled at a time
 SHARED_BYTES = 48 << 10  # that every launch may give a thread block without asking
-_DRIVERS = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 
 
 class CupyMissing(DeviceError, ImportError):
@@ -45,26 +46,7 @@ def cupy_module() -> Any:
 
 def is_present() -> bool:
     """Whether there are a driver and CuPy, which is not imported for that."""
-    return find_spec("cupy") is not None and _has_driver()
-
-
-def _has_driver() -> bool:
-    for name in _DRIVERS:
-        try:
-            ctypes.CDLL(name)
-        except OSError:
-            continue
-        return True
-    return False
-
-
-class Buffer:
-    """Memory of a GPU; `owner` is what keeps it alive."""
-
-    __slots__ = ("__weakref__", "address", "nbytes", "owner")
-
-    def __init__(self, address: int, nbytes: int, owner: Any):
-        self.address, self.nbytes, self.owner = address, nbytes, owner
+    return find_spec("cupy") is not None and driver.is_found()
 
 
 class Gpu:
@@ -77,10 +59,10 @@ class Gpu:
         try:
             count = self._runtime.getDeviceCount()
         except self._runtime.CUDARuntimeError as error:
-            driver = "was found" if _has_driver() else f"({', '.join(_DRIVERS)}) was not found"
+            missing = f"({', '.join(driver.LIBRARIES)}) was not found"
             raise DeviceError(
                 f"cuda: looked for an NVIDIA GPU with CuPy {cupy.__version__}, got {error}. The"
-                f" driver {driver}."
+                f" driver {'was found' if driver.is_found() else missing}."
             ) from error
         if index >= count:
             raise DeviceError(f"cuda: looked for GPU {index}, got {count} of them.")
@@ -88,6 +70,18 @@ class Gpu:
         self.name, self.architecture = f"GPU {index}", f"sm_{capability}"
         self._modules: dict[str, Any] = {}
         self._functions: dict[tuple[str, str], Any] = {}
+        self._kept: list[Any] = []
+        self._pool = Pool(self._allocate)
+        self.maker = self._pool.maker
+        self.stream = _current_stream(cupy, index)
+        self.driver, self.graphs, self.faults = (
+            driver.Driver(driver.library()),
+            Graphs(),
+            Faults(self),
+        )
+        with self.current():
+            self._cuda.alloc(1)  # which makes the context
+            self.context = self.driver.context()
 
     @contextmanager
     def current(self) -> Iterator[int]:
@@ -96,44 +90,53 @@ class Gpu:
         if before != self.index:
             runtime.setDevice(self.index)
         try:
-            yield self._cuda.get_current_stream(self.index).ptr
+            yield self.stream()
         finally:
             if before != self.index:
                 runtime.setDevice(before)
 
-    # -- memory: to be called where this GPU is current --------------------------------------------
+    # -- memory: copies are to be made where this GPU is current -----------------------------------
+
+    def _allocate(self, nbytes: int) -> Any:
+        with self.current():
+            return self._cuda.alloc(nbytes)
+
+    def keep(self, nbytes: int) -> int:
+        """The address of memory that is never given back."""
+        self._kept.append(self._allocate(nbytes))
+        return self._kept[-1].ptr
 
     def empty(self, nbytes: int) -> Buffer:
         """A new buffer."""
-        if nbytes == 0:
-            return Buffer(0, 0, None)
-        memory = self._cuda.alloc(nbytes)
-        return Buffer(memory.ptr, nbytes, memory)
+        return self.maker(nbytes)(self.stream())
 
     def clear(self, address: int, nbytes: int, stream: int) -> None:
         """Set bytes to 0."""
         self._runtime.memsetAsync(address, 0, nbytes, stream)
-
-    def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy bytes on the device."""
-        self._runtime.memcpyAsync(to, source, nbytes, self._runtime.memcpyDeviceToDevice, stream)
 
     def upload(self, to: int, array: np.ndarray, stream: int) -> None:
         """Copy a C-contiguous array to the device; the array may change when this returns."""
         source, kind = array.__array_interface__["data"][0], self._runtime.memcpyHostToDevice
         self._runtime.memcpyAsync(to, source, array.nbytes, kind, stream)
 
-    def download(self, source: int, nbytes: int, stream: int) -> np.ndarray:
-        """Bytes of the device, when all work on the stream is done."""
+    def start_download(self, source: int, nbytes: int, stream: int) -> np.ndarray:
+        """Bytes of the device, which are there when all work on the stream is done."""
         found = np.empty(nbytes, np.uint8)
         to, kind = found.__array_interface__["data"][0], self._runtime.memcpyDeviceToHost
         self._runtime.memcpyAsync(to, source, nbytes, kind, stream)
+        return found
+
+    def download(self, source: int, nbytes: int, stream: int) -> np.ndarray:
+        """Bytes of the device, when all work on the stream is done; errors in that are raised."""
+        found = self.start_download(source, nbytes, stream)
         self.wait(stream)
         return found
 
     def wait(self, stream: int) -> None:
-        """Return when all work on the stream is done."""
+        """Return when all work on the stream is done; errors in that are raised."""
+        noted = self.faults.reading(stream)
         self._runtime.streamSynchronize(stream)
+        self.faults.settle(stream, noted)
 
     # -- kernels -----------------------------------------------------------------------------------
 
@@ -166,7 +169,11 @@ class Gpu:
             self._driver.funcSetAttribute(handle, attribute, shared)
         return handle
 
-    @property
-    def enqueue(self) -> Any:
-        """`cuLaunchKernel`."""
-        return self._driver.launchKernel
+
+def _current_stream(cupy: Any, index: int) -> Callable[[], int]:
+    """A function that gives CuPy's current stream of a GPU."""
+    try:
+        backend = import_module(f"{cupy.__name__}_backends.cuda.stream")
+        return partial(backend.get_current_stream_ptr, index)
+    except (ImportError, AttributeError):
+        return lambda: cupy.cuda.get_current_stream(index).ptr

@@ -35,8 +35,10 @@ Moves = Sequence[tuple[int, int]]
 Carries = Sequence[tuple[int, int, int]]
 
 
-def encode(p: Program) -> Callable[..., native.Buffer | tuple[int, int, int]]:
-    """The program as a native function; see `native.program`."""
+def encode(
+    p: Program, faults: object = (), /
+) -> Callable[..., native.Buffer | tuple[int, int, int]]:
+    """The program as a native function, which returns its errors; see `native.program`."""
     return native.make_program(
         p.inputs, p.out_nbytes, p.scratch, p.pointers, _encoded(p.stages), p.heavy
     )

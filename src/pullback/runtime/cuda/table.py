@@ -1,0 +1,260 @@
+"""The table of a program: its nodes as words that the launcher walks.
+
+    head    inputs, areas, pointers, local arrays, slots, place of the nodes, context, entries,
+            then the offsets of the areas, (origin, bytes) of pointers, (slot, offset) of arrays
+    LAUNCH  function, grid x and y, block, shared bytes, n, values that a graph keeps of it, then n
+            arguments: (slot, bytes after it), (-1, an int64) or (-2, the place of a struct)
+    EITHER  length, pairs, place of the second launch, (slot, bytes).., a launch, the second one
+    LOOP    length, rounds, moves, carries, (slot, bytes).., (slot, spare).., body
+    WHILE   length, flag, carries, place of the body, of what follows an odd number of rounds,
+            (slot, spare).., test
+    BRANCH  length, flag, place of the other list, list
+    HOST    length, callback, number
+
+A list of nodes ends with a 0. Places count words from the beginning of the table.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+
+from pullback.compile.program.stages import (
+    Blocks,
+    Branch,
+    Loop,
+    Node,
+    Parts,
+    Program,
+    Stage,
+    While,
+)
+from pullback.runtime.cuda.stages import RECORD, At, Code, Either, HostCall, Step
+
+__all__ = ["Table", "copy_step", "inner"]
+
+LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST = range(1, 7)
+HEAD = 8
+LINE = 256  # bytes at a multiple of which scratch memory starts, as CuPy's allocations do
+_COPY = """
+extern "C" __global__ void pb_copy(unsigned char* out, const unsigned char* x, long long count) {
+  const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  for (long long i = first; i < count; i += (long long)gridDim.x * blockDim.x) out[i] = x[i];
+}"""
+_COPY_THREADS = 256
+_COPY_GRID = 132  # thread blocks at most: one for each processor of a Hopper
+Carries = Sequence[tuple[int, int, int]]
+
+
+def copy_step(to: int, source: int, nbytes: int) -> Step:
+    """The launch that copies the bytes of one slot to another."""
+    grid = min(_COPY_GRID, -(-nbytes // _COPY_THREADS))
+    return Step(_COPY, "pb_copy", (grid, 1), _COPY_THREADS, (At(to), At(source), nbytes))
+
+
+class Table:
+    """The words of a program, and what they ask for.
+
+    `slots` is their number, `scratch` are the bytes of its scratch memory. `checked`: its kernels note errors. `straight`:
+    what it launches depends on no contents. `launches` and `values` are what a graph keeps.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        function: Callable[[Step], int],
+        context: int,
+        entries: int,
+        callback: int,
+    ):
+        self._function, self._callback = function, callback
+        self.calls: list[HostCall] = []
+        self.checked, self.straight = False, True
+        self.launches = self.values = 0
+        self._local: dict[int, int] = {}  # the bytes of arrays of blocks, by slot
+        self._rounds = 1  # of the loops around a node
+        first = 1 + program.inputs + len(program.scratch)
+        self.slots = first + len(program.pointers) + 1
+        self._words: list[int] = []
+        self._structs: list[tuple[int, bytes]] = []  # places of structs, which come last
+        start = HEAD + len(program.scratch) + 2 * len(program.pointers)
+        # the arrays of blocks are known when the nodes are: they stand between head and nodes
+        self._start = start + 2 * len(_local_slots(program.stages))
+        self._list(program.stages)
+        self.scratch, areas, local = self._places(program)
+        head = [
+            *(program.inputs, len(areas), len(program.pointers), len(local) // 2, self.slots),
+            *(self._start, context, entries, *areas),
+            *(word for pair in program.pointers for word in pair),
+            *local,
+        ]
+        assert len(head) == self._start
+        self._memory = self._packed(head)
+
+    @property
+    def address(self) -> int:
+        """Where the words are."""
+        return self._memory.buffer_info()[0]
+
+    def _places(self, program: Program) -> tuple[int, list[int], list[int]]:
+        """Bytes of scratch memory, and where areas and local arrays are in it."""
+        at, areas, local = 0, [], []
+        for nbytes in program.scratch:
+            areas.append(at)
+            at += -(-nbytes // LINE) * LINE
+        for slot, nbytes in self._local.items():
+            local += [slot, at]
+            at += -(-nbytes // LINE) * LINE
+        return at, areas, local
+
+    def _packed(self, head: Sequence[int]) -> array[int]:
+        words = array("q", [*head, *self._words])
+        for place, struct in self._structs:
+            words[self._start + place] = len(words)
+            words.frombytes(struct)
+        return words
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _here(self) -> int:
+        return self._start + len(self._words)
+
+    def _list(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self._node(node)
+        self._words.append(0)
+
+    def _node(self, node: Node) -> None:
+        if isinstance(node, Stage):
+            assert isinstance(node.code, Code)
+            for step in node.code:
+                self._step(step)
+        elif isinstance(node, Parts):
+            for part in node.parts:
+                for member in part:
+                    self._node(member)
+        elif isinstance(node, Blocks):
+            for slot, nbytes in node.local:
+                self._local[slot] = max(self._local.get(slot, 0), nbytes * node.rows)
+            for member in node.members:
+                self._node(member)
+        elif isinstance(node, Branch):
+            self._branch(node)
+        elif isinstance(node, Loop):
+            self._loop(node)
+        else:
+            self._while(node)
+
+    def _begin(self, kind: int, *words: int) -> int:
+        """The place of the length of a node, which `_end` fills in."""
+        self._words += [kind, 0, *words]
+        return len(self._words) - len(words) - 1
+
+    def _end(self, at: int) -> None:
+        self._words[at] = len(self._words) - at + 1
+
+    def _branch(self, node: Branch) -> None:
+        self.straight = False
+        at = self._begin(BRANCH, node.flag, 0)
+        self._list(node.then)
+        self._words[at + 2] = self._here()
+        self._list(node.otherwise)
+        self._end(at)
+
+    def _loop(self, node: Loop) -> None:
+        carries = [c for c in node.carries if c[2]]
+        at = self._begin(LOOP, node.rounds, len(node.moves), len(node.carries))
+        self._words += [word for pair in node.moves for word in pair]
+        self._words += [word for slot, spare, _ in node.carries for word in (slot, spare)]
+        around = self._rounds
+        self._rounds *= node.rounds
+        self._list(node.body)
+        self._rounds = around
+        self._end(at)
+        for slot, spare, nbytes in carries if node.rounds % 2 else ():
+            self._step(copy_step(slot, spare, nbytes))
+
+    def _while(self, node: While) -> None:
+        self.straight = False
+        at = self._begin(WHILE, node.flag, len(node.carries), 0, 0)
+        self._words += [word for slot, spare, _ in node.carries for word in (slot, spare)]
+        self._list(node.test)
+        self._words[at + 3] = self._here()
+        self._list(node.body)
+        self._words[at + 4] = self._here()
+        for slot, spare, nbytes in node.carries:
+            if nbytes:
+                self._step(copy_step(slot, spare, nbytes))
+        self._words.append(0)
+        self._end(at)
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _step(self, step: Step | Either | HostCall) -> None:
+        if isinstance(step, HostCall):
+            self.straight = False
+            self._words += [HOST, 4, self._callback, len(self.calls)]
+            self.calls.append(step)
+        elif isinstance(step, Either):
+            self._either(step)
+        else:
+            self._launch(step, len(step.arguments))
+            self._count(len(step.arguments))
+
+    def _either(self, step: Either) -> None:
+        ats = [a for a in step.aligned.arguments if isinstance(a, At)]
+        most = max(len(step.aligned.arguments), len(step.other.arguments))
+        at = self._begin(EITHER, len(ats), 0)
+        self._words += [word for a in ats for word in self._argument(a)]
+        self._launch(step.aligned, most)
+        self._words[at + 2] = self._here()
+        self._launch(step.other, most)
+        self._end(at)
+        self._count(most)
+
+    def _count(self, arguments: int) -> None:
+        self.launches += self._rounds
+        self.values += self._rounds * (arguments + 1)
+
+    def _launch(self, step: Step, most: int) -> None:
+        self.checked = self.checked or step.checked
+        across, down = step.grid
+        count = len(step.arguments)
+        sizes = (across, down, step.block, step.shared, count, most + 1)
+        self._words += [LAUNCH, self._function(step), *sizes]
+        for argument in step.arguments:
+            if isinstance(argument, bytes):
+                self._structs.append((len(self._words) + 1, argument))
+                self._words += [-2, 0]
+            else:
+                self._words += self._argument(argument)
+
+    def _argument(self, argument: At | int) -> tuple[int, int]:
+        if not isinstance(argument, At):
+            return -1, argument
+        slot, nbytes = argument
+        return (self.slots - 1 if slot == RECORD else slot), nbytes
+
+
+def _local_slots(nodes: Sequence[Node]) -> set[int]:
+    """The slots of arrays of blocks, at any depth."""
+    found: set[int] = set()
+    for node in nodes:
+        if isinstance(node, Blocks):
+            found.update(slot for slot, _ in node.local)
+        for part in inner(node):
+            found |= _local_slots(part)
+    return found
+
+
+def inner(node: Node) -> list[Sequence[Node]]:
+    """The lists of nodes inside a node."""
+    if isinstance(node, Stage):
+        return []
+    if isinstance(node, Loop):
+        return [node.body]
+    if isinstance(node, While):
+        return [node.test, node.body]
+    if isinstance(node, Branch):
+        return [node.then, node.otherwise]
+    return [*node.parts] if isinstance(node, Parts) else [node.members]

@@ -1,0 +1,170 @@
+"""As much of NVIDIA's driver as the launcher calls, on the host: its functions run emulated kernels.
+
+A graph keeps copies of the arguments of its nodes, as the driver does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import cuda_fake
+
+__all__ = ["FakeDriver"]
+
+_Pointer, _Int, _Word = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int64
+CONTEXT = 1
+INVALID = 1  # a status
+
+
+class _Node(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = (
+        ("function", _Pointer),
+        *((name, _Int) for name in ("x", "y", "z", "block", "block_y", "block_z", "shared")),
+        *((name, _Pointer) for name in ("arguments", "extra", "kernel", "context")),
+    )
+
+
+class _Kept:
+    """A launch with its arguments."""
+
+    def __init__(self, node: _Node):
+        sizes = cuda_fake.Function.sizes(node.function or 0)
+        places = (_Pointer * len(sizes)).from_address(node.arguments or 0)
+        raw = [ctypes.string_at(p or 0, n) for p, n in zip(places, sizes, strict=True)]
+        self._held = [ctypes.create_string_buffer(b, len(b) or 1) for b in raw]
+        self._places = (_Pointer * len(raw))(*map(ctypes.addressof, self._held))
+        self._launch = node.function or 0, (node.x, node.y), node.block, node.shared
+
+    def run(self) -> None:
+        cuda_fake.Function.launch(*self._launch, ctypes.addressof(self._places), False)
+
+
+class FakeDriver:
+    """Functions as attributes, as a library has them."""
+
+    def __init__(self):
+        self.current = CONTEXT
+        self.graphs: dict[int, list[_Kept]] = {}
+        self.replays = 0
+        self.updates = 0
+        self._next = 1
+        for name, (own, *types) in _SIGNATURES.items():
+            prototype = ctypes.CFUNCTYPE(ctypes.c_int, *types)
+            setattr(self, name, prototype(getattr(self, own)))
+
+    def _new(self) -> int:
+        self._next += 1
+        return self._next
+
+    def _launch_kernel(self, f, x, y, z, block, block_y, block_z, shared, stream, arguments, e):
+        assert (z, block_y, block_z, stream, e) == (1, 1, 1, None, None)
+        cuda_fake.Function.launch(f or 0, (x, y), block, shared, arguments, False)
+        return 0
+
+    def _memcpy_to_host_async(self, to, source, nbytes, stream):
+        ctypes.memmove(to, source, nbytes)
+        return 0
+
+    def _stream_synchronize(self, stream):
+        return 0
+
+    def _ctx_get_current(self, to):
+        _Pointer.from_address(to).value = self.current
+        return 0
+
+    def _ctx_set_current(self, context):
+        self.current = context
+        return 0
+
+    def _graph_create(self, to, flags):
+        graph = _Pointer.from_address(to).value = self._new()
+        self.graphs[graph] = []
+        return 0
+
+    def _graph_add_kernel_node(self, to, graph, needs, count, node):
+        nodes = self.graphs[graph]
+        if count != min(1, len(nodes)):
+            return INVALID
+        if count and _Pointer.from_address(needs).value != len(nodes):
+            return INVALID
+        nodes.append(_Kept(_Node.from_address(node)))
+        _Pointer.from_address(to).value = len(nodes)
+        return 0
+
+    def _graph_instantiate_with_flags(self, to, graph, flags):
+        made = _Pointer.from_address(to).value = self._new()
+        self.graphs[made] = [*self.graphs[graph]]
+        return 0
+
+    def _graph_exec_kernel_node_set_params(self, graph, node, params):
+        self.updates += 1
+        self.graphs[graph][node - 1] = _Kept(_Node.from_address(params))
+        return 0
+
+    def _graph_launch(self, graph, stream):
+        self.replays += 1
+        for kept in self.graphs[graph]:
+            kept.run()
+        return 0
+
+    def _graph_destroy(self, graph):
+        del self.graphs[graph]
+        return 0
+
+    _graph_exec_destroy = _graph_destroy
+
+    def _get_error_string(self, status, to):
+        ctypes.c_char_p.from_address(to).value = b"an emulated error"
+        return 0
+
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuLaunchKernel": ("_launch_kernel", _Pointer, *[_Int] * 7, _Pointer, _Pointer, _Pointer),
+    "cuMemcpyDtoHAsync_v2": ("_memcpy_to_host_async", _Pointer, _Word, _Word, _Pointer),
+    "cuStreamSynchronize": (
+        "_stream_synchronize",
+        _Pointer,
+    ),
+    "cuCtxGetCurrent": (
+        "_ctx_get_current",
+        _Pointer,
+    ),
+    "cuCtxSetCurrent": (
+        "_ctx_set_current",
+        _Pointer,
+    ),
+    "cuGraphCreate": ("_graph_create", _Pointer, _Int),
+    "cuGraphAddKernelNode_v2": (
+        "_graph_add_kernel_node",
+        _Pointer,
+        _Pointer,
+        _Pointer,
+        _Word,
+        _Pointer,
+    ),
+    "cuGraphInstantiateWithFlags": (
+        "_graph_instantiate_with_flags",
+        _Pointer,
+        _Pointer,
+        ctypes.c_uint64,
+    ),
+    "cuGraphExecKernelNodeSetParams_v2": (
+        "_graph_exec_kernel_node_set_params",
+        _Pointer,
+        _Pointer,
+        _Pointer,
+    ),
+    "cuGraphLaunch": ("_graph_launch", _Pointer, _Pointer),
+    "cuGraphDestroy": (
+        "_graph_destroy",
+        _Pointer,
+    ),
+    "cuGraphExecDestroy": (
+        "_graph_exec_destroy",
+        _Pointer,
+    ),
+    "cuGetErrorString": ("_get_error_string", _Int, _Pointer),
+}

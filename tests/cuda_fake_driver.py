@@ -1,4 +1,4 @@
-"""As much of NVIDIA's driver as the launcher calls, on the host: its functions run emulated kernels.
+"""As much of NVIDIA's driver as the launcher calls, on the host: it runs emulated kernels.
 
 A graph keeps copies of the arguments of its nodes, as the driver does.
 """
@@ -6,7 +6,6 @@ A graph keeps copies of the arguments of its nodes, as the driver does.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import cuda_fake
 
@@ -15,6 +14,7 @@ __all__ = ["FakeDriver"]
 _Pointer, _Int, _Word = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int64
 CONTEXT = 1
 INVALID = 1  # a status
+TOGETHER = 2  # an attribute of launches
 
 
 class _Node(ctypes.Structure):
@@ -24,6 +24,15 @@ class _Node(ctypes.Structure):
         ("function", _Pointer),
         *((name, _Int) for name in ("x", "y", "z", "block", "block_y", "block_z", "shared")),
         *((name, _Pointer) for name in ("arguments", "extra", "kernel", "context")),
+    )
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        *((name, _Int) for name in ("x", "y", "z", "block", "block_y", "block_z", "shared")),
+        *(("stream", _Pointer), ("attributes", _Pointer), ("count", _Int)),
     )
 
 
@@ -51,8 +60,8 @@ class FakeDriver:
         self.replays = 0
         self.updates = 0
         self._next = 1
-        for name, (own, *types) in _SIGNATURES.items():
-            prototype = ctypes.CFUNCTYPE(ctypes.c_int, *types)
+        for name, (own, types) in _SIGNATURES.items():
+            prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[_TYPES[t] for t in types])
             setattr(self, name, prototype(getattr(self, own)))
 
     def _new(self) -> int:
@@ -62,6 +71,15 @@ class FakeDriver:
     def _launch_kernel(self, f, x, y, z, block, block_y, block_z, shared, stream, arguments, e):
         assert (z, block_y, block_z, stream, e) == (1, 1, 1, None, None)
         cuda_fake.Function.launch(f or 0, (x, y), block, shared, arguments, False)
+        return 0
+
+    def _launch_kernel_ex(self, config, function, arguments, extra):
+        given = _Config.from_address(config)
+        assert (given.z, given.block_y, given.block_z, given.count) == (1, 1, 1, 1)
+        (attribute, _, on) = (_Int * 3).from_address(given.attributes)
+        assert on == 1
+        sizes = (given.x, given.y), given.block, given.shared
+        cuda_fake.Function.launch(function or 0, *sizes, arguments, attribute == TOGETHER)
         return 0
 
     def _memcpy_to_host_async(self, to, source, nbytes, stream):
@@ -121,50 +139,21 @@ class FakeDriver:
         return 0
 
 
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "cuLaunchKernel": ("_launch_kernel", _Pointer, *[_Int] * 7, _Pointer, _Pointer, _Pointer),
-    "cuMemcpyDtoHAsync_v2": ("_memcpy_to_host_async", _Pointer, _Word, _Word, _Pointer),
-    "cuStreamSynchronize": (
-        "_stream_synchronize",
-        _Pointer,
-    ),
-    "cuCtxGetCurrent": (
-        "_ctx_get_current",
-        _Pointer,
-    ),
-    "cuCtxSetCurrent": (
-        "_ctx_set_current",
-        _Pointer,
-    ),
-    "cuGraphCreate": ("_graph_create", _Pointer, _Int),
-    "cuGraphAddKernelNode_v2": (
-        "_graph_add_kernel_node",
-        _Pointer,
-        _Pointer,
-        _Pointer,
-        _Word,
-        _Pointer,
-    ),
-    "cuGraphInstantiateWithFlags": (
-        "_graph_instantiate_with_flags",
-        _Pointer,
-        _Pointer,
-        ctypes.c_uint64,
-    ),
-    "cuGraphExecKernelNodeSetParams_v2": (
-        "_graph_exec_kernel_node_set_params",
-        _Pointer,
-        _Pointer,
-        _Pointer,
-    ),
-    "cuGraphLaunch": ("_graph_launch", _Pointer, _Pointer),
-    "cuGraphDestroy": (
-        "_graph_destroy",
-        _Pointer,
-    ),
-    "cuGraphExecDestroy": (
-        "_graph_exec_destroy",
-        _Pointer,
-    ),
-    "cuGetErrorString": ("_get_error_string", _Int, _Pointer),
+_TYPES = {"p": _Pointer, "i": _Int, "w": _Word, "u": ctypes.c_uint64}
+# Methods and the types of their arguments, by the names of the driver.
+_SIGNATURES = {
+    "cuLaunchKernel": ("_launch_kernel", "piiiiiiippp"),
+    "cuLaunchKernelEx": ("_launch_kernel_ex", "pppp"),
+    "cuMemcpyDtoHAsync_v2": ("_memcpy_to_host_async", "pwwp"),
+    "cuStreamSynchronize": ("_stream_synchronize", "p"),
+    "cuCtxGetCurrent": ("_ctx_get_current", "p"),
+    "cuCtxSetCurrent": ("_ctx_set_current", "p"),
+    "cuGraphCreate": ("_graph_create", "pi"),
+    "cuGraphAddKernelNode_v2": ("_graph_add_kernel_node", "pppwp"),
+    "cuGraphInstantiateWithFlags": ("_graph_instantiate_with_flags", "ppu"),
+    "cuGraphExecKernelNodeSetParams_v2": ("_graph_exec_kernel_node_set_params", "ppp"),
+    "cuGraphLaunch": ("_graph_launch", "pp"),
+    "cuGraphDestroy": ("_graph_destroy", "p"),
+    "cuGraphExecDestroy": ("_graph_exec_destroy", "p"),
+    "cuGetErrorString": ("_get_error_string", "ip"),
 }

@@ -22,6 +22,7 @@ ENTRIES = (
     "cuGraphAddKernelNode_v2",
     "cuGraphExecKernelNodeSetParams_v2",
     "cuGraphLaunch",
+    "cuLaunchKernelEx",
 )
 _Handle = ctypes.c_void_p
 

@@ -19,8 +19,8 @@ from pullback.runtime.cuda.memory import Buffer
 
 __all__ = ["LEAST_NODES", "MOST_NODES", "RETIRED", "Graph", "Graphs"]
 
-# A graph of two nodes takes as long as two launches. Building one takes some 5 us a node, and as long
-# again to make it executable (H200, 2026-11-16): loops of more rounds than that are launched.
+# A graph of two nodes takes as long as two launches. Building one takes some 5 us a node, and as
+# long again to make it executable (H200, 2026-11-16): loops of more rounds than that are launched.
 LEAST_NODES = 3
 MOST_NODES = 1 << 15
 MOST_BYTES = 1 << 31  # of scratch memory that the graphs of a GPU hold together

@@ -4,7 +4,7 @@
 ; meanwhile. A status is 0, an error of the driver, or one of `launcher.py`.
 
 ; The driver's functions, in the order of `driver.ENTRIES`.
-%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
 
 ; A call: 0 table, 1 entries, 2 slots, 3 stream, 4 what launches become, 5 graph, 6 thread state,
 ; 7 launches since signals were looked at
@@ -14,9 +14,14 @@
 ; 4 nodes so far, 5 values so far, 6 room for nodes, 7 room for values
 %Graph = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64 }
 
+; CUlaunchConfig and CUlaunchAttribute: id, value
+%Config = type { i32, i32, i32, i32, i32, i32, i32, ptr, ptr, i32 }
+%Attribute = type { i32, i32, i32, [15 x i32] }
+
 ; CUDA_KERNEL_NODE_PARAMS_v2
 %Node = type { ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr }
 
+@PyLong_Type = external global i8
 declare i64 @PyLong_AsLongLong(ptr)
 declare ptr @PyLong_FromLongLong(i64)
 declare ptr @PyEval_SaveThread()
@@ -53,8 +58,9 @@ define internal ptr @entry(ptr %call, i32 %number) alwaysinline {
 
 ; -- launches --------------------------------------------------------------------------------------
 
-; LAUNCH: function, grid x and y, block, shared bytes, n, values that a graph keeps of it, then n
-; pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a struct).
+; LAUNCH: function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an attribute
+; of cuda.h or 0, then n pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a
+; struct).
 define internal i64 @launch(ptr %call, i64 %at) noinline {
 start:
   %table = load ptr, ptr %call
@@ -68,7 +74,7 @@ start:
   %at.function = add i64 %at, 1
   %function = call i64 @word(ptr %table, i64 %at.function)
   store i64 %function, ptr %values
-  %at.pairs = add i64 %at, 8
+  %at.pairs = add i64 %at, 9
   br label %next
 
 next:
@@ -124,6 +130,42 @@ enqueue:
   %shared = call i32 @number(ptr %table, i64 %at, i64 5)
   %at.stream = getelementptr %Call, ptr %call, i32 0, i32 3
   %stream = load ptr, ptr %at.stream
+  %attribute = call i32 @number(ptr %table, i64 %at, i64 8)
+  %plain = icmp eq i32 %attribute, 0
+  br i1 %plain, label %alone, label %special
+
+special:
+  %how = alloca %Attribute
+  store %Attribute zeroinitializer, ptr %how
+  store i32 %attribute, ptr %how
+  %h.on = getelementptr %Attribute, ptr %how, i32 0, i32 2
+  store i32 1, ptr %h.on
+  %config = alloca %Config
+  store i32 %x, ptr %config
+  %c.y = getelementptr %Config, ptr %config, i32 0, i32 1
+  store i32 %y, ptr %c.y
+  %c.z = getelementptr %Config, ptr %config, i32 0, i32 2
+  store i32 1, ptr %c.z
+  %c.bx = getelementptr %Config, ptr %config, i32 0, i32 3
+  store i32 %block, ptr %c.bx
+  %c.by = getelementptr %Config, ptr %config, i32 0, i32 4
+  store i32 1, ptr %c.by
+  %c.bz = getelementptr %Config, ptr %config, i32 0, i32 5
+  store i32 1, ptr %c.bz
+  %c.shared = getelementptr %Config, ptr %config, i32 0, i32 6
+  store i32 %shared, ptr %c.shared
+  %c.stream = getelementptr %Config, ptr %config, i32 0, i32 7
+  store ptr %stream, ptr %c.stream
+  %c.how = getelementptr %Config, ptr %config, i32 0, i32 8
+  store ptr %how, ptr %c.how
+  %c.count = getelementptr %Config, ptr %config, i32 0, i32 9
+  store i32 1, ptr %c.count
+  %launch.special = call ptr @entry(ptr %call, i32 8)
+  %status.special = call i32 %launch.special(ptr %config, ptr %function.p, ptr %params, ptr null)
+  %wide.special = zext i32 %status.special to i64
+  ret i64 %wide.special
+
+alone:
   %launch = call ptr @entry(ptr %call, i32 0)
   %status = call i32 %launch(ptr %function.p, i32 %x, i32 %y, i32 1, i32 %block, i32 1, i32 1,
                              i32 %shared, ptr %stream, ptr %params, ptr null)
@@ -594,7 +636,7 @@ one:
   %at.n = add i64 %at, 6
   %n = call i64 @word(ptr %table, i64 %at.n)
   %pairs = shl i64 %n, 1
-  %length = add i64 %pairs, 8
+  %length = add i64 %pairs, 9
   %at.launch = add i64 %at, %length
   %good = icmp eq i64 %s1, 0
   br i1 %good, label %launched, label %failed
@@ -652,13 +694,25 @@ start:
   br label %input
 
 input:
-  %i = phi i64 [ 0, %start ], [ %i.next, %input.found ]
+  %i = phi i64 [ 0, %start ], [ %i.next, %input.found ], [ %i.next, %input.number ]
   %i.next = add i64 %i, 1
   %input.done = icmp eq i64 %i, %inputs
   br i1 %input.done, label %area, label %input.one
 
 input.one:
+  %input.at = getelementptr i64, ptr %slots, i64 %i.next
   %buffer = call ptr @PyTuple_GetItem(ptr %buffers, i64 %i)
+  %type.at = getelementptr ptr, ptr %buffer, i64 1
+  %type = load ptr, ptr %type.at
+  %plain = icmp eq ptr %type, @PyLong_Type
+  br i1 %plain, label %input.number, label %input.buffer
+
+input.number:  ; an address
+  %given = call i64 @PyLong_AsLongLong(ptr %buffer)
+  store i64 %given, ptr %input.at
+  br label %input
+
+input.buffer:
   %number = call ptr @PyObject_GetAttr(ptr %buffer, ptr %name)
   %absent = icmp eq ptr %number, null
   br i1 %absent, label %raised, label %input.found
@@ -666,7 +720,6 @@ input.one:
 input.found:
   %address = call i64 @PyLong_AsLongLong(ptr %number)
   call void @Py_DecRef(ptr %number)
-  %input.at = getelementptr i64, ptr %slots, i64 %i.next
   store i64 %address, ptr %input.at
   br label %input
 

@@ -43,6 +43,8 @@ class Step(NamedTuple):
 
     An argument is an address, an int64, or the bytes of a struct that is passed by value.
     `checked`: it notes errors. `shared`: bytes of shared memory that the launch gives a block.
+    `together`: all thread blocks are on the device at the same time. `early`: it may begin before
+    the launch that comes before it has ended, and waits for that in the kernel.
     """
 
     source: str
@@ -52,6 +54,8 @@ class Step(NamedTuple):
     arguments: tuple[At | int | bytes, ...]
     checked: bool = False
     shared: int = 0
+    together: bool = False
+    early: bool = False
 
 
 class Either(NamedTuple):

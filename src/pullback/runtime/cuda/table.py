@@ -2,8 +2,9 @@
 
     head    inputs, areas, pointers, local arrays, slots, place of the nodes, context, entries,
             then the offsets of the areas, (origin, bytes) of pointers, (slot, offset) of arrays
-    LAUNCH  function, grid x and y, block, shared bytes, n, values that a graph keeps of it, then n
-            arguments: (slot, bytes after it), (-1, an int64) or (-2, the place of a struct)
+    LAUNCH  function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an
+            attribute of cuda.h or 0, then n arguments: (slot, bytes after it), (-1, an int64) or
+            (-2, the place of a struct)
     EITHER  length, pairs, place of the second launch, (slot, bytes).., a launch, the second one
     LOOP    length, rounds, moves, carries, (slot, bytes).., (slot, spare).., body
     WHILE   length, flag, carries, place of the body, of what follows an odd number of rounds,
@@ -34,6 +35,8 @@ from pullback.runtime.cuda.stages import RECORD, At, Code, Either, HostCall, Ste
 __all__ = ["Table", "copy_step", "inner"]
 
 LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST = range(1, 7)
+# CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+TOGETHER, EARLY = 2, 6
 HEAD = 8
 LINE = 256  # bytes at a multiple of which scratch memory starts, as CuPy's allocations do
 _COPY = """
@@ -55,8 +58,9 @@ def copy_step(to: int, source: int, nbytes: int) -> Step:
 class Table:
     """The words of a program, and what they ask for.
 
-    `slots` is their number, `scratch` are the bytes of its scratch memory. `checked`: its kernels note errors. `straight`:
-    what it launches depends on no contents. `launches` and `values` are what a graph keeps.
+    `slots` is their number, `scratch` the bytes of its scratch memory. `checked`: its kernels note
+    errors. `straight`: what it launches depends on no contents. `launches` and `values` are what a
+    graph keeps.
     """
 
     def __init__(
@@ -220,7 +224,9 @@ class Table:
         self.checked = self.checked or step.checked
         across, down = step.grid
         count = len(step.arguments)
-        sizes = (across, down, step.block, step.shared, count, most + 1)
+        attribute = TOGETHER if step.together else EARLY if step.early else 0
+        self.straight = self.straight and not attribute
+        sizes = (across, down, step.block, step.shared, count, most + 1, attribute)
         self._words += [LAUNCH, self._function(step), *sizes]
         for argument in step.arguments:
             if isinstance(argument, bytes):

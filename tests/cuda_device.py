@@ -28,9 +28,11 @@ def emulated() -> Iterator[Any]:
         library = FakeDriver()
         patch.setattr(driver, "library", lambda: library)
         gpu.cupy_module.cache_clear()
+        gpu.gpu_of.cache_clear()
         avals._devices.pop(("cuda", 0), None)
         try:
             yield pb.device("cuda")
         finally:
             avals._devices.pop(("cuda", 0), None)
             gpu.cupy_module.cache_clear()
+            gpu.gpu_of.cache_clear()

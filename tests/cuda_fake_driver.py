@@ -59,6 +59,7 @@ class FakeDriver:
         self.graphs: dict[int, list[_Kept]] = {}
         self.replays = 0
         self.updates = 0
+        self.attributes: list[int] = []
         self._next = 1
         for name, (own, types) in _SIGNATURES.items():
             prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[_TYPES[t] for t in types])
@@ -78,6 +79,7 @@ class FakeDriver:
         assert (given.z, given.block_y, given.block_z, given.count) == (1, 1, 1, 1)
         (attribute, _, on) = (_Int * 3).from_address(given.attributes)
         assert on == 1
+        self.attributes.append(attribute)
         sizes = (given.x, given.y), given.block, given.shared
         cuda_fake.Function.launch(function or 0, *sizes, arguments, attribute == TOGETHER)
         return 0

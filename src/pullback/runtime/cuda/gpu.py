@@ -6,10 +6,11 @@ the order of that stream: nobody waits for the device but who reads from it.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -22,8 +23,9 @@ from pullback.runtime.cuda.code import machine_code
 from pullback.runtime.cuda.faults import Faults
 from pullback.runtime.cuda.graphs import Graphs
 from pullback.runtime.cuda.memory import Buffer, Pool
+from pullback.runtime.cuda.stages import Step
 
-__all__ = ["Buffer", "CupyMissing", "Gpu", "cupy_module", "is_present"]
+__all__ = ["Buffer", "CupyMissing", "Gpu", "cupy_module", "gpu_of", "is_present"]
 
 COMPILERS = 8  # kernels that are compiled at a time
 SHARED_BYTES = 48 << 10  # that every launch may give a thread block without asking
@@ -70,6 +72,7 @@ class Gpu:
         self.name, self.architecture = f"GPU {index}", f"sm_{capability}"
         self._modules: dict[str, Any] = {}
         self._functions: dict[tuple[str, str], Any] = {}
+        self._shared: dict[tuple[str, str], int] = {}  # bytes that launches may ask for by now
         self._kept: list[Any] = []
         self._pool = Pool(self._allocate)
         self.maker = self._pool.maker
@@ -135,8 +138,38 @@ class Gpu:
     def wait(self, stream: int) -> None:
         """Return when all work on the stream is done; errors in that are raised."""
         noted = self.faults.reading(stream)
-        self._runtime.streamSynchronize(stream)
+        self.join(stream)
         self.faults.settle(stream, noted)
+
+    def join(self, stream: int) -> None:
+        """Return when all work on the stream is done."""
+        self._runtime.streamSynchronize(stream)
+
+    def mark(self, stream: int) -> Any:
+        """An event that comes (it is `done`) when all work on the stream so far is done."""
+        event = self._cuda.Event(disable_timing=True)
+        self._runtime.eventRecord(event.ptr, stream)
+        return event
+
+    @cached_property
+    def side_stream(self) -> int:
+        """A stream that waits for no other."""
+        with self.current():
+            self._side = self._cuda.Stream(non_blocking=True)
+        return self._side.ptr
+
+    @cached_property
+    def told(self) -> ctypes.c_int64:
+        """A word of the host's that kernels of `scatter` set where they find a bad index."""
+        self._told = self._cuda.alloc_pinned_memory(8)
+        word = ctypes.c_int64.from_address(self._told.ptr)
+        word.value = 0
+        return word
+
+    @property
+    def told_address(self) -> int:
+        """Where that word is."""
+        return ctypes.addressof(self.told)
 
     # -- kernels -----------------------------------------------------------------------------------
 
@@ -164,10 +197,21 @@ class Gpu:
         if key not in self._functions:
             self._functions[key] = self._modules[source].get_function(name)
         handle = self._functions[key].ptr
-        if shared > SHARED_BYTES:
+        if shared > self._shared.get(key, SHARED_BYTES):
+            self._shared[key] = shared
             attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._driver.funcSetAttribute(handle, attribute, shared)
         return handle
+
+    def step_function(self, step: Step) -> int:
+        """The handle of the kernel of a launch."""
+        return self.function(step.source, step.function, step.shared)
+
+
+@cache
+def gpu_of(index: int) -> Gpu:
+    """The GPU of a number, for all who use it."""
+    return Gpu(index)
 
 
 def _current_stream(cupy: Any, index: int) -> Callable[[], int]:

@@ -63,7 +63,7 @@ class Encoded:
             self._callback = _Callback(self._call)
             callback = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
         with gpu.current():
-            table = Table(program, self._function, gpu.context, gpu.driver.entries, callback)
+            table = Table(program, gpu.step_function, gpu.context, gpu.driver.entries, callback)
         self._table = table
         self._play = launcher(table.address)
         self._stream = gpu.stream
@@ -72,9 +72,6 @@ class Encoded:
         self._graphs: dict[int, Graph] = {}  # by stream
         self._called = False
         self.makes_graphs = table.straight and LEAST_NODES <= table.launches <= MOST_NODES
-
-    def _function(self, step: Step) -> int:
-        return self._gpu.function(step.source, step.function, step.shared)
 
     def launched(self, *buffers: Buffer) -> Buffer:
         """Launch everything."""

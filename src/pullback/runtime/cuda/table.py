@@ -38,7 +38,7 @@ LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST = range(1, 7)
 # CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 TOGETHER, EARLY = 2, 6
 HEAD = 8
-LINE = 256  # bytes at a multiple of which scratch memory starts, as CuPy's allocations do
+LINE = 512  # bytes at a multiple of which scratch memory starts, as blocks of memory do
 _COPY = """
 extern "C" __global__ void pb_copy(unsigned char* out, const unsigned char* x, long long count) {
   const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;

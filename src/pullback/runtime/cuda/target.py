@@ -29,7 +29,7 @@ from pullback.runtime.cuda import (
     programs,
 )
 from pullback.runtime.cuda.clock import Clock
-from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module
+from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.routines import ROUTINES
 
@@ -131,7 +131,7 @@ class CudaRuntime(Runtime):
     dtypes = ALL
 
     def __init__(self, index: int):
-        self._gpu = Gpu(index)
+        self._gpu = gpu_of(index)
         self.dlpack_device = (dlpack.CUDA, index)
         self.target: Target = CudaTarget(self._gpu)
         self._plans = PlanCache(lambda *_: (0, 0, 0), lambda _: True)

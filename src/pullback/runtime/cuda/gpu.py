@@ -14,6 +14,7 @@ from functools import cache, cached_property, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -71,6 +72,7 @@ class Gpu:
         capability = self._cuda.Device(index).compute_capability
         self.name, self.architecture = f"GPU {index}", f"sm_{capability}"
         self._modules: dict[str, Any] = {}
+        self._constants: WeakKeyDictionary[object, Buffer] = WeakKeyDictionary()
         self._functions: dict[tuple[str, str], Any] = {}
         self._shared: dict[tuple[str, str], int] = {}  # bytes that launches may ask for by now
         self._kept: list[Any] = []
@@ -97,6 +99,12 @@ class Gpu:
         finally:
             if before != self.index:
                 runtime.setDevice(before)
+
+    @property
+    def product(self) -> str:
+        """What NVIDIA calls it."""
+        name = self._runtime.getDeviceProperties(self.index)["name"]
+        return name.decode() if isinstance(name, bytes) else name
 
     # -- memory: copies are to be made where this GPU is current -----------------------------------
 
@@ -134,6 +142,17 @@ class Gpu:
         found = self.start_download(source, nbytes, stream)
         self.wait(stream)
         return found
+
+    def constant(self, key: object, array: np.ndarray) -> Buffer:
+        """The copy of an array on this GPU, which is there as long as the key is."""
+        buffer = self._constants.get(key)
+        if buffer is None:
+            with self.current() as stream:
+                buffer = self.empty(array.nbytes)
+                self.upload(buffer.address, array, stream)
+                self.join(stream)
+            self._constants[key] = buffer
+        return buffer
 
     def wait(self, stream: int) -> None:
         """Return when all work on the stream is done; errors in that are raised."""

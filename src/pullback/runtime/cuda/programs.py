@@ -16,7 +16,7 @@ from pullback.runtime.cuda.gpu import Buffer, Gpu
 from pullback.runtime.cuda.graphs import LEAST_NODES, MOST_NODES, RETIRED, Graph
 from pullback.runtime.cuda.launcher import LAUNCH, MISCOUNTED, STOPPED, launcher
 from pullback.runtime.cuda.stages import Code, Either, HostCall, Step
-from pullback.runtime.cuda.table import Table, copy_step, inner
+from pullback.runtime.cuda.table import LaunchTable, copy_step, inner
 
 __all__ = ["Run", "encode"]
 
@@ -63,7 +63,7 @@ class Encoded:
             self._callback = _Callback(self._call)
             callback = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
         with gpu.current():
-            table = Table(program, gpu.step_function, gpu.context, gpu.driver.entries, callback)
+            table = LaunchTable(gpu, program, callback)
         self._table = table
         self._play = launcher(table.address)
         self._stream = gpu.stream

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from pullback.compile.program.stages import Stage
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ __all__ = [
     "Either",
     "HostCall",
     "Step",
+    "Table",
     "stage",
 ]
 
@@ -38,10 +41,19 @@ class At(NamedTuple):
     nbytes: int = 0
 
 
+class Table:
+    """Numbers that a kernel looks up: an array of the host, which each GPU gets a copy of."""
+
+    __slots__ = ("__weakref__", "values")
+
+    def __init__(self, values: np.ndarray):
+        self.values = np.ascontiguousarray(values)
+
+
 class Step(NamedTuple):
     """A launch: a function of a source, thread blocks, threads of each, arguments.
 
-    An argument is an address, an int64, or the bytes of a struct that is passed by value.
+    An argument is an address, a table, an int64, or the bytes of a struct that is passed by value.
     `checked`: it notes errors. `shared`: bytes of shared memory that the launch gives a block.
     `together`: all thread blocks are on the device at the same time. `early`: it may begin before
     the launch that comes before it has ended, and waits for that in the kernel.
@@ -51,7 +63,7 @@ class Step(NamedTuple):
     function: str
     grid: tuple[int, int]
     block: int
-    arguments: tuple[At | int | bytes, ...]
+    arguments: tuple[At | Table | int | bytes, ...]
     checked: bool = False
     shared: int = 0
     together: bool = False

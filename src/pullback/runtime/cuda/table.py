@@ -18,7 +18,8 @@ A list of nodes ends with a 0. Places count words from the beginning of the tabl
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pullback.compile.program.stages import (
     Blocks,
@@ -30,9 +31,12 @@ from pullback.compile.program.stages import (
     Stage,
     While,
 )
-from pullback.runtime.cuda.stages import RECORD, At, Code, Either, HostCall, Step
+from pullback.runtime.cuda.stages import RECORD, At, Code, Either, HostCall, Step, Table
 
-__all__ = ["Table", "copy_step", "inner"]
+if TYPE_CHECKING:
+    from pullback.runtime.cuda.gpu import Gpu
+
+__all__ = ["LaunchTable", "copy_step", "inner"]
 
 LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST = range(1, 7)
 # CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -55,7 +59,7 @@ def copy_step(to: int, source: int, nbytes: int) -> Step:
     return Step(_COPY, "pb_copy", (grid, 1), _COPY_THREADS, (At(to), At(source), nbytes))
 
 
-class Table:
+class LaunchTable:
     """The words of a program, and what they ask for.
 
     `slots` is their number, `scratch` the bytes of its scratch memory. `checked`: its kernels note
@@ -63,16 +67,10 @@ class Table:
     graph keeps.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        function: Callable[[Step], int],
-        context: int,
-        entries: int,
-        callback: int,
-    ):
-        self._function, self._callback = function, callback
+    def __init__(self, gpu: Gpu, program: Program, callback: int = 0):
+        self._gpu, self._callback = gpu, callback
         self.calls: list[HostCall] = []
+        self._tables: list[Table] = []  # which keep what they stand for on the GPU
         self.checked, self.straight = False, True
         self.launches = self.values = 0
         self._local: dict[int, int] = {}  # the bytes of arrays of blocks, by slot
@@ -88,7 +86,7 @@ class Table:
         self.scratch, areas, local = self._places(program)
         head = [
             *(program.inputs, len(areas), len(program.pointers), len(local) // 2, self.slots),
-            *(self._start, context, entries, *areas),
+            *(self._start, gpu.context, gpu.driver.entries, *areas),
             *(word for pair in program.pointers for word in pair),
             *local,
         ]
@@ -227,7 +225,7 @@ class Table:
         attribute = TOGETHER if step.together else EARLY if step.early else 0
         self.straight = self.straight and not attribute
         sizes = (across, down, step.block, step.shared, count, most + 1, attribute)
-        self._words += [LAUNCH, self._function(step), *sizes]
+        self._words += [LAUNCH, self._gpu.step_function(step), *sizes]
         for argument in step.arguments:
             if isinstance(argument, bytes):
                 self._structs.append((len(self._words) + 1, argument))
@@ -235,7 +233,10 @@ class Table:
             else:
                 self._words += self._argument(argument)
 
-    def _argument(self, argument: At | int) -> tuple[int, int]:
+    def _argument(self, argument: At | Table | int) -> tuple[int, int]:
+        if isinstance(argument, Table):
+            self._tables.append(argument)
+            return -1, self._gpu.constant(argument, argument.values).address
         if not isinstance(argument, At):
             return -1, argument
         slot, nbytes = argument

@@ -14,7 +14,7 @@ from pullback.runtime.cuda.gpu import Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.launcher import LAUNCH, launcher
 from pullback.runtime.cuda.scatter.recipes import SLOT_BYTES, Recipe, ScatterStep
 from pullback.runtime.cuda.stages import At, Step, stage
-from pullback.runtime.cuda.table import Table
+from pullback.runtime.cuda.table import LaunchTable
 
 __all__ = ["Array", "Checked", "LoadedRecipe", "Slots", "cupy_module", "program", "shared_limit"]
 
@@ -53,7 +53,7 @@ class LoadedRecipe:
             steps = [_step(s, slots, device, k > 0) for k, s in enumerate(recipe.steps)]
             stages = stage(*steps)
             asked = Program(len(self.names), 0, list(scratch.values()), (), stages)
-            self._table = Table(asked, gpu.step_function, gpu.context, gpu.driver.entries, 0)
+            self._table = LaunchTable(gpu, asked)
         self._play = launcher(self._table.address)
         self._scratch = gpu.maker(self._table.scratch)
 

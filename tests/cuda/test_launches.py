@@ -13,7 +13,7 @@ import pullback as pb
 from cuda_device import emulated
 from cuda_emulator import COMPILER
 from pullback.core import pytrees
-from pullback.runtime.cuda import driver, graphs, memory
+from pullback.runtime.cuda import driver, graphs, memory, transfers
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
@@ -181,3 +181,15 @@ def test_blocks_are_used_again_on_their_stream():
 def test_blocks_are_little_larger_than_what_was_asked_for(nbytes: int):
     size = memory.block_bytes(nbytes)
     assert nbytes <= size <= max(nbytes + 512, nbytes * 1.25) and size % 512 == 0
+
+
+def test_large_arrays_go_through_page_locked_memory(cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(transfers, "SMALL", 100)
+    monkeypatch.setattr(transfers, "MOST", 10_000)
+    sent = cuda.runtime._gpu._transfers._sent
+    for size in (20, 30, 2000, 2001, 5000):  # small, locked twice, too large
+        array = draw(size)
+        x = pb.tensor(array, device=cuda)
+        array[:] = 0  # it may change as soon as it was given
+        np.testing.assert_array_equal(x.numpy(), draw(size))
+        assert len(sent) == (0 if size < 25 else 1)

@@ -25,6 +25,7 @@ from pullback.runtime.cuda.faults import Faults
 from pullback.runtime.cuda.graphs import Graphs
 from pullback.runtime.cuda.memory import Buffer, Pool
 from pullback.runtime.cuda.stages import Step
+from pullback.runtime.cuda.transfers import Transfers
 
 __all__ = ["Buffer", "CupyMissing", "Gpu", "cupy_module", "gpu_of", "is_present"]
 
@@ -76,7 +77,7 @@ class Gpu:
         self._functions: dict[tuple[str, str], Any] = {}
         self._shared: dict[tuple[str, str], int] = {}  # bytes that launches may ask for by now
         self._kept: list[Any] = []
-        self._pool = Pool(self._allocate)
+        self._pool, self._transfers = Pool(self._allocate), Transfers(self, self._cuda)
         self.maker = self._pool.maker
         self.stream = _current_stream(cupy, index)
         self.driver, self.graphs, self.faults = (
@@ -127,15 +128,11 @@ class Gpu:
 
     def upload(self, to: int, array: np.ndarray, stream: int) -> None:
         """Copy a C-contiguous array to the device; the array may change when this returns."""
-        source, kind = array.__array_interface__["data"][0], self._runtime.memcpyHostToDevice
-        self._runtime.memcpyAsync(to, source, array.nbytes, kind, stream)
+        self._transfers.upload(to, array, stream)
 
     def start_download(self, source: int, nbytes: int, stream: int) -> np.ndarray:
         """Bytes of the device, which are there when all work on the stream is done."""
-        found = np.empty(nbytes, np.uint8)
-        to, kind = found.__array_interface__["data"][0], self._runtime.memcpyDeviceToHost
-        self._runtime.memcpyAsync(to, source, nbytes, kind, stream)
-        return found
+        return self._transfers.download(source, nbytes, stream)
 
     def download(self, source: int, nbytes: int, stream: int) -> np.ndarray:
         """Bytes of the device, when all work on the stream is done; errors in that are raised."""

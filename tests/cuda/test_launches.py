@@ -70,8 +70,9 @@ def check_calls(f: Callable[..., Any], cuda: Any, calls: int = 5) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_graphs_have_the_bits_of_the_cpu(name: str, cuda: Any):
     library = driver.library()
-    before = library.replays, library.updates
+    before, early = (library.replays, library.updates), library.early
     check_calls(FUNCTIONS[name], cuda)
+    assert library.early > early
     assert library.replays == before[0] + 4  # all calls but the first
     assert library.updates > before[1]
 

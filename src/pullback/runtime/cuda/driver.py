@@ -23,6 +23,7 @@ ENTRIES = (
     "cuGraphExecKernelNodeSetParams_v2",
     "cuGraphLaunch",
     "cuLaunchKernelEx",
+    "cuGraphAddNode_v2",
 )
 _Handle = ctypes.c_void_p
 

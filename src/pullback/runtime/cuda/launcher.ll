@@ -4,7 +4,7 @@
 ; meanwhile. A status is 0, an error of the driver, or one of `launcher.py`.
 
 ; The driver's functions, in the order of `driver.ENTRIES`.
-%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
 
 ; A call: 0 table, 1 entries, 2 slots, 3 stream, 4 what launches become, 5 graph, 6 thread state,
 ; 7 launches since signals were looked at
@@ -20,6 +20,10 @@
 
 ; CUDA_KERNEL_NODE_PARAMS_v2
 %Node = type { ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr }
+; CUgraphNodeParams of a kernel: type, reserved, parameters, reserved
+%AnyNode = type { i32, [3 x i32], %Node, [21 x i64] }
+; CUgraphEdgeData, from the port PROGRAMMATIC (1), of the type PROGRAMMATIC (1)
+@early = internal constant [8 x i8] c"\01\00\01\00\00\00\00\00"
 
 @PyLong_Type = external global i8
 declare i64 @PyLong_AsLongLong(ptr)
@@ -59,7 +63,7 @@ define internal ptr @entry(ptr %call, i32 %number) alwaysinline {
 ; -- launches --------------------------------------------------------------------------------------
 
 ; LAUNCH: function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an attribute
-; of cuda.h or 0, then n pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a
+; of cuda.h or 0, whether it may begin early in a graph, then n pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a
 ; struct).
 define internal i64 @launch(ptr %call, i64 %at) noinline {
 start:
@@ -74,7 +78,7 @@ start:
   %at.function = add i64 %at, 1
   %function = call i64 @word(ptr %table, i64 %at.function)
   store i64 %function, ptr %values
-  %at.pairs = add i64 %at, 9
+  %at.pairs = add i64 %at, 10
   br label %next
 
 next:
@@ -188,7 +192,9 @@ define internal i32 @number(ptr %table, i64 %at, i64 %further) alwaysinline {
 ; they are not those that it has.
 define internal i64 @node(ptr %call, i64 %at, ptr %values, ptr %params, i64 %count) {
 start:
-  %node = alloca %Node
+  %any = alloca %AnyNode
+  store %AnyNode zeroinitializer, ptr %any
+  %node = getelementptr %AnyNode, ptr %any, i32 0, i32 2
   %table = load ptr, ptr %call
   %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
   %mode = load i64, ptr %at.mode
@@ -243,7 +249,6 @@ nothing:
 changed:
   %nbytes = shl i64 %count, 3
   call void @llvm.memcpy.p0.p0.i64(ptr %kept, ptr %values, i64 %nbytes, i1 false)
-  store %Node zeroinitializer, ptr %node
   %function.i = load i64, ptr %values
   %function = inttoptr i64 %function.i to ptr
   store ptr %function, ptr %node
@@ -278,6 +283,19 @@ add:
   %before = getelementptr ptr, ptr %own, i64 -1
   %needs = select i1 %first, ptr null, ptr %before
   %needed = select i1 %first, i64 0, i64 1
+  %edge = call i32 @number(ptr %table, i64 %at, i64 9)
+  %is.early = icmp ne i32 %edge, 0
+  %has.edge = xor i1 %first, true
+  %follows = and i1 %is.early, %has.edge
+  br i1 %follows, label %add.early, label %add.late
+
+add.early:
+  %add.any = call ptr @entry(ptr %call, i32 9)
+  %put.early = call i32 %add.any(ptr %own, ptr %drawn, ptr %before, ptr @early, i64 1, ptr %any)
+  %put.early.wide = zext i32 %put.early to i64
+  ret i64 %put.early.wide
+
+add.late:
   %add.node = call ptr @entry(ptr %call, i32 5)
   %added = call i32 %add.node(ptr %own, ptr %drawn, ptr %needs, i64 %needed, ptr %node)
   %added.wide = zext i32 %added to i64
@@ -636,7 +654,7 @@ one:
   %at.n = add i64 %at, 6
   %n = call i64 @word(ptr %table, i64 %at.n)
   %pairs = shl i64 %n, 1
-  %length = add i64 %pairs, 9
+  %length = add i64 %pairs, 10
   %at.launch = add i64 %at, %length
   %good = icmp eq i64 %s1, 0
   br i1 %good, label %launched, label %failed

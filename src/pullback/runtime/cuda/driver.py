@@ -9,7 +9,7 @@ from typing import Any
 
 from pullback.core.errors import DeviceError
 
-__all__ = ["ENTRIES", "LIBRARIES", "Driver", "is_found", "library"]
+__all__ = ["ENTRIES", "LIBRARIES", "LOCKED", "Driver", "is_found", "library"]
 
 LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 # What the launcher calls, in the order in which it finds them.
@@ -25,6 +25,7 @@ ENTRIES = (
     "cuLaunchKernelEx",
     "cuGraphAddNode_v2",
 )
+LOCKED = 1 << 16
 _Handle = ctypes.c_void_p
 
 
@@ -51,12 +52,15 @@ def library() -> Any:
 
 
 class Driver:
-    """The driver's functions; errors become exceptions."""
+    """The driver's functions; errors become exceptions.
 
-    def __init__(self, functions: Any):
+    At `locked` are LOCKED bytes of page-locked memory, where the launcher reads flags.
+    """
+
+    def __init__(self, functions: Any, locked: int):
         self._functions = functions
         addresses = [ctypes.cast(getattr(functions, n), _Handle).value for n in ENTRIES]
-        self._entries = (_Handle * len(ENTRIES))(*addresses)
+        self._entries = (_Handle * (len(ENTRIES) + 1))(*addresses, locked)
         self.entries = ctypes.addressof(self._entries)
 
     def check(self, status: int, what: str) -> None:

@@ -80,12 +80,10 @@ class Gpu:
         self._pool, self._transfers = Pool(self._allocate), Transfers(self, self._cuda)
         self.maker = self._pool.maker
         self.stream = _current_stream(cupy, index)
-        self.driver, self.graphs, self.faults = (
-            driver.Driver(driver.library()),
-            Graphs(),
-            Faults(self),
-        )
+        self.graphs, self.faults = Graphs(), Faults(self)
         with self.current():
+            self._flags = self._cuda.alloc_pinned_memory(driver.LOCKED)
+            self.driver = driver.Driver(driver.library(), self._flags.ptr)
             self._cuda.alloc(1)  # which makes the context
             self.context = self.driver.context()
 
@@ -153,9 +151,9 @@ class Gpu:
 
     def wait(self, stream: int) -> None:
         """Return when all work on the stream is done; errors in that are raised."""
-        noted = self.faults.reading(stream)
+        expected = self.faults.expected(stream)
         self.join(stream)
-        self.faults.settle(stream, noted)
+        self.faults.settle(stream, expected)
 
     def join(self, stream: int) -> None:
         """Return when all work on the stream is done."""
@@ -174,18 +172,17 @@ class Gpu:
             self._side = self._cuda.Stream(non_blocking=True)
         return self._side.ptr
 
-    @cached_property
-    def told(self) -> ctypes.c_int64:
-        """A word of the host's that kernels of `scatter` set where they find a bad index."""
-        self._told = self._cuda.alloc_pinned_memory(8)
-        word = ctypes.c_int64.from_address(self._told.ptr)
+    def locked_word(self) -> ctypes.c_int64:
+        """A new word of the host's that kernels may write to, zero; it is there for ever."""
+        self._kept.append(self._cuda.alloc_pinned_memory(8))
+        word = ctypes.c_int64.from_address(self._kept[-1].ptr)
         word.value = 0
         return word
 
-    @property
-    def told_address(self) -> int:
-        """Where that word is."""
-        return ctypes.addressof(self.told)
+    @cached_property
+    def told(self) -> ctypes.c_int64:
+        """The word that kernels of `scatter` set where they find a bad index."""
+        return self.locked_word()
 
     # -- kernels -----------------------------------------------------------------------------------
 

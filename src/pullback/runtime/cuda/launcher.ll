@@ -3,8 +3,8 @@
 ; The words of the table are int64s, places in it are counted in words. Python's lock is not held
 ; meanwhile. A status is 0, an error of the driver, or one of `launcher.py`.
 
-; The driver's functions, in the order of `driver.ENTRIES`.
-%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+; The driver's functions, in the order of `driver.ENTRIES`, and 64 kB of page-locked memory.
+%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
 
 ; A call: 0 table, 1 entries, 2 slots, 3 stream, 4 what launches become, 5 graph, 6 thread state,
 ; 7 launches since signals were looked at
@@ -43,6 +43,7 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 @text.name = internal constant [5 x i8] c"play\00"
 @text.address = internal constant [8 x i8] c"address\00"
 @name.address = internal global ptr null
+@turn = internal global i64 0
 ; PyMethodDef: name, function, METH_FASTCALL, docstring
 @method = internal global { ptr, ptr, i32, ptr } { ptr @text.name, ptr @play, i32 128, ptr null }
 
@@ -337,8 +338,12 @@ no:
 
 ; The byte at a slot, when the device has computed it, or what is above 255: 256 + a status.
 define internal i64 @flag(ptr %call, i64 %slot) noinline {
-  %byte = alloca i64
-  store i64 0, ptr %byte
+  ; one of 1024 places, so that threads do not meet
+  %turn = atomicrmw add ptr @turn, i64 64 monotonic
+  %where = and i64 %turn, 65535
+  %locked = call ptr @entry(ptr %call, i32 10)
+  %byte = getelementptr i8, ptr %locked, i64 %where
+  store volatile i64 0, ptr %byte
   %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
   %slots = load ptr, ptr %at.slots
   %at = getelementptr i64, ptr %slots, i64 %slot
@@ -351,7 +356,7 @@ define internal i64 @flag(ptr %call, i64 %slot) noinline {
   %waited = call i32 %wait(ptr %stream)
   %status = or i32 %copied, %waited
   %good = icmp eq i32 %status, 0
-  %value = load i64, ptr %byte
+  %value = load volatile i64, ptr %byte
   %wide = zext i32 %status to i64
   %bad = add i64 %wide, 256
   %found = select i1 %good, i64 %value, i64 %bad

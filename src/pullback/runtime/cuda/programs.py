@@ -29,7 +29,9 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, cty
 def encode(gpu: Gpu, program: Program, meanings: Meanings = ()) -> Callable[..., Buffer]:
     """The program as a function of buffers: see `Target.encode`."""
     encoded = Encoded(gpu, program, meanings)
-    return encoded.replayed if encoded.makes_graphs else encoded.launched
+    if encoded.makes_graphs:
+        return encoded.replayed
+    return encoded.plain() if encoded.is_plain else encoded.launched
 
 
 class Run:
@@ -71,7 +73,24 @@ class Encoded:
         self._records: dict[int, int] = {}  # by stream
         self._graphs: dict[int, Graph] = {}  # by stream
         self._called = False
+        self.is_plain = not (table.scratch or table.checked)
         self.makes_graphs = table.straight and LEAST_NODES <= table.launches <= MOST_NODES
+
+    def plain(self) -> Callable[..., Buffer]:
+        """`launched` for what needs neither scratch memory nor a record: as little Python as can
+        be, since that is what a small operation costs.
+        """
+        stream_of, make, play, fail = self._stream, self._out, self._play, self._fail
+
+        def launched(*buffers: Buffer) -> Buffer:
+            stream = stream_of()
+            out = make(stream)
+            status = play(LAUNCH, 0, stream, out.address, 0, 0, buffers)
+            if status:
+                fail(status)
+            return out
+
+        return launched
 
     def launched(self, *buffers: Buffer) -> Buffer:
         """Launch everything."""

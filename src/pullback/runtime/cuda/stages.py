@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 RECORD = -1
-RECORD_BYTES = 40
+RECORD_BYTES = 48
 VECTOR_BYTES = 16  # at a multiple of which arrays start that are read several elements at a time
 
 

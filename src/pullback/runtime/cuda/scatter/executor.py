@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from functools import cache
 from typing import Any, ClassVar, NoReturn, TypeAlias
@@ -108,7 +109,7 @@ class Slots:
 
     def __init__(self, gpu: Gpu, stream: int):
         words = np.zeros((SLOTS, SLOT_BYTES // 8), np.uint64)
-        words[:, -1] = gpu.told_address
+        words[:, -1] = ctypes.addressof(gpu.told)
         self._gpu, self._memory = gpu, gpu.maker(words.nbytes)(stream)
         self.address = self._memory.address
         with gpu.current():

@@ -13,7 +13,7 @@ import pullback as pb
 from cuda_device import emulated
 from cuda_emulator import COMPILER
 from pullback.core import pytrees
-from pullback.runtime.cuda import driver, graphs, memory, transfers
+from pullback.runtime.cuda import driver, graphs, memory, table, transfers
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
@@ -68,7 +68,8 @@ def check_calls(f: Callable[..., Any], cuda: Any, calls: int = 5) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_graphs_have_the_bits_of_the_cpu(name: str, cuda: Any):
+def test_graphs_have_the_bits_of_the_cpu(name: str, cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table, "LIGHT", 132)
     library = driver.library()
     before, early = (library.replays, library.updates), library.early
     check_calls(FUNCTIONS[name], cuda)

@@ -52,7 +52,7 @@ extern "C" __global__ void pb_copy(unsigned char* out, const unsigned char* x, l
 # Thread blocks of a launch that may begin in a graph before the one before it has ended: at most
 # one for each processor of a Hopper. Larger ones take the places of those that are still to run
 # (H200: 30 tiny kernels 18 us instead of 30, but 30 of 1M elements 161 instead of 105).
-LIGHT = 132
+LIGHT = 0
 PLAIN_SHARED = 16 << 10  # bytes of shared memory, of which several launches find room
 _COPY_THREADS = 256
 _COPY_GRID = 132  # thread blocks at most: one for each processor of a Hopper

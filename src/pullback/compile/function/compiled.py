@@ -8,6 +8,7 @@ from typing import Any
 
 from pullback.compile.program.executable import Executable
 from pullback.core.avals import Aval, aval
+from pullback.core.collector import paused_collector
 from pullback.ir.array import mode
 from pullback.ir.control import may_raise
 from pullback.ir.effects import has_effect
@@ -51,6 +52,7 @@ class Compiled:
     keeps that input's buffer and strides. What is allocated stays within the `budget`, in bytes.
     """
 
+    @paused_collector()
     def __init__(self, graph: Graph, budget: int | None = None):
         began = time.perf_counter()
         self.graph = graph

@@ -23,6 +23,7 @@ from pullback.runtime.cpu.gemm import (
 from pullback.runtime.cpu.gemm import (
     matmul as products,
 )
+from pullback.runtime.cpu.gemm.cut import cut_of
 from pullback.runtime.cpu.linalg import openblas
 from pullback.runtime.cpu.llvm import jit
 from runtime.programs import matmul_program
@@ -205,6 +206,7 @@ def test_other_dtypes_are_refused():
 def test_no_product_needs_a_library():
     code = """
 import pullback as pb
+from pullback.runtime.cpu.gemm.cut import cut_of
 from pullback.runtime.cpu.linalg import openblas
 for dtype in ("float64", "complex64"):
     pb.ones((2, 2), dtype=dtype) @ pb.ones((2, 2), dtype=dtype)
@@ -327,7 +329,7 @@ def test_copies_that_threads_share(threads, monkeypatch):
 def test_tiles_are_enough_for_all_threads():
     for threads in (1, 2, 4, 8, 16, 64):
         for m, n in ((256, 256), (256, 1024), (2048, 2048)):
-            tiles = packed_gemm.cut_of(dtypes.float32, m, n, 1, threads).tiles(m, n)
+            tiles = cut_of(dtypes.float32, m, n, 256, 1, threads).tiles(m, n)
             assert tiles >= min(threads, m * n // 4096)
 
 

@@ -270,7 +270,8 @@ class _Plan:
 
     def _direct(self, p: Product, out: int) -> None:
         rows = math.prod(p.batch) * p.m
-        grain = direct_gemm.task_rows(rows, grain_of(2 * p.n * p.k))
+        tasks = 2 * rows * p.n * p.k // _TASK_FLOPS
+        grain = direct_gemm.task_rows(rows, tasks, native.get_threads())
         params = direct_gemm.direct_params(
             self.dtype,
             (p.a.slot, p.b.slot, out),

@@ -16,7 +16,7 @@ from pullback.core.errors import DeviceError, DTypeError, TraceError
 from pullback.ir.array import make
 from pullback.ir.convert import as_array, to_numpy
 from pullback.ir.graph import Graph
-from pullback.web.printing import Printed, PrintingTarget, host_operations
+from pullback.web.printing import Printed, PrintingTarget, calls_python
 from pullback.web.program import INPUTS, WEIGHTS, WORK, Place, Planned, lines
 from pullback.web.trees import arguments_tree, is_array, results_tree
 from pullback.web.weights import Names, memory_of
@@ -47,10 +47,10 @@ class Exported:
                 f"export_web: `{name}` updates an argument in place, which a page would not see."
                 " Return the new value."
             )
-        for operation in host_operations(unit.optimised):
+        if calls_python(unit.optimised):
             raise DeviceError(
-                f"export_web: `{name}` calls Python on the host ({operation}), and a web page has"
-                " none. Leave it out."
+                f"export_web: `{name}` calls Python while it runs, and a web page has none. Leave"
+                " out pure_callback, debug.print and the like."
             )
         self._names = Names(function)
         self.weights: list[Placed] = []
@@ -75,12 +75,11 @@ class Exported:
     def _weight(self, buf: Any, av: Aval) -> Place:
         """The place of a captured array, which is stored as it lies in memory."""
         contents, first = memory_of(buf, av)
-        dtype = as_dtype(contents.dtype)
+        dtype, nbytes = as_dtype(contents.dtype).name, contents.nbytes
+        name, shape = self._names.of(buf, contents.shape)
         own = Place(WEIGHTS, self.weight_bytes)
-        self.weights.append(
-            Placed(self._names.of(buf), dtype.name, contents.shape, own, contents.nbytes, contents)
-        )
-        self.weight_bytes += lines(contents.nbytes)
+        self.weights.append(Placed(name, dtype, shape, own, nbytes, contents.reshape(shape)))
+        self.weight_bytes += lines(nbytes)
         return Place(WEIGHTS, own.byte + first * contents.itemsize)
 
     def _compiled(self, graph: Graph) -> list[tuple[Place, Aval]]:

@@ -17,7 +17,8 @@ const TYPES = {
  *
  * Its weights, if it has any, come from `from`: a folder (by default that of this file), a
  * .safetensors file, or the bytes of one. All functions of a page share a GPU unless they are
- * given a `device`.
+ * given a `device`. The bits are Python's; `exact: false` takes the GPU's own quotients, roots and
+ * fused products where they are not correctly rounded, which is faster there.
  *
  *   f(inputs)         a promise of the results, as typed arrays that have a `shape`
  *   f.run(inputs)     the results as GpuArrays, at once: inputs of the next call, say
@@ -25,8 +26,9 @@ const TYPES = {
  *   f.inputs, f.outputs    dtype and shape of every array
  *   f.release()       gives the memory back
  */
-export async function load(from = new URL(".", import.meta.url), { device } = {}) {
-  const gpu = await (device ? adopted(device) : sharedGpu());
+export async function load(from = new URL(".", import.meta.url), { device, exact = true } = {}) {
+  const shared = await (device ? adopted(device) : sharedGpu());
+  const gpu = exact ? shared : { ...shared, own: { fma: true, div: true, sqrt: true } };
   const machine = await Machine.create(gpu, program.weights.length ? await tensorsOf(from) : null);
   const call = async (inputs = {}) => machine.call(inputs);
   return Object.assign(call, {
@@ -109,8 +111,7 @@ async function openGpu() {
 
 /** A device, and which of its operations are correctly rounded: those are used as they are. */
 async function adopted(device) {
-  const gpu = { device, lost: null, own: { fma: false, div: false, sqrt: false } };
-  device.lost.then((info) => { gpu.lost = info.message || info.reason; });
+  const gpu = { device, own: { fma: false, div: false, sqrt: false } };
   gpu.own = await probed(gpu);
   return gpu;
 }
@@ -213,7 +214,8 @@ class Machine {
   static async create(gpu, tensors) {
     const made = new Machine();
     const { device } = gpu, { STORAGE, COPY_SRC, COPY_DST } = GPUBufferUsage;
-    Object.assign(made, { gpu, device, results: [], staging: [] });
+    Object.assign(made, { device, lost: null, results: [], staging: [] });
+    device.lost.then((info) => { made.lost = info.message || info.reason; });
     const most = device.limits.maxStorageBufferBindingSize;
     if (Math.max(...program.bytes) > most) {
       throw new Error(`${program.name}: needs a buffer of ${Math.max(...program.bytes)} bytes,`
@@ -272,7 +274,7 @@ class Machine {
 
   /** Submit a call, whose results go to a buffer. */
   submit(inputs, target) {
-    if (this.gpu.lost) throw new Error(`${program.name}: the GPU was lost: ${this.gpu.lost}`);
+    if (this.lost) throw new Error(`${program.name}: the GPU was lost: ${this.lost}`);
     if (!this.buffers) throw new Error(`${program.name}: it was released.`);
     const given = [];
     gathered(program.inputs, inputs, "", given);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from pullback.compile.program.stages import Program
@@ -11,7 +10,7 @@ from pullback.ir.graph import Graph
 from pullback.ir.lowering import Intrinsic
 from pullback.runtime.webgpu.target import WebgpuTarget
 
-__all__ = ["Printed", "PrintingTarget", "host_operations"]
+__all__ = ["Printed", "PrintingTarget", "calls_python"]
 
 
 class Printed:
@@ -34,12 +33,12 @@ class PrintingTarget(WebgpuTarget):
         return Printed(program)
 
 
-def host_operations(graph: Graph) -> Iterator[str]:
-    """The operations of a graph, and of graphs inside, that call Python."""
+def calls_python(graph: Graph) -> bool:
+    """Whether an operation of a graph, or of a graph inside, is a function of the host."""
     for eq in graph.equations:
         low = getattr(eq.op, "lowering", None)
         if isinstance(low, Intrinsic) and low.name in ("host", "effect"):
-            yield eq.op.name
-        for inner in eq.static.values():
-            if isinstance(inner, Graph):
-                yield from host_operations(inner)
+            return True
+        if any(isinstance(g, Graph) and calls_python(g) for g in eq.static.values()):
+            return True
+    return False

@@ -11,7 +11,6 @@ import numpy as np
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError
 from pullback.ir.array import Array
-from pullback.ir.tracing import Static
 
 __all__ = ["Leaf", "Tree", "arguments_tree", "is_array", "results_tree"]
 
@@ -70,36 +69,33 @@ def is_array(value: Any) -> bool:
 def arguments_tree(function: Callable[..., Any], args: Sequence[Any], kwargs: dict) -> Tree:
     """The arguments by their names, in the order in which `jit` takes their arrays."""
     walk = _Walk(is_array, keeps=False)
+    names, rest = _names(function, len(args))
     found: dict[str, Any] = {}
-    rest: list[Any] = []
-    names = _names(function, len(args))
     for k, arg in enumerate(args):
+        path = names[k] if k < len(names) else f"{rest}.{k - len(names)}"
         leaves, structure = pytrees.flatten(arg)
-        named = k < len(names) and names[k] not in kwargs
-        name = names[k] if named else f"args.{k - len(names)}"
-        tree = walk.tree(structure, iter(leaves), name)
-        if isinstance(arg, Static):
-            continue
-        if named:
-            found[name] = tree
+        tree = walk.tree(structure, iter(leaves), path)
+        if k < len(names):
+            found[path] = tree
         else:
-            rest.append(tree)
-    if rest:
-        found["args"] = rest
+            found.setdefault(rest, []).append(tree)
     for name, arg in kwargs.items():
         leaves, structure = pytrees.flatten(arg)
         found[name] = walk.tree(structure, iter(leaves), name)
     return Tree({k: v for k, v in found.items() if _holds_arrays(v)}, walk.leaves)
 
 
-def _names(function: Callable[..., Any], count: int) -> list[str]:
-    """The names of parameters that take one positional argument each."""
+def _names(function: Callable[..., Any], count: int) -> tuple[list[str], str]:
+    """The names of parameters that take one positional argument each, and of the one that takes
+    all others.
+    """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return [f"arg{k}" for k in range(count)]
+        return [f"arg{k}" for k in range(count)], "rest"
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in parameters if p.kind in kinds]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "rest")
+    return [p.name for p in parameters if p.kind in kinds], rest
 
 
 def _holds_arrays(tree: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import prod
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -20,28 +21,32 @@ MOST_DEPTH = 6  # of functions and attributes: names are for readers
 
 
 class Names:
-    """Names of the arrays that a function can reach, by their buffer; each is given once."""
+    """Names and shapes of the arrays that a function can reach, by their buffer."""
 
     def __init__(self, function: Callable[..., Any]):
-        self._known: dict[int, str] = {}
+        self._known: dict[int, tuple[str, Aval]] = {}
         self._seen: dict[int, Any] = {}
         self._taken: set[str] = set()
         for name, value in _parts(function):
             self._visit(name, value, 0)
 
-    def of(self, buffer: Any) -> str:
-        """A name of an array that no other one has had."""
-        base = self._known.get(id(buffer), "constant")
+    def of(self, buffer: Any, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        """A name that no other array has had, and the shape in which the user knows an array
+        that was captured in this one, perhaps as a view.
+        """
+        base, known = self._known.get(id(buffer), ("constant", None))
         name, again = base, 1
         while name in self._taken:
             again += 1
             name = f"{base}_{again}"
         self._taken.add(name)
-        return name
+        if known is not None and known.dense and known.size == prod(shape):
+            shape = known.shape
+        return name, shape
 
     def _visit(self, path: str, x: Any, depth: int) -> None:
         if isinstance(x, Array):
-            self._known.setdefault(id(x._buf), path or "value")
+            self._known.setdefault(id(x._buf), (path or "value", x._aval))
             return
         if id(x) in self._seen or len(self._seen) >= MOST_VISITED or depth > MOST_DEPTH:
             return

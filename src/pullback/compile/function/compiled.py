@@ -9,6 +9,7 @@ from typing import Any
 from pullback.compile.program.executable import Executable
 from pullback.compile.program.target import Target
 from pullback.core.avals import Aval, aval
+from pullback.core.collector import paused_collector
 from pullback.ir.array import mode
 from pullback.ir.control import may_raise
 from pullback.ir.effects import has_effect
@@ -53,6 +54,7 @@ class Compiled:
     The target is that of the graph's device unless another one is given.
     """
 
+    @paused_collector()
     def __init__(self, graph: Graph, budget: int | None = None, target: Target | None = None):
         began = time.perf_counter()
         self.graph = graph

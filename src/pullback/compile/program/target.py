@@ -44,6 +44,8 @@ class Tuning:
     light_elements: int  # of one operation, up to which other Python threads can wait
     light_bytes: int  # of what one operation moves, likewise
     light_values: int  # elements of all values of a graph, likewise
+    # Whether what is reduced as a whole is one long row of a row kernel, rather than cut in blocks.
+    whole_rows: bool = False
 
 
 class Fault(Protocol):

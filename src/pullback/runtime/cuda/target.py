@@ -10,7 +10,6 @@ import numpy as np
 
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program.index_plans import PlanCache
-from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
 from pullback.compile.program.target import Area, Routine, Target, Tuning, WantedPlan
 from pullback.compile.schedule.groups import Stored
@@ -33,6 +32,7 @@ from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module
 from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.routines import ROUTINES
 from pullback.runtime.cuda.row_kernels import row_kernel_stages, shared_bytes
+from pullback.runtime.cuda.row_passes import LongRows
 
 __all__ = ["CudaRuntime", "CudaTarget"]
 
@@ -63,6 +63,7 @@ class CudaTarget:
         light_elements=1 << 16,
         light_bytes=1 << 16,
         light_values=1 << 15,
+        whole_rows=True,
     )
     routines: Mapping[str, Routine] = _Routines(ROUTINES)
     map = staticmethod(loops.map_stages)
@@ -88,7 +89,9 @@ class CudaTarget:
         """See `Target.rows`."""
         most = shared_bytes(self._gpu.architecture)
         stages = row_kernel_stages(plan, rows, length, slot, area, most)
-        return row_stages(self, plan, rows, length, slot, area) if stages is None else stages
+        if stages is None:
+            return LongRows(self, plan, rows, length, slot, area).stages()
+        return stages
 
     def gather_plan(self, *given: Any) -> WantedPlan | None:
         """Indices are looked at again on every read."""

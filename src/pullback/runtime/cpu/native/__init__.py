@@ -316,6 +316,20 @@ def make_program(
     return _make(wrap(address, length * kept.itemsize, (kept, owners)))
 
 
+def single_program(
+    n_inputs: int, out_nbytes: int, stage: Stage, heavy: bool
+) -> Callable[..., Buffer | tuple[int, int, int]]:
+    """`program` of one stage without scratch areas: what a new shape in eager mode takes."""
+    code, units, grain, params = stage
+    if min(n_inputs, out_nbytes, units) < 0 or grain < 1 or not code:
+        return program(n_inputs, out_nbytes, (), [stage], heavy)  # it says what is wrong
+    split = heavy or units > grain
+    words = (n_inputs, out_nbytes, 0, split, 0, 6, 1, code, units, grain, 40, *params)
+    kept = array("q", words)  # type: ignore[arg-type]
+    address, length = kept.buffer_info()
+    return _make(wrap(address, 8 * length, (kept, stage)))  # a stage has what its words point to
+
+
 def encode(stages: Sequence[Stage]) -> list[SupportsIndex]:
     """The stages as the words of a list: what a program runs, or the body of a loop."""
     heads: list[SupportsIndex] = [len(stages)]

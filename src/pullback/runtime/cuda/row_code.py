@@ -40,7 +40,8 @@ template <int M, int S> struct Rows {
   extern __shared__ __align__(16) unsigned char pb_bytes[]; \\
   type* name = reinterpret_cast<type*>(pb_bytes)
 #endif
-// Begins to copy 16 bytes to shared memory; `pb_arrived` waits for all that this thread began.
+// Begins to copy 16 bytes to shared memory. `pb_begun` ends a group of such copies; `pb_arrived`
+// waits for all groups that this thread began but the last LATER.
 PB_DEVICE void pb_begin(void* to, const void* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   const unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -49,9 +50,14 @@ PB_DEVICE void pb_begin(void* to, const void* from) {
   *(Pack<unsigned, 4>*)to = *(const Pack<unsigned, 4>*)from;
 #endif
 }
-PB_DEVICE void pb_arrived() {
+PB_DEVICE void pb_begun() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int LATER> PB_DEVICE void pb_arrived() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 #endif
 }
 // x / d, rounded right, without a branch where r is 1 / d and `fair` stays true: two corrections by
@@ -87,11 +93,7 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}_passes({pointers}
   const bool valid = row < r.rows;
   unsigned char* const room = memory + here * (int)r.room;
 {starts}
-  if (valid) {{
 {fetches}
-  }}
-  pb_arrived();
-  __syncthreads();
 {passes}
   if (!valid || first) return;
 {kept}
@@ -171,8 +173,9 @@ class RowCode:
 
     @cached_property
     def fetched(self) -> list[int]:
-        """The streams that are copied to shared memory."""
-        return [k for k in self.shared if k not in self.written]
+        """The streams that are copied to shared memory, those first that are read first."""
+        found = [k for k in self.shared if k not in self.written]
+        return sorted(found, key=lambda k: self.read[k][0])
 
     @cached_property
     def areas(self) -> tuple[dict[int, int], list[int]]:
@@ -268,7 +271,9 @@ class _Printer:
         return _KERNEL.format(
             name=self.name, threads=THREADS, pointers=", ".join(pointers), m=len(rows.memory),
             s=max(1, len(rows.areas[1])), lanes=LANES, block=BLOCK, starts=self._starts(),
-            fetches=self._fetches(), passes="".join(map(self._pass, kernel.passes)),
+            fetches=self._fetches(), passes="".join(
+                self._arrivals(n) + self._pass(p) for n, p in enumerate(kernel.passes)
+            ),
             kept="\n".join(kept),
         )  # fmt: skip
 
@@ -298,8 +303,17 @@ class _Printer:
 
     def _fetches(self) -> str:
         return "\n".join(
-            f"    pb_fetch(s{k}, x{k}, length, first, own);" for k in self.rows.fetched
+            f"  if (valid) pb_fetch(s{k}, x{k}, length, first, own);\n  pb_begun();"
+            for k in self.rows.fetched
         )
+
+    def _arrivals(self, number: int) -> str:
+        """Waits for what a pass is the first to read."""
+        first = [self.rows.read[k][0] for k in self.rows.fetched]
+        if number not in first:
+            return ""
+        later = sum(p > number for p in first)
+        return f"\n  pb_arrived<{later}>();\n  __syncthreads();"
 
     def _leaf(self, e: Expr) -> str:
         if e.op == "index":

@@ -273,8 +273,8 @@ class _Printer:
         kept = [f"  x{target}[0] = x{scalar};" for scalar, target in kernel.kept]
         return _KERNEL.format(
             name=self.name, threads=THREADS, pointers=", ".join(pointers), m=len(rows.memory),
-            s=max(1, len(rows.areas[1])), lanes=LANES, block=BLOCK, span=LANES * rows.turns, starts=self._starts(),
-            fetches=self._fetches(), passes="".join(
+            s=max(1, len(rows.areas[1])), lanes=LANES, block=BLOCK, span=LANES * rows.turns,
+            starts=self._starts(), fetches=self._fetches(), passes="".join(
                 self._arrivals(n) + self._pass(p) for n, p in enumerate(kernel.passes)
             ),
             kept="\n".join(kept),

@@ -174,6 +174,11 @@ class RowCode:
         rows = [k for k, s in enumerate(self.kernel.streams) if s.kind in ("unit", "buffer")]
         return [k for k in rows if k in self.read and not self.fixed[k]]
 
+    @property
+    def has_fixed(self) -> bool:
+        """Whether rows are read that are the same for all, where they are."""
+        return any(self.fixed[k] and self.kernel.streams[k].kind == "unit" for k in self.read)
+
     @cached_property
     def fetched(self) -> list[int]:
         """The streams that are copied to shared memory, those first that are read first."""

@@ -162,7 +162,7 @@ class Version:
             stages,
             self._heavy or clock is not None,
         )
-        return frame, table, self._target.encode(program)
+        return frame, table, self._target.encode(program, table.errors)
 
     def parts(self) -> Assembled:
         """See `Executable.assembled`."""

@@ -146,6 +146,8 @@ def test_loops_of_known_length_stay_loops(tmp_path: Path) -> None:
     text = exported(tmp_path, "rounds", CASES["rounds"])
     assert "{ rounds: 7, moves: [" in text
     assert "{ rounds: 3, moves: [" in text
+    assert "waits: false," in text
+    assert "waits: true," in exported(tmp_path, "root", CASES["root"])
 
 
 def raises(error: type[Exception], text: str, function: Any, *args: Any) -> None:
@@ -166,10 +168,6 @@ def test_what_can_not_be_exported() -> None:
     raises(pb.TraceError, "export_web: `f` updates an argument in place", update, x)
     raises(pb.DeviceError, "export_web: `f` calls Python while it runs, and a web page has none.",
            lambda x: pb.pure_callback(np.sin, x, x), x)  # fmt: skip
-    raises(pb.DeviceError, "export_web: `f` has a while_loop that depends on computed values",
-           lambda x: pb.while_loop(lambda v: v.sum() < 9, lambda v: v + 1, x), x)  # fmt: skip
-    raises(pb.DeviceError, "export_web: `f` has a cond that depends on computed values",
-           lambda x: pb.cond(x.sum() > 0, pb.sin, pb.cos, x), x)  # fmt: skip
     raises(pb.DeviceError, "export_web: `f` c", lambda x: pb.linalg.eigh(x * pb.eye(3))[0], x)
     raises(pb.DeviceError, "export_web: a call of `f` is 600001 dispatches, more than 131072.",
            lambda x: pb.fori_loop(0, 300_000, lambda k, v: v.sum() + v, x), x)  # fmt: skip

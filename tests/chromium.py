@@ -36,6 +36,7 @@ FLAGS = (
     "--enable-unsafe-webgpu",
     "--use-webgpu-adapter=swiftshader",
     "--enable-features=Vulkan",
+    "--disable-dev-shm-usage",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",

@@ -123,6 +123,14 @@ def test_the_example_is_a_call_with_its_results(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(found[f"outputs.{name}"]), np.asarray(x))
 
 
+def test_numbers_have_no_axes_in_the_files(tmp_path: Path) -> None:
+    half = pb.tensor(0.5)
+    exported(tmp_path, "half", Case(lambda x, y: (x * half).sum() + y, (draw(3), pb.tensor(2.0))))
+    found = pb.load(tmp_path / "half.example.safetensors")
+    shapes = {"inputs.x": (3,), "inputs.y": (), "outputs.result": ()}
+    assert {k: v.shape for k, v in found.items()} == shapes
+
+
 def test_lowered_functions_are_exported_under_any_name(tmp_path: Path) -> None:
     lowered = pb.jit(lambda x: x + 1).lower(draw(3))
     assert lowered.export_web(tmp_path / "new" / "folder").name == "lambda.js"
@@ -161,9 +169,9 @@ def update(x: Any) -> None:
 
 def test_what_can_not_be_exported() -> None:
     x = draw(3)
-    raises(pb.DTypeError, "export_web: x is float64, which WebGPU lacks. Use float32",
+    raises(pb.DTypeError, "export_web: `x` is float64, which WebGPU lacks. Use float32",
            lambda x: x + 1, np.zeros(3))  # fmt: skip
-    raises(pb.DTypeError, "export_web: the result is complex128, which WebGPU lacks. Use complex64",
+    raises(pb.DTypeError, "export_web: `result` is complex128, which WebGPU lacks. Use complex64",
            lambda x: x.astype("complex128"), x)  # fmt: skip
     raises(pb.TraceError, "export_web: `f` updates an argument in place", update, x)
     raises(pb.DeviceError, "export_web: `f` calls Python while it runs, and a web page has none.",

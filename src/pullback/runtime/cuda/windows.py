@@ -34,7 +34,7 @@ from pullback.runtime.cuda.kernels import NEST
 from pullback.runtime.cuda.launch import THREADS, grid_of
 from pullback.runtime.cuda.loops import zero_steps
 from pullback.runtime.cuda.printer import Source, storage
-from pullback.runtime.cuda.products import product_steps
+from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = ["convolution_stages", "extremum_stages"]
@@ -236,6 +236,9 @@ def _source(dtype: DType, body: str, result: DType, end: str) -> tuple[str, str]
 class _Kernels:
     """The kernels of this module, and those of products."""
 
+    def __init__(self, products: Products):
+        self._products = products
+
     def zeros(self, dtype: DType, size: int, slot: int) -> list[Step | Either]:
         return zero_steps(dtype, size, slot)
 
@@ -248,9 +251,9 @@ class _Kernels:
         b: tuple[int, Strides],
         out: int,
         area: Area,
-    ) -> list[Step]:
+    ) -> list[Step | Either]:
         left, right = ((At(slot), strides) for slot, strides in (a, b))
-        return product_steps(dtype, batch, sides, left, right, At(out), area)
+        return self._products.steps(dtype, batch, sides, left, right, At(out), area)
 
     def forward(self, c: Convolution, weight: Weight, start: int) -> list[Step]:
         name, source = _source(c.dtype, _FORWARD, c.dtype, "forward")
@@ -279,6 +282,7 @@ def _packed(words: Sequence[int]) -> bytes:
 
 
 def convolution_stages(
+    products: Products,
     name: str,
     operands: Sequence[Place],
     static: Mapping[str, Any],
@@ -287,7 +291,7 @@ def convolution_stages(
     _: int,
 ) -> list[Stage]:
     """The stages of a primitive; the result is dense."""
-    kernels: WindowKernels[Step | Either] = _Kernels()
+    kernels: WindowKernels[Step | Either] = _Kernels(products)
     return stage(*convolution_steps(kernels, name, operands, static, result, area))
 
 

@@ -1,0 +1,48 @@
+// Products of matrices: extents, the steps along lines (rows of a, columns of b) and along k.
+struct Sides { i64 m, n, k, a_line, a_k, b_line, b_k, tiles; };
+
+// Which tile a thread block makes: strips of 8 rows of tiles, so that neighbours in time share
+// operands.
+struct Place { int m, n; };
+PB_DEVICE Place pb_place(int tile, int m, int n) {
+  const int down = (m + BM - 1) / BM, across = (n + BN - 1) / BN;
+  const int strip = tile / (8 * across), in = tile % (8 * across), left = down - strip * 8;
+  const int high = left < 8 ? left : 8;
+  return {(strip * 8 + in % high) * BM, in / high * BN};
+}
+
+// Where COUNT neighbouring columns of an output are, from the start of a row; the first `count` of them
+// are there, and `wide` if they lie side by side.
+template <int COUNT> struct Columns {
+  i64 at[COUNT];
+  int count;
+  bool wide;
+};
+template <int COUNT>
+PB_DEVICE void pb_put(Stored* row, const Columns<COUNT>& columns, const Value (&x)[COUNT]) {
+  typedef Pack<Stored, COUNT> All;
+  if (columns.wide && (u64)(row + columns.at[0]) % sizeof(All) == 0) {
+    All all;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) all.v[i] = pb_narrow(x[i]);
+    *reinterpret_cast<All*>(row + columns.at[0]) = all;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i)
+    if (i < columns.count) row[columns.at[i]] = pb_narrow(x[i]);
+}
+// A dense matrix.
+struct Output {
+  Stored* p;
+  int m, n;
+  PB_MEMBER Stored* row(int i) const { return p + i * (i64)n; }
+  template <int COUNT> PB_MEMBER Columns<COUNT> columns(int j) const {
+    Columns<COUNT> found;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) found.at[i] = j + i;
+    found.count = n - j;
+    found.wide = n - j >= COUNT;
+    return found;
+  }
+};

@@ -8,15 +8,23 @@ from typing import NamedTuple
 
 from pullback.compile.kernel import order
 
-__all__ = ["DOUBLES", "FLOATS", "UNITS", "Choice", "Tile", "choice_of"]
+__all__ = [
+    "ALONE", "CLUSTER", "DOUBLES", "FLOATS", "LAST", "LAUNCH", "UNITS", "Choice", "Tile",
+    "choice_of", "choices",
+]  # fmt: skip
 
 PROCESSORS = 132  # multiprocessors that a choice has in mind: those of a Hopper
-CLUSTER = 8  # thread blocks of a cluster: more are not portable
+MOST_CLUSTER = 8  # thread blocks of a cluster: more are not portable
+LAST_BYTES = 64 << 20  # of chains that wait for the last block of their tile
+# Who adds up the chains of a tile (MERGE of kernels/tiles.cu): the block that makes all of them, a
+# cluster of blocks, another launch, the last block to arrive.
+ALONE, CLUSTER, LAUNCH, LAST = range(4)
 UNITS_RATE = 128.0  # fused multiply-adds of a processor in a cycle, in float32 or by matrix units
 # Cycles that a block needs for what does not grow with k: its first operands, and what it writes.
 ENTRY = 1800.0
 JOIN = 3500.0  # cycles of another launch that adds up chains
 MEETING = 900.0  # cycles in which a cluster adds up its chains
+ARRIVALS = 2500.0  # cycles in which a last block does, and in which counters are set before
 
 
 class Tile(NamedTuple):
@@ -37,6 +45,11 @@ class Tile(NamedTuple):
     resident: tuple[int, int]
     rate: float
     totals: int = 1  # 1 in registers, 2 in shared memory
+
+    def words(self, units: bool) -> dict[str, object]:
+        """The constants of the kernels."""
+        own = {"BM": self.bm, "BN": self.bn, "BK": self.bk, "WM": self.wm, "WN": self.wn}
+        return {**own, "STAGES": self.stages, **({} if units else {"TM": self.tm, "TN": self.tn})}
 
     @property
     def threads(self) -> int:
@@ -62,14 +75,15 @@ DOUBLES = (
 UNITS = (
     Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.78, 2),
     Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.72),
-    Tile(64, 64, 16, 0, 0, 2, 2, 3, (2, 1), 0.66),
+    Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.68),
+    Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.62),
     Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.6),
     Tile(32, 32, 16, 0, 0, 2, 1, 3, (6, 4), 0.5),
 )
 
 
 class Choice(NamedTuple):
-    """A tile, and who adds up the chains: 0 the block that makes all, 1 a cluster, 2 a launch."""
+    """A tile, and who adds up the chains."""
 
     tile: Tile
     merge: int
@@ -78,18 +92,25 @@ class Choice(NamedTuple):
 @cache
 def choice_of(kind: str, batch: int, m: int, n: int, k: int) -> Choice:
     """The choice for "floats", "doubles" or "units", which is expected to be the fastest."""
+    return min(choices(kind, batch, m, n, k), key=lambda c: _cycles(c, batch, m, n, k))
+
+
+def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[Choice]:
+    """All that a product may be made with."""
     tiles = {"floats": FLOATS, "doubles": DOUBLES, "units": UNITS}[kind]
-    chains = max(1, math.ceil(k / order.CHUNK))
-    merges = (0,) if chains == 1 else (0, 1) if chains <= CLUSTER else (0, 2)
-    if k >= 1 << 31:
-        merges = (2,)
-    every = (Choice(tile, merge) for tile in tiles for merge in merges)
-    return min(every, key=lambda c: _cycles(c, batch, m, n, k, chains))
+    chains = math.ceil(k / order.CHUNK)
+    merges = [ALONE] if k < 1 << 31 else []
+    if chains > 1:
+        merges += [CLUSTER] if chains <= MOST_CLUSTER else []
+        merges += [LAUNCH]
+        merges += [LAST] if chains * batch * m * n * 8 <= LAST_BYTES else []
+    return [Choice(tile, merge) for tile in tiles for merge in merges]
 
 
-def _cycles(choice: Choice, batch: int, m: int, n: int, k: int, chains: int) -> float:
+def _cycles(choice: Choice, batch: int, m: int, n: int, k: int) -> float:
     """About how long a product takes."""
     tile, merge = choice
+    chains = max(1, math.ceil(k / order.CHUNK))
     blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn) * (chains if merge else 1)
     depth = min(k, order.CHUNK) if merge else k
     resident = tile.resident[0 if merge or chains == 1 else 1]
@@ -98,11 +119,8 @@ def _cycles(choice: Choice, batch: int, m: int, n: int, k: int, chains: int) -> 
 
     def turn(held: int) -> float:
         # fewer warps hide less of what they wait for
-        warps, most = held * tile.threads / 32, resident * tile.threads / 32
-        rate = tile.rate * (warps / most) ** 0.5
-        return ENTRY + held * work / rate
+        return ENTRY + held * work / (tile.rate * (held / resident) ** 0.5)
 
     cycles = full * turn(resident) + (turn(rest) if rest else 0.0)
-    if merge == 2:
-        return cycles + JOIN + batch * m * n * chains / 4000.0
-    return cycles + (MEETING if merge else 0.0)
+    joined = {ALONE: 0.0, CLUSTER: MEETING, LAUNCH: JOIN, LAST: ARRIVALS}[merge]
+    return cycles + joined + (batch * m * n * chains / 4000.0 if merge == LAUNCH else 0.0)

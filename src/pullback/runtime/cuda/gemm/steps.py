@@ -12,12 +12,12 @@ from pullback.compile.program.nest import coalesce
 from pullback.compile.program.target import Area, Strides
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cuda.gemm.shapes import Choice, choice_of
+from pullback.runtime.cuda.gemm.shapes import ALONE, CLUSTER, LAST, LAUNCH, Choice, choice_of
 from pullback.runtime.cuda.gemm.sources import kernel_source, wide_of
 from pullback.runtime.cuda.launch import THREADS, grid_of, packed
 from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step
 
-__all__ = ["Operand", "join_step", "row_steps", "tile_step", "tile_steps", "widened_steps"]
+__all__ = ["Operand", "Tiled", "join_step", "row_steps", "tile_steps", "widened_steps"]
 
 WARPS = 4  # of a block that multiplies rows
 AHEAD = 32  # elements of a column that a thread asks for before it waits
@@ -49,9 +49,85 @@ class Operand(NamedTuple):
         return DEEP if abs(self.k) < abs(self.line) else LINES
 
 
+class Tiled(NamedTuple):
+    """A batch of products (m, k) @ (k, n) of `dtype` in tiles; what is written is of `stored`."""
+
+    dtype: DType
+    stored: DType
+    batch: tuple[int, ...]
+    sides: tuple[int, int, int]
+    a: Operand
+    b: Operand
+    units: bool  # whether matrix units multiply
+    choice: Choice
+
+    @property
+    def chains(self) -> int:
+        return max(1, math.ceil(self.sides[2] / order.CHUNK))
+
+    @property
+    def tiles(self) -> int:
+        """The tiles of all items of the batch."""
+        (m, n, _), tile = self.sides, self.choice.tile
+        return math.prod(self.batch) * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
+
+    def steps(self, out: At, area: Area) -> list[Step | Either]:
+        """The launches; the output is dense."""
+        merge, tile, size = self.choice.merge, self.choice.tile, self.dtype.itemsize
+        count = math.prod(self.batch) * self.sides[0] * self.sides[1]
+        if merge == LAUNCH:
+            partials = At(area(self.chains * count * size))
+            made = self._replace(stored=self.dtype)._either(partials, partials, partials)
+            return [made, join_step(self.dtype, self.stored, out, partials, self.chains, count)]
+        if merge != LAST:
+            return [self._either(out, out, out)]
+        scratch = At(area(self.tiles * self.chains * tile.bm * tile.bn * size))
+        counters = At(area(4 * self.tiles))
+        made = self._either(out, scratch, counters)
+        one = made.other if isinstance(made, Either) else made
+        given = (counters, self.tiles)
+        begin = f"{one.function}_begin"
+        return [Step(one.source, begin, (grid_of(self.tiles), 1), THREADS, given), made]
+
+    def _either(self, out: At, scratch: At, counters: At) -> Step | Either:
+        first, other = (self._step(aligned, out, scratch, counters) for aligned in (True, False))
+        return first if first.source == other.source else Either(first, other)
+
+    def _step(self, aligned: bool, out: At, scratch: At, counters: At) -> Step:
+        (tile, merge), (m, n, k), (a, b), size = (
+            self.choice, self.sides, (self.a, self.b), self.dtype.itemsize
+        )  # fmt: skip
+        kinds = [x.kind(size, aligned, units=self.units) for x in (a, b)]
+        kept = tile.totals if self.chains > 1 and merge == ALONE else 0
+        words = {
+            **tile.words(self.units), "MERGE": merge, "RESIDENT": tile.resident[1 if kept else 0],
+            "TOTALS": "(PB_CLUSTERS ? 0 : 1)" if merge == CLUSTER else kept,
+            "SPLIT": self.chains if merge == CLUSTER else 1,
+            "A_KIND": kinds[0], "B_KIND": kinds[1],
+        }  # fmt: skip
+        if not self.units:
+            far = any(abs(x.line) * max(tile.bm, tile.bn) >= 1 << 31 for x in (a, b))
+            words["Distance"] = "i64" if far else "int"
+        name = f"product_{self.dtype.name}"
+        files = ("places", *(("multiply", "units") if self.units else ("tiles",)), "products")
+        source = kernel_source(name, files, self.stored, self.dtype, words)
+        nest = packed(coalesce(self.batch, [a.batch, b.batch]), 2)
+        own = math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
+        given = struct.pack("<8q", m, n, k, a.line, a.k, b.line, b.k, own)
+        grid = self.tiles * (self.chains if merge else 1), 1
+        shared = tile.stages * sum(
+            _tile_bytes(lines, tile.bk, kind, size, self.units)
+            for lines, kind in zip((tile.bm, tile.bn), kinds, strict=True)
+        )
+        whole = tile.bm * tile.bn * size
+        shared = max(shared, whole) if merge == CLUSTER else shared + (whole if kept == 2 else 0)
+        arguments = (out, a.at, b.at, nest, given, scratch, counters)
+        return Step(source, name, grid, tile.threads, arguments, shared=shared)
+
+
 def tile_steps(
     dtype: DType,
-    batch: Sequence[int],
+    batch: tuple[int, ...],
     sides: tuple[int, int, int],
     a: Operand,
     b: Operand,
@@ -61,67 +137,10 @@ def tile_steps(
     stored: DType,
     units: bool,
 ) -> list[Step | Either]:
-    """Products (m, k) @ (k, n) of `dtype` in tiles; the output, of `stored`, is dense."""
-    m, n, k = sides
+    """Products in the tiles that are expected to be the fastest."""
     kind = "floats" if dtype is dt.float32 else "units" if units else "doubles"
-    items = math.prod(batch)
-    choice = choice_of(kind, items, m, n, k)
-    chains = max(1, math.ceil(k / order.CHUNK))
-    partial = choice.merge == 2
-    target = At(area(chains * items * m * n * dtype.itemsize)) if partial else out
-    written = dtype if partial else stored
-    nest = packed(coalesce(batch, [a.batch, b.batch]), 2)
-
-    def step(aligned: bool) -> Step:
-        kinds = [x.kind(dtype.itemsize, aligned, units=units) for x in (a, b)]
-        return tile_step(choice, dtype, written, sides, (a, b), kinds, target, nest, items, units)
-
-    first, other = step(True), step(False)
-    steps: list[Step | Either] = [first if first.source == other.source else Either(first, other)]
-    return (
-        [*steps, join_step(dtype, stored, out, target, chains, items * m * n)] if partial else steps
-    )
-
-
-def tile_step(
-    choice: Choice,
-    dtype: DType,
-    stored: DType,
-    sides: tuple[int, int, int],
-    operands: tuple[Operand, Operand],
-    kinds: Sequence[int],
-    out: At,
-    nest: bytes,
-    items: int,
-    units: bool,
-) -> Step:
-    (tile, merge), (m, n, k), (a, b) = choice, sides, operands
-    chains = max(1, math.ceil(k / order.CHUNK))
-    kept = 0 if chains == 1 or merge == 2 else tile.totals
-    far = any(abs(x.line) * max(tile.bm, tile.bn) >= 1 << 31 for x in operands)
-    words = {
-        "BM": tile.bm, "BN": tile.bn, "BK": tile.bk, "TM": tile.tm, "TN": tile.tn,
-        "WM": tile.wm, "WN": tile.wn, "STAGES": tile.stages, "MERGE": merge,
-        "TOTALS": "(PB_CLUSTERS ? 0 : 1)" if merge == 1 else kept,
-        "SPLIT": chains if merge == 1 else 1,
-        "RESIDENT": tile.resident[1 if kept and not merge else 0],
-        "A_KIND": kinds[0], "B_KIND": kinds[1], "Distance": "i64" if far else "int",
-    }  # fmt: skip
-    if units:
-        words = {w: v for w, v in words.items() if w not in ("TM", "TN", "Distance")}
-    name = f"product_{dtype.name}"
-    files = ("places", *(("multiply", "units") if units else ("tiles",)), "products")
-    source = kernel_source(name, files, stored, dtype, words)
-    tiles = math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
-    given = struct.pack("<8q", m, n, k, a.line, a.k, b.line, b.k, tiles)
-    grid = items * tiles * (chains if merge else 1), 1
-    shared = tile.stages * sum(
-        _tile_bytes(lines, tile.bk, kind, dtype.itemsize, units)
-        for lines, kind in zip((tile.bm, tile.bn), kinds, strict=True)
-    )
-    whole = tile.bm * tile.bn * dtype.itemsize
-    shared = max(shared, whole) if merge == 1 else shared + (whole if kept == 2 else 0)
-    return Step(source, name, grid, tile.threads, (out, a.at, b.at, nest, given), shared=shared)
+    choice = choice_of(kind, math.prod(batch), *sides)
+    return Tiled(dtype, stored, batch, sides, a, b, units, choice).steps(out, area)
 
 
 def _tile_bytes(lines: int, bk: int, kind: int, itemsize: int, units: bool) -> int:

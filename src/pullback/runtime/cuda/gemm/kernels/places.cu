@@ -46,3 +46,37 @@ struct Output {
     return found;
   }
 };
+
+// Blocks that leave what they have made for the last of them to arrive; `arrived` is 0 at first, and
+// afterwards.
+struct Company {
+  Piece* chains;
+  int* arrived;
+  int members;
+  PB_MEMBER bool is_last() const {
+    __shared__ int before;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) before = atomicAdd(arrived, 1);
+    __syncthreads();
+    if (before != members - 1) return false;
+    if (threadIdx.x == 0) *arrived = 0;
+    __threadfence();
+    return true;
+  }
+};
+PB_DEVICE void pb_leave(Piece* to, const Piece& x) {
+#ifdef PB_EMULATED
+  *to = x;
+#else
+  __stcg(reinterpret_cast<float4*>(to), *reinterpret_cast<const float4*>(&x));
+#endif
+}
+PB_DEVICE Piece pb_left(const Piece* from) {
+#ifdef PB_EMULATED
+  return *from;
+#else
+  const float4 x = __ldcg(reinterpret_cast<const float4*>(from));
+  return *reinterpret_cast<const Piece*>(&x);
+#endif
+}

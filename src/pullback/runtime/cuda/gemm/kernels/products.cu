@@ -2,7 +2,7 @@
 PB_CLUSTERED(MERGE == 1 ? SPLIT : 1)
 extern "C" __global__ void PB_CLUSTER(MERGE == 1 ? SPLIT : 1) __launch_bounds__(NT, RESIDENT) NAME(
     Stored* __restrict__ out, const Value* __restrict__ a, const Value* __restrict__ b,
-    const Nest<2> batch, const Sides s) {
+    const Nest<2> batch, const Sides s, Piece* __restrict__ scratch, int* __restrict__ counters) {
   PB_SHARED(Value, shared);
   const i64 chains = MERGE ? (s.k + CHAIN - 1) / CHAIN : 1, index = blockIdx.x / chains;
   const int rank = (int)(blockIdx.x % chains);
@@ -20,5 +20,11 @@ extern "C" __global__ void PB_CLUSTER(MERGE == 1 ? SPLIT : 1) __launch_bounds__(
   OA oa(a + at[0] + first * s.a_k, s.a_line, s.a_k, place.m, m, shared);
   OB ob(b + at[1] + first * s.b_k, s.b_line, s.b_k, place.n, n,
         shared + STAGES * (OA::BYTES / SIZE));
-  pb_tile(oa, ob, to, shared, place, count, rank);
+  const Company company{scratch + index * chains * (BM * BN / (16 / sizeof(Value))), counters + index,
+                        (int)chains};
+  pb_tile(oa, ob, to, shared, place, count, rank, company);
+}
+// Before launches with MERGE 3: nobody has arrived.
+extern "C" __global__ void NAME_begin(int* __restrict__ counters, const i64 count) {
+  for (i64 i = pb_first(); i < count; i += pb_step()) counters[i] = 0;
 }

@@ -3,7 +3,8 @@
 // BK: products between two barriers; STAGES: such steps that are on their way; WM x WN: warps.
 // TOTALS: where the sums of chains are: 0 there is one chain, 1 registers, 2 shared memory.
 // MERGE: 0 a block makes all chains; 1 one of them, and the blocks of a tile are a cluster of SPLIT
-// which adds them up; 2 one of them, which is the output (another kernel adds up).
+// which adds them up; 2 one of them, which is the output (another kernel adds up); 3 one of them, and
+// the last block of a tile to arrive adds them up.
 constexpr int NT = WM * WN * 32, LM = 4, LN = 8, GN = TN / 4;
 static_assert(WM * LM * TM == BM && WN * LN * TN == BN && BK % 2 == 0, "tile");
 constexpr int SIZE = sizeof(Value), PIECE = 16 / SIZE;
@@ -149,7 +150,8 @@ struct Totals {
 // The tile that starts at row and column `place`, and `count` products of each of its elements;
 // `oa` and `ob` stand at the first of them.
 template <typename OA, typename OB, typename Out>
-PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place place, int count, int rank) {
+PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place place, int count,
+                       int rank, const Company& company) {
   const Value* As = shared;
   const Value* Bs = shared + STAGES * OA::BYTES / SIZE;
   const Lanes lanes;
@@ -245,6 +247,42 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place plac
     if (kk + 1 < left) fetch(0, stage, kk + 1);
   }
   if (TOTALS && (left || until != CHAIN / BK)) totals.add(acc);
+  constexpr int PIECES = sizeof(Four) / 16;
+  if (MERGE == 3) {
+    Piece* own = company.chains + (i64)rank * (BM * BN / PIECE) + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+      for (int j = 0; j < TN; j += PIECE) {
+        Piece piece;
+#pragma unroll
+        for (int e = 0; e < PIECE; ++e) piece.v[e] = acc[i][j + e];
+        pb_leave(own + (i * TN + j) / PIECE * NT, piece);
+      }
+    if (!company.is_last()) return;
+    // half of them at a time, so that many loads are on their way
+    constexpr int ALL = TM * TN / PIECE, HALF = ALL / 2;
+    const Piece* from = company.chains + threadIdx.x;
+#pragma unroll
+    for (int h = 0; h < ALL; h += HALF) {
+      Piece t[HALF];
+#pragma unroll
+      for (int q = 0; q < HALF; ++q) t[q] = pb_left(from + (h + q) * NT);
+      for (int c = 1; c < company.members; ++c) {
+        Piece x[HALF];
+#pragma unroll
+        for (int q = 0; q < HALF; ++q) x[q] = pb_left(from + c * (BM * BN / PIECE) + (h + q) * NT);
+#pragma unroll
+        for (int q = 0; q < HALF; ++q)
+#pragma unroll
+          for (int e = 0; e < PIECE; ++e) t[q].v[e] += x[q].v[e];
+      }
+#pragma unroll
+      for (int q = 0; q < HALF; ++q)
+#pragma unroll
+        for (int e = 0; e < PIECE; ++e) acc[(h + q) * PIECE / TN][(h + q) * PIECE % TN + e] = t[q].v[e];
+    }
+  }
   if (MERGE != 1 || !PB_CLUSTERS) {
 #pragma unroll
     for (int g = 0; g < GN; ++g) {
@@ -258,7 +296,6 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place plac
     return;
   }
   // each block leaves its chain in its shared memory, and adds up a share of the tile
-  constexpr int PIECES = sizeof(Four) / 16;
   Piece* own = reinterpret_cast<Piece*>(shared) + threadIdx.x;
   __syncthreads();
 #pragma unroll

@@ -54,7 +54,8 @@ template <int BL, int KIND> struct Operand {
 
 // See tiles.cu.
 template <typename OA, typename OB, typename Out>
-PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, double* shared, Place place, int count, int rank) {
+PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, double* shared, Place place, int count,
+                       int rank, const Company& company) {
   const double* As = shared;
   const double* Bs = shared + STAGES * OA::BYTES / SIZE;
   Piece* totals = reinterpret_cast<Piece*>(shared + STAGES * (OA::BYTES + OB::BYTES) / SIZE) + threadIdx.x;
@@ -163,6 +164,38 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, double* shared, Place pla
     const int row = place.m + wm + i * 16 + g + e / 2 * 8, column = place.n + wn + j * 8 + t4 * 2;
     if (row < out.m) pb_put<2>(out.row(row), out.template columns<2>(column), both);
   };
+  if (MERGE == 3) {
+    Piece* own = company.chains + (i64)rank * (BM * BN / 2) + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+      for (int j = 0; j < TN; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; e += 2)
+          pb_leave(own + ((i * TN + j) * 2 + e / 2) * NT, Piece{{acc[i][j][e], acc[i][j][e + 1]}});
+    if (!company.is_last()) return;
+    const Piece* from = company.chains + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+      Piece t[TN * 2];  // as many loads on their way
+#pragma unroll
+      for (int q = 0; q < TN * 2; ++q) t[q] = pb_left(from + (i * TN * 2 + q) * NT);
+      for (int c = 1; c < company.members; ++c) {
+        Piece x[TN * 2];
+#pragma unroll
+        for (int q = 0; q < TN * 2; ++q)
+          x[q] = pb_left(from + c * (BM * BN / 2) + (i * TN * 2 + q) * NT);
+#pragma unroll
+        for (int q = 0; q < TN * 2; ++q)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) t[q].v[e] += x[q].v[e];
+      }
+#pragma unroll
+      for (int q = 0; q < TN * 2; ++q)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) acc[i][q / 2][q % 2 * 2 + e] = t[q].v[e];
+    }
+  }
   if (MERGE != 1 || !PB_CLUSTERS) {
 #pragma unroll
     for (int i = 0; i < TM; ++i)

@@ -10,7 +10,7 @@ from pullback.compile.kernel import order
 
 __all__ = [
     "ALONE", "CLUSTER", "DOUBLES", "FLOATS", "LAST", "LAUNCH", "UNITS", "Choice", "Tile",
-    "choice_of", "choices",
+    "choice_of", "choices", "tile_of",
 ]  # fmt: skip
 
 PROCESSORS = 132  # multiprocessors that a choice has in mind: those of a Hopper
@@ -107,13 +107,30 @@ def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[Choice]:
     return [Choice(tile, merge) for tile in tiles for merge in merges]
 
 
+def tile_of(kind: str, batch: int, m: int, n: int, k: int, *, totals: bool) -> Tile:
+    """The tile for products whose blocks make all of k."""
+    tiles = {"floats": FLOATS, "doubles": DOUBLES}[kind]
+
+    def cycles(tile: Tile) -> float:
+        blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
+        return _turns(tile, tile.resident[totals], blocks, k)
+
+    return min(tiles, key=cycles)
+
+
 def _cycles(choice: Choice, batch: int, m: int, n: int, k: int) -> float:
     """About how long a product takes."""
     tile, merge = choice
     chains = max(1, math.ceil(k / order.CHUNK))
     blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn) * (chains if merge else 1)
     depth = min(k, order.CHUNK) if merge else k
-    resident = tile.resident[0 if merge or chains == 1 else 1]
+    cycles = _turns(tile, tile.resident[0 if merge or chains == 1 else 1], blocks, depth)
+    joined = {ALONE: 0.0, CLUSTER: MEETING, LAUNCH: JOIN, LAST: ARRIVALS}[merge]
+    return cycles + joined + (batch * m * n * chains / 4000.0 if merge == LAUNCH else 0.0)
+
+
+def _turns(tile: Tile, resident: int, blocks: int, depth: int) -> float:
+    """The cycles of blocks of so many products of each element, `resident` at a time."""
     work = tile.bm * tile.bn * depth / UNITS_RATE  # cycles of a block at full rate
     full, rest = divmod(math.ceil(blocks / PROCESSORS), resident)
 
@@ -121,6 +138,4 @@ def _cycles(choice: Choice, batch: int, m: int, n: int, k: int) -> float:
         # fewer warps hide less of what they wait for
         return ENTRY + held * work / (tile.rate * (held / resident) ** 0.5)
 
-    cycles = full * turn(resident) + (turn(rest) if rest else 0.0)
-    joined = {ALONE: 0.0, CLUSTER: MEETING, LAUNCH: JOIN, LAST: ARRIVALS}[merge]
-    return cycles + joined + (batch * m * n * chains / 4000.0 if merge == LAUNCH else 0.0)
+    return full * turn(resident) + (turn(rest) if rest else 0.0)

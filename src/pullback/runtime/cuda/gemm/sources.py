@@ -12,7 +12,7 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cuda.kernels import NEST
 from pullback.runtime.cuda.printer import Source, convert, storage
 
-__all__ = ["kernel_source", "wide_of"]
+__all__ = ["kernel_source", "text_of", "wide_of"]
 
 
 def wide_of(dtype: DType) -> DType:
@@ -21,7 +21,8 @@ def wide_of(dtype: DType) -> DType:
 
 
 @cache
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
+    """The text of a file of `kernels`."""
     folder = resources.files("pullback.runtime.cuda.gemm") / "kernels"
     return (folder / f"{name}.cu").read_text()
 
@@ -56,5 +57,5 @@ def _source(
     defined = [f"#define {w} {v}" for w, v in (*words, ("CHAIN", order.CHUNK))]
     source.add("pb_words", "\n".join(defined))
     for file in ("copies", *files):
-        source.add(f"pb_{file}", _text(file).replace("NAME", name))
+        source.add(f"pb_{file}", text_of(file).replace("NAME", name))
     return source.text()

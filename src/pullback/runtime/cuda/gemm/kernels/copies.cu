@@ -3,6 +3,7 @@
 #define PB_MEMBER __device__ __forceinline__
 typedef long long i64;
 typedef unsigned long long u64;
+typedef unsigned int u32;
 #ifndef PB_EMULATED
 #define PB_SHARED(type, name)                                \
   extern __shared__ __align__(16) unsigned char in_shared[]; \

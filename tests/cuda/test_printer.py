@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,10 +18,12 @@ from pullback.core.errors import ShapeError
 from pullback.ir import scalar as s
 from pullback.ir.lowering import Elementwise, Fold
 from pullback.ir.op import REGISTRY, Op
-from pullback.runtime.cuda import nvrtc
+from pullback.runtime.cuda import fold_walks, launch, nvrtc
 from pullback.runtime.cuda.folds import fold_code
-from pullback.runtime.cuda.kernels import map_code
+from pullback.runtime.cuda.kernels import name_of
 from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan, scan_plan
+from pullback.runtime.cuda.loops import source_of
+from pullback.runtime.cuda.map_walks import map_walk, usual_walks
 from pullback.runtime.cuda.printer import Source, literal
 from runtime.kernel_arrays import FLOATS, INTEGERS, array, buffer, check_bits, sample, steps
 from runtime.programs import accumulate_program, map_program, reduce_program
@@ -33,13 +37,14 @@ needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
 
-def source_of(kernels):
+def source_with(kernels):
     source = Source()
     for kernel in kernels:
         if isinstance(kernel, Reduce):
             fold_code(source, kernel)
         else:
-            map_code(source, kernel)
+            for walk in usual_walks(kernel):
+                map_walk(source, kernel, walk)
     return source.text()
 
 
@@ -130,13 +135,13 @@ def test_every_instruction_is_tried():
 @needs_nvrtc
 @pytest.mark.parametrize("target", ["compute_75", "compute_90"])
 def test_nvrtc_compiles_every_instruction(target):
-    code = nvrtc.compile_source(source_of(INSTRUCTIONS.values()), target, nvrtc.QUICK)
+    code = nvrtc.compile_source(source_with(INSTRUCTIONS.values()), target, nvrtc.QUICK)
     assert b".entry" in code
 
 
 @pytest.fixture(scope="module")
 def instructions():
-    return Emulator(source_of(INSTRUCTIONS.values()))
+    return Emulator(source_with(INSTRUCTIONS.values()))
 
 
 def draw(rng, dtype, shape):
@@ -219,19 +224,63 @@ RUNNING = Accumulate(*added(dt.float32, dt.float32))
 
 @pytest.fixture(scope="module")
 def walks():
-    kernels = [INDEXED, PAIR, RUNNING, *REDUCTIONS.values()]
-    return Emulator(source_of(kernels))
+    return Emulator(source_with([PAIR, RUNNING]))
+
+
+@cache
+def function_of(kernel, function):
+    return Emulator(source_of(kernel, (function,)))
+
+
+def run(kernel, plan, outs, inputs):
+    """Run a plan; returns the walks that it took."""
+    scratch = [np.empty(n, np.uint8) for n in plan.scratch]
+    for one in plan.launches:
+        function_of(kernel, one.function).run(Launches([one]), outs, inputs, scratch)
+    return [one.function.removeprefix(name_of(kernel))[1:] for one in plan.launches]
+
+
+def check_map(kernel, shape, inputs, aligned=True):
+    """Compare with the CPU; returns the walk."""
+    got = np.zeros(shape, kernel.output.numpy)
+    strides = [steps(np.broadcast_to(a, shape)) for a in inputs]
+    (walk,) = run(kernel, map_plan(kernel, shape, strides, aligned=aligned), [got], inputs)
+    check_bits(got, cpu_map(kernel, shape, inputs))
+    return walk
 
 
 @needs_compiler
-def test_a_strided_map_finds_its_elements(walks):
+@pytest.mark.parametrize(
+    ("shape", "walk"),
+    [((5, 7, 3), "packs_uzu1"), ((5, 3, 12), "packs_uzu2"), ((600, 8), "packs_uzu2"),
+     ((1, 9), "dense_uzu2"), ((1, 2049), "dense_uzu2")],
+)  # fmt: skip
+def test_neighbours_are_read_at_once_and_rows_have_elements_of_their_own(shape, walk):
+    rng = np.random.default_rng(4)
+    x, y = draw(rng, dt.float32, (*shape[:-1], 1)), draw(rng, dt.float32, shape)
+    assert check_map(INDEXED, shape, [x, y]) == walk
+    assert "s" in check_map(INDEXED, shape, [x, y], aligned=False) or walk.endswith("1")
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(40, 50), (3, 33, 16), (16, 2, 100), (2, 3, 32, 32)])
+def test_what_lies_across_is_turned_in_tiles(shape):
+    rng = np.random.default_rng(4)
+    layout = [*range(1, len(shape)), 0] if shape[0] >= 16 else [*range(len(shape) - 2), -1, -2]
+    turned = draw(rng, dt.float32, [shape[d] for d in layout])
+    turned = turned.transpose(np.argsort(np.array(layout) % len(shape)))
+    y = draw(rng, dt.float32, shape[-1:])
+    assert check_map(INDEXED, shape, [turned, y]) == "tiles_utn"
+    assert check_map(INDEXED, shape, [y, turned]) == "tiles_unt"
+
+
+@needs_compiler
+def test_a_strided_map_finds_its_elements():
     rng = np.random.default_rng(4)
     x, y = draw(rng, dt.float32, (5, 7, 3)).transpose(2, 0, 1), draw(rng, dt.float32, (5, 1))
-    got = np.zeros((3, 5, 7))
-    plan = map_plan(INDEXED, got.shape, [steps(np.broadcast_to(a, got.shape)) for a in (x, y)])
-    assert plan.launches[0].function.endswith("_strided")
-    walks.run(plan, [got], [x, y])
-    check_bits(got, cpu_map(INDEXED, got.shape, [x, y]))
+    assert check_map(INDEXED, (3, 5, 7), [x, y]) == "strided"
+    x = draw(rng, dt.float32, (40, 100))[:, ::2]
+    assert check_map(INDEXED, (40, 50), [x, y[:1]]) == "strided"
 
 
 @needs_compiler
@@ -246,40 +295,83 @@ def test_a_map_may_have_several_outputs(walks, shape):
     check_bits(less, x < y)
 
 
-@needs_compiler
-@pytest.mark.parametrize("kind", REDUCTIONS)
-@pytest.mark.parametrize(
-    ("shape", "axes"),
-    [((0,), (0,)), ((31,), (0,)), ((32,), (0,)), ((1025,), (0,)), ((7000,), (0,)),
-     ((70_001,), (0,)), ((40, 33), (1,)), ((3, 5000), (1,)), ((2000, 3), (0,)), ((5000, 35), (0,)),
-     ((33, 40), (0,)),
-     ((20, 6, 30), (0, 2))],
-)  # fmt: skip
-def test_reductions_have_the_tree_of_the_cpu(walks, kind, shape, axes):
+def check_reduction(kind, shape, axes, layout=None, aligned=True):
+    """Compare with the CPU; returns the walks. `layout`: axes as they lie in memory."""
     kernel = REDUCTIONS[kind]
     rng = np.random.default_rng(6)
-    inputs = [rng.standard_normal(shape).astype(d.numpy) for d in kernel.inputs]
+    layout = layout or tuple(range(len(shape)))
+    inputs = []
+    for d in kernel.inputs:
+        a = np.zeros(math.prod(shape) + 1, d.numpy)[1 - aligned :][: math.prod(shape)]
+        a = a.reshape([shape[k] for k in layout])
+        a[...] = rng.standard_normal(a.shape)
+        inputs.append(a.transpose(np.argsort(layout)))
     kept = [d for d in range(len(shape)) if d not in axes]
     sizes = tuple(shape[d] for d in kept), tuple(shape[d] for d in axes)
     strides = [tuple(steps(a)[d] for d in (*kept, *axes)) for a in inputs]
-    want = array(
-        reduce_program(kernel, *sizes, strides)(*map(buffer, inputs)),
-        sizes[0],
-        kernel.output.numpy,
-    )
+    program = reduce_program(kernel, *sizes, strides)
+    bases = [np.ascontiguousarray(a.transpose(layout)) for a in inputs]
+    want = array(program(*map(buffer, bases)), sizes[0], kernel.output.numpy)
     got = np.zeros(sizes[0], kernel.output.numpy)
-    walks.run(reduce_plan(kernel, *sizes, strides), [got], inputs)
+    plan = reduce_plan(kernel, *sizes, strides, aligned)
+    taken = run(kernel, plan, [got], inputs)
     check_bits(got, want)
+    return taken
 
 
 @needs_compiler
-def test_partial_results_are_merged_in_several_rounds(walks):
-    kernel, n = REDUCTIONS["float32"], 9_000_000
-    x = np.random.default_rng(7).standard_normal(n).astype(np.float32)
+@pytest.mark.parametrize("kind", REDUCTIONS)
+@pytest.mark.parametrize(
+    ("shape", "axes", "walk"),
+    [((0,), (0,), "sequence"), ((31,), (0,), "sequence"), ((32,), (0,), "wide"),
+     ((1025,), (0,), "wide"), ((3, 1040), (1,), "wide"), ((70_001,), (0,), "wide"),
+     ((40, 33), (1,), "wide"), ((3, 5000), (1,), "wide"), ((2000, 3), (0,), "rows"),
+     ((5000, 35), (0,), "columns"), ((33, 40), (0,), "columns"), ((2, 1100, 64), (1,), "columns"),
+     ((20, 6, 30), (0, 2), "rows"), ((20, 6, 3), (0, 2), "rows"), ((40, 3, 1, 31), (0, 3), "rows"),
+     ((17_000, 8), (0,), "columns")],
+)  # fmt: skip
+def test_reductions_have_the_tree_of_the_cpu(kind, shape, axes, walk):
+    taken = check_reduction(kind, shape, axes)
+    assert taken[0].startswith(walk)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["float32", "dot"])
+@pytest.mark.parametrize("shape", [(1025,), (40, 1028), (40, 1025)])
+def test_arrays_that_start_anywhere_are_read_one_by_one(kind, shape):
+    for aligned in (True, False):
+        (walk,) = check_reduction(kind, shape, (len(shape) - 1,), aligned=aligned)
+        assert walk.startswith("wide_u") is (aligned and shape != (40, 1025))
+    columns = check_reduction(kind, (40, 64), (0,), aligned=False)
+    assert columns[0].startswith("columns_s")
+
+
+@needs_compiler
+def test_what_is_the_same_for_a_row_is_read_once():
+    kernel, x = REDUCTIONS["dot"], np.random.default_rng(7).standard_normal((9, 2000))
+    for strides in ([(2000, 1), (2000, 0)], [(1, 9), (0, 9)]):
+        want = reduce_program(kernel, (9,), (2000,), strides)(buffer(x), buffer(x))
+        got = np.zeros(9)
+        run(kernel, reduce_plan(kernel, (9,), (2000,), strides), [got], [x, x])
+        check_bits(got, array(want, (9,), got.dtype))
+
+
+@needs_compiler
+def test_partial_results_are_merged_in_several_rounds(monkeypatch):
+    def clear():
+        function_of.cache_clear()
+        source_of.cache_clear()
+
+    monkeypatch.setattr(fold_walks, "MERGE", 512)
+    monkeypatch.setattr(launch, "MERGE", 512)
+    clear()
+    kernel, n = REDUCTIONS["float64"], 9_000_000
+    x = np.random.default_rng(7).standard_normal(n)
     plan = reduce_plan(kernel, (), (n,), [(1,)])
-    assert [one.function.rpartition("_")[2] for one in plan.launches] == ["rows", "merge", "merge"]
-    got = np.zeros((), np.float32)
-    walks.run(plan, [got], [x])
+    assert [one.function.rpartition("_")[2] for one in plan.launches] == ["u2", "merge", "merge"]
+    got = np.zeros(())
+    run(kernel, plan, [got], [x])
+    clear()
     want = array(reduce_program(kernel, (), (n,), [(1,)])(buffer(x)), (), got.dtype)
     check_bits(got, want)
 
@@ -294,8 +386,8 @@ def test_running_folds_have_the_bits_of_the_cpu(walks, axis, reverse):
     arguments = (RUNNING, (x.shape[1 - axis],), x.shape[axis], [own], own, reverse)
     got = np.zeros_like(x)
     walks.run(scan_plan(*arguments), [got], [x])
-    run = accumulate_program(*arguments)
-    check_bits(got, array(run(buffer(x)), x.shape, x.dtype))
+    program = accumulate_program(*arguments)
+    check_bits(got, array(program(buffer(x)), x.shape, x.dtype))
 
 
 # The registry's kernels.
@@ -322,7 +414,7 @@ def test_nvrtc_compiles_every_kernel_of_the_registry(uses, target):
     kernels = [u.kernel for u in uses.values()]
     for start in range(0, len(kernels), 64):
         batch = kernels[start : start + 64]
-        code = nvrtc.compile_source(source_of(batch), target, nvrtc.QUICK)
+        code = nvrtc.compile_source(source_with(batch), target, nvrtc.QUICK)
         assert code.count(b".entry") >= len(batch)
 
 

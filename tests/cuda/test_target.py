@@ -120,6 +120,17 @@ def test_indices_and_sorts_have_the_bits_of_the_cpu(name: str, dtype: str, cuda:
     np.testing.assert_array_equal(found.numpy(), expected.numpy())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex128", "bool"])
+@pytest.mark.parametrize("start", [0, 1, 8])
+def test_rows_are_read_several_elements_at_a_time(dtype: str, start: int, cuda: Any):
+    array = pb.tensor(draw(13, 2, 48)).astype(dtype)
+    indices = np.array([[3, -1], [12, 0], [7, 7]])
+    f = pb.jit(lambda x, i: (pb.take(x[:, :, start:], i, axis=0), x[i, 1], x[i][..., :4]))
+    found, expected = (f(array.to_device(d), pb.tensor(indices, device=d)) for d in (cuda, "cpu"))
+    for x, y in zip(found, expected, strict=True):
+        assert same_bits(x.numpy(), y.numpy())
+
+
 FAULTS: dict[str, Callable[..., Any]] = {
     "eager": lambda x, i: pb.take(x, i, axis=0),
     "compiled": pb.jit(lambda x, i: pb.take(x * 2.0, i + 1, axis=0) + 1.0),

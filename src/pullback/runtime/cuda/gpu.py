@@ -15,6 +15,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -87,6 +88,7 @@ class Gpu:
         capability = self._cuda.Device(index).compute_capability
         self.name, self.architecture = f"GPU {index}", f"sm_{capability}"
         self._modules: dict[str, Any] = {}
+        self._constants: WeakKeyDictionary[object, Buffer] = WeakKeyDictionary()
         self._functions: dict[tuple[str, str], Any] = {}
 
     @contextmanager
@@ -100,6 +102,12 @@ class Gpu:
         finally:
             if before != self.index:
                 runtime.setDevice(before)
+
+    @property
+    def product(self) -> str:
+        """What NVIDIA calls it."""
+        name = self._runtime.getDeviceProperties(self.index)["name"]
+        return name.decode() if isinstance(name, bytes) else name
 
     # -- memory: to be called where this GPU is current --------------------------------------------
 
@@ -130,6 +138,17 @@ class Gpu:
         self._runtime.memcpyAsync(to, source, nbytes, kind, stream)
         self.wait(stream)
         return found
+
+    def constant(self, key: object, array: np.ndarray) -> Buffer:
+        """The copy of an array on this GPU, which is there as long as the key is."""
+        buffer = self._constants.get(key)
+        if buffer is None:
+            with self.current() as stream:
+                buffer = self.empty(array.nbytes)
+                self.upload(buffer.address, array, stream)
+                self.wait(stream)
+            self._constants[key] = buffer
+        return buffer
 
     def wait(self, stream: int) -> None:
         """Return when all work on the stream is done."""

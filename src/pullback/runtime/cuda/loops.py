@@ -11,8 +11,9 @@ from pullback.compile.program.target import Area, Shape, Strides
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.scalar import const
 from pullback.runtime.cuda.folds import fold_code
-from pullback.runtime.cuda.kernels import map_code
-from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan, scan_plan
+from pullback.runtime.cuda.kernels import name_of
+from pullback.runtime.cuda.launch import Launch, Launches, map_plan, reduce_plan, scan_plan
+from pullback.runtime.cuda.map_walks import map_walk
 from pullback.runtime.cuda.printer import Source
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
@@ -22,36 +23,44 @@ __all__ = [
     "map_stages",
     "map_steps",
     "reduce_stages",
+    "source_of",
     "zero_steps",
 ]
 
 
 @lru_cache(4096)
-def _source_of(kernel: Map | MultiMap | Reduce) -> str:
+def source_of(kernel: Map | MultiMap | Reduce, functions: tuple[str, ...]) -> str:
+    """The source of some functions of a kernel."""
     source = Source()
+    walks = [f.removeprefix(name_of(kernel))[1:] for f in functions]
     if isinstance(kernel, Reduce):
-        fold_code(source, kernel)
+        fold_code(source, kernel, walks)
     else:
-        map_code(source, kernel)
+        for walk in walks:
+            map_walk(source, kernel, walk)
     return source.text()
 
 
 def _steps(
     kernel: Map | MultiMap | Reduce,
-    plan: Launches,
+    plans: Sequence[Launches],
     outs: Sequence[At],
     ins: Sequence[At],
     scratch: Sequence[int] = (),
-) -> list[Step]:
-    """The launches of a plan on what is at these slots."""
+) -> list[Step | Either]:
+    """The launches of a plan, or of one for aligned and one for other arrays, of these slots."""
     places = {f"out{k}": at for k, at in enumerate(outs)}
     places |= {f"in{k}": at for k, at in enumerate(ins)}
     places |= {f"scratch{k}": At(slot) for k, slot in enumerate(scratch)}
-    found = []
-    for function, grid, block, given in plan.launches:
-        arguments = tuple(places[a] if isinstance(a, str) else a for a in given)
-        found.append(Step(_source_of(kernel), function, (grid, 1), block, arguments))
-    return found
+    functions = dict.fromkeys(one.function for plan in plans for one in plan.launches)
+    source = source_of(kernel, tuple(functions))
+
+    def step(one: Launch) -> Step:
+        arguments = tuple(places[a] if isinstance(a, str) else a for a in one.arguments)
+        return Step(source, one.function, (one.grid, 1), one.block, arguments)
+
+    aligned, other = (map(step, plan.launches) for plan in (plans[0], plans[-1]))
+    return [a if a == b else Either(a, b) for a, b in zip(aligned, other, strict=True)]
 
 
 def _ats(slots: Sequence[int]) -> list[At]:
@@ -68,8 +77,7 @@ def map_steps(
 ) -> list[Step | Either]:
     """The launch of a map; which one depends on where its arrays start."""
     plans = [map_plan(kernel, shape, in_strides, out_strides, aligned) for aligned in (True, False)]
-    aligned, other = (_steps(kernel, plan, outs, ins) for plan in plans)
-    return [a if a == b else Either(a, b) for a, b in zip(aligned, other, strict=True)]
+    return _steps(kernel, plans, outs, ins)
 
 
 def map_stages(
@@ -126,9 +134,9 @@ def reduce_stages(
     shared: bool = False,
 ) -> list[Stage]:
     """See `Target.reduce`; a reduction is not cut into pieces for others."""
-    plan = reduce_plan(kernel, kept, reduced, in_strides)
-    scratch = [area(nbytes) for nbytes in plan.scratch]
-    return stage(*_steps(kernel, plan, [At(out_slot)], _ats(in_slots), scratch))
+    plans = [reduce_plan(kernel, kept, reduced, in_strides, aligned) for aligned in (True, False)]
+    scratch = [area(nbytes) for nbytes in plans[0].scratch]
+    return stage(*_steps(kernel, plans, [At(out_slot)], _ats(in_slots), scratch))
 
 
 def accumulate_stages(
@@ -144,4 +152,4 @@ def accumulate_stages(
 ) -> list[Stage]:
     """See `Target.accumulate`."""
     plan = scan_plan(kernel, kept, length, in_strides, out_strides, reverse)
-    return stage(*_steps(kernel, plan, [At(out_slot)], _ats(in_slots)))
+    return stage(*_steps(kernel, [plan], [At(out_slot)], _ats(in_slots)))

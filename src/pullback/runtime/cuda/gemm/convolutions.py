@@ -68,6 +68,21 @@ def _kind(c: Convolution) -> str:
     return "floats" if c.dtype is dt.float32 else "doubles"
 
 
+def _has_fours(c: Convolution, *, last: bool) -> bool:
+    """Whether the columns of the output lie side by side in fours, all at multiples of four."""
+    y, places = c.y, [a.places for a in c.axes]
+    strides = [s * a.every for s, a in zip(y.strides, c.axes, strict=True)]
+    steps = [y.batch_stride * (y.batch > 1), y.channels * y.channel_stride * (c.x.groups > 1)]
+    if last:
+        steps += [s for s, n in zip(strides, places, strict=True) if n > 1]
+        return y.channels % 4 == 0 and not any(s % 4 for s in steps)
+    dense = [math.prod(places[d + 1 :]) for d in range(3)]
+    whole = all(n == 1 or s == t for n, s, t in zip(places, strides, dense, strict=True))
+    return (
+        whole and math.prod(places) % 4 == 0 and not any(s % 4 for s in (*steps, y.channel_stride))
+    )
+
+
 def forward_steps(c: Convolution, weight: Weight, start: int, area: Area) -> list[Step]:
     """The output, from its element `start` on."""
     size, groups, depth = c.dtype.itemsize, c.x.groups, c.ins * c.positions
@@ -93,6 +108,7 @@ def forward_steps(c: Convolution, weight: Weight, start: int, area: Area) -> lis
     each = bk * (tile.bm + tile.bn + (4 if words["FAST"] else 0))
     shared = tile.stages * each * size + (tile.bm * tile.bn * size if words["TOTALS"] == 2 else 0)
     out = At(c.y.slot, start * size)
+    fours = _has_fours(c, last=last)
     return [
         Step(
             source, f"{name}_pack", (grid_of(groups * depth * width), 1), THREADS,
@@ -100,7 +116,7 @@ def forward_steps(c: Convolution, weight: Weight, start: int, area: Area) -> lis
         ),
         Step(
             source, f"{name}_forward", (groups * tiles, 1), tile.threads,
-            (out, At(c.x.slot), packed, table, window, tiles, width), shared=shared,
+            (out, At(c.x.slot), packed, table, window, tiles, width, int(fours)), shared=shared,
         ),
     ]  # fmt: skip
 
@@ -112,8 +128,9 @@ def sums_steps(c: Convolution, weight: Weight, sums: Sums, slot: int, area: Area
     places = math.prod(a.places for a in c.axes)
     depth = -(-c.x.batch * places // sums.chunks)
     tile = tile_of(_kind(c), groups * sums.chunks, m, n, depth, totals=False)
-    words = _words(c, tile, tile.bk, totals=False)
-    words |= {"FAST": int(c.x.channel_stride != 1)}
+    along = c.x.channel_stride != 1  # or pixels would be many that a thread has to look at
+    words = _words(c, tile, tile.bk if along else 8, totals=False)
+    words |= {"FAST": int(along)}
     name = f"convolution_{c.dtype.name}"
     files = ("places", "tiles", "window", "pixels", "correlate")
     source = kernel_source(name, files, c.dtype, c.dtype, words)
@@ -121,7 +138,7 @@ def sums_steps(c: Convolution, weight: Weight, sums: Sums, slot: int, area: Area
     window = _packed(window_words(c, weight, sums.tile))
     chunks = struct.pack("<4q", sums.chunks, sums.chunk, sums.tiles, groups * m * n)
     tiles = math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
-    each = tile.bk * (tile.bm + tile.bn + (8 if words["FAST"] else 0))
+    each = (tile.bk if along else 8) * (tile.bm + tile.bn + (8 if along else 0))
     given = (At(slot), At(c.x.slot), At(c.y.slot), spots, window, chunks, tiles)
     return [
         Step(source, f"{name}_spots", (grid_of(places), 1), THREADS, (spots, window)),

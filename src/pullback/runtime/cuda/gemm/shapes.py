@@ -21,10 +21,11 @@ LAST_BYTES = 64 << 20  # of chains that wait for the last block of their tile
 ALONE, CLUSTER, LAUNCH, LAST = range(4)
 UNITS_RATE = 128.0  # fused multiply-adds of a processor in a cycle, in float32 or by matrix units
 # Cycles that a block needs for what does not grow with k: its first operands, and what it writes.
-ENTRY = 1800.0
-JOIN = 3500.0  # cycles of another launch that adds up chains
-MEETING = 900.0  # cycles in which a cluster adds up its chains
-ARRIVALS = 2500.0  # cycles in which a last block does, and in which counters are set before
+ENTRY = 5200.0
+JOIN = 5000.0  # cycles of another launch that adds up chains
+MEETING = 3700.0  # cycles in which a cluster adds up its chains
+ARRIVALS = 3900.0  # cycles in which a last block does, and in which counters are set before
+FEWER = 0.11  # exponent of the part of the resident blocks that are there: what a rate loses by them
 
 
 class Tile(NamedTuple):
@@ -58,13 +59,13 @@ class Tile(NamedTuple):
 
 # Measured on an H200, from the largest to the smallest.
 FLOATS = (
-    Tile(256, 128, 8, 16, 8, 4, 2, 4, (1, 1), 0.78, 2),
-    Tile(128, 128, 16, 8, 8, 4, 2, 3, (2, 1), 0.76),
-    Tile(128, 64, 16, 8, 8, 4, 1, 3, (3, 2), 0.74),
-    Tile(64, 128, 16, 8, 8, 2, 2, 3, (3, 2), 0.74),
-    Tile(64, 64, 16, 4, 8, 4, 1, 3, (4, 3), 0.66),
-    Tile(32, 64, 16, 4, 4, 2, 2, 4, (4, 4), 0.55),
-    Tile(32, 32, 32, 4, 4, 2, 1, 4, (6, 6), 0.5),
+    Tile(256, 128, 8, 16, 8, 4, 2, 4, (1, 1), 0.70, 2),
+    Tile(128, 128, 16, 8, 8, 4, 2, 3, (1, 1), 0.70),
+    Tile(128, 64, 16, 8, 8, 4, 1, 3, (3, 2), 0.68),
+    Tile(64, 128, 16, 8, 8, 2, 2, 3, (3, 2), 0.69),
+    Tile(64, 64, 16, 4, 8, 4, 1, 3, (4, 3), 0.61),
+    Tile(32, 64, 16, 4, 4, 2, 2, 4, (4, 4), 0.49),
+    Tile(32, 32, 32, 4, 4, 2, 1, 4, (6, 6), 0.43),
 )
 
 # float64 by the arithmetic units, where matrix units do not keep the order
@@ -74,12 +75,12 @@ DOUBLES = (
 )
 # float64 by matrix units; `tm` and `tn` say nothing there
 UNITS = (
-    Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.78, 2),
-    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.72),
-    Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.68),
-    Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.62),
-    Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.6),
-    Tile(32, 32, 16, 0, 0, 2, 1, 3, (6, 4), 0.5),
+    Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.72, 2),
+    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.66),
+    Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55),
+    Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.48),
+    Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.4),
+    Tile(32, 32, 16, 0, 0, 2, 1, 3, (6, 4), 0.43),
 )
 
 
@@ -137,6 +138,6 @@ def _turns(tile: Tile, resident: int, blocks: int, depth: int) -> float:
 
     def turn(held: int) -> float:
         # fewer warps hide less of what they wait for
-        return ENTRY + held * work / (tile.rate * (held / resident) ** 0.5)
+        return ENTRY + held * work / (tile.rate * (held / resident) ** FEWER)
 
     return full * turn(resident) + (turn(rest) if rest else 0.0)

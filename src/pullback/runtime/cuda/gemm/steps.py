@@ -36,13 +36,13 @@ class Operand(NamedTuple):
     line: int
     k: int
 
-    def kind(self, itemsize: int, aligned: bool, *, units: bool) -> int:
+    def kind(self, lines: int, itemsize: int, aligned: bool, *, units: bool) -> int:
         """How a tile is read, if the operand starts at a multiple of VECTOR_BYTES or not."""
         wide = VECTOR_BYTES // itemsize
         if self.k == 1 and not units:
             return ALONG
         batched = aligned and all(s % wide == 0 for s in self.batch)
-        if batched and self.line == 1 and self.k % wide == 0:
+        if batched and self.line == 1 and self.k % wide == 0 and lines % wide == 0:
             return WIDE
         if batched and self.k == 1 and self.line % wide == 0:
             return ALONG
@@ -97,7 +97,7 @@ class Tiled(NamedTuple):
         (tile, merge), (m, n, k), (a, b), size = (
             self.choice, self.sides, (self.a, self.b), self.dtype.itemsize
         )  # fmt: skip
-        kinds = [x.kind(size, aligned, units=self.units) for x in (a, b)]
+        kinds = [x.kind(lines, size, aligned, units=self.units) for x, lines in ((a, m), (b, n))]
         kept = tile.totals if self.chains > 1 and merge == ALONE else 0
         words = {
             **tile.words(self.units), "MERGE": merge, "RESIDENT": tile.resident[1 if kept else 0],
@@ -107,7 +107,8 @@ class Tiled(NamedTuple):
         }  # fmt: skip
         if not self.units:
             far = any(abs(x.line) * max(tile.bm, tile.bn) >= 1 << 31 for x in (a, b))
-            words["Distance"] = "i64" if far else "int"
+            forward = min(a.line, b.line) >= 0  # unsigned offsets take fewer instructions
+            words["Distance"] = "i64" if far else "u32" if forward else "int"
         name = f"product_{self.dtype.name}"
         files = ("places", *(("multiply", "units") if self.units else ("tiles",)), "products")
         source = kernel_source(name, files, self.stored, self.dtype, words)

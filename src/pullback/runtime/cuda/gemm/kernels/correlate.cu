@@ -9,7 +9,9 @@ template <int BL, bool LEFT> struct Sums : Passes<BL> {
   const Value* p;
   const Spot* spots;
   i64 image;  // from one to the next
-  int first, count;  // of the image's pixels; the step starts at the first
+  int first, count;  // of the image's pixels; the next step starts at the first
+  const Value* from[Base::DEEP];  // the pixels of a step
+  Mask inside[Base::DEEP];
   Distance at[Base::LINES];
   Mask needs[Base::LINES];
   Shared to;
@@ -19,6 +21,7 @@ template <int BL, bool LEFT> struct Sums : Passes<BL> {
         to(pb_shared(shared)) {
     p = base + pixel / count * image;
     first = (int)(pixel % count);
+    next();
 #pragma unroll
     for (int d = 0; d < Base::LINES; ++d) {
       const u32 line = (u32)(start + this->line(d) < lines ? start + this->line(d) : lines - 1);
@@ -35,19 +38,24 @@ template <int BL, bool LEFT> struct Sums : Passes<BL> {
   }
   template <bool FULL> PB_MEMBER void load(int e, int stage, int left) const {
     if (this->idle()) return;
-    const int d = e % Base::LINES, own = this->k(e / Base::LINES);
-    int pixel = first + (FULL || own < left ? own : left - 1);
-    const Value* from = p;
-    while (pixel >= count) {
-      pixel -= count;
-      from += image;
-    }
-    const Spot spot = spots[pixel];
-    const bool reads = LEFT || (spot.inside & needs[d]) == needs[d];
-    pb_copy<SIZE>(to + stage + this->place(e), from + at[d] + (LEFT ? spot.write : spot.read),
-                  reads ? SIZE : 0);
+    const int d = e % Base::LINES, j = e / Base::LINES;
+    const bool there = FULL || this->k(j) < left;
+    const bool reads = there && (LEFT || (inside[j] & needs[d]) == needs[d]);
+    if (LEFT && FULL) pb_copy_all<SIZE>(to + stage + this->place(e), from[j] + at[d]);
+    else pb_copy<SIZE>(to + stage + this->place(e), from[j] + at[d], reads ? SIZE : 0);
   }
   PB_MEMBER void next() {
+#pragma unroll
+    for (int j = 0; j < Base::DEEP; ++j) {
+      int pixel = first + this->k(j);
+      const Value* own = p;
+      while (pixel >= count) {
+        pixel -= count;
+        own += image;
+      }
+      from[j] = own + (LEFT ? spots[pixel].write : spots[pixel].read);
+      inside[j] = LEFT ? Mask(0) : spots[pixel].inside;
+    }
     first += BK;
     while (first >= count) {
       first -= count;
@@ -60,6 +68,7 @@ struct Weights {
   Stored* p;
   const Window* w;
   int m, n;
+  template <int COUNT> PB_MEMBER bool wide() const { return false; }
   PB_MEMBER Stored* row(int i) const { return p + i * w->w_out; }
   template <int COUNT> PB_MEMBER Columns<COUNT> columns(int j) const {
     Columns<COUNT> found;
@@ -71,7 +80,6 @@ struct Weights {
           (FAST ? line / taps : line % ins) * w->w_in + Tap(*w, FAST ? line % taps : line / ins).place;
     }
     found.count = n - j;
-    found.wide = false;
     return found;
   }
 };
@@ -108,11 +116,12 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME_sums(Value* __re
     const Value* __restrict__ x, const Value* __restrict__ y, const Spot* __restrict__ spots,
     const Window w, const Chunks c, const i64 tiles) {
   PB_SHARED(Value, shared);
-  const i64 chunk = blockIdx.x % c.chunks, group = blockIdx.x / c.chunks / tiles;
+  const u32 chunks = (u32)c.chunks, chunk = blockIdx.x % chunks, index = blockIdx.x / chunks;
+  const u32 group = index / (u32)tiles;
   const int m = (int)w.outs, n = (int)(w.ins * pb_taps(w));
-  const Place place = pb_place((int)(blockIdx.x / c.chunks % tiles), m, n);
+  const Place place = pb_place((int)(index % (u32)tiles), m, n);
   const Cut cut(w);
-  const i64 end = c.tiles < (chunk + 1) * c.chunk ? c.tiles : (chunk + 1) * c.chunk;
+  const i64 end = c.tiles < (chunk + i64(1)) * c.chunk ? c.tiles : (chunk + i64(1)) * c.chunk;
   const i64 first = cut.before(w, chunk * c.chunk), depth = cut.before(w, end) - first;
   const Weights to{partials + chunk * c.size + group * w.w_group, &w, m, n};
   Sums<BM, true> a(w, y + group * w.y_group, spots, first, place.m, m, shared);

@@ -42,6 +42,8 @@ struct Outputs {
   Stored* p;
   const Window* w;
   int m, n;
+  bool fours;  // of columns lie side by side, where they may be written at once
+  template <int COUNT> PB_MEMBER bool wide() const { return fours && (u64)p % 16 == 0; }
   PB_MEMBER Stored* row(int i) const {
     return p + (LAST ? Pixel(*w, (u32)i).write : i * w->y_channel);
   }
@@ -51,27 +53,27 @@ struct Outputs {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
       found.at[i] = LAST ? j + i : Pixel(*w, (u32)(j + i < n ? j + i : n - 1)).write;
-    found.wide = n - j >= COUNT && found.at[COUNT - 1] - found.at[0] == COUNT - 1;
     return found;
   }
 };
 
 extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME_forward(Stored* __restrict__ y,
     const Value* __restrict__ x, const Value* __restrict__ packed, const Entry* __restrict__ table,
-    const Window w, const i64 tiles, const i64 width) {
+    const Window w, const i64 tiles, const i64 width,
+    const i64 fours) {
   PB_SHARED(Value, shared);
-  const i64 group = blockIdx.x / tiles;
+  const u32 group = blockIdx.x / (u32)tiles;
   const int pixels = (int)(w.batch * pb_pixels(w)), outs = (int)w.outs, depth = (int)(w.ins * pb_taps(w));
   const int m = LAST ? pixels : outs, n = LAST ? outs : pixels;
-  const Place place = pb_place((int)(blockIdx.x % tiles), m, n);
-  const Outputs to{y + group * w.y_group, &w, m, n};
+  const Place place = pb_place((int)(blockIdx.x % (u32)tiles), m, n);
+  const Outputs to{y + group * w.y_group, &w, m, n, fours != 0};
   const Value* from = x + group * w.x_group;
-  const Value* weights = packed + group * depth * width;
+  const Value* weights = packed + (i64)group * depth * width;
 #if LAST
   Reads<BM> a(w, from, table, place.m, m, shared);
-  Operand<BN, 0> b(weights, 1, width, place.n, n, shared + STAGES * (Reads<BM>::BYTES / SIZE));
+  Operand<BN, 0> b(weights, 1, width, place.n, (int)width, shared + STAGES * (Reads<BM>::BYTES / SIZE));
 #else
-  Operand<BM, 0> a(weights, 1, width, place.m, m, shared);
+  Operand<BM, 0> a(weights, 1, width, place.m, (int)width, shared);
   Reads<BN> b(w, from, table, place.n, n, shared + STAGES * (Operand<BM, 0>::BYTES / SIZE));
 #endif
   pb_tile(a, b, to, shared, place, depth, 0, Company{});

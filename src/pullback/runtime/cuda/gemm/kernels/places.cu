@@ -12,37 +12,39 @@ PB_DEVICE Place pb_place(int tile, int m, int n) {
 }
 
 // Where COUNT neighbouring columns of an output are, from the start of a row; the first `count` of them
-// are there, and `wide` if they lie side by side.
+// are there.
 template <int COUNT> struct Columns {
   i64 at[COUNT];
   int count;
-  bool wide;
 };
-template <int COUNT>
+// COUNT elements of a row: side by side, or where they are.
+template <bool WIDE, int COUNT>
 PB_DEVICE void pb_put(Stored* row, const Columns<COUNT>& columns, const Value (&x)[COUNT]) {
-  typedef Pack<Stored, COUNT> All;
-  if (columns.wide && (u64)(row + columns.at[0]) % sizeof(All) == 0) {
-    All all;
+  if (WIDE) {
+    Pack<Stored, COUNT> all;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) all.v[i] = pb_narrow(x[i]);
-    *reinterpret_cast<All*>(row + columns.at[0]) = all;
-    return;
-  }
+    if (columns.count > 0) *reinterpret_cast<Pack<Stored, COUNT>*>(row + columns.at[0]) = all;
+  } else {
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i)
-    if (i < columns.count) row[columns.at[i]] = pb_narrow(x[i]);
+    for (int i = 0; i < COUNT; ++i)
+      if (i < columns.count) row[columns.at[i]] = pb_narrow(x[i]);
+  }
 }
 // A dense matrix.
 struct Output {
   Stored* p;
   int m, n;
+  // Whether COUNT columns are written at once.
+  template <int COUNT> PB_MEMBER bool wide() const {
+    return n % COUNT == 0 && (u64)p % sizeof(Pack<Stored, COUNT>) == 0;
+  }
   PB_MEMBER Stored* row(int i) const { return p + i * (i64)n; }
   template <int COUNT> PB_MEMBER Columns<COUNT> columns(int j) const {
     Columns<COUNT> found;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) found.at[i] = j + i;
     found.count = n - j;
-    found.wide = n - j >= COUNT;
     return found;
   }
 };
@@ -53,13 +55,13 @@ struct Company {
   Piece* chains;
   int* arrived;
   int members;
-  PB_MEMBER bool is_last() const {
-    __shared__ int before;
+  PB_MEMBER bool is_last(void* shared) const {  // which is free
+    volatile int* before = static_cast<int*>(shared);
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) before = atomicAdd(arrived, 1);
+    if (threadIdx.x == 0) *before = atomicAdd(arrived, 1);
     __syncthreads();
-    if (before != members - 1) return false;
+    if (*before != members - 1) return false;
     if (threadIdx.x == 0) *arrived = 0;
     __threadfence();
     return true;

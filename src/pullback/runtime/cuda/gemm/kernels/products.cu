@@ -4,24 +4,26 @@ extern "C" __global__ void PB_CLUSTER(MERGE == 1 ? SPLIT : 1) __launch_bounds__(
     Stored* __restrict__ out, const Value* __restrict__ a, const Value* __restrict__ b,
     const Nest<2> batch, const Sides s, Piece* __restrict__ scratch, int* __restrict__ counters) {
   PB_SHARED(Value, shared);
-  const i64 chains = MERGE ? (s.k + CHAIN - 1) / CHAIN : 1, index = blockIdx.x / chains;
-  const int rank = (int)(blockIdx.x % chains);
+  // clusters are blocks side by side; else all tiles have their first chains made first
+  const u32 block = blockIdx.x, tiles = (u32)s.tiles, all = (u32)batch.size * tiles;
+  const u32 index = MERGE == 1 ? block / SPLIT : MERGE ? block % all : block;
+  const int rank = (int)(MERGE == 1 ? block % SPLIT : MERGE ? block / all : 0);
   if (MERGE == 1 && !PB_CLUSTERS && rank) return;
-  const i64 item = index / s.tiles;
-  const bool all = MERGE == 0 || (MERGE == 1 && !PB_CLUSTERS);
-  const i64 first = all ? 0 : rank * (i64)CHAIN, left = s.k - first;
-  const int count = (int)(all || left < CHAIN ? left : CHAIN), m = (int)s.m, n = (int)s.n;
+  constexpr bool CUT = MERGE > 1 || (MERGE == 1 && PB_CLUSTERS);
+  const i64 first = CUT ? rank * (i64)CHAIN : 0, left = s.k - first;
+  const int count = (int)(CUT && left > CHAIN ? CHAIN : left), m = (int)s.m, n = (int)s.n;
+  const u32 item = batch.size == 1 ? 0 : index / tiles;
   i64 at[2] = {};
   pb_locate(batch, item, at);
-  const Place place = pb_place((int)(index % s.tiles), m, n);
-  const Output to{out + ((MERGE == 2 ? rank * (batch.size) : 0) + item) * s.m * s.n, m, n};
+  const Place place = pb_place((int)(index - item * tiles), m, n);
+  const Output to{out + ((MERGE == 2 ? rank * batch.size : 0) + item) * s.m * s.n, m, n};
   typedef Operand<BM, A_KIND> OA;
   typedef Operand<BN, B_KIND> OB;
   OA oa(a + at[0] + first * s.a_k, s.a_line, s.a_k, place.m, m, shared);
   OB ob(b + at[1] + first * s.b_k, s.b_line, s.b_k, place.n, n,
         shared + STAGES * (OA::BYTES / SIZE));
-  const Company company{scratch + index * chains * (BM * BN / (16 / sizeof(Value))), counters + index,
-                        (int)chains};
+  const int chains = (int)((s.k + CHAIN - 1) / CHAIN);
+  const Company company{scratch + (i64)index * chains * (BM * BN / PIECE), counters + index, chains};
   pb_tile(oa, ob, to, shared, place, count, rank, company);
 }
 // Before launches with MERGE 3: nobody has arrived.

@@ -40,26 +40,25 @@ template <int BL, int KIND> struct Operand {  // kinds 1 and 3: transposed on th
   }
   PB_MEMBER void next() { p += BK * step; }
 };
-template <int BL> struct Operand<BL, 0> {
+template <int BL> struct Operand<BL, 0> {  // the number of lines is a multiple of PIECE
   static constexpr int LD = BL, BYTES = BK * LD * SIZE, ACROSS = BL / PIECE;
   static constexpr int DOWN = NT / ACROSS < BK ? NT / ACROSS : BK, EACH = BK / DOWN;
   static_assert(NT % ACROSS == 0 && BK % DOWN == 0, "a pass takes all lines of some k");
   const Value* p;
   i64 step;
   Shared to;
-  int k0, given;
+  int k0;
   PB_MEMBER Operand(const Value* base, i64, i64 k, int first, int lines, Value* shared) {
-    const int c = (int)threadIdx.x % ACROSS * PIECE, in = lines - first - c;
+    const int c = first + (int)threadIdx.x % ACROSS * PIECE, last = lines - PIECE;
     k0 = (int)threadIdx.x / ACROSS;
-    given = in >= PIECE ? 16 : in > 0 ? in * SIZE : 0;
-    p = base + (in > 0 ? first + c : 0) + k0 * k;
+    p = base + (c < last ? c : last) + k0 * k;
     step = k;
-    to = pb_shared(shared) + (k0 * LD + c) * SIZE;
+    to = pb_shared(shared) + (k0 * LD + (int)threadIdx.x % ACROSS * PIECE) * SIZE;
   }
   template <bool FULL> PB_MEMBER void load(int e, int stage, int left) const {
     if (NT / ACROSS > BK && k0 >= BK) return;
     const int kk = e * DOWN, k = FULL || kk < left - k0 ? kk : left - 1 - k0;
-    pb_copy<16>(to + stage + kk * LD * SIZE, p + k * step, given);
+    pb_copy_all<16>(to + stage + kk * LD * SIZE, p + k * step);
   }
   PB_MEMBER void next() { p += BK * step; }
 };
@@ -109,14 +108,16 @@ struct Lanes {
 struct Totals {
   Value in[TOTALS == 1 ? TM : 1][TOTALS == 1 ? TN : 1];
   Four* shared;
-  bool begun;
-  PB_MEMBER Totals(void* memory) : shared(static_cast<Four*>(memory) + threadIdx.x), begun(false) {
+  PB_MEMBER Totals(void* memory) : shared(static_cast<Four*>(memory) + threadIdx.x) {
+    constexpr Value NONE = -Value(0);  // which changes no sum
     if (TOTALS == 1) {
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int j = 0; j < TN; ++j) in[TOTALS == 1 ? i : 0][TOTALS == 1 ? j : 0] = -Value(0);
+        for (int j = 0; j < TN; ++j) in[TOTALS == 1 ? i : 0][TOTALS == 1 ? j : 0] = NONE;
     }
+    if (TOTALS == 2)
+      for (int q = 0; q < TM * GN; ++q) shared[q * NT] = Four{{NONE, NONE, NONE, NONE}};
   }
   PB_MEMBER void add(Value (&sums)[TM][TN]) {  // of one chain, which become 0
 #pragma unroll
@@ -125,27 +126,44 @@ struct Totals {
       for (int g = 0; g < GN; ++g) {
         Four t;
         Four* at = shared + (i * GN + g) * NT;
-        if (TOTALS == 2 && begun) t = *at;
+        if (TOTALS == 2) t = *at;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           Value& sum = sums[i][g * 4 + j];
           if (TOTALS == 1) in[TOTALS == 1 ? i : 0][TOTALS == 1 ? g * 4 + j : 0] += sum;
-          else t.v[j] = begun ? t.v[j] + sum : sum;
+          else t.v[j] += sum;
           sum = 0;
         }
         if (TOTALS == 2) *at = t;
       }
-    begun = true;
   }
   PB_MEMBER Four of(const Value (&sums)[TM][TN], int i, int g) const {
-    Four x;
-    if (TOTALS == 2) return shared[(i * GN + g) * NT];
+    if constexpr (TOTALS == 2) {
+      return shared[(i * GN + g) * NT];
+    } else {
+      Four x;
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-      x.v[j] = TOTALS ? in[TOTALS ? i : 0][TOTALS ? g * 4 + j : 0] : sums[i][g * 4 + j];
-    return x;
+      for (int j = 0; j < 4; ++j)
+        x.v[j] = TOTALS ? in[TOTALS ? i : 0][TOTALS ? g * 4 + j : 0] : sums[i][g * 4 + j];
+      return x;
+    }
   }
 };
+
+template <bool WIDE, typename Out>
+PB_DEVICE void pb_store(const Out& out, Place place, const Lanes& lanes, const Totals& totals,
+                        const Value (&acc)[TM][TN]) {
+  constexpr int UNROLL = TOTALS == 2 ? 1 : TM * GN;  // what is in registers has to be unrolled
+#pragma unroll UNROLL
+  for (int g = 0; g < GN; ++g) {
+    const Columns<4> columns = out.template columns<4>(place.n + lanes.column(g));
+#pragma unroll UNROLL
+    for (int i = 0; i < TM; ++i) {
+      const int row = place.m + lanes.row(i);
+      if (row < out.m) pb_put<WIDE>(out.row(row), columns, totals.of(acc, i, g).v);
+    }
+  }
+}
 
 // The tile that starts at row and column `place`, and `count` products of each of its elements;
 // `oa` and `ob` stand at the first of them.
@@ -177,9 +195,9 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place plac
   pb_wait<STAGES - 2>();
   __syncthreads();
   Value a[2][TM], b[2][TN];  // what comes next is read while the last is multiplied
-  auto fetch = [&](int side, int stage, int kk) {
-    const Value* pa = As + stage * (OA::BYTES / SIZE) + kk * OA::LD + lanes.m;
-    const Value* pb = Bs + stage * (OB::BYTES / SIZE) + kk * OB::LD + lanes.n;
+  As += lanes.m;
+  Bs += lanes.n;
+  auto fetch = [&](int side, const Value* pa, const Value* pb) {
 #pragma unroll
     for (int i = 0; i < TM; i += 4) {
       const Four x = *reinterpret_cast<const Four*>(pa + i * LM);
@@ -203,9 +221,10 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place plac
       }
   };
   int stage = 0, fill = STAGES - 1, until = CHAIN / BK;
-  fetch(0, 0, 0);
+  fetch(0, As, Bs);
   for (int t = 0; t < whole; ++t) {
-    const int now = stage, ahead = t + STAGES - 1;
+    const Value *pa = As + stage * (OA::BYTES / SIZE), *pb = Bs + stage * (OB::BYTES / SIZE);
+    const int ahead = t + STAGES - 1, fa = fill * OA::BYTES, fb = fill * OB::BYTES;
     stage = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll
     for (int kk = 0; kk < BK; ++kk) {
@@ -213,22 +232,22 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place plac
         pb_commit();
         pb_wait<STAGES - 2>();
         __syncthreads();
-        fetch((kk + 1) & 1, stage, 0);
+        fetch((kk + 1) & 1, As + stage * (OA::BYTES / SIZE), Bs + stage * (OB::BYTES / SIZE));
       } else {
-        fetch((kk + 1) & 1, now, kk + 1);
+        fetch((kk + 1) & 1, pa + (kk + 1) * OA::LD, pb + (kk + 1) * OB::LD);
         if (ahead < whole) {  // the copies are spread over the first half of the step
 #pragma unroll
           for (int e = 0; e < OA::EACH; ++e)
-            if (e * (BK / 2) / OA::EACH == kk) oa.template load<true>(e, fill * OA::BYTES, 0);
+            if (e * (BK / 2) / OA::EACH == kk) oa.template load<true>(e, fa, 0);
 #pragma unroll
           for (int e = 0; e < OB::EACH; ++e)
-            if (e * (BK / 2) / OB::EACH == kk) ob.template load<true>(e, fill * OB::BYTES, 0);
+            if (e * (BK / 2) / OB::EACH == kk) ob.template load<true>(e, fb, 0);
         } else if (ahead < steps && kk == 0) {
           const int left = count - ahead * BK;
 #pragma unroll
-          for (int e = 0; e < OA::EACH; ++e) oa.template load<false>(e, fill * OA::BYTES, left);
+          for (int e = 0; e < OA::EACH; ++e) oa.template load<false>(e, fa, left);
 #pragma unroll
-          for (int e = 0; e < OB::EACH; ++e) ob.template load<false>(e, fill * OB::BYTES, left);
+          for (int e = 0; e < OB::EACH; ++e) ob.template load<false>(e, fb, left);
         }
       }
       multiply(kk & 1);
@@ -242,9 +261,11 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place plac
     }
   }
   const int left = count - whole * BK;  // the first of these are in a[0] and b[0]
+  const Value *pa = As + stage * (OA::BYTES / SIZE), *pb = Bs + stage * (OB::BYTES / SIZE);
+#pragma unroll 1
   for (int kk = 0; kk < left; ++kk) {
     multiply(0);
-    if (kk + 1 < left) fetch(0, stage, kk + 1);
+    if (kk + 1 < left) fetch(0, pa + (kk + 1) * OA::LD, pb + (kk + 1) * OB::LD);
   }
   if (TOTALS && (left || until != CHAIN / BK)) totals.add(acc);
   constexpr int PIECES = sizeof(Four) / 16;
@@ -259,7 +280,7 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place plac
         for (int e = 0; e < PIECE; ++e) piece.v[e] = acc[i][j + e];
         pb_leave(own + (i * TN + j) / PIECE * NT, piece);
       }
-    if (!company.is_last()) return;
+    if (!company.is_last(shared)) return;
     // half of them at a time, so that many loads are on their way
     constexpr int ALL = TM * TN / PIECE, HALF = ALL / 2;
     const Piece* from = company.chains + threadIdx.x;
@@ -284,15 +305,8 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place plac
     }
   }
   if (MERGE != 1 || !PB_CLUSTERS) {
-#pragma unroll
-    for (int g = 0; g < GN; ++g) {
-      const Columns<4> columns = out.template columns<4>(place.n + lanes.column(g));
-#pragma unroll
-      for (int i = 0; i < TM; ++i) {
-        const int row = place.m + lanes.row(i);
-        if (row < out.m) pb_put<4>(out.row(row), columns, totals.of(acc, i, g).v);
-      }
-    }
+    if (out.template wide<4>()) pb_store<true>(out, place, lanes, totals, acc);
+    else pb_store<false>(out, place, lanes, totals, acc);
     return;
   }
   // each block leaves its chain in its shared memory, and adds up a share of the tile
@@ -308,6 +322,7 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place plac
       own[(i * TN + j) / PIECE * NT] = piece;
     }
   pb_cluster_barrier();
+  const bool wide = out.template wide<4>();
   for (int slot = rank; slot < TM * GN; slot += SPLIT) {
     Four t;
     for (int c = 0; c < SPLIT; ++c)
@@ -320,8 +335,11 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place plac
           sum = c ? sum + x.v[e] : x.v[e];
         }
       }
-    const int row = place.m + lanes.row(slot / GN), column = place.n + lanes.column(slot % GN);
-    if (row < out.m) pb_put<4>(out.row(row), out.template columns<4>(column), t.v);
+    const int row = place.m + lanes.row(slot / GN);
+    if (row >= out.m) continue;
+    const Columns<4> columns = out.template columns<4>(place.n + lanes.column(slot % GN));
+    if (wide) pb_put<true>(out.row(row), columns, t.v);
+    else pb_put<false>(out.row(row), columns, t.v);
   }
   pb_cluster_barrier();
 }

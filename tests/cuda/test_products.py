@@ -19,7 +19,7 @@ from pullback.runtime.cuda.gemm import shapes, units
 from pullback.runtime.cuda.gemm.sources import kernel_source
 from pullback.runtime.cuda.gemm.steps import Operand, Tiled
 from pullback.runtime.cuda.gpu import Gpu
-from pullback.runtime.cuda.stages import At, Either
+from pullback.runtime.cuda.stages import At, Either, Table
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
@@ -50,9 +50,10 @@ def run(product: Tiled, arrays: list[np.ndarray]) -> np.ndarray:
 
     for each in product.steps(At(2), area):
         step = each.aligned if isinstance(each, Either) else each
-        values = [
-            held[x.slot].ctypes.data + x.nbytes if isinstance(x, At) else x for x in step.arguments
-        ]
+        values = []
+        for x in step.arguments:
+            assert not isinstance(x, Table)
+            values.append(held[x.slot].ctypes.data + x.nbytes if isinstance(x, At) else x)
         emulator = Emulator(step.source, "-O1")
         mode = emulator.mode(step.function)
         emulator.launch(step.function, step.grid, step.block, step.shared, values, mode)

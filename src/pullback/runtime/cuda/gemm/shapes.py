@@ -25,7 +25,7 @@ ENTRY = 5200.0
 JOIN = 5000.0  # cycles of another launch that adds up chains
 MEETING = 3700.0  # cycles in which a cluster adds up its chains
 ARRIVALS = 3900.0  # cycles in which a last block does, and in which counters are set before
-FEWER = 0.11  # exponent of the part of the resident blocks that are there: what a rate loses by them
+FEWER = 0.11  # exponent of the part of the resident blocks that are there: it lowers the rate
 
 
 class Tile(NamedTuple):

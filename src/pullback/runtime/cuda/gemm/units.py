@@ -6,17 +6,18 @@ once, by sums of random products of widely spread magnitude.
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 
+from pullback.compile.program.stages import Program
 from pullback.core import dtypes as dt
+from pullback.runtime.cuda import programs
 from pullback.runtime.cuda.gemm.sources import kernel_source
 from pullback.runtime.cuda.gpu import Gpu
+from pullback.runtime.cuda.stages import At, Step, stage
 
 __all__ = ["Units"]
 
-BLOCKS = 64  # of 128 sums each
+BLOCKS, WARP = 64, 32  # thread blocks, and threads of each, which have 4 sums
 LEAST_ARCHITECTURE = 90  # whose units take 16 x 8 x 4 doubles
 
 
@@ -36,14 +37,9 @@ class Units:
 
     def _wrong_sums(self) -> int:
         name, gpu = "units_order", self._gpu
-        files = ("multiply", "order")
-        source = kernel_source(name, files, dt.float64, dt.float64, {})
-        gpu.load([source])
+        source = kernel_source(name, ("multiply", "order"), dt.float64, dt.float64, {})
+        stages = stage(Step(source, name, (BLOCKS, 1), WARP, (At(0),)))
+        nbytes = 4 * WARP * BLOCKS
+        counts = programs.encode(gpu, Program(0, nbytes, (), (), stages))()
         with gpu.current() as stream:
-            count = gpu.empty(4)
-            gpu.clear(count.address, 4, stream)
-            address = ctypes.c_uint64(count.address)
-            arguments = (ctypes.c_void_p * 1)(ctypes.addressof(address))
-            at = ctypes.addressof(arguments)
-            gpu.enqueue(gpu.function(source, name), BLOCKS, 1, 1, 32, 1, 1, 0, stream, at, 0)
-            return int(gpu.download(count.address, 4, stream).view(np.int32)[0])
+            return int(gpu.download(counts.address, nbytes, stream).view(np.int32).sum())

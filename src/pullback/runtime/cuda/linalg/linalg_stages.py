@@ -14,7 +14,13 @@ from pullback.compile.program.tiles import TILED, Block
 from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 from pullback.ir.scalar import cast, load, logical_not
-from pullback.runtime.cuda.linalg import jacobi_kernels, schur_kernels, small_jacobi, small_kernels
+from pullback.runtime.cuda.linalg import (
+    function_kernels,
+    jacobi_kernels,
+    schur_kernels,
+    small_jacobi,
+    small_kernels,
+)
 from pullback.runtime.cuda.linalg.tiles import Tiles, report_step
 from pullback.runtime.cuda.loops import map_steps
 from pullback.runtime.cuda.stages import At, stage
@@ -22,7 +28,9 @@ from pullback.runtime.cuda.stages import At, stage
 __all__ = ["NAMES", "linalg_stages"]
 
 _UNSET = Map((dt.bool_,), dt.int64, (cast(logical_not(load(0, dt.bool_)), dt.int64),))
-_WHOLE = ("eigh", "eigvalsh", "svd", "svdvals", "schur", "eig", "eigvals")
+# Functions of matrices, and how many of their first operands are not looked at.
+_FUNCTIONS = {"sylvester": 2, "sqrtm": 1, "logm": 1, "expm": 0, "ldl": 0}
+_WHOLE = ("eigh", "eigvalsh", "svd", "svdvals", "schur", "eig", "eigvals", *_FUNCTIONS)
 NAMES = (*TILED, *_WHOLE, "det", "require")  # of the intrinsics
 
 
@@ -112,6 +120,15 @@ def _whole(
         room = schur_kernels.schur_room(x.rows) * size
         kernel = schur_kernels.schur(dtype)
         tiles.block_each(kernel, schur_kernels.THREADS, result, given, room)
+    elif name in _FUNCTIONS:
+        given = given[_FUNCTIONS[name] :]
+        m, n = given[0].rows, given[0].columns
+        room, kernel = (
+            function_kernels.room(name, m, n) * wide,
+            function_kernels.function(name, dtype),
+        )
+        more = (int(static["adjoint"]),) if name == "sylvester" else ()
+        tiles.block_each(kernel, schur_kernels.THREADS, result, given, room, *more)
     else:
         room, vectors = schur_kernels.eig_room(x.rows) * wide, int(name == "eig")
         kernel = schur_kernels.eig(dtype)

@@ -41,6 +41,7 @@ from pullback.runtime.cuda.folds import fold_code  # noqa: E402
 from pullback.runtime.cuda.kernels import name_of  # noqa: E402
 from pullback.runtime.cuda.map_walks import map_walk  # noqa: E402
 from pullback.runtime.cuda.printer import Source  # noqa: E402
+from pullback.runtime.cuda.scan_plans import scan_plan  # noqa: E402
 
 # The order in which dtypes are tried: what matters most first, in case time runs out.
 ORDER = (
@@ -178,9 +179,7 @@ def plan_of(case: Case, shape: tuple[int, ...]) -> launch.Launches:
         axis = case.static["axis"]
         order = [*(d for d in range(x.ndim) if d != axis), axis]
         kept, strides = tuple(x.shape[d] for d in order[:-1]), tuple(own[d] for d in order)
-        return launch.scan_plan(
-            kernel, kept, x.shape[axis], [strides], strides, case.static["reverse"]
-        )
+        return scan_plan(kernel, kept, x.shape[axis], [strides], strides, case.static["reverse"])
     axes = case.static["axes"]
     kept = [d for d in range(x.ndim) if d not in axes]
     sizes = tuple(x.shape[d] for d in kept), tuple(x.shape[d] for d in axes)

@@ -21,10 +21,11 @@ from pullback.ir.op import REGISTRY, Op
 from pullback.runtime.cuda import fold_walks, launch, nvrtc
 from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import name_of
-from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan, scan_plan
+from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan
 from pullback.runtime.cuda.loops import source_of
 from pullback.runtime.cuda.map_walks import map_walk, usual_walks
 from pullback.runtime.cuda.printer import Source, literal
+from pullback.runtime.cuda.scan_plans import scan_plan
 from runtime.kernel_arrays import FLOATS, INTEGERS, array, buffer, check_bits, sample, steps
 from runtime.programs import accumulate_program, map_program, reduce_program
 
@@ -376,16 +377,26 @@ def test_partial_results_are_merged_in_several_rounds(monkeypatch):
     check_bits(got, want)
 
 
+PAIRED = Accumulate(*added(dt.float16, dt.float32))
+
+
 @needs_compiler
+@pytest.mark.parametrize("kernel", [RUNNING, PAIRED], ids=["float32", "float16"])
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_running_folds_have_the_bits_of_the_cpu(walks, axis, reverse):
-    x = np.random.default_rng(8).standard_normal((9, 40)).astype(np.float32)
-    order = (1 - axis, axis)
+@pytest.mark.parametrize(
+    ("shape", "axis", "walk"),
+    [((9, 40), 1, "lines_turned"), ((3, 9000), 1, "lines_turned"), ((400, 40), 1, "lines_turned"),
+     ((9, 40), 0, "scan"), ((700, 50), 0, "lines_straight"), ((40, 8), 0, "scan"),
+     ((3, 33, 20), 1, "lines_straight"), ((5, 7), 1, "scan")],
+)  # fmt: skip
+def test_running_folds_have_the_bits_of_the_cpu(kernel, shape, axis, walk, reverse):
+    x = np.random.default_rng(8).standard_normal(shape).astype(kernel.inputs[0].numpy)
+    order = [*(d for d in range(len(shape)) if d != axis), axis]
     own = tuple(steps(x)[d] for d in order)
-    arguments = (RUNNING, (x.shape[1 - axis],), x.shape[axis], [own], own, reverse)
+    kept = tuple(shape[d] for d in order[:-1])
+    arguments = (kernel, kept, shape[axis], [own], own, reverse)
     got = np.zeros_like(x)
-    walks.run(scan_plan(*arguments), [got], [x])
+    assert run(kernel, scan_plan(*arguments), [got], [x]) == [walk]
     program = accumulate_program(*arguments)
     check_bits(got, array(program(buffer(x)), x.shape, x.dtype))
 

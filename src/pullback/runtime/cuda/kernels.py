@@ -21,13 +21,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
-from pullback.compile.kernel.forms import Map, MultiMap, Reduce
+from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.ir.scalar import Expr, cast, topological
-from pullback.runtime.cuda.printer import Source, emit, storage
+from pullback.ir.scalar import Expr, cast
+from pullback.runtime.cuda.fold_kernels import Fold
+from pullback.runtime.cuda.printer import Source, emit, inline_nodes, storage
 
 __all__ = [
+    "HEAVY",
     "MAX_RANK",
     "NEST",
     "arguments",
@@ -44,7 +46,7 @@ __all__ = [
 
 MAX_RANK = 8
 VECTOR_BYTES = 16  # of the widest load that a thread has
-HEAVY = 160  # instructions from which on a thread does one element at a time
+HEAVY = 100  # instructions from which on a thread does one element at a time
 
 NEST = f"""
 #define PB_MAX_RANK {MAX_RANK}
@@ -85,7 +87,7 @@ PB_DEVICE long long pb_step() {{ return gridDim.x * (long long)blockDim.x; }}
 """
 
 
-def name_of(kernel: Map | MultiMap | Reduce) -> str:
+def name_of(kernel: Map | MultiMap | Fold) -> str:
     """The name of a kernel's functions, equal for equal kernels."""
     text = kernel.text
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -105,11 +107,8 @@ def parts(exprs: Sequence[Expr], dtype: DType) -> list[Expr]:
 
 
 def weight(roots: Iterable[Expr]) -> int:
-    """The number of instructions under `roots`."""
-    done: dict[Expr, int] = {}
-    for root in roots:
-        done.update((e, 0) for e in topological(root, done))
-    return sum(e.op not in ("const", "load", "index", "acc") for e in done)
+    """The number of instructions under `roots` that are always run."""
+    return sum(e.op not in ("const", "load", "index", "acc") for e in inline_nodes(roots))
 
 
 def leaf_of(inputs: Sequence[DType], index: str) -> Callable[[Expr], str]:

@@ -11,11 +11,12 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pullback.compile.kernel.forms import Accumulate, Map, MultiMap, Reduce
+from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.compile.kernel.order import BLOCK, LANES, SMALL
 from pullback.compile.program.nest import Nest, coalesce
 from pullback.core.avals import dense_strides
 from pullback.core.errors import ShapeError
+from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
 from pullback.runtime.cuda.fold_walks import JOINED, MERGE, MERGE_THREADS, column_threads, teams
 from pullback.runtime.cuda.fold_walks import THREADS as FOLD_THREADS
 from pullback.runtime.cuda.folds import accumulator_bytes, lane_width
@@ -32,7 +33,6 @@ __all__ = [
     "merged",
     "packed",
     "reduce_plan",
-    "scan_plan",
 ]
 
 THREADS = 256  # of a thread block: eight of these fill a processor's 2048
@@ -161,7 +161,7 @@ def _tiles_plan(kernel: Map | MultiMap, nest: Nest, buffers: Sequence[str]) -> L
 
 
 def reduce_plan(
-    kernel: Reduce,
+    kernel: Fold,
     kept_shape: Sequence[int],
     reduced_shape: Sequence[int],
     input_strides: Sequence[Strides],
@@ -169,7 +169,9 @@ def reduce_plan(
 ) -> Launches:
     """How to reduce to a dense array; strides go over the kept axes, then over the reduced ones.
 
-    `aligned`: whether every buffer starts at a multiple of 16 bytes.
+    `aligned`: whether every buffer starts at a multiple of 16 bytes. The strides of arrays that are
+    stored beside follow those of the inputs; then at least SMALL elements are reduced, which lie
+    together in all arrays.
     """
     count = len(kept_shape)
     outputs = math.prod(kept_shape)
@@ -181,10 +183,11 @@ def reduce_plan(
     dense = dense_strides(reduced_shape)
     reduced = coalesce(reduced_shape, [dense, *(s[count:] for s in input_strides)])
     reduced = Nest(reduced.shape, reduced.strides[1:])
-    ins = tuple(f"in{k}" for k in range(len(kernel.inputs)))
+    outs, ins = outs_of(kernel), [f"in{k}" for k in range(len(kernel.inputs))]
+    ins += [f"store{k}" for k in range(len(stores_of(kernel)))]
     name = name_of(kernel)
     if reduced.size < SMALL:
-        arguments = ("out0", *ins, packed(kept), packed(reduced))
+        arguments = (*outs, *ins, packed(kept), packed(reduced))
         return Launches([Launch(f"{name}_sequence", grid_of(outputs), THREADS, arguments)])
     if _side_by_side(kept, reduced):
         return _columns_plan(kernel, kept, reduced, aligned)
@@ -199,12 +202,12 @@ def reduce_plan(
     groups = math.ceil(blocks / per_group)
     grid = math.ceil(outputs * groups / (teams(lanes) // per_group))
     partials = "scratch0" if groups > 1 else 0
-    arguments = ("out0", partials, *ins, packed(kept), along, groups, per_group)
+    arguments = (*outs, partials, *ins, packed(kept), along, groups, per_group)
     launch = Launch(f"{name}_{walk}", grid, FOLD_THREADS, arguments)
     return merged(kernel, [launch], outputs, groups)
 
 
-def _columns_plan(kernel: Reduce, kept: Nest, reduced: Nest, aligned: bool) -> Launches:
+def _columns_plan(kernel: Fold, kept: Nest, reduced: Nest, aligned: bool) -> Launches:
     """How to reduce where outputs lie side by side."""
     lanes = lane_width(kernel)
     while kept.shape[-1] % lanes:
@@ -219,19 +222,24 @@ def _columns_plan(kernel: Reduce, kept: Nest, reduced: Nest, aligned: bool) -> L
     by_output, by_block = (1, outputs) if joined else (blocks, 1)
     ins = tuple(f"in{k}" for k in range(len(kernel.inputs)))
     arguments = (
-        "out0", "scratch0" if blocks > 1 else 0, *ins, packed(kept),
+        *outs_of(kernel), "scratch0" if blocks > 1 else 0, *ins, packed(kept),
         struct.pack(f"<{len(steps)}q", *steps), reduced.size, across, by_output, by_block,
     )  # fmt: skip
     walk = f"{name_of(kernel)}_columns_{kinds}{lanes}"
     launches = [Launch(walk, across * blocks, LANES * wide, arguments)]
     if blocks == 1 or not joined:
         return merged(kernel, launches, outputs, blocks)
-    arguments = ("out0", "scratch0", outputs, blocks)
+    arguments = (*outs_of(kernel), "scratch0", outputs, blocks)
     launches.append(Launch(f"{name_of(kernel)}_join", grid_of(outputs), THREADS, arguments))
     return Launches(launches, (outputs * blocks * accumulator_bytes(kernel),))
 
 
-def merged(kernel: Reduce, launches: list[Launch], outputs: int, groups: int) -> Launches:
+def outs_of(kernel: Fold) -> list[str]:
+    """The names of the outputs of a reduction."""
+    return [f"out{k}" for k in range(len(results_of(kernel)))]
+
+
+def merged(kernel: Fold, launches: list[Launch], outputs: int, groups: int) -> Launches:
     """The launches, and those that join `groups` accumulators of each output."""
     scratch = [outputs * groups] if groups > 1 else []
     while groups > 1:
@@ -239,7 +247,7 @@ def merged(kernel: Reduce, launches: list[Launch], outputs: int, groups: int) ->
         following = f"scratch{len(scratch)}" if groups > 1 else 0
         if groups > 1:
             scratch.append(outputs * groups)
-        arguments = ("out0", following, part, last)
+        arguments = (*outs_of(kernel), following, part, last)
         merge = f"{name_of(kernel)}_merge"
         launches.append(Launch(merge, outputs * groups, MERGE_THREADS, arguments))
     return Launches(launches, tuple(n * accumulator_bytes(kernel) for n in scratch))
@@ -266,28 +274,3 @@ def _kinds(along: Sequence[int], apart: Sequence[Strides], lanes: int, aligned: 
         together = aligned and not any(s % lanes for s in others)
         found += "z" if not step else "u" if together else "s"
     return found
-
-
-def scan_plan(
-    kernel: Accumulate,
-    kept_shape: Sequence[int],
-    length: int,
-    input_strides: Sequence[Strides],
-    output_strides: Strides,
-    reverse: bool,
-) -> Launches:
-    """How to fold along one axis, keeping every step; strides go over the kept axes, then it."""
-    if math.prod(kept_shape) * length == 0:
-        return Launches([])
-    strides = [output_strides, *input_strides]
-    kept = coalesce(kept_shape, [s[:-1] for s in strides])
-    along = [s[-1] for s in strides]
-    offsets = [(length - 1) * s if reverse else 0 for s in along]
-    steps = [-s if reverse else s for s in along]
-    words = [length, length - 1 if reverse else 0, -1 if reverse else 1, *offsets, *steps]
-    line = struct.pack(f"<{len(words)}q", *words)
-    buffers = ("out0", *(f"in{k}" for k in range(len(kernel.inputs))))
-    launch = Launch(
-        f"{name_of(kernel)}_scan", grid_of(kept.size), THREADS, (*buffers, packed(kept), line)
-    )
-    return Launches([launch])

@@ -10,16 +10,19 @@ from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Shape, Strides
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.scalar import const
+from pullback.runtime.cuda.fold_kernels import Fold, Folds
 from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import name_of
-from pullback.runtime.cuda.launch import Launch, Launches, map_plan, reduce_plan, scan_plan
+from pullback.runtime.cuda.launch import Launch, Launches, map_plan, reduce_plan
 from pullback.runtime.cuda.map_walks import map_walk
 from pullback.runtime.cuda.printer import Source
+from pullback.runtime.cuda.scan_plans import scan_plan
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = [
     "accumulate_stages",
     "box_stage",
+    "fold_steps",
     "map_stages",
     "map_steps",
     "reduce_stages",
@@ -29,11 +32,11 @@ __all__ = [
 
 
 @lru_cache(4096)
-def source_of(kernel: Map | MultiMap | Reduce, functions: tuple[str, ...]) -> str:
+def source_of(kernel: Map | MultiMap | Fold, functions: tuple[str, ...]) -> str:
     """The source of some functions of a kernel."""
     source = Source()
     walks = [f.removeprefix(name_of(kernel))[1:] for f in functions]
-    if isinstance(kernel, Reduce):
+    if isinstance(kernel, Reduce | Folds):
         fold_code(source, kernel, walks)
     else:
         for walk in walks:
@@ -42,15 +45,17 @@ def source_of(kernel: Map | MultiMap | Reduce, functions: tuple[str, ...]) -> st
 
 
 def _steps(
-    kernel: Map | MultiMap | Reduce,
+    kernel: Map | MultiMap | Fold,
     plans: Sequence[Launches],
     outs: Sequence[At],
     ins: Sequence[At],
     scratch: Sequence[int] = (),
+    stores: Sequence[At] = (),
 ) -> list[Step | Either]:
     """The launches of a plan, or of one for aligned and one for other arrays, of these slots."""
     places = {f"out{k}": at for k, at in enumerate(outs)}
     places |= {f"in{k}": at for k, at in enumerate(ins)}
+    places |= {f"store{k}": at for k, at in enumerate(stores)}
     places |= {f"scratch{k}": At(slot) for k, slot in enumerate(scratch)}
     functions = dict.fromkeys(one.function for plan in plans for one in plan.launches)
     source = source_of(kernel, tuple(functions))
@@ -120,6 +125,22 @@ def box_stage(
     return found
 
 
+def fold_steps(
+    kernel: Fold,
+    kept: Shape,
+    reduced: Shape,
+    ins: Sequence[At],
+    in_strides: Sequence[Strides],
+    outs: Sequence[At],
+    area: Area,
+    stores: Sequence[At] = (),
+) -> list[Step | Either]:
+    """The launches of a reduction, or of several at once; see `reduce_plan`."""
+    plans = [reduce_plan(kernel, kept, reduced, in_strides, aligned) for aligned in (True, False)]
+    scratch = [area(nbytes) for nbytes in plans[0].scratch]
+    return _steps(kernel, plans, outs, ins, scratch, stores)
+
+
 def reduce_stages(
     kernel: Reduce,
     kept: Shape,
@@ -134,9 +155,8 @@ def reduce_stages(
     shared: bool = False,
 ) -> list[Stage]:
     """See `Target.reduce`; a reduction is not cut into pieces for others."""
-    plans = [reduce_plan(kernel, kept, reduced, in_strides, aligned) for aligned in (True, False)]
-    scratch = [area(nbytes) for nbytes in plans[0].scratch]
-    return stage(*_steps(kernel, plans, [At(out_slot)], _ats(in_slots), scratch))
+    ins, out = _ats(in_slots), [At(out_slot)]
+    return stage(*fold_steps(kernel, kept, reduced, ins, in_strides, out, area))
 
 
 def accumulate_stages(

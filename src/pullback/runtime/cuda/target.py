@@ -37,16 +37,6 @@ from pullback.runtime.cuda.row_passes import LongRows
 __all__ = ["CudaRuntime", "CudaTarget"]
 
 
-class _Routines(dict[str, Routine]):
-    """The intrinsics; what is missing is an error that names it."""
-
-    def __missing__(self, name: str) -> Routine:
-        raise DeviceError(
-            f"{name}: there are no CUDA kernels for it yet. Move its operands to the CPU with"
-            ' to_device("cpu").'
-        )
-
-
 class CudaTarget:
     """Kernels as CUDA C, launched one after the other."""
 
@@ -65,7 +55,7 @@ class CudaTarget:
         light_values=1 << 15,
         whole_rows=True,
     )
-    routines: Mapping[str, Routine] = _Routines(ROUTINES)
+    routines: Mapping[str, Routine] = ROUTINES
     map = staticmethod(loops.map_stages)
     box = staticmethod(loops.box_stage)
     reduce = staticmethod(loops.reduce_stages)

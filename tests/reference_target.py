@@ -289,7 +289,7 @@ class Reference:
     def together(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
-    def encode(self, program: Program) -> Callable[..., Any]:
+    def encode(self, program: Program, faults: object = ()) -> Callable[..., Any]:
         def run(*buffers: Array) -> Any:
             out = np.zeros(program.out_nbytes, np.uint8)
             slots: Slots = [(b, 0) for b in (out, *buffers)]

@@ -316,10 +316,15 @@ class Target(Protocol):
         """The result of a function; the kernels that it asks for may be compiled side by side."""
         ...
 
-    def encode(self, program: Program, /) -> Callable[..., Any]:
+    def encode(
+        self, program: Program, faults: Sequence[tuple[str, Fault]] = (), /
+    ) -> Callable[..., Any]:
         """The program as a function of buffers.
 
-        It returns the output, or (code, position, value) of the first error that a stage found.
+        It returns the output, or (code, position, value) of the first error that a stage found. A
+        device that runs behind the host returns the output before it knows: then the target raises
+        the error itself, from the operation and fault of its code in `faults`, at the latest when
+        a result is read.
         """
         ...
 

@@ -113,7 +113,7 @@ class WebgpuTarget:
         """Kernels are compiled when their program is encoded."""
         return function(*args)
 
-    def encode(self, program: Program, /) -> Callable[..., Any]:
+    def encode(self, program: Program, faults: object = (), /) -> Callable[..., Any]:
         return stages.encode(self._gpu, program)
 
     def view(self, buffer: Buffer, nbytes: int, /) -> Buffer:

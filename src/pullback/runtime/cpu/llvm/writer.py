@@ -214,6 +214,11 @@ class Function:
         memcpy = self.module.intrinsic("llvm.memcpy.p0.p0.i64", "void", "ptr", "ptr", "i64", "i1")
         self.do(f"call void {memcpy}(ptr {target}, ptr {source}, i64 {nbytes}, i1 false)")
 
+    def prefetch(self, pointer: str, written: bool = False, near: int = 3) -> None:
+        """Bring a line to the first cache, or with `near` 2 to the second."""
+        prefetch = self.module.intrinsic("llvm.prefetch.p0", "void", "ptr", "i32", "i32", "i32")
+        self.do(f"call void {prefetch}(ptr {pointer}, i32 {int(written)}, i32 {near}, i32 1)")
+
     @contextmanager
     def loop(
         self, start: str, stop: str, step: str = "1", carried: Sequence[tuple[str, str]] = ()

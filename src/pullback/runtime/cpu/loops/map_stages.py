@@ -49,6 +49,7 @@ __all__ = [
     "map_stages",
     "weight",
 ]
+__tuning__ = ("INLINE", "GRAIN", "IN_PASSING", "MOST_TASKS")
 
 INLINE = 1 << 16  # elements that one thread does alone
 GRAIN = 1 << 15  # elements of a task beyond that

@@ -26,6 +26,7 @@ from pullback.runtime.cpu.llvm.printer import emit
 from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
 
 __all__ = ["scalar_loop_stages"]
+__tuning__ = ("ROUNDS",)
 
 # Rounds of any loop between two looks for an interrupt: a look takes as long as ten short rounds,
 # and a thousand long ones a millisecond.

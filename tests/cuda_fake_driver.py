@@ -90,6 +90,10 @@ class FakeDriver:
         ctypes.memmove(to, source, nbytes)
         return 0
 
+    def _memset_async(self, to, value, nbytes, stream):
+        ctypes.memset(to, value, nbytes)
+        return 0
+
     def _stream_synchronize(self, stream):
         return 0
 
@@ -148,12 +152,13 @@ class FakeDriver:
         return 0
 
 
-_TYPES = {"p": _Pointer, "i": _Int, "w": _Word, "u": ctypes.c_uint64}
+_TYPES = {"p": _Pointer, "i": _Int, "w": _Word, "u": ctypes.c_uint64, "b": ctypes.c_ubyte}
 # Methods and the types of their arguments, by the names of the driver.
 _SIGNATURES = {
     "cuLaunchKernel": ("_launch_kernel", "piiiiiiippp"),
     "cuLaunchKernelEx": ("_launch_kernel_ex", "pppp"),
     "cuMemcpyDtoHAsync_v2": ("_memcpy_to_host_async", "pwwp"),
+    "cuMemsetD8Async": ("_memset_async", "wbwp"),
     "cuStreamSynchronize": ("_stream_synchronize", "p"),
     "cuCtxGetCurrent": ("_ctx_get_current", "p"),
     "cuCtxSetCurrent": ("_ctx_set_current", "p"),

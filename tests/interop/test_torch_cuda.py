@@ -428,6 +428,6 @@ def test_a_bad_row_is_told_of(plain_rows):
 
 
 def test_a_graph_that_is_being_captured_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(torch_cuda, "is_capturing", lambda: True)
     with pytest.raises(DeviceError, match="CUDA graph"):
         current_stream(0)

@@ -24,6 +24,7 @@ ENTRIES = (
     "cuGraphLaunch",
     "cuLaunchKernelEx",
     "cuGraphAddNode_v2",
+    "cuMemsetD8Async",
 )
 LOCKED = 1 << 16
 _Handle = ctypes.c_void_p

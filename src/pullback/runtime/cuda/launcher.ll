@@ -4,7 +4,7 @@
 ; meanwhile. A status is 0, an error of the driver, or one of `launcher.py`.
 
 ; The driver's functions, in the order of `driver.ENTRIES`, and 64 kB of page-locked memory.
-%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
 
 ; A call: 0 table, 1 entries, 2 slots, 3 stream, 4 what launches become, 5 graph, 6 thread state,
 ; 7 launches since signals were looked at
@@ -341,7 +341,7 @@ define internal i64 @flag(ptr %call, i64 %slot) noinline {
   ; one of 1024 places, so that threads do not meet
   %turn = atomicrmw add ptr @turn, i64 64 monotonic
   %where = and i64 %turn, 65535
-  %locked = call ptr @entry(ptr %call, i32 10)
+  %locked = call ptr @entry(ptr %call, i32 11)
   %byte = getelementptr i8, ptr %locked, i64 %where
   store volatile i64 0, ptr %byte
   %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
@@ -636,6 +636,25 @@ define internal i64 @host(ptr %call, i64 %at) noinline {
   ret i64 %status
 }
 
+; CLEAR: length, slot, bytes
+define internal i64 @clear(ptr %call, i64 %at) noinline {
+  %table = load ptr, ptr %call
+  %at.slot = add i64 %at, 2
+  %slot = call i64 @word(ptr %table, i64 %at.slot)
+  %at.bytes = add i64 %at, 3
+  %nbytes = call i64 @word(ptr %table, i64 %at.bytes)
+  %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
+  %slots = load ptr, ptr %at.slots
+  %place = getelementptr i64, ptr %slots, i64 %slot
+  %address = load i64, ptr %place
+  %at.stream = getelementptr %Call, ptr %call, i32 0, i32 3
+  %stream = load ptr, ptr %at.stream
+  %memset = call ptr @entry(ptr %call, i32 10)
+  %status = call i32 %memset(i64 %address, i8 0, i64 %nbytes, ptr %stream)
+  %wide = zext i32 %status to i64
+  ret i64 %wide
+}
+
 ; A list of nodes, which a 0 ends.
 define internal i64 @walk(ptr %call, i64 %begin) {
 start:
@@ -650,7 +669,8 @@ next:
                                  i64 3, label %three
                                  i64 4, label %four
                                  i64 5, label %five
-                                 i64 6, label %six ]
+                                 i64 6, label %six
+                                 i64 7, label %seven ]
 end:
   ret i64 0
 
@@ -684,8 +704,13 @@ six:
   %s6 = call i64 @host(ptr %call, i64 %at)
   br label %joint
 
+seven:
+  %s7 = call i64 @clear(ptr %call, i64 %at)
+  br label %joint
+
 joint:
-  %status = phi i64 [ %s2, %two ], [ %s3, %three ], [ %s4, %four ], [ %s5, %five ], [ %s6, %six ]
+  %status = phi i64 [ %s2, %two ], [ %s3, %three ], [ %s4, %four ], [ %s5, %five ], [ %s6, %six ],
+                    [ %s7, %seven ]
   %at.own = add i64 %at, 1
   %own = call i64 @word(ptr %table, i64 %at.own)
   %at.joint = add i64 %at, %own

@@ -11,6 +11,7 @@
             (slot, spare).., test
     BRANCH  length, flag, place of the other list, list
     HOST    length, callback, number
+    CLEAR   length, slot, bytes
 
 A list of nodes ends with a 0. Places count words from the beginning of the table.
 """
@@ -32,14 +33,14 @@ from pullback.compile.program.stages import (
     While,
 )
 from pullback.runtime.cuda.code import following
-from pullback.runtime.cuda.stages import RECORD, At, Code, Either, HostCall, Step, Table
+from pullback.runtime.cuda.stages import RECORD, At, Clear, Code, Either, HostCall, Step, Table
 
 if TYPE_CHECKING:
     from pullback.runtime.cuda.gpu import Gpu
 
 __all__ = ["LaunchTable", "copy_step", "inner"]
 
-LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST = range(1, 7)
+LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST, CLEAR = range(1, 8)
 # CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 TOGETHER, EARLY = 2, 6
 HEAD = 8
@@ -199,8 +200,11 @@ class LaunchTable:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _step(self, step: Step | Either | HostCall) -> None:
-        if isinstance(step, HostCall):
+    def _step(self, step: Step | Either | Clear | HostCall) -> None:
+        if isinstance(step, Clear):
+            self.straight = False  # a graph is a line of kernels
+            self._words += [CLEAR, 4, *step]
+        elif isinstance(step, HostCall):
             self.straight = False
             self._words += [HOST, 4, self._callback, len(self.calls)]
             self.calls.append(step)

@@ -167,6 +167,9 @@ class Reference:
 
         return stage(run)
 
+    def scalar_loop(self, *given: Any) -> list[Stage] | None:
+        """Loops are run stage by stage."""
+
     def rows(self, plan: Any, rows: int, length: int, slot: Any, area: Any) -> list[Stage]:
         kernel = plan.kernel
         slots_of = {k: (slot(p.stored, p.offset), p.stride) for k, p in plan.places.items()}

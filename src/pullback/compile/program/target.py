@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from pullback.compile.kernel.forms import Accumulate, Gather, Map, MultiMap, Reduce, Scatter
+from pullback.compile.kernel.scalar_loops import ScalarLoop
 from pullback.compile.program.stages import Node, Program, Stage
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
@@ -214,6 +215,21 @@ class Target(Protocol):
         /,
     ) -> list[Stage]:
         """The stages of a row kernel; `slot` finds element `offset` of a value."""
+        ...
+
+    def scalar_loop(
+        self,
+        kernel: ScalarLoop,
+        in_slots: Sequence[int],
+        rows: Sequence[tuple[int, int]],
+        out_slots: Sequence[int],
+        columns: Sequence[tuple[int, int]],
+        /,
+    ) -> list[Stage] | None:
+        """A loop in registers; rows and columns are a slot and the elements from one to the next.
+
+        None: it is run stage by stage.
+        """
         ...
 
     def product_rows(

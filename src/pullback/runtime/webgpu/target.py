@@ -71,6 +71,9 @@ class WebgpuTarget:
     def __init__(self, gpu: Gpu):
         self._gpu = gpu
 
+    def scalar_loop(self, *given: Any) -> list[Stage] | None:
+        """Loops are run stage by stage."""
+
     def rows(
         self,
         plan: RowPlan,

@@ -14,7 +14,8 @@ from pullback.compile.program.tiles import Block, TiledSteps
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import copy_code, panel_gemm
-from pullback.runtime.cpu.gemm.matmul import grain_of, tile_rows
+from pullback.runtime.cpu.gemm.cut import cut_of, task_tiles
+from pullback.runtime.cpu.gemm.matmul import grain_of
 from pullback.runtime.cpu.linalg import reflection_kernels, tile_kernels, tile_moves
 from pullback.runtime.cpu.llvm.builder import index_params
 from pullback.runtime.cpu.loops import map_stages
@@ -95,20 +96,21 @@ class Tiles(TiledSteps):
             return
         if c.column != 1:
             c, a, b = c.turned, b.turned, a.turned
-        tile_n = panel_gemm.columns_of_tile(self.dtype, c.columns)
-        across = -(-c.columns // tile_n)
-        work = 2 * min(c.columns, tile_n) * a.columns
-        tile_m = min(_SIDE, c.rows) if lower else tile_rows(c.rows, self.count * across, work)
-        tiles = -(-c.rows // tile_m) * across
+        shape, threads = (c.rows, c.columns, a.columns), native.get_threads()
+        cut = cut_of(self.dtype, *shape, self.count, threads)
+        if lower:
+            cut = cut._replace(rows=min(_SIDE, c.rows))
+        across, tiles = -(-c.columns // cut.columns), cut.tiles(c.rows, c.columns)
         params = (
             *(a.slot, b.slot, c.slot, c.rows, c.columns, a.columns, 0),
             *self.bytes(a.row, a.column, b.row, b.column),
-            *(tile_m, tile_n, tiles, across),
+            *(*cut, tiles, across),
             *self.bytes(c.row, a.at, b.at, c.at),
             int(lower),
         )
         code = panel_gemm.placed_kernel(self.dtype, minus)
-        self._stage(code, tiles, grain_of(tile_m * work), params, a, b, c)
+        grain = task_tiles(cut, a.columns, self.count * tiles, threads)
+        self._stage(code, tiles, grain, params, a, b, c)
 
     def _solve_leaf(self, t: Block, x: Block, unit: bool) -> None:
         if x.columns == 0:

@@ -56,10 +56,10 @@ class FakeDriver:
     """Functions as attributes, as a library has them."""
 
     def __init__(self):
-        self.current = CONTEXT
         self.graphs: dict[int, list[_Kept]] = {}
         self.replays = 0
         self.updates = 0
+        self.devices: set[int] = set()  # where kernels were launched
         self.early = 0  # nodes that may begin early
         self.attributes: list[int] = []
         self._next = 1
@@ -73,6 +73,7 @@ class FakeDriver:
 
     def _launch_kernel(self, f, x, y, z, block, block_y, block_z, shared, stream, arguments, e):
         assert (z, block_y, block_z, stream, e) == (1, 1, 1, None, None)
+        self.devices.add(cuda_fake.current[0])
         cuda_fake.Function.launch(f or 0, (x, y), block, shared, arguments, False)
         return 0
 
@@ -98,11 +99,11 @@ class FakeDriver:
         return 0
 
     def _ctx_get_current(self, to):
-        _Pointer.from_address(to).value = self.current
+        _Pointer.from_address(to).value = CONTEXT + cuda_fake.current[0]
         return 0
 
     def _ctx_set_current(self, context):
-        self.current = context
+        cuda_fake.set_device(context - CONTEXT)
         return 0
 
     def _graph_create(self, to, flags):

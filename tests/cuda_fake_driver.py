@@ -1,11 +1,13 @@
 """As much of NVIDIA's driver as the launcher calls, on the host: it runs emulated kernels.
 
-A graph keeps copies of the arguments of its nodes, as the driver does.
+A graph keeps copies of the arguments of its nodes, as the driver does, and runs them in a random
+order that its edges allow.
 """
 
 from __future__ import annotations
 
 import ctypes
+import random
 
 import cuda_fake
 
@@ -40,7 +42,8 @@ class _Config(ctypes.Structure):
 class _Kept:
     """A launch with its arguments."""
 
-    def __init__(self, node: _Node):
+    def __init__(self, node: _Node, before: list[int]):
+        self.before = before
         sizes = cuda_fake.Function.sizes(node.function or 0)
         places = (_Pointer * len(sizes)).from_address(node.arguments or 0)
         raw = [ctypes.string_at(p or 0, n) for p, n in zip(places, sizes, strict=True)]
@@ -59,6 +62,8 @@ class FakeDriver:
         self.graphs: dict[int, list[_Kept]] = {}
         self.replays = 0
         self.updates = 0
+        self.forks = 0  # nodes that do not follow the one before them alone
+        self._order = random.Random(1)
         self.devices: set[int] = set()  # where kernels were launched
         self.early = 0  # nodes that may begin early
         self.attributes: list[int] = []
@@ -113,11 +118,11 @@ class FakeDriver:
 
     def _graph_add_kernel_node(self, to, graph, needs, count, node):
         nodes = self.graphs[graph]
-        if count != min(1, len(nodes)):
+        before = list((_Pointer * count).from_address(needs)) if count else []
+        if not all(1 <= k <= len(nodes) for k in before) or len(set(before)) != count:
             return INVALID
-        if count and _Pointer.from_address(needs).value != len(nodes):
-            return INVALID
-        nodes.append(_Kept(_Node.from_address(node)))
+        self.forks += before != [len(nodes)]
+        nodes.append(_Kept(_Node.from_address(node), before))
         _Pointer.from_address(to).value = len(nodes)
         return 0
 
@@ -133,13 +138,18 @@ class FakeDriver:
 
     def _graph_exec_kernel_node_set_params(self, graph, node, params):
         self.updates += 1
-        self.graphs[graph][node - 1] = _Kept(_Node.from_address(params))
+        before = self.graphs[graph][node - 1].before
+        self.graphs[graph][node - 1] = _Kept(_Node.from_address(params), before)
         return 0
 
     def _graph_launch(self, graph, stream):
         self.replays += 1
-        for kept in self.graphs[graph]:
-            kept.run()
+        nodes, done = self.graphs[graph], set()
+        while len(done) < len(nodes):  # in any order that keeps what each waits for
+            ready = [k for k, node in enumerate(nodes, 1) if done.issuperset(node.before)]
+            chosen = self._order.choice([k for k in ready if k not in done])
+            nodes[chosen - 1].run()
+            done.add(chosen)
         return 0
 
     def _graph_destroy(self, graph):

@@ -11,8 +11,9 @@
 %Call = type { ptr, ptr, ptr, ptr, i64, ptr, ptr, i64 }
 
 ; 0 graph, 1 executable graph, 2 nodes, 3 values: of each launch its function and its arguments,
-; 4 nodes so far, 5 values so far, 6 room for nodes, 7 room for values
-%Graph = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64 }
+; 4 nodes so far, 5 values so far, 6 room for nodes, 7 room for values, 8 the place of the nodes
+; that the next one waits for, 0 for the one before it, 9 room for these nodes
+%Graph = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, ptr }
 
 ; CUlaunchConfig and CUlaunchAttribute: id, value
 %Config = type { i32, i32, i32, i32, i32, i32, i32, ptr, ptr, i32 }
@@ -282,6 +283,40 @@ add:
   %drawn = load ptr, ptr %graph
   %first = icmp eq i64 %made, 0
   %before = getelementptr ptr, ptr %own, i64 -1
+  %at.waits = getelementptr %Graph, ptr %graph, i32 0, i32 8
+  %waits = load i64, ptr %at.waits
+  store i64 0, ptr %at.waits
+  %in.line = icmp eq i64 %waits, 0
+  br i1 %in.line, label %add.next, label %add.after
+
+add.after:  ; the nodes that it waits for, side by side
+  %wait.count = call i64 @word(ptr %table, i64 %waits)
+  %at.list = getelementptr %Graph, ptr %graph, i32 0, i32 9
+  %list = load ptr, ptr %at.list
+  br label %wait.next
+
+wait.next:
+  %w = phi i64 [ 0, %add.after ], [ %w.next, %wait.one ]
+  %w.done = icmp eq i64 %w, %wait.count
+  br i1 %w.done, label %wait.add, label %wait.one
+
+wait.one:
+  %w.next = add i64 %w, 1
+  %w.place = add i64 %waits, %w.next
+  %w.number = call i64 @word(ptr %table, i64 %w.place)
+  %w.node.at = getelementptr ptr, ptr %nodes, i64 %w.number
+  %w.node = load ptr, ptr %w.node.at
+  %w.to = getelementptr ptr, ptr %list, i64 %w
+  store ptr %w.node, ptr %w.to
+  br label %wait.next
+
+wait.add:
+  %add.waiting = call ptr @entry(ptr %call, i32 5)
+  %put.waiting = call i32 %add.waiting(ptr %own, ptr %drawn, ptr %list, i64 %wait.count, ptr %node)
+  %put.waiting.wide = zext i32 %put.waiting to i64
+  ret i64 %put.waiting.wide
+
+add.next:
   %needs = select i1 %first, ptr null, ptr %before
   %needed = select i1 %first, i64 0, i64 1
   %edge = call i32 @number(ptr %table, i64 %at, i64 9)
@@ -655,6 +690,23 @@ define internal i64 @clear(ptr %call, i64 %at) noinline {
   ret i64 %wide
 }
 
+; GROUP: length, count, numbers of nodes: what the next node of a graph waits for
+define internal i64 @group(ptr %call, i64 %at) noinline {
+  %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
+  %mode = load i64, ptr %at.mode
+  %adds = icmp eq i64 %mode, 1
+  br i1 %adds, label %note, label %end
+note:
+  %at.graph = getelementptr %Call, ptr %call, i32 0, i32 5
+  %graph = load ptr, ptr %at.graph
+  %at.waits = getelementptr %Graph, ptr %graph, i32 0, i32 8
+  %place = add i64 %at, 2
+  store i64 %place, ptr %at.waits
+  br label %end
+end:
+  ret i64 0
+}
+
 ; A list of nodes, which a 0 ends.
 define internal i64 @walk(ptr %call, i64 %begin) {
 start:
@@ -670,7 +722,8 @@ next:
                                  i64 4, label %four
                                  i64 5, label %five
                                  i64 6, label %six
-                                 i64 7, label %seven ]
+                                 i64 7, label %seven
+                                 i64 8, label %eight ]
 end:
   ret i64 0
 
@@ -708,9 +761,13 @@ seven:
   %s7 = call i64 @clear(ptr %call, i64 %at)
   br label %joint
 
+eight:
+  %s8 = call i64 @group(ptr %call, i64 %at)
+  br label %joint
+
 joint:
   %status = phi i64 [ %s2, %two ], [ %s3, %three ], [ %s4, %four ], [ %s5, %five ], [ %s6, %six ],
-                    [ %s7, %seven ]
+                    [ %s7, %seven ], [ %s8, %eight ]
   %at.own = add i64 %at, 1
   %own = call i64 @word(ptr %table, i64 %at.own)
   %at.joint = add i64 %at, %own

@@ -12,6 +12,7 @@
     BRANCH  length, flag, place of the other list, list
     HOST    length, callback, number
     CLEAR   length, slot, bytes
+    GROUP   length, count, numbers of nodes that the next node of a graph waits for
 
 A list of nodes ends with a 0. Places count words from the beginning of the table.
 """
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LaunchTable", "copy_step", "inner"]
 
-LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST, CLEAR = range(1, 8)
+LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST, CLEAR, GROUP = range(1, 9)
 # CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 TOGETHER, EARLY = 2, 6
 HEAD = 8
@@ -54,6 +55,7 @@ extern "C" __global__ void pb_copy_bytes(unsigned char* out, const unsigned char
 # one for each processor of a Hopper. Larger ones take the places of those that are still to run
 # (H200: 30 tiny kernels 18 us instead of 30, but 30 of 1M elements 161 instead of 105).
 LIGHT = 0
+WIDE = True
 PLAIN_SHARED = 16 << 10  # bytes of shared memory, of which several launches find room
 _COPY_THREADS = 256
 _COPY_GRID = 132  # thread blocks at most: one for each processor of a Hopper
@@ -90,7 +92,7 @@ class LaunchTable:
         start = HEAD + len(program.scratch) + 2 * len(program.pointers)
         # the arrays of blocks are known when the nodes are: they stand between head and nodes
         self._start = start + 2 * len(_local_slots(program.stages))
-        self._list(program.stages)
+        self._groups(program)
         self.scratch, areas, local = self._places(program)
         head = [
             *(program.inputs, len(areas), len(program.pointers), len(local) // 2, self.slots),
@@ -123,6 +125,36 @@ class LaunchTable:
             words[self._start + place] = len(words)
             words.frombytes(struct)
         return words
+
+    # -- groups ------------------------------------------------------------------------------------
+
+    def _groups(self, program: Program) -> None:
+        """The stages, and which nodes of a graph wait for which where they are not in line."""
+        at = 0
+        last: list[list[int]] = []  # the nodes that end each group
+        noted: list[int] = []  # what ends all groups whose kernels note errors, in one record
+        for count, after in program.waits if WIDE else ():
+            own = program.stages[at : at + count]
+            at += count
+            needed = sorted({k for g in after for k in last[g]})
+            notes = _notes_errors(own)
+            if notes:
+                needed = sorted({*needed, *noted})
+            first, begin = self.launches, len(self._words)
+            in_line = needed == [first - 1]
+            if not in_line:
+                self._words += [GROUP, 3 + len(needed), len(needed), *needed]
+                self._light = False
+            for node in own:
+                self._node(node)
+            if self.launches == first:
+                if not own:  # nothing follows that could wait
+                    del self._words[begin:]
+                last.append(needed)
+                continue
+            last.append([self.launches - 1])
+            noted = last[-1] if notes else noted
+        self._list(program.stages[at:])
 
     # -- nodes -------------------------------------------------------------------------------------
 
@@ -256,6 +288,18 @@ class LaunchTable:
             return -1, argument
         slot, nbytes = argument
         return (self.slots - 1 if slot == RECORD else slot), nbytes
+
+
+def _notes_errors(nodes: Sequence[Node]) -> bool:
+    """Whether some kernel of nodes notes errors."""
+    for node in nodes:
+        if isinstance(node, Stage):
+            assert isinstance(node.code, Code)
+            if any(isinstance(step, Step) and step.checked for step in node.code):
+                return True
+        if any(_notes_errors(part) for part in inner(node)):
+            return True
+    return False
 
 
 def _is_light(step: Step) -> bool:

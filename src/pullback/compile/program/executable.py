@@ -155,6 +155,7 @@ class Version:
         stages = frame.stages
         if clock is not None:
             stages = clock.between(stages, [s.stages for s in frame.steps])
+        beside = self._target.tuning.side_by_side
         program = Program(
             table.n_inputs,
             frame.plan.out_nbytes,
@@ -162,7 +163,7 @@ class Version:
             table.pointers,
             stages,
             self._heavy or clock is not None,
-            waits_of(frame) if clock is None else (),
+            waits_of(frame) if beside and clock is None else (),
         )
         return frame, table, self._target.encode(program, table.errors)
 

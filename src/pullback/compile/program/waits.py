@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["waits_of"]
 
 # Groups up to which all pairs are compared; longer programs are lines, and mostly loops.
-MOST = 512
+MOST = 256
 
 
 class _Span(NamedTuple):

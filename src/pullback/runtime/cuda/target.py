@@ -64,6 +64,7 @@ class CudaTarget:
         light_bytes=1 << 16,
         light_values=1 << 15,
         whole_rows=True,
+        side_by_side=True,
     )
     routines: Mapping[str, Routine] = _Routines(ROUTINES)
     map = staticmethod(loops.map_stages)

@@ -162,9 +162,11 @@ class Gpu:
 
     def mark(self, stream: int) -> Any:
         """An event that comes (it is `done`) when all work on the stream so far is done."""
-        with self.current():
-            event = self._cuda.Event(disable_timing=True)
-            self._runtime.eventRecord(event.ptr, stream)
+        if self._runtime.getDevice() != self.index:
+            with self.current():
+                return self.mark(stream)
+        event = self._cuda.Event(disable_timing=True)
+        self._runtime.eventRecord(event.ptr, stream)
         return event
 
     @cached_property

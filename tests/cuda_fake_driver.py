@@ -17,7 +17,6 @@ _Pointer, _Int, _Word = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int64
 CONTEXT = 1
 INVALID = 1  # a status
 TOGETHER = 2  # an attribute of launches
-NODE = 16  # where the parameters of a node begin in CUgraphNodeParams
 
 
 class _Node(ctypes.Structure):
@@ -65,7 +64,6 @@ class FakeDriver:
         self.forks = 0  # nodes that do not follow the one before them alone
         self._order = random.Random(1)
         self.devices: set[int] = set()  # where kernels were launched
-        self.early = 0  # nodes that may begin early
         self.attributes: list[int] = []
         self._next = 1
         for name, (own, types) in _SIGNATURES.items():
@@ -126,11 +124,6 @@ class FakeDriver:
         _Pointer.from_address(to).value = len(nodes)
         return 0
 
-    def _graph_add_node(self, to, graph, needs, edges, count, node):
-        assert count == 1 and ctypes.string_at(edges, 8) == b"\1\0\1" + bytes(5)
-        self.early += 1
-        return self._graph_add_kernel_node(to, graph, needs, count, node + NODE)
-
     def _graph_instantiate_with_flags(self, to, graph, flags):
         made = _Pointer.from_address(to).value = self._new()
         self.graphs[made] = [*self.graphs[graph]]
@@ -175,7 +168,6 @@ _SIGNATURES = {
     "cuCtxSetCurrent": ("_ctx_set_current", "p"),
     "cuGraphCreate": ("_graph_create", "pi"),
     "cuGraphAddKernelNode_v2": ("_graph_add_kernel_node", "pppwp"),
-    "cuGraphAddNode_v2": ("_graph_add_node", "ppppwp"),
     "cuGraphInstantiateWithFlags": ("_graph_instantiate_with_flags", "ppu"),
     "cuGraphExecKernelNodeSetParams_v2": ("_graph_exec_kernel_node_set_params", "ppp"),
     "cuGraphLaunch": ("_graph_launch", "pp"),

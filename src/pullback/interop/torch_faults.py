@@ -66,7 +66,7 @@ class Line:
         self._slots_of = executor.Slots.of
         self.calls: deque[Call] = deque()
         self._marks: deque[tuple[Any, int]] = deque()  # events, and the order of the last call
-        self._unmarked = 0
+        self._events: list[Any] = []  # that can be used again
         _told[device] = self.gpu.told
 
     def slot(self, name: str, indices: tuple[Tensor, ...], sizes: Sequence[int]) -> int:
@@ -84,10 +84,9 @@ class Line:
         sizes: Sequence[int],
     ) -> None:
         """Keep what the error of a call would need."""
-        if self._unmarked >= BATCH:
+        if len(self.calls) % BATCH == BATCH - 1:
             self.mark()
             self._forget_ended()
-        self._unmarked += 1
         self.calls.append((_next_order(), slots, number, name, indices, sizes))
 
     def mark(self) -> Any:
@@ -96,8 +95,8 @@ class Line:
             return None
         last, marks = self.calls[-1][0], self._marks
         if not marks or marks[-1][1] != last:
-            marks.append((self.gpu.mark(self.stream), last))
-            self._unmarked = 0
+            event = self._events.pop() if self._events else None
+            marks.append((self.gpu.mark(self.stream, event), last))
         return marks[-1][0]
 
     def _forget_ended(self) -> None:
@@ -105,7 +104,8 @@ class Line:
         marks, calls = self._marks, self.calls
         while marks and marks[0][0].done:
             settle()
-            _, last = marks.popleft()
+            event, last = marks.popleft()
+            self._events.append(event)
             while calls and calls[0][0] <= last:
                 calls.popleft()
 

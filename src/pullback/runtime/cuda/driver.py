@@ -23,7 +23,6 @@ ENTRIES = (
     "cuGraphExecKernelNodeSetParams_v2",
     "cuGraphLaunch",
     "cuLaunchKernelEx",
-    "cuGraphAddNode_v2",
     "cuMemsetD8Async",
 )
 LOCKED = 1 << 16

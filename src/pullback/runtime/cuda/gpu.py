@@ -160,12 +160,14 @@ class Gpu:
         with self.current():  # the default stream has one number on all GPUs
             self._runtime.streamSynchronize(stream)
 
-    def mark(self, stream: int) -> Any:
-        """An event that comes (it is `done`) when all work on the stream so far is done."""
+    def mark(self, stream: int, event: Any = None) -> Any:
+        """An event, a new one if none is given, that comes (it is `done`) when all work on the
+        stream so far is done.
+        """
         if self._runtime.getDevice() != self.index:
             with self.current():
-                return self.mark(stream)
-        event = self._cuda.Event(disable_timing=True)
+                return self.mark(stream, event)
+        event = event or self._cuda.Event(disable_timing=True)
         self._runtime.eventRecord(event.ptr, stream)
         return event
 

@@ -4,7 +4,7 @@
 ; meanwhile. A status is 0, an error of the driver, or one of `launcher.py`.
 
 ; The driver's functions, in the order of `driver.ENTRIES`, and 64 kB of page-locked memory.
-%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
 
 ; A call: 0 table, 1 entries, 2 slots, 3 stream, 4 what launches become, 5 graph, 6 thread state,
 ; 7 launches since signals were looked at
@@ -21,10 +21,6 @@
 
 ; CUDA_KERNEL_NODE_PARAMS_v2
 %Node = type { ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr }
-; CUgraphNodeParams of a kernel: type, reserved, parameters, reserved
-%AnyNode = type { i32, [3 x i32], %Node, [21 x i64] }
-; CUgraphEdgeData, from the port PROGRAMMATIC (1), of the type PROGRAMMATIC (1)
-@early = internal constant [8 x i8] c"\01\00\01\00\00\00\00\00"
 
 @PyLong_Type = external global i8
 declare i64 @PyLong_AsLongLong(ptr)
@@ -65,7 +61,7 @@ define internal ptr @entry(ptr %call, i32 %number) alwaysinline {
 ; -- launches --------------------------------------------------------------------------------------
 
 ; LAUNCH: function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an attribute
-; of cuda.h or 0, whether it may begin early in a graph, then n pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a
+; of cuda.h or 0, then n pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a
 ; struct).
 define internal i64 @launch(ptr %call, i64 %at) noinline {
 start:
@@ -80,7 +76,7 @@ start:
   %at.function = add i64 %at, 1
   %function = call i64 @word(ptr %table, i64 %at.function)
   store i64 %function, ptr %values
-  %at.pairs = add i64 %at, 10
+  %at.pairs = add i64 %at, 9
   br label %next
 
 next:
@@ -194,9 +190,8 @@ define internal i32 @number(ptr %table, i64 %at, i64 %further) alwaysinline {
 ; they are not those that it has.
 define internal i64 @node(ptr %call, i64 %at, ptr %values, ptr %params, i64 %count) {
 start:
-  %any = alloca %AnyNode
-  store %AnyNode zeroinitializer, ptr %any
-  %node = getelementptr %AnyNode, ptr %any, i32 0, i32 2
+  %node = alloca %Node
+  store %Node zeroinitializer, ptr %node
   %table = load ptr, ptr %call
   %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
   %mode = load i64, ptr %at.mode
@@ -319,19 +314,6 @@ wait.add:
 add.next:
   %needs = select i1 %first, ptr null, ptr %before
   %needed = select i1 %first, i64 0, i64 1
-  %edge = call i32 @number(ptr %table, i64 %at, i64 9)
-  %is.early = icmp ne i32 %edge, 0
-  %has.edge = xor i1 %first, true
-  %follows = and i1 %is.early, %has.edge
-  br i1 %follows, label %add.early, label %add.late
-
-add.early:
-  %add.any = call ptr @entry(ptr %call, i32 9)
-  %put.early = call i32 %add.any(ptr %own, ptr %drawn, ptr %before, ptr @early, i64 1, ptr %any)
-  %put.early.wide = zext i32 %put.early to i64
-  ret i64 %put.early.wide
-
-add.late:
   %add.node = call ptr @entry(ptr %call, i32 5)
   %added = call i32 %add.node(ptr %own, ptr %drawn, ptr %needs, i64 %needed, ptr %node)
   %added.wide = zext i32 %added to i64
@@ -376,7 +358,7 @@ define internal i64 @flag(ptr %call, i64 %slot) noinline {
   ; one of 1024 places, so that threads do not meet
   %turn = atomicrmw add ptr @turn, i64 64 monotonic
   %where = and i64 %turn, 65535
-  %locked = call ptr @entry(ptr %call, i32 11)
+  %locked = call ptr @entry(ptr %call, i32 10)
   %byte = getelementptr i8, ptr %locked, i64 %where
   store volatile i64 0, ptr %byte
   %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
@@ -684,7 +666,7 @@ define internal i64 @clear(ptr %call, i64 %at) noinline {
   %address = load i64, ptr %place
   %at.stream = getelementptr %Call, ptr %call, i32 0, i32 3
   %stream = load ptr, ptr %at.stream
-  %memset = call ptr @entry(ptr %call, i32 10)
+  %memset = call ptr @entry(ptr %call, i32 9)
   %status = call i32 %memset(i64 %address, i8 0, i64 %nbytes, ptr %stream)
   %wide = zext i32 %status to i64
   ret i64 %wide
@@ -732,7 +714,7 @@ one:
   %at.n = add i64 %at, 6
   %n = call i64 @word(ptr %table, i64 %at.n)
   %pairs = shl i64 %n, 1
-  %length = add i64 %pairs, 10
+  %length = add i64 %pairs, 9
   %at.launch = add i64 %at, %length
   %good = icmp eq i64 %s1, 0
   br i1 %good, label %launched, label %failed

@@ -37,16 +37,6 @@ from pullback.runtime.cuda.row_passes import LongRows
 __all__ = ["CudaRuntime", "CudaTarget"]
 
 
-class _Routines(dict[str, Routine]):
-    """The intrinsics; what is missing is an error that names it."""
-
-    def __missing__(self, name: str) -> Routine:
-        raise DeviceError(
-            f"{name}: there are no CUDA kernels for it yet. Move its operands to the CPU with"
-            ' to_device("cpu").'
-        )
-
-
 class CudaTarget:
     """Kernels as CUDA C, launched one after the other."""
 
@@ -75,7 +65,7 @@ class CudaTarget:
     def __init__(self, gpu: Gpu):
         self._gpu = gpu
         products = Products(gpu)
-        self.routines: Mapping[str, Routine] = _Routines(routines_of(products))
+        self.routines: Mapping[str, Routine] = routines_of(products)
         self.product_rows = products.rows
 
     def scalar_loop(self, *given: Any) -> list[Stage] | None:

@@ -17,7 +17,7 @@ from pullback.compile.program.tiles import Block, TiledSteps
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.launch import MAX_GRID, THREADS, grid_of, packed
-from pullback.runtime.cuda.linalg import jacobi_kernels, reflections, tile_kernels
+from pullback.runtime.cuda.linalg import reflections, tile_kernels
 from pullback.runtime.cuda.loops import zero_steps
 from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.stages import RECORD, At, Either, Step
@@ -242,16 +242,22 @@ class Tiles(TiledSteps):
         self._steps.append(Step(source, name, (min(grid, MAX_GRID), 1), _SMALL_THREADS, arguments))
 
     def block_each(
-        self, kernel: tuple[str, str], result: Place, given: Block, room: int, *more: int
+        self,
+        kernel: tuple[str, str],
+        threads: int,
+        result: Place,
+        given: Sequence[Block],
+        room: int,
+        *more: int,
     ) -> None:
-        """A kernel of `jacobi_kernels`, with so many elements to work in for each matrix."""
+        """A kernel with a thread block for each matrix, and so many bytes to work in."""
         (name, source), (slot, av) = kernel, result
         each = av.size // self.count
-        work = At(self._area(room * self.size))
-        nest = packed_nest(self.batch, self.dense(slot, 0, 1, 1, each), given)
+        work = At(self._area(room))
+        nest = packed_nest(self.batch, self.dense(slot, 0, 1, 1, each), *given)
         arguments = (
-            *(At(slot), At(given.slot), work, At(self.status), nest, packed_part(given)),
-            *(each, *more),
+            *(At(slot), *(At(b.slot) for b in given), work, At(self.status), nest),
+            *(*map(packed_part, given), each, *more),
         )
         grid = min(self.count, MAX_GRID), 1
-        self._steps.append(Step(source, name, grid, jacobi_kernels.THREADS, arguments))
+        self._steps.append(Step(source, name, grid, threads, arguments))

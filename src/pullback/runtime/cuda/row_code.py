@@ -23,7 +23,7 @@ from pullback.core import dtypes as dt
 from pullback.ir.scalar import Expr, text, topological
 from pullback.runtime.cuda.folds import accumulator_bytes, fold_functions
 from pullback.runtime.cuda.kernels import NEST, name_of, parts, stored, weight
-from pullback.runtime.cuda.printer import Source, emit, storage
+from pullback.runtime.cuda.printer import Source, emit, inline_nodes, storage
 
 __all__ = ["THREADS", "RowCode", "loads_of", "row_source"]
 
@@ -53,6 +53,15 @@ PB_DEVICE void pb_arrived() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
+}
+// x / d, rounded right, without a branch where r is 1 / d and `fair` stays true: two corrections by
+// exact remainders (Markstein). Only numbers whose remainders could be subnormal are not fair.
+PB_DEVICE bool pb_is_fair(const float d) { return fabsf(d) > 0x1p-24f && fabsf(d) < 0x1p+24f; }
+PB_DEVICE float pb_quotient(const float x, const float d, const float r, bool& fair) {
+  const float q = x * r, near = fmaf(fmaf(-q, d, x), r, q);
+  const unsigned size = (unsigned)__float_as_int(x) << 1;
+  fair = fair && (size - (27u << 24) < (200u << 24) || size == 0);
+  return size == 0 ? q : fmaf(fmaf(-near, d, x), r, near);
 }
 // Copies a row to shared memory, with gaps between blocks.
 template <typename T>
@@ -90,6 +99,7 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}_passes({pointers}
 
 _PASS = """
   {{
+{divisors}
 {accumulators}
     for (int begin = 0; begin < blocks; begin += teams) {{
       const int q = begin + team, base = q * {block};
@@ -246,6 +256,7 @@ class _Printer:
         self.source, self.rows, self.name = source, rows, name
         self.streams = rows.kernel.streams
         self.numbers: Iterator[int] = iter(range(len(rows.folds)))
+        self.divisors: dict[Expr, int] = {}
 
     def text(self) -> str:
         rows, kernel = self.rows, self.rows.kernel
@@ -325,6 +336,7 @@ class _Printer:
             joined = _BLOCKS_JOINED.format(each="\n".join(each), last="\n".join(last))
         return scalars + _PASS.format(
             block=BLOCK, lanes=LANES, flight=flight,
+            divisors=self._divisors(p),
             accumulators="\n".join(f"    {f}_acc f{m} = {f}_init();" for m, f in numbered),
             inits="\n".join(f"      {f}_acc g{m} = {f}_init();" for m, f in numbered),
             many=self._elements(p, numbered, flight), one=self._elements(p, numbered, 1),
@@ -371,30 +383,64 @@ class _Printer:
             roots += element
             declared.append(f"        {f}_acc a{m}[{flight}];")
             after.append(f"          g{m} = {f}_combine(g{m}, a{m}[u]);")
-        made, names = emit(self.source, roots, self._leaf)
-        results, rest = [], iter(names)
-        for k, body in p.stores:
-            dtype = self.streams[k].dtype
-            results.append(stored(f"o{k}[u]", dtype, [next(rest) for _ in body]))
-        for (m, f), element in zip(folds, elements, strict=True):
-            values = ", ".join(next(rest) for _ in element)
-            results.append(f"  a{m}[u] = {f}_acc{{{values}}};")
         loop = f"#pragma unroll\n        for (int u = 0; u < {flight}; ++u) {{"
-        index = f"  const long long j = base + i + {LANES} * u;"
-        computed = ["        " + line for line in (index, *made, *results)]
-        return "\n".join(
-            [
-                *declared,
-                loop,
-                *loads,
-                "        }",
-                loop,
-                *computed,
-                "        }",
-                loop,
-                *after,
+
+        def computed(fast: bool) -> list[str]:
+            made, names = emit(self.source, roots, self._leaf, self._divided if fast else None)
+            rest, results = iter(names), []
+            for k, body in p.stores:
+                own = [next(rest) for _ in body]
+                results.append(stored(f"o{k}[u]", self.streams[k].dtype, own))
+            for (m, f), element in zip(folds, elements, strict=True):
+                values = ", ".join(next(rest) for _ in element)
+                results.append(f"  a{m}[u] = {f}_acc{{{values}}};")
+            index = f"  const long long j = base + i + {LANES} * u;"
+            lines = ["        " + line for line in (index, *made, *results)]
+            return [loop, *lines, "        }"]
+
+        lines = [*declared, loop, *loads, "        }"]
+        if self.divisors:
+            fair = " && ".join(f"pb_is_fair(d{n})" for n in self.divisors.values())
+            lines += [
+                f"        bool fair = {fair};",
+                *computed(True),
+                "        if (!fair) {",
+                *computed(False),
                 "        }",
             ]
+        else:
+            lines += computed(False)
+        return "\n".join([*lines, loop, *after, "        }"])
+
+    def _divided(self, e: Expr, operands: Sequence[str]) -> str:
+        """A division by what is the same for the whole row."""
+        if e.op != "div" or e.args[1] not in self.divisors or e.dtype is not dt.float32:
+            return ""
+        n = self.divisors[e.args[1]]
+        return f"pb_quotient({operands[0]}, d{n}, r{n}, fair)"
+
+    def _divisors(self, p: Pass) -> str:
+        """What elements are divided by that is the same for the whole row, with its reciprocal."""
+        found: dict[Expr, None] = {}
+        roots = _roots(p)
+        always = inline_nodes(roots)
+        for e in (e for root in roots for e in topological(root, {}) if e in always):
+            if e.op != "div" or e.dtype is not dt.float32 or e.args[1].op == "const":
+                continue
+            if self._is_uniform(e.args[1]) and not self._is_uniform(e.args[0]):
+                found[e.args[1]] = None
+        self.divisors = {e: n for n, e in enumerate(found)}
+        lines, names = emit(self.source, list(found), self._leaf)
+        for n, name in enumerate(names):
+            lines.append(f"  const float d{n} = {name}, r{n} = 1.0f / d{n};")
+        return "\n".join("  " + line for line in lines)
+
+    def _is_uniform(self, root: Expr) -> bool:
+        """Whether an expression is the same for all elements of a row."""
+        leaves = (e for e in topological(root, {}) if e.op in ("load", "index"))
+        return not any(
+            e.op == "index" or self.streams[e.value[0]].kind in ("unit", "buffer")  # type: ignore[index]
+            for e in leaves
         )
 
 

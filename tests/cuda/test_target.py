@@ -202,6 +202,8 @@ def test_a_gpu_that_is_not_there_is_an_error(cuda: Any):
         ((2, 600, 5, 3), (4, 300, 1, 1), {"groups": 2}),  # chunks of channels
         ((1, 200, 20), (3, 200, 5), {"padding": 2}),
         ((9, 2, 33, 40), (5, 2, 3, 3), {"padding": 1}),  # chunks of tiles
+        ((2, 8, 60), (8, 8, 37), {"padding": 3}),  # bits of a pixel in 64, and more than these
+        ((1, 2, 90), (3, 2, 70), {}),
     ],
 )
 def test_convolutions_have_the_bits_of_the_cpu(

@@ -23,6 +23,7 @@ from pullback.runtime.cuda.linalg import (
 )
 from pullback.runtime.cuda.linalg.tiles import Tiles, report_step
 from pullback.runtime.cuda.loops import map_steps
+from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.stages import At, stage
 
 __all__ = ["NAMES", "linalg_stages"]
@@ -35,6 +36,7 @@ NAMES = (*TILED, *_WHOLE, "det", "require")  # of the intrinsics
 
 
 def linalg_stages(
+    products: Products,
     name: str,
     operands: Sequence[Place],
     static: Mapping[str, Any],
@@ -48,7 +50,7 @@ def linalg_stages(
         return []
     if name == "require":
         return _require_stages(operands, result, area, error)
-    tiles = Tiles(operands[0][1].dtype, batch_of(name, out), area)
+    tiles = Tiles(operands[0][1].dtype, batch_of(name, out), area, products)
     avals = [av for _, av in operands]
     if name == "det":
         tiles.determinant(_matrices(operands[1], tiles.batch), result)

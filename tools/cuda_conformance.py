@@ -143,7 +143,7 @@ def failures(rows: Sequence[Sequence[Any]]) -> list[str]:
     """One line for each sample that failed."""
     return [
         f"- `{key}` {position} {dtype}, order {order}: {text}"
-        for key, position, dtype, order, what, text in sorted(rows)
+        for key, position, dtype, order, what, text in sorted(map(tuple, rows))
         if what == FAIL
     ]
 

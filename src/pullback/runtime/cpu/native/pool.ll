@@ -1,11 +1,15 @@
-; The thread pool: one job at a time, in tasks that the caller and its helpers draw from a counter.
+; The thread pool: one job at a time, whose tasks the caller and its helpers share.
 ;
 ; Nothing here needs the GIL. A caller that finds the pool busy runs its tasks itself.
 ;
-; `work` is one word, so that one instruction both joins a job and draws a task: above, how many
-; helpers have joined, below, the next task. While no job is open the task is `closed`, which is
-; beyond all tasks. The caller writes the job's fields before it opens `work`, and closes it before
-; it waits until nobody has joined: so who draws a task finds the fields that belong to it.
+; Every party to a job begins with tasks of its own, those of the same part of the work in every job,
+; so that it finds in its caches what it has written in the job before; then it draws from what the
+; others have left. How far a party's own tasks are drawn is a word with the number of the job: a
+; word with another number stands for none.
+;
+; `work` says how many helpers have joined, and whether the job is closed. The caller writes the
+; job's fields before it opens `work`; it closes it when no task is left, and waits until nobody has
+; joined: so who joins an open job finds the fields that belong to it.
 ;
 ; `call` tells helpers that there is a job: a number that changes with each, and how many of them
 ; may serve it. Helpers are numbered, and those beyond do nothing, so that a small job does not keep
@@ -16,21 +20,21 @@
 ; other, and a helper can't fall asleep on an open job unnoticed. (If it did, the caller would do
 ; the work alone: only a helper that has joined is waited for.) Helper k wakes 2k + 1 and 2k + 2.
 
-; kernel, params, ptrs, units, grain, tasks, error
-%Job = type { ptr, ptr, ptr, i64, i64, i64, ptr }
+; kernel, params, ptrs, units, grain, tasks, error, call
+%Job = type { ptr, ptr, ptr, i64, i64, i64, ptr, i64 }
 ; mutex, condition: room for a pthread_mutex_t and a pthread_cond_t
 %Bed = type { [8 x i64], [8 x i64] }
 
 @job = internal global %Job zeroinitializer, align 64
-@work = internal global [8 x i64] zeroinitializer, align 64        ; each on a cache line of its own
+@work = internal global [8 x i64] zeroinitializer, align 64        ; 2 for each helper, 1: closed
+@drawn = internal global [1024 x [16 x i64]] zeroinitializer, align 128  ; number << 28 | own tasks
 @call = internal global [8 x i64] zeroinitializer, align 64        ; number << 16 | helpers wanted
+@most_tasks = internal constant i64 268435456                      ; 1 << 28
+@own_bits = internal constant i64 268435455
+@number_bits = internal constant i64 68719476735                   ; (1 << 36) - 1
 @sleepers = internal global [8 x i64] zeroinitializer, align 64
 @asleep = internal global [1024 x i8] zeroinitializer, align 64    ; whether each helper sleeps
 @beds = internal global [1024 x %Bed] zeroinitializer, align 64
-@one_joined = internal constant i64 281474976710656                ; 1 << 48: above the tasks
-@task_bits = internal constant i64 281474976710655                 ; (1 << 48) - 1
-@joined_bits = internal constant i64 -281474976710656
-@closed = internal constant i64 140737488355328                    ; 1 << 47
 @pool_lock = internal global i64 0, align 64
 @error_lock = internal global i64 0, align 64
 @helpers = internal global i64 0, align 64                         ; threads made so far
@@ -125,42 +129,82 @@ done:
   ret void
 }
 
-; The task in a value of `work`.
-define internal i64 @task_of(i64 %work) alwaysinline nounwind {
-  %bits = load i64, ptr @task_bits
-  %task = and i64 %work, %bits
+; Draws a task of those that `party` of so many has; -1 if there is none left.
+define internal i64 @draw_of(i64 %party, i64 %parties, i64 %tasks, i64 %number) nounwind {
+entry:
+  %word = getelementptr [16 x i64], ptr @drawn, i64 %party
+  %before = mul i64 %party, %tasks
+  %first = udiv i64 %before, %parties
+  %with = add i64 %before, %tasks
+  %end = udiv i64 %with, %parties
+  %bits = load i64, ptr @own_bits
+  %high = shl i64 %number, 28
+  br label %look
+look:
+  %now = load atomic i64, ptr %word monotonic, align 8
+  %known = lshr i64 %now, 28
+  %same = icmp eq i64 %known, %number
+  %low = and i64 %now, %bits
+  %own = select i1 %same, i64 %low, i64 0
+  %task = add i64 %first, %own
+  %left = icmp slt i64 %task, %end
+  br i1 %left, label %take, label %none
+take:
+  %more = add i64 %own, 1
+  %next = or i64 %high, %more
+  %pair = cmpxchg ptr %word, i64 %now, i64 %next monotonic monotonic
+  %mine = extractvalue { i64, i1 } %pair, 1
+  br i1 %mine, label %done, label %look
+done:
   ret i64 %task
+none:
+  ret i64 -1
 }
 
-; Runs tasks until none is left, the first of which has been drawn; `here`: on the thread that the
-; job came from, which ends it if the run was stopped.
-define internal void @draw_tasks(i64 %first, i1 %here) nounwind {
+; Runs tasks until none is left, first those of party `me`; `here`: on the thread that the job came
+; from, which ends it if the run was stopped.
+define internal void @draw_tasks(i64 %me, i1 %here) nounwind {
 entry:
   %tasks.at = getelementptr %Job, ptr @job, i32 0, i32 5
   %tasks = load i64, ptr %tasks.at
   %error.at = getelementptr %Job, ptr @job, i32 0, i32 6
   %error = load ptr, ptr %error.at
-  br label %drawn
-drawn:
-  %task = phi i64 [ %first, %entry ], [ %next, %draw ]
-  %more = icmp slt i64 %task, %tasks
-  br i1 %more, label %run, label %done
+  %call.at = getelementptr %Job, ptr @job, i32 0, i32 7
+  %call = load i64, ptr %call.at
+  %wanted = and i64 %call, 65535
+  %parties = add i64 %wanted, 1
+  %bits = load i64, ptr @number_bits
+  %whole = lshr i64 %call, 16
+  %number = and i64 %whole, %bits
+  %start = urem i64 %me, %parties
+  br label %visit
+visit:
+  %party = phi i64 [ %start, %entry ], [ %other, %on ]
+  %visited = phi i64 [ 0, %entry ], [ %visited.next, %on ]
+  br label %draw
+draw:
+  %task = call i64 @draw_of(i64 %party, i64 %parties, i64 %tasks, i64 %number)
+  %found = icmp sge i64 %task, 0
+  br i1 %found, label %run, label %on
 run:
   call void @run_task(ptr @job, i64 %task, i1 %here)
-  br i1 %here, label %ran, label %peek
+  br i1 %here, label %ran, label %served
 ran:
   call void @look(ptr %error)
   %stopped = call i1 @is_stopped(ptr %error)
-  br i1 %stopped, label %done, label %peek
-peek:
+  br i1 %stopped, label %done, label %draw
+served:
   %seen = load atomic i64, ptr @work monotonic, align 8
-  %coming = call i64 @task_of(i64 %seen)
-  %left = icmp slt i64 %coming, %tasks
-  br i1 %left, label %draw, label %done
-draw:
-  %was = atomicrmw add ptr @work, i64 1 monotonic
-  %next = call i64 @task_of(i64 %was)
-  br label %drawn
+  %bit = and i64 %seen, 1
+  %shut = icmp ne i64 %bit, 0
+  br i1 %shut, label %done, label %draw
+on:
+  %visited.next = add i64 %visited, 1
+  %after = add i64 %party, 1
+  %past = icmp eq i64 %after, %parties
+  %other = select i1 %past, i64 0, i64 %after
+  %every = icmp eq i64 %visited.next, %parties
+  br i1 %every, label %done, label %visit
 done:
   ret void
 }
@@ -304,17 +348,21 @@ entry:
   call void @read_allowed(ptr %allowed)
   %default = load i64, ptr @default_float_mode
   call void @set_float_mode(i64 %default)
-  %one = load i64, ptr @one_joined
-  %join = add i64 %one, 1
+  %me = add i64 %k, 1
   br label %idle
 idle:
-  %last = phi i64 [ 0, %entry ], [ %call, %idle ]
+  %last = phi i64 [ 0, %entry ], [ %call, %leave ]
   %call = call i64 @await_call(i64 %last, i64 %k, ptr %allowed)
   call void @llvm.prefetch.p0(ptr @job, i32 0, i32 3, i32 1)
-  %was = atomicrmw add ptr @work, i64 %join seq_cst
-  %task = call i64 @task_of(i64 %was)
-  call void @draw_tasks(i64 %task, i1 false)
-  %out = atomicrmw sub ptr @work, i64 %one seq_cst
+  %was = atomicrmw add ptr @work, i64 2 seq_cst
+  %bit = and i64 %was, 1
+  %open = icmp eq i64 %bit, 0
+  br i1 %open, label %join, label %leave
+join:
+  call void @draw_tasks(i64 %me, i1 false)
+  br label %leave
+leave:
+  %out = atomicrmw sub ptr @work, i64 2 seq_cst
   br label %idle
 }
 
@@ -397,8 +445,7 @@ entry:
 look:
   %i = phi i64 [ 0, %entry ], [ %i.next, %pause ], [ 0, %yield ]
   %now = load atomic i64, ptr @work seq_cst, align 8
-  %one = load i64, ptr @one_joined
-  %idle = icmp ult i64 %now, %one
+  %idle = icmp ult i64 %now, 2
   br i1 %idle, label %done, label %wait
 wait:
   %i.next = add i64 %i, 1
@@ -423,7 +470,10 @@ entry:
   %threads = load atomic i64, ptr @threads monotonic, align 8
   %useful = call i64 @llvm.smin.i64(i64 %threads, i64 %tasks)
   %count = sub i64 %useful, 1
-  %help = icmp sgt i64 %count, 0
+  %several = icmp sgt i64 %count, 0
+  %most = load i64, ptr @most_tasks
+  %few = icmp slt i64 %tasks, %most
+  %help = and i1 %several, %few
   br i1 %help, label %lock, label %alone
 lock:
   %taken = cmpxchg ptr @pool_lock, i64 0, i64 1 acquire monotonic
@@ -436,20 +486,18 @@ open:
   call void @ensure_helpers(i64 %count)
   call void @note_caller()
   call void @llvm.memcpy.p0.p0.i64(ptr align 8 @job, ptr align 8 %job, i64 56, i1 false)
-  %stay = load i64, ptr @joined_bits
-  %opened = atomicrmw and ptr @work, i64 %stay seq_cst
   %last = load atomic i64, ptr @call monotonic, align 8
   %number = lshr i64 %last, 16
   %number.next = add i64 %number, 1
   %high = shl i64 %number.next, 16
   %now = or i64 %high, %count
+  %call.at = getelementptr %Job, ptr @job, i32 0, i32 7
+  store i64 %now, ptr %call.at
+  %opened = atomicrmw and ptr @work, i64 -2 seq_cst
   %called = atomicrmw xchg ptr @call, i64 %now seq_cst
   call void @wake_helpers(i64 %count)
-  %was = atomicrmw add ptr @work, i64 1 monotonic
-  %task = call i64 @task_of(i64 %was)
-  call void @draw_tasks(i64 %task, i1 true)
-  %bit = load i64, ptr @closed
-  %shut = atomicrmw or ptr @work, i64 %bit seq_cst
+  call void @draw_tasks(i64 0, i1 true)
+  %shut = atomicrmw or ptr @work, i64 1 seq_cst
   %error.at = getelementptr %Job, ptr %job, i32 0, i32 6
   %error = load ptr, ptr %error.at
   call void @await_helpers(ptr %error)
@@ -459,12 +507,11 @@ open:
 
 ; ---------------------------------------------------------------------------- functions for Python
 
-; The pool as it is at the start of a process, or in the child of a fork, where no helper lives.
+; The pool as it is at the start of a process, or in the child of a fork, where no helper lives. The
+; number of the last job stays, since words of parties are known by it.
 define internal void @pool_reset() nounwind {
   store i64 0, ptr @helpers
-  %bit = load i64, ptr @closed
-  store i64 %bit, ptr @work
-  store i64 0, ptr @call
+  store i64 1, ptr @work
   store i64 0, ptr @sleepers
   call void @llvm.memset.p0.i64(ptr @asleep, i8 0, i64 1024, i1 false)
   store i64 0, ptr @pool_lock

@@ -42,6 +42,7 @@ struct Record {
   unsigned long long first;  // the complement of position * K + array, of the first bad index
   long long code, position, value;
   unsigned int blocks, unused;
+  volatile long long* told;  // a word of the host's, which may look at it when the device has ended
 };
 template <int K> struct Axes { long long size[K], least[K], stride[K]; };
 template <typename I> PB_DEVICE bool pb_is_bad(I i, long long least, long long size) {
@@ -87,6 +88,7 @@ extern "C" __global__ void {name}_check(Record* record, {ins}, const Nest<1 + {k
     record->code = first_code + key % {k};
     record->position = position;
     record->value = values[key % {k}];
+    *record->told = 1;
   }}
   record->first = 0;
   record->blocks = 0;

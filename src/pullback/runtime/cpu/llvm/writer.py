@@ -112,6 +112,7 @@ class OpenLoop:
     step: str
     next: list[str] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
+    done: str = ""  # the label after an endless loop
 
 
 class Function:
@@ -249,6 +250,28 @@ class Function:
             self(f"phi {kind} [ {first}, %{entry} ], [ {following}, %{latch} ]")
             for (kind, first), following in zip(carried, state.next, strict=True)
         ]
+
+    @contextmanager
+    def endless(self, carried: Sequence[tuple[str, str]]) -> Iterator[OpenLoop]:
+        """A loop that its body leaves by a jump to `done`; the values carried then are the results.
+
+        `carried` are pairs of type and initial value; the body sets `next`.
+        """
+        entry, head = self.current, self.label()
+        names = [self.fresh() for _ in carried]
+        state = OpenLoop("", names, "", done=self.label())
+        self.do(f"br label %{head}")
+        self.block(head)
+        at = len(self._lines)
+        yield state
+        latch = self.current
+        self.do(f"br label %{head}")
+        self._lines[at:at] = [
+            f"  {name} = phi {kind} [ {first}, %{entry} ], [ {following}, %{latch} ]"
+            for name, (kind, first), following in zip(names, carried, state.next, strict=True)
+        ]
+        self.block(state.done)
+        state.results = names
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:

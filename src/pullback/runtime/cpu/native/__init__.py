@@ -17,6 +17,7 @@ run other kernels: see `stages`.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import mmap
 import operator
 import os
@@ -34,6 +35,7 @@ from pullback.runtime.cpu.llvm import jit
 
 __all__ = [
     "BRANCH",
+    "LOOK",
     "LOOP",
     "PARTS",
     "ROWS",
@@ -187,7 +189,12 @@ def _source() -> str:
 
 
 _KERNELS = ("run_loop", "run_branch", "run_rows", "run_parts")
-_addresses = jit.compile_ir(_source(), ["pullback_native", *_KERNELS], optimise=True)
+_text = _source()
+_addresses = jit.compile_ir(_text, ["pullback_native", "look", *_KERNELS], optimise=True)
+# What kernels that run for long call with `error`, to see whether they should end. The symbol names
+# the version, as cached code needs it.
+LOOK = f"pullback_look_{hashlib.sha256(_text.encode()).hexdigest()[:12]}"
+jit.add_symbol(LOOK, _addresses["look"])
 LOOP, BRANCH, ROWS, PARTS = (_addresses[name] for name in _KERNELS)
 
 

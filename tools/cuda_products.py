@@ -237,7 +237,7 @@ def bits() -> Iterator[str]:
         apart = list(pool.map(differ, CONVOLUTIONS.values()))
     for dtype in dtypes:
         found = [shapes for (d, shapes), other in wrong.items() if d == dtype and other]
-        yield f"{dtype}: {len(found)} of {len(CHECKED)} products differ from the CPU's {found or ''}"
+        yield f"{dtype}: {len(found)} of {len(CHECKED)} products differ from the CPU's {found}"
     for name, other in zip(CONVOLUTIONS, apart, strict=True):
         yield f"{name}: {other} of 3 arrays differ from the CPU's"
 

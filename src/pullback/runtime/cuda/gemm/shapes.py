@@ -116,8 +116,11 @@ def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[Choice]:
 
 
 def tile_of(kind: str, batch: int, m: int, n: int, k: int, *, totals: bool) -> Tile:
-    """The tile for products whose blocks make all of k."""
-    tiles = {"floats": FLOATS, "doubles": DOUBLES}[kind]
+    """The tile for convolutions, whose blocks make all of k.
+
+    A block that has a processor for itself waits too long for what it looks up.
+    """
+    tiles = [t for t in {"floats": FLOATS, "doubles": DOUBLES}[kind] if t.resident[0] > 1]
 
     def cycles(tile: Tile) -> float:
         blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)

@@ -16,6 +16,7 @@ __all__ = [
 PROCESSORS = 132  # multiprocessors that a choice has in mind: those of a Hopper
 MOST_CLUSTER = 8  # thread blocks of a cluster: more are not portable
 LAST_BYTES = 128 << 20  # of chains that wait for the last block of their tile
+LAST_CHAINS = 64  # that one block adds up
 CLUSTER_TILE = 4096  # elements of a tile whose blocks are a cluster: larger ones wait too long
 # Who adds up the chains of a tile (MERGE of kernels/tiles.cu): the block that makes all of them, a
 # cluster of blocks, another launch, the last block to arrive.
@@ -107,15 +108,19 @@ def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[Choice]:
     merges = [ALONE] if k < 1 << 31 else []
     if chains > 1:
         merges += [CLUSTER if chains <= MOST_CLUSTER else LAUNCH]
-        merges += [LAST] if chains * batch * m * n * 8 <= LAST_BYTES else []
+        if chains <= LAST_CHAINS and chains * batch * m * n * 8 <= LAST_BYTES:
+            merges.append(LAST)
     every = [Choice(tile, merge) for tile in tiles for merge in merges]
     every = [c for c in every if c.merge != CLUSTER or c.tile.bm * c.tile.bn <= CLUSTER_TILE]
     return [c for c in every if c.merge != LAST or c.tile.last]
 
 
 def tile_of(kind: str, batch: int, m: int, n: int, k: int, *, totals: bool) -> Tile:
-    """The tile for products whose blocks make all of k."""
-    tiles = {"floats": FLOATS, "doubles": DOUBLES}[kind]
+    """The tile for convolutions, whose blocks make all of k.
+
+    A block that has a processor for itself waits too long for what it looks up.
+    """
+    tiles = [t for t in {"floats": FLOATS, "doubles": DOUBLES}[kind] if t.resident[0] > 1]
 
     def cycles(tile: Tile) -> float:
         blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)

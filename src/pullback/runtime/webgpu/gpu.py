@@ -24,6 +24,7 @@ __all__ = ["Buffer", "Gpu", "Memory", "Pipeline", "WgpuMissing", "is_present", "
 
 T = TypeVar("T")
 
+MOST_BYTES = (1 << 31) - 256  # of a buffer: kernels rely on it
 FLUSH_AFTER = 128  # commands that wait at most: encoding them takes about a millisecond
 LEAST_BYTES = 256  # of a buffer: sizes of small arrays are not worth telling apart
 POOL_BYTES = 1 << 28  # of free memory that is kept for later
@@ -147,7 +148,8 @@ class Gpu:
         adapter = adapters[index]
         self.info = dict(adapter.info)
         limits = {name: adapter.limits[name] for name in _WANTED}
-        self.most_bytes = min(limits["max-buffer-size"], limits["max-storage-buffer-binding-size"])
+        bound = limits["max-storage-buffer-binding-size"]
+        self.most_bytes = min(limits["max-buffer-size"], bound, MOST_BYTES)
         self.most_buffers = limits["max-storage-buffers-per-shader-stage"]
         self._wgpu = wgpu_module()
         usage = self._wgpu.BufferUsage
@@ -156,6 +158,9 @@ class Gpu:
         self._device = self.asked(adapter.request_device_sync, required_limits=limits)
         self.arithmetic = SAFE  # until the adapter has been asked
         self.lock = RLock()
+        # All buffers: so none of them is ever part of a garbage cycle, whose members wgpu releases
+        # even where the memory that they are goes back to the pool.
+        self._buffers: dict[int, Any] = {}
         self._free: dict[int, list[_Free]] = {}
         self._free_bytes = 0
         self._batch = 0
@@ -200,6 +205,7 @@ class Gpu:
                 buffer, number = taken.buffer, taken.number
             else:
                 buffer, number = self._created(size), self._next()
+                self._buffers[number] = buffer
             return Buffer(Memory(self, buffer, size, number), 0, nbytes)
 
     def _created(self, size: int) -> Any:
@@ -209,6 +215,9 @@ class Gpu:
             return self.asked(create, size=size, usage=usage)
         except wgpu.GPUOutOfMemoryError:
             self.flush()
+            for taken in self._free.values():
+                for free in taken:
+                    del self._buffers[free.number]
             self._free.clear()
             self._groups.clear()
             self._free_bytes = 0
@@ -225,6 +234,7 @@ class Gpu:
         """Take memory back that nobody has any more."""
         with self.lock:
             if self._free_bytes + size > POOL_BYTES:
+                del self._buffers[number]
                 return
             self._free.setdefault(size, []).append(_Free(buffer, number, self._batch))
             self._free_bytes += size

@@ -20,7 +20,7 @@ from pullback.core.errors import DeviceError, DTypeError, ExchangeError
 from pullback.ir.op import Op
 from pullback.ir.plans import Plan
 from pullback.runtime.base import Runtime
-from pullback.runtime.webgpu import folds, indexing, maps, stages
+from pullback.runtime.webgpu import folds, folds_by_index, indexing, maps, products, stages
 from pullback.runtime.webgpu.arithmetic import COUNT, PROBE, probe_words, probed
 from pullback.runtime.webgpu.clock import Clock
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
@@ -66,7 +66,9 @@ class WebgpuTarget:
     box = staticmethod(maps.box_stage)
     reduce = staticmethod(folds.reduce_stages)
     accumulate = staticmethod(folds.accumulate_stages)
+    product_rows = staticmethod(products.product_row_stages)
     gather = staticmethod(indexing.gather_stages)
+    scatter = staticmethod(folds_by_index.scatter_stages)
 
     def __init__(self, gpu: Gpu):
         self._gpu = gpu
@@ -82,16 +84,6 @@ class WebgpuTarget:
     ) -> list[Stage]:
         """See `Target.rows`."""
         return row_stages(self, plan, rows, length, slot, area)
-
-    def product_rows(self, *given: Any) -> list[Stage] | None:
-        """There are none."""
-
-    def scatter(self, *given: Any) -> list[Stage]:
-        """There is none yet."""
-        raise DeviceError(
-            "scatter: there are no WebGPU kernels for it yet. Move its operands to the CPU with"
-            ' to_device("cpu").'
-        )
 
     def gather_plan(self, *given: Any) -> WantedPlan | None:
         """Indices are looked at again on every read."""

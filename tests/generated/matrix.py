@@ -189,7 +189,7 @@ def jitted(case: Case) -> list[Any]:
 
 
 def directional(case: Case, order: int, compiled: bool, wide: DType = pb.float64) -> list[Any]:
-    """Derivatives along a line, whose number has the dtype `wide`; nothing where a sample has none."""
+    """Derivatives along a line, by a number of dtype `wide`; nothing where a sample has none."""
     if not differentiable(case.entry) or not case.sample.order:
         return []
     f = function_of(case.entry, case.sample)

@@ -1,7 +1,6 @@
 """Matrix products in the order of `order.product`, as on the CPU.
 
-    tiles   a workgroup makes a tile of one product; a thread has side x side elements of it in
-            registers, the operands of STEP products along k lie in workgroup memory
+    tiles   see `tiles`
     chain   one row times a matrix: a thread for each column and chunk of k
     join    adds up the sums of chunks
 
@@ -13,74 +12,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from pullback.compile.kernel import order
 from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.program.nest import coalesce
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place, Strides
-from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
-from pullback.runtime.webgpu.printer import convert, item, loaded, stored
+from pullback.runtime.webgpu.printer import item
 from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.tiles import STEP, Tile, element_code, tile_for, tiles_text
 
-__all__ = ["element_code", "join_step", "product_row_stages", "product_stages", "product_steps"]
+__all__ = ["join_step", "product_row_stages", "product_stages", "product_steps"]
 
-STEP = 16  # products between two barriers: the operands of a tile then take 8 of 16 KiB
-ENOUGH_GROUPS = 64  # workgroups of large tiles that fill a device; else tiles are small
 WORDS = 9  # of `tiles`, before those of the batch's nest
 
 
-class _Tile(NamedTuple):
-    """Threads of a workgroup down and across, and the elements of each along both axes."""
-
-    down: int
-    across: int
-    side: int
-
-    @property
-    def rows(self) -> int:
-        return self.down * self.side
-
-    @property
-    def columns(self) -> int:
-        return self.across * self.side
-
-
-@cache
-def element_code(dtype: DType) -> str:
-    """Types of an operand and of a sum, and what is done with them.
-
-    Of complex numbers a sum has four: the products of each part with each part.
-    """
-    if dtype.is_complex:
-        return """alias Wide = vec2<f32>;
-alias Sum = vec4<f32>;
-fn pb_wide(x: vec2<u32>) -> Wide { return bitcast<vec2<f32>>(x); }
-fn pb_narrow(x: Sum) -> vec2<u32> {
-  return bitcast<vec2<u32>>(vec2<f32>(pb_f(x.x - x.w), pb_f(x.y + x.z)));
-}
-fn pb_sum(a: Sum, b: Sum) -> Sum {
-  return Sum(pb_f(a.x + b.x), pb_f(a.y + b.y), pb_f(a.z + b.z), pb_f(a.w + b.w));
-}
-fn pb_fused(a: Wide, b: Wide, c: Sum) -> Sum {
-  return Sum(f32_fma_exact(a.x, b.x, c.x), f32_fma_exact(a.x, b.y, c.y),
-             f32_fma_exact(a.y, b.x, c.z), f32_fma_exact(a.y, b.y, c.w));
-}"""
-    read = convert(loaded("x", dtype), dtype, dt.float32)
-    write = stored(convert("x", dt.float32, dtype), dtype)
-    return f"""alias Wide = f32;
-alias Sum = f32;
-fn pb_wide(x: u32) -> Wide {{ return {read}; }}
-fn pb_narrow(x: Sum) -> u32 {{ return {write}; }}
-fn pb_sum(a: Sum, b: Sum) -> Sum {{ return pb_f(a + b); }}
-fn pb_fused(a: Wide, b: Wide, c: Sum) -> Sum {{ return f32_fma_exact(a, b, c); }}"""
-
-
-def _copies(side: str, t: _Tile) -> list[str]:
+def _copies(side: str, t: Tile) -> list[str]:
     """Statements that bring the operands of some products to workgroup memory.
 
     Neighbouring threads read along the axis whose elements lie side by side.
@@ -106,68 +57,25 @@ def _copies(side: str, t: _Tile) -> list[str]:
 
 
 @cache
-def _tiles_source(dtype: DType, rank: int, t: _Tile) -> str:
+def _tiles_source(dtype: DType, rank: int, t: Tile) -> str:
     """Words: m, n, k, steps of a along rows and columns, of b, tiles across, tiles of a product,
     products, then the batch's nest. Arrays: output, a, b.
     """
-    own = range(t.side)
-    pairs = [(i, j) for i in own for j in own]
-    lines = [
+    m, n, k, *_ = words = [f"arg({j}u)" for j in range(WORDS + 1)]
+
+    def store(r: str, c: str, total: str) -> str:
+        return f"store0((product * {m} + {r}) * {n} + {c}, pb_narrow({total}));"
+
+    return tiles_text(
+        t,
         element_code(dtype),
-        f"var<workgroup> left: array<Wide, {STEP * t.rows}>;",
-        f"var<workgroup> right: array<Wide, {STEP * t.columns}>;",
-        f"""@compute @workgroup_size({t.down * t.across})
-fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>,
-        @builtin(local_invocation_id) l: vec3<u32>) {{
-  let group = w.x + w.y * n.x;
-  let t = l.x;
-  let product = group / arg(8u);
-  if (product >= arg({WORDS}u)) {{ return; }}
-  let tile = group % arg(8u);
-  let row = tile / arg(7u) * {t.rows}u;
-  let column = tile % arg(7u) * {t.columns}u;
-  let x = t % {t.across}u;
-  let y = t / {t.across}u;""",
-        locate(rank, ["at_a", "at_b"], WORDS + 1, "product"),
-        *(f"  var total{i}{j} = Sum();\n  var chunk{i}{j} = Sum();" for i, j in pairs),
-        f"  for (var first = 0u; first < arg(2u); first += {STEP}u) {{",
-        f"    let depth = min(arg(2u) - first, {STEP}u);",
-        *_copies("left", t),
-        *_copies("right", t),
-        "    workgroupBarrier();",
-        "    for (var u = 0u; u < depth; u++) {",
-        *(f"      let a{i} = left[u * {t.rows}u + y * {t.side}u + {i}u];" for i in own),
-        *(f"      let b{j} = right[u * {t.columns}u + x + {j * t.across}u];" for j in own),
-        *(f"      chunk{i}{j} = pb_fused(a{i}, b{j}, chunk{i}{j});" for i, j in pairs),
-        "    }",
-        "    workgroupBarrier();",
-        "    let done = first + depth;",
-        f"    if (done % {order.CHUNK}u == 0u || done == arg(2u)) {{",
-        f"      if (done <= {order.CHUNK}u) {{",
-        *(f"        total{i}{j} = chunk{i}{j};" for i, j in pairs),
-        "      } else {",
-        *(f"        total{i}{j} = pb_sum(total{i}{j}, chunk{i}{j});" for i, j in pairs),
-        "      }",
-        *(f"      chunk{i}{j} = Sum();" for i, j in pairs),
-        "    }",
-        "  }",
-        "  let to = product * arg(0u) * arg(1u);",
-    ]
-    for i, j in pairs:
-        r, c = f"(row + y * {t.side}u + {i}u)", f"(column + x + {j * t.across}u)"
-        inside = f"{r} < arg(0u) && {c} < arg(1u)"
-        narrow = f"pb_narrow(total{i}{j})"
-        lines.append(f"  if ({inside}) {{ store0(to + {r} * arg(1u) + {c}, {narrow}); }}")
-    return "\n".join([*lines, "}"])
-
-
-def _tile_for(dtype: DType, count: int, m: int, n: int) -> _Tile:
-    """The tiles of `count` products of m rows and n columns."""
-    side = 2 if dtype.is_complex else 4  # a complex sum takes four registers
-    large = _Tile(16, 16, side)
-    if count * -(-m // large.rows) * -(-n // large.columns) >= ENOUGH_GROUPS:
-        return large
-    return _Tile(4, 64, 1) if m <= 4 else _Tile(64, 4, 1) if n <= 4 else _Tile(16, 16, 1)
+        (m, n, k),
+        (words[7], words[8], words[9]),
+        [locate(rank, ["at_a", "at_b"], WORDS + 1, "product")],
+        [*_copies("left", t), *_copies("right", t)],
+        order.CHUNK,
+        store,
+    )
 
 
 def _tiled_step(
@@ -180,8 +88,8 @@ def _tiled_step(
 ) -> Dispatch:
     """The dispatch of a batch of products (m, k) @ (k, n)."""
     (m, n, k), count = sides, math.prod(batch)
-    t = _tile_for(dtype, count, m, n)
-    across, down = -(-n // t.columns), -(-m // t.rows)
+    t = tile_for(dtype, count, m, n)
+    down, across = t.cut(m, n)
     (a_at, a_strides), (b_at, b_strides) = a, b
     dense = [math.prod(batch[d + 1 :]) for d in range(len(batch))]
     nest = coalesce(batch, [a_strides[:-2], b_strides[:-2], dense])

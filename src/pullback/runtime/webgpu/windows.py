@@ -5,7 +5,8 @@
     join     adds up the sums of chunks
     largest  the largest element under a window, or where it is
 
-A thread makes one element. What a window reads beside the array is 0, and takes part in sums; for
+A thread makes one element; where there are enough output channels for tiles, `window_products` has
+the sums. What a window reads beside the array is 0, and takes part in sums; for
 an extremum it is the lowest. The words are those of `program.windows`.
 """
 
@@ -19,9 +20,7 @@ from pullback.compile.program.convolution import Convolution, Weight
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place, Strides
 from pullback.compile.program.windows import (
-    AXIS,
     EXTREMA,
-    WINDOW,
     Sums,
     WindowKernels,
     convolution_steps,
@@ -33,32 +32,20 @@ from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.maps import zero_steps
 from pullback.runtime.webgpu.nests import MAIN, THREADS
 from pullback.runtime.webgpu.printer import item
-from pullback.runtime.webgpu.products import element_code, join_step, product_steps
+from pullback.runtime.webgpu.products import join_step, product_steps
 from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.tiles import element_code
+from pullback.runtime.webgpu.window_products import is_wide_enough, output_step, weight_step
+from pullback.runtime.webgpu.window_words import OWN, split_index, sum_of, word
 
 __all__ = ["convolution_stages", "extremum_stages"]
 
-_WINDOW: list[str] = [*WINDOW.split()]
-_AXIS: list[str] = [*AXIS.split()]
-OWN = len(_WINDOW) + 3 * len(_AXIS)  # words of a window, after the number of elements
 LOWEST = "pb_c(0xff800000u)"
 
 
-def word(name: str, axis: int | None = None) -> str:
-    """A number of the whole, or of an axis; the first word is the number of elements."""
-    if axis is None:
-        return f"arg({1 + _WINDOW.index(name)}u)"
-    return f"arg({1 + len(_WINDOW) + len(_AXIS) * axis + _AXIS.index(name)}u)"
-
-
 def own_word(k: int) -> str:
-    """A word after those of the window."""
-    return f"arg({1 + OWN + k}u)"
-
-
-def sum_of(name: str, positions: Sequence[str]) -> str:
-    """The numbers of that name of all axes, times a position on each."""
-    return " + ".join(f"{p} * {word(name, d)}" for d, p in enumerate(positions))
+    """A word after those of the window: the first is the number of elements."""
+    return f"arg({OWN + k}u)"
 
 
 def reads(places: Sequence[str], taps: Sequence[str], offset: str) -> list[str]:
@@ -76,14 +63,7 @@ def reads(places: Sequence[str], taps: Sequence[str], offset: str) -> list[str]:
     return lines
 
 
-def split_index(index: str, sizes: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Statements that let variables be the row-major coordinates of an index."""
-    lines = [f"var rest = {index};"]
-    for name, size in zip(reversed(names[1:]), reversed(sizes[1:]), strict=True):
-        lines += [f"let {name} = rest % {size};", f"rest /= {size};"]
-    return [*lines, f"let {names[0]} = rest;"]
-
-
+_MAIN = MAIN.replace("arg(0u)", own_word(0))
 PLACES = ("p0", "p1", "p2")  # of an output on the axes
 _SIZES = [word("places", d) for d in range(3)]
 
@@ -124,7 +104,7 @@ def _forward_source(dtype: DType) -> str:
     places = " + ".join(word("place", d) for d in range(3))
     return "\n".join([
         element_code(dtype),
-        MAIN,
+        _MAIN,
         _OUTPUT,
         f"let own = group * {word('w_group')} + channel * {word('w_out')} + {places};",
         "var total = Sum();",
@@ -171,12 +151,12 @@ def tile_loop(*body: str) -> list[str]:
 # Which weight an element is: its chunk, group, channels out and in, and a position of the kernel.
 _WEIGHT = "\n".join([
     *split_index(
-        f"i % {own_word(3)}",
+        f"i % {own_word(4)}",
         ["", word("outs"), word("ins"), *(word("taps", d) for d in range(3))],
         ["group", "channel", "into", "a", "b", "c"],
     ),
-    f"let chunk = i / {own_word(3)};",
-    f"let place = chunk * {own_word(3)} + group * {word('w_group')} + channel * {word('w_out')}"
+    f"let chunk = i / {own_word(4)};",
+    f"let place = chunk * {own_word(4)} + group * {word('w_group')} + channel * {word('w_out')}"
     f" + into * {word('w_in')} + {sum_of('place_step', 'abc')}"
     f" + {' + '.join(word('place', d) for d in range(3))};",
 ])  # fmt: skip
@@ -184,17 +164,17 @@ _WEIGHT = "\n".join([
 
 @cache
 def _weight_source(dtype: DType) -> str:
-    """Words after those of the window: chunks, tiles of each, tiles, weights."""
+    """Words after those of the window: elements, chunks, tiles of each, tiles, weights."""
     return "\n".join([
         element_code(dtype),
-        MAIN,
+        _MAIN,
         _WEIGHT,
         f"let start = group * {word('x_group')} + into * {word('x_channel')}"
         f" + channel * {word('x_out')};",
         f"let own = group * {word('y_group')} + channel * {word('y_channel')};",
         "var sum = Sum();",
-        f"let end = min({own_word(2)}, (chunk + 1u) * {own_word(1)});",
-        f"for (var tile = chunk * {own_word(1)}; tile < end; tile++) {{",
+        f"let end = min({own_word(3)}, (chunk + 1u) * {own_word(2)});",
+        f"for (var tile = chunk * {own_word(2)}; tile < end; tile++) {{",
         *tile_loop(
             f"var from_ = start + batch * {word('x_batch')};",
             *reads(("q0", "q1", "q2"), "abc", "from_"),
@@ -225,7 +205,7 @@ def _largest_source(dtype: DType, where: bool) -> str:
     chosen = "found" if where else "pb_narrow(best)"
     return "\n".join([
         element_code(dtype),
-        MAIN,
+        _MAIN,
         _OUTPUT,
         "var found = 0u;",
         *begin,
@@ -265,28 +245,25 @@ class _Kernels:
         return product_steps(dtype, batch, sides, left, right, At(out), area)
 
     def forward(self, c: Convolution, weight: Weight, start: int) -> list[Dispatch]:
+        if is_wide_enough(c):
+            return [output_step(c, weight, start)]
         out, kind, count = At(c.y.slot, start * c.dtype.itemsize), item(c.dtype), outputs_of(c)
-        arrays = (
-            Array(out, kind, "write"),
-            Array(At(c.x.slot), kind),
-            Array(At(weight.slot), kind),
-        )
-        words = (count, *window_words(c, weight))
+        x, w = Array(At(c.x.slot), kind), Array(At(weight.slot), kind)
+        words, groups = (*window_words(c, weight), count), linear_groups(count, THREADS)
         return [
-            Dispatch(_forward_source(c.dtype), arrays, words, linear_groups(count, THREADS)),
+            Dispatch(_forward_source(c.dtype), (Array(out, kind, "write"), x, w), words, groups)
         ]
 
     def sums(self, c: Convolution, weight: Weight, sums: Sums, slot: int) -> list[Dispatch]:
+        if is_wide_enough(c):
+            return [weight_step(c, weight, sums, slot)]
         size, kind = c.x.groups * c.y.channels * c.ins * c.positions, item(c.dtype)
-        own = (sums.chunks, sums.chunk, sums.tiles, size)
-        words = (sums.chunks * size, *window_words(c, weight, sums.tile), *own)
-        arrays = (
-            Array(At(slot), kind, "write"),
-            Array(At(c.x.slot), kind),
-            Array(At(c.y.slot), kind),
-        )
-        groups = linear_groups(sums.chunks * size, THREADS)
-        return [Dispatch(_weight_source(c.dtype), arrays, words, groups)]
+        count = sums.chunks * size
+        own = (count, sums.chunks, sums.chunk, sums.tiles, size)
+        words = (*window_words(c, weight, sums.tile), *own)
+        out, x, y = Array(At(slot), kind, "write"), At(c.x.slot), At(c.y.slot)
+        arrays = (out, Array(x, kind), Array(y, kind))
+        return [Dispatch(_weight_source(c.dtype), arrays, words, linear_groups(count, THREADS))]
 
     def join(
         self, dtype: DType, slot: int, partials: int, chunks: int, size: int
@@ -325,4 +302,4 @@ def extremum_stages(
     source = _largest_source(x.dtype, EXTREMA[name] == "where")
     arrays = (Array(At(out_slot), item(out.dtype), "write"), Array(At(slot), item(x.dtype)))
     count = outputs_of(c)
-    return stage(Dispatch(source, arrays, (count, *words), linear_groups(count, THREADS)))
+    return stage(Dispatch(source, arrays, (*words, count), linear_groups(count, THREADS)))

@@ -21,7 +21,7 @@ export PULLBACK_FULL := $(if $(filter-out 0,$(FULL)),1,)
 .PHONY: help demo test lint bench gate docs mutants fuzz stubs clean
 
 help:
-	@echo "make demo     fit a small model, write report/demo.html"
+	@echo "make demo     fit a small model, write report/demo.html (DEVICE=cuda: there)"
 	@echo "make test     all tests on a fixed sample (FULL=1: the whole generated matrix; DEVICE=cuda: there)"
 	@echo "make lint     ruff, types, layers, generated files"
 	@echo "make bench    measure against the peers that are installed"
@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml tools/environment.py
 	@touch $@
 
 demo: $(STAMP)
-	$(RUN) -m pullback.cli demo --out report/demo.html
+	$(RUN) -m pullback.cli demo --out report/demo.html $(if $(DEVICE),--device $(DEVICE))
 
 test: $(STAMP)
 	$(RUN) -m pytest -n $(WORKERS) $(if $(DEVICE),tests/generated)

@@ -10,7 +10,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from benchmarks import eager, fresh_calls, gather_bench, machine, memory, transforms
+from benchmarks import cores, eager, fresh_calls, gather_bench, machine, memory, transforms
+from benchmarks.core_workloads import CORE_WORKLOADS
 from benchmarks.fft_workloads import FFT_LIBRARIES, FFT_WORKLOADS
 from benchmarks.gather_cases import CASES
 from benchmarks.libraries import LIBRARIES
@@ -36,8 +37,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="eager",
         choices=sorted(SUITES),
         help="what to measure: the cost of single operations, of calls that never repeat, whole"
-        " compiled functions, layers, Fourier transforms, factorisations of matrices, or the"
-        " gradient of indexing",
+        " compiled functions, the same at several numbers of threads, layers, Fourier transforms,"
+        " factorisations of matrices, or the gradient of indexing",
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--html", type=Path, help="jit, gather: also write a page")
@@ -47,11 +48,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         action="append",
-        choices=sorted({*ALL_WORKLOADS, *CASES, *WORKS}),
+        choices=sorted({*ALL_WORKLOADS, *CASES, *WORKS, *CORE_WORKLOADS}),
         metavar="NAME",
         help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)};"
         f" nn: {', '.join(NN_WORKLOADS)}; fft: {', '.join(FFT_WORKLOADS)};"
         f" linalg: {', '.join(LINALG_WORKLOADS)};"
+        f" cores: {', '.join(CORE_WORKLOADS)};"
         f" gather: {', '.join(CASES)}; memory: {', '.join(WORKS)}",
     )
     parser.add_argument(
@@ -184,6 +186,13 @@ def ever_new_calls(options: argparse.Namespace) -> int:
     return 0
 
 
+def numbers_of_threads(options: argparse.Namespace) -> int:
+    """Products and what is made of them at 1, 2, 4, 8 and 16 threads."""
+    versions, rows = cores.run(options)
+    _write(options.json, json.dumps({"facts": _facts(versions), "rows": rows}, indent=1))
+    return 0
+
+
 def derivatives(options: argparse.Namespace) -> int:
     """Batches, Jacobians and Hessians, compiled, beside jax.jit and torch.func."""
     versions, rows = transforms.run(options)
@@ -205,6 +214,7 @@ def gathering(options: argparse.Namespace) -> int:
 
 
 SUITES = {
+    "cores": numbers_of_threads,
     "eager": single_operations,
     "fresh": ever_new_calls,
     "jit": compiled_functions,

@@ -111,11 +111,18 @@ class Emulator:
         """Which threads of a kernel wait for each other."""
         return BLOCKS if self._waits[name] else ALONE
 
-    def run(self, plan: Launches, outs: Sequence[np.ndarray], ins: Sequence[np.ndarray]) -> None:
+    def run(
+        self,
+        plan: Launches,
+        outs: Sequence[np.ndarray],
+        ins: Sequence[np.ndarray],
+        scratch: Sequence[np.ndarray] | None = None,
+    ) -> None:
         """Run the launches of a plan on arrays that start at the addresses it expects."""
         buffers = {f"out{k}": a.ctypes.data for k, a in enumerate(outs)}
         buffers |= {f"in{k}": a.ctypes.data for k, a in enumerate(ins)}
-        scratch = [np.empty(n, np.uint8) for n in plan.scratch]
+        if scratch is None:
+            scratch = [np.empty(n, np.uint8) for n in plan.scratch]
         buffers |= {f"scratch{k}": a.ctypes.data for k, a in enumerate(scratch)}
         for launch in plan.launches:
             values = [buffers[a] if isinstance(a, str) else a for a in launch.arguments]

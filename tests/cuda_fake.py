@@ -12,7 +12,9 @@ from cuda_emulator import TOGETHER, Emulator, library_of
 from pullback.ir import dlpack
 
 _EMULATORS: dict[str, Emulator] = {}
-PROPERTIES = {"sharedMemPerBlockOptin": 65_536, "multiProcessorCount": 2}
+PROPERTIES = {
+    "name": b"emulated GPU", "sharedMemPerBlockOptin": 65_536, "multiProcessorCount": 2,
+}  # fmt: skip
 LEVEL = "-O1"
 __version__ = "0.fake"
 launched: list[str] = []

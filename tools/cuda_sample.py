@@ -17,7 +17,6 @@ import math
 import os
 import statistics
 import sys
-import tempfile
 import time
 import traceback
 from collections import Counter
@@ -39,7 +38,7 @@ from pullback.core.dtypes import DType  # noqa: E402
 from pullback.ir.op import bind  # noqa: E402
 from pullback.runtime.cuda import launch, nvrtc  # noqa: E402
 from pullback.runtime.cuda.folds import fold_code  # noqa: E402
-from pullback.runtime.cuda.kernels import map_code  # noqa: E402
+from pullback.runtime.cuda.kernels import map_code, name_of  # noqa: E402
 from pullback.runtime.cuda.printer import Source  # noqa: E402
 
 # The order in which dtypes are tried: what matters most first, in case time runs out.
@@ -296,32 +295,38 @@ class Host:
         return source
 
     def load(self, image: Any, names: Sequence[str]) -> None:
-        loaded = self.emulator(image, Path(tempfile.mkdtemp()))
+        loaded = self.emulator(image)
         self.functions.update(dict.fromkeys(names, loaded))
 
     def run(self, plan: launch.Launches, out: np.ndarray, ins: Sequence[np.ndarray]) -> np.ndarray:
         if plan.launches:
-            self.functions[plan.launches[0].function].run(plan, [out], list(ins))
+            scratch = [np.empty(n, np.uint8) for n in plan.scratch]
+            for one in plan.launches:
+                alone = launch.Launches([one])
+                self.functions[one.function].run(alone, [out], list(ins), scratch)
         return out
 
 
-def functions_of(use: Use, name: str) -> list[str]:
-    """The functions that a printed kernel consists of."""
-    if isinstance(use.kernel, Map):
-        return [f"{name}_dense", f"{name}_strided"]
-    if isinstance(use.kernel, Accumulate):
-        return [f"{name}_scan"]
-    return [f"{name}_{walk}" for walk in ("sequence", "rows", "columns", "merge")]
-
-
-def printed(uses: Sequence[Use]) -> tuple[str, list[str]]:
-    """The source of several kernels, and their functions."""
+def printed(uses: Sequence[Use], plans: Sequence[launch.Launches]) -> tuple[str, list[str]]:
+    """The source of several kernels, and their functions; of folds those in plans."""
     source, names = Source(), []
+    wanted = [one.function for plan in plans for one in plan.launches]
     for use in uses:
-        kernel = use.kernel
-        code = fold_code(source, kernel) if isinstance(kernel, Reduce) else map_code(source, kernel)
-        names += functions_of(use, code)
+        name = name_of(use.kernel)
+        if isinstance(use.kernel, Reduce):
+            own = list(dict.fromkeys(f for f in wanted if f.startswith(name)))
+            fold_code(source, use.kernel, [f.removeprefix(name)[1:] for f in own])
+            names += own
+        else:
+            map_code(source, use.kernel)
+            names += [f"{name}_dense", f"{name}_strided"]
     return source.text(), names
+
+
+def printed_for(uses: Sequence[Use], elements: int) -> tuple[str, list[str]]:
+    """The source of what the cases of these kernels launch, and its functions."""
+    folds = [u for u in uses if isinstance(u.kernel, Reduce)]
+    return printed(uses, [plan_of(case, ()) for case in cases(folds, elements)])
 
 
 def checked(device: Gpu | Host, case: Case) -> Result:
@@ -343,14 +348,16 @@ def check_all(
     batches = [uses[i : i + BATCH] for i in range(0, len(uses), BATCH)]
     results: list[Result] = []
     with ThreadPoolExecutor(min(12, os.cpu_count() or 1)) as pool:
-        images = [pool.submit(lambda b=b: device.compile(printed(b)[0])) for b in batches]
+        images = [
+            pool.submit(lambda b=b: device.compile(printed_for(b, elements)[0])) for b in batches
+        ]
         for batch, image in zip(batches, images, strict=True):
             if time.monotonic() > deadline:
                 image.cancel()
                 results += [Result(u.op.name, "not run") for u in batch]
                 continue
             try:
-                device.load(image.result(), printed(batch)[1])
+                device.load(image.result(), printed_for(batch, elements)[1])
             except Exception:
                 note = traceback.format_exc(limit=-2)
                 results += [Result(u.op.name, "failed", note=note) for u in batch]
@@ -376,6 +383,22 @@ def seconds_of(gpu: Gpu, work: Callable[[], Any], repeats: int = 20) -> float:
     return statistics.median(times)
 
 
+def _shapes(use: Use, n: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The shapes and strides of n elements that are timed."""
+    folded = [
+        ((n,), (1,)),
+        ((1 << 16, n >> 16), (n >> 16, 1)),
+        ((1 << 10, n >> 10), (1, 1 << 10)),
+    ]
+    return folded[:1] if isinstance(use.kernel, Map) else folded
+
+
+def _timed_plan(use: Use, shape: tuple[int, ...], strides: tuple[int, ...]) -> launch.Launches:
+    if isinstance(use.kernel, Map):
+        return launch.map_plan(use.kernel, shape, [(1,)] * len(use.kernel.inputs))
+    return launch.reduce_plan(use.kernel, shape[:-1], shape[-1:], [strides])
+
+
 def bandwidth(gpu: Gpu, uses: Sequence[Use]) -> list[dict[str, Any]]:
     """GB/s of a few float32 kernels beside a copy of the same array."""
     cp, n = gpu.cupy, BANDWIDTH_ELEMENTS
@@ -385,23 +408,18 @@ def bandwidth(gpu: Gpu, uses: Sequence[Use]) -> list[dict[str, Any]]:
         {"name": "copy", "GB": 8 * n / 1e9, "seconds": seconds_of(gpu, lambda: cp.copyto(out, x))}
     ]
     timed = [u for u in uses if u.op.name in TIMED and set(u.kernel.inputs) == {dt.float32}]
-    source, names = printed(timed)
+    plans = [
+        (use, shape, _timed_plan(use, shape, own))
+        for use in timed
+        for shape, own in _shapes(use, n)
+    ]
+    source, names = printed(timed, [plan for _, _, plan in plans])
     gpu.load(gpu.compile(source), names)
-    for use in timed:
-        folded = [
-            ((n,), (1,)),
-            ((1 << 16, n >> 16), (n >> 16, 1)),
-            ((1 << 10, n >> 10), (1, 1 << 10)),
-        ]
-        for shape, strides in folded[:1] if isinstance(use.kernel, Map) else folded:
-            inputs = [x, y][: len(use.kernel.inputs)]
-            moved = n * 4 * (len(inputs) + isinstance(use.kernel, Map))
-            if isinstance(use.kernel, Map):
-                plan = launch.map_plan(use.kernel, shape, [(1,)] * len(inputs))
-            else:
-                plan = launch.reduce_plan(use.kernel, shape[:-1], shape[-1:], [strides])
-            taken = seconds_of(gpu, lambda p=plan, i=inputs: gpu.enqueue(p, out, i))
-            rows.append({"name": f"{use.op.name} {shape}", "GB": moved / 1e9, "seconds": taken})
+    for use, shape, plan in plans:
+        inputs = [x, y][: len(use.kernel.inputs)]
+        moved = n * 4 * (len(inputs) + isinstance(use.kernel, Map))
+        taken = seconds_of(gpu, lambda p=plan, i=inputs: gpu.enqueue(p, out, i))
+        rows.append({"name": f"{use.op.name} {shape}", "GB": moved / 1e9, "seconds": taken})
     for row in rows:
         row["GB/s"] = row["GB"] / row["seconds"]
         row["of copy"] = row["GB/s"] / rows[0]["GB/s"]

@@ -10,12 +10,12 @@ from cuda_emulator import COMPILER, Emulator
 from pullback.compile.graph.passes import optimise
 from pullback.compile.kernel.forms import Accumulate, MultiMap
 from pullback.compile.schedule.fusion import fuse
-from pullback.compile.schedule.groups import FoldGroup, MapGroup, SequenceGroup
+from pullback.compile.schedule.groups import FoldGroup, MapGroup, ParallelGroup, SequenceGroup
 from pullback.ir.graph import trace
-from pullback.runtime.cuda import nvrtc
+from pullback.runtime.cuda import loops, nvrtc
 from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import map_code
-from pullback.runtime.cuda.launch import map_plan, reduce_plan
+from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan
 from pullback.runtime.cuda.printer import Source
 
 
@@ -50,13 +50,19 @@ def fused(name):
     return x, graph, fuse(graph, [x._aval])
 
 
-def loops(grouped):
+def members(grouped):
     """The groups that are kernels of ours, in order."""
     for group in grouped.groups:
-        members = group.members if isinstance(group, SequenceGroup) else [group]
-        for member in members:
-            assert isinstance(member, (MapGroup, FoldGroup)), member
-            yield member
+        yield from kernels_in(group)
+
+
+def kernels_in(group):
+    if isinstance(group, (SequenceGroup, ParallelGroup)):
+        for member in group.members:
+            yield from kernels_in(member)
+    else:
+        assert isinstance(group, (MapGroup, FoldGroup)), group
+        yield group
 
 
 def map_of(group):
@@ -79,7 +85,7 @@ def source_of(groups):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_nvrtc_compiles_fused_kernels(name):
     _, _, grouped = fused(name)
-    code = nvrtc.compile_source(source_of(loops(grouped)), "compute_75", nvrtc.QUICK)
+    code = nvrtc.compile_source(source_of(members(grouped)), "compute_75", nvrtc.QUICK)
     assert b".entry" in code
 
 
@@ -98,18 +104,20 @@ def plan_of(group):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_fused_graph_has_the_bits_of_the_jitted_function(name):
     x, graph, grouped = fused(name)
-    emulator = Emulator(source_of(loops(grouped)))
     memory = {id(s): np.empty(max(1, s.aval.size), s.aval.dtype.numpy) for s in grouped.computed()}
     memory |= {id(s): x.numpy().reshape(-1) for s in grouped.inputs}
     for s in grouped.constants:
         buffer, av, _ = graph.constants[s.position].constant
         memory[id(s)] = np.ascontiguousarray(av.device.runtime.to_numpy(buffer, av)).reshape(-1)
-    for group in loops(grouped):
+    for group in members(grouped):
         plan, writes = plan_of(group)
         outs, ins = (
             [memory[id(a.stored)][a.offset :] for a in side] for side in (writes, group.reads)
         )
-        emulator.run(plan, outs, ins)
+        scratch = [np.empty(n, np.uint8) for n in plan.scratch]
+        for one in plan.launches:
+            kernel = group.kernel if isinstance(group, FoldGroup) else map_of(group)
+            Emulator(loops.source_of(kernel, one.function)).run(Launches([one]), outs, ins, scratch)
     want = pb.jit(FUNCTIONS[name])(x)
     want = want if isinstance(want, tuple) else (want,)
     for region, w in zip(grouped.outputs, want, strict=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,9 +18,9 @@ from pullback.core.errors import ShapeError
 from pullback.ir import scalar as s
 from pullback.ir.lowering import Elementwise, Fold
 from pullback.ir.op import REGISTRY, Op
-from pullback.runtime.cuda import nvrtc
+from pullback.runtime.cuda import fold_walks, launch, nvrtc
 from pullback.runtime.cuda.folds import fold_code
-from pullback.runtime.cuda.kernels import map_code
+from pullback.runtime.cuda.kernels import map_code, name_of
 from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan, scan_plan
 from pullback.runtime.cuda.printer import Source, literal
 from runtime.kernel_arrays import FLOATS, INTEGERS, array, buffer, check_bits, sample, steps
@@ -219,8 +221,25 @@ RUNNING = Accumulate(*added(dt.float32, dt.float32))
 
 @pytest.fixture(scope="module")
 def walks():
-    kernels = [INDEXED, PAIR, RUNNING, *REDUCTIONS.values()]
-    return Emulator(source_of(kernels))
+    return Emulator(source_of([INDEXED, PAIR, RUNNING]))
+
+
+@cache
+def walk_of(kernel, walk):
+    source = Source()
+    fold_code(source, kernel, [walk])
+    return Emulator(source.text())
+
+
+def reduced(kernel, plan, out, inputs):
+    """Run a plan; returns the walks that it took."""
+    scratch = [np.empty(n, np.uint8) for n in plan.scratch]
+    taken = []
+    for one in plan.launches:
+        walk = one.function[len(name_of(kernel)) + 1 :]
+        walk_of(kernel, walk).run(Launches([one]), [out], inputs, scratch)
+        taken.append(walk)
+    return taken
 
 
 @needs_compiler
@@ -246,40 +265,79 @@ def test_a_map_may_have_several_outputs(walks, shape):
     check_bits(less, x < y)
 
 
-@needs_compiler
-@pytest.mark.parametrize("kind", REDUCTIONS)
-@pytest.mark.parametrize(
-    ("shape", "axes"),
-    [((0,), (0,)), ((31,), (0,)), ((32,), (0,)), ((1025,), (0,)), ((7000,), (0,)),
-     ((70_001,), (0,)), ((40, 33), (1,)), ((3, 5000), (1,)), ((2000, 3), (0,)), ((5000, 35), (0,)),
-     ((33, 40), (0,)),
-     ((20, 6, 30), (0, 2))],
-)  # fmt: skip
-def test_reductions_have_the_tree_of_the_cpu(walks, kind, shape, axes):
+def check_reduction(kind, shape, axes, layout=None, aligned=True):
+    """Compare with the CPU; returns the walks. `layout`: axes as they lie in memory."""
     kernel = REDUCTIONS[kind]
     rng = np.random.default_rng(6)
-    inputs = [rng.standard_normal(shape).astype(d.numpy) for d in kernel.inputs]
+    layout = layout or tuple(range(len(shape)))
+    inputs = []
+    for d in kernel.inputs:
+        a = np.zeros(math.prod(shape) + 1, d.numpy)[1 - aligned :][: math.prod(shape)]
+        a = a.reshape([shape[k] for k in layout])
+        a[...] = rng.standard_normal(a.shape)
+        inputs.append(a.transpose(np.argsort(layout)))
     kept = [d for d in range(len(shape)) if d not in axes]
     sizes = tuple(shape[d] for d in kept), tuple(shape[d] for d in axes)
     strides = [tuple(steps(a)[d] for d in (*kept, *axes)) for a in inputs]
-    want = array(
-        reduce_program(kernel, *sizes, strides)(*map(buffer, inputs)),
-        sizes[0],
-        kernel.output.numpy,
-    )
+    run = reduce_program(kernel, *sizes, strides)
+    bases = [np.ascontiguousarray(a.transpose(layout)) for a in inputs]
+    want = array(run(*map(buffer, bases)), sizes[0], kernel.output.numpy)
     got = np.zeros(sizes[0], kernel.output.numpy)
-    walks.run(reduce_plan(kernel, *sizes, strides), [got], inputs)
+    plan = reduce_plan(kernel, *sizes, strides, aligned)
+    taken = reduced(kernel, plan, got, inputs)
     check_bits(got, want)
+    return taken
 
 
 @needs_compiler
-def test_partial_results_are_merged_in_several_rounds(walks):
-    kernel, n = REDUCTIONS["float32"], 9_000_000
-    x = np.random.default_rng(7).standard_normal(n).astype(np.float32)
+@pytest.mark.parametrize("kind", REDUCTIONS)
+@pytest.mark.parametrize(
+    ("shape", "axes", "walk"),
+    [((0,), (0,), "sequence"), ((31,), (0,), "sequence"), ((32,), (0,), "wide"),
+     ((1025,), (0,), "wide"), ((3, 1040), (1,), "wide"), ((70_001,), (0,), "wide"),
+     ((40, 33), (1,), "wide"), ((3, 5000), (1,), "wide"), ((2000, 3), (0,), "rows"),
+     ((5000, 35), (0,), "columns"), ((33, 40), (0,), "columns"), ((2, 1100, 64), (1,), "columns"),
+     ((20, 6, 30), (0, 2), "rows"), ((20, 6, 3), (0, 2), "rows"), ((40, 3, 1, 31), (0, 3), "rows"),
+     ((17_000, 8), (0,), "columns")],
+)  # fmt: skip
+def test_reductions_have_the_tree_of_the_cpu(kind, shape, axes, walk):
+    taken = check_reduction(kind, shape, axes)
+    assert taken[0].startswith(walk)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["float32", "dot"])
+@pytest.mark.parametrize("shape", [(1025,), (40, 1028), (40, 1025)])
+def test_arrays_that_start_anywhere_are_read_one_by_one(kind, shape):
+    for aligned in (True, False):
+        (walk,) = check_reduction(kind, shape, (len(shape) - 1,), aligned=aligned)
+        assert walk.startswith("wide_u") is (aligned and shape != (40, 1025))
+    columns = check_reduction(kind, (40, 64), (0,), aligned=False)
+    assert columns[0].startswith("columns_s")
+
+
+@needs_compiler
+def test_what_is_the_same_for_a_row_is_read_once():
+    kernel, x = REDUCTIONS["dot"], np.random.default_rng(7).standard_normal((9, 2000))
+    for strides in ([(2000, 1), (2000, 0)], [(1, 9), (0, 9)]):
+        want = reduce_program(kernel, (9,), (2000,), strides)(buffer(x), buffer(x))
+        got = np.zeros(9)
+        reduced(kernel, reduce_plan(kernel, (9,), (2000,), strides), got, [x, x])
+        check_bits(got, array(want, (9,), got.dtype))
+
+
+@needs_compiler
+def test_partial_results_are_merged_in_several_rounds(monkeypatch):
+    monkeypatch.setattr(fold_walks, "MERGE", 512)
+    monkeypatch.setattr(launch, "MERGE", 512)
+    walk_of.cache_clear()
+    kernel, n = REDUCTIONS["float64"], 9_000_000
+    x = np.random.default_rng(7).standard_normal(n)
     plan = reduce_plan(kernel, (), (n,), [(1,)])
-    assert [one.function.rpartition("_")[2] for one in plan.launches] == ["rows", "merge", "merge"]
-    got = np.zeros((), np.float32)
-    walks.run(plan, [got], [x])
+    assert [one.function.rpartition("_")[2] for one in plan.launches] == ["u2", "merge", "merge"]
+    got = np.zeros(())
+    reduced(kernel, plan, got, [x])
+    walk_of.cache_clear()
     want = array(reduce_program(kernel, (), (n,), [(1,)])(buffer(x)), (), got.dtype)
     check_bits(got, want)
 

@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("runtime/cpu", "compile/schedule")
 # What is no tuning: widths of instructions, layouts of records and of memory, limits of formats.
 FIXED = {
-    "accumulate_code", "bucket_code", "convolution_code", "depthwise_code", "emission",
-    "exact_code", "jit", "local_code", "panel_gemm", "partition_code", "radix", "rows",
-    "segment_code", "set_code", "vector_gemm", "plans",
+    "accumulate_code", "block_code", "bucket_code", "convolution_code", "depthwise_code",
+    "emission", "exact_code", "jit", "local_code", "panel_gemm", "partition_code", "radix",
+    "rows", "segment_code", "set_code", "vector_gemm", "plans",
 }  # fmt: skip
 FIXED_NAMES = {
     "ALIGNMENT", "BLOCKS", "EIGHT", "FAN", "GROUP", "LEVELS", "LINE", "LOCAL_BYTES", "MAX_AXES",

@@ -12,9 +12,9 @@ import pytest
 
 import pullback as pb
 from pullback.compile.kernel import fft_order
+from pullback.compile.kernel.roots import roots
 from pullback.compile.program import single
 from pullback.runtime.cpu.fft import fft_stages, recipes, tables
-from pullback.runtime.cpu.fft.roots import roots
 from pullback.runtime.cpu.llvm.jit import host
 
 RNG = np.random.default_rng(7)

@@ -15,9 +15,13 @@ from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import (
     complex_gemm,
     direct_gemm,
+    packed_gemm,
     panel_gemm,
     transpose_code,
     vector_gemm,
+)
+from pullback.runtime.cpu.gemm import (
+    matmul as products,
 )
 from pullback.runtime.cpu.linalg import openblas
 from pullback.runtime.cpu.llvm import jit
@@ -227,6 +231,8 @@ def each_width(request, monkeypatch):
     kernels = (
         direct_gemm._block,
         panel_gemm.panel_kernel,
+        packed_gemm.copy_kernel,
+        packed_gemm.tile_kernel,
         transpose_code.transpose_kernel,
         complex_gemm.join_kernel,
         vector_gemm.chunks_kernel,
@@ -256,7 +262,8 @@ def test_blocks_of_every_shape(dtype, each_width):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
-    "m,n,k", [(30, 300, 600), (1, 301, 600), (13, 1100, 40), (1, 5, 9001), (2, 301, 600)]
+    "m,n,k",
+    [(30, 300, 600), (201, 300, 600), (1, 301, 600), (13, 1100, 40), (1, 5, 9001), (2, 301, 600)],
 )
 def test_large_products_with_each_width(m, n, k, dtype, each_width):
     for a, b in layouts(random(dtype, m, k), random(dtype, k, n)):
@@ -298,6 +305,30 @@ def test_bits_do_not_depend_on_layout(m, n, k, dtype):
     for rows, columns in ((slice(m // 2, m), slice(None)), (slice(None), slice(n // 3, n))):
         part = matmul(a[rows], b[:, columns])
         assert part.tobytes() == whole[rows, columns].tobytes()
+
+
+@pytest.mark.parametrize("threads", [1, 3, 16])
+def test_copies_that_threads_share(threads, monkeypatch):
+    """In pieces of k, for each matrix or one for all; the bits are those of a tile alone."""
+    monkeypatch.setattr(native, "get_threads", lambda: threads)
+    a, b = random("float32", 2, 3, 150, 700), random("float32", 3, 700, 190)
+    shared = random("float32", 700, 190)
+    wanted = [matmul(a[0, :, :100], b), matmul(a[0, :, :100], shared)]
+    for most in (1, 1 << 22, 1 << 25):
+        monkeypatch.setattr(products, "_MOST_COPIED", most)
+        for right, part in zip((b, shared), wanted, strict=True):
+            for x in (a, np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)):
+                whole = matmul(x, right)
+                assert whole[0, :, :100].tobytes() == part.tobytes()
+                check(x, right)
+        check(a[0, 0], b)
+
+
+def test_tiles_are_enough_for_all_threads():
+    for threads in (1, 2, 4, 8, 16, 64):
+        for m, n in ((256, 256), (256, 1024), (2048, 2048)):
+            tiles = packed_gemm.cut_of(dtypes.float32, m, n, 1, threads).tiles(m, n)
+            assert tiles >= min(threads, m * n // 4096)
 
 
 def test_bits_of_a_batch_do_not_depend_on_layout():

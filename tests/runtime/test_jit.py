@@ -2,13 +2,16 @@
 
 import ctypes
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pullback.runtime.code_cache import cache_directory
+from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import jit
-from runtime.native_kernels import ADD, run_python
+from runtime.native_kernels import ADD, loop, run_python
 
 
 def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,3 +142,31 @@ def test_optimised_code_is_another_entry(tmp_path: Path, monkeypatch: pytest.Mon
     jit.compile_ir(constant(5), ["constant"])
     jit.compile_ir(constant(5), ["constant"], optimise=True)
     assert len(entries(tmp_path)) == 2
+
+
+def test_code_that_nobody_has_is_freed_and_other_code_stays() -> None:
+    def linkers() -> int:
+        return len(jit._linkers)
+
+    kept = jit.compile_ir(constant(9000), ["constant"])["constant"]
+    several = 4 * jit._Linker.MOST
+    for k in range(several):
+        jit.compile_ir(constant(9001 + k % 3), ["constant"])
+    before = linkers()
+    for k in range(several):
+        jit.compile_ir(constant(9001 + k % 3), ["constant"])
+    assert linkers() <= before
+    assert ctypes.CFUNCTYPE(ctypes.c_int64)(kept)() == 9000
+
+
+def test_a_program_keeps_the_code_that_it_runs() -> None:
+    def program(value: int) -> Callable[..., object]:
+        code = jit.compile_ir(loop("store", f"store i64 {value}, ptr %p0"), ["store"])["store"]
+        return native.program(0, 8, (), [native.Stage(code, 1, 1, ())])
+
+    kept = program(77)
+    for k in range(4 * jit._Linker.MOST):
+        program(k % 3)
+    found = kept()
+    assert isinstance(found, native.Buffer)
+    assert np.frombuffer(memoryview(found), np.int64)[0] == 77

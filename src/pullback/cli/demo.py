@@ -40,6 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="of the first weights, batches and directions (default 0)",
     )
     parser.add_argument("--quick", action="store_true", help="fewer steps, smaller checks")
+    parser.add_argument("--device", default="cpu", help='where it runs: "cpu" (default) or "cuda"')
 
 
 def _positive(text: str) -> int:
@@ -57,6 +58,16 @@ def run(options: argparse.Namespace) -> int:
     if problem := _out_problem(options.out):
         print(f"demo: can't write the report: {problem}", file=sys.stderr)
         return 2
+    try:
+        with pb.device(options.device):
+            return _told(options, started)
+    except pb.DeviceError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+
+
+def _told(options: argparse.Namespace, started: float) -> int:
+    """The exit status after the story on the default device."""
     try:
         data = digits.load()
     except ImportError:
@@ -92,7 +103,10 @@ def _story(data: digits.Data, options: argparse.Namespace) -> Story:
     steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
     layers = "-".join(map(str, digits.LAYERS))
     print(f"\nfit a {layers} network to {len(data.y)} images of digits", flush=True)
-    fit, repeats = _fits(data, steps, keys[0])
+    if options.device == "cpu":
+        fit, repeats = _fits(data, steps, keys[0])
+    else:
+        fit, repeats = _fits_on(options.device, data, steps, keys[0])
     accuracy = fit.accuracies[-1]
     reached = Check("test accuracy", f"{accuracy:.4f}", f">= {REACHED}", accuracy >= REACHED)
     checks = _shown([reached])
@@ -114,7 +128,8 @@ def _story(data: digits.Data, options: argparse.Namespace) -> Story:
     checks += _shown([pixels.check, curvature.order_check(keys[2], 2 if options.quick else 3)])
 
     print("\nthe same bits every time")
-    fits = _equal("parameters of repeated fits, 1 and 2 threads", [r.digest for r in repeats])
+    others = "1 and 2 threads" if options.device == "cpu" else f"on {options.device} and the CPU"
+    fits = _equal(f"parameters of repeated fits, {others}", [r.digest for r in repeats])
     checks += _shown([fits, *_index_checks(keys[3]), _threads_check(keys[3])])
     print("sha256 of all parameters:")
     for repeat in repeats:
@@ -154,6 +169,13 @@ def _digest(tree: Any) -> str:
     return total.hexdigest()
 
 
+def _repeat(data: digits.Data, steps: int, key: Any, name: str) -> tuple[digits.Fit, Repeat]:
+    """A fit, and what is told about it."""
+    started = time.perf_counter()
+    fit = digits.train(data, steps, key, f"  {name}")
+    return fit, Repeat(name, time.perf_counter() - started, _digest(fit.params))
+
+
 def _fits(data: digits.Data, steps: int, key: Any) -> tuple[digits.Fit, list[Repeat]]:
     """The same fit with the threads of this machine, again, and with others."""
     from pullback.runtime.cpu import native
@@ -164,11 +186,22 @@ def _fits(data: digits.Data, steps: int, key: Any) -> tuple[digits.Fit, list[Rep
     for i, count in enumerate(counts):
         threads = f"{count} thread{'s' if count > 1 else ''}"
         name = f"{('first run', 'second run', 'third run', 'fourth run')[i]}, {threads}"
-        started = time.perf_counter()
         with _threads(count):
-            fits.append(digits.train(data, steps, key, f"  {name}"))
-        repeats.append(Repeat(name, time.perf_counter() - started, _digest(fits[-1].params)))
+            fit, repeat = _repeat(data, steps, key, name)
+        fits.append(fit)
+        repeats.append(repeat)
     return fits[0], repeats
+
+
+def _fits_on(
+    device: str, data: digits.Data, steps: int, key: Any
+) -> tuple[digits.Fit, list[Repeat]]:
+    """The same fit on a device, again, and on the CPU."""
+    fit, first = _repeat(data, steps, key, f"first run, {device}")
+    _, second = _repeat(data, steps, key, f"second run, {device}")
+    with pb.device("cpu"):
+        _, third = _repeat(digits.load(), steps, key.cpu(), "third run, cpu")
+    return fit, [first, second, third]
 
 
 def _equal(name: str, digests: Sequence[str]) -> Check:

@@ -182,7 +182,7 @@ class handle:  # noqa: N801  (a namespace of one variable, cheap to read)
 
 def make(buf: Any, av: Aval, node: Node | None = None) -> Any:
     """A new handle."""
-    out = object.__new__(handle.cls)
+    out = handle.cls()
     out._buf = buf
     out._aval = av
     out._node = node

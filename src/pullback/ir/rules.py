@@ -104,7 +104,7 @@ def record(arrays, static, out):
     {nodes} = {node_values}
     if {untracked} or out._aval.dtype.kind not in "fc":
         return None
-    node = new(Node)
+    node = Node()
     node.op = op
     node.edges = ({edges},)
     node.avals = ({avals},)
@@ -130,7 +130,7 @@ def compile_record(op: Ruled) -> Callable[[Sequence[Array], dict[str, Any], Arra
         avals=", ".join(f"a{i}._aval" for i in positions),
         saved=saved_source(op),
     )
-    scope = {"new": object.__new__, "Node": Node, "op": op, "next_order": next_order}
+    scope = {"Node": Node, "op": op, "next_order": next_order}
     exec(compile(source, f"<record {op.name}>", "exec"), scope)
     return scope["record"]
 

@@ -28,14 +28,14 @@ def call({params}, /):
         plan = plans[{avals}]
     except (KeyError, AttributeError):
         return slow({params})
-    out = new(handle.cls)
+    out = handle.cls()
     out._buf = plan.run({bufs})
     out._aval = plan.aval
     if {untracked} or not mode.recording:
         out._node = None
     else:
         {names} = {nodes}
-        node = new(Node)
+        node = Node()
         node.op = op
         node.edges = {edges}
         node.avals = {aval_tuple}
@@ -137,7 +137,7 @@ def fast_function(
     scope = {
         "numbers": frozenset((int, float)), "constants": constants, "constant": _constant,
         "plans": op.plans, "slow": slow,
-        "new": object.__new__, "handle": handle, "mode": mode, "Node": Node, "op": op,
+        "handle": handle, "mode": mode, "Node": Node, "op": op,
         "nothing": {}, "next_order": next_order, "__name__": __name__,
     }  # fmt: skip
     code = _compiled(source)

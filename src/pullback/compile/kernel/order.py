@@ -80,9 +80,53 @@ def fused(a: Array, b: Array, c: Array) -> Array:
         step = np.where((lost > 0) == (total > 0), 1, -1)
         odd = np.where((lost != 0) & (bits & 1 == 0), bits + step, bits)
         return odd.view(np.float64).astype(np.float32)
-    exact = [float(Fraction(x) * Fraction(y) + Fraction(z)) for x, y, z in zip(
-        a.ravel().tolist(), b.ravel().tolist(), c.ravel().tolist(), strict=True)]  # fmt: skip
-    return np.array(exact).reshape(a.shape)
+    found, safe = _fused_wide(a, b, c)
+    if not safe.all():
+        found[~safe] = [float(Fraction(x) * Fraction(y) + Fraction(z)) for x, y, z in zip(
+            a[~safe].tolist(), b[~safe].tolist(), c[~safe].tolist(), strict=True)]  # fmt: skip
+    return found
+
+
+def _fused_wide(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
+    """The same in float64, and where numbers are of a size for which it is right."""
+    with np.errstate(all="ignore"):
+        p, low = _exact_product(a, b)
+        total, rest = _exact_sum(c, low)
+        high, middle = _exact_sum(p, total)
+        # Boldo and Melquiond (2008): the tail is rounded to odd, so that rounding again is right.
+        tail, lost = _exact_sum(middle, rest)
+        bits = np.atleast_1d(tail).view(np.int64).reshape(tail.shape)
+        step = np.where((lost > 0) == (tail > 0), 1, -1)
+        odd = np.where((lost != 0) & (bits & 1 == 0), bits + step, bits)
+        found = np.where(
+            low == 0, p + c, high + np.atleast_1d(odd).view(np.float64).reshape(p.shape)
+        )
+        sizes = [np.abs(x) for x in (a, b, c)]
+        safe = [((x < _LARGE) & (x > 1 / _LARGE)) | (x == 0) for x in sizes]
+        return found, safe[0] & safe[1] & safe[2]
+
+
+_LARGE = 2.0**300  # beyond it, and below its inverse, errors of products may not be numbers
+_SPLITTER = 2.0**27 + 1.0  # Dekker's factor, which cuts a float64 into halves of 26 bits
+
+
+def _exact_sum(x: Array, y: Array) -> tuple[Array, Array]:
+    """A sum and what rounding took from it (Knuth)."""
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
+
+
+def _exact_product(x: Array, y: Array) -> tuple[Array, Array]:
+    """A product and what rounding took from it (Dekker)."""
+    p = x * y
+    pairs = []
+    for value in (x, y):
+        big = _SPLITTER * value
+        high = big - (big - value)
+        pairs.append((high, value - high))
+    (x1, x2), (y1, y2) = pairs
+    return p, ((x1 * y1 - p) + x1 * y2 + x2 * y1) + x2 * y2
 
 
 # -- reductions ------------------------------------------------------------------------------------

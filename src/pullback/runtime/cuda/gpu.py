@@ -15,6 +15,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from pullback.runtime.cuda.code import machine_code
 __all__ = ["Buffer", "CupyMissing", "Gpu", "cupy_module", "is_present"]
 
 COMPILERS = 8  # kernels that are compiled at a time
+SHARED_BYTES = 48 << 10  # that every launch may give a thread block without asking
 _DRIVERS = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 
 
@@ -86,6 +88,7 @@ class Gpu:
         capability = self._cuda.Device(index).compute_capability
         self.name, self.architecture = f"GPU {index}", f"sm_{capability}"
         self._modules: dict[str, Any] = {}
+        self._constants: WeakKeyDictionary[object, Buffer] = WeakKeyDictionary()
         self._functions: dict[tuple[str, str], Any] = {}
 
     @contextmanager
@@ -99,6 +102,12 @@ class Gpu:
         finally:
             if before != self.index:
                 runtime.setDevice(before)
+
+    @property
+    def product(self) -> str:
+        """What NVIDIA calls it."""
+        name = self._runtime.getDeviceProperties(self.index)["name"]
+        return name.decode() if isinstance(name, bytes) else name
 
     # -- memory: to be called where this GPU is current --------------------------------------------
 
@@ -130,6 +139,17 @@ class Gpu:
         self.wait(stream)
         return found
 
+    def constant(self, key: object, array: np.ndarray) -> Buffer:
+        """The copy of an array on this GPU, which is there as long as the key is."""
+        buffer = self._constants.get(key)
+        if buffer is None:
+            with self.current() as stream:
+                buffer = self.empty(array.nbytes)
+                self.upload(buffer.address, array, stream)
+                self.wait(stream)
+            self._constants[key] = buffer
+        return buffer
+
     def wait(self, stream: int) -> None:
         """Return when all work on the stream is done."""
         self._runtime.streamSynchronize(stream)
@@ -152,12 +172,18 @@ class Gpu:
                 module.load(code)
                 self._modules[source] = module
 
-    def function(self, source: str, name: str) -> int:
-        """The handle of a kernel of a source that was loaded."""
+    def function(self, source: str, name: str, shared: int = 0) -> int:
+        """The handle of a kernel of a source that was loaded; launches may ask for so many bytes
+        of shared memory.
+        """
         key = source, name
         if key not in self._functions:
             self._functions[key] = self._modules[source].get_function(name)
-        return self._functions[key].ptr
+        handle = self._functions[key].ptr
+        if shared > SHARED_BYTES:
+            attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._driver.funcSetAttribute(handle, attribute, shared)
+        return handle
 
     @property
     def enqueue(self) -> Any:

@@ -16,15 +16,9 @@ from pullback.compile.kernel.order import BLOCK, LANES, SMALL
 from pullback.compile.program.nest import Nest, coalesce
 from pullback.core.avals import dense_strides
 from pullback.core.errors import ShapeError
-from pullback.runtime.cuda.folds import (
-    MAX_GROUP,
-    MAX_TALL,
-    MERGE,
-    THREADS,
-    WIDTH,
-    accumulator_bytes,
-    has_columns,
-)
+from pullback.runtime.cuda.fold_walks import JOINED, MERGE, MERGE_THREADS, column_threads, teams
+from pullback.runtime.cuda.fold_walks import THREADS as FOLD_THREADS
+from pullback.runtime.cuda.folds import accumulator_bytes, lane_width
 from pullback.runtime.cuda.kernels import MAX_RANK, name_of, outputs_of, vector_width
 
 __all__ = [
@@ -33,13 +27,15 @@ __all__ = [
     "Launches",
     "grid_of",
     "map_plan",
+    "merged",
     "packed",
     "reduce_plan",
     "scan_plan",
 ]
 
+THREADS = 256  # of a thread block: eight of these fill a processor's 2048
 MAX_GRID = 132 * 16  # thread blocks of a kernel that strides over its elements
-ENOUGH_GRID = 1024  # thread blocks that fill a device
+LEAST_COLUMNS = 8  # outputs side by side: 32 bytes, which are read from memory at once
 Strides = Sequence[int]
 
 
@@ -108,8 +104,12 @@ def reduce_plan(
     kept_shape: Sequence[int],
     reduced_shape: Sequence[int],
     input_strides: Sequence[Strides],
+    aligned: bool = True,
 ) -> Launches:
-    """How to reduce to a dense array; strides go over the kept axes, then over the reduced ones."""
+    """How to reduce to a dense array; strides go over the kept axes, then over the reduced ones.
+
+    `aligned`: whether every buffer starts at a multiple of 16 bytes.
+    """
     count = len(kept_shape)
     outputs = math.prod(kept_shape)
     if outputs == 0:
@@ -122,48 +122,89 @@ def reduce_plan(
     reduced = Nest(reduced.shape, reduced.strides[1:])
     ins = tuple(f"in{k}" for k in range(len(kernel.inputs)))
     name = name_of(kernel)
-    nests = (packed(kept), packed(reduced))
     if reduced.size < SMALL:
-        launch = Launch(f"{name}_sequence", grid_of(outputs), THREADS, ("out0", *ins, *nests))
-        return Launches([launch])
-    tall = has_columns(kernel) and _side_by_side(kept, reduced)
-    outlook = math.ceil(outputs / WIDTH) if tall else outputs
-    least, most = (1, MAX_TALL) if tall else (THREADS // LANES, MAX_GROUP)
-    per_group, groups = _groups(outlook, reduced.size, least, most)
-    units = outputs * groups
-    grid = math.ceil(units / max(1, THREADS // LANES // per_group))
-    grid = outlook * groups if tall else grid
-    arguments = ("out0", "scratch0" if groups > 1 else 0, *ins, *nests, groups, per_group)
-    walk = "columns" if tall else "rows"
-    launches = [Launch(f"{name}_{walk}", grid, THREADS, arguments)]
-    scratch = [units] if groups > 1 else []
+        arguments = ("out0", *ins, packed(kept), packed(reduced))
+        return Launches([Launch(f"{name}_sequence", grid_of(outputs), THREADS, arguments)])
+    if _side_by_side(kept, reduced):
+        return _columns_plan(kernel, kept, reduced, aligned)
+    if _is_flat(reduced):
+        lanes = lane_width(kernel)
+        kinds = _kinds([own[0] for own in reduced.strides], kept.strides, lanes, aligned)
+        walk, along = f"wide_{kinds}{lanes}", reduced.size
+    else:
+        lanes, walk, along = 1, "rows", packed(reduced)
+    blocks = math.ceil(reduced.size / BLOCK)
+    per_group = min(teams(lanes), 1 << (blocks - 1).bit_length())
+    groups = math.ceil(blocks / per_group)
+    grid = math.ceil(outputs * groups / (teams(lanes) // per_group))
+    partials = "scratch0" if groups > 1 else 0
+    arguments = ("out0", partials, *ins, packed(kept), along, groups, per_group)
+    launch = Launch(f"{name}_{walk}", grid, FOLD_THREADS, arguments)
+    return merged(kernel, [launch], outputs, groups)
+
+
+def _columns_plan(kernel: Reduce, kept: Nest, reduced: Nest, aligned: bool) -> Launches:
+    """How to reduce where outputs lie side by side."""
+    lanes = lane_width(kernel)
+    while kept.shape[-1] % lanes:
+        lanes //= 2
+    steps = [own[0] for own in reduced.strides]
+    apart = [(*own[:-1], step) for own, step in zip(kept.strides, steps, strict=True)]
+    kinds = _kinds([own[-1] for own in kept.strides], apart, lanes, aligned)
+    blocks, outputs = math.ceil(reduced.size / BLOCK), kept.size
+    wide = column_threads(lanes, outputs)
+    across = math.ceil(outputs / (wide * lanes))
+    joined = blocks <= JOINED
+    by_output, by_block = (1, outputs) if joined else (blocks, 1)
+    ins = tuple(f"in{k}" for k in range(len(kernel.inputs)))
+    arguments = (
+        "out0", "scratch0" if blocks > 1 else 0, *ins, packed(kept),
+        struct.pack(f"<{len(steps)}q", *steps), reduced.size, across, by_output, by_block,
+    )  # fmt: skip
+    walk = f"{name_of(kernel)}_columns_{kinds}{lanes}"
+    launches = [Launch(walk, across * blocks, LANES * wide, arguments)]
+    if blocks == 1 or not joined:
+        return merged(kernel, launches, outputs, blocks)
+    arguments = ("out0", "scratch0", outputs, blocks)
+    launches.append(Launch(f"{name_of(kernel)}_join", grid_of(outputs), THREADS, arguments))
+    return Launches(launches, (outputs * blocks * accumulator_bytes(kernel),))
+
+
+def merged(kernel: Reduce, launches: list[Launch], outputs: int, groups: int) -> Launches:
+    """The launches, and those that join `groups` accumulators of each output."""
+    scratch = [outputs * groups] if groups > 1 else []
     while groups > 1:
         last, groups, part = groups, math.ceil(groups / MERGE), f"scratch{len(scratch) - 1}"
-        scratch.append(outputs * groups)
-        arguments = ("out0", f"scratch{len(scratch) - 1}", part, last)
-        launches.append(Launch(f"{name}_merge", outputs * groups, THREADS, arguments))
+        following = f"scratch{len(scratch)}" if groups > 1 else 0
+        if groups > 1:
+            scratch.append(outputs * groups)
+        arguments = ("out0", following, part, last)
+        merge = f"{name_of(kernel)}_merge"
+        launches.append(Launch(merge, outputs * groups, MERGE_THREADS, arguments))
     return Launches(launches, tuple(n * accumulator_bytes(kernel) for n in scratch))
 
 
 def _side_by_side(kept: Nest, reduced: Nest) -> bool:
     """Whether outputs, rather than reduced elements, lie side by side in memory."""
-    if not kept.shape or kept.shape[-1] < WIDTH // 2:
+    if not kept.shape or kept.shape[-1] < LEAST_COLUMNS or len(reduced.shape) != 1:
         return False
-    return all(k[-1] in (0, 1) for k in kept.strides) and any(r[-1] > 1 for r in reduced.strides)
+    return all(k[-1] in (0, 1) for k in kept.strides) and any(
+        r[-1] not in (0, 1) for r in reduced.strides
+    )
 
 
-def _groups(tasks: int, length: int, least: int, most: int) -> tuple[int, int]:
-    """Blocks of the tree per group, a power of two, and groups: the bits are the same for any.
+def _is_flat(reduced: Nest) -> bool:
+    """Whether what is reduced lies side by side in memory, or is one element."""
+    return len(reduced.shape) == 1 and all(own[0] in (0, 1) for own in reduced.strides)
 
-    Groups get smaller, down to `least`, until there are enough of them for `tasks` at a time.
-    """
-    blocks = math.ceil(length / BLOCK)
-    per_group = 1
-    while per_group < min(blocks, most):
-        per_group *= 2
-    while per_group > least and tasks * math.ceil(blocks / per_group) < ENOUGH_GRID:
-        per_group //= 2
-    return per_group, math.ceil(blocks / per_group)
+
+def _kinds(along: Sequence[int], apart: Sequence[Strides], lanes: int, aligned: bool) -> str:
+    """How each input is read; it has a stride along neighbours, and others that lead to them."""
+    found = ""
+    for step, others in zip(along, apart, strict=True):
+        together = aligned and not any(s % lanes for s in others)
+        found += "z" if not step else "u" if together else "s"
+    return found
 
 
 def scan_plan(

@@ -11,7 +11,7 @@ from pullback.compile.program.target import Area, Shape, Strides
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.scalar import const
 from pullback.runtime.cuda.folds import fold_code
-from pullback.runtime.cuda.kernels import map_code
+from pullback.runtime.cuda.kernels import map_code, name_of
 from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan, scan_plan
 from pullback.runtime.cuda.printer import Source
 from pullback.runtime.cuda.stages import At, Either, Step, stage
@@ -22,15 +22,17 @@ __all__ = [
     "map_stages",
     "map_steps",
     "reduce_stages",
+    "source_of",
     "zero_steps",
 ]
 
 
 @lru_cache(4096)
-def _source_of(kernel: Map | MultiMap | Reduce) -> str:
+def source_of(kernel: Map | MultiMap | Reduce, function: str) -> str:
+    """The source of a function of a kernel; that of a map has all its functions."""
     source = Source()
     if isinstance(kernel, Reduce):
-        fold_code(source, kernel)
+        fold_code(source, kernel, [function.removeprefix(name_of(kernel))[1:]])
     else:
         map_code(source, kernel)
     return source.text()
@@ -50,7 +52,7 @@ def _steps(
     found = []
     for function, grid, block, given in plan.launches:
         arguments = tuple(places[a] if isinstance(a, str) else a for a in given)
-        found.append(Step(_source_of(kernel), function, (grid, 1), block, arguments))
+        found.append(Step(source_of(kernel, function), function, (grid, 1), block, arguments))
     return found
 
 
@@ -68,7 +70,11 @@ def map_steps(
 ) -> list[Step | Either]:
     """The launch of a map; which one depends on where its arrays start."""
     plans = [map_plan(kernel, shape, in_strides, out_strides, aligned) for aligned in (True, False)]
-    aligned, other = (_steps(kernel, plan, outs, ins) for plan in plans)
+    return _either(*(_steps(kernel, plan, outs, ins) for plan in plans))
+
+
+def _either(aligned: Sequence[Step], other: Sequence[Step]) -> list[Step | Either]:
+    """The launches for arrays that start at multiples of 16 bytes, or for any."""
     return [a if a == b else Either(a, b) for a, b in zip(aligned, other, strict=True)]
 
 
@@ -126,9 +132,10 @@ def reduce_stages(
     shared: bool = False,
 ) -> list[Stage]:
     """See `Target.reduce`; a reduction is not cut into pieces for others."""
-    plan = reduce_plan(kernel, kept, reduced, in_strides)
-    scratch = [area(nbytes) for nbytes in plan.scratch]
-    return stage(*_steps(kernel, plan, [At(out_slot)], _ats(in_slots), scratch))
+    plans = [reduce_plan(kernel, kept, reduced, in_strides, aligned) for aligned in (True, False)]
+    scratch = [area(nbytes) for nbytes in plans[0].scratch]
+    out, ins = [At(out_slot)], _ats(in_slots)
+    return stage(*_either(*(_steps(kernel, plan, out, ins, scratch) for plan in plans)))
 
 
 def accumulate_stages(

@@ -10,6 +10,8 @@ from pullback.compile.program.host_calls import effect_faults, host_faults
 from pullback.compile.program.target import Routine
 from pullback.compile.program.windows import CONVOLUTIONS, EXTREMA
 from pullback.core.avals import Aval
+from pullback.runtime.cuda.fft.fft_stages import NAMES as FOURIER
+from pullback.runtime.cuda.fft.fft_stages import fourier_stages
 from pullback.runtime.cuda.host_calls import effect_stages, host_stages
 from pullback.runtime.cuda.planes import NAMES, plane_stages
 from pullback.runtime.cuda.products import product_stages
@@ -30,6 +32,7 @@ ROUTINES: Mapping[str, Routine] = {
     "searchsorted": Routine(search_stages, _is_heavy),
     **{n: Routine(partial(convolution_stages, n), _is_heavy) for n in CONVOLUTIONS},
     **{n: Routine(partial(plane_stages, n), _is_heavy, partial(bad_places, n)) for n in NAMES},
+    **{n: Routine(partial(fourier_stages, n), _is_heavy) for n in FOURIER},
     "host": Routine(host_stages, _is_heavy, host_faults, calls_python=True),
     "effect": Routine(effect_stages, _is_heavy, effect_faults, calls_python=True),
     **{n: Routine(partial(extremum_stages, n), _is_heavy) for n in EXTREMA},

@@ -28,7 +28,18 @@ from pullback.compile.program.stages import (
 )
 from pullback.runtime.cuda.gpu import Buffer, Gpu
 
-__all__ = ["RECORD", "RECORD_BYTES", "At", "Either", "HostCall", "Run", "Step", "encode", "stage"]
+__all__ = [
+    "RECORD",
+    "RECORD_BYTES",
+    "At",
+    "Either",
+    "HostCall",
+    "Run",
+    "Step",
+    "Table",
+    "encode",
+    "stage",
+]
 
 RECORD = -1
 RECORD_BYTES = 40
@@ -43,19 +54,29 @@ class At(NamedTuple):
     nbytes: int = 0
 
 
+class Table:
+    """Numbers that a kernel looks up: an array of the host, which each GPU gets a copy of."""
+
+    __slots__ = ("__weakref__", "values")
+
+    def __init__(self, values: np.ndarray):
+        self.values = np.ascontiguousarray(values)
+
+
 class Step(NamedTuple):
     """A launch: a function of a source, thread blocks, threads of each, arguments.
 
-    An argument is an address, an int64, or the bytes of a struct that is passed by value.
-    `checked`: it notes errors.
+    An argument is an address, a table, an int64, or the bytes of a struct that is passed by value.
+        `checked`: it notes errors. `shared`: bytes of shared memory that the launch gives a block.
     """
 
     source: str
     function: str
     grid: tuple[int, int]
     block: int
-    arguments: tuple[At | int | bytes, ...]
+    arguments: tuple[At | Table | int | bytes, ...]
     checked: bool = False
+    shared: int = 0
 
 
 class Either(NamedTuple):
@@ -125,6 +146,7 @@ class _Encoder:
         self.gpu = gpu
         self.words: array[int] = array("q")
         self.places: list[int] = []
+        self.tables: list[Table] = []
         self.local: dict[int, int] = {}  # the bytes of arrays of blocks, by slot
         self.checked = False
 
@@ -173,12 +195,16 @@ class _Encoder:
                 self.words.append(0)
             elif isinstance(argument, bytes):
                 self.words.frombytes(argument)
+            elif isinstance(argument, Table):
+                self.tables.append(argument)
+                self.words.append(self.gpu.constant(argument, argument.values).address)
             else:
                 self.words.append(argument)
         self.checked = self.checked or step.checked
-        function, enqueue = self.gpu.function(step.source, step.function), self.gpu.enqueue
+        function = self.gpu.function(step.source, step.function, step.shared)
+        enqueue = self.gpu.enqueue
         across, down = step.grid
-        block = step.block
+        block, shared = step.block, step.shared
 
         def launch(run: Run) -> None:
             words, slots = run.words, run.slots
@@ -186,7 +212,7 @@ class _Encoder:
                 words[place] = slots[slot] + nbytes
             stream, at = run.stream, run.arguments + first
             # the arguments are copied before this returns
-            enqueue(function, across, down, 1, block, 1, 1, 0, stream, at, 0)
+            enqueue(function, across, down, 1, block, 1, 1, shared, stream, at, 0)
 
         return launch
 
@@ -296,6 +322,7 @@ class _Encoded:
         self._local = list(zip(encoder.local, offsets[len(program.scratch) :], strict=False))
         self._record = offsets[-1]
         self._words, self._places = encoder.words, encoder.places
+        self._tables = encoder.tables  # which keep what they stand for on the GPU
         self._free: list[_Frame] = []
 
     def run(self, *buffers: Buffer) -> Buffer | tuple[int, int, int]:

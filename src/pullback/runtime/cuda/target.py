@@ -32,6 +32,7 @@ from pullback.runtime.cuda.clock import Clock
 from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module
 from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.routines import ROUTINES
+from pullback.runtime.cuda.row_kernels import row_kernel_stages, shared_bytes
 
 __all__ = ["CudaRuntime", "CudaTarget"]
 
@@ -85,7 +86,9 @@ class CudaTarget:
         /,
     ) -> list[Stage]:
         """See `Target.rows`."""
-        return row_stages(self, plan, rows, length, slot, area)
+        most = shared_bytes(self._gpu.architecture)
+        stages = row_kernel_stages(plan, rows, length, slot, area, most)
+        return row_stages(self, plan, rows, length, slot, area) if stages is None else stages
 
     def gather_plan(self, *given: Any) -> WantedPlan | None:
         """Indices are looked at again on every read."""
@@ -217,6 +220,7 @@ class CudaRuntime(Runtime):
         """The GPU, and the libraries that drive it."""
         major, minor = nvrtc.version()
         return {
+            "GPU": self._gpu.product,
             "architecture": self._gpu.architecture,
             "CuPy": cupy_module().__version__,
             "NVRTC": f"{major}.{minor}",

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import functools
 
+from pullback.compile.kernel.codelets import ComplexPair
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.fft.codelets import ComplexLanes, ComplexRegisters
+from pullback.runtime.cpu.fft.codelets import ComplexLanes
 from pullback.runtime.cpu.fft.moves import interleaved, parted, parts_of, splat_arg, store_masked
 from pullback.runtime.cpu.fft.passes import step_function
 from pullback.runtime.cpu.llvm.writer import Function
@@ -27,31 +28,29 @@ __all__ = ["copy_function", "half_elements", "half_row", "times_row", "whole_ele
 
 def _halved(
     v: ComplexLanes,
-    z: ComplexRegisters,
-    mirrored: ComplexRegisters,
-    root: ComplexRegisters,
+    z: ComplexPair,
+    mirrored: ComplexPair,
+    root: ComplexPair,
     back: bool,
-) -> ComplexRegisters:
+) -> ComplexPair:
     """One result from Z[k] and Z[h - k] (or X), by the formulas above; `root` has the factors."""
-    a = ComplexRegisters(v.add(z.re, mirrored.re), v.sub(z.im, mirrored.im))
-    b = ComplexRegisters(v.sub(z.re, mirrored.re), v.add(z.im, mirrored.im))
+    a = ComplexPair(v.add(z.re, mirrored.re), v.sub(z.im, mirrored.im))
+    b = ComplexPair(v.sub(z.re, mirrored.re), v.add(z.im, mirrored.im))
     if not back:
         half = v.number(0.5)
-        a = ComplexRegisters(v.mul(a.re, half), v.mul(a.im, half))
+        a = ComplexPair(v.mul(a.re, half), v.mul(a.im, half))
     turned = v.times(b, root)
-    return ComplexRegisters(v.add(a.re, turned.re), v.add(a.im, turned.im))
+    return ComplexPair(v.add(a.re, turned.re), v.add(a.im, turned.im))
 
 
-def _ends(
-    v: ComplexLanes, first: str, last: str, back: bool
-) -> tuple[ComplexRegisters, ComplexRegisters]:
+def _ends(v: ComplexLanes, first: str, last: str, back: bool) -> tuple[ComplexPair, ComplexPair]:
     """X[0] and X[h] from the parts of Z[0]; or Z[0] (and nothing) from their real parts."""
     total, difference = v.add(first, last), v.sub(first, last)
     zero = "zeroinitializer"
     return (
-        (ComplexRegisters(total, difference), ComplexRegisters(zero, zero))
+        (ComplexPair(total, difference), ComplexPair(zero, zero))
         if back
-        else (ComplexRegisters(total, zero), ComplexRegisters(difference, zero))
+        else (ComplexPair(total, zero), ComplexPair(difference, zero))
     )
 
 
@@ -69,7 +68,7 @@ def half_elements(dtype: DType, back: bool) -> int:
         def at(pointer: str, k: str) -> str:
             return f.offset(pointer, f.mul(k, str(v.element)))
 
-        def keep(value: ComplexRegisters, k: str) -> None:
+        def keep(value: ComplexPair, k: str) -> None:
             v.store(value.re, f.offset(at("%target", k), swap))
             v.store(value.im, f.offset(at("%target", k), unswapped))
 
@@ -105,13 +104,13 @@ def half_row(dtype: DType, back: bool) -> int:
         def at(pointer: str, k: str) -> str:
             return f.offset(pointer, f.mul(k, str(2 * v.size)))
 
-        def scaled(value: ComplexRegisters) -> ComplexRegisters:
-            return ComplexRegisters(v.mul(value.re, factor), v.mul(value.im, factor))
+        def scaled(value: ComplexPair) -> ComplexPair:
+            return ComplexPair(v.mul(value.re, factor), v.mul(value.im, factor))
 
-        def load(pointer: str, masks: list[str | None]) -> ComplexRegisters:
+        def load(pointer: str, masks: list[str | None]) -> ComplexPair:
             far = f.offset(pointer, str(v.nbytes))
             pair = [v.load(p, m) for p, m in zip((pointer, far), masks, strict=True)]
-            return ComplexRegisters(*parted(f, v, *pair))
+            return ComplexPair(*parted(f, v, *pair))
 
         def body(k: str, rest: str | None) -> None:
             ahead: list[str | None] = [None, None]
@@ -125,7 +124,7 @@ def half_row(dtype: DType, back: bool) -> int:
             z, root = scaled(load(at("%source", k), ahead)), load(at(table, k), ahead)
             mirror = f.sub(f.sub(half, k), str(v.lanes - 1))
             m = scaled(load(at("%source", mirror), behind))
-            m = ComplexRegisters(v.pick(m.re, m.re, backwards), v.pick(m.im, m.im, backwards))
+            m = ComplexPair(v.pick(m.re, m.re, backwards), v.pick(m.im, m.im, backwards))
             value = _halved(v, z, m, root, back)
             to = at("%target", k)
             for x, place, mask in zip(
@@ -244,8 +243,8 @@ def times_row(dtype: DType) -> int:
         def at(pointer: str, k: str) -> str:
             return f.offset(pointer, f.mul(k, str(2 * v.size)))
 
-        def exchanged(value: ComplexRegisters, condition: str) -> ComplexRegisters:
-            return ComplexRegisters(
+        def exchanged(value: ComplexPair, condition: str) -> ComplexPair:
+            return ComplexPair(
                 f(f"select i1 {condition}, {v.type} {value.im}, {v.type} {value.re}"),
                 f(f"select i1 {condition}, {v.type} {value.re}, {v.type} {value.im}"),
             )
@@ -260,11 +259,9 @@ def times_row(dtype: DType) -> int:
                 place = at(pointer, k)
                 halves = (place, f.offset(place, str(v.nbytes)))
                 loaded = [v.load(p, m) for p, m in zip(halves, masks, strict=True)]
-                pairs.append(ComplexRegisters(*parted(f, v, *loaded)))
+                pairs.append(ComplexPair(*parted(f, v, *loaded)))
             value = v.times(exchanged(pairs[0], before), pairs[1])
-            value = exchanged(
-                ComplexRegisters(v.mul(value.re, factor), v.mul(value.im, factor)), after
-            )
+            value = exchanged(ComplexPair(v.mul(value.re, factor), v.mul(value.im, factor)), after)
             to = at("%target", k)
             for x, place, mask in zip(
                 interleaved(f, v, *value), (to, f.offset(to, str(v.nbytes))), masks, strict=True

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.compile.kernel import fft_order
+from pullback.compile.kernel.roots import roots
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft import halves, moves, passes, recipes, tables
 from pullback.runtime.cpu.fft.driver import IN, OUT, BlockCut, bits_of, driver_stage
 from pullback.runtime.cpu.fft.recipes import StepList
-from pullback.runtime.cpu.fft.roots import roots
 from pullback.runtime.cpu.llvm.vectors import lanes_of
 from pullback.runtime.cpu.native import Stage
 

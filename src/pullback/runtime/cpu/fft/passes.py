@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from pullback.compile.kernel.codelets import ComplexPair, transform
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.fft.codelets import ComplexLanes, ComplexRegisters, transform
+from pullback.runtime.cpu.fft.codelets import ComplexLanes
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import squared
 from pullback.runtime.cpu.llvm.writer import Function, Module
@@ -78,12 +79,12 @@ def twist_function(dtype: DType, fine: bool) -> int:
         size, lanes = str(v.element), str(v.lanes)
         last = f.sub(rows, "1")
 
-        def at(table: str, row: str, column: str) -> ComplexRegisters:
+        def at(table: str, row: str, column: str) -> ComplexPair:
             return v.fetch(f.offset(table, f.mul(f.add(f.mul(row, pitch), column), size)))
 
         with f.loop("0", rows, lanes) as block, f.loop("0", across) as column:
             number = f(f"udiv i64 {block.i}, {lanes}")
-            turned: list[ComplexRegisters] = []
+            turned: list[ComplexPair] = []
             for k in range(v.lanes):
                 row = f.minimum(f.add(block.i, str(k)), last)
                 place = f.mul(f.add(f.mul(row, across), column.i), size)
@@ -97,7 +98,7 @@ def twist_function(dtype: DType, fine: bool) -> int:
                     made = v.times(value, at(tables[0], row, column.i))
                     if k == 0:  # the first row is left as it is, like in a pass
                         first = f(f"icmp eq i64 {block.i}, 0")
-                        made = ComplexRegisters(
+                        made = ComplexPair(
                             *(
                                 f(f"select i1 {first}, {v.type} {x}, {v.type} {y}")
                                 for x, y in zip(value, made, strict=True)
@@ -110,6 +111,6 @@ def twist_function(dtype: DType, fine: bool) -> int:
             base = f.mul(column.i, lanes)
             for c, (re, im) in enumerate(zip(*parts, strict=True)):
                 place = f.mul(f.mul(f.add(base, str(c)), column_step), size)
-                v.keep(ComplexRegisters(re, im), f.offset(to, place))
+                v.keep(ComplexPair(re, im), f.offset(to, place))
 
     return step_function(dtype, write)

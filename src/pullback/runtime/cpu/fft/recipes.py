@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pullback.compile.kernel import fft_order
+from pullback.compile.kernel.transforms import chirp, convolution
 from pullback.core.dtypes import DType, float64
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.fft import halves, moves, passes, tables
@@ -24,10 +25,9 @@ from pullback.runtime.cpu.fft.driver import (
     bits_of,
     driver_stage,
 )
-from pullback.runtime.cpu.fft.roots import roots
 from pullback.runtime.cpu.llvm.vectors import lanes_of
 
-__all__ = ["StepList", "chirp", "convolved", "lane_recipe", "row_recipe"]
+__all__ = ["StepList", "convolved", "lane_recipe", "row_recipe"]
 
 _WHOLE_ROW = 1 << 62  # of a step that works on parts: all is one part
 
@@ -232,19 +232,10 @@ def convolved(dtype: DType, n: int) -> tuple[int, tables.NumberTable, tables.Num
     """What makes a transform of n points a convolution (Bluestein): its length, the factors of
     points and results, and the transform of the other operand.
     """
-    longer = fft_order.smooth_above(2 * n - 1)
-    factors = chirp(n)
-    other = np.zeros(longer, np.complex128)
-    other[:n] = factors.conj()
-    other[longer - n + 1 :] = factors[:0:-1].conj()
+    factors, other = chirp(n), convolution(n)
+    longer = len(other)
     spectrum = _transform(other) / longer
     return longer, tables.numbers(factors, dtype), tables.numbers(spectrum, dtype)
-
-
-def chirp(n: int) -> np.ndarray:
-    """`exp(-i pi j^2 / n)` for j = 0 ... n - 1."""
-    j = np.arange(n)
-    return roots(2 * n, j * j)
 
 
 def _transform(values: np.ndarray) -> np.ndarray:

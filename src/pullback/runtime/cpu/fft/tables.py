@@ -6,8 +6,9 @@ import functools
 
 import numpy as np
 
+from pullback.compile.kernel.roots import roots
+from pullback.compile.kernel.transforms import pass_powers
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.fft.roots import roots
 
 __all__ = ["NumberTable", "half_roots", "numbers", "pass_roots", "planes", "twist_roots"]
 
@@ -43,8 +44,7 @@ def planes(values: np.ndarray, dtype: DType, lanes: int) -> NumberTable:
 @functools.lru_cache(128)
 def pass_roots(dtype: DType, n: int, radix: int) -> NumberTable:
     """The roots of a pass over n points: of group p those of p j for j = 1 ... radix - 1."""
-    p = np.arange(n // radix)[:, None]
-    return numbers(roots(n, p * np.arange(1, radix)), dtype)
+    return numbers(roots(n, pass_powers(n, radix)), dtype)
 
 
 @functools.lru_cache(128)

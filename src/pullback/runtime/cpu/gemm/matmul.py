@@ -21,6 +21,7 @@ from pullback.runtime.cpu.gemm import (
     complex_gemm,
     copy_code,
     direct_gemm,
+    packed_gemm,
     panel_gemm,
     transpose_code,
     vector_gemm,
@@ -44,6 +45,9 @@ _LINE = 16  # columns of a tile are a multiple
 _VECTOR_COST = 8  # of a multiplication with an element that is used once
 _COLUMNS = 32  # whose k lie side by side, of a tile
 _MANY_COLUMNS = 512  # of a row, from which on all of k is read at a time where it lies side by side
+_SHARED_SIDE = 128  # rows and columns from which on copies of operands are worth sharing
+_SHARED_FLOPS = 8 * _TASK_FLOPS  # likewise: they take a stage of their own
+_MOST_COPIED = 1 << 25  # bytes of the copies of both operands: of longer k pieces are made in turn
 _THIN = 2  # rows of a product that reads its matrix where it is
 
 
@@ -202,7 +206,7 @@ class _Plan:
         if _is_thin(p, self.dtype):
             self._multiply_thin(p, out)
         elif not self.multiply_rows(p, out):
-            self._in_chunks(p, out, p.m * p.n, self._panels)
+            self._in_chunks(p, out, p.m * p.n, self._large)
 
     def _multiply_thin(self, p: Product, out: int) -> None:
         """A product whose left operand has one row or two."""
@@ -307,6 +311,43 @@ class _Plan:
         dense = p.a.column == p.m and (p.m == 1 or p.a.row == 1)
         dense = dense and (not _is_beside(p) or p.b.row == p.n)
         return dense and len(p.batch) == 1 and 2 * p.n * parts <= lanes <= 2 * p.batch[0]
+
+    def _large(self, p: Product, out: int, all_k: int = _ALL) -> None:
+        work = 2 * math.prod(p.batch) * p.m * p.n * p.k
+        if all_k == _ALL and min(p.m, p.n) >= _SHARED_SIDE and work >= _SHARED_FLOPS:
+            self._packed(p, out)
+        else:
+            self._panels(p, out, all_k)
+
+    def _packed(self, p: Product, out: int) -> None:
+        """Both operands are copied before the first tile, in pieces of whole chunks of k."""
+        count, sides = math.prod(p.batch), packed_gemm.sides_of(self.dtype)
+        items = [count if any(x.batch) else 1 for x in (p.a, p.b)]
+        lines = p.m, p.n
+        nbytes = [i * s.panels(x) * s.nbytes for i, s, x in zip(items, sides, lines, strict=True)]
+        chunks = -(-p.k // order.CHUNK)
+        piece = min(chunks, max(1, _MOST_COPIED // sum(nbytes)))
+        areas = [self.area(piece * n) for n in nbytes]
+        size, (rows, columns) = (
+            self.dtype.itemsize,
+            packed_gemm.cut_of(self.dtype, p.m, p.n, count, native.get_threads()),
+        )
+        across = -(-p.n // columns)
+        tiles = -(-p.m // rows) * across
+        batch = index_params(p.batch, *self._bytes(p))
+        for first in range(0, chunks, piece):
+            at = first * order.CHUNK
+            k = min(p.k - at, piece * order.CHUNK)
+            now = -(-k // order.CHUNK)
+            units = [i * now * s.groups(x) for i, s, x in zip(items, sides, lines, strict=True)]
+            steps = (p.a.row, p.a.column, p.b.row, p.b.column, at * p.a.column, at * p.b.row)
+            params = (p.a.slot, p.b.slot, *areas, *lines, k, *(s * size for s in steps), units[1])
+            code = packed_gemm.copy_kernel(self.dtype)
+            self.stages.append(native.Stage(code, sum(units), 1, (*params, *batch)))
+            own = [now * n // i if i > 1 else 0 for n, i in zip(nbytes, items, strict=True)]
+            params = (*areas, out, *lines, k, rows, columns, tiles, across, *own, int(first == 0))
+            code = packed_gemm.tile_kernel(self.dtype)
+            self.stages.append(native.Stage(code, count * tiles, 1, params))
 
     def _panels(self, p: Product, out: int, all_k: int = _ALL) -> None:
         size, count = self.dtype.itemsize, math.prod(p.batch)

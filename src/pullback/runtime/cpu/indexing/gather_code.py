@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import LINE, Indices, OwnParams, prefetch
+from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import I64, Value, address, kernel
 
 __all__ = ["MOST_WORD", "gather_rows"]
@@ -19,7 +20,7 @@ ROWS_AHEAD = 8  # long rows that are prefetched before they are needed
 PIECE = 64  # bytes of a long row that are moved at once
 
 
-@cache
+@lru_cache(jit.KEPT)
 def gather_rows(index: DType, row_bytes: int, far: bool, checked: bool) -> int:
     """A unit moves a row: of `row_bytes` bytes, or if that is 0 of as many as an argument says.
 

@@ -7,7 +7,7 @@ k for index array k, the row-major position in the iteration space, and the inde
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from pullback.compile.kernel.forms import Gather, Scatter
 from pullback.core.dtypes import DType, float32
@@ -86,7 +86,7 @@ def _vectors_then_rest(f: Function, width: int, body: Callable[[str, int], None]
             body(at.i, w)
 
 
-@cache
+@lru_cache(jit.KEPT)
 def gather(kernel: Gather, step: str, by_rows: bool) -> int:
     """Streams: out, x, indices. The words after the head are those of the indices.
 
@@ -159,7 +159,7 @@ def ravel(dtypes: tuple[DType, ...]) -> int:
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-@cache
+@lru_cache(jit.KEPT)
 def scatter(kernel: Scatter, steps: tuple[str, str], by_rows: bool) -> int:
     """Streams: out, updates, indices, and the position in the iteration space.
 

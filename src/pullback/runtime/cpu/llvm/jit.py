@@ -7,7 +7,6 @@ address is then an object that stands for an integer, and waits for it where tha
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import operator
 import os
@@ -15,15 +14,21 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
+from weakref import ref
 
 from pullback.runtime.code_cache import CodeCache
 from pullback.runtime.cpu.llvm import emission
 from pullback.runtime.cpu.llvm.emission import Host, host
 
 if TYPE_CHECKING:
-    import llvmlite.binding as llvm
+    pass
 
-__all__ = ["Host", "add_symbol", "compile_ir", "host", "together"]
+__all__ = ["KEPT", "Address", "Host", "add_symbol", "compile_ir", "host", "together"]
+
+# Kernels of a kind, by what they compute, that are found again after the last program with them is
+# gone. One has some 40 kB linked, so that each kind keeps some 3 MB; to link it again from the
+# disk takes half a millisecond.
+KEPT = 64
 
 # Part of every cache key: a change of how code is made gets a new number.
 _CACHE_FORMAT = 1  # counts the changes of how code is made, see above
@@ -31,19 +36,10 @@ _CACHE = CodeCache("cpu")
 _DECLARED = re.compile(r'^declare\b[^@]*@"?([\w.$]+)', re.MULTILINE)
 
 _symbols: dict[str, SupportsIndex] = {}
-_loaded = 0
 _lock = threading.RLock()  # of the linker
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )
-
-
-@functools.cache
-def _linker() -> llvm.LLJIT:
-    """The linker of this process; it is never freed."""
-    import llvmlite.binding as llvm
-
-    return llvm.create_lljit_compiler(emission.target_machine(), use_jit_link=True)
 
 
 def add_symbol(name: str, address: SupportsIndex) -> None:
@@ -56,9 +52,10 @@ def compile_ir(
 ) -> dict[str, Any]:
     """Returns the addresses of `symbols` defined by the LLVM module `text`.
 
-    The code lives as long as the process. No pass runs over the IR unless `optimise` is set;
-    `plain_loops` leaves out those that widen and unroll loops, which take half of the time.
-    Undefined names are looked for among `add_symbol` names, then in the process.
+    The code lives as long as one of the addresses, or a program that has it. No pass runs over the
+    IR unless `optimise` is set; `plain_loops` leaves out those that widen and unroll loops, which
+    take half of the time. Undefined names are looked for among `add_symbol` names, then in the
+    process.
     """
     passes = "" if not optimise else "plain" if plain_loops else "passes"
     module = _Module(text, symbols, passes)
@@ -68,6 +65,12 @@ def compile_ir(
     return module.addresses()
 
 
+class Address(int):
+    """The address of a function; as long as there is this object, the function is there."""
+
+    library: _Library
+
+
 class _Module:
     """LLVM IR on its way to machine code."""
 
@@ -75,7 +78,7 @@ class _Module:
         self.text, self.symbols, self.passes = text, symbols, passes
         self._key = _key(text, passes)
         self._code: bytes | None = None
-        self._addresses: dict[str, int] | None = None
+        self._addresses: dict[str, Address] | None = None
 
     def read(self) -> bool:
         """Whether the object code could be read from the disk."""
@@ -90,41 +93,40 @@ class _Module:
             self._code = code
         return self._code
 
-    def addresses(self) -> dict[str, int]:
+    def addresses(self) -> dict[str, Address]:
         """The addresses of the symbols, linked if need be."""
         if self._addresses is None:
             self._addresses = _link(self.emit(), self.text, self.symbols)
         return self._addresses
 
 
-class _Address:
+class _Awaited:
     """A symbol of a module that may not have been compiled yet; as an integer, its address."""
 
-    __slots__ = ("_module", "_name", "_value")
+    __slots__ = ("_found", "_name")
 
     def __init__(self, module: _Module, name: str):
-        self._module: _Module | None = module
-        self._name, self._value = name, 0
+        self._found: _Module | Address = module
+        self._name = name
 
     def __index__(self) -> int:
-        module = self._module
-        if module is not None:
-            self._value = module.addresses()[self._name]
-            self._module = None  # which may be large
-        return self._value
+        found = self._found
+        if isinstance(found, _Module):
+            self._found = found = found.addresses()[self._name]  # the module may be large
+        return int(found)
 
 
 class _Batch:
     """Modules that are compiled while others are still being written."""
 
     def __init__(self):
-        self._addresses: list[_Address] = []
+        self._addresses: list[_Awaited] = []
         self._todo: list[_Module] = []
         self._lock = threading.Lock()
         self._helpers: list[threading.Thread] = []
 
-    def add(self, module: _Module) -> dict[str, _Address]:
-        found = {name: _Address(module, name) for name in module.symbols}
+    def add(self, module: _Module) -> dict[str, _Awaited]:
+        found = {name: _Awaited(module, name) for name in module.symbols}
         self._addresses += found.values()
         if not module.read():
             with self._lock:
@@ -188,8 +190,7 @@ def _emit(text: str, passes: str) -> bytes:
     return emission.emit(text, passes)
 
 
-def _link(code: bytes, text: str, symbols: Sequence[str]) -> dict[str, int]:
-    global _loaded
+def _link(code: bytes, text: str, symbols: Sequence[str]) -> dict[str, Address]:
     import llvmlite.binding as llvm
 
     declared = [name for name in _DECLARED.findall(text) if name in _symbols]
@@ -200,11 +201,71 @@ def _link(code: bytes, text: str, symbols: Sequence[str]) -> dict[str, int]:
             library.import_symbol(name, address)
         for name in symbols:
             library.export_symbol(name)
-        _loaded += 1
         try:
-            tracker = library.link(_linker(), f"pullback{_loaded}")
+            mine, tracker = _linked(library)
         except RuntimeError as error:
             raise RuntimeError(f"compile_ir: cannot link, {error}\n{text}") from error
-        addresses = {name: tracker[name] for name in symbols}
-        tracker.detach()  # the code stays: nobody can know who still holds an address
+    addresses = {name: Address(tracker[name]) for name in symbols}
+    for found in addresses.values():
+        found.library = mine
     return addresses
+
+
+class _Library:
+    """Stands for linked code; there is one as long as somebody has an address in it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Linker:
+    """A linker for `MOST` libraries, which is freed with the last of them.
+
+    To free a library alone leaves 9 kB of it in its linker.
+    """
+
+    MOST = 64  # a linker is made in a millisecond: some 15 microseconds for each library
+
+    def __init__(self):
+        import llvmlite.binding as llvm
+
+        self._made = llvm.create_lljit_compiler(emission.target_machine(), use_jit_link=True)
+        self._libraries: list[tuple[ref[_Library], Any]] = []
+        self._names = 0
+
+    @property
+    def full(self) -> bool:
+        return self._names == self.MOST
+
+    def link(self, library: Any) -> tuple[_Library, Any]:
+        """A library that is freed some time after nobody has it, and its tracker."""
+        self._names += 1
+        tracker = library.link(self._made, f"pullback{self._names}")
+        mine = _Library()
+        self._libraries.append((ref(mine), tracker))
+        return mine, tracker
+
+    def free(self) -> bool:
+        """Free the libraries that nobody has, and the linker if there are no others."""
+        unused = [tracker for mine, tracker in self._libraries if mine() is None]
+        self._libraries = [entry for entry in self._libraries if entry[0]() is not None]
+        for tracker in unused:
+            tracker.close()
+        if self._libraries or not self.full:
+            return False
+        self._made.close()
+        return True
+
+
+_linkers: list[_Linker] = []
+
+
+def _linked(library: Any) -> tuple[_Library, Any]:
+    """The library, linked by the last linker, or a new one.
+
+    Only before a new one is made is there a look at what can be freed, and nothing runs when an
+    address dies: an interrupt that came then would be lost.
+    """
+    if not _linkers or _linkers[-1].full:
+        _linkers[:] = [linker for linker in _linkers if not linker.free()]
+        _linkers.append(_Linker())
+    return _linkers[-1].link(library)

@@ -6,7 +6,7 @@ along the folded axis, then tiles and columns per tile.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 from pullback.compile.kernel.forms import Accumulate
 from pullback.runtime.cpu.llvm import jit
@@ -36,7 +36,7 @@ class _Arguments:
         self.none = ["0"] * count
 
 
-@cache
+@lru_cache(jit.KEPT)
 def rows(kernel: Accumulate) -> int:
     """A unit is one kept element; its accumulators stay in registers."""
     module, fold = Module(), FoldWriter(kernel)
@@ -61,7 +61,7 @@ def rows(kernel: Accumulate) -> int:
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-@cache
+@lru_cache(jit.KEPT)
 def columns(kernel: Accumulate, steps: tuple[str, ...]) -> int:
     """A unit is a tile of kept elements; their accumulators lie in memory."""
     module, fold = Module(), FoldWriter(kernel)

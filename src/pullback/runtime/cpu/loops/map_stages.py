@@ -9,7 +9,7 @@ for the innermost step of each array (dense, repeated, anything); shapes and str
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple, SupportsIndex
 
@@ -123,7 +123,7 @@ class _Facts(NamedTuple):
     weight: int
 
 
-@cache
+@lru_cache(jit.KEPT)
 def _facts(kernel: Map | MultiMap) -> _Facts:
     several = isinstance(kernel, MultiMap)
     outputs = kernel.outputs if several else (kernel.output,)
@@ -218,7 +218,7 @@ def _flat_stage(
     return native.Stage(code, size, grain_of(size, weight), (*head, size, *steps))
 
 
-@cache
+@lru_cache(jit.KEPT)
 def _flat(
     kernel: Map | MultiMap, slots: tuple[int, ...], repeated: tuple[bool, ...]
 ) -> tuple[SupportsIndex, tuple[SupportsIndex, ...], tuple[SupportsIndex, ...], int]:
@@ -232,7 +232,7 @@ def _flat(
     return stage.code, stage.params[:at], stage.params[at + 1 :], _facts(kernel).weight
 
 
-@cache
+@lru_cache(jit.KEPT)
 def _code(kernel: Map | MultiMap, steps: tuple[str, ...]) -> int:
     """The address of the kernel for these innermost steps."""
     return jit.compile_ir(source(kernel, steps), ["kernel"])["kernel"]

@@ -10,7 +10,7 @@ A unit of `rows` is (output, group), of `columns` (outer outputs, tile, group), 
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
@@ -40,7 +40,7 @@ def output_width(kernel: Reduce) -> int:
     return vector_width((*kernel.element, *kernel.combine, *kernel.finish), kernel.inputs)
 
 
-@cache
+@lru_cache(jit.KEPT)
 def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """Folds fewer than SMALL elements.
 
@@ -127,7 +127,7 @@ def _arrays(f: Function, slot: str, pitch: str, count: int) -> Values:
     return [f.offset(first, f.mul(pitch, str(k))) for k in range(count)]
 
 
-@cache
+@lru_cache(jit.KEPT)
 def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """Folds along the reduced axis; a step of "any" packs each block into a dense copy first."""
     module = Module()
@@ -224,7 +224,7 @@ def _pack_block(
         piece.step = run
 
 
-@cache
+@lru_cache(jit.KEPT)
 def merge(kernel: Reduce) -> int:
     """Joins the groups of each output.
 

@@ -6,7 +6,7 @@ The lanes of a tile and the levels of its binary counter are arrays of accumulat
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 
 from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
@@ -33,7 +33,7 @@ def tile_width(kernel: Reduce) -> int:
     return max(32, 1 << (widest.bit_length() - 1))
 
 
-@cache
+@lru_cache(jit.KEPT)
 def columns(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """The kernel for innermost steps of the inputs along the outputs."""
     module = Module()

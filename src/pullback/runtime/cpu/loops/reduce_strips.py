@@ -6,7 +6,7 @@ visited in jumps: too far ones in a large array, where `reduce_columns` does bet
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
@@ -25,7 +25,7 @@ TILE = 64  # columns of a unit: a few vectors, whose sums stay in registers
 TOGETHER = 4  # lanes in registers at a time, of which there are 16 to 32
 
 
-@cache
+@lru_cache(jit.KEPT)
 def strips(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """The kernel for innermost steps of the inputs along the outputs, and one reduced axis."""
     module = Module()

@@ -8,7 +8,7 @@ accumulators of each row, which have to be a subtree.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Reduce
@@ -42,7 +42,7 @@ class Lengths(NamedTuple):
         return Lengths(length <= BLOCK, length % LANES == 0)
 
 
-@cache
+@lru_cache(jit.KEPT)
 def row_kernel(kernel: RowKernel, lengths: Lengths) -> int:
     """The kernel over rows; a unit is a row, or its place in the order of `_row_of`.
 
@@ -311,7 +311,7 @@ class _Pass:
         return found
 
 
-@cache
+@lru_cache(jit.KEPT)
 def column_kernel(kernel: Reduce) -> int:
     """Joins what `row_kernel` leaves of a fold over columns; a unit is a column.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import lru_cache
 
 from pullback.compile.kernel.forms import Map, MultiMap, Reduce
 from pullback.core import dtypes as dt
@@ -68,7 +68,7 @@ def reduce_stage(
     return native.Stage(code, 1, 1, tuple(slots))
 
 
-@cache
+@lru_cache(jit.KEPT)
 def _map_code(kernel: Map | MultiMap, shape: Strides, strides: tuple[Strides, ...]) -> int:
     bodies = kernel.bodies if isinstance(kernel, MultiMap) else (kernel.body,)
     outputs = kernel.outputs if isinstance(kernel, MultiMap) else (kernel.output,)
@@ -91,7 +91,7 @@ def _map_code(kernel: Map | MultiMap, shape: Strides, strides: tuple[Strides, ..
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-@cache
+@lru_cache(jit.KEPT)
 def _reduce_code(
     kernel: Reduce, kept: Strides, reduced: Strides, strides: tuple[Strides, ...]
 ) -> int:

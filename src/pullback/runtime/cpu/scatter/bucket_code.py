@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 
 from llvmlite import ir
 
 from pullback.runtime.cpu.indexing.checked import OwnParams, are_equal, ask, local_memory, unpacked
+from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter.partition_code import LOCAL_BYTES
 from pullback.runtime.cpu.scatter.rows import add_row, add_to_one, start_rows
@@ -96,7 +97,7 @@ def _runs(
             body(i, 1)
 
 
-@cache
+@lru_cache(jit.KEPT)
 def sum_runs(sums: Sums, width: int, capacity: int) -> int:
     """A unit sums a bucket of `capacity` rows; words: RUNS_WORDS, x's step.
 

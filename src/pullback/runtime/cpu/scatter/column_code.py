@@ -8,13 +8,14 @@ must not wait for each other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 from llvmlite import ir
 
 from pullback.compile.kernel.order import PAIR_LANES, PAIRED_ROWS, UPDATE_LANES
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import OwnParams, ask, chunk_bounds, local_memory
+from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import I1, I8, I32, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter.local_code import (
     LATER,
@@ -199,7 +200,7 @@ def _tree(code: Code, sums: Sums, found: list[list[Value]]) -> list[Value]:
     return found[0]
 
 
-@cache
+@lru_cache(jit.KEPT)
 def columns(
     sums: Sums, index: DType | None, number: DType, width: int, capacity: int, paired: bool
 ) -> int:

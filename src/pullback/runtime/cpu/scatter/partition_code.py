@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from typing import Any
 
@@ -17,6 +17,7 @@ from pullback.runtime.cpu.indexing.checked import (
     local_memory,
     unpacked,
 )
+from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value, address, kernel
 from pullback.runtime.cpu.scatter.numbers import (
     BLOCK,
@@ -41,7 +42,7 @@ LOCAL_BYTES = 2  # of the number of a destination in its bucket, or of an update
 AHEAD = 1024  # updates by which a plan is asked for before it is needed
 
 
-@cache
+@lru_cache(jit.KEPT)
 def partition(
     index: DType, number: DType, bucket: DType, row_bytes: int, chunk_rows: int, far: bool
 ) -> int:
@@ -313,7 +314,7 @@ def plan_places() -> int:
     return address(code)
 
 
-@cache
+@lru_cache(jit.KEPT)
 def move_rows(row_bytes: int, far: bool) -> int:
     """A unit brings a chunk of the updates in the order of a plan; `far` as in `partition`.
 

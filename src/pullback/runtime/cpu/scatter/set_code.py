@@ -6,12 +6,13 @@ long as to set them.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 from llvmlite import ir
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import OwnParams, ask, unpacked
+from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import I8, Value, address, kernel
 from pullback.runtime.cpu.scatter.numbers import (
     AHEAD,
@@ -28,7 +29,7 @@ TURN = 8  # rows that are moved in a turn
 WORDS = ("count", "rows", "width", "code")
 
 
-@cache
+@lru_cache(jit.KEPT)
 def set_rows(index: DType, number: DType, row_bytes: int) -> int:
     """The one unit sets rows of so many bytes. Pointers: index, updates, out. Words: WORDS."""
     code = kernel(ir.Module(), "set_rows")

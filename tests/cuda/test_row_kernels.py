@@ -1,0 +1,99 @@
+"""Row kernels on the emulator: one launch for all passes, with the bits of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuda_fake
+import pullback as pb
+from cuda_device import emulated
+from cuda_emulator import COMPILER
+from cuda_registry import same_bits
+from pullback.core import pytrees
+from pullback.runtime.cuda import nvrtc
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Iterator[Any]:
+    with emulated() as device:
+        yield device
+
+
+def softmax_loss(x: Any, g: Any) -> Any:
+    return (pb.nn.softmax(x, -1) * g).sum()
+
+
+def normalised(x: Any, g: Any) -> Any:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / pb.sqrt((centred * centred).mean(axis=-1, keepdims=True) + 1e-5) * g[0]
+
+
+def masked(x: Any, g: Any) -> Any:
+    """Numbers, truth values and positions of each row."""
+    best = x.max(axis=-1, keepdims=True)
+    return pb.where(x > best - 1.0, x - g.mean(axis=-1, keepdims=True), g), best[:, 0]
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "softmax": lambda x, g: pb.nn.softmax(x, -1),
+    "softmax gradient": pb.value_and_grad(softmax_loss),
+    "log_softmax": pb.grad(lambda x, g: (pb.nn.log_softmax(x, -1) * g).sum(), argnums=(0, 1)),
+    "normalised": normalised,
+    "normalised gradient": pb.value_and_grad(lambda x, g: (normalised(x, g) * g).sum()),
+    "masked": masked,
+}
+
+
+def check(name: str, shape: tuple[int, int], dtype: str, cuda: Any) -> list[str]:
+    """Compare with the CPU; returns what was launched."""
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal(shape) for _ in range(2)]
+    if dtype.startswith("c"):
+        arrays = [a + 1j * a[::-1] for a in arrays]
+    found, launched = [], []
+    for device in (cuda, "cpu"):
+        given = [pb.tensor(a).astype(dtype).to_device(device) for a in arrays]
+        f = pb.jit(FUNCTIONS[name])
+        cuda_fake.launched.clear()
+        found.append([x.numpy() for x in pytrees.leaves(f(*given))])
+        if device is cuda:
+            launched = cuda_fake.launched[:]
+    for x, y in zip(*found, strict=True):
+        assert same_bits(x, y)
+    return launched
+
+
+def passes(launched: list[str]) -> int:
+    return sum(name.endswith("_passes") for name in launched)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("shape", [(37, 1024), (40, 1001), (9, 5000), (17, 2048)])
+def test_all_passes_are_one_launch(name: str, shape: tuple[int, int], cuda: Any):
+    assert passes(check(name, shape, "float32", cuda))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "complex64"])
+@pytest.mark.parametrize("shape", [(37, 1000), (20, 2500)])
+def test_all_dtypes(dtype: str, shape: tuple[int, int], cuda: Any):
+    for name in ("normalised",) if dtype[0] == "c" else ("softmax gradient", "masked"):
+        assert passes(check(name, shape, dtype, cuda))
+
+
+def test_rows_that_do_not_fit_are_several_launches(cuda: Any):
+    assert not passes(check("softmax", (8, 30_000), "float32", cuda))
+
+
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+def test_nvrtc_compiles_row_kernels(cuda: Any):
+    cuda_fake.printed.clear()
+    check("softmax gradient", (40, 1100), "float16", cuda)
+    (source,) = [s for s in cuda_fake.printed if "_passes(" in s]
+    for target in ("compute_75", "compute_90"):
+        assert b".entry" in nvrtc.compile_source(source, target, nvrtc.QUICK)

@@ -11,6 +11,7 @@ import pytest
 import pullback as pb
 from cuda_registry import same_bits
 from pullback.core import pytrees
+from pullback.runtime.webgpu.gpu import Gpu
 from webgpu_device import needs_adapter
 
 pytestmark = needs_adapter
@@ -206,3 +207,47 @@ def test_memory_comes_back():
         x = x * 0.5 + 1.0
     x.numpy()
     assert gpu._number - before < 100
+
+
+def test_a_lost_device_is_an_error():
+    gpu = Gpu(0)
+    gpu._device.destroy()
+    with pytest.raises(pb.DeviceError, match=r"the device 0 was lost: .* start the program anew"):
+        gpu.empty(1 << 20)
+
+
+def test_what_ran_before_runs_again_on_other_memory():
+    """Commands are kept for the buffers they were made for, and made anew for others."""
+
+    @pb.jit
+    def f(x: Any) -> Any:
+        return pb.sort(x * 2.0) + x.sum()
+
+    given = [pb.tensor(np.arange(50, dtype=np.float32) + k, device="webgpu") for k in range(12)]
+    for _ in range(3):
+        for k, x in enumerate(given):
+            expected = np.sort((np.arange(50) + k) * 2.0) + 1225 + 50 * k
+            assert np.array_equal(f(x).numpy(), expected)
+
+
+def test_a_kernel_may_read_more_arrays_than_an_adapter_binds(monkeypatch: pytest.MonkeyPatch):
+    x = [pb.tensor(draw(7) + k, device="webgpu") for k in range(12)]
+    gpu = vars(x[0].device.runtime)["_gpu"]
+    monkeypatch.setattr(gpu, "most_buffers", 4)
+    bound: list[int] = []
+    group = gpu.group
+    monkeypatch.setattr(
+        gpu, "group", lambda *given: (bound.append(len(given[2])), group(*given))[1]
+    )
+
+    def total(values: Any) -> Any:
+        return sum(v * (k + 1.0) for k, v in enumerate(values))
+
+    found = pb.jit(lambda *v: (total(v), total(v[::-1])[1:] * 2.0))
+    for given in (x, x[::-1], [v[1:] for v in x]):
+        expected = [total(given), total(given[::-1])[1:] * 2.0]
+        bound.clear()
+        results = found(*given)
+        assert max(bound) <= 4
+        for a, b in zip(results, expected, strict=True):
+            assert same_bits(a.numpy(), b.numpy())

@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from pullback.compile.program.host_calls import (
+    HostFunction,
+    called_effect,
+    called_function,
+    keep_exception,
+)
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Fault, Place
+from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval
 from pullback.runtime.webgpu.gpu import Gpu, Memory
 from pullback.runtime.webgpu.stages import HostCall, Run, stage
 
-__all__ = ["effect_faults", "effect_stages", "host_faults", "host_stages", "read_array"]
-
-_exceptions: dict[int, Exception] = {}  # of calls that failed, until their program has ended
-_numbers = itertools.count()
-
-
-class HostFault:
-    """The exception of a call that failed."""
-
-    def error(self, name: str, position: int, value: int) -> BaseException:
-        return _exceptions.pop(position)
-
-
-def host_faults(
-    avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
-) -> list[tuple[str, Fault]]:
-    """What the error code of a function among operations stands for."""
-    return [("pure_callback", HostFault())]
-
-
-def effect_faults(
-    avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
-) -> list[tuple[str, Fault]]:
-    """What the error code of an effect stands for."""
-    return [("effect", HostFault())]
+__all__ = ["effect_stages", "host_stages", "read_array"]
 
 
 def read_array(gpu: Gpu, memory: Memory, offset: int, av: Aval) -> np.ndarray:
@@ -59,26 +40,18 @@ def host_stages(
 ) -> list[Stage]:
     """The stages of a function among operations."""
     slot, out = result
-
-    def function(arrays: list[np.ndarray]) -> np.ndarray:
-        return static["host"].result(static["position"], arrays, static["lead"])
-
-    return _called(function, operands, code, slot) if out.size else []
+    return _called(called_function(static), operands, code, slot) if out.size else []
 
 
 def effect_stages(
     operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
 ) -> list[Stage]:
     """The stages of an effect, whose token nobody reads."""
-    receiver = static["receiver"]
-    return _called(receiver, operands[len(operands) - receiver.count :], code, None)
+    return _called(*called_effect(operands, static), code, None)
 
 
 def _called(
-    function: Callable[[list[np.ndarray]], Any],
-    operands: Sequence[Place],
-    code: int,
-    out: int | None,
+    function: HostFunction, operands: Sequence[Place], code: int, out: int | None
 ) -> list[Stage]:
     def call(run: Run) -> tuple[int, int, int] | None:
         given = [(*run.memory(slot), av) for slot, av in operands]
@@ -86,9 +59,7 @@ def _called(
         try:
             found = function(arrays)
         except Exception as exception:
-            number = next(_numbers)
-            _exceptions[number] = exception
-            return code, number, 0
+            return code, keep_exception(exception), 0
         if out is not None:
             run.write(out, np.ascontiguousarray(found))
         return None

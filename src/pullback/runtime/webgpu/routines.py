@@ -6,15 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pullback.compile.program.convolution import bad_places
+from pullback.compile.program.host_calls import effect_faults, host_faults
 from pullback.compile.program.target import Routine
 from pullback.compile.program.windows import CONVOLUTIONS, EXTREMA
 from pullback.core.avals import Aval
-from pullback.runtime.webgpu.host_calls import (
-    effect_faults,
-    effect_stages,
-    host_faults,
-    host_stages,
-)
+from pullback.runtime.webgpu.host_calls import effect_stages, host_stages
 from pullback.runtime.webgpu.planes import NAMES, plane_stages
 from pullback.runtime.webgpu.products import product_stages
 from pullback.runtime.webgpu.sorting import argsort_stages, search_stages

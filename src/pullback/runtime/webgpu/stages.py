@@ -12,6 +12,7 @@ that is known.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,7 +27,15 @@ from pullback.compile.program.stages import (
     Stage,
     While,
 )
-from pullback.runtime.webgpu.gpu import MOST_ACROSS, Buffer, Gpu, Memory, Pipeline
+from pullback.runtime.webgpu.gpu import (
+    MOST_ACROSS,
+    Buffer,
+    Command,
+    Gpu,
+    Memory,
+    Pipeline,
+    copy_command,
+)
 from pullback.runtime.webgpu.kernels_text import whole_text
 
 __all__ = [
@@ -46,6 +55,7 @@ FAULT = -1
 FAULT_WORDS = 4  # of an error code
 LINE = 256  # bytes at a multiple of which scratch memory starts
 MOST_RECORDED = 1 << 14  # commands of a program that are kept: some megabytes
+MOST_RESOLVED = 8  # sets of buffers for which they are kept ready
 ROOT = 1 << 40  # a place is a root, times this, and a byte
 
 
@@ -162,16 +172,15 @@ class Run:
         memory, offset = self.memory(slot)
         self.gpu.overwrite(memory, offset, array)
 
-    def do(self, command: _Command) -> None:
-        """Give a command to the device."""
+    def command(self, command: _Command) -> Command:
+        """A command on the memory of the roots."""
         memories, gpu = self.memories, self.gpu
         if isinstance(command, _Launch):
             pipeline, chunk, offset, roots, x, y = command
             group = gpu.group(pipeline, chunk, tuple([memories[r] for r in roots]))
-            gpu.dispatch(pipeline, group, offset, x, y)
-            return
+            return pipeline.pipeline, group, offset, x, y
         (one, start), (two, to) = divmod(command.source, ROOT), divmod(command.target, ROOT)
-        gpu.copy(memories[one], start, memories[two], to, command.nbytes)
+        return copy_command(memories[one], start, memories[two], to, command.nbytes)
 
 
 def encode(gpu: Gpu, program: Program) -> Callable[..., Any]:
@@ -256,15 +265,26 @@ class Encoded:
         self._codes = 1 + max((n for own in noted for n in own), default=-1)
         self._straight = _is_straight(program.stages)
         self._recorded: dict[tuple[int, ...], list[_Command]] = {}
+        self._commands: dict[tuple[Any, ...], list[Command]] = {}
+        self._dropped = gpu.dropped
         self._kernels: dict[tuple[int, tuple[int, ...]], tuple[Pipeline, tuple[int, ...]]] = {}
-        if steps:  # compiles for inputs that start where their memory does, as most do
-            player = _Player(self, self._places((0,) * self._inputs), None)
-            for step in steps:
-                player.launch(step, compile_only=True)
+        self._packed: list[int] = []
+        # Kernels are compiled for inputs that start where their memory does, as most do.
+        inputs = [k * ROOT for k in range(1, 1 + self._inputs)]
+        if self._most_bound(steps, self._places(inputs)) > gpu.most_buffers:
+            self._packed = [k for k in range(1, 1 + self._inputs) if k not in self._changed]
+            inputs = [self._packed[0] * ROOT if p // ROOT in self._packed else p for p in inputs]
+        player = _Player(self, self._places(inputs), None)
+        for step in steps:
+            player.launch(step, compile_only=True)
 
-    def _places(self, starts: Sequence[int]) -> list[int]:
-        """The place of every slot, for inputs that start at these bytes of their memory."""
-        places = [0, *(k * ROOT + n for k, n in enumerate(starts, 1)), *self._areas]
+    def _most_bound(self, steps: Sequence[Dispatch], places: Sequence[int]) -> int:
+        """The most buffers that a kernel sees."""
+        return max((len({places[a.at.slot] // ROOT for a in s.arrays}) for s in steps), default=0)
+
+    def _places(self, inputs: Sequence[int]) -> list[int]:
+        """The place of every slot, given those of the inputs."""
+        places = [0, *inputs, *self._areas]
         for origin, nbytes in self._program.pointers:
             places.append(places[origin] + nbytes)
         for slot, place in self._local:
@@ -285,17 +305,46 @@ class Encoded:
             memories = [out.memory, *(b.memory for b in buffers), scratch, faults]
             for slot in self._changed:
                 self._part(memories, slot)
-            starts = tuple([b.offset for b in buffers])
-            recorded = self._recorded.get(starts)
+            inputs = [k * ROOT + b.offset for k, b in enumerate(buffers, 1)]
+            if self._packed:
+                self._pack(inputs, memories)
+            places = tuple(inputs)
+            recorded = self._recorded.get(places)
             if recorded is not None:
-                run = Run(gpu, [], memories)
-                for command in recorded:
-                    run.do(command)
+                gpu.queue(self._resolved(places, memories, recorded))
             else:
-                found = self._play(gpu, starts, memories)
+                found = self._play(gpu, places, memories)
                 if found is not None:
                     return (self._first(faults) if self._codes else None) or found
             return (self._first(faults) if self._codes else None) or out
+
+    def _pack(self, inputs: list[int], memories: list[Memory]) -> None:
+        """Bring inputs that are only read to one buffer: there are too many for a kernel."""
+        gpu, first = self._gpu, self._packed[0]
+        own = list(dict.fromkeys(memories[k] for k in self._packed))
+        starts = dict(zip(own, accumulate((m.nbytes for m in own), initial=0), strict=False))
+        pack = gpu.empty(sum(m.nbytes for m in own)).memory
+        for m, start in starts.items():
+            gpu.copy(m, 0, pack, start, m.nbytes)
+        for k in self._packed:
+            inputs[k - 1] += (first - k) * ROOT + starts[memories[k]]
+        memories[first] = pack
+
+    def _resolved(
+        self, inputs: tuple[int, ...], memories: Sequence[Memory], recorded: Sequence[_Command]
+    ) -> Sequence[Command]:
+        """What was recorded as commands on these buffers: few of the pool's are met in turns."""
+        gpu, key = self._gpu, (inputs, *[m.number for m in memories])
+        if self._dropped != gpu.dropped:  # buffers that are gone must not be held here
+            self._commands.clear()
+            self._dropped = gpu.dropped
+        found = self._commands.get(key)
+        if found is None:
+            run = Run(gpu, [], memories)
+            if len(self._commands) >= MOST_RESOLVED:
+                self._commands.clear()
+            found = self._commands[key] = [run.command(c) for c in recorded]
+        return found
 
     def _part(self, memories: list[Memory], slot: int) -> None:
         """Let other inputs that are in the memory of one that is written be copies."""
@@ -306,10 +355,10 @@ class Encoded:
                 gpu.copy(own, 0, memories[k], 0, own.nbytes)
 
     def _play(
-        self, gpu: Gpu, starts: tuple[int, ...], memories: Sequence[Memory]
+        self, gpu: Gpu, inputs: tuple[int, ...], memories: Sequence[Memory]
     ) -> tuple[int, int, int] | None:
         """Run the program step by step, and keep what it did if that will be the same again."""
-        player = _Player(self, self._places(starts), Run(gpu, [], memories))
+        player = _Player(self, self._places(inputs), Run(gpu, [], memories))
         try:
             player.play(self._program.stages)
         except Found as found:
@@ -318,7 +367,7 @@ class Encoded:
         if self._straight and len(player.commands) <= MOST_RECORDED:
             if len(self._recorded) >= 16:  # places of inputs that are views at ever new places
                 self._recorded.clear()
-            self._recorded[starts] = player.commands
+            self._recorded[inputs] = player.commands
         return None
 
     def _first(self, faults: Memory) -> tuple[int, int, int] | None:
@@ -447,7 +496,7 @@ class _Player:
         if len(self.commands) <= MOST_RECORDED:
             self.commands.append(command)
         if self.run is not None:
-            self.run.do(command)
+            self.program._gpu.queue([self.run.command(command)])
 
 
 _COPY = """

@@ -173,6 +173,7 @@ def test_doubles_are_refused_with_a_hint():
         lambda: pb.tensor(np.ones(3), device="webgpu"),
         lambda: pb.ones(3, dtype="float64", device="webgpu"),
         lambda: pb.ones(3, device="webgpu").astype("float64"),
+        lambda: pb.jit(lambda x: x.astype("float64") * 2.0)(pb.ones(3, device="webgpu")),
     ):
         with pytest.raises(pb.DTypeError, match=r"webgpu has no float64\. Use float32"):
             make()

@@ -16,10 +16,23 @@ import numpy as np
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
+from pullback.core.errors import DTypeError
 from pullback.ir.scalar import Expr
+from pullback.runtime.webgpu.polynomials import Chain, chains_of
 
-__all__ = ["Source", "emit", "item", "literal", "loaded", "register", "stored"]
+__all__ = [
+    "MISSING",
+    "Source",
+    "check_dtype",
+    "emit",
+    "item",
+    "literal",
+    "loaded",
+    "register",
+    "stored",
+]
 
+MISSING = (dt.float64, dt.complex128)  # in memory: registers may hold float64 as pairs of words
 _LEAVES = frozenset({"load", "index", "acc"})
 _TYPES = {
     "bool": "bool", "int8": "i32", "int16": "i32", "int32": "i32", "uint8": "u32",
@@ -41,8 +54,19 @@ def register(dtype: DType) -> str:
     return _TYPES[dtype.name]
 
 
+def check_dtype(name: str, dtype: DType) -> None:
+    """Raise for a dtype that no GPU has here."""
+    if dtype in MISSING:
+        other = "float32" if dtype is dt.float64 else "complex64"
+        raise DTypeError(
+            f"{name}: webgpu has no {dtype.name}. Use {other}, as in pb.tensor(..., dtype="
+            f'"{other}", device="webgpu"), or the CPU.'
+        )
+
+
 def item(dtype: DType) -> str:
     """The kind of an element in memory: see `stages.Array`."""
+    check_dtype("jit", dtype)  # eager operations have looked before
     return f"u{8 * dtype.itemsize}"
 
 
@@ -147,7 +171,7 @@ def emit(
     source: Source, roots: Sequence[Expr], leaf: Callable[[Expr], str]
 ) -> tuple[list[str], list[str]]:
     """Statements that compute `roots`, and their names; `leaf` names what is given."""
-    writer = _Writer(source, leaf)
+    writer = _Writer(source, leaf, chains_of(roots))
     values: dict[Expr, str] = {}
     writer.block(roots, values, "  ")
     return writer.lines, [values[r] for r in roots]
@@ -156,9 +180,8 @@ def emit(
 class _Writer:
     """Writes statements; a nested block sees the values of the blocks around it."""
 
-    def __init__(self, source: Source, leaf: Callable[[Expr], str]):
-        self.source = source
-        self.leaf = leaf
+    def __init__(self, source: Source, leaf: Callable[[Expr], str], chains: Mapping[Expr, Chain]):
+        self.source, self.leaf, self.chains = source, leaf, chains
         self.lines: list[str] = []
         self._names = 0
 
@@ -175,8 +198,12 @@ class _Writer:
             elif e.op == "const":
                 values[e] = literal(e.value, e.dtype)
             elif not ready:
+                chain = self.chains.get(e)
+                operands = [chain.first, chain.x] if chain else _operands(e, inline)
                 stack.append((e, True))
-                stack.extend((a, False) for a in reversed(_operands(e, inline)))
+                stack.extend((a, False) for a in reversed(operands))
+            elif e in self.chains:
+                values[e] = self.polynomial(self.chains[e], values, indent)
             elif e.op == "rare":
                 values[e] = self.rare(e, values, indent)
             else:
@@ -187,6 +214,16 @@ class _Writer:
         name = f"v{self._names}"
         self._names += 1
         self.lines.append(f"{indent}{kind} {name}: {register(dtype)} = {text};")
+        return name
+
+    def polynomial(self, chain: Chain, values: Mapping[Expr, str], indent: str) -> str:
+        """A loop over the coefficients."""
+        dtype, count = chain.x.dtype, len(chain.coefficients)
+        table = self.source.table(dtype, chain.coefficients)
+        name = self.define(dtype, values[chain.first], indent, "var")
+        step = _float_expression("fma", dtype, [name, values[chain.x], f"{table}[k]"])
+        head = f"for (var k = 0u; k < {count}u; k++)"
+        self.lines.append(f"{indent}{head} {{ {name} = {step}; }}")
         return name
 
     def rare(self, e: Expr, values: Mapping[Expr, str], indent: str) -> str:

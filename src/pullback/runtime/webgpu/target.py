@@ -16,7 +16,7 @@ from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval
 from pullback.core.dtypes import ALL, DType, complex128, float64
-from pullback.core.errors import DeviceError, DTypeError, ExchangeError
+from pullback.core.errors import DeviceError, ExchangeError
 from pullback.ir.op import Op
 from pullback.ir.plans import Plan
 from pullback.runtime.base import Runtime
@@ -25,13 +25,13 @@ from pullback.runtime.webgpu.arithmetic import COUNT, PROBE, probe_words, probed
 from pullback.runtime.webgpu.clock import Clock
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
+from pullback.runtime.webgpu.printer import MISSING, check_dtype
 from pullback.runtime.webgpu.routines import ROUTINES
 from pullback.runtime.webgpu.stages import Array, At, Dispatch
 
 __all__ = ["WebgpuRuntime", "WebgpuTarget"]
 
 DLPACK_KIND = 15  # of WebGPU's memory, as DLPack numbers it
-MISSING = (float64, complex128)
 
 
 class _Routines(dict[str, Routine]):
@@ -138,13 +138,13 @@ class WebgpuRuntime(Runtime):
 
     def plan(self, op: Op, avals: tuple[Aval, ...], static: dict[str, Any], out: Aval) -> Plan:
         """The operation as a program of its own."""
-        _check(op.name, out.dtype)
+        check_dtype(op.name, out.dtype)
         return super().plan(op, avals, static, out)
 
     def from_numpy(self, array: np.ndarray, copy: bool) -> Buffer:
         """The buffer of a C-contiguous array: always a copy."""
         if array.dtype in (np.float64, np.complex128):
-            _check("tensor", float64 if array.dtype == np.float64 else complex128)
+            check_dtype("tensor", float64 if array.dtype == np.float64 else complex128)
         return self._gpu.uploaded(array)
 
     def to_numpy(self, buf: Buffer, av: Aval) -> np.ndarray:
@@ -203,13 +203,3 @@ class WebgpuRuntime(Runtime):
             "wgpu": wgpu_module().__version__,
             "exact": ", ".join(exact) or "sums and products",
         }
-
-
-def _check(name: str, dtype: DType) -> None:
-    """Raise for a dtype that no GPU has here."""
-    if dtype in MISSING:
-        other = "float32" if dtype is float64 else "complex64"
-        raise DTypeError(
-            f"{name}: webgpu has no {dtype.name}. Use {other}, as in pb.tensor(..., dtype="
-            f'"{other}", device="webgpu"), or the CPU.'
-        )

@@ -17,8 +17,6 @@ from cuda_registry import same_bits
 from pullback.compile.kernel import order
 from pullback.compile.program.stages import Program
 from pullback.core import pytrees
-from pullback.ir.scalar import const, fma, load
-from pullback.runtime.webgpu.printer import Source, emit
 from pullback.runtime.webgpu.stages import Array, At, Dispatch, encode, stage
 from webgpu_device import needs_adapter
 
@@ -246,18 +244,3 @@ def test_memory_in_garbage_cycles_is_used_again():
         gc.collect()
         y = pb.ones((100,), device="webgpu") * 2.0
         assert same_bits((y + 1.0).numpy(), np.full(100, 3.0, np.float32))
-
-
-def test_polynomials_in_float64_are_loops():
-    """Written out, functions of this kind keep a driver's compiler busy for minutes."""
-    x = load(0, pb.float64)
-    third = first = fma(x, const(7.0, pb.float64), const(5.0, pb.float64))
-    for c in (3.0, 2.0, 1.0, 0.5):
-        third = fma(third, x, const(c, pb.float64))
-    lines, _ = emit(Source(), [third], lambda e: "x")
-    assert "\n".join(lines).count("f64_fma(") == 2
-    assert any("k < 4u" in line for line in lines)
-    lines, _ = emit(Source(), [third, first], lambda e: "x")
-    assert any("k < 4u" in line for line in lines)
-    values = np.linspace(-0.99, 0.99, 777, dtype=np.float32)
-    check(lambda v: (pb.erfinv(v), pb.acos(v), pb.sin(v)), values)

@@ -18,7 +18,6 @@ from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError
 from pullback.ir.scalar import Expr
-from pullback.runtime.webgpu.polynomials import Chain, chains_of
 
 __all__ = [
     "MISSING",
@@ -171,7 +170,7 @@ def emit(
     source: Source, roots: Sequence[Expr], leaf: Callable[[Expr], str]
 ) -> tuple[list[str], list[str]]:
     """Statements that compute `roots`, and their names; `leaf` names what is given."""
-    writer = _Writer(source, leaf, chains_of(roots))
+    writer = _Writer(source, leaf)
     values: dict[Expr, str] = {}
     writer.block(roots, values, "  ")
     return writer.lines, [values[r] for r in roots]
@@ -180,8 +179,9 @@ def emit(
 class _Writer:
     """Writes statements; a nested block sees the values of the blocks around it."""
 
-    def __init__(self, source: Source, leaf: Callable[[Expr], str], chains: Mapping[Expr, Chain]):
-        self.source, self.leaf, self.chains = source, leaf, chains
+    def __init__(self, source: Source, leaf: Callable[[Expr], str]):
+        self.source = source
+        self.leaf = leaf
         self.lines: list[str] = []
         self._names = 0
 
@@ -198,12 +198,8 @@ class _Writer:
             elif e.op == "const":
                 values[e] = literal(e.value, e.dtype)
             elif not ready:
-                chain = self.chains.get(e)
-                operands = [chain.first, chain.x] if chain else _operands(e, inline)
                 stack.append((e, True))
-                stack.extend((a, False) for a in reversed(operands))
-            elif e in self.chains:
-                values[e] = self.polynomial(self.chains[e], values, indent)
+                stack.extend((a, False) for a in reversed(_operands(e, inline)))
             elif e.op == "rare":
                 values[e] = self.rare(e, values, indent)
             else:
@@ -214,16 +210,6 @@ class _Writer:
         name = f"v{self._names}"
         self._names += 1
         self.lines.append(f"{indent}{kind} {name}: {register(dtype)} = {text};")
-        return name
-
-    def polynomial(self, chain: Chain, values: Mapping[Expr, str], indent: str) -> str:
-        """A loop over the coefficients."""
-        dtype, count = chain.x.dtype, len(chain.coefficients)
-        table = self.source.table(dtype, chain.coefficients)
-        name = self.define(dtype, values[chain.first], indent, "var")
-        step = _float_expression("fma", dtype, [name, values[chain.x], f"{table}[k]"])
-        head = f"for (var k = 0u; k < {count}u; k++)"
-        self.lines.append(f"{indent}{head} {{ {name} = {step}; }}")
         return name
 
     def rare(self, e: Expr, values: Mapping[Expr, str], indent: str) -> str:

@@ -34,10 +34,9 @@ __all__ = ["run"]
 COUNTS = (1, 2, 4, 8, 16)  # of threads, as far as there are processors
 PEERS = ("torch", "jax")
 OURS = "pullback"
-REPEAT = 5  # turns of everyone
 TURN = 0.01  # seconds that a turn lasts at least
 LONG = 0.2  # seconds of a call that has one turn
-PAUSE = 0.02  # seconds: threads that look out for more work would take a core from the next
+PAUSE = 0.01  # seconds: threads that look out for more work would take a core from the next
 
 
 def processors() -> list[int]:
@@ -114,7 +113,8 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], list[dict[str, Any
         for workload in names:
             for count in counts:
                 own = {n: processes[n, count] for n in libraries if _has(n, workload)}
-                rows.append({"workload": workload, "threads": count, **_turns(own, workload)})
+                row = _turns(own, workload, options.repeat)
+                rows.append({"workload": workload, "threads": count, **row})
             print(_line(workload, rows[-len(counts) :]), flush=True)
     return versions, rows
 
@@ -124,11 +124,11 @@ def _has(library: str, workload: str) -> bool:
     return library in NN_LIBRARIES or not workload.startswith("nn.")
 
 
-def _turns(processes: dict[str, _Process], workload: str) -> dict[str, Any]:
+def _turns(processes: dict[str, _Process], workload: str, repeat: int) -> dict[str, Any]:
     """The median seconds of everyone; the digest of our results."""
     times: dict[str, list[float]] = {n: [] for n in processes}
     row: dict[str, Any] = {}
-    for turn in range(REPEAT):
+    for turn in range(repeat):
         for name, process in processes.items():
             spent = times[name]
             if f"{name} error" in row or (turn and spent[-1] > LONG):

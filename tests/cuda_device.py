@@ -11,8 +11,9 @@ import pytest
 
 import cuda_fake
 import pullback as pb
+from cuda_fake_driver import FakeDriver
 from pullback.core import avals
-from pullback.runtime.cuda import gpu
+from pullback.runtime.cuda import driver, gpu
 
 __all__ = ["emulated"]
 
@@ -24,10 +25,14 @@ def emulated() -> Iterator[Any]:
         patch.setitem(sys.modules, "cupy", cuda_fake)
         patch.setattr(gpu, "machine_code", lambda source, target: cuda_fake.precompile(source))
         patch.setattr(cuda_fake, "LEVEL", "-O0")
+        library = FakeDriver()
+        patch.setattr(driver, "library", lambda: library)
         gpu.cupy_module.cache_clear()
+        gpu.gpu_of.cache_clear()
         avals._devices.pop(("cuda", 0), None)
         try:
             yield pb.device("cuda")
         finally:
             avals._devices.pop(("cuda", 0), None)
             gpu.cupy_module.cache_clear()
+            gpu.gpu_of.cache_clear()

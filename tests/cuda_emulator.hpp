@@ -190,6 +190,11 @@ template <typename... A, size_t... I>
 static void invoke(void (*f)(A...), void** args, std::index_sequence<I...>) {
   f(*reinterpret_cast<std::remove_cv_t<A>*>(args[I])...);
 }
+template <typename... A> static int sizes(void (*)(A...), int* to) {
+  const int all[] = {(int)sizeof(A)..., 0};
+  for (unsigned k = 0; k < sizeof...(A); ++k) to[k] = all[k];
+  return sizeof...(A);
+}
 enum Mode { ALONE, BLOCKS, TOGETHER };  // no thread waits; threads of a block do; all threads do
 template <typename... A>
 static void launch(void (*f)(A...), unsigned grid, unsigned grid_y, unsigned block, unsigned shared,

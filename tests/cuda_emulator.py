@@ -22,6 +22,7 @@ from pullback.runtime.cuda.launch import Launches
 
 COMPILER = shutil.which("g++")
 ALONE, BLOCKS, TOGETHER = range(3)  # which threads wait for each other
+MOST_ARGUMENTS = 256  # of a kernel
 _FLAGS = (
     "-std=c++17",
     "-ffp-contract=off",
@@ -95,7 +96,8 @@ def library_of(source: str, level: str) -> Path:
         code.append(
             f'extern "C" void run_{name}(unsigned grid, unsigned grid_y, unsigned block,'
             " unsigned shared, void** args, int mode)"
-            f" {{ launch({name}, grid, grid_y, block, shared, args, mode); }}"
+            f" {{ launch({name}, grid, grid_y, block, shared, args, mode); }}\n"
+            f'extern "C" int sizes_{name}(int* to) {{ return sizes({name}, to); }}'
         )
     return _made(".so", "\n".join(code), level)
 
@@ -110,6 +112,11 @@ class Emulator:
     def mode(self, name: str) -> int:
         """Which threads of a kernel wait for each other."""
         return BLOCKS if self._waits[name] else ALONE
+
+    def sizes(self, name: str) -> list[int]:
+        """The bytes of each argument of a kernel."""
+        found = (ctypes.c_int * MOST_ARGUMENTS)()
+        return found[: getattr(self._library, f"sizes_{name}")(found)]
 
     def run(
         self,

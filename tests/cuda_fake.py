@@ -113,6 +113,11 @@ class Function:
         self._all.append(self)
 
     @classmethod
+    def sizes(cls, ptr: int) -> list[int]:
+        """The bytes of each argument."""
+        return cls._all[ptr]._emulator.sizes(cls._all[ptr]._name)
+
+    @classmethod
     def launch(cls, ptr: int, grid: Any, block: int, shared: int, arguments: int, together: bool):
         """Run a kernel; at `arguments` are the addresses of its arguments."""
         own = cls._all[ptr]
@@ -160,8 +165,24 @@ class Memory:
         self.ptr = self._held.ctypes.data
 
 
+class Event:
+    """An event that has come."""
+
+    ptr = 0
+    done = True
+
+    def __init__(self, disable_timing: bool = False):
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
 class Stream:
     ptr = 0
+
+    def __init__(self, non_blocking: bool = False):
+        pass
 
     def __enter__(self) -> Stream:
         return self
@@ -178,6 +199,9 @@ cuda = SimpleNamespace(
     UnownedMemory=lambda ptr, size, owner, device: SimpleNamespace(ptr=ptr, owner=owner),
     MemoryPointer=lambda memory, offset: memory,
     alloc=Memory,
+    Event=Event,
+    Stream=Stream,
+    alloc_pinned_memory=Memory,
     Device=lambda device: SimpleNamespace(compute_capability="90"),
     get_current_stream=lambda device: _STREAM,
     function=SimpleNamespace(Module=Module),
@@ -192,6 +216,7 @@ cuda = SimpleNamespace(
         memcpyAsync=lambda to, source, size, kind, stream: ctypes.memmove(to, source, size),
         memsetAsync=lambda at, value, size, stream: ctypes.memset(at, value, size),
         streamSynchronize=lambda stream: None,
+        eventRecord=lambda event, stream: None,
     ),
     driver=SimpleNamespace(
         occupancyMaxActiveBlocksPerMultiprocessor=lambda function, block, shared: 1,

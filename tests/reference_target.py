@@ -167,6 +167,9 @@ class Reference:
 
         return stage(run)
 
+    def scalar_loop(self, *given: Any) -> list[Stage] | None:
+        """Loops are run stage by stage."""
+
     def rows(self, plan: Any, rows: int, length: int, slot: Any, area: Any) -> list[Stage]:
         kernel = plan.kernel
         slots_of = {k: (slot(p.stored, p.offset), p.stride) for k, p in plan.places.items()}
@@ -286,7 +289,7 @@ class Reference:
     def together(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
-    def encode(self, program: Program) -> Callable[..., Any]:
+    def encode(self, program: Program, faults: object = ()) -> Callable[..., Any]:
         def run(*buffers: Array) -> Any:
             out = np.zeros(program.out_nbytes, np.uint8)
             slots: Slots = [(b, 0) for b in (out, *buffers)]

@@ -12,7 +12,7 @@ from pullback.cli import main
 
 def test_rows_of_two_workloads(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
-    options = ["bench", "cores", "--quick", "--peer", "torch", "--json", str(file)]
+    options = ["bench", "cores", "--quick", "--repeat", "2", "--peer", "torch", "--json", str(file)]
     assert main([*options, "--only", "matmul_256", "--only", "narrow_mlp"]) == 0
     rows = json.loads(file.read_text())["rows"]
     assert {r["workload"] for r in rows} == {"matmul_256", "narrow_mlp"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -234,3 +236,44 @@ def test_joined_sequences_are_remembered_by_what_they_join() -> None:
     np.testing.assert_array_equal(pb.concat([a, a], axis=-1).numpy(), [1, 2, 1, 2])
     with pytest.raises(pb.ShapeError, match="at least one"):
         pb.concat([])
+
+
+def test_lists_of_floats() -> None:
+    for value in ([1.5, -0.0, 3e38], (0.1,), [0.1, float("nan"), float("inf")]):
+        for dtype, expected in ((None, np.float32), ("float64", np.float64)):
+            x = pb.tensor(value, dtype=dtype)
+            np.testing.assert_array_equal(x.numpy(), np.array(value, expected))
+            assert (
+                x.numpy().dtype == expected
+                and x.numpy().tobytes() == np.array(value, expected).tobytes()
+            )
+    assert pb.tensor([1.0, 2]).dtype == "float32" and pb.tensor([1.0, 2], dtype="int32")[0] == 1
+    assert pb.tensor([True, 1.0]).dtype == "float32" and pb.tensor([1.0, 1j]).dtype == "complex64"
+    assert pb.tensor([np.float64(0.1), np.float64(0.2)]).dtype == "float64"
+    given = [1.0, 2.0]
+    x = pb.tensor(given)
+    x[0] = 5.0
+    assert given == [1.0, 2.0] and pb.tensor(given)[0] == 1.0
+
+
+@pytest.mark.parametrize("shape", [3, (3,), [3], np.int64(3), (np.int32(3),), pb.tensor(3)])
+def test_shapes_of_every_kind(shape: Any) -> None:
+    assert pb.zeros(shape).shape == (3,)
+    wrong: list[Any] = [True, (True,), 1.0, (2.0,), "3"]
+    for bad in wrong:
+        with pytest.raises(pb.DTypeError, match="a shape is made of integers"):
+            pb.zeros(bad)
+    for bad in (-1, (2, -1)):
+        with pytest.raises(pb.ShapeError, match="no negative sizes"):
+            pb.zeros(bad)
+
+
+def test_keys_wherever_their_words_lie() -> None:
+    keys = pb.random.split(pb.random.key(0), 3)
+    wide = pb.stack([keys, keys], axis=2)[:, :, 0]
+    for k in range(3):
+        expected = pb.random.normal(keys[k], 5).numpy()
+        for key in (wide[k], keys.numpy()[k], pb.tensor(keys.numpy()[k])):
+            np.testing.assert_array_equal(pb.random.normal(key, 5).numpy(), expected)
+    drawn = pb.vmap(lambda key: pb.random.normal(key, 5))(keys)
+    np.testing.assert_array_equal(drawn[2].numpy(), pb.random.normal(keys[2], 5).numpy())

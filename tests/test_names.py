@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -433,3 +434,27 @@ def test_a_leaf_that_was_asked_for_is_not_the_argument() -> None:
     assert z.is_leaf
     pb.sum(z).backward()
     assert z.grad.tolist() == [1.0, 1.0, 1.0] and fill.grad is None
+
+
+@pytest.mark.parametrize(
+    "space",
+    [pb, pb.nn, pb.nn.init, pb.optim, pb.train, pb.linalg, pb.debug],
+    ids=lambda s: s.__name__,
+)
+def test_a_namespace_shows_what_users_use(space: Any):
+    shown = {n for n in dir(space) if not n.startswith("_")}
+    assert shown == {n for n in space.__all__ if not n.startswith("_")}
+    inner = {n for n in shown if isinstance(getattr(space, n), ModuleType)}
+    known = {
+        "debug",
+        "fft",
+        "init",
+        "linalg",
+        "nn",
+        "optim",
+        "primitive",
+        "random",
+        "signal",
+        "train",
+    }
+    assert inner <= known

@@ -38,8 +38,10 @@ from pullback.core.dtypes import DType  # noqa: E402
 from pullback.ir.op import bind  # noqa: E402
 from pullback.runtime.cuda import launch, nvrtc  # noqa: E402
 from pullback.runtime.cuda.folds import fold_code  # noqa: E402
-from pullback.runtime.cuda.kernels import map_code, name_of  # noqa: E402
+from pullback.runtime.cuda.kernels import name_of  # noqa: E402
+from pullback.runtime.cuda.map_walks import map_walk  # noqa: E402
 from pullback.runtime.cuda.printer import Source  # noqa: E402
+from pullback.runtime.cuda.scan_plans import scan_plan  # noqa: E402
 
 # The order in which dtypes are tried: what matters most first, in case time runs out.
 ORDER = (
@@ -177,9 +179,7 @@ def plan_of(case: Case, shape: tuple[int, ...]) -> launch.Launches:
         axis = case.static["axis"]
         order = [*(d for d in range(x.ndim) if d != axis), axis]
         kept, strides = tuple(x.shape[d] for d in order[:-1]), tuple(own[d] for d in order)
-        return launch.scan_plan(
-            kernel, kept, x.shape[axis], [strides], strides, case.static["reverse"]
-        )
+        return scan_plan(kernel, kept, x.shape[axis], [strides], strides, case.static["reverse"])
     axes = case.static["axes"]
     kept = [d for d in range(x.ndim) if d not in axes]
     sizes = tuple(x.shape[d] for d in kept), tuple(x.shape[d] for d in axes)
@@ -308,25 +308,33 @@ class Host:
 
 
 def printed(uses: Sequence[Use], plans: Sequence[launch.Launches]) -> tuple[str, list[str]]:
-    """The source of several kernels, and their functions; of folds those in plans."""
+    """The source of what plans launch of several kernels, and its functions."""
     source, names = Source(), []
     wanted = [one.function for plan in plans for one in plan.launches]
     for use in uses:
         name = name_of(use.kernel)
-        if isinstance(use.kernel, Reduce):
-            own = list(dict.fromkeys(f for f in wanted if f.startswith(name)))
-            fold_code(source, use.kernel, [f.removeprefix(name)[1:] for f in own])
-            names += own
-        else:
-            map_code(source, use.kernel)
-            names += [f"{name}_dense", f"{name}_strided"]
+        own = list(dict.fromkeys(f for f in wanted if f.startswith(name)))
+        names += own
+        for walk in (f.removeprefix(name)[1:] for f in own):
+            if isinstance(use.kernel, Reduce):
+                fold_code(source, use.kernel, [walk])
+            else:
+                map_walk(source, use.kernel, walk)
     return source.text(), names
 
 
 def printed_for(uses: Sequence[Use], elements: int) -> tuple[str, list[str]]:
     """The source of what the cases of these kernels launch, and its functions."""
-    folds = [u for u in uses if isinstance(u.kernel, Reduce)]
-    return printed(uses, [plan_of(case, ()) for case in cases(folds, elements)])
+    return printed(uses, [plan_of(case, shape_of(case)) for case in cases(uses, elements)])
+
+
+def shape_of(case: Case) -> tuple[int, ...]:
+    """The shape of the result of a map."""
+    static = case.static
+    given = static.get("shape", static.get("size"))
+    if given is not None:
+        return (given,) if isinstance(given, int) else tuple(given)
+    return np.broadcast_shapes(*(a.shape for a in case.arrays))
 
 
 def checked(device: Gpu | Host, case: Case) -> Result:

@@ -1,11 +1,13 @@
 """Hooks of MkDocs. A pattern in the navigation stands for the pages that match it and have no entry
 of their own, so that a generated page needs none. Examples with prompts are coloured as sessions:
-what they print does not look like a program.
+what they print does not look like a program. The functions of the page that trains are exported
+beside it.
 """
 
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,3 +53,9 @@ def on_config(config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     return re.sub(r"^```python\n(?=>>>)", "```pycon\n", markdown, flags=re.MULTILINE)
+
+
+def on_post_build(config: Any) -> None:
+    """The functions of docs/web/index.html."""
+    example = Path(config.docs_dir).parent / "examples" / "web" / "spirals.py"
+    runpy.run_path(str(example))["export"](Path(config.site_dir) / "web")

@@ -181,6 +181,7 @@ __all__ = sorted(
         "core",
         "curvature",
         "diagram",
+        "display",
         "files",
         "implicit",
         "loop_units",

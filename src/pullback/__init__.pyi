@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pullback import debug as debug
-from pullback import display as display
 from pullback import fft as fft
 from pullback import linalg as linalg
 from pullback import nn as nn
@@ -227,7 +226,6 @@ __all__ = [
     "diff",
     "digamma",
     "digitize",
-    "display",
     "divergence",
     "divide",
     "dstack",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 import warnings
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from importlib import import_module
+from pathlib import Path
 from sys import _getframe
 from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -60,8 +62,9 @@ class CacheInfo(NamedTuple):
 class Lowered:
     """A function compiled for some arguments, without having run: print it to see what it is."""
 
-    def __init__(self, unit: Unit):
+    def __init__(self, unit: Unit, function: Callable[..., Any], args: tuple, kwargs: dict):
         self._unit = unit
+        self._call = function, args, kwargs
 
     @property
     def graph(self) -> Graph:
@@ -105,6 +108,20 @@ class Lowered:
             self.executable.timeline,
             inputs,
             lambda: [(way.peak_bytes, way.work) for way in ladder()],
+        )
+
+    def export_web(self, folder: str | os.PathLike[str], name: str | None = None) -> Path:
+        """Write files that run the function in a web page with WebGPU; the path of the module.
+
+        `name.js` is an ES module without dependencies, `name.safetensors` what the function
+        captured, `name.html` a page that runs it on the arguments and compares with the results
+        that Python gives, which are in `name.example.safetensors`. `name` is the function's unless
+        given. No GPU is needed here.
+        """
+        exporter = import_module("pullback.web.export")  # for those who export
+        function, args, kwargs = self._call
+        return exporter.export_web(
+            function, self._unit, args, kwargs, folder, name or self._unit.graph.name
         )
 
     def text(self) -> str:
@@ -272,7 +289,14 @@ class Jitted:
         unit = self._unit(signature, args, kwargs)
         if unit is None:
             raise TraceError(f"lower: `{self.name}` is being traced. Call lower outside.")
-        return Lowered(unit)
+        return Lowered(unit, self.function, args, kwargs)
+
+    def export_web(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Path:
+        """The function compiled for these arguments, as files for a web page with WebGPU.
+
+        `Lowered.export_web` tells what is written: this is `lower(*args, **kwargs)` and that.
+        """
+        return self.lower(*args, **kwargs).export_web(folder)
 
     def cache_info(self) -> CacheInfo:
         """Calls that found a compiled function, traces, and how many are kept."""

@@ -143,9 +143,11 @@ METHODS = {
 # Names of the namespace that ours has not, and what does their work.
 HINTS = {
     "DataLoader": "pb.train.batches(data, size, key=key)",
+    "DeviceArray": "pb.Tensor",
     "FloatTensor": "pb.tensor(data, dtype=pb.float32)",
     "Generator": "pb.random.key(seed): every random function takes a key",
     "LongTensor": "pb.tensor(data, dtype=pb.int64)",
+    "PRNGKey": "pb.random.key(seed)",
     "Parameter": "a tensor as an attribute of a pb.Module",
     "Variable": "pb.tensor(..., requires_grad=True)",
     "addcdiv": "x + value * a / b",
@@ -257,6 +259,7 @@ HINTS = {
     "savez": "pb.save with a path that ends in .npz",
     "scatter_": "pb.scatter, which gives a new array",
     "seed": "pb.random.key(seed): every random function takes a key",
+    "set_seed": "pb.random.key(seed): every random function takes a key",
     "select": "pb.where",
     "set_grad_enabled": "pb.no_grad() or pb.enable_grad()",
     "set_num_interop_threads": "pb.set_num_threads(n)",
@@ -267,6 +270,7 @@ HINTS = {
     "t": "x.T",
     "tensor_split": "pb.split(x, indices)",
     "transpose": "pb.permute_dims(x, axes), or pb.swapaxes for two axes",
+    "tree": "pb.map_tree",
     "tree_map": "pb.map_tree",
     "tree_util": "pb.map_tree and pb.register_pytree",
     "tri": "pb.tril(pb.ones((n, m)))",

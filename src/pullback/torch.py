@@ -11,7 +11,7 @@ through `torch.compile` and `torch.func`.
 
 from __future__ import annotations
 
-from pullback.interop.torch_cuda import check
+from pullback.interop.torch_faults import check
 from pullback.interop.torch_functions import (
     Embedding,
     embedding,

@@ -14,8 +14,8 @@ from pullback.compile.schedule.groups import FoldGroup, MapGroup, ParallelGroup,
 from pullback.ir.graph import trace
 from pullback.runtime.cuda import loops, nvrtc
 from pullback.runtime.cuda.folds import fold_code
-from pullback.runtime.cuda.kernels import map_code
 from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan
+from pullback.runtime.cuda.map_walks import map_walk, usual_walks
 from pullback.runtime.cuda.printer import Source
 
 
@@ -77,7 +77,8 @@ def source_of(groups):
         if isinstance(group, FoldGroup):
             fold_code(source, group.kernel)
         else:
-            map_code(source, map_of(group))
+            for walk in usual_walks(map_of(group)):
+                map_walk(source, map_of(group), walk)
     return source.text()
 
 
@@ -117,7 +118,9 @@ def test_a_fused_graph_has_the_bits_of_the_jitted_function(name):
         scratch = [np.empty(n, np.uint8) for n in plan.scratch]
         for one in plan.launches:
             kernel = group.kernel if isinstance(group, FoldGroup) else map_of(group)
-            Emulator(loops.source_of(kernel, one.function)).run(Launches([one]), outs, ins, scratch)
+            Emulator(loops.source_of(kernel, (one.function,))).run(
+                Launches([one]), outs, ins, scratch
+            )
     want = pb.jit(FUNCTIONS[name])(x)
     want = want if isinstance(want, tuple) else (want,)
     for region, w in zip(grouped.outputs, want, strict=True):

@@ -20,9 +20,12 @@ from pullback.ir.lowering import Elementwise, Fold
 from pullback.ir.op import REGISTRY, Op
 from pullback.runtime.cuda import fold_walks, launch, nvrtc
 from pullback.runtime.cuda.folds import fold_code
-from pullback.runtime.cuda.kernels import map_code, name_of
-from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan, scan_plan
+from pullback.runtime.cuda.kernels import name_of
+from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan
+from pullback.runtime.cuda.loops import source_of
+from pullback.runtime.cuda.map_walks import map_walk, usual_walks
 from pullback.runtime.cuda.printer import Source, literal
+from pullback.runtime.cuda.scan_plans import scan_plan
 from runtime.kernel_arrays import FLOATS, INTEGERS, array, buffer, check_bits, sample, steps
 from runtime.programs import accumulate_program, map_program, reduce_program
 
@@ -35,13 +38,14 @@ needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
 
-def source_of(kernels):
+def source_with(kernels):
     source = Source()
     for kernel in kernels:
         if isinstance(kernel, Reduce):
             fold_code(source, kernel)
         else:
-            map_code(source, kernel)
+            for walk in usual_walks(kernel):
+                map_walk(source, kernel, walk)
     return source.text()
 
 
@@ -132,13 +136,13 @@ def test_every_instruction_is_tried():
 @needs_nvrtc
 @pytest.mark.parametrize("target", ["compute_75", "compute_90"])
 def test_nvrtc_compiles_every_instruction(target):
-    code = nvrtc.compile_source(source_of(INSTRUCTIONS.values()), target, nvrtc.QUICK)
+    code = nvrtc.compile_source(source_with(INSTRUCTIONS.values()), target, nvrtc.QUICK)
     assert b".entry" in code
 
 
 @pytest.fixture(scope="module")
 def instructions():
-    return Emulator(source_of(INSTRUCTIONS.values()))
+    return Emulator(source_with(INSTRUCTIONS.values()))
 
 
 def draw(rng, dtype, shape):
@@ -221,36 +225,63 @@ RUNNING = Accumulate(*added(dt.float32, dt.float32))
 
 @pytest.fixture(scope="module")
 def walks():
-    return Emulator(source_of([INDEXED, PAIR, RUNNING]))
+    return Emulator(source_with([PAIR, RUNNING]))
 
 
 @cache
-def walk_of(kernel, walk):
-    source = Source()
-    fold_code(source, kernel, [walk])
-    return Emulator(source.text())
+def function_of(kernel, function):
+    return Emulator(source_of(kernel, (function,)))
 
 
-def reduced(kernel, plan, out, inputs):
+def run(kernel, plan, outs, inputs):
     """Run a plan; returns the walks that it took."""
     scratch = [np.empty(n, np.uint8) for n in plan.scratch]
-    taken = []
     for one in plan.launches:
-        walk = one.function[len(name_of(kernel)) + 1 :]
-        walk_of(kernel, walk).run(Launches([one]), [out], inputs, scratch)
-        taken.append(walk)
-    return taken
+        function_of(kernel, one.function).run(Launches([one]), outs, inputs, scratch)
+    return [one.function.removeprefix(name_of(kernel))[1:] for one in plan.launches]
+
+
+def check_map(kernel, shape, inputs, aligned=True):
+    """Compare with the CPU; returns the walk."""
+    got = np.zeros(shape, kernel.output.numpy)
+    strides = [steps(np.broadcast_to(a, shape)) for a in inputs]
+    (walk,) = run(kernel, map_plan(kernel, shape, strides, aligned=aligned), [got], inputs)
+    check_bits(got, cpu_map(kernel, shape, inputs))
+    return walk
 
 
 @needs_compiler
-def test_a_strided_map_finds_its_elements(walks):
+@pytest.mark.parametrize(
+    ("shape", "walk"),
+    [((5, 7, 3), "packs_uzu1"), ((5, 3, 12), "packs_uzu2"), ((600, 8), "packs_uzu2"),
+     ((1, 9), "dense_uzu2"), ((1, 2049), "dense_uzu2")],
+)  # fmt: skip
+def test_neighbours_are_read_at_once_and_rows_have_elements_of_their_own(shape, walk):
+    rng = np.random.default_rng(4)
+    x, y = draw(rng, dt.float32, (*shape[:-1], 1)), draw(rng, dt.float32, shape)
+    assert check_map(INDEXED, shape, [x, y]) == walk
+    assert "s" in check_map(INDEXED, shape, [x, y], aligned=False) or walk.endswith("1")
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(40, 50), (3, 33, 16), (16, 2, 100), (2, 3, 32, 32)])
+def test_what_lies_across_is_turned_in_tiles(shape):
+    rng = np.random.default_rng(4)
+    layout = [*range(1, len(shape)), 0] if shape[0] >= 16 else [*range(len(shape) - 2), -1, -2]
+    turned = draw(rng, dt.float32, [shape[d] for d in layout])
+    turned = turned.transpose(np.argsort(np.array(layout) % len(shape)))
+    y = draw(rng, dt.float32, shape[-1:])
+    assert check_map(INDEXED, shape, [turned, y]) == "tiles_utn"
+    assert check_map(INDEXED, shape, [y, turned]) == "tiles_unt"
+
+
+@needs_compiler
+def test_a_strided_map_finds_its_elements():
     rng = np.random.default_rng(4)
     x, y = draw(rng, dt.float32, (5, 7, 3)).transpose(2, 0, 1), draw(rng, dt.float32, (5, 1))
-    got = np.zeros((3, 5, 7))
-    plan = map_plan(INDEXED, got.shape, [steps(np.broadcast_to(a, got.shape)) for a in (x, y)])
-    assert plan.launches[0].function.endswith("_strided")
-    walks.run(plan, [got], [x, y])
-    check_bits(got, cpu_map(INDEXED, got.shape, [x, y]))
+    assert check_map(INDEXED, (3, 5, 7), [x, y]) == "strided"
+    x = draw(rng, dt.float32, (40, 100))[:, ::2]
+    assert check_map(INDEXED, (40, 50), [x, y[:1]]) == "strided"
 
 
 @needs_compiler
@@ -279,12 +310,12 @@ def check_reduction(kind, shape, axes, layout=None, aligned=True):
     kept = [d for d in range(len(shape)) if d not in axes]
     sizes = tuple(shape[d] for d in kept), tuple(shape[d] for d in axes)
     strides = [tuple(steps(a)[d] for d in (*kept, *axes)) for a in inputs]
-    run = reduce_program(kernel, *sizes, strides)
+    program = reduce_program(kernel, *sizes, strides)
     bases = [np.ascontiguousarray(a.transpose(layout)) for a in inputs]
-    want = array(run(*map(buffer, bases)), sizes[0], kernel.output.numpy)
+    want = array(program(*map(buffer, bases)), sizes[0], kernel.output.numpy)
     got = np.zeros(sizes[0], kernel.output.numpy)
     plan = reduce_plan(kernel, *sizes, strides, aligned)
-    taken = reduced(kernel, plan, got, inputs)
+    taken = run(kernel, plan, [got], inputs)
     check_bits(got, want)
     return taken
 
@@ -322,38 +353,52 @@ def test_what_is_the_same_for_a_row_is_read_once():
     for strides in ([(2000, 1), (2000, 0)], [(1, 9), (0, 9)]):
         want = reduce_program(kernel, (9,), (2000,), strides)(buffer(x), buffer(x))
         got = np.zeros(9)
-        reduced(kernel, reduce_plan(kernel, (9,), (2000,), strides), got, [x, x])
+        run(kernel, reduce_plan(kernel, (9,), (2000,), strides), [got], [x, x])
         check_bits(got, array(want, (9,), got.dtype))
 
 
 @needs_compiler
 def test_partial_results_are_merged_in_several_rounds(monkeypatch):
+    def clear():
+        function_of.cache_clear()
+        source_of.cache_clear()
+
     monkeypatch.setattr(fold_walks, "MERGE", 512)
     monkeypatch.setattr(launch, "MERGE", 512)
-    walk_of.cache_clear()
+    clear()
     kernel, n = REDUCTIONS["float64"], 9_000_000
     x = np.random.default_rng(7).standard_normal(n)
     plan = reduce_plan(kernel, (), (n,), [(1,)])
     assert [one.function.rpartition("_")[2] for one in plan.launches] == ["u2", "merge", "merge"]
     got = np.zeros(())
-    reduced(kernel, plan, got, [x])
-    walk_of.cache_clear()
+    run(kernel, plan, [got], [x])
+    clear()
     want = array(reduce_program(kernel, (), (n,), [(1,)])(buffer(x)), (), got.dtype)
     check_bits(got, want)
 
 
+PAIRED = Accumulate(*added(dt.float16, dt.float32))
+
+
 @needs_compiler
+@pytest.mark.parametrize("kernel", [RUNNING, PAIRED], ids=["float32", "float16"])
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_running_folds_have_the_bits_of_the_cpu(walks, axis, reverse):
-    x = np.random.default_rng(8).standard_normal((9, 40)).astype(np.float32)
-    order = (1 - axis, axis)
+@pytest.mark.parametrize(
+    ("shape", "axis", "walk"),
+    [((9, 40), 1, "lines_turned"), ((3, 9000), 1, "lines_turned"), ((400, 40), 1, "lines_turned"),
+     ((9, 40), 0, "scan"), ((700, 50), 0, "lines_straight"), ((40, 8), 0, "scan"),
+     ((3, 33, 20), 1, "lines_straight"), ((5, 7), 1, "scan")],
+)  # fmt: skip
+def test_running_folds_have_the_bits_of_the_cpu(kernel, shape, axis, walk, reverse):
+    x = np.random.default_rng(8).standard_normal(shape).astype(kernel.inputs[0].numpy)
+    order = [*(d for d in range(len(shape)) if d != axis), axis]
     own = tuple(steps(x)[d] for d in order)
-    arguments = (RUNNING, (x.shape[1 - axis],), x.shape[axis], [own], own, reverse)
+    kept = tuple(shape[d] for d in order[:-1])
+    arguments = (kernel, kept, shape[axis], [own], own, reverse)
     got = np.zeros_like(x)
-    walks.run(scan_plan(*arguments), [got], [x])
-    run = accumulate_program(*arguments)
-    check_bits(got, array(run(buffer(x)), x.shape, x.dtype))
+    assert run(kernel, scan_plan(*arguments), [got], [x]) == [walk]
+    program = accumulate_program(*arguments)
+    check_bits(got, array(program(buffer(x)), x.shape, x.dtype))
 
 
 # The registry's kernels.
@@ -380,7 +425,7 @@ def test_nvrtc_compiles_every_kernel_of_the_registry(uses, target):
     kernels = [u.kernel for u in uses.values()]
     for start in range(0, len(kernels), 64):
         batch = kernels[start : start + 64]
-        code = nvrtc.compile_source(source_of(batch), target, nvrtc.QUICK)
+        code = nvrtc.compile_source(source_with(batch), target, nvrtc.QUICK)
         assert code.count(b".entry") >= len(batch)
 
 

@@ -47,6 +47,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "normalised": normalised,
     "normalised gradient": pb.value_and_grad(lambda x, g: (normalised(x, g) * g).sum()),
     "masked": masked,
+    "weights": pb.value_and_grad(
+        lambda x, g: (pb.nn.layer_norm(x, x.shape[1:], g[0], g[1]) * g).sum(), argnums=(0, 1)
+    ),
 }
 
 
@@ -74,7 +77,7 @@ def passes(launched: list[str]) -> int:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("shape", [(37, 1024), (40, 1001), (9, 5000), (17, 2048)])
+@pytest.mark.parametrize("shape", [(37, 1024), (130, 1001), (33, 5000), (133, 2048)])
 def test_all_passes_are_one_launch(name: str, shape: tuple[int, int], cuda: Any):
     assert passes(check(name, shape, "float32", cuda))
 
@@ -87,7 +90,7 @@ def test_all_dtypes(dtype: str, shape: tuple[int, int], cuda: Any):
 
 
 def test_rows_that_do_not_fit_are_several_launches(cuda: Any):
-    assert not passes(check("softmax", (8, 30_000), "float32", cuda))
+    assert not passes(check("softmax", (40, 30_000), "float32", cuda))
 
 
 @pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
@@ -97,3 +100,36 @@ def test_nvrtc_compiles_row_kernels(cuda: Any):
     (source,) = [s for s in cuda_fake.printed if "_passes(" in s]
     for target in ("compute_75", "compute_90"):
         assert b".entry" in nvrtc.compile_source(source, target, nvrtc.QUICK)
+
+
+def test_folds_from_row_to_row_are_one_more_launch(cuda: Any):
+    launched = check("weights", (2100, 64), "float32", cuda)
+    kinds = [name.split("_")[2] for name in launched]
+    assert kinds.count("passes") == kinds.count("columns") == 1, launched
+
+
+LOSSES: dict[str, Callable[..., Any]] = {
+    "chain": lambda x: (pb.sin(x) * pb.exp(-x * x) + pb.log1p(x * x)).sum(),
+    "mean": lambda x: (x * x).mean() + x.max(),
+    "normalised": lambda x: (x / pb.sqrt((x * x).sum()))[3:].sum(),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("shape", [(100_003,), (300, 400)])
+def test_what_is_reduced_as_a_whole_is_one_long_row(name: str, shape: Any, cuda: Any):
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    found = []
+    for device in (cuda, "cpu"):
+        cuda_fake.launched.clear()
+        pair = pb.jit(pb.value_and_grad(LOSSES[name]))(pb.tensor(x, device=device))
+        found.append([part.numpy() for part in pair])
+        if device is cuda and name == "chain":
+            assert len(cuda_fake.launched) == 2, cuda_fake.launched  # the second joins
+    for x, y in zip(*found, strict=True):
+        assert same_bits(x, y)
+
+
+def test_few_long_rows_are_one_launch_for_each_pass(cuda: Any):
+    kinds = [name.split("_")[0] for name in check("softmax", (9, 5000), "float32", cuda)]
+    assert kinds == ["reduce", "folds", "map"]

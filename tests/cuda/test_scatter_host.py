@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,8 +12,10 @@ import pytest
 import cuda_fake
 import pullback.runtime.cuda.scatter as sc
 from cuda_emulator import COMPILER
+from cuda_fake_driver import FakeDriver
 from pullback.compile.kernel.fixed_point import exact_scatter_add_reference
 from pullback.core.errors import DTypeError, ShapeError
+from pullback.runtime.cuda import driver, gpu, table
 from pullback.runtime.cuda.scatter import buckets, chunks, executor, ordered
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
@@ -24,21 +25,23 @@ COMPLEX = ("complex64", "complex128")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 EXACT = ("float32", "float16", "bfloat16")
 CACHES = (
-    executor.cupy_module,
+    gpu.cupy_module,
+    gpu.gpu_of,
     executor.shared_limit,
     executor.capability,
-    executor.compiled,
-    executor._function,
     executor.program,
     sc._prepared,
+    sc.reading,
 )
 
 
 @pytest.fixture(autouse=True)
 def device(monkeypatch):
     """Small thread blocks and grids: what is emulated is the logic, not the size."""
+    library = FakeDriver()
     monkeypatch.setitem(sys.modules, "cupy", cuda_fake)
-    monkeypatch.setattr(executor, "machine_code", lambda source, target: source)
+    monkeypatch.setattr(driver, "library", lambda: library)
+    monkeypatch.setattr(gpu, "machine_code", lambda source, target: source)
     by_places = {"THREADS": {1: 64, 2: 64, 4: 64}, "TILE": {1: 1024, 2: 1024, 4: 512}}
     small = by_places | {"ADDERS": 64, "SHARERS": 32, "PROCESSORS": 3}
     for name, value in small.items():
@@ -50,12 +53,12 @@ def device(monkeypatch):
     monkeypatch.setattr(ordered, "PROCESSORS", 6)
     for cache in CACHES:
         cache.cache_clear()
-    executor.ZeroWords._own.__dict__.clear()
+    executor.Slots._own.__dict__.clear()
     cuda_fake.launched.clear()
     yield
     for cache in CACHES:
         cache.cache_clear()
-    executor.ZeroWords._own.__dict__.clear()
+    executor.Slots._own.__dict__.clear()
 
 
 def draw(dtype, n, rows, width=1, index="int64", seed=0):
@@ -214,20 +217,13 @@ def test_what_is_not_finite(kind):
 
 @pytest.mark.parametrize("capability", [75, 90])
 def test_all_launches_but_the_first_may_begin_early(monkeypatch, capability):
-    early = []
-
-    def overlapping(function, sizes):
-        early.append(function)
-        launch: Any = cuda_fake.launch_kernel
-        return lambda stream, arguments: launch(function, *sizes, stream, arguments, 0)
-
-    monkeypatch.setattr(executor, "overlapping", overlapping)
     monkeypatch.setattr(executor, "capability", lambda device: capability)
     indices, values, out = draw("float32", 700, 40)
     got = scattered(indices, values, out, strategy="buckets")
     same_bits(got, exact_scatter_add_reference(indices, values, out))
     assert cuda_fake.launched == ["bucket_split", "bucket_share", "bucket_add"]
-    assert len(early) == (2 if capability == 90 else 0)
+    early = [table.EARLY] * 2 if capability == 90 else []
+    assert driver.library().attributes == early
 
 
 @pytest.mark.parametrize("planned", [False, True])
@@ -329,7 +325,7 @@ def check_order(indices, rows):
     np.testing.assert_array_equal(read("keys"), np.sort(keys))
     bad = np.flatnonzero(~inside.astype(bool))
     assert made.bad_position() == (bad[0] if len(bad) else None)
-    return int(made._pool.words[made._number, 3]) >> 32
+    return int(made._slots.words(0)[made._number, 3]) >> 32
 
 
 def sort_of(n, rows):
@@ -491,7 +487,7 @@ def test_errors_at_the_call():
 def test_calls_at_the_same_time_have_their_own_arguments(monkeypatch):
     indices, values, out = map(cuda_fake.asarray, draw("float32", 300, 5))
     other = cuda_fake.asarray(np.array(out))
-    plain, seen = cuda_fake.cuda.driver.launchKernel, []
+    plain, seen = cuda_fake.Function.launch, []
 
     def launch(*arguments):
         if not seen:
@@ -499,16 +495,17 @@ def test_calls_at_the_same_time_have_their_own_arguments(monkeypatch):
             sc.scatter_add(indices, values, other).raise_if_bad()
         plain(*arguments)
 
-    monkeypatch.setattr(cuda_fake.cuda.driver, "launchKernel", launch)
+    monkeypatch.setattr(cuda_fake.Function, "launch", launch)
     sc.scatter_add(indices, values, out).raise_if_bad()
     assert seen
     same_bits(out, other)
 
 
-def test_threads_have_their_own_scratch_memory():
+def test_threads_have_slots_of_their_own():
     with ThreadPoolExecutor(1) as thread:
-        theirs, _ = thread.submit(executor.ZeroWords.take, 0, 0).result()
-    ours, first = executor.ZeroWords.take(0, 0)
-    again, second = executor.ZeroWords.take(0, 0)
-    assert ours is again and (first, second) == (0, 1)
-    assert ours.scratch != theirs.scratch and ours.address != theirs.address
+        theirs = thread.submit(executor.Slots.of, 0, 0).result()
+    ours = executor.Slots.of(0, 0)
+    assert ours.take() + executor.SLOT_BYTES == ours.take()
+    assert executor.Slots.of(0, 0) is ours and ours.address != theirs.address
+    ours.used = executor.SLOTS
+    assert executor.Slots.of(0, 0) is not ours

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
-from fuzz import checks, values
+from fuzz import checks, references, values
 from fuzz.case import Case, Failed, Given, Ref, Step, Unwritable, literal, namespace
 from pullback.core import pytrees
 from pullback.core.errors import PullbackError
@@ -36,31 +36,15 @@ GRADIENT = (
     "backward_is_near_grad",
 )
 DOUBLE = ("gradient_agrees_with_differences", "forward_agrees_with_reverse")
-# What no oracle knows: uninitialised memory, a place in an array that is not sorted, bags whose
-# offsets are in no order, the order of eigenvalues, the bases of equal ones, the factors of
-# singular matrices, products of polynomials that begin with zeros.
-UNKNOWN = (
-    "empty", "empty_like", "searchsorted", "interp", "nn.embedding_bag", "linalg.eig",
-    "linalg.eigvals", "linalg.schur", "linalg.eigh", "linalg.generalized_eigh", "linalg.svd",
-    "linalg.polar", "linalg.ldl", "polymul",
-)  # fmt: skip
 # Compiled in eager mode too, with passes that round otherwise.
 ROUNDED = ("nn.rnn", "nn.lstm", "nn.gru")
-# What depends on the dtype that it is computed in; products and powers overflow on their way.
-NARROW = (
-    "nextafter", "linalg.matrix_rank", "linalg.pinv", "cumprod", "cumulative_prod", "nancumprod",
-    "nn.normalize",
-)  # fmt: skip
 # Work that grows with a sample's sizes beyond what a case may take.
 HEAVY = ("nn.ctc_loss",)
-# Zeros in front of a traced polynomial are not looked at, so that its roots have another shape. At
-# zero, copysign(x, x) has a derivative that the rule for two operands can't know.
-LEFT_OUT = ("roots", "copysign")
 
 
 @cache
 def keys() -> tuple[str, ...]:
-    return tuple(sorted(k for k in REGISTRY if k not in (*HEAVY, *LEFT_OUT)))
+    return tuple(sorted(k for k in REGISTRY if k not in HEAVY))
 
 
 @dataclass
@@ -115,7 +99,7 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
     How far results may lie apart is measured: by the oracle on arrays that are off by a rounding.
     """
     call: Call = step.call
-    if call.key in UNKNOWN:
+    if not references.knows(call.key, *filled(call, arrays)):
         return
     form = getattr(REGISTRY[call.key], "lowering", None)
     if form is None and any(a.size == 0 for a in arrays.values()):
@@ -132,12 +116,21 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
     if not raised_to_float or not (of_integers or pointwise):
         agrees(step, arrays, {})
     elif pointwise:
-        agrees(step, arrays, dict.fromkeys("biu", np.float64))
+        own = arrays[step.makes[0]].dtype.type
+        narrow = call.key in references.NARROW
+        agrees(step, arrays, dict.fromkeys("biu", own if narrow else np.float64))
     else:
         try:
             agrees(step, arrays, dict.fromkeys("iu", np.float64))
         except checks.Finding:
             agrees(step, arrays, {"i": np.int64, "u": np.uint64})
+
+
+def filled(call: Call, arrays: dict[str, np.ndarray]) -> tuple[tuple, dict[str, Any]]:
+    """The operands of a call, with arrays in place of names."""
+    return pytrees.map_tree(
+        lambda x: arrays[x.name] if isinstance(x, Ref) else x, (call.args, call.kwargs)
+    )
 
 
 def agrees(step: Step, arrays: dict[str, np.ndarray], widened: dict[str, type]) -> None:
@@ -154,7 +147,7 @@ def agrees(step: Step, arrays: dict[str, np.ndarray], widened: dict[str, type]) 
         def value(x: Any) -> Any:
             if not isinstance(x, Ref):
                 return x
-            a = arrays[x.name] if call.key in NARROW else checks.wide(arrays[x.name])
+            a = arrays[x.name] if call.key in references.NARROW else checks.wide(arrays[x.name])
             a = a.astype(widened.get(a.dtype.kind, a.dtype))
             if moved and a.dtype.kind in "fc":
                 a = np.asarray(a * (1 + epsilon * rng.choice((-1.0, 1.0), a.shape)))
@@ -390,6 +383,8 @@ class Drawing:
     def add(self, key: str, args: tuple, kwargs: dict[str, Any]) -> None:
         """Run the call; keep it if the result is worth going on with."""
         rng = self.rng
+        if not references.drawable(key, *filled(Call(key, args, kwargs, None), self.values)):
+            raise Unwritable("shapes depend on values")
         written = [literal(a) for a in args] + [f"{k}={literal(v)}" for k, v in kwargs.items()]
         text = f"pb.{key}({', '.join(written)})"
         result = eval(text, self.scope)
@@ -457,7 +452,8 @@ def chosen_checks(rng: np.random.Generator, drawing: Drawing, case: Case) -> tup
     exact = not any(s.call.key.startswith(ROUNDED) for s in case.steps)
     found.append("jit_gives_the_bits_of_eager" if exact else "jit_is_near_eager")
     found += [c for c in FORWARD if rng.random() < 0.35 and not (drawing.special and "near" in c)]
-    sound = all(REGISTRY[s.call.key].differentiable for s in case.steps)
+    used = [s.call.key for s in case.steps]
+    sound = all(REGISTRY[k].differentiable and k not in references.KINKED for k in used)
     if any(g.array.dtype.kind not in "biu" for g in case.given):
         # A fused composite adds up the derivatives of what it is given several times in its order.
         whole = any(s.call.key.startswith("nn.") for s in case.steps)

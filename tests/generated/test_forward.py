@@ -17,6 +17,7 @@ from matrix import (
     determined,
     function_of_arrays,
     oracle,
+    read,
     tensors,
     widened,
 )
@@ -129,10 +130,12 @@ def test_bad_input_raises_the_promised_error(key: str, position: int):
     entry = REGISTRY[key]
     bad = entry.errors(Draw(0))[position]
     with pytest.raises(bad.error) as caught:
-        entry.function(*tensors(bad.args), **tensors(bad.kwargs))
+        read(entry.function(*tensors(bad.args), **tensors(bad.kwargs)))
     message = str(caught.value)
     assert bad.match in message
-    assert message.split(":", maxsplit=1)[0].strip("_").startswith(entry.name.strip("_")), message
+    said = message.split(":", maxsplit=1)[0].strip("_")
+    late = issubclass(bad.error, IndexError) and pb.zeros(1).device.kind != "cpu"
+    assert late or said.startswith(entry.name.strip("_")), message
     assert type(caught.value).__module__.startswith("pullback"), "the error must be one of ours"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matrix import function_of_arrays, samples
+from matrix import function_of_arrays, read, samples
 
 import pullback as pb
 from pullback.core import pytrees
@@ -72,13 +72,13 @@ def test_a_position_out_of_range_is_an_error(key: str):
                 given[at].reshape(-1)[0] = value
                 if key in OTHER_INTEGERS:
                     with suppress(pb.PullbackError):
-                        call(*map(pb.tensor, given))
+                        read(call(*map(pb.tensor, given)))
                     tried += 1
                     continue
                 for run in (call, pb.jit(call)):
                     # Lengths and offsets are wrong shapes.
                     with pytest.raises((IndexOutOfRange, pb.ShapeError, pb.DTypeError)) as caught:
-                        run(*map(pb.tensor, given))
+                        read(run(*map(pb.tensor, given)))
                     if isinstance(caught.value, pb.DTypeError):
                         assert "traced" in str(caught.value), caught.value
                 tried += 1

@@ -6,7 +6,6 @@ can stand for CUDA tensors: what is tested is how calls are brought to the form 
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 from contextlib import nullcontext
@@ -22,10 +21,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # pyright: ignore[repo
 import cuda_fake  # noqa: E402
 import pullback.torch as pbt  # noqa: E402
 from cuda_emulator import COMPILER  # noqa: E402
+from cuda_fake_driver import FakeDriver  # noqa: E402
 from interop.torch_cases import CASES, tensors  # noqa: E402
 from pullback.core.errors import DeviceError  # noqa: E402
-from pullback.interop import torch_cuda, torch_operators, torch_reads  # noqa: E402
-from pullback.runtime.cuda import scatter  # noqa: E402
+from pullback.interop import (  # noqa: E402
+    torch_cuda,
+    torch_faults,
+    torch_operators,
+    torch_reads,
+    torch_rows,
+)
+from pullback.runtime.cuda import driver, gpu, scatter  # noqa: E402
 from pullback.runtime.cuda.scatter import executor  # noqa: E402
 
 pytestmark = [
@@ -41,46 +47,45 @@ def in_place(t):
     return bits.numpy().view(cuda_fake.Array)
 
 
-class Watched:
-    """The error word of a launch that has ended."""
-
-    def __init__(self, checked):
-        position = checked.bad_position()
-        self._word = 0 if position is None else position + 1
-
-    def is_full(self) -> bool:
-        return True
-
-    def empty(self) -> int:
-        return self._word
+current_stream, watch_reads = torch_cuda.current_stream, torch_faults._watch_reads
 
 
-watch_on_device = torch_cuda._watch
-working_on_device = torch_cuda._working_on
+def told():
+    """The word of the host, which a kernel sets where it finds a bad index."""
+    return gpu.gpu_of(0).told
 
 
-def watch(checked, name, indices, sizes):
-    pending = torch_cuda._Pending(Watched(checked), checked, name, tuple(indices), tuple(sizes))
-    torch_cuda._pending.append(pending)
+CACHES = (
+    *(gpu.cupy_module, gpu.gpu_of, executor.shared_limit, executor.capability, executor.program),
+    *(scatter._prepared, scatter.reading, torch_cuda._reading, torch_cuda._adding),
+)
+
+
+def forget():
+    for cache in CACHES:
+        cache.cache_clear()
+    executor.Slots._own.__dict__.clear()
+    torch_faults._lines.clear()
+    torch_faults._told.clear()
+    torch_faults._thread.lines.clear()
 
 
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch):
+    library = FakeDriver()
     monkeypatch.setitem(sys.modules, "cupy", cuda_fake)
-    monkeypatch.setattr(executor, "machine_code", lambda source, target: source)
-    caches = (executor.cupy_module, executor.shared_limit, executor.compiled, executor.program)
-    for cache in (*caches, executor._function, scatter._prepared):
-        cache.cache_clear()
-    executor.ZeroWords._own.__dict__.clear()
+    monkeypatch.setattr(driver, "library", lambda: library)
+    monkeypatch.setattr(gpu, "machine_code", lambda source, target: source)
+    forget()
     monkeypatch.setattr(torch_cuda, "_shared", in_place)
     monkeypatch.setattr(torch_cuda, "_working_on", lambda device: nullcontext(scatter))
-    monkeypatch.setattr(torch_cuda, "_watch", watch)
+    monkeypatch.setattr(torch_cuda, "current_stream", lambda device: 0)
+    monkeypatch.setattr(torch_cuda, "_device_of", lambda x: 0)
+    monkeypatch.setattr(torch_faults, "_watch_reads", lambda: None)
     for name in ("gather", "scatter_sum", "scatter_add"):
         monkeypatch.setattr(torch_operators, f"_{name}_kernel", getattr(torch_cuda, name))
     yield
-    torch_cuda._pending.clear()
-    for cache in (*caches, executor._function, scatter._prepared):
-        cache.cache_clear()
+    forget()
 
 
 FORMS = (
@@ -138,7 +143,7 @@ def watched_reads(monkeypatch):
 
     monkeypatch.setattr(torch_reads, "_is_on_device", is_float)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    library = torch_reads.call_after_reads(torch_cuda._settle_read, "CPU")
+    library = torch_reads.call_after_reads(torch_faults._settle_read, "CPU")
     yield
     library._destroy()
 
@@ -158,7 +163,7 @@ def test_a_read_raises_the_error_of_an_index(watched_reads, read):
     READS[read](kept)  # once is enough
     launch_with(3)
     READS[read](kept)
-    assert not torch_cuda._pending
+    assert not told().value
 
 
 @pytest.mark.parametrize("read", ["item", "to a device", "to options"])
@@ -178,7 +183,7 @@ def test_what_stays_on_the_device_raises_nothing(watched_reads):
     assert x.to("cpu") is x
     for copied in (x.t().contiguous(), x.clone(), x.to(torch.float64), x.half()):
         assert copied is not x
-    assert len(torch_cuda._pending) == 1
+    assert told().value
     with pytest.raises(IndexError):
         y.sum().item()
     assert y.tolist() == [[2.5, 2.5], [7, 7], [7, 7]]
@@ -193,22 +198,20 @@ def test_every_error_is_raised_by_a_read_of_its_own(watched_reads):
     assert x.item() == 1
 
 
-def test_a_read_waits_for_no_other_launch(watched_reads, monkeypatch):
-    launch_with(9, 8)
-    other_stream = torch_cuda._pending[0]
-    ended = lambda self: self is not other_stream.mailbox  # noqa: E731
-    monkeypatch.setattr(Watched, "is_full", ended)
-    with pytest.raises(IndexError, match="index 8"):
-        torch.ones(1).item()
+def test_a_launch_that_has_not_ended_is_looked_at_again(watched_reads):
+    launch_with(3)
+    told().value = 1  # as a launch does that goes on
     assert torch.ones(1).item() == 1
-    assert list(torch_cuda._pending) == [other_stream]
+    launch_with(9)
+    with pytest.raises(IndexError, match="index 9"):
+        torch.ones(1).item()
 
 
 def test_a_copy_that_a_cuda_graph_records_raises_nothing(watched_reads, monkeypatch):
     launch_with(9)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     double(torch.ones(2)).copy_(torch.ones(2), non_blocking=True)
-    assert len(torch_cuda._pending) == 1
+    assert told().value
 
 
 def test_a_read_gives_what_it_gave_before(watched_reads):
@@ -280,7 +283,7 @@ def test_tensors_without_values_are_not_read(watched_reads):
     with FakeTensorMode():
         x = torch.ones(3)
         assert x.to("cpu", torch.float64).shape == double(x).copy_(x).shape
-    assert len(torch_cuda._pending) == 1
+    assert told().value
 
 
 def test_an_index_out_of_range_is_raised_later():
@@ -292,23 +295,40 @@ def test_an_index_out_of_range_is_raised_later():
     rows, columns = torch.tensor([0, 1]), torch.tensor([0, -4])
     pbt.index_put(x, (rows, columns), torch.ones(2), accumulate=True)
     with pytest.raises(IndexError, match=r"index_put: index -4 at position 1 .* size 3"):
-        torch_cuda._settle_ended()
+        torch_faults.settle()
 
 
 def test_an_index_out_of_range_is_raised_at_the_end_of_backward(monkeypatch):
+    class Late:
+        """The end of a launch that finds an error only then."""
+
+        done = False
+
+        def synchronize(self):
+            told().value = 1
+
     def working_on(device):
-        torch_cuda._settle_after_backward()
+        torch_faults.begin()
         return nullcontext(scatter)
 
     monkeypatch.setattr(torch_cuda, "_working_on", working_on)
-    monkeypatch.setattr(Watched, "is_full", lambda self: False)
+    monkeypatch.setattr(gpu.Gpu, "mark", lambda self, stream: Late())
     x = torch.zeros(4, 3, requires_grad=True)
     value = pbt.gather_with_index_add(x, torch.tensor([0, 9])).sum()
+    told().value = 0
     with pytest.raises(IndexError, match=r"gather_with_index_add: index 9 at position 1"):
         value.backward()
-    torch_cuda._pending.clear()
+    with pytest.raises(IndexError, match="index 9"):  # of the pass itself
+        pbt.check()
     pbt.gather_with_index_add(x, torch.tensor([0, 3])).sum().backward()
-    assert len(torch_cuda._pending) == 1  # what the pass itself launched is looked at later
+
+
+def test_calls_that_have_ended_are_let_go():
+    x, i = torch.zeros(4), torch.tensor([1])
+    for _ in range(5 * torch_faults.BATCH):
+        pbt.gather_with_index_add(x, i)
+    (line,) = torch_faults._lines
+    assert len(line.calls) <= torch_faults.BATCH
 
 
 def test_an_empty_axis_has_no_places():
@@ -326,67 +346,88 @@ def test_a_plan():
     np.testing.assert_array_equal(pbt.segment_sum(x, plan), pbt.segment_sum(x, i, 4))
 
 
-class Done:
-    """An event that has come."""
-
-    def record(self) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-
-class Copied:
-    """What a launch found, whose word is copied at once."""
-
-    device = 0
-
-    def __init__(self, word):
-        self._word = word
-
-    def copy_word(self, address):
-        ctypes.c_int64.from_address(address).value = self._word
-
-
-@pytest.fixture
-def host_mailboxes(monkeypatch):
-    zeros = torch.zeros
-    monkeypatch.setattr(torch.cuda, "Event", Done)
-    monkeypatch.setattr(torch, "zeros", lambda n, dtype, pin_memory: zeros(n, dtype=dtype))
-    monkeypatch.setattr(torch_cuda, "_mailboxes", {})
-
-
-def test_the_first_launch_overrides_reads(host_mailboxes):
+def test_the_first_launch_overrides_reads(monkeypatch):
     def is_overridden():
         return torch._C._dispatch_has_kernel_for_dispatch_key("aten::copy_", "AutogradCUDA")
 
+    monkeypatch.undo()  # of `_watch_reads`
     assert not is_overridden()
     for _ in range(2):
-        watch_on_device(Copied(0), "gather", (), ())
-        assert is_overridden() and torch_cuda._watch_reads.cache_info().misses == 1
-    torch_cuda._watch_reads()._destroy()
-    torch_cuda._watch_reads.cache_clear()
+        watch_reads()
+        assert is_overridden() and watch_reads.cache_info().misses == 1
+    watch_reads()._destroy()
+    watch_reads.cache_clear()
     assert not is_overridden()
-    torch_cuda.check()
 
 
-def test_mailboxes_are_used_again(host_mailboxes):
-    taken = [torch_cuda._mailbox(0) for _ in range(torch_cuda.MAILBOXES + 1)]
-    assert len({m.address for m in taken}) == len(taken)
-    for k, mailbox in enumerate(taken):
-        mailbox.post(Copied(k))
-    assert taken[5].is_full()
-    assert [m.empty() for m in taken] == list(range(len(taken)))
-    again = torch_cuda._mailbox(0)
-    assert again is taken[-1]
-    again.post(Copied(7))
-    assert again.empty() == 7
+# -- rows, without detours -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain_rows(monkeypatch):
+    """The CPU stands for the device; gives the calls that took the short way."""
+    taken = []
+
+    def read(*args):
+        taken.append("read")
+        return read_rows(*args)
+
+    def add(*args):
+        taken.append("add")
+        return add_rows(*args)
+
+    read_rows, add_rows = torch_cuda.read_rows, torch_cuda.add_rows
+    monkeypatch.setattr(torch_rows, "is_on_gpu", lambda x: True)
+    monkeypatch.setattr(torch_cuda, "read_rows", read)
+    monkeypatch.setattr(torch_cuda, "add_rows", add)
+    return taken
+
+
+ROWS = {
+    "embedding": lambda f, w, i: f.embedding(i, w, 2),
+    "select": lambda f, w, i: (pbt if f is pbt else torch).index_select(w, 0, i.reshape(-1)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_and_their_gradients(name, dtype, plain_rows):
+    i, found = torch.tensor([[3, 0, 2], [3, 1, 3]]), []
+    for f in (pbt, torch.nn.functional):
+        w = torch.linspace(-1, 1, 15).to(dtype).reshape(5, 3).requires_grad_()
+        value = ROWS[name](f, w, i)
+        g = torch.linspace(0, 1, value.numel()).to(dtype).reshape(value.shape)
+        found.append([value, torch.autograd.grad(value, w, g, retain_graph=True)[0]])
+        slope = torch.autograd.grad((value * value * value).sum(), w, create_graph=True)[0]
+        found[-1].append(torch.autograd.grad((slope * slope).sum(), w)[0])
+    torch.testing.assert_close(*found)
+    assert plain_rows.count("read") >= 1 and plain_rows.count("add") >= 1
+
+
+def test_what_is_not_plain_takes_the_long_way(plain_rows):
+    w, i = torch.ones(5, 3), torch.tensor([3, 0])
+    pbt.embedding(i, w)
+    assert plain_rows.pop() == "read"
+    tangent = torch.func.jvp(lambda w: pbt.embedding(i, w), (w,), (w,))[1]
+    mapped = torch.func.vmap(lambda i: pbt.embedding(i, w))(i[:, None])
+    empty = pbt.embedding(i[:0], w)
+    with FakeTensorMode():
+        fake = torch.ones(5, 3)
+        assert not torch_rows.is_plain(fake, i)
+    strided = pbt.embedding(torch.tensor([3, 9, 0, 9])[::2], w)
+    assert tangent.shape == strided.shape == (2, 3)
+    assert mapped.shape == (2, 1, 3) and empty.shape == (0, 3) and not plain_rows
+
+
+def test_a_bad_row_is_told_of(plain_rows):
+    w = torch.ones(5, 3, requires_grad=True)
+    value = pbt.embedding(torch.tensor([0, 7]), w)
+    with pytest.raises(IndexError, match=r"embedding: index 7 at position 1 .* size 5"):
+        pbt.check()
+    assert value.tolist() == [[1, 1, 1], [0, 0, 0]]
 
 
 def test_a_graph_that_is_being_captured_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(DeviceError, match="CUDA graph"), working_on_device(torch.device("cuda", 0)):
-        pass
+    with pytest.raises(DeviceError, match="CUDA graph"):
+        current_stream(0)

@@ -197,9 +197,10 @@ def test_distances_of_zero_have_no_derivative(p):
     agree(lambda a: pb.nn.pdist(a, p), lambda a: F.pdist(a, p), [rows], order=1)
 
 
-def test_many_rows_go_through_products_of_matrices():
+@pytest.mark.parametrize("length", [3, 30])
+def test_long_rows_go_through_products_of_matrices(length: int):
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(2, 30, 3)), rng.normal(size=(2, 28, 3))
+    x, y = rng.normal(size=(2, 30, length)), rng.normal(size=(2, 28, length))
     for mode in ("use_mm_for_euclid_dist_if_necessary", "donot_use_mm_for_euclid_dist"):
         agree(
             lambda a, b, mode=mode: pb.nn.cdist(a, b, compute_mode=mode),

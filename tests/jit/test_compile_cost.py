@@ -1,5 +1,6 @@
 """What compiling costs: work that grows with a function and no faster, code that kernels share."""
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -92,6 +93,44 @@ def test_work_grows_with_the_function_and_no_faster(make, monkeypatch):
     calls(make, 10)  # what only the first time does
     small, large = calls(make, size), calls(make, 3 * size)
     assert large < 4 * small
+
+
+def small_products(n: int) -> Callable[[Any], Any]:
+    """Products that make no chain, since each has rows in another layout than the one before."""
+    w = pb.tensor(np.eye(16, dtype=np.float32))
+
+    def f(x: Any) -> Any:
+        for _ in range(n):
+            x = pb.nn.softmax(x @ w, 0) + x
+        return x
+
+    return f
+
+
+def test_looking_for_chains_of_products_takes_linear_time():
+    x = np.ones((16, 16), np.float32)
+    calls(small_products, 10, x)
+    small, large = (calls(small_products, n, x) for n in (128, 384))
+    assert large < 3.3 * small
+
+
+def test_no_search_for_garbage_while_a_graph_is_compiled():
+    found = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and compiling:
+            found.append(info["generation"])
+
+    f, x = pb.jit(unrolled(60)), pb.tensor(X)
+    lowered = f.lower(x)
+    gc.callbacks.append(note)
+    try:
+        compiling = True
+        lowered.executable  # noqa: B018
+        compiling = False
+    finally:
+        gc.callbacks.remove(note)
+    assert len(found) < 5 and gc.isenabled()  # between the steps, that is
 
 
 def value(k: int, nbytes: int) -> Stored:

@@ -73,10 +73,21 @@ def test_segments_cover_the_columns(dtype, height, monkeypatch):
         assert covered == set(range(n))
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3, 8, 16])
+def test_threads_have_about_as_many_rows(threads):
+    for rows in (24, 100, 1000, 4096, 50_000):
+        for tasks in (0, 1, 5, 17, 40):
+            each = direct_gemm.task_rows(rows, tasks, threads)
+            found = -(-rows // each)
+            assert found <= max(1, tasks) and (each == rows or each % direct_gemm.BLOCKS == 0)
+            slowest = -(-found // threads) * each
+            assert found < threads or slowest <= 1.25 * rows / threads + 2 * direct_gemm.BLOCKS
+
+
 def test_shapes_share_their_blocks():
     def made(*shapes):
         for m, n, k in shapes:
-            grain = direct_gemm.task_rows(m, 1 << 20)
+            grain = direct_gemm.task_rows(m, 1, 2)
             lengths = direct_gemm.part_lengths(m, m, grain)
             strides = (k, 1, n)
             direct_gemm.direct_params(dtypes.float32, (0, 1, 2), (m, n, k), strides, (0,), lengths)

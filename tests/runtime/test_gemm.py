@@ -23,6 +23,7 @@ from pullback.runtime.cpu.gemm import (
 from pullback.runtime.cpu.gemm import (
     matmul as products,
 )
+from pullback.runtime.cpu.gemm.cut import cut_of
 from pullback.runtime.cpu.linalg import openblas
 from pullback.runtime.cpu.llvm import jit
 from runtime.programs import matmul_program
@@ -205,6 +206,7 @@ def test_other_dtypes_are_refused():
 def test_no_product_needs_a_library():
     code = """
 import pullback as pb
+from pullback.runtime.cpu.gemm.cut import cut_of
 from pullback.runtime.cpu.linalg import openblas
 for dtype in ("float64", "complex64"):
     pb.ones((2, 2), dtype=dtype) @ pb.ones((2, 2), dtype=dtype)
@@ -311,6 +313,7 @@ def test_bits_do_not_depend_on_layout(m, n, k, dtype):
 def test_copies_that_threads_share(threads, monkeypatch):
     """In pieces of k, for each matrix or one for all; the bits are those of a tile alone."""
     monkeypatch.setattr(native, "get_threads", lambda: threads)
+    monkeypatch.setattr(products, "_SHARING", threads)
     a, b = random("float32", 2, 3, 150, 700), random("float32", 3, 700, 190)
     shared = random("float32", 700, 190)
     wanted = [matmul(a[0, :, :100], b), matmul(a[0, :, :100], shared)]
@@ -327,7 +330,7 @@ def test_copies_that_threads_share(threads, monkeypatch):
 def test_tiles_are_enough_for_all_threads():
     for threads in (1, 2, 4, 8, 16, 64):
         for m, n in ((256, 256), (256, 1024), (2048, 2048)):
-            tiles = packed_gemm.cut_of(dtypes.float32, m, n, 1, threads).tiles(m, n)
+            tiles = cut_of(dtypes.float32, m, n, 256, 1, threads).tiles(m, n)
             assert tiles >= min(threads, m * n // 4096)
 
 

@@ -11,9 +11,20 @@ import numpy as np
 import pytest
 
 from pullback.runtime.cpu import native
+from pullback.runtime.cpu.gemm import copy_code
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.native import Buffer, Stage, memory, program
-from runtime.native_kernels import MEET, REVERSE, SCALE, SLEEP, kernel, of, run_python, values
+from runtime.native_kernels import (
+    MEET,
+    REVERSE,
+    SCALE,
+    SLEEP,
+    kernel,
+    loop,
+    of,
+    run_python,
+    values,
+)
 
 pytestmark = pytest.mark.usefixtures("no_garbage")
 
@@ -115,6 +126,56 @@ def test_no_wake_up_is_lost() -> None:
         while time.perf_counter() < until:
             pass
         np.testing.assert_array_equal(values(run(of(a), of(a))), 2 * a)
+
+
+COUNT = loop(
+    "count",
+    """
+  %at = getelementptr i64, ptr %p0, i64 %i
+  %was = atomicrmw add ptr %at, i64 1 monotonic""",
+)
+
+
+def test_every_task_runs_once_whoever_comes_late() -> None:
+    """Jobs of few and of many tasks follow each other, some while helpers sleep."""
+    count = jit.compile_ir(COUNT, ["count"])["count"]
+    clear = copy_code.zero_kernel()
+    chooser = random.Random(0)
+    runs = []
+    for tasks in (1, 2, 3, 4, 7, 30):
+        stages = [Stage(clear, 8 * tasks, 1 << 20, (0,)), Stage(count, tasks, 1, ())]
+        runs.append(program(0, 8 * tasks, (), stages))
+    for _ in range(3000):
+        native.set_threads(chooser.choice((2, 3, 5, 6)))
+        found = np.frombuffer(chooser.choice(runs)(), np.int64)
+        assert (found == 1).all()
+        if chooser.random() < 0.03:
+            time.sleep(chooser.uniform(0, 400e-6))
+
+
+def test_a_job_of_two_tasks_wakes_one_helper() -> None:
+    body = """
+    def switches():
+        found = {}
+        for task in os.listdir("/proc/self/task"):
+            status = open(f"/proc/self/task/{task}/status").read()
+            found[task] = int(status.split("voluntary_ctxt_switches:")[1].split()[0])
+        return found
+    native.set_threads(6)
+    wide = native.program(0, 8, (), [Stage(sleep, 6, 1, (20_000,))])
+    narrow = native.program(0, 8, (), [Stage(sleep, 2, 1, (100,))])
+    wide()
+    time.sleep(0.05)
+    before = switches()
+    for _ in range(20):
+        narrow()
+        time.sleep(0.002)
+    woken = [t for t, n in switches().items() if n - before.get(t, 0) >= 3]
+    assert len(woken) <= 2, woken  # the caller, and one helper
+    """
+    if not os.path.exists("/proc/self/task"):
+        pytest.skip("needs /proc")
+    run_python(script(body))
 
 
 def script(body: str) -> str:

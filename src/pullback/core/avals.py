@@ -17,6 +17,7 @@ from pullback.core.interning import Interned
 from pullback.core.memory import Memory
 
 __all__ = [
+    "MOST_BYTES",
     "Aval",
     "Device",
     "aval",
@@ -149,7 +150,8 @@ MOST_BYTES = (1 << 63) - 1  # that an address can tell apart
 
 def check_size(shape: tuple[int, ...], itemsize: int = 1, name: str = "array") -> None:
     """Raise for a shape that no machine can have; whether this one can, memory will tell."""
-    if max(shape, default=0) > MOST_BYTES or prod(shape) * itemsize > MOST_BYTES:
+    nbytes = prod(shape) * itemsize
+    if nbytes > MOST_BYTES or (nbytes == 0 and max(shape) > MOST_BYTES):
         raise ShapeError(f"{name}: an array has less than 2**63 bytes, got shape {shape}.")
 
 

@@ -13,6 +13,7 @@ from pullback.core.errors import ShapeError, expect_function
 __all__ = [
     "Parameters",
     "Structure",
+    "child_names",
     "children",
     "difference",
     "fixed_leaves",
@@ -172,8 +173,8 @@ def paths(structure: Structure, root: str) -> Iterator[str]:
 def _steps(s: Structure) -> list[str]:
     """The way to each child of a container."""
     if s.kind is dict:
-        return [f"[{key!r}]" for key in _keys(s)]
-    return [f".{key}" if isinstance(key, str) else f"[{key}]" for key in _keys(s)]
+        return [f"[{key!r}]" for key in child_names(s)]
+    return [f".{key}" if isinstance(key, str) else f"[{key}]" for key in child_names(s)]
 
 
 def difference(expected: Structure, found: Structure, root: str) -> str:
@@ -229,12 +230,12 @@ def leaf_names(structure: Structure) -> list[str]:
         if s is LEAF:
             found.append(path)
         start = f"{path}." if path else ""
-        inside = zip(s.children, [f"{start}{key}" for key in _keys(s)], strict=True)
+        inside = zip(s.children, [f"{start}{key}" for key in child_names(s)], strict=True)
         pending.extend(reversed(list(inside)))
     return found
 
 
-def _keys(s: Structure) -> Sequence[Any]:
+def child_names(s: Structure) -> Sequence[Any]:
     """What the children of a container are called: keys, field names, or else positions."""
     kind: Any = s.kind
     if kind in _registered:

@@ -7,3 +7,7 @@ from pullback.debug.nonfinite import nan
 from pullback.debug.printing import print
 
 __all__ = ["nan", "print"]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})

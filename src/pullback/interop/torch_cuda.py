@@ -7,15 +7,10 @@ one, of positions in the flattened axes.
 
 from __future__ import annotations
 
-import atexit
-import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from importlib import import_module
-from itertools import takewhile
 from math import prod
 from typing import Any, NamedTuple
 
@@ -24,14 +19,11 @@ import torch
 from torch import Tensor
 
 from pullback.core.errors import DeviceError
+from pullback.interop import torch_faults
 from pullback.interop.torch_errors import out_of_range
 from pullback.interop.torch_plans import planned
-from pullback.interop.torch_reads import call_after_reads
 
-__all__ = ["check", "gather", "make_plan", "scatter_add", "scatter_sum"]
-
-MOST_PENDING = 1000  # launches whose error words wait to be looked at
-MAILBOXES = 64  # made at a time
+__all__ = ["add_rows", "gather", "make_plan", "read_rows", "scatter_add", "scatter_sum"]
 
 
 @cache
@@ -91,148 +83,6 @@ def _position(axes: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     return torch.where(bad, prod(sizes), total)
 
 
-# -- errors ----------------------------------------------------------------------------------------
-
-
-class _Mailbox:
-    """A word of page-locked memory where the error word of a launch comes by itself."""
-
-    __slots__ = ("_done", "_free", "_place", "_words", "address")
-
-    def __init__(self, words: Tensor, place: int, free: list[_Mailbox]):
-        self._words, self._place, self._free = words.numpy(), place, free
-        self.address = words.data_ptr() + 8 * place
-        self._done = torch.cuda.Event()
-
-    def post(self, checked: Any) -> None:
-        """Enqueue the copy of the word of a launch."""
-        checked.copy_word(self.address)
-        self._done.record()
-
-    def is_full(self) -> bool:
-        """Whether the word has come."""
-        return self._done.query()
-
-    def empty(self) -> int:
-        """The word, which is waited for; the mailbox is free then."""
-        self._done.synchronize()
-        word = int(self._words[self._place])
-        self._free.append(self)
-        return word
-
-
-_mailboxes: dict[int, list[_Mailbox]] = {}  # free ones, by device
-
-
-def _mailbox(device: int) -> _Mailbox:
-    free = _mailboxes.setdefault(device, [])
-    try:
-        return free.pop()
-    except IndexError:
-        words = torch.zeros(MAILBOXES, dtype=torch.int64, pin_memory=True)
-        free += [_Mailbox(words, k, free) for k in range(1, MAILBOXES)]
-        return _Mailbox(words, 0, free)
-
-
-class _Thread(threading.local):
-    """What a thread is doing."""
-
-    task = -1  # the last backward pass it was seen in
-    is_reporting = False
-
-
-_thread = _Thread()
-
-
-@dataclass(frozen=True, eq=False)
-class _Pending:
-    """A launch whose error word has not been looked at."""
-
-    mailbox: Any
-    checked: Any
-    name: str
-    indices: tuple[Tensor, ...]
-    sizes: tuple[int, ...]
-
-    def settle(self) -> None:
-        if self.mailbox.empty():
-            raise self._error()
-
-    def _error(self) -> IndexError:
-        _thread.is_reporting = True  # the indices are read
-        try:
-            return out_of_range(self.name, self.indices, self.sizes)
-        finally:
-            _thread.is_reporting = False
-
-
-_pending: deque[_Pending] = deque()
-
-
-def _settle(launches: Iterable[_Pending]) -> None:
-    """Raise what launches found, without those that another thread has looked at meanwhile."""
-    for launch in launches:
-        try:
-            _pending.remove(launch)
-        except ValueError:
-            continue
-        launch.settle()
-
-
-def check() -> None:
-    """Wait for the CUDA launches of this module and raise the `IndexError` of a bad index.
-
-    Otherwise it is raised by whatever comes first: reading a CUDA tensor, a later call, when the
-    launch has ended, the end of a backward pass through this module, or the end of the program. On
-    the CPU an index out of range raises at once.
-    """
-    _settle(tuple(_pending))
-
-
-atexit.register(check)
-
-
-def _settle_ended() -> None:
-    """Raise what launches that have ended found, up to the first that has not."""
-
-    def is_due(launch: _Pending) -> bool:
-        return len(_pending) > MOST_PENDING or launch.mailbox.is_full()
-
-    _settle(takewhile(is_due, tuple(_pending)))
-
-
-def _settle_read() -> None:
-    """Raise what launches that have ended found: all that a value comes from, when it was read."""
-    if _pending and not _thread.is_reporting and not torch.cuda.is_current_stream_capturing():
-        _settle(launch for launch in tuple(_pending) if launch.mailbox.is_full())
-
-
-@cache
-def _watch_reads() -> Any:
-    return call_after_reads(_settle_read)
-
-
-def _settle_after_backward() -> None:
-    """Have what was launched before a backward pass raise at its end, if one is under way.
-
-    Waiting for it then keeps no device waiting: the launches of the pass itself are enqueued.
-    """
-    task = torch._C._current_graph_task_id()
-    if task == -1 or task == _thread.task:
-        return
-    _thread.task = task
-    if _pending:
-        settle = partial(_settle, tuple(_pending))
-        torch.autograd.Variable._execution_engine.queue_callback(settle)
-
-
-def _watch(checked: Any, name: str, indices: Sequence[Tensor], sizes: Sequence[int]) -> None:
-    _watch_reads()
-    mailbox = _mailbox(checked.device)
-    mailbox.post(checked)
-    _pending.append(_Pending(mailbox, checked, name, tuple(indices), tuple(sizes)))
-
-
 # -- the kernels -----------------------------------------------------------------------------------
 
 
@@ -242,20 +92,29 @@ def _stream(pointer: int, device: int) -> Any:
     return _module("cupy").cuda.ExternalStream(pointer, device)
 
 
-@contextmanager
-def _working_on(device: Any) -> Iterator[Any]:
-    """Our kernels, launched on torch's current stream of the device."""
+def current_stream(device: int) -> int:
+    """Torch's current stream of a device, on which launches go that report bad indices."""
     if torch.cuda.is_current_stream_capturing():
         raise DeviceError(
             "pullback.torch: a CUDA graph can't hold these launches, got one that is being"
             " captured. They report bad indices to words that serve once: call them outside."
         )
-    number = device.index
-    stream = _stream(torch.cuda.current_stream(number).cuda_stream, number)
-    with torch.cuda.device(number), stream:
-        _settle_ended()
-        _settle_after_backward()
+    torch_faults.begin()
+    return torch._C._cuda_getCurrentRawStream(device)
+
+
+@contextmanager
+def _working_on(device: Any) -> Iterator[Any]:
+    """Our kernels, launched on torch's current stream of the device."""
+    stream = _stream(current_stream(device.index), device.index)
+    with torch.cuda.device(device.index), stream:
         yield _module("pullback.runtime.cuda.scatter")
+
+
+def _watch(checked: Any, name: str, indices: Sequence[Tensor], sizes: Sequence[int]) -> None:
+    slots, number = checked.words
+    line = torch_faults.line_of(checked.device, checked.stream.ptr)
+    line.add(slots, number, name, tuple(indices), tuple(sizes))
 
 
 class _Flags(NamedTuple):
@@ -354,3 +213,64 @@ def make_plan(indices: Tensor, size: int) -> Any:
     """The CUDA plan of indices into `size` rows."""
     with _working_on(indices.device) as kernels:
         return kernels.make_plan(_shared(indices.reshape(-1)), size)
+
+
+# -- one index for whole rows, without detours -----------------------------------------------------
+
+
+@lru_cache(4096)
+def _reading(
+    shape: torch.Size, dtype: torch.dtype, index: torch.dtype, n: int, unit: int, device: int
+) -> Any:
+    """What reads n rows of an array of a shape."""
+    row_bytes = prod(shape[1:]) * dtype.itemsize
+    scatter = _module("pullback.runtime.cuda.scatter")
+    return scatter.reading(row_bytes, _carrier(index).name, n, shape[0], unit, device)
+
+
+@lru_cache(4096)
+def _adding(
+    shape: torch.Size, dtype: torch.dtype, index: torch.dtype, n: int, vectors: bool, device: int
+) -> Any:
+    """What adds n rows to an array of a shape."""
+    carrier, width = _carrier(dtype), prod(shape[1:])
+    name = "bfloat16" if dtype is torch.bfloat16 else None
+    shapes = (n, width), (shape[0], width)
+    scatter = _module("pullback.runtime.cuda.scatter")
+    return scatter.adding(_carrier(index), n, carrier, shapes, name, vectors, device)
+
+
+def _device_of(x: Tensor) -> int:
+    return x.get_device()
+
+
+def read_rows(x: Tensor, places: Tensor, name: str) -> Tensor:
+    """The rows of x at dense indices; both are dense and not empty."""
+    device = _device_of(x)
+    stream, shape = current_stream(device), x.shape
+    out = torch.empty((*places.shape, *shape[1:]), dtype=x.dtype, device=x.device)
+    value, result = x.data_ptr(), out.data_ptr()
+    both = value | result
+    n, unit = places.numel(), min(16, both & -both)
+    work = _reading(shape, x.dtype, places.dtype, n, unit, device)
+    slot = torch_faults.line_of(device, stream).slot(name, (places,), (shape[0],))
+    buffers = {"index": places.data_ptr(), "value": value, "out": result, "slot": slot}
+    work.run(buffers, stream)
+    return out
+
+
+def add_rows(updates: Tensor, places: Tensor, shape: torch.Size, name: str) -> Tensor:
+    """Zeros of a shape, with the updates of rows at dense indices added."""
+    updates = updates.contiguous()
+    device = _device_of(updates)
+    stream = current_stream(device)
+    out = torch.zeros(shape, dtype=updates.dtype, device=updates.device)
+    index, value, result = places.data_ptr(), updates.data_ptr(), out.data_ptr()
+    vectors = (value | result) % 16 == 0
+    work = _adding(shape, updates.dtype, places.dtype, places.numel(), vectors, device)
+    slot = torch_faults.line_of(device, stream).slot(name, (places,), (shape[0],))
+    aligned = (index % 16 == 0) + 2 * (value % 16 == 0)
+    work.run(
+        {"index": index, "value": value, "out": result, "aligned": aligned, "slot": slot}, stream
+    )
+    return out

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback.core.errors import DeviceError, DTypeError, ShapeError
-from pullback.interop import torch_cpu, torch_cuda
+from pullback.interop import torch_cpu, torch_cuda, torch_rows
 from pullback.interop.torch_operators import gather as _gather
 from pullback.interop.torch_operators import scatter_add as _scatter_add
 from pullback.interop.torch_operators import scatter_sum as _scatter_sum
@@ -122,6 +122,8 @@ def _to_front(t: Tensor, count: int, dim: int) -> Tensor:
 def _rows(name: str, x: Tensor, indices: Any, dim: int, padding: Any = None) -> Tensor:
     x = _checked(name, "the data", x)
     dim = _axis(name, dim, x)
+    if dim == 0 and isinstance(indices, Tensor) and torch_rows.is_plain(x, indices):
+        return torch_rows.rows(x, indices, padding, name)
     places, token = _unplanned(name, indices, x, x.shape[dim])
     aligned = _aligned(places, x.ndim - 1)
     out = _gather(_to_front(x, 1, dim), [aligned], padding, token, name)

@@ -28,7 +28,7 @@ from torch.autograd.forward_ad import unpack_dual
 
 from pullback.interop import torch_cpu, torch_cuda
 
-__all__ = ["gather", "scatter_add", "scatter_sum"]
+__all__ = ["Padding", "gather", "scatter_add", "scatter_sum", "without_row"]
 
 Padding = tuple[int, int] | None  # axis and position of a row that gets no gradient
 
@@ -124,7 +124,7 @@ def _trailed(indices: Sequence[Tensor]) -> list[Tensor]:
     return [i.unsqueeze(-1) for i in indices]
 
 
-def _without_row(t: Tensor, padding: Padding) -> Tensor:
+def without_row(t: Tensor, padding: Padding) -> Tensor:
     """A fresh tensor with the row of the padding set to zero, in place where nobody looks back."""
     if padding is None:
         return t
@@ -159,14 +159,14 @@ class _Gather(torch.autograd.Function):
         grad = None
         if ctx.needs_input_grad[0]:
             grad = scatter_sum(grads[0], indices, tuple(ctx.shape), plan, ctx.name)
-            grad = _without_row(grad, ctx.padding)
+            grad = without_row(grad, ctx.padding)
         return grad, *[None] * (3 + len(indices))
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *others: Any) -> Tensor:
         plan, *indices = ctx.saved_tensors
         if ctx.padding is not None:
-            tangent = _without_row(tangent.clone(), ctx.padding)
+            tangent = without_row(tangent.clone(), ctx.padding)
         return gather(tangent, indices, ctx.padding, plan, ctx.name)
 
     @staticmethod

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.avals import Aval, Device, aval, check_size, default_device
+from pullback.core.avals import MOST_BYTES, Aval, Device, aval, check_size, default_device
 from pullback.core.dtypes import DType
 from pullback.core.errors import CopyError, DTypeError, ShapeError, TraceError
 from pullback.ir import dlpack
@@ -154,12 +154,29 @@ def as_array(
         kept = scalar(value, dtype, dev or default_device(), name)
         return make(kept._buf, kept._aval)
     if isinstance(value, (list, tuple)):
+        if (dtype is None or dtype in _FLOATS) and set(map(type, value)) == _ONLY_FLOATS:
+            return _vector(value, dtype or dt.default_float(), dev or default_device())
         flat = _flattened(value, name)
         if any(isinstance(v, Array) for v in flat):
             return _stacked(value, name, dtype or _common_dtype(flat, name), dev)
     elif not isinstance(value, (np.generic, range)):
         note_read(value)
     return from_numpy(_numpy_of(value, name, dtype), dev)
+
+
+_FLOATS = (dt.float32, dt.float64)
+_ONLY_FLOATS = {float}
+
+
+def _vector(values: Sequence[float], dtype: DType, dev: Device) -> Any:
+    """An array of Python floats alone, which are the most common list."""
+    buf = dev.runtime.from_numpy(np.array(values, dtype.numpy), True)
+    return make(buf, _vector_aval(len(values), dtype, dev))
+
+
+@lru_cache(1024)
+def _vector_aval(length: int, dtype: DType, dev: Device) -> Aval:
+    return aval((length,), dtype, dev)
 
 
 def sharing(value: Any, name: str, dtype: DType | None, dev: Device) -> Any:
@@ -328,24 +345,29 @@ def _stacked(value: Any, name: str, dtype: DType, dev: Device | None) -> Any:
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
     """A shape given as an int or a sequence of ints."""
     kind = value.__class__
-    dims = value if kind is tuple else (value,) if kind is int else _dims(value)
-    for n in dims:
-        if n.__class__ is int:
-            continue
-        if isinstance(n, Array) and n._aval.is_symbolic:
-            raise TraceError(
-                f"{name}: a shape can't depend on a traced value, got {n._aval}. Give jit a Python"
-                " integer."
-            )
-        if isinstance(n, Array) and n._aval.ndim == 0 and n._aval.dtype.is_integer:
-            continue
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
-            raise DTypeError(f"{name}: a shape is made of integers, got {n!r}.")
-    shape = tuple([int(n) for n in dims])
+    if kind is int and 0 <= value <= MOST_BYTES:
+        return (value,)
+    plain = kind is tuple and set(map(type, value)) == _ONLY_INTS
+    shape = value if plain else tuple([_extent(n, name) for n in _dims(value)])
     if min(shape, default=0) < 0:
         raise ShapeError(f"{name}: a shape has no negative sizes, got {shape}.")
     check_size(shape, name=name)
     return shape
+
+
+_ONLY_INTS = {int}
+
+
+def _extent(n: Any, name: str) -> int:
+    if isinstance(n, Array) and n._aval.is_symbolic:
+        raise TraceError(
+            f"{name}: a shape can't depend on a traced value, got {n._aval}. Give jit a Python"
+            " integer."
+        )
+    integral = isinstance(n, Array) and n._aval.ndim == 0 and n._aval.dtype.is_integer
+    if not integral and (isinstance(n, bool) or not isinstance(n, (int, np.integer))):
+        raise DTypeError(f"{name}: a shape is made of integers, got {n!r}.")
+    return int(n)  # type: ignore[arg-type]
 
 
 def _dims(value: Any) -> tuple[Any, ...]:

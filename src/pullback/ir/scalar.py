@@ -365,8 +365,10 @@ def text(*roots: Expr) -> str:
     return "\n".join(lines)
 
 
-def substituted(roots: Sequence[Expr], leaf: Callable[[Expr], Expr]) -> tuple[Expr, ...]:
-    """The expressions with `leaf(e)` in place of every load `e`."""
+def substituted(
+    roots: Sequence[Expr], leaf: Callable[[Expr], Expr], kind: str = "load"
+) -> tuple[Expr, ...]:
+    """The expressions with `leaf(e)` in place of every load `e`, or of what is of another kind."""
     done: dict[Expr, Expr] = {}
     for root in roots:
         for e in topological(root, {}):
@@ -375,7 +377,7 @@ def substituted(roots: Sequence[Expr], leaf: Callable[[Expr], Expr]) -> tuple[Ex
             args = tuple(done[a] for a in e.args)
             same = all(a is b for a, b in zip(args, e.args, strict=True))
             done[e] = (
-                leaf(e) if e.op == "load" else e if same else _make(e.op, args, e.dtype, e.value)
+                leaf(e) if e.op == kind else e if same else _make(e.op, args, e.dtype, e.value)
             )
     return tuple(done[r] for r in roots)
 

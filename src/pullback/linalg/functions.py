@@ -40,6 +40,7 @@ from pullback.linalg.equations import packed_schur, sylvester
 from pullback.linalg.general import complex_of
 from pullback.linalg.triangular import hermitian_part
 from pullback.ops.arithmetic import abs as abs_
+from pullback.ops.arrangement import expand_dims
 from pullback.ops.creation import ones_like, zeros_like
 from pullback.ops.exponential import exp
 from pullback.ops.families import primitive
@@ -281,7 +282,7 @@ def _value(f: Elementwise, p: Any, directions: tuple[Any, ...]) -> Any:
     values = eigen.real_part(values)
     k = len(directions)
     if k == 0:
-        rows = reshape(f(values), (*values._aval.shape[:-1], 1, -1))
+        rows = expand_dims(f(values), -2)
         return matmul(vectors * astype(rows, p._aval.dtype), adjoint(vectors))
     *batch, n = values._aval.shape
     axes = range(k + 1)

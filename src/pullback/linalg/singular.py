@@ -35,6 +35,7 @@ from pullback.linalg.arguments import (
 from pullback.linalg.checks import vanishing
 from pullback.linalg.hermitian import apart, real_part, within
 from pullback.ops.arithmetic import abs as abs_
+from pullback.ops.arrangement import expand_dims
 from pullback.ops.creation import eye, zeros
 from pullback.ops.families import primitive
 from pullback.ops.logic import logical_and, logical_not, logical_or
@@ -313,7 +314,7 @@ def _empty(x: Any, full: bool) -> SVDResult:
 
 def _values_vjp(g: Any, x: Any) -> Any:
     u, _, vh = _thin(x)
-    return matmul(u * astype(reshape(g, (*g._aval.shape[:-1], 1, -1)), x._aval.dtype), vh)
+    return matmul(u * astype(expand_dims(g, -2), x._aval.dtype), vh)
 
 
 def _values_jvp(t: Any, x: Any) -> Any:

@@ -34,7 +34,9 @@ MODES = (
     "use_mm_for_euclid_dist",
     "donot_use_mm_for_euclid_dist",
 )
-MANY = 25  # rows from which distances are made of products of matrices
+# Elements of a vector from which on distances are made of products of matrices. The number of rows
+# does not count, though it does in PyTorch: a row has the same bits in any batch.
+LONG = 25  # as many as PyTorch asks of rows
 
 
 # -- norms -----------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ def _cdist_samples(d: Draw) -> list[Sample]:
         *found,
         Sample((d.real(2, 1, 2, 2), d.real(2, 3, 2))),
         Sample((d.real(2, 3), d.real(3, 3)), {"compute_mode": MODES[1]}),
-        Sample((d.real(26, 2), d.real(2, 2)), {}, 2),
+        Sample((d.real(3, 26), d.real(2, 26)), {}, 2),
         Sample((equal, equal.copy()), order=0),
         Sample((d.real(0, 3), d.real(2, 3))),
         Sample((d.real(2, 0), d.real(2, 0))),
@@ -257,9 +259,9 @@ def _cdist_samples(d: Draw) -> list[Sample]:
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = MODES[0]) -> Any:
     """The p-norms of the differences of all pairs of rows, (..., P, M) and (..., R, M).
 
-    With p = 2 and more than 25 rows, distances are made of matrix products, which takes less memory
-    and loses digits where rows are close; `compute_mode` decides otherwise. The derivatives of a
-    distance of 0 are 0; those of equally far components with p = inf are shared by these.
+    With p = 2 and rows of more than 25 elements, distances are made of matrix products, which is
+    quicker and loses digits where rows are close; `compute_mode` decides otherwise. The derivatives
+    of a distance of 0 are 0; those of equally far components with p = inf are shared by these.
 
     >>> pb.nn.cdist(pb.tensor([[0.0, 0.0]]), pb.tensor([[3.0, 4.0], [0.0, 1.0]]))
     tensor([[5., 1.]], float32, cpu)
@@ -272,8 +274,8 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = MODES[0]) -> Any
     if a[-1] != b[-1]:
         raise ShapeError(f"cdist: rows must be vectors of one length, got shapes {a} and {b}.")
     lead = broadcast_shapes("cdist", a[:-2], b[:-2])
-    many = compute_mode == MODES[0] and (a[-2] > MANY or b[-2] > MANY)
-    if p == 2 and (many or compute_mode == MODES[1]):
+    is_long = compute_mode == MODES[0] and a[-1] > LONG
+    if p == 2 and (is_long or compute_mode == MODES[1]):
         return _by_products(x, y)
     return _all_pairs("cdist", x, y, p, lead)
 

@@ -181,5 +181,9 @@ def kaiming_normal(
     return normal(key, shape, 0.0, gain / sqrt(fan), dtype)
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})
+
+
 def __getattr__(name: str) -> object:
     raise missing_name("nn.init", name, __all__)

@@ -223,6 +223,8 @@ def stack(arrays: Sequence[Any], /, axis: int = 0) -> Any:
         if x._aval.shape != shape:
             raise ShapeError(f"stack: arrays need the same shape, got {shape} and {x._aval.shape}.")
     axis = normalise_axis("stack", axis, len(shape) + 1)
+    if axis == 0 and shape:
+        return bind(reshape.op, bind(concat.op, *xs, axis=0), shape=(len(xs), *shape))
     wide = (*shape[:axis], 1, *shape[axis:])
     return bind(concat.op, *[bind(reshape.op, x, shape=wide) for x in xs], axis=axis)
 

@@ -163,10 +163,11 @@ def corrcoef(x: Any, /, y: Any = None, rowvar: bool = True) -> Any:
     """
     c = _covariance("corrcoef", x, y, rowvar, False, None, None, None)
     n = c._aval.shape[0]
+    if n == 1:  # 1 with a slope of exactly zero, which roots of the variance would miss by rounding
+        return reshape(c / c, ())
     diagonal = take(reshape(c, (-1,)), from_numpy(np.arange(n) * (n + 1), c._aval.device))
     spread = sqrt(real(diagonal) if c._aval.dtype.is_complex else diagonal)
-    found = c / reshape(spread, (n, 1)) / spread
-    return reshape(found, ()) if n == 1 else found
+    return c / reshape(spread, (n, 1)) / spread
 
 
 # -- all shifts ------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Expr, cast, const
 from pullback.ops.families import primitive
 from pullback.ops.movement import reshape
+from pullback.ops.plain_keys import elements
 
 __all__ = ["bits", "child_keys", "philox", "unit_normal", "unit_uniform"]
 
@@ -144,7 +145,8 @@ def key_words(name: str, key: Any) -> tuple[Any, Any]:
             f"{name}: a key is a uint32 array of shape (2,), got {key._aval}."
             " Make one with key(seed)."
         )
-    return key[0], key[1]
+    first, second = elements(key)
+    return first, second
 
 
 def sample_key(d: Draw) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -181,7 +182,7 @@ def _search_batch(x: Any, values: Any, side: str, examples: int) -> Any:
 def _bisected(x: Any, values: Any, side: str) -> Any:
     """`searchsorted` in rows, all of them at once: the positions are found bit by bit."""
     examples, size = x._aval.shape
-    flat = reshape(values, (examples, -1))
+    flat = reshape(values, (examples, math.prod(values._aval.shape[1:])))
     row = reshape(positions(examples, x._aval.device), (examples, 1))
     low = zeros_like(flat, dtype=dt.int64)
     for bit in reversed(range(size.bit_length())):

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pullback.compile.program.executable import Executable
+from pullback.compile.program.target import Target
 from pullback.core.avals import Aval, aval
+from pullback.core.collector import paused_collector
 from pullback.ir.array import mode
 from pullback.ir.control import may_raise
 from pullback.ir.effects import has_effect
@@ -49,9 +51,11 @@ class Compiled:
     `sources` says for each output where it comes from: ("computed", i), ("input", i) or
     ("constant", (buffer, aval)). Only what is computed is compiled; an output that is an input
     keeps that input's buffer and strides. What is allocated stays within the `budget`, in bytes.
+    The target is that of the graph's device unless another one is given.
     """
 
-    def __init__(self, graph: Graph, budget: int | None = None):
+    @paused_collector()
+    def __init__(self, graph: Graph, budget: int | None = None, target: Target | None = None):
         began = time.perf_counter()
         self.graph = graph
         inputs = {id(v): i for i, v in enumerate(graph.inputs)}
@@ -72,8 +76,8 @@ class Compiled:
         self.executable: Executable | None = None
         if outputs or any(map(may_raise, graph.equations)):
             computing = part(graph.name, graph.inputs, graph.equations, outputs)
-            target = computing.equations[-1].inputs[0].aval.device.runtime.target
-            self.executable = self.run = Executable(computing, target, budget)
+            own = target or computing.equations[-1].inputs[0].aval.device.runtime.target
+            self.executable = self.run = Executable(computing, own, budget)
         self.seconds = time.perf_counter() - began
 
     def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[tuple[Any, Aval]]:

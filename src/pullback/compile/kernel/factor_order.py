@@ -11,10 +11,22 @@ import numpy as np
 
 from pullback.compile.kernel.order import CHUNK, VECTOR_BYTES, Array, chain, fused
 
-__all__ = ["LEAF", "PANEL", "SUMS", "VECTOR_BYTES", "cholesky", "first_half", "lu", "solved"]
+__all__ = [
+    "JACOBI", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF", "PANEL", "SMALL", "SUMS",
+    "VECTOR_BYTES", "cholesky", "first_half", "lu", "solved",
+]  # fmt: skip
 
 LEAF = 32  # columns of a block that is not divided
 PANEL = 128  # columns that a QR factorisation reflects at once
+SMALL = 16  # rows up to which real matrices of a batch are factored without being divided
+JACOBI = 4  # rows up to which Jacobi's method finds eigenvalues and singular values of real ones
+# Rounds over all pairs, whatever the numbers are: Jacobi's method converges quadratically, and
+# after so many rounds nothing is left of off-diagonal elements of matrices of up to four rows.
+JACOBI_SWEEPS = {"float32": 6, "float64": 7}
+JACOBI_ROUNDS = {"float32": 7, "float64": 9}  # of singular values: squares of elements converge
+# Squared length from which on a column is 0, of matrices with elements of up to 2: below, the
+# products of its elements would lose their digits.
+JACOBI_NOTHING = {"float32": 1e-30, "float64": 1e-260}
 SUMS = 4  # vectors of sums along a column, which take vectors of elements in turns
 
 

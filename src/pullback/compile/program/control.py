@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.compile.graph.passes.control import is_slight
+from pullback.compile.kernel.scalar_loops import scalar_loop
 from pullback.compile.program.slots import Context, LoopSlots
 from pullback.compile.program.stages import Branch, Loop, Node, While
 from pullback.compile.schedule.groups import CallGroup, Region
@@ -63,7 +64,29 @@ class _Carried:
             loop.carries[slot] = (spare, result.nbytes)
 
 
+def _in_registers(frame: Context, group: CallGroup) -> Sequence[Node] | None:
+    """A loop over scalars as one kernel, where the target has such."""
+    kernel = scalar_loop(group.equation)
+    if kernel is None:
+        return None
+    n, m = len(kernel.inputs), len(kernel.outputs)
+    slots = [_slot(frame, r) for r in group.operands]
+    steps = [r.aval.strides[0] for r in group.operands[n:] if r.aval.strides]
+    results = [frame.slot(s) for s in group.results]
+    written = [s.aval.size // max(1, kernel.loop.rounds) for s in group.results[m:]]
+    return frame.target.scalar_loop(
+        kernel,
+        slots[:n],
+        list(zip(slots[n:], steps, strict=True)),
+        results[:m],
+        list(zip(results[m:], written, strict=True)),
+    )
+
+
 def _scan(frame: Context, group: CallGroup) -> Sequence[Node]:
+    made = _in_registers(frame, group)
+    if made is not None:
+        return made
     static, table = group.equation.static, frame.table
     fixed, carries, length = static["constants"], static["carries"], static["length"]
     loop = LoopSlots()
@@ -99,6 +122,9 @@ def _moving(
 
 
 def _while(frame: Context, group: CallGroup) -> Sequence[Node]:
+    made = _in_registers(frame, group)
+    if made is not None:
+        return made
     static, table = group.equation.static, frame.table
     fixed = static["constants"]
     loop = LoopSlots()

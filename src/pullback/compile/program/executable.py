@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from pullback.compile.program.budgeted import FusedGraph, Rounds
 from pullback.compile.program.frame import Frame, inner_graphs
 from pullback.compile.program.slots import Planned, SlotTable
 from pullback.compile.program.stages import Program
-from pullback.compile.program.target import Clock, Target, Timing
+from pullback.compile.program.target import Clock, Fault, Target, Timing
 from pullback.compile.schedule.budget import Rung, ladder
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import Region
@@ -19,10 +19,24 @@ from pullback.compile.schedule.timeline import Timeline
 from pullback.compile.schedule.traffic import least_bytes
 from pullback.core.avals import Aval, aval
 from pullback.core.errors import MemoryBudgetError
-from pullback.ir.graph import Equation, Graph
+from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.lowering import Intrinsic
 
-__all__ = ["Executable"]
+__all__ = ["Assembled", "Executable"]
+
+
+class Assembled(NamedTuple):
+    """A program as its target encoded it, and what is around it.
+
+    It takes the inputs, then `constants`, variables of the graph and of graphs inside. An output is
+    "out", "input", "constant" or "empty", with a position (of "out" a byte) and bytes after that.
+    """
+
+    program: Callable[..., Any]
+    constants: Sequence[Var]
+    outputs: Sequence[tuple[str, int, int]]
+    errors: Sequence[tuple[str, Fault]]
+    labels: Sequence[tuple[str, range]]  # what is computed by which stages
 
 
 def _calls_python(target: Target, eq: Equation) -> bool:
@@ -69,6 +83,10 @@ class Executable:
     def timeline(self) -> Timeline:
         """When and where everything lives, for dense inputs."""
         return self._first.timeline
+
+    def assembled(self) -> Assembled:
+        """The program for dense inputs."""
+        return self._first.parts()
 
     def ladder(self) -> list[Rung]:
         """All ways to run it for dense inputs, from the fastest to the one in least memory."""
@@ -144,7 +162,12 @@ class Version:
             stages,
             self._heavy or clock is not None,
         )
-        return frame, table, self._target.encode(program)
+        return frame, table, self._target.encode(program, table.errors)
+
+    def parts(self) -> Assembled:
+        """See `Executable.assembled`."""
+        labels = [(s.label, s.stages) for s in self.steps]
+        return Assembled(self._program, self._used, self._outputs, self.errors, labels)
 
     def rounds(self) -> Rounds:
         """The ways to run the graph."""

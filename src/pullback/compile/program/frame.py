@@ -27,7 +27,7 @@ from pullback.compile.schedule.groups import (
     squeezed,
 )
 from pullback.compile.schedule.memory import MemoryPlan, plan_memory
-from pullback.compile.schedule.row_kernel import row_plan
+from pullback.compile.schedule.row_kernel import is_one_row, row_plan
 from pullback.compile.schedule.sequences import local_values
 from pullback.compile.schedule.work import product_work
 from pullback.core.avals import Aval, dense_strides
@@ -221,6 +221,9 @@ class Frame:
         if g.length:
             plan = row_plan(g.members, g.lead, g.length, self.local[id(g)])
             return [*self.target.rows(plan, g.count, g.length, self.slot, self.scratch)]
+        if self.target.tuning.whole_rows and is_one_row(g.members, g.count):
+            plan = row_plan(g.members, (), g.count, self.local[id(g)])
+            return [*self.target.rows(plan, 1, g.count, self.slot, self.scratch)]
         local = []
         for s in self.local[id(g)]:
             self._own_slots[s] = self.table.fresh(self.table.arena, 0)

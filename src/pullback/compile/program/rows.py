@@ -13,11 +13,11 @@ from pullback.compile.kernel.forms import Map, MultiMap, Reduce
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Strides, Target
 from pullback.compile.schedule.groups import Stored
-from pullback.compile.schedule.row_kernel import RowPlan
+from pullback.compile.schedule.row_kernel import Pass, RowPlan
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, load, substituted, topological
 
-__all__ = ["row_stages"]
+__all__ = ["RowPasses", "row_stages"]
 
 Body = tuple[Expr, ...]
 
@@ -32,10 +32,12 @@ def row_stages(
     /,
 ) -> list[Stage]:
     """What `Target.rows` wants, of the maps and reductions of a target."""
-    return _Rows(target, plan, rows, length, slot, area).stages()
+    return RowPasses(target, plan, rows, length, slot, area).stages()
 
 
-class _Rows:
+class RowPasses:
+    """The stages of each pass; a target may have others for some of them."""
+
     def __init__(
         self,
         target: Target,
@@ -58,8 +60,21 @@ class _Rows:
                 place = plan.places[k]
                 self.slots.append(slot(place.stored, place.offset))
                 self.strides.append((place.stride, int(stream.kind == "unit")))
+        self.kept = self._kept()
         self.columns = [slot(s, 0) for s in plan.columns]
         self.wholes = [slot(s, 0) for s in plan.wholes]
+
+    def _kept(self) -> list[tuple[int, int]]:
+        """The numbers of rows that are copied in the end; others are made where they belong."""
+        targets = {target for _, target in self.kernel.kept}
+        others = {at for k, at in enumerate(self.slots) if k not in targets}
+        copied = []
+        for k, target in self.kernel.kept:
+            if self.slots[target] in others:  # what is read till then may be there
+                copied.append((k, target))
+            else:
+                self.slots[k] = self.slots[target]
+        return copied
 
     def stages(self) -> list[Stage]:
         found: list[Stage] = []
@@ -68,22 +83,26 @@ class _Rows:
             for k, body in p.scalars:
                 found += self._store([(k, body)], ())
             # Folds first: a store may write over what they read.
-            for k, fold in p.folds:
-                found += self._fold(fold, (0,), (1,), self.slots[k])
             for fold in p.columns:
                 found += self._fold(fold, (1,), (0,), next(columns))
             for fold in p.wholes:
                 found += self._fold(fold, (), (0, 1), next(wholes))
-            if p.stores:
-                found += self._store(p.stores, (self.length,))
-        for k, target in self.kernel.kept:
+            found += self.along(p)
+        for k, target in self.kept:
             dtype = self.kernel.streams[k].dtype
             parts = range(2 if dtype.is_complex else 1)
             body = tuple(load(k, dtype.real, part) for part in parts)
             found += self._store([(target, body)], ())
         return found
 
-    def _operands(self, bodies: Sequence[Body]) -> tuple[list[int], list[Body]]:
+    def along(self, p: Pass) -> list[Stage]:
+        """What is folded along rows in a pass, and stored."""
+        found: list[Stage] = []
+        for k, fold in p.folds:
+            found += self._fold(fold, (0,), (1,), self.slots[k])
+        return found + (self._store(p.stores, (self.length,)) if p.stores else [])
+
+    def operands(self, bodies: Sequence[Body]) -> tuple[list[int], list[Body]]:
         """The streams that bodies read, and the bodies with these as their operands."""
         loads = (e for body in bodies for root in body for e in topological(root, {}))
         streams = list(dict.fromkeys(e.value[0] for e in loads if e.op == "load"))  # type: ignore[index]
@@ -95,14 +114,14 @@ class _Rows:
 
         return streams, [substituted(body, leaf) for body in bodies]
 
-    def _dtypes(self, streams: Sequence[int]) -> tuple[DType, ...]:
+    def dtypes(self, streams: Sequence[int]) -> tuple[DType, ...]:
         return tuple(self.kernel.streams[k].dtype for k in streams)
 
     def _store(self, stores: Sequence[tuple[int, Body]], inner: tuple[int, ...]) -> list[Stage]:
         """Maps over all rows, and over each of them if `inner` is its length."""
-        streams, bodies = self._operands([body for _, body in stores])
-        inputs, targets = self._dtypes(streams), [k for k, _ in stores]
-        outputs = self._dtypes(targets)
+        streams, bodies = self.operands([body for _, body in stores])
+        inputs, targets = self.dtypes(streams), [k for k, _ in stores]
+        outputs = self.dtypes(targets)
         kernel = (
             Map(inputs, outputs[0], bodies[0])
             if len(bodies) == 1
@@ -117,8 +136,8 @@ class _Rows:
         self, fold: Reduce, kept: tuple[int, ...], reduced: tuple[int, ...], out: int
     ) -> list[Stage]:
         """A reduction along some of the axes: 0 counts rows, 1 goes along one."""
-        streams, (element,) = self._operands([fold.element])
-        kernel = replace(fold, inputs=self._dtypes(streams), element=element)
+        streams, (element,) = self.operands([fold.element])
+        kernel = replace(fold, inputs=self.dtypes(streams), element=element)
         shape = (self.rows, self.length)
         strides: list[Strides] = [
             [self.strides[k][axis] for axis in (*kept, *reduced)] for k in streams

@@ -43,8 +43,11 @@ def _program(
     stages: Sequence[Stage],
     heavy: bool,
     scratch: Sequence[int] = (),
+    faults: Sequence[tuple[str, Fault]] = (),
 ) -> Run:
-    return target.encode(Program(inputs, out.nbytes, scratch, (), stages, heavy))
+    """The function of buffers that runs stages; what they find becomes an exception."""
+    run = target.encode(Program(inputs, out.nbytes, scratch, (), stages, heavy), faults)
+    return _checked(run, faults) if faults else run
 
 
 def _elementwise(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
@@ -146,18 +149,19 @@ def _gather(target: Target, op: Any, avals: Avals, static: Static, out: Aval) ->
     indexed = list(zip(sizes, x.strides[:n], strict=True))
     slots = range(2, 2 + n)
     heavy = out.size > target.tuning.light_elements
+    faults = _axes(op.name, sizes, indices, out, lead)
 
     def program(plan: Sequence[int] | None) -> Run:
         stages = target.gather(
             kernel, out.shape, 1, x_strides, slots, index_strides, indexed, 0, 1, plan
         )
-        return _program(target, 1 + n, out, stages, heavy)
+        return _program(target, 1 + n, out, stages, heavy, (), faults)
 
     run = program(None)
     wanted = target.gather_plan(kernel, out.shape, x_strides, index_strides, sizes[0])
     if wanted is not None:
         run = _by_plan(target, run, cache(lambda: program(slots)), indices[0].dtype, wanted)
-    return Plan(_checked(run, _axes(op.name, sizes, indices, out, lead)), out)
+    return Plan(run, out)
 
 
 def _scatter(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
@@ -172,6 +176,7 @@ def _scatter(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -
     kernel = scatter_kernel(op.lowering, avals)
     index_strides = [broadcast_strides(i, updates.shape) for i in indices]
     heavy = x.size + updates.size > target.tuning.light_elements
+    faults = _axes(op.name, sizes, indices, updates, lead)
 
     def program(arrays: int) -> Run:
         """The function of x, indices (or the arrays of their plan) and updates."""
@@ -189,7 +194,7 @@ def _scatter(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -
             1,
             range(2, inputs) if arrays else None,
         )
-        return _program(target, inputs, out, stages, heavy, area.sizes)
+        return _program(target, inputs, out, stages, heavy, area.sizes, faults)
 
     made = program(0)
     wanted = target.scatter_plan(kernel, x.shape, updates.shape, index_strides)
@@ -200,7 +205,7 @@ def _scatter(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -
     def run(x: Any, updates: Any, *indices: Any) -> Any:
         return made(x, *indices, updates)
 
-    return Plan(_checked(run, _axes(op.name, sizes, indices, updates, lead)), out)
+    return Plan(run, out)
 
 
 def _inspection(
@@ -274,9 +279,9 @@ def _routine_program(
     routine, area, words = target.routines[name], Scratch(1 + len(avals)), dict(static)
     places = list(enumerate(avals, 1))
     stages = target.together(routine.stages, places, words, (0, out), area, 1)
-    run = _program(target, len(avals), out, stages, routine.heavy(avals, out), area.sizes)
     faults = routine.faults(avals, words, out)
-    return _checked(run, faults) if faults else run
+    heavy = routine.heavy(avals, out)
+    return _program(target, len(avals), out, stages, heavy, area.sizes, faults)
 
 
 _kept_program = lru_cache(16)(_routine_program)

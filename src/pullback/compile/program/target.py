@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from pullback.compile.kernel.forms import Accumulate, Gather, Map, MultiMap, Reduce, Scatter
+from pullback.compile.kernel.scalar_loops import ScalarLoop
 from pullback.compile.program.stages import Node, Program, Stage
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
@@ -44,6 +45,8 @@ class Tuning:
     light_elements: int  # of one operation, up to which other Python threads can wait
     light_bytes: int  # of what one operation moves, likewise
     light_values: int  # elements of all values of a graph, likewise
+    # Whether what is reduced as a whole is one long row of a row kernel, rather than cut in blocks.
+    whole_rows: bool = False
 
 
 class Fault(Protocol):
@@ -214,6 +217,21 @@ class Target(Protocol):
         """The stages of a row kernel; `slot` finds element `offset` of a value."""
         ...
 
+    def scalar_loop(
+        self,
+        kernel: ScalarLoop,
+        in_slots: Sequence[int],
+        rows: Sequence[tuple[int, int]],
+        out_slots: Sequence[int],
+        columns: Sequence[tuple[int, int]],
+        /,
+    ) -> list[Stage] | None:
+        """A loop in registers; rows and columns are a slot and the elements from one to the next.
+
+        None: it is run stage by stage.
+        """
+        ...
+
     def product_rows(
         self,
         dtype: DType,
@@ -298,10 +316,15 @@ class Target(Protocol):
         """The result of a function; the kernels that it asks for may be compiled side by side."""
         ...
 
-    def encode(self, program: Program, /) -> Callable[..., Any]:
+    def encode(
+        self, program: Program, faults: Sequence[tuple[str, Fault]] = (), /
+    ) -> Callable[..., Any]:
         """The program as a function of buffers.
 
-        It returns the output, or (code, position, value) of the first error that a stage found.
+        It returns the output, or (code, position, value) of the first error that a stage found. A
+        device that runs behind the host returns the output before it knows: then the target raises
+        the error itself, from the operation and fault of its code in `faults`, at the latest when
+        a result is read.
         """
         ...
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Accumulate
 from pullback.compile.schedule.groups import (
@@ -33,6 +34,9 @@ LEAST_ROWS = 16  # rows of a batch: fewer give two threads nothing to share
 MOST_ELEMENTS = 1 << 15  # of an array: larger ones are shared by themselves
 MOST_FACTOR_BYTES = 1 << 17  # of the right operand, which is read again for every few rows
 MOST_MEMBERS = 40  # groups of one chain: its code grows with each
+MOST_REACH = (
+    160  # groups that a chain's members are looked for in: time grows with products times it
+)
 LEAST_WORK = 1 << 20  # operations that are worth a second thread
 LEAST_GAIN = 1 << 18  # operations that other threads take over: some ten microseconds
 Member = MapGroup | FoldGroup | CallGroup
@@ -53,23 +57,41 @@ def _row_product(g: Group) -> int:
     return rows if readable and small and rows >= LEAST_ROWS else 0
 
 
+class _Facts(NamedTuple):
+    """What a chain asks of a group again and again."""
+
+    group: Group
+    rows: int  # of a product that can be made row by row, else 0
+    work: int
+    reads: frozenset[Stored]
+    writes: frozenset[Stored]
+
+    @classmethod
+    def of(cls, g: Group) -> _Facts:
+        rows = _row_product(g)
+        work = product_work(g) if rows and isinstance(g, CallGroup) else 0
+        return cls(g, rows, work, frozenset(g.values_read()), frozenset(g.values_written()))
+
+
 def chained(groups: Sequence[Group]) -> list[Group]:
     """The groups, with chains of small products put into sequences over their rows."""
-    todo, done = list(groups), []
+    todo, done = [_Facts.of(g) for g in groups], []
     while True:
-        at = next((k for k, g in enumerate(todo) if _row_product(g)), None)
+        at = next((k for k, g in enumerate(todo) if g.rows), None)
         if at is None:
-            return done + todo
-        before, members, after = _Chain(_row_product(todo[at])).split(todo[at:])
-        products = [m for m in members if isinstance(m, CallGroup)]
-        work = sum(map(product_work, products))
-        if len(products) < 2 or work < LEAST_WORK:
-            done += todo[: at + 1]
-            todo = todo[at + 1 :]
-            continue
-        rows = products[0].results[0].aval.shape[0]
-        done += [*todo[:at], *before, SequenceGroup(rows, 1, members, 0, "products")]
-        todo = after
+            return [*done, *(g.group for g in todo)]
+        near, far = todo[at : at + MOST_REACH], todo[at + MOST_REACH :]
+        rows = near[0].rows
+        if sum(g.work for g in near if g.rows == rows) >= LEAST_WORK:
+            before, members, after = _Chain(rows).split(near)
+            products = [g for g in members if isinstance(g, CallGroup)]
+            if len(products) > 1 and sum(map(product_work, products)) >= LEAST_WORK:
+                done += [*(g.group for g in todo[:at]), *before]
+                done.append(SequenceGroup(rows, 1, members, 0, "products"))
+                todo = after + far
+                continue
+        done += [g.group for g in todo[: at + 1]]
+        todo = todo[at + 1 :]
 
 
 class _Chain:
@@ -79,31 +101,32 @@ class _Chain:
         self.rows = rows
         self.inside: set[Stored] = set()
 
-    def split(self, groups: Sequence[Group]) -> tuple[list[Group], list[Member], list[Group]]:
+    def split(self, groups: Sequence[_Facts]) -> tuple[list[Group], list[Member], list[_Facts]]:
         before: list[Group] = []
         members: list[Member] = []
-        after: list[Group] = []
+        after: list[_Facts] = []
         late: set[Stored] = set()
-        for g in groups:
-            reads = set(g.values_read())
+        for facts in groups:
+            g = facts.group
             # What is put together from parts is written by several groups, in their order.
-            early = not late & {*reads, *g.values_written()}
-            if early and len(members) < MOST_MEMBERS and self._joins(g, reads):
+            early = late.isdisjoint(facts.reads) and late.isdisjoint(facts.writes)
+            if early and len(members) < MOST_MEMBERS and self._joins(facts):
                 assert isinstance(g, (MapGroup, FoldGroup, CallGroup))
                 members.append(g)
-                self.inside.update(g.values_written())
-            elif not early or reads & self.inside:
-                after.append(g)
-                late.update(g.values_written())
+                self.inside.update(facts.writes)
+            elif not early or not self.inside.isdisjoint(facts.reads):
+                after.append(facts)
+                late.update(facts.writes)
             else:
                 before.append(g)
         return before, members, after
 
-    def _joins(self, g: Group, reads: set[Stored]) -> bool:
-        if self.inside and not reads & self.inside:
+    def _joins(self, facts: _Facts) -> bool:
+        g = facts.group
+        if self.inside and self.inside.isdisjoint(facts.reads):
             return False
         if isinstance(g, CallGroup):
-            if _row_product(g) != self.rows:
+            if facts.rows != self.rows:
                 return False
             a, b = g.operands
             return b.stored not in self.inside and (

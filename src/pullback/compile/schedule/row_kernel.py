@@ -28,7 +28,7 @@ from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, load, substituted
 
-__all__ = ["Pass", "RowKernel", "RowMembers", "RowPlan", "Stream", "row_plan"]
+__all__ = ["Pass", "RowKernel", "RowMembers", "RowPlan", "Stream", "is_one_row", "row_plan"]
 
 MOST_INSTRUCTIONS = 1500  # of one kernel: beyond, compile time grows faster than speed
 MANY = 128  # rows: with fewer, accumulators of all lanes would be a large part of the array
@@ -189,8 +189,8 @@ def _facts(bodies: Sequence[Body]) -> tuple[int, bool]:
 class RowMembers:
     """The members that one row kernel can take, as they are found in order."""
 
-    def __init__(self, lead: tuple[int, ...], length: int):
-        self.lead, self.length = lead, length
+    def __init__(self, lead: tuple[int, ...], length: int, most: int = MOST_INSTRUCTIONS):
+        self.lead, self.length, self._most = lead, length, most
         blocks, rest = divmod(length, BLOCK)
         self._is_subtree = not rest and not blocks & (blocks - 1)
         # how a row is read again; None is for what is complete only after the last row
@@ -200,7 +200,7 @@ class RowMembers:
 
     def empty(self) -> RowMembers:
         """The same rows without members, for the same groups."""
-        other = RowMembers(self.lead, self.length)
+        other = RowMembers(self.lead, self.length, self._most)
         other._walks = self._walks
         return other
 
@@ -218,7 +218,7 @@ class RowMembers:
             straight = (r.place.offset, r.place.stride, r.step)
             if self._made.get(r.place.stored, straight) != straight:
                 return False
-        return self._instructions + walk.instructions <= MOST_INSTRUCTIONS
+        return self._instructions + walk.instructions <= self._most
 
     def makes_rows(self, m: Member) -> bool:
         """Whether `m` computes something for each row, which others could read."""
@@ -230,7 +230,8 @@ class RowMembers:
         assert walk is not None
         straight = None
         if self.makes_rows(m):
-            straight = (0, self.length, "unit") if walk.form == "map" else (0, 1, "zero")
+            many = int(math.prod(self.lead) > 1)  # no stride leads from a single row to others
+            straight = (0, many * self.length, "unit") if walk.form == "map" else (0, many, "zero")
         self._made.update((s, straight) for s in m.values_written())
         self._instructions += walk.instructions
 
@@ -240,6 +241,16 @@ class RowMembers:
         if form == "column":
             return math.prod(self.lead) >= MANY
         return form != "whole" or self._is_subtree
+
+
+def is_one_row(members: Sequence[Member | CallGroup], length: int) -> bool:
+    """Whether members, in order, could be a row kernel for one row of so many elements."""
+    row = RowMembers((), length, len(members) * MOST_INSTRUCTIONS)  # they are fused already
+    for m in members:
+        if isinstance(m, CallGroup) or not row.takes(m):
+            return False
+        row.add(m)
+    return True
 
 
 def row_plan(

@@ -98,7 +98,7 @@ def _pool(
     place = broadcast_to(place, (batch, channels, *size, *kernel))
     place = reshape(place, (batch, channels, count, prod(kernel)))
     flat = reshape(x, (batch, channels, prod(spatial)))
-    values = take_along_axis(flat, reshape(place, (batch, channels, -1)), axis=-1)
+    values = take_along_axis(flat, reshape(place, (batch, channels, count * prod(kernel))), axis=-1)
     values = reshape(values, place._aval.shape)
     best = argmax(values.detach(), axis=-1, keepdims=True)
     out = reshape(take_along_axis(values, best, axis=-1), (batch, channels, *size))

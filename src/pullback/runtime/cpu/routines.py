@@ -8,6 +8,7 @@ from typing import Any
 
 from pullback.compile.kernel import fft_order
 from pullback.compile.kernel.lower import broadcast_strides
+from pullback.compile.program import matrices
 from pullback.compile.program.convolution import bad_places
 from pullback.compile.program.host_calls import effect_faults, host_faults
 from pullback.compile.program.stages import Stage
@@ -95,7 +96,7 @@ def _failures(
     name: str, avals: Sequence[Aval], static: Static, result: Aval
 ) -> list[tuple[str, Fault]]:
     """What is wrong with a matrix."""
-    return [linalg_stages.failure(name, avals, dict(static), result)]
+    return [matrices.failure(name, avals, static, result)]
 
 
 def _is_heavy(avals: Sequence[Aval], out: Aval) -> bool:
@@ -144,7 +145,7 @@ ROUTINES: Mapping[str, Routine] = {
     ),
     **{
         n: Routine(partial(_linalg, n), _is_heavy_matrix, partial(_failures, n))
-        for n in linalg_stages.NAMES
+        for n in matrices.NAMES
     },
     "require": Routine(partial(_linalg, "require"), _is_heavy, partial(_failures, "require")),
 }

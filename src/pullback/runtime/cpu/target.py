@@ -20,7 +20,7 @@ from pullback.runtime.cpu.clock import Clock
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.indexing import gather_stages
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.loops import fold_stages, map_stages, row_stages
+from pullback.runtime.cpu.loops import fold_stages, map_stages, row_stages, scalar_code
 from pullback.runtime.cpu.native import stages
 from pullback.runtime.cpu.routines import ROUTINES
 from pullback.runtime.cpu.scatter import plans, scatter_stages, strategies
@@ -50,6 +50,7 @@ class CpuTarget:
     reduce = staticmethod(fold_stages.reduce_stages)
     accumulate = staticmethod(fold_stages.accumulate_stages)
     rows = staticmethod(row_stages.row_stages)
+    scalar_loop = staticmethod(scalar_code.scalar_loop_stages)
     product_rows = staticmethod(matmul.matmul_row_stages)
     gather = staticmethod(gather_stages.gather_stages)
     gather_plan = staticmethod(plans.gather_wants_plan)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
+from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
 from pullback.runtime.cuda.printer import storage
 
 __all__ = [
@@ -24,19 +24,7 @@ JOINED = 16  # accumulators that one thread joins
 FLIGHT = 8  # loads of an input that a thread waits for at a time
 
 FOLD = """
-template <int K> struct Line {
-  long long length, first, step, offset[K], stride[K];
-};
 template <int K> struct Steps { long long step[K]; };
-template <typename T, int V> PB_DEVICE Pack<T, V> pb_pack(const T* at) {
-  return *reinterpret_cast<const Pack<T, V>*>(at);
-}
-template <typename T, int V> PB_DEVICE Pack<T, V> pb_singles(const T* at) {
-  Pack<T, V> p;
-#pragma unroll
-  for (int v = 0; v < V; ++v) p.v[v] = at[v];
-  return p;
-}
 // The places of element j of the reduced axes, and of those that are LANES further. Without
 // divisions if there is one axis, or if the inner one of two has at least LANES elements.
 template <int K> struct Cursor {
@@ -69,7 +57,7 @@ template <int K> PB_DEVICE void pb_advance(Cursor<K>& c, const Nest<K>& nest, co
 """
 
 _SEQUENCE = """
-extern "C" __global__ void {name}_sequence({out}* __restrict__ out, {ins},
+extern "C" __global__ void {name}_sequence({outs}, {ins},
     const Nest<{k}> kept, const Nest<{k}> reduced) {{
   for (long long i = pb_first(); i < kept.size; i += pb_step()) {{
     long long start[{k}] = {{}};
@@ -86,14 +74,14 @@ extern "C" __global__ void {name}_sequence({out}* __restrict__ out, {ins},
       a = {name}_combine(a, {name}_element({at}, j));
       pb_advance(c, reduced, 1);
     }}
-    {name}_finish(a, out[i]);
+    {name}_finish(a, {to_i});
   }}
 }}"""
 
 # The unit of a thread, its block of the tree and its part of that.
 _UNIT = """
-extern "C" __global__ void __launch_bounds__({threads}) {name}_{walk}({out}* __restrict__ out,
-    {name}_acc* __restrict__ partials, {ins}, const Nest<{k}> kept, {along},
+extern "C" __global__ void __launch_bounds__({threads}) {name}_{walk}({outs},
+    {name}_acc* __restrict__ partials, {ins}, const Nest<{streams}> kept, {along},
     const long long groups, const long long per_group) {{
   constexpr int V = {v}, TEAM = {lanes} / V, TEAMS = {threads} / TEAM;
   __shared__ {name}_acc slots[{threads} / 32];
@@ -103,7 +91,7 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}_{walk}({out}* __r
   const long long group = unit % groups * p, block = group + t / TEAM % p;
   const long long left = valid ? length - block * {block} : 0;
   const int n = left < 0 ? 0 : left < {block} ? (int)left : {block};
-  long long start[{k}] = {{}};
+  long long start[{streams}] = {{}};
   if (valid) pb_locate(kept, unit / groups, start);
   const long long j = block * {block} + part * V;
   {name}_acc a[V];
@@ -133,22 +121,27 @@ _WIDE = """
   for (; i + {lanes} * {flight} <= n; i += {lanes} * {flight}) {{
 {loads_in_flight}
 #pragma unroll
-    for (int u = 0; u < {flight}; ++u)
+    for (int u = 0; u < {flight}; ++u) {{
+{made}
 #pragma unroll
       for (int v = 0; v < V; ++v)
-        a[v] = {name}_combine(a[v], {name}_element({packed}, j + i + {lanes} * u + v));
+        a[v] = {name}_combine(a[v], {name}_element({packed}, j + i + {lanes} * u + v{results}));
+{kept}
+    }}
   }}
   for (; i + {lanes} <= n; i += {lanes}) {{
     constexpr int u = 0;
 {loads_of_one}
+{made}
 #pragma unroll
     for (int v = 0; v < V; ++v)
-      a[v] = {name}_combine(a[v], {name}_element({packed}, j + i + v));
+      a[v] = {name}_combine(a[v], {name}_element({packed}, j + i + v{results}));
+{kept}
   }}
 #pragma unroll
   for (int v = 0; v < V; ++v)
     if (i + part * V + v < n)
-      a[v] = {name}_combine(a[v], {name}_element({single}, j + i + v));"""
+      a[v] = {name}_combine(a[v], {name}_element({single}, j + i + v{targets}));"""
 
 # Lanes by halves; then blocks, of teams that are neighbours in a warp, then of other warps.
 _BLOCKS = """
@@ -176,12 +169,12 @@ _BLOCKS = """
     }}
   }}
   if (!valid || part || own) return;
-  if (groups == 1) {name}_finish(a[0], out[unit]);
+  if (groups == 1) {name}_finish(a[0], {to_unit});
   else partials[unit] = a[0];
 }}"""
 
 _COLUMNS = """
-extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({out}* __restrict__ out,
+extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
     {name}_acc* __restrict__ partials, {ins}, const Nest<{k}> kept, const Steps<{k}> steps,
     const long long length, const long long across, const long long by_output,
     const long long by_block) {{
@@ -229,13 +222,13 @@ extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({out}* __rest
   if (!valid || lane) return;
 #pragma unroll
   for (int v = 0; v < V; ++v) {{
-    if (length <= {block}) {name}_finish(a[v], out[output + v]);
+    if (length <= {block}) {name}_finish(a[v], {to_column});
     else partials[(output + v) * by_output + block * by_block] = a[v];
   }}
 }}"""
 
 _JOIN = """
-extern "C" __global__ void {name}_join({out}* __restrict__ out,
+extern "C" __global__ void {name}_join({outs},
     const {name}_acc* __restrict__ partials, const long long outputs, const long long count) {{
   const int n = (int)count;
   for (long long i = pb_first(); i < outputs; i += pb_step()) {{
@@ -248,13 +241,13 @@ extern "C" __global__ void {name}_join({out}* __restrict__ out,
 #pragma unroll
       for (int k = 0; k + s < {joined}; k += 2 * s)
         if (k + s < n) a[k] = {name}_combine(a[k], a[k + s]);
-    {name}_finish(a[0], out[i]);
+    {name}_finish(a[0], {to_i});
   }}
 }}"""
 
 _MERGE = """
 extern "C" __global__ void __launch_bounds__({merge_threads}) {name}_merge(
-    {out}* __restrict__ out, {name}_acc* __restrict__ next,
+    {outs}, {name}_acc* __restrict__ next,
     const {name}_acc* __restrict__ partials, const long long count) {{
   constexpr int EACH = {merge} / {merge_threads};
   __shared__ {name}_acc slots[{merge_threads} / 32];
@@ -282,25 +275,8 @@ extern "C" __global__ void __launch_bounds__({merge_threads}) {name}_merge(
       slots[t / 32] = a[0] = {name}_combine(a[0], slots[(t + s) / 32]);
   }}
   if (t) return;
-  if (groups == 1) {name}_finish(a[0], out[unit]);
+  if (groups == 1) {name}_finish(a[0], {to_unit});
   else next[unit] = a[0];
-}}"""
-
-_SCAN = """
-extern "C" __global__ void {name}_scan({out}* __restrict__ out, {ins},
-    const Nest<{k} + 1> kept, const Line<{k} + 1> line) {{
-  for (long long i = pb_first(); i < kept.size; i += pb_step()) {{
-    long long at[{k} + 1] = {{}};
-    pb_locate(kept, i, at);
-    for (int s = 0; s <= {k}; ++s) at[s] += line.offset[s];
-    {name}_acc a = {name}_init();
-    for (long long n = 0; n < line.length; ++n) {{
-      a = {name}_combine(a, {name}_element({elements}, line.first + n * line.step));
-      {name}_finish(a, out[at[0]]);
-#pragma unroll
-      for (int s = 0; s <= {k}; ++s) at[s] += line.stride[s];
-    }}
-  }}
 }}"""
 
 _WALKS = {
@@ -310,8 +286,11 @@ _WALKS = {
     "columns": _COLUMNS,
     "join": _JOIN,
     "merge": _MERGE,
-    "scan": _SCAN,
 }
+
+
+# Where the results of an output go.
+_PLACES = {"to_i": "i", "to_unit": "unit", "to_column": "output + v"}
 
 
 def teams(lanes: int) -> int:
@@ -327,24 +306,29 @@ def column_threads(lanes: int, outputs: int) -> int:
     return wide
 
 
-def walk_code(kernel: Reduce, name: str, walk: str, light: bool) -> str:
+def walk_code(kernel: Fold, name: str, walk: str, light: bool) -> str:
     """A walk of a kernel, whose functions have this name; `light`: elements are quickly done."""
     form, _, inputs = walk.partition("_")
     kinds, width = inputs.rstrip("0123456789"), inputs.lstrip("uzs") or "1"
-    count = len(kernel.inputs)
+    count, outputs = len(kernel.inputs), [d for d, _ in results_of(kernel)]
+    stores = [f"{storage(d)}* __restrict__ store{k}" for k, (d, _) in enumerate(stores_of(kernel))]
     flight = FLIGHT if light else 2
     words = {
-        "name": name, "walk": walk, "out": storage(kernel.output), "k": count, "v": width,
-        "ins": ", ".join(
-            f"const {storage(d)}* __restrict__ in{k}" for k, d in enumerate(kernel.inputs)
-        ),
+        "name": name, "walk": walk, "k": count, "v": width,
+        "outs": ", ".join(f"{storage(d)}* __restrict__ out{k}" for k, d in enumerate(outputs)),
+        "streams": count + len(stores),
+        "ins": ", ".join([
+            *(f"const {storage(d)}* __restrict__ in{k}" for k, d in enumerate(kernel.inputs)),
+            *stores,
+        ]),
         "at": ", ".join(f"in{k}[c.at[{k}]]" for k in range(count)),
-        "elements": ", ".join(f"in{k}[at[{k + 1}]]" for k in range(count)),
         "along": "const long long length" if form == "wide" else f"const Nest<{count}> reduced",
         "threads": THREADS, "lanes": LANES, "block": BLOCK, "flight": flight,
         "most": LANES * (16 if width == "1" else 8), "joined": JOINED, "unroll": flight,
         "merge": MERGE, "merge_threads": MERGE_THREADS,
     }  # fmt: skip
+    for place, at in _PLACES.items():
+        words[place] = ", ".join(f"out{k}[{at}]" for k in range(len(outputs)))
     text = _WALKS[form]
     if form == "rows":
         text = text.replace("length", "reduced.size")
@@ -355,10 +339,21 @@ def walk_code(kernel: Reduce, name: str, walk: str, light: bool) -> str:
     return text.format(**words)
 
 
-def _wide_reads(kernel: Reduce, kinds: str, flight: int) -> dict[str, str]:
-    """How `wide` reads: its neighbours in memory, or one element for the whole row."""
+def _wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
+    """How `wide` reads, neighbours in memory or one element for the whole row, and stores."""
     pointers, loads, packed, single = [], [], [], []
-    for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=True)):
+    made, kept, count = [], [], len(kernel.inputs)
+    for k, ((d, _), kind) in enumerate(zip(stores_of(kernel), kinds[count:], strict=True)):
+        c, place = storage(d), f"y{k} + i + {LANES} * u"
+        pointers.append(f"  {c}* const y{k} = store{k} + start[{count + k}] + j;")
+        made.append(f"      Pack<{c}, V> r{k};")
+        if kind == "u":
+            kept.append(f"      *reinterpret_cast<Pack<{c}, V>*>({place}) = r{k};")
+        else:
+            kept.append("#pragma unroll")
+            kept.append(f"      for (int v = 0; v < V; ++v) ({place})[v] = r{k}.v[v];")
+    stores = range(len(made))
+    for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=False)):
         c = storage(d)
         if kind == "z":
             pointers.append(f"  {c} x{k} = {{}};\n  if (valid) x{k} = in{k}[start[{k}]];")
@@ -369,11 +364,15 @@ def _wide_reads(kernel: Reduce, kinds: str, flight: int) -> dict[str, str]:
         loads.append(_load(c, k, f"x{k} + i + {LANES} * u", kind))
         packed.append(f"p{k}[u].v[v]")
         single.append(f"x{k}[i + v]")
-    return {"pointers": "\n".join(pointers), **_in_flight(loads, flight),
-            "packed": ", ".join(packed), "single": ", ".join(single)}  # fmt: skip
+    return {
+        "pointers": "\n".join(pointers), **_in_flight(loads, flight), "made": "\n".join(made),
+        "packed": ", ".join(packed), "single": ", ".join(single), "kept": "\n".join(kept),
+        "results": "".join(f", r{k}.v[v]" for k in stores),
+        "targets": "".join(f", y{k}[i + v]" for k in stores),
+    }  # fmt: skip
 
 
-def _column_reads(kernel: Reduce, kinds: str, flight: int) -> dict[str, str]:
+def _column_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
     """How `columns` reads: outputs that are neighbours in memory, or that read the same."""
     pointers, loads, packed, advance = [], [], [], []
     for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=True)):

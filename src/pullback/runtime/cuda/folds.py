@@ -5,14 +5,15 @@ b + 2**level where 2**(level + 1) divides b. The walks over it are in `fold_walk
 
     NAME_sequence (out, in_0 .., Nest<K> kept, Nest<K> reduced)
     NAME_rows     (out, partials, in_0 .., Nest<K> kept, Nest<K> reduced, groups, per_group)
-    NAME_wide_W   (out, partials, in_0 .., Nest<K> kept, length, groups, per_group)
+    NAME_wide_W   (out, partials, in_0 .., store_0 .., Nest<K + S> kept, length, groups, per_group)
     NAME_columns_W(out, partials, in_0 .., Nest<K> kept, Steps<K> steps, length, across, by_output,
                    by_block)
     NAME_join     (out, partials, outputs, count)
     NAME_merge    (out, next, partials, long long count)
-    NAME_scan     (out, in_0 .., Nest<1 + K> kept, Line<1 + K> line)
 
-K is the number of inputs, `kept` and `reduced` their axes; the output is dense. W says for each
+K is the number of inputs, `kept` and `reduced` their axes; the output is dense. In place of `out`
+there are several outputs if several reductions are one kernel. S is the number of arrays that it
+stores beside. W says for each
 input whether neighbours are read at once ("u"), one by one ("s") or are the same element ("z"),
 then how many of them a thread has. `sequence` takes any grid.
 
@@ -24,21 +25,30 @@ accumulator b of output i is at `i * by_output + b * by_block`. With one group, 
 write outputs, else accumulators.
 These `merge` joins: a thread block takes up to MERGE of the `count` accumulators of an output,
 which follow each other, and writes the output if that is all of them. `join` has a thread for each
-output, whose at most JOINED accumulators are as far apart as there are outputs. `scan` is a running
-fold, one thread for each kept position; its Line holds length, first index, step of the index, then
-for each array (the output first) an offset and a stride along the axis.
+output, whose at most JOINED accumulators are as far apart as there are outputs. Running folds are
+in `scans`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.compile.kernel.forms import Accumulate, Reduce
-from pullback.core.dtypes import DType
+from pullback.compile.kernel.forms import Accumulate
 from pullback.ir.scalar import Expr
+from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
 from pullback.runtime.cuda.fold_walks import FOLD, walk_code
-from pullback.runtime.cuda.kernels import NEST, arguments, leaf_of, name_of, parts, stored, weight
+from pullback.runtime.cuda.kernels import (
+    HEAVY,
+    NEST,
+    arguments,
+    leaf_of,
+    name_of,
+    parts,
+    stored,
+    weight,
+)
 from pullback.runtime.cuda.printer import Source, emit, register, storage
+from pullback.runtime.cuda.scans import LINE, scan_code
 
 __all__ = [
     "accumulator_bytes",
@@ -54,33 +64,39 @@ VECTOR_BYTES = 16  # of the widest load that a thread has
 MOST_LANES = 8  # side by side, whose accumulators a thread has in registers
 
 
-def accumulator_bytes(kernel: Reduce) -> int:
+def accumulator_bytes(kernel: Fold) -> int:
     """Room for the accumulators of one output: at least the size of the struct."""
     return 8 * len(kernel.init)
 
 
-def is_light(kernel: Reduce) -> bool:
+def _cost(kernel: Fold) -> int:
+    """The instructions of an element."""
+    stores = [e for _, body in stores_of(kernel) for e in body]
+    return weight((*kernel.element, *kernel.combine, *stores))
+
+
+def is_light(kernel: Fold) -> bool:
     """Whether an element has few instructions."""
-    return weight((*kernel.element, *kernel.combine)) < LIGHT
+    return _cost(kernel) < LIGHT
 
 
-def lane_width(kernel: Reduce) -> int:
+def lane_width(kernel: Fold) -> int:
     """The lanes, a power of two, that a thread has side by side."""
-    if not kernel.inputs:
+    if not kernel.inputs or _cost(kernel) >= HEAVY:
         return 1
-    most = VECTOR_BYTES // max(d.itemsize for d in kernel.inputs)
-    return max(1, min(most, MOST_LANES // len(kernel.init)))
+    widest = max(d.itemsize for d in (*kernel.inputs, *(d for d, _ in stores_of(kernel))))
+    return max(1, min(VECTOR_BYTES // widest, MOST_LANES // len(kernel.init)))
 
 
-def usual_walks(kernel: Reduce) -> tuple[str, ...]:
+def usual_walks(kernel: Fold) -> tuple[str, ...]:
     """The walks over any arrays, and those over dense ones."""
     if isinstance(kernel, Accumulate):
-        return ("scan",)
+        return ("scan", "lines_turned", "lines_straight")
     dense = "u" * len(kernel.inputs) + str(lane_width(kernel))
     return ("sequence", "rows", f"wide_{dense}", f"columns_{dense}", "join", "merge")
 
 
-def fold_code(source: Source, kernel: Reduce, walks: Sequence[str] = ()) -> str:
+def fold_code(source: Source, kernel: Fold, walks: Sequence[str] = ()) -> str:
     """Add these walks of a Reduce or Accumulate kernel, the usual ones if none, to `source`.
 
     Returns its name.
@@ -94,11 +110,15 @@ def fold_code(source: Source, kernel: Reduce, walks: Sequence[str] = ()) -> str:
             functions.append(_element(source, kernel, name))
         source.add(name, "\n".join(functions))
     for walk in walks or usual_walks(kernel):
-        source.add(f"{name}_{walk}", walk_code(kernel, name, walk, is_light(kernel)))
+        if isinstance(kernel, Accumulate):
+            source.add("pb_line", LINE)
+            source.add(f"{name}_{walk}", scan_code(kernel, name, walk))
+        else:
+            source.add(f"{name}_{walk}", walk_code(kernel, name, walk, is_light(kernel)))
     return name
 
 
-def fold_functions(source: Source, kernel: Reduce, name: str) -> list[str]:
+def fold_functions(source: Source, kernel: Fold, name: str) -> list[str]:
     """The accumulators as a struct, and what is done with them as functions."""
     dtypes = [e.dtype for e in kernel.init]
     members = " ".join(f"{register(d)} x{k};" for k, d in enumerate(dtypes))
@@ -114,22 +134,26 @@ def fold_functions(source: Source, kernel: Reduce, name: str) -> list[str]:
     ]
 
 
-def _element(source: Source, kernel: Reduce, name: str) -> str:
-    """The accumulators of an element."""
-    head = f"{name}_acc {name}_element({arguments(kernel.inputs)}const long long j)"
-    return _function(source, head, kernel.element, f"{name}_acc", kernel.inputs)
+def _element(source: Source, kernel: Fold, name: str) -> str:
+    """The accumulators of an element; what is computed beside goes to references."""
+    stores = stores_of(kernel)
+    roots = [parts(body, dtype) for dtype, body in stores]
+    read = leaf_of(kernel.inputs, "j")
+    lines, names = emit(source, [*kernel.element, *(e for own in roots for e in own)], read)
+    rest = iter(names[len(kernel.element) :])
+    kept = [
+        stored(f"o{k}", dtype, [next(rest) for _ in own])
+        for k, ((dtype, _), own) in enumerate(zip(stores, roots, strict=True))
+    ]
+    given = "".join(f", {storage(d)}& o{k}" for k, (d, _) in enumerate(stores))
+    head = f"{name}_element({arguments(kernel.inputs)}const long long j{given})"
+    made = f"  return {name}_acc{{{', '.join(names[: len(kernel.element)])}}};"
+    return "\n".join([f"PB_DEVICE {name}_acc {head} {{", *lines, *kept, made, "}"])
 
 
-def _function(
-    source: Source, head: str, roots: Sequence[Expr], acc: str, inputs: Sequence[DType] = ()
-) -> str:
+def _function(source: Source, head: str, roots: Sequence[Expr], acc: str) -> str:
     """A function that returns accumulators."""
-    read = leaf_of(inputs, "j")
-
-    def leaf(e: Expr) -> str:
-        return _member(e) if e.op == "acc" else read(e)
-
-    lines, names = emit(source, roots, leaf)
+    lines, names = emit(source, roots, _member)
     return "\n".join(
         [f"PB_DEVICE {head} {{", *lines, f"  return {acc}{{{', '.join(names)}}};", "}"]
     )
@@ -140,13 +164,21 @@ def _member(e: Expr) -> str:
     return f"{side}.x{position}"
 
 
-def _finish(source: Source, kernel: Reduce, name: str) -> str:
-    lines, names = emit(source, parts(kernel.finish, kernel.output), _member)
-    head = f"PB_DEVICE void {name}_finish(const {name}_acc a, {storage(kernel.output)}& out) {{"
-    return "\n".join([head, *lines, stored("out", kernel.output, names), "}"])
+def _finish(source: Source, kernel: Fold, name: str) -> str:
+    results = results_of(kernel)
+    roots = [parts(body, dtype) for dtype, body in results]
+    lines, names = emit(source, [e for own in roots for e in own], _member)
+    outs = ", ".join(f"{storage(d)}& out{k}" for k, (d, _) in enumerate(results))
+    rest = iter(names)
+    ends = [
+        stored(f"out{k}", dtype, [next(rest) for _ in own])
+        for k, ((dtype, _), own) in enumerate(zip(results, roots, strict=True))
+    ]
+    head = f"PB_DEVICE void {name}_finish(const {name}_acc a, {outs}) {{"
+    return "\n".join([head, *lines, *ends, "}"])
 
 
-def _shuffles(kernel: Reduce, name: str) -> list[str]:
+def _shuffles(kernel: Fold, name: str) -> list[str]:
     """Functions that read the accumulators of the thread that is `by` further, or of the first one,
     among `width` threads.
     """

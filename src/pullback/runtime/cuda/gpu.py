@@ -1,17 +1,16 @@
-"""One NVIDIA GPU as CuPy drives it: memory from its pool, loaded kernels, launches, copies.
+"""One NVIDIA GPU: its memory, loaded kernels, copies.
 
-CuPy is imported on first use. Everything goes to CuPy's current stream, and memory is given back to
-its pool in the order of that stream: nobody waits for the device but who reads from it.
+CuPy is imported on first use. Everything goes to CuPy's current stream, and memory is used again in
+the order of that stream: nobody waits for the device but who reads from it.
 """
 
 from __future__ import annotations
 
 import ctypes
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -20,13 +19,18 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from pullback.core.errors import DeviceError
+from pullback.runtime.cuda import driver
 from pullback.runtime.cuda.code import machine_code
+from pullback.runtime.cuda.faults import Faults
+from pullback.runtime.cuda.graphs import Graphs
+from pullback.runtime.cuda.memory import Buffer, Pool
+from pullback.runtime.cuda.stages import Step
+from pullback.runtime.cuda.transfers import Transfers
 
-__all__ = ["Buffer", "CupyMissing", "Gpu", "cupy_module", "is_present"]
+__all__ = ["Buffer", "CupyMissing", "Gpu", "cupy_module", "gpu_of", "is_present"]
 
 COMPILERS = 8  # kernels that are compiled at a time
 SHARED_BYTES = 48 << 10  # that every launch may give a thread block without asking
-_DRIVERS = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 
 
 class CupyMissing(DeviceError, ImportError):
@@ -46,26 +50,7 @@ def cupy_module() -> Any:
 
 def is_present() -> bool:
     """Whether there are a driver and CuPy, which is not imported for that."""
-    return find_spec("cupy") is not None and _has_driver()
-
-
-def _has_driver() -> bool:
-    for name in _DRIVERS:
-        try:
-            ctypes.CDLL(name)
-        except OSError:
-            continue
-        return True
-    return False
-
-
-class Buffer:
-    """Memory of a GPU; `owner` is what keeps it alive."""
-
-    __slots__ = ("__weakref__", "address", "nbytes", "owner")
-
-    def __init__(self, address: int, nbytes: int, owner: Any):
-        self.address, self.nbytes, self.owner = address, nbytes, owner
+    return find_spec("cupy") is not None and driver.is_found()
 
 
 class Gpu:
@@ -78,10 +63,10 @@ class Gpu:
         try:
             count = self._runtime.getDeviceCount()
         except self._runtime.CUDARuntimeError as error:
-            driver = "was found" if _has_driver() else f"({', '.join(_DRIVERS)}) was not found"
+            missing = f"({', '.join(driver.LIBRARIES)}) was not found"
             raise DeviceError(
                 f"cuda: looked for an NVIDIA GPU with CuPy {cupy.__version__}, got {error}. The"
-                f" driver {driver}."
+                f" driver {'was found' if driver.is_found() else missing}."
             ) from error
         if index >= count:
             raise DeviceError(f"cuda: looked for GPU {index}, got {count} of them.")
@@ -90,6 +75,17 @@ class Gpu:
         self._modules: dict[str, Any] = {}
         self._constants: WeakKeyDictionary[object, Buffer] = WeakKeyDictionary()
         self._functions: dict[tuple[str, str], Any] = {}
+        self._shared: dict[tuple[str, str], int] = {}  # bytes that launches may ask for by now
+        self._kept: list[Any] = []
+        self._pool, self._transfers = Pool(self._allocate), Transfers(self, self._cuda)
+        self.maker = self._pool.maker
+        self.stream = _current_stream(cupy, index)
+        self.graphs, self.faults = Graphs(), Faults(self)
+        with self.current():
+            self._flags = self._cuda.alloc_pinned_memory(driver.LOCKED)
+            self.driver = driver.Driver(driver.library(), self._flags.ptr)
+            self._cuda.alloc(1)  # which makes the context
+            self.context = self.driver.context()
 
     @contextmanager
     def current(self) -> Iterator[int]:
@@ -98,7 +94,7 @@ class Gpu:
         if before != self.index:
             runtime.setDevice(self.index)
         try:
-            yield self._cuda.get_current_stream(self.index).ptr
+            yield self.stream()
         finally:
             if before != self.index:
                 runtime.setDevice(before)
@@ -109,33 +105,36 @@ class Gpu:
         name = self._runtime.getDeviceProperties(self.index)["name"]
         return name.decode() if isinstance(name, bytes) else name
 
-    # -- memory: to be called where this GPU is current --------------------------------------------
+    # -- memory: copies are to be made where this GPU is current -----------------------------------
+
+    def _allocate(self, nbytes: int) -> Any:
+        with self.current():
+            return self._cuda.alloc(nbytes)
+
+    def keep(self, nbytes: int) -> int:
+        """The address of memory that is never given back."""
+        self._kept.append(self._allocate(nbytes))
+        return self._kept[-1].ptr
 
     def empty(self, nbytes: int) -> Buffer:
         """A new buffer."""
-        if nbytes == 0:
-            return Buffer(0, 0, None)
-        memory = self._cuda.alloc(nbytes)
-        return Buffer(memory.ptr, nbytes, memory)
+        return self.maker(nbytes)(self.stream())
 
     def clear(self, address: int, nbytes: int, stream: int) -> None:
         """Set bytes to 0."""
         self._runtime.memsetAsync(address, 0, nbytes, stream)
 
-    def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy bytes on the device."""
-        self._runtime.memcpyAsync(to, source, nbytes, self._runtime.memcpyDeviceToDevice, stream)
-
     def upload(self, to: int, array: np.ndarray, stream: int) -> None:
         """Copy a C-contiguous array to the device; the array may change when this returns."""
-        source, kind = array.__array_interface__["data"][0], self._runtime.memcpyHostToDevice
-        self._runtime.memcpyAsync(to, source, array.nbytes, kind, stream)
+        self._transfers.upload(to, array, stream)
+
+    def start_download(self, source: int, nbytes: int, stream: int) -> np.ndarray:
+        """Bytes of the device, which are there when all work on the stream is done."""
+        return self._transfers.download(source, nbytes, stream)
 
     def download(self, source: int, nbytes: int, stream: int) -> np.ndarray:
-        """Bytes of the device, when all work on the stream is done."""
-        found = np.empty(nbytes, np.uint8)
-        to, kind = found.__array_interface__["data"][0], self._runtime.memcpyDeviceToHost
-        self._runtime.memcpyAsync(to, source, nbytes, kind, stream)
+        """Bytes of the device, when all work on the stream is done; errors in that are raised."""
+        found = self.start_download(source, nbytes, stream)
         self.wait(stream)
         return found
 
@@ -146,13 +145,44 @@ class Gpu:
             with self.current() as stream:
                 buffer = self.empty(array.nbytes)
                 self.upload(buffer.address, array, stream)
-                self.wait(stream)
+                self.join(stream)
             self._constants[key] = buffer
         return buffer
 
     def wait(self, stream: int) -> None:
+        """Return when all work on the stream is done; errors in that are raised."""
+        expected = self.faults.expected(stream)
+        self.join(stream)
+        self.faults.settle(stream, expected)
+
+    def join(self, stream: int) -> None:
         """Return when all work on the stream is done."""
         self._runtime.streamSynchronize(stream)
+
+    def mark(self, stream: int) -> Any:
+        """An event that comes (it is `done`) when all work on the stream so far is done."""
+        event = self._cuda.Event(disable_timing=True)
+        self._runtime.eventRecord(event.ptr, stream)
+        return event
+
+    @cached_property
+    def side_stream(self) -> int:
+        """A stream that waits for no other."""
+        with self.current():
+            self._side = self._cuda.Stream(non_blocking=True)
+        return self._side.ptr
+
+    def locked_word(self) -> ctypes.c_int64:
+        """A new word of the host's that kernels may write to, zero; it is there for ever."""
+        self._kept.append(self._cuda.alloc_pinned_memory(8))
+        word = ctypes.c_int64.from_address(self._kept[-1].ptr)
+        word.value = 0
+        return word
+
+    @cached_property
+    def told(self) -> ctypes.c_int64:
+        """The word that kernels of `scatter` set where they find a bad index."""
+        return self.locked_word()
 
     # -- kernels -----------------------------------------------------------------------------------
 
@@ -180,12 +210,27 @@ class Gpu:
         if key not in self._functions:
             self._functions[key] = self._modules[source].get_function(name)
         handle = self._functions[key].ptr
-        if shared > SHARED_BYTES:
+        if shared > self._shared.get(key, SHARED_BYTES):
+            self._shared[key] = shared
             attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._driver.funcSetAttribute(handle, attribute, shared)
         return handle
 
-    @property
-    def enqueue(self) -> Any:
-        """`cuLaunchKernel`."""
-        return self._driver.launchKernel
+    def step_function(self, step: Step) -> int:
+        """The handle of the kernel of a launch."""
+        return self.function(step.source, step.function, step.shared)
+
+
+@cache
+def gpu_of(index: int) -> Gpu:
+    """The GPU of a number, for all who use it."""
+    return Gpu(index)
+
+
+def _current_stream(cupy: Any, index: int) -> Callable[[], int]:
+    """A function that gives CuPy's current stream of a GPU."""
+    try:
+        backend = import_module(f"{cupy.__name__}_backends.cuda.stream")
+        return partial(backend.get_current_stream_ptr, index)
+    except (ImportError, AttributeError):
+        return lambda: cupy.cuda.get_current_stream(index).ptr

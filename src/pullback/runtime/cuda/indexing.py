@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from pullback.compile.kernel.forms import Gather
-from pullback.compile.program.nest import coalesce
+from pullback.compile.program.nest import Nest, coalesce
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Shape, Strides
 from pullback.core.avals import dense_strides
@@ -29,10 +29,12 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cuda.kernels import NEST
 from pullback.runtime.cuda.launch import THREADS, grid_of, packed
 from pullback.runtime.cuda.printer import Source, storage
-from pullback.runtime.cuda.stages import RECORD, At, Step, stage
+from pullback.runtime.cuda.stages import RECORD, At, Either, Step, stage
 
 __all__ = ["INDICES", "axes_of", "check_steps", "gather_stages", "head", "row_steps"]
 
+READS = 4  # elements, or packs of them, that a thread waits for at a time
+VECTOR_BYTES = 16  # of the widest load that a thread has
 Indexed = Sequence[tuple[int, int]]  # size and stride of each indexed axis
 
 INDICES = """
@@ -40,6 +42,7 @@ struct Record {
   unsigned long long first;  // the complement of position * K + array, of the first bad index
   long long code, position, value;
   unsigned int blocks, unused;
+  volatile long long* told;  // a word of the host's, which may look at it when the device has ended
 };
 template <int K> struct Axes { long long size[K], least[K], stride[K]; };
 template <typename I> PB_DEVICE bool pb_is_bad(I i, long long least, long long size) {
@@ -85,6 +88,7 @@ extern "C" __global__ void {name}_check(Record* record, {ins}, const Nest<1 + {k
     record->code = first_code + key % {k};
     record->position = position;
     record->value = values[key % {k}];
+    *record->told = 1;
   }}
   record->first = 0;
   record->blocks = 0;
@@ -98,10 +102,20 @@ extern "C" __global__ void {name}_read(Item* __restrict__ out, const Item* __res
 #pragma unroll
   for (int k = 0; k < {k}; ++k) empty = empty || axes.size[k] == 0;
   if (empty) return;
-  for (long long i = pb_first(); i < nest.size; i += pb_step()) {{
+  const long long first = blockIdx.x * (long long)({threads} * {reads}) + threadIdx.x;
+  Item items[{reads}];
+#pragma unroll
+  for (int u = 0; u < {reads}; ++u) {{
+    const long long i = first + u * {threads};
+    if (i >= nest.size) break;
     long long at[1 + {k}] = {{}};
     pb_locate(nest, i, at);
-    out[i] = x[at[0]{terms}];
+    items[u] = x[at[0]{terms}];
+  }}
+#pragma unroll
+  for (int u = 0; u < {reads}; ++u) {{
+    const long long i = first + u * {threads};
+    if (i < nest.size) out[i] = items[u];
   }}
 }}"""
 
@@ -141,6 +155,8 @@ def _source(body: str, indices: tuple[DType, ...], nbytes: int = 0) -> tuple[str
         name=name,
         k=count,
         bytes=nbytes,
+        threads=THREADS,
+        reads=READS,
         item=_ITEMS.get(nbytes, ""),
         ins=", ".join(f"const {storage(d)}* __restrict__ in{k}" for k, d in enumerate(indices)),
         bads=", ".join(
@@ -220,10 +236,33 @@ def gather_stages(
     if math.prod(shape) == 0:
         return []
     check = check_steps(kernel.indices, shape, index_slots, index_strides, indexed, first_code)
-    dense = dense_strides(shape)
-    nest = coalesce(shape, [x_strides, *index_strides, dense])
-    name, source = _source(_READ, kernel.indices, kernel.dtype.itemsize)
+    nest = coalesce(shape, [x_strides, *index_strides, dense_strides(shape)])
     given = (At(out_slot), At(x_slot), *map(At, index_slots))
-    arguments = (*given, packed(nest, 1 + len(index_slots)), axes_of(indexed))
-    read = Step(source, f"{name}_read", (grid_of(nest.size), 1), THREADS, arguments)
+    reads = []
+    for most in (VECTOR_BYTES // kernel.dtype.itemsize, 1):
+        together = _together(nest, indexed, most)
+        name, source = _source(_READ, kernel.indices, kernel.dtype.itemsize * together)
+        items = _items(nest, together)
+        axes = axes_of([(n, step // together) for n, step in indexed])
+        arguments = (*given, packed(items, 1 + len(index_slots)), axes)
+        grid = math.ceil(items.size / (THREADS * READS)), 1
+        reads.append(Step(source, f"{name}_read", grid, THREADS, arguments))
+    read = reads[0] if reads[0] == reads[1] else Either(*reads)
     return stage(*check, read)
+
+
+def _items(nest: Nest, together: int) -> Nest:
+    """A nest of elements, whose first stream has neighbours, as one of items of so many."""
+    if together == 1:
+        return nest
+    first, *others = nest.strides
+    steps = (*(step // together for step in first[:-1]), 1)
+    return Nest((*nest.shape[:-1], nest.shape[-1] // together), (steps, *others))
+
+
+def _together(nest: Nest, indexed: Indexed, most: int) -> int:
+    """The elements, at most so many, that lie together wherever they are read."""
+    if not nest.shape or nest.strides[0][-1] != 1 or any(own[-1] for own in nest.strides[1:-1]):
+        return 1
+    steps = [nest.shape[-1], *nest.strides[0][:-1], *(step for _, step in indexed)]
+    return math.gcd(most, *steps)

@@ -1,12 +1,19 @@
-"""Map kernels as CUDA C: a body for one element, and two ways to walk over elements.
+"""Map kernels as CUDA C: a body for one element, and ways to walk over elements.
 
-    NAME_dense    (out_0 .., in_0 .., long long n)    element i of every array belongs together
-    NAME_strided  (out_0 .., in_0 .., Nest<K> nest)   K = arrays, each with its strides
+    NAME_dense_W   (out_0 .., in_0 .., long long n)    element i of every array belongs together
+    NAME_packs_W   (out_0 .., in_0 .., Nest<K> nest)   K = arrays; the nest is one of packs
+    NAME_tiles_W   (out_0 .., in_0 .., Nest<1 + K> outer, Tile<1 + K> tile)
+    NAME_strided   (out_0 .., in_0 .., Nest<K> nest)   any arrays, each with its strides
 
-Any grid of one-dimensional blocks is right: threads stride over the elements. Outputs overlap
-nothing. The arrays of a dense call are aligned to 16 bytes, so that it may read several elements at
-once. A Nest is passed by value: the number of elements, the rank, 8 sizes, then 8 strides in
-elements for each array, all int64. `launch` makes these arguments.
+The walks are in `map_walks`; W says for each array how a thread finds neighbours, then how many of
+them are a pack: they lie together and are read or written at once ("u") or one by one ("s"), or
+are the same element ("z"); in `tiles` they lie together along the inner axis, or anyhow ("n"), or
+along the other axis of a tile ("t"). The first stream of what `tiles` is given is the row-major
+index of an element.
+
+Outputs overlap nothing. What is read or written at once starts at multiples of 16 bytes. A Nest is
+passed by value: the number of elements, the rank, 8 sizes, then 8 strides in elements for each
+array, all int64. `launch` makes these arguments.
 """
 
 from __future__ import annotations
@@ -14,17 +21,32 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
-from pullback.compile.kernel.forms import Map, MultiMap, Reduce
+from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.ir.scalar import Expr, cast, topological
-from pullback.runtime.cuda.printer import Source, emit, storage
+from pullback.ir.scalar import Expr, cast
+from pullback.runtime.cuda.fold_kernels import Fold
+from pullback.runtime.cuda.printer import Source, emit, inline_nodes, storage
 
-__all__ = ["MAX_RANK", "NEST", "arguments", "leaf_of", "map_code", "name_of", "parts", "weight"]
+__all__ = [
+    "HEAVY",
+    "MAX_RANK",
+    "NEST",
+    "arguments",
+    "leaf_of",
+    "map_code",
+    "name_of",
+    "outputs_of",
+    "parts",
+    "pointers",
+    "stored",
+    "vector_width",
+    "weight",
+]
 
 MAX_RANK = 8
 VECTOR_BYTES = 16  # of the widest load that a thread has
-HEAVY = 160  # instructions from which on a thread does one element at a time
+HEAVY = 100  # instructions from which on a thread does one element at a time
 
 NEST = f"""
 #define PB_MAX_RANK {MAX_RANK}
@@ -51,12 +73,21 @@ template <int K> PB_DEVICE void pb_locate(const Nest<K>& nest, long long i, long
   else pb_locate_as<unsigned long long, K>(nest, (unsigned long long)i, at);
 }}
 template <typename T, int V> struct alignas(sizeof(T) * V) Pack {{ T v[V]; }};
+template <typename T, int V> PB_DEVICE Pack<T, V> pb_pack(const T* at) {{
+  return *reinterpret_cast<const Pack<T, V>*>(at);
+}}
+template <typename T, int V> PB_DEVICE Pack<T, V> pb_singles(const T* at) {{
+  Pack<T, V> p;
+#pragma unroll
+  for (int v = 0; v < V; ++v) p.v[v] = at[v];
+  return p;
+}}
 PB_DEVICE long long pb_first() {{ return blockIdx.x * (long long)blockDim.x + threadIdx.x; }}
 PB_DEVICE long long pb_step() {{ return gridDim.x * (long long)blockDim.x; }}
 """
 
 
-def name_of(kernel: Map | MultiMap | Reduce) -> str:
+def name_of(kernel: Map | MultiMap | Fold) -> str:
     """The name of a kernel's functions, equal for equal kernels."""
     text = kernel.text
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -76,11 +107,8 @@ def parts(exprs: Sequence[Expr], dtype: DType) -> list[Expr]:
 
 
 def weight(roots: Iterable[Expr]) -> int:
-    """The number of instructions under `roots`."""
-    done: dict[Expr, int] = {}
-    for root in roots:
-        done.update((e, 0) for e in topological(root, done))
-    return sum(e.op not in ("const", "load", "index", "acc") for e in done)
+    """The number of instructions under `roots` that are always run."""
+    return sum(e.op not in ("const", "load", "index", "acc") for e in inline_nodes(roots))
 
 
 def leaf_of(inputs: Sequence[DType], index: str) -> Callable[[Expr], str]:
@@ -118,12 +146,11 @@ def pointers(kernel: Map | MultiMap) -> str:
 
 
 def map_code(source: Source, kernel: Map | MultiMap) -> str:
-    """Add a kernel to `source` and return its name."""
+    """Add what a kernel makes of an element to `source` and return its name."""
     name = name_of(kernel)
     if name not in source:
         source.add("pb_nest", NEST)
-        body = _body(source, kernel, name)
-        source.add(name, "\n".join([body, _dense(kernel, name), _strided(kernel, name)]))
+        source.add(name, _body(source, kernel, name))
     return name
 
 
@@ -143,61 +170,9 @@ def _body(source: Source, kernel: Map | MultiMap, name: str) -> str:
 
 
 def vector_width(kernel: Map | MultiMap) -> int:
-    """Elements that a thread of the dense kernel takes at once."""
+    """Elements, a power of two, that a thread takes at once where arrays allow it."""
     outs = outputs_of(kernel)
     if weight(e for _, body in outs for e in body) >= HEAVY:
         return 1
     widest = max(d.itemsize for d in (*kernel.inputs, *(d for d, _ in outs)))
     return max(1, min(8, VECTOR_BYTES // widest))
-
-
-def _call(kernel: Map | MultiMap, name: str, read: str, write: str, index: str) -> str:
-    """A call of the body; `read` and `write` say where element k of an array is."""
-    ins = [read.format(k=k) for k in range(len(kernel.inputs))]
-    outs = [write.format(k=k) for k in range(len(outputs_of(kernel)))]
-    return f"{name}({', '.join([*ins, index, *outs])});"
-
-
-def _dense(kernel: Map | MultiMap, name: str) -> str:
-    v, outs = vector_width(kernel), outputs_of(kernel)
-    packs = []
-    if v > 1:
-        loads = [
-            f"    const auto p{k} = reinterpret_cast<const Pack<{storage(d)}, {v}>*>(in{k})[p];"
-            for k, d in enumerate(kernel.inputs)
-        ]
-        made = [f"    Pack<{storage(d)}, {v}> r{k};" for k, (d, _) in enumerate(outs)]
-        kept = [
-            f"    reinterpret_cast<Pack<{storage(d)}, {v}>*>(out{k})[p] = r{k};"
-            for k, (d, _) in enumerate(outs)
-        ]
-        call = _call(kernel, name, "p{k}.v[e]", "r{k}.v[e]", f"p * {v} + e")
-        packs = [
-            f"  for (long long p = pb_first(); p < n / {v}; p += pb_step()) {{",
-            *loads, *made, "#pragma unroll", f"    for (int e = 0; e < {v}; ++e) {call}", *kept,
-            "  }",
-        ]  # fmt: skip
-    start = f"n / {v} * {v} + pb_first()" if v > 1 else "pb_first()"
-    return "\n".join([
-        f'extern "C" __global__ void {name}_dense({pointers(kernel)}, const long long n) {{',
-        *packs,
-        f"  for (long long i = {start}; i < n; i += pb_step())",
-        "    " + _call(kernel, name, "in{k}[i]", "out{k}[i]", "i"),
-        "}",
-    ])  # fmt: skip
-
-
-def _strided(kernel: Map | MultiMap, name: str) -> str:
-    outs, count = len(outputs_of(kernel)), len(outputs_of(kernel)) + len(kernel.inputs)
-    ins = [f"in{k}[at[{outs + k}]]" for k in range(len(kernel.inputs))]
-    targets = [f"out{k}[at[{k}]]" for k in range(outs)]
-    head = f"{name}_strided({pointers(kernel)}, const Nest<{count}> nest)"
-    return "\n".join([
-        f'extern "C" __global__ void {head} {{',
-        "  for (long long i = pb_first(); i < nest.size; i += pb_step()) {",
-        f"    long long at[{count}] = {{}};",
-        "    pb_locate(nest, i, at);",
-        f"    {name}({', '.join([*ins, 'i', *targets])});",
-        "  }",
-        "}",
-    ])  # fmt: skip

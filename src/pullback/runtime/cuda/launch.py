@@ -11,15 +11,18 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pullback.compile.kernel.forms import Accumulate, Map, MultiMap, Reduce
+from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.compile.kernel.order import BLOCK, LANES, SMALL
 from pullback.compile.program.nest import Nest, coalesce
 from pullback.core.avals import dense_strides
 from pullback.core.errors import ShapeError
+from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
 from pullback.runtime.cuda.fold_walks import JOINED, MERGE, MERGE_THREADS, column_threads, teams
 from pullback.runtime.cuda.fold_walks import THREADS as FOLD_THREADS
 from pullback.runtime.cuda.folds import accumulator_bytes, lane_width
 from pullback.runtime.cuda.kernels import MAX_RANK, name_of, outputs_of, vector_width
+from pullback.runtime.cuda.map_walks import SIDE, flight
+from pullback.runtime.cuda.map_walks import THREADS as MAP_THREADS
 
 __all__ = [
     "THREADS",
@@ -30,11 +33,11 @@ __all__ = [
     "merged",
     "packed",
     "reduce_plan",
-    "scan_plan",
 ]
 
 THREADS = 256  # of a thread block: eight of these fill a processor's 2048
 MAX_GRID = 132 * 16  # thread blocks of a kernel that strides over its elements
+MOST_TILE_BYTES = 48 << 10  # of shared memory, which every GPU gives a thread block
 LEAST_COLUMNS = 8  # outputs side by side: 32 bytes, which are read from memory at once
 Strides = Sequence[int]
 
@@ -88,19 +91,77 @@ def map_plan(
         return Launches([])
     outs = [f"out{k}" for k in range(len(outputs_of(kernel)))]
     buffers = (*outs, *(f"in{k}" for k in range(len(kernel.inputs))))
-    name, dense = name_of(kernel), dense_strides(shape)
+    dense = dense_strides(shape)
     strides = [*(output_strides or [dense] * len(outs)), *input_strides]
     # the index counts row-major, so it moves along with dense arrays
     nest = coalesce(shape, [*strides, dense])
-    if aligned and all(own in ((), (1,)) for own in nest.strides):
-        grid = grid_of(math.ceil(size / vector_width(kernel)))
-        return Launches([Launch(f"{name}_dense", grid, THREADS, (*buffers, size))])
-    own = packed(Nest(nest.shape, nest.strides[:-1]))
-    return Launches([Launch(f"{name}_strided", grid_of(size), THREADS, (*buffers, own))])
+    arrays = Nest(nest.shape, nest.strides[:-1])
+    if not arrays.shape:
+        return _strided_plan(kernel, arrays, buffers)
+    inner = [own[-1] for own in arrays.strides]
+    if all(s == 1 for s in inner[: len(outs)]) and all(s in (0, 1) for s in inner):
+        return _packs_plan(kernel, arrays, aligned, buffers)
+    return _tiles_plan(kernel, nest, buffers) or _strided_plan(kernel, arrays, buffers)
+
+
+def _strided_plan(kernel: Map | MultiMap, nest: Nest, buffers: Sequence[str]) -> Launches:
+    """How to walk over any arrays."""
+    function = f"{name_of(kernel)}_strided"
+    return Launches([Launch(function, grid_of(nest.size), THREADS, (*buffers, packed(nest)))])
+
+
+def _packs_plan(
+    kernel: Map | MultiMap, nest: Nest, aligned: bool, buffers: Sequence[str]
+) -> Launches:
+    """How to walk over arrays whose neighbours lie together or are the same."""
+    width, rows = vector_width(kernel), len(nest.shape) > 1
+    while rows and nest.shape[-1] % width:
+        width //= 2
+    inner = [own[-1] for own in nest.strides]
+    kinds = _kinds(inner, [own[:-1] for own in nest.strides], width, aligned)
+    walk = f"{name_of(kernel)}_{'packs' if rows else 'dense'}_{kinds}{width}"
+    grid = math.ceil(math.ceil(nest.size / width) / (MAP_THREADS * flight(kernel)))
+    if not rows:
+        return Launches([Launch(walk, grid, MAP_THREADS, (*buffers, nest.size))])
+    strides = [(*own[:-1], own[-1] * width) for own in nest.strides]
+    packs = Nest((*nest.shape[:-1], nest.shape[-1] // width), tuple(strides))
+    return Launches([Launch(walk, grid, MAP_THREADS, (*buffers, packed(packs)))])
+
+
+def _tiles_plan(kernel: Map | MultiMap, nest: Nest, buffers: Sequence[str]) -> Launches | None:
+    """How to walk over tiles of the inner axis and the one along which inputs lie; or None.
+
+    The last stream of the nest is the row-major index.
+    """
+    outs, dtypes = len(outputs_of(kernel)), kernel.inputs
+    arrays = nest.strides[:-1]
+    turned = [k for k, own in enumerate(arrays[outs:]) if own[-1] not in (0, 1)]
+    size = sum(dtypes[k].itemsize for k in turned) * SIDE * (SIDE + 1)
+    if not turned or size > MOST_TILE_BYTES or any(own[-1] != 1 for own in arrays[:outs]):
+        return None
+    axes = [
+        d for d in range(len(nest.shape) - 1)
+        if nest.shape[d] >= SIDE // 2 and all(arrays[outs + k][d] == 1 for k in turned)
+    ]  # fmt: skip
+    if not axes or nest.shape[-1] < SIDE // 2:
+        return None
+    axis, last = axes[0], len(nest.shape) - 1
+    streams = [nest.strides[-1], *arrays]
+    rest = [d for d in range(last) if d != axis]
+    outer = Nest(
+        tuple(nest.shape[d] for d in rest), tuple(tuple(s[d] for d in rest) for s in streams)
+    )
+    rows, columns = nest.shape[axis], nest.shape[last]
+    words = [rows, columns, *(s[axis] for s in streams), *(s[last] for s in streams)]
+    tile = struct.pack(f"<{len(words)}q", *words)
+    kinds = "u" * outs + "".join("nt"[k in turned] for k in range(len(dtypes)))
+    grid = outer.size * math.ceil(rows / SIDE) * math.ceil(columns / SIDE)
+    arguments = (*buffers, packed(outer), tile)
+    return Launches([Launch(f"{name_of(kernel)}_tiles_{kinds}", grid, MAP_THREADS, arguments)])
 
 
 def reduce_plan(
-    kernel: Reduce,
+    kernel: Fold,
     kept_shape: Sequence[int],
     reduced_shape: Sequence[int],
     input_strides: Sequence[Strides],
@@ -108,7 +169,9 @@ def reduce_plan(
 ) -> Launches:
     """How to reduce to a dense array; strides go over the kept axes, then over the reduced ones.
 
-    `aligned`: whether every buffer starts at a multiple of 16 bytes.
+    `aligned`: whether every buffer starts at a multiple of 16 bytes. The strides of arrays that are
+    stored beside follow those of the inputs; then at least SMALL elements are reduced, which lie
+    together in all arrays.
     """
     count = len(kept_shape)
     outputs = math.prod(kept_shape)
@@ -120,10 +183,11 @@ def reduce_plan(
     dense = dense_strides(reduced_shape)
     reduced = coalesce(reduced_shape, [dense, *(s[count:] for s in input_strides)])
     reduced = Nest(reduced.shape, reduced.strides[1:])
-    ins = tuple(f"in{k}" for k in range(len(kernel.inputs)))
+    outs, ins = outs_of(kernel), [f"in{k}" for k in range(len(kernel.inputs))]
+    ins += [f"store{k}" for k in range(len(stores_of(kernel)))]
     name = name_of(kernel)
     if reduced.size < SMALL:
-        arguments = ("out0", *ins, packed(kept), packed(reduced))
+        arguments = (*outs, *ins, packed(kept), packed(reduced))
         return Launches([Launch(f"{name}_sequence", grid_of(outputs), THREADS, arguments)])
     if _side_by_side(kept, reduced):
         return _columns_plan(kernel, kept, reduced, aligned)
@@ -138,12 +202,12 @@ def reduce_plan(
     groups = math.ceil(blocks / per_group)
     grid = math.ceil(outputs * groups / (teams(lanes) // per_group))
     partials = "scratch0" if groups > 1 else 0
-    arguments = ("out0", partials, *ins, packed(kept), along, groups, per_group)
+    arguments = (*outs, partials, *ins, packed(kept), along, groups, per_group)
     launch = Launch(f"{name}_{walk}", grid, FOLD_THREADS, arguments)
     return merged(kernel, [launch], outputs, groups)
 
 
-def _columns_plan(kernel: Reduce, kept: Nest, reduced: Nest, aligned: bool) -> Launches:
+def _columns_plan(kernel: Fold, kept: Nest, reduced: Nest, aligned: bool) -> Launches:
     """How to reduce where outputs lie side by side."""
     lanes = lane_width(kernel)
     while kept.shape[-1] % lanes:
@@ -158,19 +222,24 @@ def _columns_plan(kernel: Reduce, kept: Nest, reduced: Nest, aligned: bool) -> L
     by_output, by_block = (1, outputs) if joined else (blocks, 1)
     ins = tuple(f"in{k}" for k in range(len(kernel.inputs)))
     arguments = (
-        "out0", "scratch0" if blocks > 1 else 0, *ins, packed(kept),
+        *outs_of(kernel), "scratch0" if blocks > 1 else 0, *ins, packed(kept),
         struct.pack(f"<{len(steps)}q", *steps), reduced.size, across, by_output, by_block,
     )  # fmt: skip
     walk = f"{name_of(kernel)}_columns_{kinds}{lanes}"
     launches = [Launch(walk, across * blocks, LANES * wide, arguments)]
     if blocks == 1 or not joined:
         return merged(kernel, launches, outputs, blocks)
-    arguments = ("out0", "scratch0", outputs, blocks)
+    arguments = (*outs_of(kernel), "scratch0", outputs, blocks)
     launches.append(Launch(f"{name_of(kernel)}_join", grid_of(outputs), THREADS, arguments))
     return Launches(launches, (outputs * blocks * accumulator_bytes(kernel),))
 
 
-def merged(kernel: Reduce, launches: list[Launch], outputs: int, groups: int) -> Launches:
+def outs_of(kernel: Fold) -> list[str]:
+    """The names of the outputs of a reduction."""
+    return [f"out{k}" for k in range(len(results_of(kernel)))]
+
+
+def merged(kernel: Fold, launches: list[Launch], outputs: int, groups: int) -> Launches:
     """The launches, and those that join `groups` accumulators of each output."""
     scratch = [outputs * groups] if groups > 1 else []
     while groups > 1:
@@ -178,7 +247,7 @@ def merged(kernel: Reduce, launches: list[Launch], outputs: int, groups: int) ->
         following = f"scratch{len(scratch)}" if groups > 1 else 0
         if groups > 1:
             scratch.append(outputs * groups)
-        arguments = ("out0", following, part, last)
+        arguments = (*outs_of(kernel), following, part, last)
         merge = f"{name_of(kernel)}_merge"
         launches.append(Launch(merge, outputs * groups, MERGE_THREADS, arguments))
     return Launches(launches, tuple(n * accumulator_bytes(kernel) for n in scratch))
@@ -205,28 +274,3 @@ def _kinds(along: Sequence[int], apart: Sequence[Strides], lanes: int, aligned: 
         together = aligned and not any(s % lanes for s in others)
         found += "z" if not step else "u" if together else "s"
     return found
-
-
-def scan_plan(
-    kernel: Accumulate,
-    kept_shape: Sequence[int],
-    length: int,
-    input_strides: Sequence[Strides],
-    output_strides: Strides,
-    reverse: bool,
-) -> Launches:
-    """How to fold along one axis, keeping every step; strides go over the kept axes, then it."""
-    if math.prod(kept_shape) * length == 0:
-        return Launches([])
-    strides = [output_strides, *input_strides]
-    kept = coalesce(kept_shape, [s[:-1] for s in strides])
-    along = [s[-1] for s in strides]
-    offsets = [(length - 1) * s if reverse else 0 for s in along]
-    steps = [-s if reverse else s for s in along]
-    words = [length, length - 1 if reverse else 0, -1 if reverse else 1, *offsets, *steps]
-    line = struct.pack(f"<{len(words)}q", *words)
-    buffers = ("out0", *(f"in{k}" for k in range(len(kernel.inputs))))
-    launch = Launch(
-        f"{name_of(kernel)}_scan", grid_of(kept.size), THREADS, (*buffers, packed(kept), line)
-    )
-    return Launches([launch])

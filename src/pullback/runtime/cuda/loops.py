@@ -10,15 +10,19 @@ from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Shape, Strides
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.scalar import const
+from pullback.runtime.cuda.fold_kernels import Fold, Folds
 from pullback.runtime.cuda.folds import fold_code
-from pullback.runtime.cuda.kernels import map_code, name_of
-from pullback.runtime.cuda.launch import Launches, map_plan, reduce_plan, scan_plan
+from pullback.runtime.cuda.kernels import name_of
+from pullback.runtime.cuda.launch import Launch, Launches, map_plan, reduce_plan
+from pullback.runtime.cuda.map_walks import map_walk
 from pullback.runtime.cuda.printer import Source
+from pullback.runtime.cuda.scan_plans import scan_plan
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = [
     "accumulate_stages",
     "box_stage",
+    "fold_steps",
     "map_stages",
     "map_steps",
     "reduce_stages",
@@ -28,32 +32,40 @@ __all__ = [
 
 
 @lru_cache(4096)
-def source_of(kernel: Map | MultiMap | Reduce, function: str) -> str:
-    """The source of a function of a kernel; that of a map has all its functions."""
+def source_of(kernel: Map | MultiMap | Fold, functions: tuple[str, ...]) -> str:
+    """The source of some functions of a kernel."""
     source = Source()
-    if isinstance(kernel, Reduce):
-        fold_code(source, kernel, [function.removeprefix(name_of(kernel))[1:]])
+    walks = [f.removeprefix(name_of(kernel))[1:] for f in functions]
+    if isinstance(kernel, Reduce | Folds):
+        fold_code(source, kernel, walks)
     else:
-        map_code(source, kernel)
+        for walk in walks:
+            map_walk(source, kernel, walk)
     return source.text()
 
 
 def _steps(
-    kernel: Map | MultiMap | Reduce,
-    plan: Launches,
+    kernel: Map | MultiMap | Fold,
+    plans: Sequence[Launches],
     outs: Sequence[At],
     ins: Sequence[At],
     scratch: Sequence[int] = (),
-) -> list[Step]:
-    """The launches of a plan on what is at these slots."""
+    stores: Sequence[At] = (),
+) -> list[Step | Either]:
+    """The launches of a plan, or of one for aligned and one for other arrays, of these slots."""
     places = {f"out{k}": at for k, at in enumerate(outs)}
     places |= {f"in{k}": at for k, at in enumerate(ins)}
+    places |= {f"store{k}": at for k, at in enumerate(stores)}
     places |= {f"scratch{k}": At(slot) for k, slot in enumerate(scratch)}
-    found = []
-    for function, grid, block, given in plan.launches:
-        arguments = tuple(places[a] if isinstance(a, str) else a for a in given)
-        found.append(Step(source_of(kernel, function), function, (grid, 1), block, arguments))
-    return found
+    functions = dict.fromkeys(one.function for plan in plans for one in plan.launches)
+    source = source_of(kernel, tuple(functions))
+
+    def step(one: Launch) -> Step:
+        arguments = tuple(places[a] if isinstance(a, str) else a for a in one.arguments)
+        return Step(source, one.function, (one.grid, 1), one.block, arguments)
+
+    aligned, other = (map(step, plan.launches) for plan in (plans[0], plans[-1]))
+    return [a if a == b else Either(a, b) for a, b in zip(aligned, other, strict=True)]
 
 
 def _ats(slots: Sequence[int]) -> list[At]:
@@ -70,12 +82,7 @@ def map_steps(
 ) -> list[Step | Either]:
     """The launch of a map; which one depends on where its arrays start."""
     plans = [map_plan(kernel, shape, in_strides, out_strides, aligned) for aligned in (True, False)]
-    return _either(*(_steps(kernel, plan, outs, ins) for plan in plans))
-
-
-def _either(aligned: Sequence[Step], other: Sequence[Step]) -> list[Step | Either]:
-    """The launches for arrays that start at multiples of 16 bytes, or for any."""
-    return [a if a == b else Either(a, b) for a, b in zip(aligned, other, strict=True)]
+    return _steps(kernel, plans, outs, ins)
 
 
 def map_stages(
@@ -118,6 +125,22 @@ def box_stage(
     return found
 
 
+def fold_steps(
+    kernel: Fold,
+    kept: Shape,
+    reduced: Shape,
+    ins: Sequence[At],
+    in_strides: Sequence[Strides],
+    outs: Sequence[At],
+    area: Area,
+    stores: Sequence[At] = (),
+) -> list[Step | Either]:
+    """The launches of a reduction, or of several at once; see `reduce_plan`."""
+    plans = [reduce_plan(kernel, kept, reduced, in_strides, aligned) for aligned in (True, False)]
+    scratch = [area(nbytes) for nbytes in plans[0].scratch]
+    return _steps(kernel, plans, outs, ins, scratch, stores)
+
+
 def reduce_stages(
     kernel: Reduce,
     kept: Shape,
@@ -132,10 +155,8 @@ def reduce_stages(
     shared: bool = False,
 ) -> list[Stage]:
     """See `Target.reduce`; a reduction is not cut into pieces for others."""
-    plans = [reduce_plan(kernel, kept, reduced, in_strides, aligned) for aligned in (True, False)]
-    scratch = [area(nbytes) for nbytes in plans[0].scratch]
-    out, ins = [At(out_slot)], _ats(in_slots)
-    return stage(*_either(*(_steps(kernel, plan, out, ins, scratch) for plan in plans)))
+    ins, out = _ats(in_slots), [At(out_slot)]
+    return stage(*fold_steps(kernel, kept, reduced, ins, in_strides, out, area))
 
 
 def accumulate_stages(
@@ -151,4 +172,4 @@ def accumulate_stages(
 ) -> list[Stage]:
     """See `Target.accumulate`."""
     plan = scan_plan(kernel, kept, length, in_strides, out_strides, reverse)
-    return stage(*_steps(kernel, plan, [At(out_slot)], _ats(in_slots)))
+    return stage(*_steps(kernel, [plan], [At(out_slot)], _ats(in_slots)))

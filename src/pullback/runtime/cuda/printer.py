@@ -17,7 +17,7 @@ from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
 
-__all__ = ["PRELUDE", "Source", "emit", "literal", "register", "storage"]
+__all__ = ["PRELUDE", "Source", "emit", "inline_nodes", "literal", "register", "storage"]
 
 _HALVES = (dt.float16, dt.bfloat16)
 _LEAVES = frozenset({"load", "index", "acc"})

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
+from pullback.compile.program import matrices
 from pullback.compile.program.convolution import bad_places
 from pullback.compile.program.host_calls import effect_faults, host_faults
-from pullback.compile.program.target import Routine
+from pullback.compile.program.target import Fault, Routine
 from pullback.compile.program.windows import CONVOLUTIONS, EXTREMA
 from pullback.core.avals import Aval
 from pullback.runtime.cuda.fft.fft_stages import NAMES as FOURIER
 from pullback.runtime.cuda.fft.fft_stages import fourier_stages
 from pullback.runtime.cuda.host_calls import effect_stages, host_stages
+from pullback.runtime.cuda.linalg.linalg_stages import NAMES as MATRICES
+from pullback.runtime.cuda.linalg.linalg_stages import linalg_stages
 from pullback.runtime.cuda.planes import NAMES, plane_stages
 from pullback.runtime.cuda.products import product_stages
 from pullback.runtime.cuda.sorting import argsort_stages, search_stages
@@ -26,6 +30,13 @@ def _is_heavy(avals: Sequence[Aval], out: Aval) -> bool:
     return False
 
 
+def _failures(
+    name: str, avals: Sequence[Aval], static: Mapping[str, Any], out: Aval
+) -> list[tuple[str, Fault]]:
+    """What is wrong with a matrix."""
+    return [matrices.failure(name, avals, static, out)]
+
+
 ROUTINES: Mapping[str, Routine] = {
     "matmul": Routine(product_stages, _is_heavy),
     "argsort": Routine(argsort_stages, _is_heavy),
@@ -33,6 +44,7 @@ ROUTINES: Mapping[str, Routine] = {
     **{n: Routine(partial(convolution_stages, n), _is_heavy) for n in CONVOLUTIONS},
     **{n: Routine(partial(plane_stages, n), _is_heavy, partial(bad_places, n)) for n in NAMES},
     **{n: Routine(partial(fourier_stages, n), _is_heavy) for n in FOURIER},
+    **{n: Routine(partial(linalg_stages, n), _is_heavy, partial(_failures, n)) for n in MATRICES},
     "host": Routine(host_stages, _is_heavy, host_faults, calls_python=True),
     "effect": Routine(effect_stages, _is_heavy, effect_faults, calls_python=True),
     **{n: Routine(partial(extremum_stages, n), _is_heavy) for n in EXTREMA},

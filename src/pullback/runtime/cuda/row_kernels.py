@@ -1,139 +1,33 @@
-"""Row kernels as CUDA C: all passes over a row in one launch, with the row in shared memory.
-
-    NAME_passes (stream_0 .., partials_0 .., Rows<M, S> r)
-
-M streams lie in memory, S are kept in shared memory while a row is worked on: those with a row of
-their own that a pass reads. They are copied there at once, and what one pass stores for another is
-kept beside. 16 threads have a block of the tree of a row, each a lane of it, and find again what
-they wrote. A fold over everything leaves an accumulator for each row, which `merge` of `folds`
-joins.
-"""
+"""The launches of row kernels: all passes at once, then what goes from row to row."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Callable
+from dataclasses import replace
 
 from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area
 from pullback.compile.schedule.groups import Stored
-from pullback.compile.schedule.row_kernel import Pass, RowKernel, RowPlan
-from pullback.core import dtypes as dt
-from pullback.ir.scalar import Expr, text, topological
-from pullback.runtime.cuda.folds import accumulator_bytes, fold_code, fold_functions
-from pullback.runtime.cuda.kernels import NEST, name_of, parts, stored, weight
+from pullback.compile.schedule.row_kernel import RowPlan, Stream
+from pullback.ir.scalar import Expr, load, substituted
+from pullback.runtime.cuda.fold_kernels import folds_of
+from pullback.runtime.cuda.folds import accumulator_bytes, fold_code
 from pullback.runtime.cuda.launch import merged
-from pullback.runtime.cuda.printer import Source, emit, storage
-from pullback.runtime.cuda.stages import At, Step, stage
+from pullback.runtime.cuda.loops import fold_steps
+from pullback.runtime.cuda.printer import Source
+from pullback.runtime.cuda.row_code import THREADS, RowCode, loads_of, row_source
+from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = ["row_kernel_stages", "shared_bytes"]
 
-THREADS = 512  # of a thread block at most
-TOGETHER = 8  # rows of a thread block at most
+FEW = 128  # threads of a thread block up to which it has several rows
+FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block each
+FEW_BLOCKS = 4  # of the tree, up to which a row is short
 NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others are to fit beside
-PAD = 64  # bytes between blocks of a row, so that teams side by side use other banks
-FLIGHTS = ((24, 8), (160, 4))  # elements that a thread has at a time, by instructions of each
-
-_HEAD = """
-template <int M, int S> struct Rows {
-  long long rows, length, together, room, slots, step[M], place[S];
-};
-#ifndef DYNAMIC_SHARED
-#define DYNAMIC_SHARED(type, name)                          \\
-  extern __shared__ __align__(16) unsigned char pb_bytes[]; \\
-  type* name = reinterpret_cast<type*>(pb_bytes)
-#endif
-// Begins to copy 16 bytes to shared memory; `pb_arrived` waits for all that this thread began.
-PB_DEVICE void pb_begin(void* to, const void* from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  const unsigned at = (unsigned)__cvta_generic_to_shared(to);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-#else
-  *(Pack<unsigned, 4>*)to = *(const Pack<unsigned, 4>*)from;
-#endif
-}
-PB_DEVICE void pb_arrived() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-// Copies a row to shared memory, with gaps between blocks.
-template <typename T>
-PB_DEVICE void pb_fetch(T* to, const T* from, const int n, const int first, const int step) {
-  constexpr int V = 16 / sizeof(T), GAP = @PAD@ / sizeof(T);
-  if ((((unsigned long long)from | n * sizeof(T)) & 15) == 0) {
-    for (int i = first * V; i < n; i += step * V) pb_begin(to + i + i / @BLOCK@ * GAP, from + i);
-  } else {
-    for (int i = first; i < n; i += step) to[i + i / @BLOCK@ * GAP] = from[i];
-  }
-}
-""".replace("@PAD@", str(PAD)).replace("@BLOCK@", str(BLOCK))
-
-_KERNEL = """
-extern "C" __global__ void __launch_bounds__({threads}) {name}_passes({pointers},
-    const Rows<{m}, {s}> r) {{
-  DYNAMIC_SHARED(unsigned char, memory);
-  const int t = (int)threadIdx.x, together = (int)r.together, own = (int)blockDim.x / together;
-  const int here = t / own, first = t % own, lane = t % {lanes};
-  const int team = first / {lanes}, teams = own / {lanes};
-  const int length = (int)r.length, blocks = (length + {block} - 1) / {block};
-  const long long row = blockIdx.x * (long long)together + here;
-  const bool valid = row < r.rows;
-  unsigned char* const room = memory + here * (int)r.room;
-{starts}
-  if (valid) {{
-{fetches}
-  }}
-  pb_arrived();
-  __syncthreads();
-{passes}
-  if (!valid || first) return;
-{kept}
-}}"""
-
-_PASS = """
-  {{
-{accumulators}
-    for (int begin = 0; begin < blocks; begin += teams) {{
-      const int q = begin + team, base = q * {block};
-      const int n = !valid || q >= blocks ? 0 : length - base < {block} ? length - base : {block};
-      int i = lane;
-{inits}
-      for (; i + {lanes} * ({flight} - 1) < n; i += {lanes} * {flight}) {{
-{many}
-      }}
-      for (; i < n; i += {lanes}) {{
-{one}
-      }}
-{lanes_joined}
-    }}
-{blocks_joined}
-{finished}
-  }}"""
-
-_LANES_JOINED = """
-#pragma unroll
-      for (int by = {lanes} / 2; by; by /= 2) g{m} = {f}_combine(g{m}, {f}_down(g{m}, by, {lanes}));
-      if (blocks == 1) f{m} = {f}_first(g{m}, {lanes});
-      else if (lane == 0 && q < blocks) slots{m}[q] = g{m};"""
-
-_BLOCKS_JOINED = """
-    if (blocks > 1) {{
-      for (int s = 1; s < blocks; s *= 2) {{
-        __syncthreads();
-        for (int q = first * 2 * s; q + s < blocks; q += own * 2 * s) {{
-{each}
-        }}
-      }}
-      __syncthreads();
-{last}
-    }}"""
 
 
 def shared_bytes(architecture: str) -> int:
@@ -142,280 +36,107 @@ def shared_bytes(architecture: str) -> int:
     return 64 << 10 if number < 80 else 96 << 10
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """A row kernel, and which of its streams have the same row for all rows."""
+class _Launches:
+    """The launches of a row kernel."""
 
-    kernel: RowKernel
-    fixed: tuple[bool, ...]
+    def __init__(
+        self,
+        plan: RowPlan,
+        rows: int,
+        length: int,
+        slot: Callable[[Stored, int], int],
+        area: Area,
+    ):
+        self.plan, self.number, self.length, self.area = plan, rows, length, area
+        self.kernel = plan.kernel
+        self.places: dict[int, tuple[At, int]] = {}  # of streams: the first row, and a row's stride
+        for k, place in plan.places.items():
+            self.places[k] = At(slot(place.stored, place.offset)), place.stride
+        self.columns = [At(slot(s, 0)) for s in plan.columns]
+        self.wholes = [At(slot(s, 0)) for s in plan.wholes]
 
-    @cached_property
-    def memory(self) -> list[int]:
-        """The streams that lie in memory."""
-        return [k for k, s in enumerate(self.kernel.streams) if s.kind in ("unit", "zero")]
+    def steps(self, most: int) -> list[Step | Either] | None:
+        """All launches; None if that is not how to run this one."""
+        columns = self._columns() if self.kernel.columns else []
+        own = None if columns is None else self._passes(most)
+        return None if own is None or columns is None else [*own, *columns]
 
-    @cached_property
-    def read(self) -> dict[int, list[int]]:
-        """The passes in which elements of a stream are read; 0 to n."""
-        found: dict[int, list[int]] = {}
-        for p, one in enumerate(self.kernel.passes):
-            for k in _loads(_roots(one)):
-                found.setdefault(k, []).append(p)
+    def _passes(self, most: int) -> list[Step] | None:
+        """The launch of all passes, and those that join what it leaves; None if rows do not fit."""
+        streams = range(len(self.kernel.streams))
+        fixed = tuple(k in self.places and self.places[k][1] == 0 for k in streams)
+        own = RowCode(self.kernel, fixed)
+        starts, room = own.room(self.length)
+        blocks = -(-self.length // BLOCK)
+        if self.number < FEW_ROWS and blocks > FEW_BLOCKS:
+            return None
+        threads = min(THREADS, LANES * (1 << (blocks - 1).bit_length()))
+        together = max(1, 32 // threads)
+        while threads * together < FEW and 2 * together * room <= NEAR_BYTES:
+            together *= 2
+        slots = sum(map(accumulator_bytes, own.folds)) * together * blocks
+        shared = together * room + slots
+        if shared > most:
+            return None
+        name, source = row_source(own)
+        pointers = [self.places[k][0] for k in own.memory]
+        steps = [self.places[k][1] for k in own.memory]
+        wholes = self.kernel.wholes
+        partials = [At(self.area(self.number * accumulator_bytes(r))) for r in wholes]
+        words = [
+            self.number,
+            self.length,
+            together,
+            room,
+            together * room,
+            *steps,
+            *(starts or [0]),
+        ]
+        arguments = (*pointers, *partials, struct.pack(f"<{len(words)}q", *words))
+        grid = math.ceil(self.number / together), 1
+        found = [Step(source, f"{name}_passes", grid, threads * together, arguments, shared=shared)]
+        for r, out, part in zip(wholes, self.wholes, partials, strict=True):
+            found += merge_steps(r, self.number, part, out, self.area)
         return found
 
-    @cached_property
-    def written(self) -> dict[int, int]:
-        """The pass that stores a stream."""
-        return {k: p for p, one in enumerate(self.kernel.passes) for k, _ in one.stores}
+    def _columns(self) -> list[Step | Either] | None:
+        """The launches that fold from row to row, after all passes, where these leave them all.
 
-    @cached_property
-    def shared(self) -> list[int]:
-        """The streams in shared memory."""
-        rows = [k for k, s in enumerate(self.kernel.streams) if s.kind in ("unit", "buffer")]
-        return [k for k in rows if k in self.read and not self.fixed[k]]
-
-    @cached_property
-    def fetched(self) -> list[int]:
-        """The streams that are copied to shared memory."""
-        return [k for k in self.shared if k not in self.written]
-
-    @cached_property
-    def areas(self) -> tuple[dict[int, int], list[int]]:
-        """The area of each shared stream, and bytes of an element in each area.
-
-        What is stored takes the place of what is not read in later passes.
+        What they read of the numbers of rows gets a place in memory.
         """
-        area, sizes, free_from = {}, [], []
-        for k in sorted(self.shared, key=lambda k: self.written.get(k, -1)):
-            size, born = self.kernel.streams[k].dtype.itemsize, self.written.get(k, -1)
-            fits = [a for a, n in enumerate(sizes) if n == size and free_from[a] <= born]
-            if not fits:
-                fits = [len(sizes)]
-                sizes.append(size)
-                free_from.append(0)
-            area[k] = fits[0]
-            free_from[fits[0]] = max(self.read[k])
-        return area, sizes
+        read = loads_of([e for r in self.kernel.columns for e in r.element])
+        streams = list(self.kernel.streams)
+        made = {k for p in self.kernel.passes for k, _ in p.stores}
+        written = {self.places[k][0] for k in made if k in self.places}
+        where = dict(self.kernel.kept)
+        for k in read:
+            stream = streams[k]
+            if stream.kind == "scalar" and k not in where:
+                where[k] = len(streams)
+                streams.append(Stream(stream.dtype, "zero"))
+                self.places[where[k]] = At(self.area(self.number * stream.dtype.itemsize)), 1
+        for k in read:
+            lost = k not in made and k in self.places and self.places[k][0] in written
+            if lost or streams[k].kind == "buffer":
+                return None
+        self.kernel = replace(self.kernel, streams=tuple(streams), kept=tuple(where.items()))
+        number = {k: n for n, k in enumerate(read)}
 
-    @cached_property
-    def folds(self) -> list[Reduce]:
-        """What is folded along rows, pass by pass."""
-        passes = self.kernel.passes
-        return [r for p in passes for r in (*(r for _, r in p.folds), *p.wholes)]
+        def leaf(e: Expr) -> Expr:
+            k, part = e.value  # type: ignore[misc]
+            return load(number[k], e.dtype, part)
 
-    def room(self, length: int) -> tuple[list[int], int]:
-        """Where areas start in the room of a row, and the bytes of that."""
-        starts, end = [], 0
-        for size in self.areas[1]:
-            starts.append(end)
-            end += length * size + -(-length // BLOCK) * PAD
-            end = -(-end // PAD) * PAD
-        return starts, max(end, PAD)
-
-
-def _roots(p: Pass) -> list[Expr]:
-    """All that is computed for each element in a pass."""
-    bodies = [body for _, body in p.stores]
-    bodies += [r.element for r in (*(r for _, r in p.folds), *p.wholes, *p.columns)]
-    return [e for body in bodies for e in body]
-
-
-def _loads(roots: Sequence[Expr]) -> list[int]:
-    done: dict[Expr, int] = {}
-    for root in roots:
-        done.update((e, 0) for e in topological(root, done))
-    return list(dict.fromkeys(e.value[0] for e in done if e.op == "load"))  # type: ignore[index]
-
-
-def _text(rows: _Rows) -> str:
-    """What tells a kernel from others."""
-    words = [
-        f"{s.dtype.name} {s.kind} {fixed}"
-        for s, fixed in zip(rows.kernel.streams, rows.fixed, strict=True)
-    ]
-    for p in rows.kernel.passes:
-        words.append("pass")
-        words += [f"{k} = {text(*body)}" for k, body in (*p.scalars, *p.stores)]
-        words += [f"{k} = {r.text}" for k, r in p.folds]
-        words += [r.text for r in p.wholes]
-    return "\n".join([*words, str(rows.kernel.kept)])
-
-
-@lru_cache(1024)
-def _source_of(rows: _Rows) -> tuple[str, str]:
-    """The name of a kernel, without its end, and its source."""
-    name = "rows_" + hashlib.sha256(_text(rows).encode()).hexdigest()[:12]
-    source = Source()
-    source.add("pb_nest", NEST)
-    source.add("pb_rows", _HEAD)
-    for r in rows.folds:
-        source.add(name_of(r), "\n".join(fold_functions(source, r, name_of(r))))
-    source.add(name, _Printer(source, rows, name).text())
-    return name, source.text()
-
-
-class _Printer:
-    """Writes the kernel."""
-
-    def __init__(self, source: Source, rows: _Rows, name: str):
-        self.source, self.rows, self.name = source, rows, name
-        self.streams = rows.kernel.streams
-        self.numbers: Iterator[int] = iter(range(len(rows.folds)))
-
-    def text(self) -> str:
-        rows, kernel = self.rows, self.rows.kernel
-        pointers = [f"{storage(self.streams[k].dtype)}* const p{k}" for k in rows.memory]
-        wholes = [r for p in kernel.passes for r in p.wholes]
-        pointers += [f"{name_of(r)}_acc* const partials{m}" for m, r in enumerate(wholes)]
-        self.whole = 0
-        kept = [f"  x{target}[0] = x{scalar};" for scalar, target in kernel.kept]
-        return _KERNEL.format(
-            name=self.name, threads=THREADS, pointers=", ".join(pointers), m=len(rows.memory),
-            s=max(1, len(rows.areas[1])), lanes=LANES, block=BLOCK, starts=self._starts(),
-            fetches=self._fetches(), passes="".join(map(self._pass, kernel.passes)),
-            kept="\n".join(kept),
-        )  # fmt: skip
-
-    def _starts(self) -> str:
-        """Where the rows are, what is one element of a row, and room for accumulators."""
-        lines, rows = [], self.rows
-        targets = {target for _, target in rows.kernel.kept}
-        for n, k in enumerate(rows.memory):
-            c, at = storage(self.streams[k].dtype), f"p{k} + (valid ? row : 0) * r.step[{n}]"
-            if self.streams[k].kind == "unit" or k in targets:
-                lines.append(f"  {c}* const x{k} = {at};")
-            else:
-                lines.append(f"  const {c} x{k} = *({at});")
-        for k, area in rows.areas[0].items():
-            c = storage(self.streams[k].dtype)
-            lines.append(f"  {c}* const s{k} = ({c}*)(room + r.place[{area}]);")
-        before = ""
-        for m, r in enumerate(rows.folds):
-            acc = f"{name_of(r)}_acc"
-            lines.append(f"  {acc}* const slots{m} = ({acc}*)(memory + r.slots{before})")
-            lines[-1] += " + here * blocks;"
-            before += f" + {accumulator_bytes(r)} * together * blocks"
-        for k, s in enumerate(self.streams):
-            if s.kind == "scalar":
-                lines.append(f"  {storage(s.dtype)} x{k} = {{}};")
-        return "\n".join(lines)
-
-    def _fetches(self) -> str:
-        return "\n".join(
-            f"    pb_fetch(s{k}, x{k}, length, first, own);" for k in self.rows.fetched
-        )
-
-    def _leaf(self, e: Expr) -> str:
-        if e.op == "index":
-            return "j"
-        k, part = e.value  # type: ignore[misc]
-        dtype, kind = self.streams[k].dtype, self.streams[k].kind
-        name = f"e{k}[u]" if kind in ("unit", "buffer") else f"x{k}"
-        if dtype is dt.bool_:
-            return f"({name} != 0)"
-        return f"{name}.{'xy'[part]}" if dtype.is_complex else name
-
-    def _pass(self, p: Pass) -> str:
-        scalars = self._scalars(p)
-        folds = [*(r for _, r in p.folds), *p.wholes]
-        if not p.stores and not folds:
-            return scalars
-        own = [next(self.numbers) for _ in folds]
-        flight = _flight(_roots(p))
-        names = [name_of(r) for r in folds]
-        numbered = list(zip(own, names, strict=True))
-        finished = [
-            f"    {name_of(r)}_finish(f{m}, x{k});" for m, (k, r) in zip(own, p.folds, strict=False)
+        inputs = tuple(streams[k].dtype for k in read)
+        kernels = [replace(r, element=substituted(r.element, leaf)) for r in self.kernel.columns]
+        places = [self.places[where.get(k, k)] for k in read]
+        strides = [
+            (int(streams[k].kind == "unit"), step)
+            for k, (_, step) in zip(read, places, strict=True)
         ]
-        for m in own[len(p.folds) :]:
-            finished.append(f"    if (valid && !first) partials{self.whole}[row] = f{m};")
-            self.whole += 1
-        joined = ""
-        if folds:
-            each = [
-                f"          slots{m}[q] = {f}_combine(slots{m}[q], slots{m}[q + s]);"
-                for m, f in numbered
-            ]
-            last = [f"      f{m} = slots{m}[0];" for m, _ in numbered]
-            joined = _BLOCKS_JOINED.format(each="\n".join(each), last="\n".join(last))
-        return scalars + _PASS.format(
-            block=BLOCK, lanes=LANES, flight=flight,
-            accumulators="\n".join(f"    {f}_acc f{m} = {f}_init();" for m, f in numbered),
-            inits="\n".join(f"      {f}_acc g{m} = {f}_init();" for m, f in numbered),
-            many=self._elements(p, numbered, flight), one=self._elements(p, numbered, 1),
-            lanes_joined="".join(
-                _LANES_JOINED.format(lanes=LANES, m=m, f=f) for m, f in numbered
-            ),
-            blocks_joined=joined, finished="\n".join(finished),
+        return fold_steps(
+            folds_of(inputs, kernels), (self.length,), (self.number,), [at for at, _ in places],
+            strides, self.columns, self.area,
         )  # fmt: skip
-
-    def _scalars(self, p: Pass) -> str:
-        lines = []
-        for k, body in p.scalars:
-            dtype = self.streams[k].dtype
-            made, names = emit(self.source, parts(body, dtype), self._leaf)
-            lines += ["  {", *made, stored(f"x{k}", dtype, names), "  }"]
-        return "".join("\n" + line for line in lines)
-
-    def _elements(self, p: Pass, folds: Sequence[tuple[int, str]], flight: int) -> str:
-        """Loads of `flight` elements, what is computed from each, then stores and folds."""
-        rows, declared, loads, after = self.rows, [], [], []
-        gap = f"q * ({PAD} / (int)sizeof"
-        for k in _loads(_roots(p)):
-            s = self.streams[k]
-            if s.kind not in ("unit", "buffer"):
-                continue
-            c = storage(s.dtype)
-            declared.append(f"        {c} e{k}[{flight}];")
-            at = f"base + i + {LANES} * u"
-            at = f"s{k}[{at} + {gap}({c}))]" if k in rows.areas[0] else f"x{k}[{at}]"
-            loads.append(f"          e{k}[u] = {at};")
-        roots: list[Expr] = []
-        for k, body in p.stores:
-            dtype = self.streams[k].dtype
-            roots += parts(body, dtype)
-            c = storage(dtype)
-            declared.append(f"        {c} o{k}[{flight}];")
-            at = f"base + i + {LANES} * u"
-            if self.streams[k].kind == "unit":
-                after.append(f"          x{k}[{at}] = o{k}[u];")
-            if k in rows.areas[0]:
-                after.append(f"          s{k}[{at} + {gap}({c}))] = o{k}[u];")
-        elements = [r.element for r in (*(r for _, r in p.folds), *p.wholes)]
-        for (m, f), element in zip(folds, elements, strict=True):
-            roots += element
-            declared.append(f"        {f}_acc a{m}[{flight}];")
-            after.append(f"          g{m} = {f}_combine(g{m}, a{m}[u]);")
-        made, names = emit(self.source, roots, self._leaf)
-        results, rest = [], iter(names)
-        for k, body in p.stores:
-            dtype = self.streams[k].dtype
-            results.append(stored(f"o{k}[u]", dtype, [next(rest) for _ in body]))
-        for (m, f), element in zip(folds, elements, strict=True):
-            values = ", ".join(next(rest) for _ in element)
-            results.append(f"  a{m}[u] = {f}_acc{{{values}}};")
-        loop = f"#pragma unroll\n        for (int u = 0; u < {flight}; ++u) {{"
-        index = f"  const long long j = base + i + {LANES} * u;"
-        computed = ["        " + line for line in (index, *made, *results)]
-        return "\n".join(
-            [
-                *declared,
-                loop,
-                *loads,
-                "        }",
-                loop,
-                *computed,
-                "        }",
-                loop,
-                *after,
-                "        }",
-            ]
-        )
-
-
-def _flight(roots: Sequence[Expr]) -> int:
-    cost = weight(roots)
-    return next((n for most, n in FLIGHTS if cost < most), 1)
 
 
 def row_kernel_stages(
@@ -426,38 +147,11 @@ def row_kernel_stages(
     area: Area,
     most: int,
 ) -> list[Stage] | None:
-    """The stages of a row kernel; None if its rows do not fit into `most` bytes, or are joined."""
-    kernel = plan.kernel
-    if kernel.columns:
-        return None
-    places = [plan.places.get(k) for k in range(len(kernel.streams))]
-    fixed = tuple(p is not None and p.stride == 0 for p in places)
-    own = _Rows(kernel, fixed)
-    starts, room = own.room(length)
-    blocks = -(-length // BLOCK)
-    threads = min(THREADS, LANES * (1 << (blocks - 1).bit_length()))
-    together = max(1, 32 // threads)
-    while together < TOGETHER and threads * together < 128 and 2 * together * room <= NEAR_BYTES:
-        together *= 2
-    slots = sum(map(accumulator_bytes, own.folds)) * together * blocks
-    shared = together * room + slots
-    if shared > most:
-        return None
-    name, source = _source_of(own)
-    pointers, steps = [], []
-    for k in own.memory:
-        place = plan.places[k]
-        pointers.append(At(slot(place.stored, place.offset)))
-        steps.append(place.stride)
-    wholes = kernel.wholes
-    partials = [At(area(rows * accumulator_bytes(r))) for r in wholes]
-    words = [rows, length, together, room, together * room, *steps, *(starts or [0])]
-    arguments = (*pointers, *partials, struct.pack(f"<{len(words)}q", *words))
-    grid = math.ceil(rows / together), 1
-    found = [Step(source, f"{name}_passes", grid, threads * together, arguments, shared=shared)]
-    for r, stored_at, part in zip(wholes, plan.wholes, partials, strict=True):
-        found += merge_steps(r, rows, part, At(slot(stored_at, 0)), area)
-    return stage(*found)
+    """The stages of a row kernel; None if a row does not fit into `most` bytes, rows are few and
+    long, or folds from row to row read what is not kept.
+    """
+    steps = _Launches(plan, rows, length, slot, area).steps(most)
+    return None if steps is None else stage(*steps)
 
 
 def merge_steps(kernel: Reduce, count: int, partials: At, out: At, area: Area) -> list[Step]:

@@ -10,9 +10,8 @@ import numpy as np
 
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program.index_plans import PlanCache
-from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval, aval, dense_strides, device
@@ -26,13 +25,14 @@ from pullback.runtime.cuda import (
     loops,
     nvrtc,
     products,
-    stages,
+    programs,
 )
 from pullback.runtime.cuda.clock import Clock
-from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module
+from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.routines import ROUTINES
 from pullback.runtime.cuda.row_kernels import row_kernel_stages, shared_bytes
+from pullback.runtime.cuda.row_passes import LongRows
 
 __all__ = ["CudaRuntime", "CudaTarget"]
 
@@ -63,6 +63,7 @@ class CudaTarget:
         light_elements=1 << 16,
         light_bytes=1 << 16,
         light_values=1 << 15,
+        whole_rows=True,
     )
     routines: Mapping[str, Routine] = _Routines(ROUTINES)
     map = staticmethod(loops.map_stages)
@@ -76,6 +77,9 @@ class CudaTarget:
     def __init__(self, gpu: Gpu):
         self._gpu = gpu
 
+    def scalar_loop(self, *given: Any) -> list[Stage] | None:
+        """Loops are run stage by stage."""
+
     def rows(
         self,
         plan: RowPlan,
@@ -88,7 +92,9 @@ class CudaTarget:
         """See `Target.rows`."""
         most = shared_bytes(self._gpu.architecture)
         stages = row_kernel_stages(plan, rows, length, slot, area, most)
-        return row_stages(self, plan, rows, length, slot, area) if stages is None else stages
+        if stages is None:
+            return LongRows(self, plan, rows, length, slot, area).stages()
+        return stages
 
     def gather_plan(self, *given: Any) -> WantedPlan | None:
         """Indices are looked at again on every read."""
@@ -107,16 +113,17 @@ class CudaTarget:
         """Kernels are compiled side by side when their program is encoded."""
         return function(*args)
 
-    def encode(self, program: Program, /) -> Callable[..., Any]:
-        return stages.encode(self._gpu, program)
+    def encode(
+        self, program: Program, faults: Sequence[tuple[str, Fault]] = (), /
+    ) -> Callable[..., Any]:
+        return programs.encode(self._gpu, program, faults)
 
     def view(self, buffer: Buffer, nbytes: int, /) -> Buffer:
         owner = buffer.owner if isinstance(buffer.owner, Buffer) else buffer
         return Buffer(buffer.address + nbytes, buffer.nbytes - nbytes, owner)
 
     def empty(self, nbytes: int, /) -> Buffer:
-        with self._gpu.current():
-            return self._gpu.empty(nbytes)
+        return self._gpu.empty(nbytes)
 
 
 class _Foreign:
@@ -133,7 +140,7 @@ class CudaRuntime(Runtime):
     dtypes = ALL
 
     def __init__(self, index: int):
-        self._gpu = Gpu(index)
+        self._gpu = gpu_of(index)
         self.dlpack_device = (dlpack.CUDA, index)
         self.target: Target = CudaTarget(self._gpu)
         self._plans = PlanCache(lambda *_: (0, 0, 0), lambda _: True)
@@ -165,6 +172,8 @@ class CudaRuntime(Runtime):
     ) -> Any:
         """A DLPack capsule of the memory, or of a dense copy, on a stream of the consumer's."""
         assert av.strides is not None
+        with self._gpu.current() as own:
+            self._gpu.faults.look(own)
         if copy:
             buf, av = self._copied(buf, av), aval(av.shape, av.dtype, av.device)
         cuda, size = cupy_module().cuda, av.dtype.itemsize
@@ -194,7 +203,7 @@ class CudaRuntime(Runtime):
         """A dense copy."""
         dense, own = dense_strides(av.shape), av.strides or ()
         copies = loops.map_stages(copy_kernel(av.dtype), av.shape, [0], [dense], [1], [own])
-        return stages.encode(self._gpu, Program(1, av.nbytes, (), (), copies))(buf)
+        return programs.encode(self._gpu, Program(1, av.nbytes, (), (), copies))(buf)
 
     def origin(self, buf: Buffer) -> Buffer:
         """The buffer that a view sees a part of; any other is its own."""

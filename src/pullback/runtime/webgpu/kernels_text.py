@@ -23,7 +23,7 @@ from functools import lru_cache
 from pullback.runtime.webgpu.arithmetic import Arithmetic, exact_functions
 from pullback.runtime.webgpu.library import library_of
 
-__all__ = ["whole_text"]
+__all__ = ["kernel_head", "whole_text"]
 
 _ATOMICS = {"add": "Add", "max": "Max", "min": "Min", "or": "Or", "and": "And"}
 
@@ -49,6 +49,17 @@ def _whole_text(
     count: int,
     arithmetic: Arithmetic,
 ) -> tuple[str, tuple[bool, ...], int]:
+    head, written, nbytes = kernel_head(arrays, bindings, count)
+    text = f"{source}\n{exact_functions(source, arithmetic)}"
+    return "\n".join([head, library_of(text), text]), written, nbytes
+
+
+def kernel_head(
+    arrays: Sequence[tuple[str, str]], bindings: Sequence[int], count: int
+) -> tuple[str, tuple[bool, ...], int]:
+    """What stands before the source in `whole_text`, which buffers are written, the bytes of a
+    record.
+    """
     buffers = range(max(bindings, default=-1) + 1)
     written, atomic = [False for _ in buffers], [False for _ in buffers]
     for (item, mode), b in zip(arrays, bindings, strict=True):
@@ -68,8 +79,7 @@ def _whole_text(
         lines.append(f"@group(0) @binding({b + 1}) var<storage, {access}> pb_b{b}: array<{kind}>;")
     for k, ((item, mode), b) in enumerate(zip(arrays, bindings, strict=True)):
         lines += _accessors(k, item, mode, f"pb_b{b}", atomic[b])
-    text = f"{source}\n{exact_functions(source, arithmetic)}"
-    return "\n".join([*lines, library_of(text), text]), tuple(written), 16 * size
+    return "\n".join(lines), tuple(written), 16 * size
 
 
 def _accessors(k: int, item: str, mode: str, name: str, atomic: bool) -> list[str]:

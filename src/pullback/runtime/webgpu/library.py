@@ -6,7 +6,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["library_of"]
+__all__ = ["library_of", "needed_functions"]
 
 _FILES = ("integers", "float32", "float64")
 _NAME = re.compile(r"\b[a-z]\w*\b")
@@ -40,9 +40,14 @@ def _needed(name: str) -> tuple[str, ...]:
 
 def library_of(text: str) -> str:
     """The functions that a text calls."""
+    return "\n".join(needed_functions(text).values())
+
+
+def needed_functions(text: str) -> dict[str, str]:
+    """The functions that a text calls, by name."""
     functions = _functions()
     found: dict[str, None] = {}
     for name in dict.fromkeys(_NAME.findall(text)):
         if name in functions and f"fn {name}(" not in text:
             found |= dict.fromkeys(_needed(name))
-    return "\n".join(functions[name] for name in found)
+    return {name: functions[name] for name in found}

@@ -18,6 +18,7 @@ from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError
 from pullback.ir.scalar import Expr
+from pullback.runtime.webgpu.machine import REGISTERS, Machine, from_register, is_long
 
 __all__ = [
     "MISSING",
@@ -188,23 +189,56 @@ class _Writer:
     def block(self, roots: Sequence[Expr], values: dict[Expr, str], indent: str) -> None:
         """Compute `roots` into `values`."""
         inline = inline_nodes(roots)
+        nodes = self.ordered(roots, inline, values)
+        start = 0
+        for k, e in enumerate([*nodes, None]):
+            if e is None or e.op == "rare":
+                used = {a for later in nodes[k:] for a in _operands(later, inline)}
+                self.chain(nodes[start:k], used.union(roots), values, indent)
+                start = k + 1
+            if e is not None and e.op == "rare":
+                values[e] = self.rare(e, values, indent)
+
+    def ordered(
+        self, roots: Sequence[Expr], inline: Collection[Expr], values: dict[Expr, str]
+    ) -> list[Expr]:
+        """What is to be computed, one after the other; leaves and constants get their texts."""
+        found: dict[Expr, None] = {}
         stack: list[tuple[Expr, bool]] = [(r, False) for r in reversed(roots)]
         while stack:
             e, ready = stack.pop()
-            if e in values:
+            if e in values or e in found:
                 continue
             if e.op in _LEAVES:
                 values[e] = self.leaf(e)
             elif e.op == "const":
                 values[e] = literal(e.value, e.dtype)
-            elif not ready:
+            elif ready:
+                found[e] = None
+            else:
                 stack.append((e, True))
                 stack.extend((a, False) for a in reversed(_operands(e, inline)))
-            elif e.op == "rare":
-                values[e] = self.rare(e, values, indent)
-            else:
-                text = self.expression(e, [values[a] for a in e.args])
-                values[e] = self.define(e.dtype, text, indent)
+        return list(found)
+
+    def chain(
+        self, nodes: Sequence[Expr], used: Collection[Expr], values: dict[Expr, str], indent: str
+    ) -> None:
+        """Compute expressions in their order; those that are `used` later have names then."""
+        if is_long(nodes):
+            kept = [e for e in nodes if e in used]
+            machine = Machine(nodes, values, kept, self.expression)
+            if machine.count <= REGISTERS:
+                table, text = machine.table()
+                self.source.add(table, text)
+                name = f"r{self._names}"
+                self.lines += [indent + line for line in machine.lines(name, table)]
+                for e in kept:
+                    text = from_register(f"{name}[{machine.places[e]}]", e.dtype)
+                    values[e] = self.define(e.dtype, text, indent)
+                return
+        for e in nodes:
+            text = self.expression(e, [values[a] for a in e.args])
+            values[e] = self.define(e.dtype, text, indent)
 
     def define(self, dtype: DType, text: str, indent: str, kind: str = "let") -> str:
         name = f"v{self._names}"

@@ -40,14 +40,18 @@ from pullback.runtime.webgpu.kernels_text import whole_text
 
 __all__ = [
     "FAULT",
+    "FAULT_WORDS",
+    "LINE",
     "Array",
     "At",
     "Dispatch",
     "HostCall",
     "Run",
+    "copied",
     "encode",
     "fault_words",
     "linear_groups",
+    "scratch_places",
     "stage",
 ]
 
@@ -233,6 +237,19 @@ def _locals(nodes: Sequence[Node], found: dict[int, int]) -> dict[int, int]:
     return found
 
 
+def scratch_places(program: Program) -> tuple[list[int], list[tuple[int, int]], int]:
+    """Where in scratch memory the areas start, then pairs of slots that are local to blocks and the
+    bytes where they are, then the bytes of it all.
+    """
+    local = _locals(program.stages, {})
+    offsets, total = [], 0
+    for nbytes in (*program.scratch, *local.values()):
+        offsets.append(total)
+        total += -(-nbytes // LINE) * LINE
+    count = len(program.scratch)
+    return offsets[:count], list(zip(local, offsets[count:], strict=True)), total
+
+
 class Encoded:
     """A program and what it did for places of its inputs.
 
@@ -242,17 +259,10 @@ class Encoded:
     def __init__(self, gpu: Gpu, program: Program):
         self._gpu, self._program = gpu, program
         self._inputs = program.inputs
-        local = _locals(program.stages, {})
-        sizes = [*program.scratch, *local.values()]
-        offsets, total = [], 0
-        for nbytes in sizes:
-            offsets.append(total)
-            total += -(-nbytes // LINE) * LINE
-        self._scratch = total
+        areas, local, self._scratch = scratch_places(program)
         scratch = (1 + self._inputs) * ROOT
-        self._areas = [scratch + n for n in offsets[: len(program.scratch)]]
-        later = offsets[len(program.scratch) :]
-        self._local = [(slot, scratch + n) for slot, n in zip(local, later, strict=True)]
+        self._areas = [scratch + n for n in areas]
+        self._local = [(slot, scratch + n) for slot, n in local]
         steps = [s for s in _steps(program.stages) if isinstance(s, Dispatch)]
         self._changed = {
             a.at.slot for s in steps for a in s.arrays
@@ -458,7 +468,7 @@ class _Player:
     def copy(self, source: int, target: int, nbytes: int) -> None:
         """Copy bytes; whole words, through a buffer of its own where both are in the same one."""
         if source // ROOT == target // ROOT or (source | target) % 4:
-            self.launch(_copied(nbytes), [source, target])
+            self.launch(copied(nbytes), [source, target])
         else:
             self.do(_Copy(source, target, -(-nbytes // 4) * 4))
 
@@ -509,7 +519,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
 _copies: dict[int, Dispatch] = {}
 
 
-def _copied(nbytes: int) -> Dispatch:
+def copied(nbytes: int) -> Dispatch:
     """A copy of so many bytes between places that are given."""
     found = _copies.get(nbytes)
     if found is None:

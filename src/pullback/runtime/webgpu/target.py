@@ -73,6 +73,9 @@ class WebgpuTarget:
     def __init__(self, gpu: Gpu):
         self._gpu = gpu
 
+    def scalar_loop(self, *given: Any) -> list[Stage] | None:
+        """Loops are run stage by stage."""
+
     def rows(
         self,
         plan: RowPlan,
@@ -102,7 +105,7 @@ class WebgpuTarget:
         """Kernels are compiled when their program is encoded."""
         return function(*args)
 
-    def encode(self, program: Program, /) -> Callable[..., Any]:
+    def encode(self, program: Program, faults: object = (), /) -> Callable[..., Any]:
         return stages.encode(self._gpu, program)
 
     def view(self, buffer: Buffer, nbytes: int, /) -> Buffer:

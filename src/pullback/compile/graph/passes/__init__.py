@@ -20,6 +20,7 @@ from pullback.compile.graph.passes.loops import with_products_outside
 from pullback.compile.graph.passes.merged import with_merged_control
 from pullback.compile.graph.passes.products import with_common_factors
 from pullback.compile.graph.passes.rewriter import Rewriter, Rules, guarded
+from pullback.core.collector import paused_collector
 from pullback.ir.graph import Graph
 
 __all__ = [
@@ -57,6 +58,7 @@ def simplify(graph: Graph, exact: bool = False) -> tuple[Graph, bool]:
     return rewriter.run(), rewriter.changed
 
 
+@paused_collector()
 def optimise(graph: Graph, exact: bool = False, late: int = 0) -> Graph:
     """The graph that computes the same with less work; `exact` leaves out what changes a bit.
 

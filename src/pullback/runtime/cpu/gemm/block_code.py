@@ -17,12 +17,12 @@ from pullback.runtime.cpu.llvm.writer import Function, Module, of_width
 
 __all__ = ["Blocks", "Panels", "block_sides", "call", "panel_bytes"]
 
-_LINE = 64  # bytes between panels, so that they do not compete for the same lines of a cache
+_LINE = 64  # bytes of a line: between panels, so that they do not compete for the same ones
 _VECTORS = 2  # in the width of a block: with its height they fill the registers
 _UNROLLED = 4  # steps of k in a turn, which hide the loop behind the sums
 _BLOCK = (
     *(("ptr", "%a"), ("ptr", "%b"), ("i64", "%k"), ("ptr", "%out"), ("i64", "%out_row")),
-    ("i1", "%first"),
+    *(("ptr", "%ahead"), ("i1", "%first")),
 )
 _COPY = (
     *(("ptr", "%source"), ("i64", "%stride"), ("i64", "%k_stride"), ("i64", "%count")),
@@ -188,10 +188,13 @@ class Blocks:
                 left = f.sub(rows, i.i)
                 inside = f(f"and i1 {wide}, {f(f'icmp sge i64 {left}, {self.height}')}")
                 target = f.offset(place, f.mul(i.i, out_row))
+                number = f(f"udiv i64 {i.i}, {self.height}")
+                done = f.mul(number, str(CHUNK // _UNROLLED * _LINE))
+                ahead = f.offset(b, f.add(done, str(self.apart[1])))
                 with f.when(inside):
-                    call(f, self.name, _BLOCK, (a, b, k, target, out_row, first))
+                    call(f, self.name, _BLOCK, (a, b, k, target, out_row, ahead, first))
                 with f.when(f(f"xor i1 {inside}, true")):
-                    aside = (edge, str(self.width * size), "true")
+                    aside = (edge, str(self.width * size), ahead, "true")
                     call(f, self.name, _BLOCK, (a, b, k, *aside))
                     own = (
                         f.minimum(left, str(self.height)),
@@ -225,8 +228,14 @@ class Blocks:
         zeros = [(v.type, "zeroinitializer")] * (self.height * _VECTORS)
         whole = f(f"and i64 %k, {-_UNROLLED}")
         sums = [("ptr", "%a"), ("ptr", "%b"), *zeros]
+        for r in range(self.height):
+            row = f.offset("%out", f.mul("%out_row", str(r)))
+            for at in range(0, self.width * self.size, _LINE):
+                f.prefetch(f.offset(row, str(at)), written=True)
         for start, stop, times in (("0", whole, _UNROLLED), (whole, "%k", 1)):
             with f.loop(start, stop, str(times), carried=sums) as k:
+                if times > 1:
+                    self._fetch(f, k.carried[0], f.mul(k.i, str(_LINE // _UNROLLED)))
                 k.next = self._steps(v, k.carried, times)
             sums = [(kind, name) for (kind, _), name in zip(sums, k.results, strict=True)]
         values = [name for _, name in sums[2:]]
@@ -244,6 +253,15 @@ class Blocks:
                 v.store(join(v.load(place), value), place)
         f.finish()
         return f.name
+
+    def _fetch(self, f: Function, a: str, line: str) -> None:
+        """Brings what the next blocks read nearer, while one is made: the next panel of a to the
+        first cache, and a line of the next panel of b to the second.
+        """
+        taken = _UNROLLED * self.height * self.size
+        for at in range(0, taken, _LINE):
+            f.prefetch(f.offset(a, str(self.apart[0] + at)))
+        f.prefetch(f.offset("%ahead", line), near=2)
 
     def _steps(self, v: Vectors, carried: Sequence[str], times: int) -> list[str]:
         """Places in a and b, and sums, after some more k."""

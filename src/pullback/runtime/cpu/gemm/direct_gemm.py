@@ -52,10 +52,12 @@ def _chosen(lengths: Sequence[int]) -> list[tuple[int, int]]:
     return rules
 
 
-def task_rows(rows: int, wanted: int) -> int:
-    """Rows of a task: about as many as are wanted, in whole blocks."""
-    whole = max(BLOCKS, wanted // BLOCKS * BLOCKS)
-    return rows if rows <= whole else whole
+def task_rows(rows: int, tasks: int, threads: int) -> int:
+    """Rows of a task, in whole blocks: about so many tasks, and as many for each thread."""
+    if tasks > threads:
+        tasks -= tasks % threads
+    whole = -(-rows // (max(1, tasks) * BLOCKS)) * BLOCKS
+    return min(rows, whole)
 
 
 def part_lengths(m: int, rows: int, grain: int) -> tuple[int, ...]:

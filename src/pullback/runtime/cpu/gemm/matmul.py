@@ -26,10 +26,11 @@ from pullback.runtime.cpu.gemm import (
     transpose_code,
     vector_gemm,
 )
+from pullback.runtime.cpu.gemm.cut import cut_of, task_tiles
 from pullback.runtime.cpu.llvm import vectors
 from pullback.runtime.cpu.llvm.builder import index_params
 
-__all__ = ["grain_of", "matmul_row_stages", "matmul_stages", "tile_rows"]
+__all__ = ["grain_of", "matmul_row_stages", "matmul_stages"]
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 _SUPPORTED = (*_HALVES, dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
@@ -47,6 +48,7 @@ _COLUMNS = 32  # whose k lie side by side, of a tile
 _MANY_COLUMNS = 512  # of a row, from which on all of k is read at a time where it lies side by side
 _SHARED_SIDE = 128  # rows and columns from which on copies of operands are worth sharing
 _SHARED_FLOPS = 8 * _TASK_FLOPS  # likewise: they take a stage of their own
+_SHARING = 2  # threads at most: what one core has written reaches many others slowly
 _MOST_COPIED = 1 << 25  # bytes of the copies of both operands: of longer k pieces are made in turn
 _THIN = 2  # rows of a product that reads its matrix where it is
 
@@ -268,7 +270,8 @@ class _Plan:
 
     def _direct(self, p: Product, out: int) -> None:
         rows = math.prod(p.batch) * p.m
-        grain = direct_gemm.task_rows(rows, grain_of(2 * p.n * p.k))
+        tasks = 2 * rows * p.n * p.k // _TASK_FLOPS
+        grain = direct_gemm.task_rows(rows, tasks, native.get_threads())
         params = direct_gemm.direct_params(
             self.dtype,
             (p.a.slot, p.b.slot, out),
@@ -314,7 +317,8 @@ class _Plan:
 
     def _large(self, p: Product, out: int, all_k: int = _ALL) -> None:
         work = 2 * math.prod(p.batch) * p.m * p.n * p.k
-        if all_k == _ALL and min(p.m, p.n) >= _SHARED_SIDE and work >= _SHARED_FLOPS:
+        few = all_k == _ALL and native.get_threads() <= _SHARING
+        if few and min(p.m, p.n) >= _SHARED_SIDE and work >= _SHARED_FLOPS:
             self._packed(p, out)
         else:
             self._panels(p, out, all_k)
@@ -328,10 +332,8 @@ class _Plan:
         chunks = -(-p.k // order.CHUNK)
         piece = min(chunks, max(1, _MOST_COPIED // sum(nbytes)))
         areas = [self.area(piece * n) for n in nbytes]
-        size, (rows, columns) = (
-            self.dtype.itemsize,
-            packed_gemm.cut_of(self.dtype, p.m, p.n, count, native.get_threads()),
-        )
+        size, threads = self.dtype.itemsize, native.get_threads()
+        rows, columns = cut_of(self.dtype, p.m, p.n, p.k, count, threads, copied=True)
         across = -(-p.n // columns)
         tiles = -(-p.m // rows) * across
         batch = index_params(p.batch, *self._bytes(p))
@@ -350,20 +352,19 @@ class _Plan:
             self.stages.append(native.Stage(code, count * tiles, 1, params))
 
     def _panels(self, p: Product, out: int, all_k: int = _ALL) -> None:
-        size, count = self.dtype.itemsize, math.prod(p.batch)
-        tile_n = panel_gemm.columns_of_tile(self.dtype, p.n)
-        across = -(-p.n // tile_n)
-        work = 2 * min(p.n, tile_n) * p.k
-        tile_m = tile_rows(p.m, count * across, work)
-        tiles = -(-p.m // tile_m) * across
+        size, count, threads = self.dtype.itemsize, math.prod(p.batch), native.get_threads()
+        cut = cut_of(self.dtype, p.m, p.n, p.k, count, threads)
+        across, tiles = -(-p.n // cut.columns), cut.tiles(p.m, p.n)
         params = (
             *(p.a.slot, p.b.slot, out, p.m, p.n, p.k, all_k),
             *(s * size for s in (p.a.row, p.a.column, p.b.row, p.b.column)),
-            *(tile_m, tile_n, tiles, across),
+            *(*cut, tiles, across),
             *index_params(p.batch, *self._bytes(p)),
         )
-        code, grain = panel_gemm.panel_kernel(self.dtype), grain_of(tile_m * work)
-        self.stages.append(native.Stage(code, count * tiles, grain, params))
+        grain = task_tiles(cut, p.k, count * tiles, threads)
+        self.stages.append(
+            native.Stage(panel_gemm.panel_kernel(self.dtype), count * tiles, grain, params)
+        )
 
     def _bytes(self, p: Product) -> list[list[int]]:
         """The strides of a batch in bytes, of a and of b."""
@@ -447,21 +448,6 @@ def _upright(p: Product) -> Product:
         return p
     a = p.b._replace(row=0, column=p.b.row)
     return p._replace(m=1, n=p.m, a=a, b=p.a._replace(row=p.a.column, column=p.a.row))
-
-
-def tile_rows(m: int, others: int, work: int) -> int:
-    """The rows of a tile; there are `others` beside each other, a row of them takes `work` flops.
-
-    Few, high tiles: each copies its columns of b again.
-    """
-    rows = m
-    for enough, least in ((2, 24), (4, 96), (16, 192), (64, 768)):
-        while others * -(-m // rows) < enough:
-            half = -(-rows // 12) * 6
-            if half < least or half == rows or rows * work < 2 * _TASK_FLOPS:
-                break
-            rows = half
-    return rows
 
 
 def grain_of(flops: int) -> int:

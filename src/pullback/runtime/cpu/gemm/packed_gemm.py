@@ -18,7 +18,7 @@ from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import NamedParams
 from pullback.runtime.cpu.llvm.writer import Function, Module
 
-__all__ = ["COPY", "TILES", "Cut", "Side", "copy_kernel", "cut_of", "sides_of", "tile_kernel"]
+__all__ = ["COPY", "TILES", "Side", "copy_kernel", "sides_of", "tile_kernel"]
 
 # Strides and places are in bytes; `a_units` are those that copy a, which come after those of b.
 # The batch comes after the words; an operand that all matrices share is copied once.
@@ -33,37 +33,6 @@ TILES = (
     "first",
 )
 _COPY_LINES = 96  # lines of a chunk that are copied at a time: 16 K elements or more, about 5 us
-_MOST_LINES = 512  # of a tile, of both operands: with CHUNK elements each, half of an L2 cache
-_LINE_COST = 12  # of bringing a line's element to the first cache, in multiplications
-_STRAGGLERS = 0.3  # of a tile that the last thread is expected to be late
-_HEIGHTS = (2, 3, 4, 6, 8, 12, 16, 24)  # of tiles, in blocks
-_WIDTHS = (1, 2, 3, 4, 6, 8)
-
-
-class Cut(NamedTuple):
-    """The rows and columns of a tile."""
-
-    rows: int
-    columns: int
-
-    def tiles(self, m: int, n: int) -> int:
-        return -(-m // self.rows) * -(-n // self.columns)
-
-
-def cut_of(dtype: DType, m: int, n: int, count: int, threads: int) -> Cut:
-    """The tiles that take `threads` the least time to make `count` products of m x n elements."""
-    height, width = block_sides(dtype)
-    best = (0.0, Cut(height, width))
-    for h in _HEIGHTS:
-        for w in _WIDTHS:
-            cut = Cut(h * height, w * width)
-            if sum(cut) * dtype.itemsize > _MOST_LINES * 4:
-                continue
-            rounds = -(-count * cut.tiles(m, n) // threads) + _STRAGGLERS
-            cost = rounds * (cut.rows * cut.columns + _LINE_COST * sum(cut))
-            if not best[0] or cost < best[0]:
-                best = cost, cut
-    return best[1]
 
 
 class Side(NamedTuple):

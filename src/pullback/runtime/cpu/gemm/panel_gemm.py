@@ -20,7 +20,7 @@ from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import NamedParams
 from pullback.runtime.cpu.llvm.writer import Function, Module
 
-__all__ = ["PLACED", "WORDS", "columns_of_tile", "panel_kernel", "placed_kernel"]
+__all__ = ["PLACED", "WORDS", "panel_kernel", "placed_kernel"]
 
 _COPIED = 1 << 18  # bytes of b that are copied at a time: part of an L2 cache
 _ROWS = 96  # of a that are copied at a time
@@ -37,14 +37,6 @@ _TILE = (
     *(("ptr", "%a"), ("ptr", "%b"), ("ptr", "%out"), ("i64", "%rows"), ("i64", "%columns")),
     *(("i64", "%k"), ("ptr", "%params")),
 )
-
-
-def columns_of_tile(dtype: DType, n: int) -> int:
-    """The columns of a tile: as many as are copied at a time, in tiles of about one width."""
-    _, width = block_sides(dtype)
-    most = _COPIED // (CHUNK * dtype.itemsize)
-    tiles = -(-n // most)
-    return -(-n // (tiles * width)) * width
 
 
 @functools.cache

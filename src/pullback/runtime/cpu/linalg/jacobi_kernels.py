@@ -10,15 +10,12 @@ import functools
 import numpy as np
 from llvmlite import ir
 
+from pullback.compile.kernel.factor_order import JACOBI_NOTHING, JACOBI_ROUNDS, JACOBI_SWEEPS
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.lane_code import LANES, Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import Value, address
 
 __all__ = ["eigh", "svd"]
-
-# Rounds over all pairs, whatever the numbers are: Jacobi's method converges quadratically, and
-# after so many rounds nothing is left of off-diagonal elements of matrices of up to four rows.
-_SWEEPS = {"float32": 6, "float64": 7}
 
 
 @functools.cache
@@ -39,7 +36,7 @@ def eigh(dtype: DType, n: int, vectors: bool) -> int:
                 a.put(mean, i, j)
                 if vectors:
                     out.put(one if i == j else zero, 1 + i, j)  # row 1 + i is vector i
-        for _ in range(_SWEEPS[dtype.name]):
+        for _ in range(JACOBI_SWEEPS[dtype.name]):
             for p in range(n):
                 for q in range(p + 1, n):
                     _rotate(m, a, out if vectors else None, p, q)
@@ -89,11 +86,6 @@ def _order(m: Lanes, out: LaneTile, i: int, j: int, vectors: bool) -> None:
 
 # -- singular values -----------------------------------------------------------------------------
 
-_ROUNDS = {"float32": 7, "float64": 9}  # as for eigenvalues; here squares of elements converge
-# Squared length from which on a column is 0, of matrices with elements of up to 2: below, the
-# products of its elements would lose their digits.
-_NOTHING = {"float32": 1e-30, "float64": 1e-260}
-
 
 @functools.cache
 def svd(dtype: DType, n: int, vectors: bool) -> int:
@@ -118,7 +110,7 @@ def svd(dtype: DType, n: int, vectors: bool) -> int:
             for j in range(n):
                 g.put(m.b.fdiv(x.get(j, i), scale), i, j)
                 v.put(one if i == j else zero, i, j)
-        for _ in range(_ROUNDS[dtype.name]):
+        for _ in range(JACOBI_ROUNDS[dtype.name]):
             for p in range(n):
                 for q in range(p + 1, n):
                     _orthogonalise(m, g, v if vectors else None, p, q)
@@ -132,7 +124,7 @@ def svd(dtype: DType, n: int, vectors: bool) -> int:
             length = m.call("sqrt", square)
             out.put(m.b.fmul(length, scale), 0, i)
             if vectors:
-                nothing = m.less(square, m.number(_NOTHING[dtype.name]))
+                nothing = m.less(square, m.number(JACOBI_NOTHING[dtype.name]))
                 safe = m.choose(nothing, one, length)
                 for j in range(n):
                     g.put(m.b.fdiv(g.get(i, j), safe), i, j)

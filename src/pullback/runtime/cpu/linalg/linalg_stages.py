@@ -12,10 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
-from pullback.core import errors
+from pullback.compile.program.matrices import batch_of, is_small
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType
 from pullback.core.errors import ShapeError
@@ -35,14 +33,12 @@ from pullback.runtime.cpu.llvm.builder import index_params
 from pullback.runtime.cpu.loops import map_stages as map_kernels
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["NAMES", "Failure", "failure", "linalg_stages"]
+__all__ = ["linalg_stages"]
 
 _TASKS = 32  # that the matrices of a batch are shared out to
 _TASK_WORK = 30_000  # operations of a task at least: some microseconds
 _TASK_BYTES = 1 << 28  # of the work areas of all tasks, unless one needs more
 _LANE_WORK = 1 << 14  # elements of a task of kernels across the batch: some microseconds
-SMALL = 16  # rows up to which these kernels are faster than LAPACK, and compile quickly
-JACOBI = 4  # rows up to which eigenvalues and singular values are found across the batch
 _BLOCK = 64  # columns that LAPACK works on at once, at most
 _LARGEST = 2**31 - 1  # of LAPACK's integers, which have 32 bits here
 
@@ -66,24 +62,6 @@ def _register() -> None:
             jit.add_symbol(f"{PREFIX}{letter}{routine}", address)
 
 
-class Failure(NamedTuple):
-    """What can go wrong with a matrix of a batch of this shape."""
-
-    fact: str  # with {value}: what the kernel says beside the position
-    batch: tuple[int, ...]
-    subject: str = "the matrix"
-    kind: str = "LinAlgError"
-
-    def error(self, name: str, position: int, value: int) -> errors.PullbackError:
-        """What the operation `name` says of the matrix at a position of the batch."""
-        where = self.subject
-        if self.batch:
-            index = [int(i) for i in np.unravel_index(position, self.batch)]
-            where += f" at {index[0] if len(index) == 1 else tuple(index)} of the batch"
-        fact = self.fact.format(value=value, before=value - 1)
-        return getattr(errors, self.kind)(f"{name}: {where} {fact}")
-
-
 class _Job(NamedTuple):
     """How a kernel is called: sizes for it, and the work area of a task by parts."""
 
@@ -93,7 +71,6 @@ class _Job(NamedTuple):
     reals: tuple[int, ...]
     integers: tuple[int, ...]
     work: int  # operations for a matrix, roughly
-    fact: str = ""
 
     def nbytes(self, dtype: DType) -> int:
         sizes = [(self.elements, dtype.itemsize), (self.reals, dtype.real.itemsize)]
@@ -103,17 +80,15 @@ class _Job(NamedTuple):
 
 def _cholesky(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
-    fact = "is not positive definite: its leading minor of order {value} is not positive."
     kernel = functools.partial(lapack_kernels.cholesky, avals[0].dtype)
-    return _Job(kernel, (n,), (), (), (), n**3 // 3, fact)
+    return _Job(kernel, (n,), (), (), (), n**3 // 3)
 
 
 def _solve_triangular(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n, k = avals[1].shape[-2:]
-    fact = "is singular: element {before} of its diagonal is 0."
     lower, unit = static["lower"], static["unit_diagonal"]
     kernel = functools.partial(lapack_kernels.solve_triangular, avals[0].dtype, lower, unit)
-    return _Job(kernel, (n, k), (n * n,), (), (), n * n * k, fact)
+    return _Job(kernel, (n, k), (n * n,), (), (), n * n * k)
 
 
 def _lu(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
@@ -124,9 +99,8 @@ def _lu(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
 
 def _lu_solve(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n, k = avals[1].shape[-2:]
-    fact = "is singular: pivot {before} of its factorisation is 0."
     kernel = functools.partial(lapack_kernels.lu_solve, avals[0].dtype, static["adjoint"])
-    return _Job(kernel, (n, k), (), (), (), 2 * n * n * k, fact)
+    return _Job(kernel, (n, k), (), (), (), 2 * n * n * k)
 
 
 def _det(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
@@ -139,8 +113,7 @@ def _ldl(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     room = max(1, n * _BLOCK)
     kernel = functools.partial(lapack_kernels.ldl, avals[0].dtype)
-    fact = "is singular: its factors are not finite."
-    return _Job(kernel, (n, room), (n * n, room), (), (n,), n**3 // 3, fact)
+    return _Job(kernel, (n, room), (n * n, room), (), (n,), n**3 // 3)
 
 
 def _qr(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
@@ -161,10 +134,9 @@ def _eigh(avals: Sequence[Aval], static: dict[str, Any], vectors: bool = True) -
         real_room = 1 + 5 * n + 2 * n * n if vectors else 1 + n
         room = 1 + blocked + (n * n if vectors else 0)
     integers = 3 + 5 * n
-    fact = "has eigenvalues that were not found: {value} off-diagonal elements did not vanish."
     kernel = functools.partial(lapack_kernels.eigh, dtype, vectors)
     sizes = (n, room, real_room, integers)
-    return _Job(kernel, sizes, (n * n, room), (n, real_room), (integers,), 9 * n**3, fact)
+    return _Job(kernel, sizes, (n * n, room), (n, real_room), (integers,), 9 * n**3)
 
 
 def _svd(avals: Sequence[Aval], static: dict[str, Any], job: str = "") -> _Job:
@@ -175,34 +147,30 @@ def _svd(avals: Sequence[Aval], static: dict[str, Any], job: str = "") -> _Job:
     real_room = 0
     if dtype.is_complex:
         real_room = 7 * k if job == "N" else max(5 * k * k + 5 * k, 2 * most * k + 2 * k * k + k)
-    fact = "has singular values that were not found."
     kernel = functools.partial(lapack_kernels.svd, dtype, job)
     sizes = (m, n, room, max(1, real_room))
     parts = (m * n, room), (k, real_room), (8 * k,)
-    return _Job(kernel, sizes, *parts, 20 * m * n * k, fact)
+    return _Job(kernel, sizes, *parts, 20 * m * n * k)
 
 
 def _eig(avals: Sequence[Aval], static: dict[str, Any], vectors: bool = True) -> _Job:
     n = avals[0].shape[-1]
     room = 1 + n * (_BLOCK + 4)
-    fact = "has eigenvalues that were not found."
     kernel = functools.partial(lapack_kernels.eig, avals[0].dtype, vectors)
-    return _Job(kernel, (n, room), (n * n, room, 1, n * n), (n, n), (), 25 * n**3, fact)
+    return _Job(kernel, (n, room), (n * n, room, 1, n * n), (n, n), (), 25 * n**3)
 
 
 def _schur(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     room = 1 + n * (_BLOCK + 4)
-    fact = "has eigenvalues that were not found."
     kernel = functools.partial(matrix_functions.schur, avals[0].dtype)
-    return _Job(kernel, (n, room), (room, n), (n, n), (n, 1), 25 * n**3, fact)
+    return _Job(kernel, (n, room), (room, n), (n, n), (n, 1), 25 * n**3)
 
 
 def _sylvester(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     m, n = avals[2].shape[-2:]
-    fact = "has an eigenvalue whose negative is one of the other matrix: there is no solution."
     kernel = functools.partial(matrix_functions.sylvester, avals[0].dtype, static["adjoint"])
-    return _Job(kernel, (m, n), (m * n, m * n), (1,), (), 5 * m * n * (m + n), fact)
+    return _Job(kernel, (m, n), (m * n, m * n), (1,), (), 5 * m * n * (m + n))
 
 
 def _expm(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
@@ -243,8 +211,6 @@ _JOBS: dict[str, Callable[..., _Job]] = {
     "sqrtm": _sqrtm,
     "logm": _logm,
 }
-_FLAT = ("qr", "eigh", "eigvalsh", "svd", "svdvals", "eig", "eigvals")
-_NUMBERS = ("det",)
 _FACTORS = {  # operands that kernels want to be dense
     "lu_solve": (2,),
     "det": (1,),
@@ -252,25 +218,6 @@ _FACTORS = {  # operands that kernels want to be dense
     "sqrtm": (1,),
     "logm": (1,),
 }
-NAMES = tuple(_JOBS)  # of the intrinsics, without "require"
-
-
-def _batch(name: str, out: Aval) -> tuple[int, ...]:
-    """The shape of the batch: a result is a matrix, a number, or all parts of it are in one row."""
-    if name in _NUMBERS:
-        return out.shape
-    return out.shape[:-1] if name in _FLAT else out.shape[:-2]
-
-
-def failure(
-    name: str, avals: Sequence[Aval], static: dict[str, Any], out: Aval
-) -> tuple[str, Failure]:
-    """The operation that an error names, and what it says."""
-    if name == "require":
-        what = static["fact"], avals[1].shape, static["subject"], static["error"]
-        return static["caller"], Failure(*what)
-    fact = _JOBS[name](avals, static).fact
-    return static.get("caller", name), Failure(fact, _batch(name, out))
 
 
 def linalg_stages(
@@ -290,9 +237,9 @@ def linalg_stages(
     avals = [av for _, av in operands]
     small = _small_kernel(name, avals, static)
     if small is not None:
-        return _lane_stages(small(), operands, _batch(name, out), result, area, error_code)
+        return _lane_stages(small(), operands, batch_of(name, out), result, area, error_code)
     if tiled_stages.is_tiled(name, avals):
-        batch = _batch(name, out)
+        batch = batch_of(name, out)
         return tiled_stages.tiled_stages(name, operands, static, batch, result, area, error_code)
     _register()
     job = _JOBS[name](avals, static)
@@ -305,7 +252,7 @@ def linalg_stages(
     for position in _FACTORS.get(name, ()):
         more, operands[position] = _dense(operands[position], area)
         copies += more
-    batch = _batch(name, out)
+    batch = batch_of(name, out)
     count = math.prod(batch)
     nbytes = job.nbytes(avals[0].dtype)
     wanted = min(count, _TASKS, max(1, count * (job.work + 500) // _TASK_WORK))
@@ -328,7 +275,7 @@ def _small_kernel(
     """The kernel of our own for matrices of this size, if there is one."""
     dtype, n = avals[0].dtype, avals[0].shape[-1]
     columns = avals[1].shape[-1] if name in ("lu_solve", "solve_triangular") else 1
-    if dtype.is_complex or avals[0].shape[-2] != n or not 1 <= n <= SMALL or columns > SMALL:
+    if not is_small(name, avals):
         return None
     make = functools.partial
     if name == "cholesky":
@@ -337,9 +284,9 @@ def _small_kernel(
         return make(lane_kernels.lu, dtype, n)
     if name == "det":
         return make(lane_kernels.det, dtype, n)
-    if name in ("eigh", "eigvalsh") and n <= JACOBI:
+    if name in ("eigh", "eigvalsh"):
         return make(jacobi_kernels.eigh, dtype, n, name == "eigh")
-    if name in ("svd", "svdvals") and n <= JACOBI:
+    if name in ("svd", "svdvals"):
         return make(jacobi_kernels.svd, dtype, n, name == "svd")
     if name == "lu_solve":
         return make(lane_kernels.lu_solve, dtype, n, columns, static["adjoint"])

@@ -1,30 +1,28 @@
-"""Factorisations and solutions of large real matrices: blocks of a matrix are taken apart by halves
-down to leaves, and all else is products, by the kernels that multiply.
+"""The steps of tiled factorisations as stages: leaves, products, copies.
 
-How a matrix is divided depends on its size alone, and so do the bits. Every step is a stage that
-threads share; a batch that gives each of them matrices of its own goes through all steps matrix by
-matrix instead.
+Every step is a stage that threads share; a batch that gives each of them matrices of its own goes
+through all steps matrix by matrix instead.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from pullback.compile.kernel.factor_order import LEAF, VECTOR_BYTES, first_half
+from pullback.compile.kernel.factor_order import VECTOR_BYTES
 from pullback.compile.kernel.lower import copy_kernel
+from pullback.compile.program.tiles import Block, TiledSteps
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import copy_code, panel_gemm
-from pullback.runtime.cpu.gemm.matmul import grain_of, tile_rows
+from pullback.runtime.cpu.gemm.cut import cut_of, task_tiles
+from pullback.runtime.cpu.gemm.matmul import grain_of
 from pullback.runtime.cpu.linalg import reflection_kernels, tile_kernels, tile_moves
 from pullback.runtime.cpu.llvm.builder import index_params
 from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 from pullback.runtime.cpu.native.stages import LOCAL_BYTES, rows_stage
 
-__all__ = ["Block", "Tiles"]
+__all__ = ["Tiles"]
 
 _ROUNDS = 4  # matrices for each thread, from which on it does not matter that the last ones wait
 _CALL = 1 / 1000  # of a task is what calling a kernel costs: some tens of nanoseconds
@@ -35,47 +33,13 @@ _SWAPPED = 1 << 12  # exchanges of a task: some microseconds
 _SIDE = 256  # columns of a tile of a triangle: those beyond the diagonal are made for nothing
 
 
-class Block(NamedTuple):
-    """A part of the matrices of a batch: a slot, where it begins, its size and strides; all count
-    elements.
-    """
-
-    slot: int
-    at: int
-    rows: int
-    columns: int
-    row: int
-    column: int
-    batch: tuple[int, ...]
-
-    def part(self, i: int, j: int, rows: int | None = None, columns: int | None = None) -> Block:
-        """The block from row i and column j on, to the end if no size is given."""
-        rows = self.rows - i if rows is None else rows
-        columns = self.columns - j if columns is None else columns
-        at = self.at + i * self.row + j * self.column
-        return self._replace(at=at, rows=rows, columns=columns)
-
-    @property
-    def turned(self) -> Block:
-        """The transpose."""
-        rows, columns, row, column = self.columns, self.rows, self.column, self.row
-        return self._replace(rows=rows, columns=columns, row=row, column=column)
-
-    @property
-    def flipped(self) -> Block:
-        """The last row first."""
-        return self._replace(at=self.at + (self.rows - 1) * self.row, row=-self.row)
-
-
-class Tiles:
+class Tiles(TiledSteps):
     """The stages of a factorisation, in the order in which they are asked for."""
 
     def __init__(self, dtype: DType, batch: tuple[int, ...], area: Callable[[int], int]):
-        self.dtype, self.batch, self.area = dtype, batch, area
-        self.size, self.count = dtype.itemsize, math.prod(batch)
+        super().__init__(dtype, batch, area)
         self._head: list[Stage] = []
         self._stages: list[Stage] = []
-        self._rooms: tuple[int, int, int] = (0, 0, 0)
         self._local: list[tuple[int, int]] = []  # areas of one matrix: slots and bytes
         self._tasks = 0.0  # that the work for a matrix would make
         threads = native.get_threads()
@@ -102,37 +66,9 @@ class Tiles:
         self._local.append((slot, nbytes))
         return slot
 
-    def dense(self, slot: int, at: int, rows: int, columns: int, each: int) -> Block:
-        """Dense rows from an element on; a matrix of the batch has `each` elements."""
-        steps = [each * math.prod(self.batch[d + 1 :]) for d in range(len(self.batch))]
-        return Block(slot, at, rows, columns, columns, 1, tuple(steps))
-
-    def scratch(self, rows: int, columns: int, clear: bool = False) -> Block:
-        """Memory of its own for a dense block."""
-        size = rows * columns
-        slot = self._area(size * self.size)
-        if clear:
-            self._clear(slot, size * self.size)
-        return self.dense(slot, 0, rows, columns, size)
-
     def _clear(self, slot: int, each: int) -> None:
         code = copy_code.zero_kernel()
         self._stages.append(Stage(code, self.count * each, _CLEARED, (slot,)))
-
-    def make_rooms(self, elements: int) -> None:
-        """Memory for products that are needed for a moment."""
-        nbytes = elements * self.size
-        self._rooms = self._area(nbytes), self._area(nbytes), elements
-
-    def _room(self, which: int, rows: int, columns: int) -> Block:
-        return self.dense(self._rooms[which], 0, rows, columns, self._rooms[2])
-
-    def taken(self, x: Block) -> Block:
-        """A copy with dense rows, made before anything else is done."""
-        size = x.rows * x.columns
-        target = self.dense(self.area(self.count * size * self.size), 0, x.rows, x.columns, size)
-        self.take(x, target)
-        return target
 
     def take(self, x: Block, target: Block) -> None:
         """Copies all matrices of a batch before anything else is done."""
@@ -160,39 +96,21 @@ class Tiles:
             return
         if c.column != 1:
             c, a, b = c.turned, b.turned, a.turned
-        tile_n = panel_gemm.columns_of_tile(self.dtype, c.columns)
-        across = -(-c.columns // tile_n)
-        work = 2 * min(c.columns, tile_n) * a.columns
-        tile_m = min(_SIDE, c.rows) if lower else tile_rows(c.rows, self.count * across, work)
-        tiles = -(-c.rows // tile_m) * across
+        shape, threads = (c.rows, c.columns, a.columns), native.get_threads()
+        cut = cut_of(self.dtype, *shape, self.count, threads)
+        if lower:
+            cut = cut._replace(rows=min(_SIDE, c.rows))
+        across, tiles = -(-c.columns // cut.columns), cut.tiles(c.rows, c.columns)
         params = (
             *(a.slot, b.slot, c.slot, c.rows, c.columns, a.columns, 0),
             *self.bytes(a.row, a.column, b.row, b.column),
-            *(tile_m, tile_n, tiles, across),
+            *(*cut, tiles, across),
             *self.bytes(c.row, a.at, b.at, c.at),
             int(lower),
         )
         code = panel_gemm.placed_kernel(self.dtype, minus)
-        self._stage(code, tiles, grain_of(tile_m * work), params, a, b, c)
-
-    def solve(self, t: Block, x: Block, lower: bool, unit: bool) -> None:
-        """X of T X = B in place of B; its rows are dense, or its columns if T is lower."""
-        n, h = t.rows, first_half(t.rows)
-        if n <= LEAF:
-            if lower:
-                self._solve_leaf(t, x, unit)
-            else:
-                self._solve_leaf(t.flipped.turned.flipped.turned, x.flipped, unit)
-            return
-        first, last = (t.part(0, 0, h, h), x.part(0, 0, h)), (t.part(h, h), x.part(h, 0))
-        if lower:
-            self.solve(*first, lower, unit)
-            self.multiply(last[1], t.part(h, 0, columns=h), first[1], minus=True)
-            self.solve(*last, lower, unit)
-        else:
-            self.solve(*last, lower, unit)
-            self.multiply(first[1], t.part(0, h, rows=h), last[1], minus=True)
-            self.solve(*first, lower, unit)
+        grain = task_tiles(cut, a.columns, self.count * tiles, threads)
+        self._stage(code, tiles, grain, params, a, b, c)
 
     def _solve_leaf(self, t: Block, x: Block, unit: bool) -> None:
         if x.columns == 0:
@@ -206,43 +124,18 @@ class Tiles:
         work = t.rows * t.rows * VECTOR_BYTES // self.size
         self._stage(code, groups, grain_of(2 * work), params, t, x)
 
-    def cholesky(self, a: Block, first: int = 0) -> None:
-        """L in place of the lower triangle of A, whose rows are dense; `first` is the number of its
-        first row.
-        """
-        n, h = a.rows, first_half(a.rows)
-        if n <= LEAF:
-            params = (a.slot, self.status, n, first, *self.bytes(a.at, a.row))
-            self._stage(tile_kernels.cholesky_kernel(self.dtype), 1, grain_of(n**3), params, a)
-            return
-        left, below, rest = a.part(0, 0, h, h), a.part(h, 0, columns=h), a.part(h, h)
-        self.cholesky(left, first)
-        self.solve(left, below.turned, lower=True, unit=False)
-        self.multiply(rest, below, below.turned, minus=True, lower=True)
-        self.cholesky(rest, first + h)
+    def _cholesky_leaf(self, a: Block, first: int) -> None:
+        n = a.rows
+        params = (a.slot, self.status, n, first, *self.bytes(a.at, a.row))
+        self._stage(tile_kernels.cholesky_kernel(self.dtype), 1, grain_of(n**3), params, a)
 
-    def lu(self, a: Block, swaps: Block, first: int = 0) -> None:
-        """L and U in place of A, whose columns are dense and are those of the matrix from row and
-        column `first` on; the numbers of exchanged rows at `swaps`.
-        """
-        rows = min(a.rows, a.columns)
-        if a.columns <= LEAF and a.columns <= a.rows:
-            params = (
-                *(a.slot, swaps.slot, a.rows, a.columns, first),
-                *self.bytes(a.at, a.column, swaps.at),
-            )
-            grain = grain_of(2 * a.rows * a.columns**2)
-            self._stage(tile_kernels.panel_kernel(self.dtype), 1, grain, params, a, swaps)
-            return
-        h = first_half(rows) if a.columns <= a.rows else rows
-        left, right = a.part(0, 0, columns=h), a.part(0, h)
-        self.lu(left, swaps, first)
-        self._exchange(right, swaps, first, first, first + h)
-        self.solve(left.part(0, 0, h), right.part(0, 0, h), lower=True, unit=True)
-        self.multiply(right.part(h, 0), left.part(h, 0), right.part(0, 0, h), minus=True)
-        if h < rows:
-            self.lu(right.part(h, 0), swaps, first + h)
-            self._exchange(left, swaps, first, first + h, first + rows)
+    def _lu_leaf(self, a: Block, swaps: Block, first: int) -> None:
+        params = (
+            *(a.slot, swaps.slot, a.rows, a.columns, first),
+            *self.bytes(a.at, a.column, swaps.at),
+        )
+        grain = grain_of(2 * a.rows * a.columns**2)
+        self._stage(tile_kernels.panel_kernel(self.dtype), 1, grain, params, a, swaps)
 
     def _exchange(self, a: Block, swaps: Block, top: int, start: int, stop: int) -> None:
         """Exchanges rows as `swaps` say of steps `start` to `stop`; a begins with row `top`."""
@@ -261,39 +154,14 @@ class Tiles:
         params = (swaps.slot, self.status, n, count, *self.bytes(swaps.at))
         self._stage(tile_moves.order_kernel(self.dtype), 1, _SWAPPED // max(1, n), params, swaps)
 
-    def qr(self, a: Block, v: Block, t: Block) -> None:
-        """R in place of the upper triangle of A, the reflections in V and T, which is clear: of A's
-        columns, which are dense, as many are taken as V has.
-        """
-        n, h = v.columns, first_half(v.columns)
-        if n <= LEAF:
-            params = (
-                *(a.slot, v.slot, t.slot, a.rows, n),
-                *self.bytes(a.at, a.column, v.at, v.column, t.at, t.row),
-            )
-            grain = grain_of(6 * a.rows * n * n)
-            self._stage(
-                reflection_kernels.householder_kernel(self.dtype), 1, grain, params, a, v, t
-            )
-            return
-        left, right = v.part(0, 0, columns=h), v.part(h, h)
-        first, last, corner = t.part(0, 0, h, h), t.part(h, h), t.part(0, h, rows=h)
-        self.qr(a, left, first)
-        self.reflect(a.part(0, h, columns=n - h), left, first.turned)
-        self.qr(a.part(h, h), right, last)
-        inner, outer = (self._room(k, h, n - h) for k in (0, 1))
-        self.multiply(inner, left.part(h, 0).turned, right, minus=False)
-        self.multiply(outer, inner, last, minus=False)
-        self.multiply(corner, first, outer, minus=True)
-
-    def reflect(self, c: Block, v: Block, t: Block) -> None:
-        """c -= V T V^T c."""
-        if c.columns == 0:
-            return
-        one, two = (self._room(k, v.columns, c.columns) for k in (0, 1))
-        self.multiply(one, v.turned, c, minus=False)
-        self.multiply(two, t, one, minus=False)
-        self.multiply(c, v, two, minus=True)
+    def _qr_leaf(self, a: Block, v: Block, t: Block) -> None:
+        n = v.columns
+        params = (
+            *(a.slot, v.slot, t.slot, a.rows, n),
+            *self.bytes(a.at, a.column, v.at, v.column, t.at, t.row),
+        )
+        code = reflection_kernels.householder_kernel(self.dtype)
+        self._stage(code, 1, grain_of(6 * a.rows * n * n), params, a, v, t)
 
     # -- before and after ------------------------------------------------------------------------
 

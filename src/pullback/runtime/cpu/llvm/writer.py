@@ -112,6 +112,7 @@ class OpenLoop:
     step: str
     next: list[str] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
+    done: str = ""  # the label after an endless loop
 
 
 class Function:
@@ -213,6 +214,11 @@ class Function:
         memcpy = self.module.intrinsic("llvm.memcpy.p0.p0.i64", "void", "ptr", "ptr", "i64", "i1")
         self.do(f"call void {memcpy}(ptr {target}, ptr {source}, i64 {nbytes}, i1 false)")
 
+    def prefetch(self, pointer: str, written: bool = False, near: int = 3) -> None:
+        """Bring a line to the first cache, or with `near` 2 to the second."""
+        prefetch = self.module.intrinsic("llvm.prefetch.p0", "void", "ptr", "i32", "i32", "i32")
+        self.do(f"call void {prefetch}(ptr {pointer}, i32 {int(written)}, i32 {near}, i32 1)")
+
     @contextmanager
     def loop(
         self, start: str, stop: str, step: str = "1", carried: Sequence[tuple[str, str]] = ()
@@ -244,6 +250,28 @@ class Function:
             self(f"phi {kind} [ {first}, %{entry} ], [ {following}, %{latch} ]")
             for (kind, first), following in zip(carried, state.next, strict=True)
         ]
+
+    @contextmanager
+    def endless(self, carried: Sequence[tuple[str, str]]) -> Iterator[OpenLoop]:
+        """A loop that its body leaves by a jump to `done`; the values carried then are the results.
+
+        `carried` are pairs of type and initial value; the body sets `next`.
+        """
+        entry, head = self.current, self.label()
+        names = [self.fresh() for _ in carried]
+        state = OpenLoop("", names, "", done=self.label())
+        self.do(f"br label %{head}")
+        self.block(head)
+        at = len(self._lines)
+        yield state
+        latch = self.current
+        self.do(f"br label %{head}")
+        self._lines[at:at] = [
+            f"  {name} = phi {kind} [ {first}, %{entry} ], [ {following}, %{latch} ]"
+            for name, (kind, first), following in zip(names, carried, state.next, strict=True)
+        ]
+        self.block(state.done)
+        state.results = names
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:

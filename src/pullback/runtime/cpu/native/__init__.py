@@ -17,6 +17,7 @@ run other kernels: see `stages`.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import mmap
 import operator
 import os
@@ -34,6 +35,7 @@ from pullback.runtime.cpu.llvm import jit
 
 __all__ = [
     "BRANCH",
+    "LOOK",
     "LOOP",
     "PARTS",
     "ROWS",
@@ -187,7 +189,12 @@ def _source() -> str:
 
 
 _KERNELS = ("run_loop", "run_branch", "run_rows", "run_parts")
-_addresses = jit.compile_ir(_source(), ["pullback_native", *_KERNELS], optimise=True)
+_text = _source()
+_addresses = jit.compile_ir(_text, ["pullback_native", "look", *_KERNELS], optimise=True)
+# What kernels that run for long call with `error`, to see whether they should end. The symbol names
+# the version, as cached code needs it.
+LOOK = f"pullback_look_{hashlib.sha256(_text.encode()).hexdigest()[:12]}"
+jit.add_symbol(LOOK, _addresses["look"])
 LOOP, BRANCH, ROWS, PARTS = (_addresses[name] for name in _KERNELS)
 
 
@@ -314,6 +321,20 @@ def make_program(
     kept = array("q", map(operator.index, words) if owners else words)  # type: ignore[arg-type]
     address, length = kept.buffer_info()
     return _make(wrap(address, length * kept.itemsize, (kept, owners)))
+
+
+def single_program(
+    n_inputs: int, out_nbytes: int, stage: Stage, heavy: bool
+) -> Callable[..., Buffer | tuple[int, int, int]]:
+    """`program` of one stage without scratch areas: what a new shape in eager mode takes."""
+    code, units, grain, params = stage
+    if min(n_inputs, out_nbytes, units) < 0 or grain < 1 or not code:
+        return program(n_inputs, out_nbytes, (), [stage], heavy)  # it says what is wrong
+    split = heavy or units > grain
+    words = (n_inputs, out_nbytes, 0, split, 0, 6, 1, code, units, grain, 40, *params)
+    kept = array("q", words)  # type: ignore[arg-type]
+    address, length = kept.buffer_info()
+    return _make(wrap(address, 8 * length, (kept, stage)))  # a stage has what its words point to
 
 
 def encode(stages: Sequence[Stage]) -> list[SupportsIndex]:

@@ -2,33 +2,39 @@
 ;
 ; Nothing here needs the GIL. A caller that finds the pool busy runs its tasks itself.
 ;
-; `generation` is odd while a job is open. A helper that sees an odd generation it has not served
-; adds itself to `active`, and only then reads the generation again: if it is odd, the job's fields
-; are valid and stay so until the helper leaves. The caller closes the job (even generation), and
-; then waits for `active` to be zero. Both sides write first and read second, in the one order of
-; seq_cst operations, so either the helper sees that the job is closed or the caller sees it.
+; `work` is one word, so that one instruction both joins a job and draws a task: above, how many
+; helpers have joined, below, the next task. While no job is open the task is `closed`, which is
+; beyond all tasks. The caller writes the job's fields before it opens `work`, and closes it before
+; it waits until nobody has joined: so who draws a task finds the fields that belong to it.
 ;
-; Helpers spin for `spin_ns` and then sleep. A sleeper adds itself to `sleepers` before it looks at
-; the generation for the last time, under the mutex; the caller opens the job before it looks at
-; `sleepers`. So again one sees the other, and a helper can't fall asleep on an open job unnoticed.
-; (If it did, the caller would do the work alone: only a helper that has joined is waited for.)
+; `call` tells helpers that there is a job: a number that changes with each, and how many of them
+; may serve it. Helpers are numbered, and those beyond do nothing, so that a small job does not keep
+; many threads busy. A helper that looks at an old call joins whatever there is now, or nothing.
+;
+; Helpers spin for `spin_ns` and then sleep, each for itself. A sleeper says so before it looks at
+; `call` for the last time; the caller writes `call` before it looks for sleepers. One sees the
+; other, and a helper can't fall asleep on an open job unnoticed. (If it did, the caller would do
+; the work alone: only a helper that has joined is waited for.) Helper k wakes 2k + 1 and 2k + 2.
 
 ; kernel, params, ptrs, units, grain, tasks, error
 %Job = type { ptr, ptr, ptr, i64, i64, i64, ptr }
+; mutex, condition: room for a pthread_mutex_t and a pthread_cond_t
+%Bed = type { [8 x i64], [8 x i64] }
 
 @job = internal global %Job zeroinitializer, align 64
-@next_task = internal global [8 x i64] zeroinitializer, align 64   ; each on a cache line of its own
-@generation = internal global [8 x i64] zeroinitializer, align 64
-@active = internal global [8 x i64] zeroinitializer, align 64
+@work = internal global [8 x i64] zeroinitializer, align 64        ; each on a cache line of its own
+@call = internal global [8 x i64] zeroinitializer, align 64        ; number << 16 | helpers wanted
 @sleepers = internal global [8 x i64] zeroinitializer, align 64
-@joined = internal global [8 x i64] zeroinitializer, align 64      ; helpers that came for this job
-@wanted = internal global i64 0, align 64                          ; helpers that may serve this job
+@asleep = internal global [1024 x i8] zeroinitializer, align 64    ; whether each helper sleeps
+@beds = internal global [1024 x %Bed] zeroinitializer, align 64
+@one_joined = internal constant i64 281474976710656                ; 1 << 48: above the tasks
+@task_bits = internal constant i64 281474976710655                 ; (1 << 48) - 1
+@joined_bits = internal constant i64 -281474976710656
+@closed = internal constant i64 140737488355328                    ; 1 << 47
 @pool_lock = internal global i64 0, align 64
 @error_lock = internal global i64 0, align 64
 @helpers = internal global i64 0, align 64                         ; threads made so far
 @threads = internal global i64 1                                   ; at most, with the caller
-@mutex = internal global [16 x i64] zeroinitializer, align 64      ; room for pthread_mutex_t
-@wake = internal global [16 x i64] zeroinitializer, align 64       ; room for pthread_cond_t
 @clock_id = internal global i32 0                                  ; CLOCK_MONOTONIC
 @mask_how = internal global i32 0                                  ; SIG_SETMASK
 @spin_ns = internal constant i64 200000
@@ -51,6 +57,7 @@ declare i32 @sched_yield()
 declare i32 @clock_gettime(i32, ptr)
 declare i64 @llvm.smin.i64(i64, i64)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
 ; ------------------------------------------------------------------------------------------ tasks
@@ -118,29 +125,42 @@ done:
   ret void
 }
 
-; Runs tasks of the open job until none is left; `here`: on the thread that it came from, which ends
-; the job if the run was stopped.
-define internal void @draw_tasks(i1 %here) nounwind {
+; The task in a value of `work`.
+define internal i64 @task_of(i64 %work) alwaysinline nounwind {
+  %bits = load i64, ptr @task_bits
+  %task = and i64 %work, %bits
+  ret i64 %task
+}
+
+; Runs tasks until none is left, the first of which has been drawn; `here`: on the thread that the
+; job came from, which ends it if the run was stopped.
+define internal void @draw_tasks(i64 %first, i1 %here) nounwind {
 entry:
   %tasks.at = getelementptr %Job, ptr @job, i32 0, i32 5
   %tasks = load i64, ptr %tasks.at
   %error.at = getelementptr %Job, ptr @job, i32 0, i32 6
   %error = load ptr, ptr %error.at
-  br label %draw
-draw:
-  %task = atomicrmw add ptr @next_task, i64 1 monotonic
+  br label %drawn
+drawn:
+  %task = phi i64 [ %first, %entry ], [ %next, %draw ]
   %more = icmp slt i64 %task, %tasks
   br i1 %more, label %run, label %done
 run:
   call void @run_task(ptr @job, i64 %task, i1 %here)
-  br i1 %here, label %ran, label %draw
+  br i1 %here, label %ran, label %peek
 ran:
   call void @look(ptr %error)
   %stopped = call i1 @is_stopped(ptr %error)
-  br i1 %stopped, label %end, label %draw
-end:
-  store atomic i64 %tasks, ptr @next_task monotonic, align 8
-  br label %done
+  br i1 %stopped, label %done, label %peek
+peek:
+  %seen = load atomic i64, ptr @work monotonic, align 8
+  %coming = call i64 @task_of(i64 %seen)
+  %left = icmp slt i64 %coming, %tasks
+  br i1 %left, label %draw, label %done
+draw:
+  %was = atomicrmw add ptr @work, i64 1 monotonic
+  %next = call i64 @task_of(i64 %was)
+  br label %drawn
 done:
   ret void
 }
@@ -181,26 +201,59 @@ define internal i64 @now_ns() nounwind {
   ret i64 %sum
 }
 
-; Whether generation `g` is an open job that a helper which last served `last` has not seen.
-define internal i1 @is_new_job(i64 %g, i64 %last) alwaysinline nounwind {
-  %bit = and i64 %g, 1
-  %open = icmp ne i64 %bit, 0
-  %unseen = icmp ne i64 %g, %last
-  %new = and i1 %open, %unseen
+; Whether `call` is one that helper `k`, who last served `last`, has not seen and may serve.
+define internal i1 @is_new_call(i64 %call, i64 %last, i64 %k) alwaysinline nounwind {
+  %wanted = and i64 %call, 65535
+  %mine = icmp slt i64 %k, %wanted
+  %unseen = icmp ne i64 %call, %last
+  %new = and i1 %mine, %unseen
   ret i1 %new
 }
 
-; Returns when a job that is not `last` may be open: spins for a while, then sleeps.
-define internal void @await_job(i64 %last, ptr %allowed) nounwind {
+define internal i1 @sleeps(i64 %k) alwaysinline nounwind {
+  %at = getelementptr i8, ptr @asleep, i64 %k
+  %byte = load atomic i8, ptr %at seq_cst, align 1
+  %yes = icmp ne i8 %byte, 0
+  ret i1 %yes
+}
+
+define internal void @wake(i64 %k) nounwind {
+  %mutex = getelementptr %Bed, ptr @beds, i64 %k, i32 0
+  %condition = getelementptr %Bed, ptr @beds, i64 %k, i32 1
+  %locked = call i32 @pthread_mutex_lock(ptr %mutex)
+  %status = call i32 @pthread_cond_signal(ptr %condition)
+  %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
+  ret void
+}
+
+; Wakes a helper that sleeps, if it is wanted.
+define internal void @wake_one(i64 %k, i64 %wanted) nounwind {
+  %mine = icmp slt i64 %k, %wanted
+  br i1 %mine, label %look, label %done
+look:
+  %lies = call i1 @sleeps(i64 %k)
+  br i1 %lies, label %rouse, label %done
+rouse:
+  call void @wake(i64 %k)
+  br label %done
+done:
+  ret void
+}
+
+; Returns the call that helper `k` may serve next: spins for a while, then sleeps.
+define internal i64 @await_call(i64 %last, i64 %k, ptr %allowed) nounwind {
 entry:
+  %mutex = getelementptr %Bed, ptr @beds, i64 %k, i32 0
+  %condition = getelementptr %Bed, ptr @beds, i64 %k, i32 1
+  %lies = getelementptr i8, ptr @asleep, i64 %k
   br label %restart
 restart:
   %start = call i64 @now_ns()
   br label %spin
 spin:
   %i = phi i64 [ 0, %restart ], [ %i.next, %again ]
-  %g = load atomic i64, ptr @generation acquire, align 8
-  %new = call i1 @is_new_job(i64 %g, i64 %last)
+  %call = load atomic i64, ptr @call acquire, align 8
+  %new = call i1 @is_new_call(i64 %call, i64 %last, i64 %k)
   br i1 %new, label %done, label %pause
 pause:
   call void @relax()
@@ -217,49 +270,51 @@ clock:
 again:
   br label %spin
 sleep:
-  %locked = call i32 @pthread_mutex_lock(ptr @mutex)
+  %locked = call i32 @pthread_mutex_lock(ptr %mutex)
+  store atomic i8 1, ptr %lies seq_cst, align 1
   %more = atomicrmw add ptr @sleepers, i64 1 seq_cst
-  %g.last = load atomic i64, ptr @generation seq_cst, align 8
-  %opened = call i1 @is_new_job(i64 %g.last, i64 %last)
+  %call.last = load atomic i64, ptr @call seq_cst, align 8
+  %opened = call i1 @is_new_call(i64 %call.last, i64 %last, i64 %k)
   br i1 %opened, label %rise, label %wait
 wait:
-  %woken = call i32 @pthread_cond_wait(ptr @wake, ptr @mutex)
+  %woken = call i32 @pthread_cond_wait(ptr %condition, ptr %mutex)
   br label %rise
 rise:
+  store atomic i8 0, ptr %lies seq_cst, align 1
   %less = atomicrmw sub ptr @sleepers, i64 1 seq_cst
-  %unlocked = call i32 @pthread_mutex_unlock(ptr @mutex)
+  %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %call.now = load atomic i64, ptr @call seq_cst, align 8
+  %wanted = and i64 %call.now, 65535
+  %twice = shl i64 %k, 1
+  %left = add i64 %twice, 1
+  call void @wake_one(i64 %left, i64 %wanted)
+  %right = add i64 %twice, 2
+  call void @wake_one(i64 %right, i64 %wanted)
   call void @avoid_caller(ptr %allowed)
   br label %restart
 done:
-  ret void
+  ret i64 %call
 }
 
-; The life of a helper thread.
-define internal ptr @helper_main(ptr %unused) nounwind {
+; The life of helper number `self`.
+define internal ptr @helper_main(ptr %self) nounwind {
 entry:
+  %k = ptrtoint ptr %self to i64
   %allowed = alloca [128 x i8]         ; where it may run
   call void @read_allowed(ptr %allowed)
   %default = load i64, ptr @default_float_mode
   call void @set_float_mode(i64 %default)
+  %one = load i64, ptr @one_joined
+  %join = add i64 %one, 1
   br label %idle
 idle:
-  %last = phi i64 [ 0, %entry ], [ %served, %leave ]
-  call void @await_job(i64 %last, ptr %allowed)
-  %in = atomicrmw add ptr @active, i64 1 seq_cst
-  %g = load atomic i64, ptr @generation seq_cst, align 8
-  %open = call i1 @is_new_job(i64 %g, i64 %last)
-  br i1 %open, label %ticket, label %leave
-ticket:
-  %place = atomicrmw add ptr @joined, i64 1 monotonic
-  %wanted = load i64, ptr @wanted
-  %welcome = icmp slt i64 %place, %wanted
-  br i1 %welcome, label %work, label %leave
-work:
-  call void @draw_tasks(i1 false)
-  br label %leave
-leave:
-  %served = phi i64 [ %last, %idle ], [ %g, %ticket ], [ %g, %work ]
-  %out = atomicrmw sub ptr @active, i64 1 seq_cst
+  %last = phi i64 [ 0, %entry ], [ %call, %idle ]
+  %call = call i64 @await_call(i64 %last, i64 %k, ptr %allowed)
+  call void @llvm.prefetch.p0(ptr @job, i32 0, i32 3, i32 1)
+  %was = atomicrmw add ptr @work, i64 %join seq_cst
+  %task = call i64 @task_of(i64 %was)
+  call void @draw_tasks(i64 %task, i1 false)
+  %out = atomicrmw sub ptr @work, i64 %one seq_cst
   br label %idle
 }
 
@@ -287,7 +342,12 @@ next:
   %missing = icmp slt i64 %have, %count
   br i1 %missing, label %make, label %restore
 make:
-  %status = call i32 @pthread_create(ptr %thread, ptr %attributes, ptr @helper_main, ptr null)
+  %mutex = getelementptr %Bed, ptr @beds, i64 %have, i32 0
+  %condition = getelementptr %Bed, ptr @beds, i64 %have, i32 1
+  %m = call i32 @pthread_mutex_init(ptr %mutex, ptr null)
+  %c = call i32 @pthread_cond_init(ptr %condition, ptr null)
+  %number = inttoptr i64 %have to ptr
+  %status = call i32 @pthread_create(ptr %thread, ptr %attributes, ptr @helper_main, ptr %number)
   %ok = icmp eq i32 %status, 0
   br i1 %ok, label %made, label %restore
 made:
@@ -304,25 +364,28 @@ done:
   ret void
 }
 
-; Wakes up to `count` sleeping helpers.
+; Wakes those of the first `count` helpers that sleep and that no other sleeper will wake.
 define internal void @wake_helpers(i64 %count) nounwind {
 entry:
   %asleep = load atomic i64, ptr @sleepers seq_cst, align 8
   %some = icmp sgt i64 %asleep, 0
-  br i1 %some, label %lock, label %done
-lock:
-  %locked = call i32 @pthread_mutex_lock(ptr @mutex)
-  %signals = call i64 @llvm.smin.i64(i64 %asleep, i64 %count)
-  br label %signal
-signal:
-  %i = phi i64 [ 0, %lock ], [ %i.next, %signal ]
-  %status = call i32 @pthread_cond_signal(ptr @wake)
-  %i.next = add i64 %i, 1
-  %more = icmp slt i64 %i.next, %signals
-  br i1 %more, label %signal, label %unlock
-unlock:
-  %unlocked = call i32 @pthread_mutex_unlock(ptr @mutex)
-  br label %done
+  br i1 %some, label %next, label %done
+next:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %on ]
+  %before = sub i64 %k, 1
+  %half = ashr i64 %before, 1
+  %first = icmp eq i64 %k, 0
+  br i1 %first, label %ask, label %parent
+parent:
+  %later = call i1 @sleeps(i64 %half)
+  br i1 %later, label %on, label %ask
+ask:
+  call void @wake_one(i64 %k, i64 %count)
+  br label %on
+on:
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, %count
+  br i1 %more, label %next, label %done
 done:
   ret void
 }
@@ -333,8 +396,9 @@ entry:
   br label %look
 look:
   %i = phi i64 [ 0, %entry ], [ %i.next, %pause ], [ 0, %yield ]
-  %busy = load atomic i64, ptr @active seq_cst, align 8
-  %idle = icmp eq i64 %busy, 0
+  %now = load atomic i64, ptr @work seq_cst, align 8
+  %one = load i64, ptr @one_joined
+  %idle = icmp ult i64 %now, %one
   br i1 %idle, label %done, label %wait
 wait:
   %i.next = add i64 %i, 1
@@ -372,13 +436,20 @@ open:
   call void @ensure_helpers(i64 %count)
   call void @note_caller()
   call void @llvm.memcpy.p0.p0.i64(ptr align 8 @job, ptr align 8 %job, i64 56, i1 false)
-  store i64 %count, ptr @wanted
-  store atomic i64 0, ptr @next_task monotonic, align 8
-  store atomic i64 0, ptr @joined monotonic, align 8
-  %opened = atomicrmw add ptr @generation, i64 1 seq_cst
+  %stay = load i64, ptr @joined_bits
+  %opened = atomicrmw and ptr @work, i64 %stay seq_cst
+  %last = load atomic i64, ptr @call monotonic, align 8
+  %number = lshr i64 %last, 16
+  %number.next = add i64 %number, 1
+  %high = shl i64 %number.next, 16
+  %now = or i64 %high, %count
+  %called = atomicrmw xchg ptr @call, i64 %now seq_cst
   call void @wake_helpers(i64 %count)
-  call void @draw_tasks(i1 true)
-  %closed = atomicrmw add ptr @generation, i64 1 seq_cst
+  %was = atomicrmw add ptr @work, i64 1 monotonic
+  %task = call i64 @task_of(i64 %was)
+  call void @draw_tasks(i64 %task, i1 true)
+  %bit = load i64, ptr @closed
+  %shut = atomicrmw or ptr @work, i64 %bit seq_cst
   %error.at = getelementptr %Job, ptr %job, i32 0, i32 6
   %error = load ptr, ptr %error.at
   call void @await_helpers(ptr %error)
@@ -391,13 +462,13 @@ open:
 ; The pool as it is at the start of a process, or in the child of a fork, where no helper lives.
 define internal void @pool_reset() nounwind {
   store i64 0, ptr @helpers
-  store i64 0, ptr @generation
-  store i64 0, ptr @active
+  %bit = load i64, ptr @closed
+  store i64 %bit, ptr @work
+  store i64 0, ptr @call
   store i64 0, ptr @sleepers
+  call void @llvm.memset.p0.i64(ptr @asleep, i8 0, i64 1024, i1 false)
   store i64 0, ptr @pool_lock
   store i64 0, ptr @error_lock
-  %m = call i32 @pthread_mutex_init(ptr @mutex, ptr null)
-  %c = call i32 @pthread_cond_init(ptr @wake, ptr null)
   ret void
 }
 

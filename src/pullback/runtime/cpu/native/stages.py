@@ -35,8 +35,12 @@ Moves = Sequence[tuple[int, int]]
 Carries = Sequence[tuple[int, int, int]]
 
 
-def encode(p: Program) -> Callable[..., native.Buffer | tuple[int, int, int]]:
-    """The program as a native function; see `native.program`."""
+def encode(
+    p: Program, faults: object = (), /
+) -> Callable[..., native.Buffer | tuple[int, int, int]]:
+    """The program as a native function, which returns its errors; see `native.program`."""
+    if len(p.stages) == 1 and type(p.stages[0]) is Stage and not (p.scratch or p.pointers):
+        return native.single_program(p.inputs, p.out_nbytes, p.stages[0], p.heavy)
     return native.make_program(
         p.inputs, p.out_nbytes, p.scratch, p.pointers, _encoded(p.stages), p.heavy
     )

@@ -46,9 +46,11 @@ __all__ = [
     "Case",
     "Checked",
     "SortedIndices",
+    "adding",
     "choose",
     "gather",
     "make_plan",
+    "reading",
     "recipes_of",
     "scatter",
     "scatter_add",
@@ -128,10 +130,25 @@ def _prepared(
 
 
 @lru_cache(4096)
-def _gathering(
-    row_bytes: int, index: str, n: int, rows: int, unit: int, device: int
-) -> LoadedRecipe:
+def reading(row_bytes: int, index: str, n: int, rows: int, unit: int, device: int) -> LoadedRecipe:
+    """What `gather` launches for n rows of so many bytes, which start at multiples of `unit`."""
     return program(gather_recipe(row_bytes, index, n, rows, unit), device)
+
+
+def adding(
+    index: Any,
+    n: int,
+    values: Any,
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    dtype: str | None,
+    vectors: bool,
+    device: int,
+) -> LoadedRecipe:
+    """What `scatter_add` launches for n rows, without a plan."""
+    given = (index, n, (values, values), shapes, dtype, None, False, vectors, device)
+    work = _prepared("scatter_add", *given).work
+    assert work is not None
+    return work
 
 
 def make_plan(indices: Array, rows: int) -> SortedIndices:
@@ -216,7 +233,7 @@ def gather(x: Array, indices: Array, out: Array) -> Checked:
     if n and width:
         places = int(x.data.ptr) | int(out.data.ptr)
         row_bytes, unit = width * x.itemsize, min(16, places & -places)
-        work = _gathering(row_bytes, indices.dtype.name, n, rows, unit, checked.device)
+        work = reading(row_bytes, indices.dtype.name, n, rows, unit, checked.device)
         buffers = {"index": indices.data.ptr, "value": x.data.ptr, "out": out.data.ptr}
         checked.run(work, buffers)
     return checked

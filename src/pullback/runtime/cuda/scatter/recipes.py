@@ -25,7 +25,7 @@ __all__ = [
     "sum_bytes",
 ]
 
-SLOT_BYTES = 32  # the struct Slot of the kernels
+SLOT_BYTES = 40  # the struct Slot of the kernels
 PROCESSORS = 132  # of the device that grids are to fill, a Hopper; it decides no bit
 SHARED_TOTAL = 233_472  # bytes of shared memory of one of its processors
 SHARED_MOST = 232_448  # of which a thread block can have so many

@@ -24,7 +24,7 @@ DEVICE void wait_for_others() {
 #endif
 }
 
-// Words of a call, zero at its start.
+// Words of a call, zero at its start but for the last.
 struct Slot {
   u64 bad;        // the greatest ~position of an index out of range
   u32 highest;    // the greatest bits of a finite |value|
@@ -32,9 +32,13 @@ struct Slot {
   u32 special;    // whether a value is infinite or a NaN
   u32 done;       // thread blocks that have written their parts
   u64 arrived;    // thread blocks at the barriers over the grid; in the high half, votes against
+  volatile i64* told;  // a word of the host's, which may look at it when the device has ended
 };
 
-DEVICE void report(Slot* slot, i64 position) { atomicMax(&slot->bad, ~(u64)position); }
+DEVICE void report(Slot* slot, i64 position) {
+  atomicMax(&slot->bad, ~(u64)position);
+  *slot->told = 1;
+}
 
 // Whether an index is in range; negative ones count from the end.
 DEVICE bool locate(Index index, i64 rows, i64& row) {

@@ -1,0 +1,210 @@
+"""Indices out of range that the device has found, and when their errors are raised.
+
+A kernel that meets one notes its position in the words of its call, and sets a word of the host's.
+So whoever has waited for the device needs to look at that word alone.
+"""
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections import deque
+from collections.abc import Sequence
+from functools import cache, partial
+from itertools import count
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pullback.interop.torch_errors import out_of_range
+from pullback.interop.torch_reads import call_after_reads
+
+__all__ = ["Line", "begin", "check", "line_of", "settle"]
+
+BATCH = 16  # calls between two events, each of which costs as much as half a launch
+
+
+class Call(NamedTuple):
+    """A call whose words are at number `number` of its `slots`."""
+
+    order: int
+    slots: Any
+    number: int
+    name: str
+    indices: tuple[Tensor, ...]
+    sizes: tuple[int, ...]
+
+    def error(self) -> IndexError:
+        """The error of its first bad index, which is read for that."""
+        _thread.is_reporting = True
+        try:
+            return out_of_range(self.name, self.indices, self.sizes)
+        finally:
+            _thread.is_reporting = False
+
+
+class _Thread(threading.local):
+    """What a thread is doing."""
+
+    task = -1  # the last backward pass it was seen in
+    is_reporting = False
+
+    def __init__(self):
+        self.lines: dict[tuple[int, int], Line] = {}
+
+
+_thread = _Thread()
+_lines: list[Line] = []
+_told: dict[int, Any] = {}  # the words of the host, by device
+_next_order = count().__next__
+
+
+class Line:
+    """The calls of a thread on a stream that the device may still be working on."""
+
+    def __init__(self, device: int, stream: int):
+        executor = _executor()
+        self.gpu, self.stream, self._device = executor.gpu_of(device), stream, device
+        self._slots_of, self._slot_bytes = executor.Slots.of, executor.SLOT_BYTES
+        self.calls: deque[Call] = deque()
+        self._marks: deque[tuple[Any, int]] = deque()  # events, and the order of the last call
+        self._unmarked = 0
+        _told[device] = self.gpu.told
+
+    def slot(self, name: str, indices: tuple[Tensor, ...], sizes: tuple[int, ...]) -> int:
+        """The address of the words of a new call."""
+        slots = self._slots_of(self._device, self.stream)
+        number = slots.used
+        self.add(slots, number, name, indices, sizes)
+        return slots.take()
+
+    def add(
+        self,
+        slots: Any,
+        number: int,
+        name: str,
+        indices: tuple[Tensor, ...],
+        sizes: tuple[int, ...],
+    ) -> None:
+        """Keep what the error of a call would need."""
+        if self._unmarked >= BATCH:
+            self.mark()
+            self._forget_ended()
+        self._unmarked += 1
+        self.calls.append(Call(_next_order(), slots, number, name, indices, sizes))
+
+    def mark(self) -> Any:
+        """An event that comes when all calls so far have ended; None if there are none."""
+        if not self.calls:
+            return None
+        last = self.calls[-1].order
+        if not self._marks or self._marks[-1][1] != last:
+            self._marks.append((self.gpu.mark(self.stream), last))
+            self._unmarked = 0
+        return self._marks[-1][0]
+
+    def _forget_ended(self) -> None:
+        """Let go of the calls that have ended well."""
+        marks = self._marks
+        while marks and marks[0][0].done:
+            settle()
+            _, last = marks.popleft()
+            while self.calls and self.calls[0].order <= last:
+                self.calls.popleft()
+
+    def bad_calls(self) -> list[Call]:
+        """The calls of which it is known by now that an index was bad."""
+        calls, found = list(self.calls), []
+        words = {id(c.slots): c.slots for c in calls}
+        read = {key: slots.words(self.gpu.side_stream) for key, slots in words.items()}
+        for c in calls:
+            if read[id(c.slots)][c.number, 0]:
+                found.append(c)
+        return found
+
+
+@cache
+def _executor() -> Any:
+    from pullback.runtime.cuda.scatter import executor
+
+    return executor
+
+
+@cache
+def _watch_reads() -> Any:
+    return call_after_reads(_settle_read)
+
+
+def line_of(device: int, stream: int) -> Line:
+    """The calls of this thread on a stream."""
+    line = _thread.lines.get((device, stream))
+    if line is None:
+        _watch_reads()
+        line = _thread.lines[device, stream] = Line(device, stream)
+        _lines.append(line)
+    return line
+
+
+def settle() -> None:
+    """Raise the first error that the device has told of."""
+    for word in _told.values():
+        if word.value:
+            _raise_first()
+
+
+def _raise_first() -> None:
+    for word in _told.values():
+        word.value = 0  # before the words are read: what is told from here on is looked at again
+    found = sorted((c.order, k, c) for k, line in enumerate(_lines) for c in line.bad_calls())
+    if not found:
+        return
+    if len(found) > 1:
+        next(iter(_told.values())).value = 1  # the others are raised later
+    _, k, call = found[0]
+    _lines[k].calls.remove(call)
+    raise call.error()
+
+
+def _settle_read() -> None:
+    """Raise what was found before a value was read: all that it comes from has ended."""
+    if not _thread.is_reporting and not torch.cuda.is_current_stream_capturing():
+        settle()
+
+
+def check() -> None:
+    """Wait for the CUDA launches of this module and raise the `IndexError` of a bad index.
+
+    Otherwise it is raised by whatever comes first: reading a CUDA tensor, a later call, when the
+    launch has ended, the end of a backward pass through this module, or the end of the program. On
+    the CPU an index out of range raises at once.
+    """
+    for line in list(_lines):
+        if line.calls:
+            line.gpu.join(line.stream)
+    settle()
+
+
+atexit.register(check)
+
+
+def begin() -> None:
+    """What comes before every launch: earlier errors, and those at the end of a backward pass."""
+    settle()
+    task = torch._C._current_graph_task_id()
+    if task == -1 or task == _thread.task:
+        return
+    _thread.task = task
+    marks = [mark for line in list(_lines) if (mark := line.mark()) is not None]
+    if marks:
+        # Waiting for these at the end keeps no device waiting: the launches of the pass itself are
+        # enqueued by then.
+        settled = partial(_settle_marks, marks)
+        torch.autograd.Variable._execution_engine.queue_callback(settled)
+
+
+def _settle_marks(marks: Sequence[Any]) -> None:
+    for mark in marks:
+        mark.synchronize()
+    settle()

@@ -1,0 +1,78 @@
+"""Rows of a CUDA tensor by one dense index: the most common case, with as little Python as can be.
+
+Nothing is brought to another form, and no operator of PyTorch's dispatcher is called but those that
+allocate. What is not as plain as that is left to `torch_operators`.
+"""
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+# pyright: reportIncompatibleMethodOverride=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+from pullback.interop import torch_cuda, torch_operators
+from pullback.interop.torch_operators import Padding
+
+__all__ = ["is_plain", "rows"]
+
+INDICES = frozenset(
+    getattr(torch, name) for name in ("int8", "int16", "int32", "int64", "uint8")
+)  # whose tensors PyTorch's own operators take, should they be asked
+
+
+class _Rows(torch.autograd.Function):
+    """The rows of x, whose gradient is a sum; the derivatives of that are the operators'."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor, padding: Padding, name: str) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.shape, ctx.padding, ctx.name = x.shape, padding, name
+        return torch_cuda.read_rows(x, places, name)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        (places,) = ctx.saved_tensors
+        shape, grad = ctx.shape, grads[0]
+        if torch.is_grad_enabled() or not is_plain(grad, places):
+            aligned = places[(..., *[None] * (len(shape) - 1))]
+            found = torch_operators.scatter_sum(grad, [aligned], tuple(shape), None, ctx.name)
+        else:
+            found = torch_cuda.add_rows(grad, places, shape, ctx.name)
+        return torch_operators.without_row(found, ctx.padding), None, None, None
+
+
+def is_on_gpu(x: Tensor) -> bool:
+    """Whether a tensor is on CUDA."""
+    return x.is_cuda
+
+
+def is_plain(x: Tensor, places: Tensor) -> bool:
+    """Whether these are tensors of a device as they are, and nobody looks on."""
+    return (
+        not torch.compiler.is_compiling()
+        and is_on_gpu(x)
+        and x.__class__ in (Tensor, Parameter)
+        and places.__class__ is Tensor
+        and not (x.is_conj() or x.is_neg() or x._is_zerotensor())
+        and forward_ad._current_level < 0
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()
+        and places.is_contiguous()
+        and places.dtype in INDICES
+        and x.get_device() == places.get_device()
+        and x.numel() > 0
+        and places.numel() > 0
+    )
+
+
+def rows(x: Tensor, places: Tensor, padding: Padding, name: str) -> Tensor:
+    """The rows of x at places of which `is_plain` holds."""
+    x = x.contiguous()
+    if x.requires_grad and torch.is_grad_enabled():
+        return _Rows.apply(x, places, padding, name)
+    return torch_cuda.read_rows(x, places, name)

@@ -1,0 +1,101 @@
+"""NVIDIA's driver through ctypes: the functions that the launcher calls, and graphs of launches."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
+from pullback.core.errors import DeviceError
+
+__all__ = ["ENTRIES", "LIBRARIES", "LOCKED", "Driver", "is_found", "library"]
+
+LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
+# What the launcher calls, in the order in which it finds them.
+ENTRIES = (
+    "cuLaunchKernel",
+    "cuMemcpyDtoHAsync_v2",
+    "cuStreamSynchronize",
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuGraphAddKernelNode_v2",
+    "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphLaunch",
+    "cuLaunchKernelEx",
+    "cuGraphAddNode_v2",
+)
+LOCKED = 1 << 16
+_Handle = ctypes.c_void_p
+
+
+def is_found() -> bool:
+    """Whether there is a driver."""
+    for name in LIBRARIES:
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+@cache
+def library() -> Any:
+    """The driver's library."""
+    for name in LIBRARIES:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise DeviceError(f"cuda: NVIDIA's driver ({', '.join(LIBRARIES)}) was not found.")
+
+
+class Driver:
+    """The driver's functions; errors become exceptions.
+
+    At `locked` are LOCKED bytes of page-locked memory, where the launcher reads flags.
+    """
+
+    def __init__(self, functions: Any, locked: int):
+        self._functions = functions
+        addresses = [ctypes.cast(getattr(functions, n), _Handle).value for n in ENTRIES]
+        self._entries = (_Handle * (len(ENTRIES) + 1))(*addresses, locked)
+        self.entries = ctypes.addressof(self._entries)
+
+    def check(self, status: int, what: str) -> None:
+        """Raise the driver's error, if there is one."""
+        if status:
+            text = ctypes.c_char_p()
+            self._functions.cuGetErrorString(status, ctypes.byref(text))
+            said = (text.value or b"an unknown error").decode()
+            raise DeviceError(f"cuda: {what} failed, got {said} ({status}).")
+
+    def context(self) -> int:
+        """The current context."""
+        found = _Handle()
+        self.check(self._functions.cuCtxGetCurrent(ctypes.byref(found)), "cuCtxGetCurrent")
+        return found.value or 0
+
+    def new_graph(self) -> int:
+        """A graph without nodes."""
+        graph = _Handle()
+        self.check(self._functions.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")
+        assert graph.value is not None
+        return graph.value
+
+    def executable(self, graph: int) -> int:
+        """A graph that can be launched."""
+        made = _Handle()
+        instantiate = self._functions.cuGraphInstantiateWithFlags
+        status = instantiate(ctypes.byref(made), _Handle(graph), ctypes.c_uint64(0))
+        self.check(status, "cuGraphInstantiateWithFlags")
+        assert made.value is not None
+        return made.value
+
+    def forget_graph(self, state: ctypes.Array[ctypes.c_int64]) -> None:
+        """Free a graph and what was made of it; the device may still be running it."""
+        graph, executable = state[0], state[1]
+        if executable:
+            self._functions.cuGraphExecDestroy(_Handle(executable))
+        self._functions.cuGraphDestroy(_Handle(graph))

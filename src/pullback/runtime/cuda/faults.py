@@ -1,0 +1,101 @@
+"""Errors that kernels note: they are raised by whoever waits for the device next.
+
+A program has one record for each stream, which stays clean unless there is an error, and then
+keeps the first; whoever notes one sets a word of the host's too. So nobody waits for the device, or
+copies or clears anything, to see that all is well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from pullback.runtime.cuda.stages import RECORD_BYTES
+
+if TYPE_CHECKING:
+    from pullback.runtime.cuda.gpu import Gpu
+
+__all__ = ["Faults"]
+
+RECORDS = 512  # of one allocation
+
+
+class Checked(Protocol):
+    """A program whose kernels note errors."""
+
+    def error(self, code: int, position: int, value: int) -> BaseException:
+        """The exception of an error code."""
+        ...
+
+
+class Faults:
+    """The records of a GPU, and which of them belong to programs that nobody has waited for."""
+
+    def __init__(self, gpu: Gpu):
+        self._gpu = gpu
+        self._clean: list[int] = []
+        # By stream and address; a launch puts a new tuple there.
+        self._open: dict[tuple[int, int], tuple[Checked]] = {}
+
+    @cached_property
+    def _told(self) -> ctypes.c_int64:
+        """The word of the host's that kernels set when they note an error."""
+        return self._gpu.locked_word()
+
+    def record(self, stream: int) -> int:
+        """The address of a clean record."""
+        if not self._clean:
+            words = np.zeros((RECORDS, RECORD_BYTES // 8), np.uint64)
+            words[:, -1] = ctypes.addressof(self._told)
+            slab = self._gpu.keep(words.nbytes)
+            with self._gpu.current():
+                self._gpu.upload(slab, words, stream)
+                self._gpu.join(stream)  # other streams will use it too
+            self._clean = [slab + k * RECORD_BYTES for k in range(RECORDS)]
+        return self._clean.pop()
+
+    def release(self, record: int) -> None:
+        """Let another program use a record."""
+        self._clean.append(record)
+
+    def expect(self, stream: int, record: int, program: Checked) -> None:
+        """A program that notes its errors there is about to be launched."""
+        self._open[stream, record] = (program,)
+
+    def expected(self, stream: int) -> list[tuple[int, tuple[Checked]]]:
+        """The records of a stream that may hold errors, when all work on it is done."""
+        return [(record, p) for (own, record), p in [*self._open.items()] if own == stream]
+
+    def settle(self, stream: int, ended: Sequence[tuple[int, tuple[Checked]]]) -> None:
+        """Raise the first error of records that were `expected` and waited for since; their other
+        errors go too.
+        """
+        for record, launched in ended:
+            if self._open.get((stream, record)) is launched:  # and not again meanwhile
+                del self._open[stream, record]
+        if not ended or not self._told.value:
+            return
+        self._told.value = int(bool(self._open))  # it may be about others
+        errors = [e for record, (p,) in ended if (e := self._error(record, stream, p))]
+        if errors:
+            raise errors[0]
+
+    def _error(self, record: int, stream: int, program: Checked) -> BaseException | None:
+        """The error of a record, which is clean afterwards."""
+        with self._gpu.current():
+            raw = self._gpu.start_download(record, RECORD_BYTES, stream)
+            self._gpu.join(stream)
+            _, code, position, value, *_ = map(int, raw.view(np.int64))
+            if code == 0:
+                return None
+            self._gpu.clear(record, RECORD_BYTES - 8, stream)
+        return program.error(code, position, value)
+
+    def look(self, stream: int) -> None:
+        """Wait for a stream if programs on it may have noted errors, and raise the first."""
+        if any(own == stream for own, _ in self._open):
+            self._gpu.wait(stream)

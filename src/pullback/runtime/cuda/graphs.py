@@ -1,0 +1,109 @@
+"""Programs as graphs of launches: one line of nodes, replayed by a single call of the driver.
+
+A graph has scratch memory of its own. Nodes whose arguments have changed since the last replay get
+new ones before the next; those are what touches inputs and outputs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+from weakref import finalize, ref
+
+from pullback.runtime.cuda.driver import Driver
+from pullback.runtime.cuda.launcher import ADD, REPLAY
+from pullback.runtime.cuda.memory import Buffer
+
+__all__ = ["LEAST_NODES", "MOST_NODES", "RETIRED", "Graph", "Graphs"]
+
+# A graph of two nodes takes as long as two launches. Building one takes some 5 us a node, and as
+# long again to make it executable (H200, 2026-11-16): loops of more rounds than that are launched.
+LEAST_NODES = 3
+MOST_NODES = 1 << 15
+MOST_BYTES = 1 << 31  # of scratch memory that the graphs of a GPU hold together
+RETIRED = -5  # the status of a graph that has made room for others
+
+
+class Graph:
+    """A program as a graph: `play` walks its table, and `scratch` is its memory."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        play: Callable[..., int],
+        sizes: tuple[int, int],
+        scratch: Buffer,
+        record: int,
+    ):
+        nodes, values = sizes
+        self._play, self._scratch, self._record = play, scratch, record
+        self._nodes = (ctypes.c_void_p * nodes)()
+        self._values = (ctypes.c_int64 * values)()
+        at = ctypes.addressof
+        drawn = driver.new_graph()
+        self._state = (ctypes.c_int64 * 8)(
+            drawn, 0, at(self._nodes), at(self._values), 0, 0, nodes, values
+        )
+        self._address, self._lock, self._driver = at(self._state), Lock(), driver
+        self.was_used = True
+        self._end = finalize(self, driver.forget_graph, self._state)
+        self._end.atexit = False  # the driver may be gone by then
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its scratch memory."""
+        return self._scratch.nbytes
+
+    def build(self, stream: int, out: int, buffers: tuple[Any, ...]) -> int:
+        """Add the nodes, with the arguments of a call; the status."""
+        status = self._walk(ADD, stream, out, buffers)
+        if status == 0:
+            self._state[1] = self._driver.executable(self._state[0])
+        return status
+
+    def replay(self, stream: int, out: int, buffers: tuple[Any, ...]) -> int:
+        """Launch it for these buffers; the status."""
+        self.was_used = True
+        with self._lock:
+            if not self._end.alive:
+                return RETIRED
+            return self._walk(REPLAY, stream, out, buffers)
+
+    def _walk(self, mode: int, stream: int, out: int, buffers: tuple[Any, ...]) -> int:
+        base = self._scratch.address
+        return self._play(mode, self._address, stream, out, base, self._record, buffers)
+
+    def retire(self) -> None:
+        """Make room for others."""
+        with self._lock:
+            self._end()
+            self._scratch = Buffer(0, 0, None)
+
+
+class Graphs:
+    """The graphs of a GPU; what was not used for a while makes room for others."""
+
+    def __init__(self):
+        self._kept: deque[ref[Graph]] = deque()
+        self._lock = Lock()
+
+    def add(self, graph: Graph) -> None:
+        """Keep a graph, within the bounds of what all may hold."""
+        with self._lock:
+            self._kept.append(ref(graph))
+            alive = [g for g in (kept() for kept in self._kept) if g is not None]
+            self._kept = deque(map(ref, alive))
+            total = sum(g.nbytes for g in alive)
+            while total > MOST_BYTES and len(self._kept) > 1:
+                oldest = self._kept.popleft()()
+                if oldest is None:
+                    continue
+                if oldest is graph or oldest.was_used:
+                    oldest.was_used = False
+                    self._kept.append(ref(oldest))
+                else:
+                    total -= oldest.nbytes
+                    oldest.retire()

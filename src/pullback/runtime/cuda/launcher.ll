@@ -1,0 +1,967 @@
+; Walks the table of a program (see `table.py`): launches its kernels, or makes a graph of them.
+;
+; The words of the table are int64s, places in it are counted in words. Python's lock is not held
+; meanwhile. A status is 0, an error of the driver, or one of `launcher.py`.
+
+; The driver's functions, in the order of `driver.ENTRIES`, and 64 kB of page-locked memory.
+%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+
+; A call: 0 table, 1 entries, 2 slots, 3 stream, 4 what launches become, 5 graph, 6 thread state,
+; 7 launches since signals were looked at
+%Call = type { ptr, ptr, ptr, ptr, i64, ptr, ptr, i64 }
+
+; 0 graph, 1 executable graph, 2 nodes, 3 values: of each launch its function and its arguments,
+; 4 nodes so far, 5 values so far, 6 room for nodes, 7 room for values
+%Graph = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64 }
+
+; CUlaunchConfig and CUlaunchAttribute: id, value
+%Config = type { i32, i32, i32, i32, i32, i32, i32, ptr, ptr, i32 }
+%Attribute = type { i32, i32, i32, [15 x i32] }
+
+; CUDA_KERNEL_NODE_PARAMS_v2
+%Node = type { ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr }
+; CUgraphNodeParams of a kernel: type, reserved, parameters, reserved
+%AnyNode = type { i32, [3 x i32], %Node, [21 x i64] }
+; CUgraphEdgeData, from the port PROGRAMMATIC (1), of the type PROGRAMMATIC (1)
+@early = internal constant [8 x i8] c"\01\00\01\00\00\00\00\00"
+
+@PyLong_Type = external global i8
+declare i64 @PyLong_AsLongLong(ptr)
+declare ptr @PyLong_FromLongLong(i64)
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)
+declare ptr @PyObject_GetAttr(ptr, ptr)
+declare void @Py_DecRef(ptr)
+declare ptr @PyErr_Occurred()
+declare i32 @PyErr_CheckSignals()
+declare i64 @PyTuple_Size(ptr)
+declare ptr @PyTuple_GetItem(ptr, i64)
+declare ptr @PyUnicode_InternFromString(ptr)
+declare ptr @PyCFunction_NewEx(ptr, ptr, ptr)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+@text.name = internal constant [5 x i8] c"play\00"
+@text.address = internal constant [8 x i8] c"address\00"
+@name.address = internal global ptr null
+@turn = internal global i64 0
+; PyMethodDef: name, function, METH_FASTCALL, docstring
+@method = internal global { ptr, ptr, i32, ptr } { ptr @text.name, ptr @play, i32 128, ptr null }
+
+define internal i64 @word(ptr %table, i64 %at) alwaysinline {
+  %place = getelementptr i64, ptr %table, i64 %at
+  %value = load i64, ptr %place
+  ret i64 %value
+}
+
+define internal ptr @entry(ptr %call, i32 %number) alwaysinline {
+  %at = getelementptr %Call, ptr %call, i32 0, i32 1
+  %entries = load ptr, ptr %at
+  %place = getelementptr ptr, ptr %entries, i32 %number
+  %function = load ptr, ptr %place
+  ret ptr %function
+}
+
+; -- launches --------------------------------------------------------------------------------------
+
+; LAUNCH: function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an attribute
+; of cuda.h or 0, whether it may begin early in a graph, then n pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a
+; struct).
+define internal i64 @launch(ptr %call, i64 %at) noinline {
+start:
+  %table = load ptr, ptr %call
+  %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
+  %slots = load ptr, ptr %at.slots
+  %at.n = add i64 %at, 6
+  %n = call i64 @word(ptr %table, i64 %at.n)
+  %room = add i64 %n, 1
+  %values = alloca i64, i64 %room
+  %params = alloca ptr, i64 %room
+  %at.function = add i64 %at, 1
+  %function = call i64 @word(ptr %table, i64 %at.function)
+  store i64 %function, ptr %values
+  %at.pairs = add i64 %at, 10
+  br label %next
+
+next:
+  %k = phi i64 [ 0, %start ], [ %k.next, %filled ]
+  %done = icmp eq i64 %k, %n
+  br i1 %done, label %ready, label %fill
+
+fill:
+  %k.next = add i64 %k, 1
+  %value.at = getelementptr i64, ptr %values, i64 %k.next
+  %param.at = getelementptr ptr, ptr %params, i64 %k
+  %twice = shl i64 %k, 1
+  %pair = add i64 %at.pairs, %twice
+  %pair.more = add i64 %pair, 1
+  %slot = call i64 @word(ptr %table, i64 %pair)
+  %more = call i64 @word(ptr %table, i64 %pair.more)
+  switch i64 %slot, label %address [ i64 -1, label %number
+                                     i64 -2, label %struct ]
+
+address:
+  %slot.at = getelementptr i64, ptr %slots, i64 %slot
+  %base = load i64, ptr %slot.at
+  %sum = add i64 %base, %more
+  store i64 %sum, ptr %value.at
+  store ptr %value.at, ptr %param.at
+  br label %filled
+
+number:
+  store i64 %more, ptr %value.at
+  store ptr %value.at, ptr %param.at
+  br label %filled
+
+struct:
+  %struct.at = getelementptr i64, ptr %table, i64 %more
+  store i64 0, ptr %value.at
+  store ptr %struct.at, ptr %param.at
+  br label %filled
+
+filled:
+  br label %next
+
+ready:
+  %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
+  %mode = load i64, ptr %at.mode
+  %direct = icmp eq i64 %mode, 0
+  br i1 %direct, label %enqueue, label %node
+
+enqueue:
+  %function.p = inttoptr i64 %function to ptr
+  %x = call i32 @number(ptr %table, i64 %at, i64 2)
+  %y = call i32 @number(ptr %table, i64 %at, i64 3)
+  %block = call i32 @number(ptr %table, i64 %at, i64 4)
+  %shared = call i32 @number(ptr %table, i64 %at, i64 5)
+  %at.stream = getelementptr %Call, ptr %call, i32 0, i32 3
+  %stream = load ptr, ptr %at.stream
+  %attribute = call i32 @number(ptr %table, i64 %at, i64 8)
+  %plain = icmp eq i32 %attribute, 0
+  br i1 %plain, label %alone, label %special
+
+special:
+  %how = alloca %Attribute
+  store %Attribute zeroinitializer, ptr %how
+  store i32 %attribute, ptr %how
+  %h.on = getelementptr %Attribute, ptr %how, i32 0, i32 2
+  store i32 1, ptr %h.on
+  %config = alloca %Config
+  store i32 %x, ptr %config
+  %c.y = getelementptr %Config, ptr %config, i32 0, i32 1
+  store i32 %y, ptr %c.y
+  %c.z = getelementptr %Config, ptr %config, i32 0, i32 2
+  store i32 1, ptr %c.z
+  %c.bx = getelementptr %Config, ptr %config, i32 0, i32 3
+  store i32 %block, ptr %c.bx
+  %c.by = getelementptr %Config, ptr %config, i32 0, i32 4
+  store i32 1, ptr %c.by
+  %c.bz = getelementptr %Config, ptr %config, i32 0, i32 5
+  store i32 1, ptr %c.bz
+  %c.shared = getelementptr %Config, ptr %config, i32 0, i32 6
+  store i32 %shared, ptr %c.shared
+  %c.stream = getelementptr %Config, ptr %config, i32 0, i32 7
+  store ptr %stream, ptr %c.stream
+  %c.how = getelementptr %Config, ptr %config, i32 0, i32 8
+  store ptr %how, ptr %c.how
+  %c.count = getelementptr %Config, ptr %config, i32 0, i32 9
+  store i32 1, ptr %c.count
+  %launch.special = call ptr @entry(ptr %call, i32 8)
+  %status.special = call i32 %launch.special(ptr %config, ptr %function.p, ptr %params, ptr null)
+  %wide.special = zext i32 %status.special to i64
+  ret i64 %wide.special
+
+alone:
+  %launch = call ptr @entry(ptr %call, i32 0)
+  %status = call i32 %launch(ptr %function.p, i32 %x, i32 %y, i32 1, i32 %block, i32 1, i32 1,
+                             i32 %shared, ptr %stream, ptr %params, ptr null)
+  %wide = zext i32 %status to i64
+  ret i64 %wide
+
+node:
+  %found = call i64 @node(ptr %call, i64 %at, ptr %values, ptr %params, i64 %room)
+  ret i64 %found
+}
+
+define internal i32 @number(ptr %table, i64 %at, i64 %further) alwaysinline {
+  %place = add i64 %at, %further
+  %value = call i64 @word(ptr %table, i64 %place)
+  %narrow = trunc i64 %value to i32
+  ret i32 %narrow
+}
+
+; A launch as the next node of a graph: it is added (mode 1), or given new arguments (mode 2) if
+; they are not those that it has.
+define internal i64 @node(ptr %call, i64 %at, ptr %values, ptr %params, i64 %count) {
+start:
+  %any = alloca %AnyNode
+  store %AnyNode zeroinitializer, ptr %any
+  %node = getelementptr %AnyNode, ptr %any, i32 0, i32 2
+  %table = load ptr, ptr %call
+  %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
+  %mode = load i64, ptr %at.mode
+  %at.graph = getelementptr %Call, ptr %call, i32 0, i32 5
+  %graph = load ptr, ptr %at.graph
+  %at.made = getelementptr %Graph, ptr %graph, i32 0, i32 4
+  %made = load i64, ptr %at.made
+  %at.used = getelementptr %Graph, ptr %graph, i32 0, i32 5
+  %used = load i64, ptr %at.used
+  %made.next = add i64 %made, 1
+  %at.kept.count = add i64 %at, 7
+  %kept.count = call i64 @word(ptr %table, i64 %at.kept.count)
+  %used.next = add i64 %used, %kept.count
+  %at.most.nodes = getelementptr %Graph, ptr %graph, i32 0, i32 6
+  %most.nodes = load i64, ptr %at.most.nodes
+  %at.most.values = getelementptr %Graph, ptr %graph, i32 0, i32 7
+  %most.values = load i64, ptr %at.most.values
+  %full.nodes = icmp ugt i64 %made.next, %most.nodes
+  %full.values = icmp ugt i64 %used.next, %most.values
+  %full = or i1 %full.nodes, %full.values
+  br i1 %full, label %no.room, label %fits
+
+no.room:
+  ret i64 -3
+
+fits:
+  store i64 %made.next, ptr %at.made
+  store i64 %used.next, ptr %at.used
+  %at.kept = getelementptr %Graph, ptr %graph, i32 0, i32 3
+  %kept.all = load ptr, ptr %at.kept
+  %kept = getelementptr i64, ptr %kept.all, i64 %used
+  %adding = icmp eq i64 %mode, 1
+  br i1 %adding, label %changed, label %compare
+
+compare:
+  %k = phi i64 [ 0, %fits ], [ %k.next, %same ]
+  %old.at = getelementptr i64, ptr %kept, i64 %k
+  %new.at = getelementptr i64, ptr %values, i64 %k
+  %old = load i64, ptr %old.at
+  %new = load i64, ptr %new.at
+  %differs = icmp ne i64 %old, %new
+  br i1 %differs, label %changed, label %same
+
+same:
+  %k.next = add i64 %k, 1
+  %all = icmp eq i64 %k.next, %count
+  br i1 %all, label %nothing, label %compare
+
+nothing:
+  ret i64 0
+
+changed:
+  %nbytes = shl i64 %count, 3
+  call void @llvm.memcpy.p0.p0.i64(ptr %kept, ptr %values, i64 %nbytes, i1 false)
+  %function.i = load i64, ptr %values
+  %function = inttoptr i64 %function.i to ptr
+  store ptr %function, ptr %node
+  %x = call i32 @number(ptr %table, i64 %at, i64 2)
+  %y = call i32 @number(ptr %table, i64 %at, i64 3)
+  %block = call i32 @number(ptr %table, i64 %at, i64 4)
+  %shared = call i32 @number(ptr %table, i64 %at, i64 5)
+  %n.x = getelementptr %Node, ptr %node, i32 0, i32 1
+  store i32 %x, ptr %n.x
+  %n.y = getelementptr %Node, ptr %node, i32 0, i32 2
+  store i32 %y, ptr %n.y
+  %n.z = getelementptr %Node, ptr %node, i32 0, i32 3
+  store i32 1, ptr %n.z
+  %n.bx = getelementptr %Node, ptr %node, i32 0, i32 4
+  store i32 %block, ptr %n.bx
+  %n.by = getelementptr %Node, ptr %node, i32 0, i32 5
+  store i32 1, ptr %n.by
+  %n.bz = getelementptr %Node, ptr %node, i32 0, i32 6
+  store i32 1, ptr %n.bz
+  %n.shared = getelementptr %Node, ptr %node, i32 0, i32 7
+  store i32 %shared, ptr %n.shared
+  %n.params = getelementptr %Node, ptr %node, i32 0, i32 8
+  store ptr %params, ptr %n.params
+  %at.nodes = getelementptr %Graph, ptr %graph, i32 0, i32 2
+  %nodes = load ptr, ptr %at.nodes
+  %own = getelementptr ptr, ptr %nodes, i64 %made
+  br i1 %adding, label %add, label %set
+
+add:
+  %drawn = load ptr, ptr %graph
+  %first = icmp eq i64 %made, 0
+  %before = getelementptr ptr, ptr %own, i64 -1
+  %needs = select i1 %first, ptr null, ptr %before
+  %needed = select i1 %first, i64 0, i64 1
+  %edge = call i32 @number(ptr %table, i64 %at, i64 9)
+  %is.early = icmp ne i32 %edge, 0
+  %has.edge = xor i1 %first, true
+  %follows = and i1 %is.early, %has.edge
+  br i1 %follows, label %add.early, label %add.late
+
+add.early:
+  %add.any = call ptr @entry(ptr %call, i32 9)
+  %put.early = call i32 %add.any(ptr %own, ptr %drawn, ptr %before, ptr @early, i64 1, ptr %any)
+  %put.early.wide = zext i32 %put.early to i64
+  ret i64 %put.early.wide
+
+add.late:
+  %add.node = call ptr @entry(ptr %call, i32 5)
+  %added = call i32 %add.node(ptr %own, ptr %drawn, ptr %needs, i64 %needed, ptr %node)
+  %added.wide = zext i32 %added to i64
+  ret i64 %added.wide
+
+set:
+  %at.exec = getelementptr %Graph, ptr %graph, i32 0, i32 1
+  %exec = load ptr, ptr %at.exec
+  %which = load ptr, ptr %own
+  %set.node = call ptr @entry(ptr %call, i32 6)
+  %put = call i32 %set.node(ptr %exec, ptr %which, ptr %node)
+  %put.wide = zext i32 %put to i64
+  ret i64 %put.wide
+}
+
+; -- loops and branches ----------------------------------------------------------------------------
+
+; Lets Python handle an interrupt, now and then; -1 if it raised something.
+define internal i64 @signals(ptr %call, i64 %mask) noinline {
+  %at.count = getelementptr %Call, ptr %call, i32 0, i32 7
+  %count = load i64, ptr %at.count
+  %count.next = add i64 %count, 1
+  store i64 %count.next, ptr %at.count
+  %rest = and i64 %count.next, %mask
+  %due = icmp eq i64 %rest, 0
+  br i1 %due, label %look, label %no
+look:
+  %at.state = getelementptr %Call, ptr %call, i32 0, i32 6
+  %state = load ptr, ptr %at.state
+  call void @PyEval_RestoreThread(ptr %state)
+  %raised = call i32 @PyErr_CheckSignals()
+  %again = call ptr @PyEval_SaveThread()
+  store ptr %again, ptr %at.state
+  %wide = sext i32 %raised to i64
+  ret i64 %wide
+no:
+  ret i64 0
+}
+
+; The byte at a slot, when the device has computed it, or what is above 255: 256 + a status.
+define internal i64 @flag(ptr %call, i64 %slot) noinline {
+  ; one of 1024 places, so that threads do not meet
+  %turn = atomicrmw add ptr @turn, i64 64 monotonic
+  %where = and i64 %turn, 65535
+  %locked = call ptr @entry(ptr %call, i32 10)
+  %byte = getelementptr i8, ptr %locked, i64 %where
+  store volatile i64 0, ptr %byte
+  %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
+  %slots = load ptr, ptr %at.slots
+  %at = getelementptr i64, ptr %slots, i64 %slot
+  %address = load i64, ptr %at
+  %at.stream = getelementptr %Call, ptr %call, i32 0, i32 3
+  %stream = load ptr, ptr %at.stream
+  %download = call ptr @entry(ptr %call, i32 1)
+  %copied = call i32 %download(ptr %byte, i64 %address, i64 1, ptr %stream)
+  %wait = call ptr @entry(ptr %call, i32 2)
+  %waited = call i32 %wait(ptr %stream)
+  %status = or i32 %copied, %waited
+  %good = icmp eq i32 %status, 0
+  %value = load volatile i64, ptr %byte
+  %wide = zext i32 %status to i64
+  %bad = add i64 %wide, 256
+  %found = select i1 %good, i64 %value, i64 %bad
+  ret i64 %found
+}
+
+; LOOP: length of all, rounds, moves, carries, (slot, bytes).., (slot, spare).., body
+define internal i64 @loop(ptr %call, i64 %at) noinline {
+start:
+  %table = load ptr, ptr %call
+  %at.rounds = add i64 %at, 2
+  %rounds = call i64 @word(ptr %table, i64 %at.rounds)
+  %at.moves = add i64 %at, 3
+  %moves = call i64 @word(ptr %table, i64 %at.moves)
+  %at.carries = add i64 %at, 4
+  %carries = call i64 @word(ptr %table, i64 %at.carries)
+  %first = add i64 %at, 5
+  %moves.words = shl i64 %moves, 1
+  %carries.at = add i64 %first, %moves.words
+  %carries.words = shl i64 %carries, 1
+  %body = add i64 %carries.at, %carries.words
+  br label %round
+
+round:
+  %r = phi i64 [ 0, %start ], [ %r.next, %swapped ]
+  %over = icmp sge i64 %r, %rounds
+  br i1 %over, label %back, label %work
+
+work:
+  %status = call i64 @walk(ptr %call, i64 %body)
+  %good = icmp eq i64 %status, 0
+  br i1 %good, label %listen, label %failed
+
+failed:
+  ret i64 %status
+
+listen:
+  %heard = call i64 @signals(ptr %call, i64 4095)
+  %silent = icmp eq i64 %heard, 0
+  br i1 %silent, label %move, label %heard.it
+
+heard.it:
+  ret i64 %heard
+
+move:
+  call void @shift(ptr %call, i64 %first, i64 %moves, i64 1)
+  call void @swap(ptr %call, i64 %carries.at, i64 %carries)
+  br label %swapped
+
+swapped:
+  %r.next = add i64 %r, 1
+  br label %round
+
+back:  ; all pointers as before
+  %negative = sub i64 0, %rounds
+  %idle = icmp slt i64 %rounds, 0
+  %turns = select i1 %idle, i64 0, i64 %negative
+  call void @shift(ptr %call, i64 %first, i64 %moves, i64 %turns)
+  %odd = and i64 %rounds, 1
+  %is.odd = icmp eq i64 %odd, 1
+  br i1 %is.odd, label %unswap, label %end
+
+unswap:
+  call void @swap(ptr %call, i64 %carries.at, i64 %carries)
+  br label %end
+
+end:
+  ret i64 0
+}
+
+; Moves slots by so many times their bytes.
+define internal void @shift(ptr %call, i64 %first, i64 %count, i64 %times) {
+start:
+  %table = load ptr, ptr %call
+  %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
+  %slots = load ptr, ptr %at.slots
+  br label %next
+next:
+  %k = phi i64 [ 0, %start ], [ %k.next, %one ]
+  %done = icmp sge i64 %k, %count
+  br i1 %done, label %end, label %one
+one:
+  %twice = shl i64 %k, 1
+  %pair = add i64 %first, %twice
+  %pair.more = add i64 %pair, 1
+  %slot = call i64 @word(ptr %table, i64 %pair)
+  %nbytes = call i64 @word(ptr %table, i64 %pair.more)
+  %far = mul i64 %nbytes, %times
+  %place = getelementptr i64, ptr %slots, i64 %slot
+  %old = load i64, ptr %place
+  %new = add i64 %old, %far
+  store i64 %new, ptr %place
+  %k.next = add i64 %k, 1
+  br label %next
+end:
+  ret void
+}
+
+; Exchanges the slots of pairs.
+define internal void @swap(ptr %call, i64 %first, i64 %count) {
+start:
+  %table = load ptr, ptr %call
+  %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
+  %slots = load ptr, ptr %at.slots
+  br label %next
+next:
+  %k = phi i64 [ 0, %start ], [ %k.next, %one ]
+  %done = icmp sge i64 %k, %count
+  br i1 %done, label %end, label %one
+one:
+  %twice = shl i64 %k, 1
+  %pair = add i64 %first, %twice
+  %pair.more = add i64 %pair, 1
+  %slot = call i64 @word(ptr %table, i64 %pair)
+  %spare = call i64 @word(ptr %table, i64 %pair.more)
+  %a = getelementptr i64, ptr %slots, i64 %slot
+  %b = getelementptr i64, ptr %slots, i64 %spare
+  %x = load i64, ptr %a
+  %y = load i64, ptr %b
+  store i64 %y, ptr %a
+  store i64 %x, ptr %b
+  %k.next = add i64 %k, 1
+  br label %next
+end:
+  ret void
+}
+
+; WHILE: length of all, flag, carries, place of the body, place of what follows an odd number of
+; rounds, (slot, spare).., test
+define internal i64 @while(ptr %call, i64 %at) noinline {
+start:
+  %table = load ptr, ptr %call
+  %at.flag = add i64 %at, 2
+  %flag.slot = call i64 @word(ptr %table, i64 %at.flag)
+  %at.carries = add i64 %at, 3
+  %carries = call i64 @word(ptr %table, i64 %at.carries)
+  %at.body = add i64 %at, 4
+  %body = call i64 @word(ptr %table, i64 %at.body)
+  %at.settle = add i64 %at, 5
+  %settle = call i64 @word(ptr %table, i64 %at.settle)
+  %carries.at = add i64 %at, 6
+  %carries.words = shl i64 %carries, 1
+  %test = add i64 %carries.at, %carries.words
+  br label %round
+
+round:
+  %odd = phi i1 [ false, %start ], [ %odd.next, %again ]
+  %tested = call i64 @walk(ptr %call, i64 %test)
+  %test.good = icmp eq i64 %tested, 0
+  br i1 %test.good, label %ask, label %test.failed
+
+test.failed:
+  ret i64 %tested
+
+ask:
+  %byte = call i64 @flag(ptr %call, i64 %flag.slot)
+  %failed = icmp ugt i64 %byte, 255
+  br i1 %failed, label %read.failed, label %know
+
+read.failed:
+  %status = sub i64 %byte, 256
+  ret i64 %status
+
+know:
+  %on = icmp ne i64 %byte, 0
+  br i1 %on, label %work, label %end
+
+work:
+  %worked = call i64 @walk(ptr %call, i64 %body)
+  %good = icmp eq i64 %worked, 0
+  br i1 %good, label %listen, label %work.failed
+
+work.failed:
+  ret i64 %worked
+
+listen:
+  %heard = call i64 @signals(ptr %call, i64 255)
+  %silent = icmp eq i64 %heard, 0
+  br i1 %silent, label %again, label %heard.it
+
+heard.it:
+  ret i64 %heard
+
+again:
+  call void @swap(ptr %call, i64 %carries.at, i64 %carries)
+  %odd.next = xor i1 %odd, true
+  br label %round
+
+end:
+  br i1 %odd, label %unswap, label %over
+
+unswap:
+  call void @swap(ptr %call, i64 %carries.at, i64 %carries)
+  %settled = call i64 @walk(ptr %call, i64 %settle)
+  ret i64 %settled
+
+over:
+  ret i64 0
+}
+
+; EITHER: length of all, pairs, place of the second launch, (slot, bytes).., launch.., the second:
+; the first one if all addresses are multiples of 16
+define internal i64 @either(ptr %call, i64 %at) noinline {
+start:
+  %table = load ptr, ptr %call
+  %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
+  %slots = load ptr, ptr %at.slots
+  %at.count = add i64 %at, 2
+  %count = call i64 @word(ptr %table, i64 %at.count)
+  %at.second = add i64 %at, 3
+  %second = call i64 @word(ptr %table, i64 %at.second)
+  %pairs = add i64 %at, 4
+  br label %next
+next:
+  %k = phi i64 [ 0, %start ], [ %k.next, %one ]
+  %all = phi i64 [ 0, %start ], [ %all.next, %one ]
+  %done = icmp sge i64 %k, %count
+  br i1 %done, label %choose, label %one
+one:
+  %twice = shl i64 %k, 1
+  %pair = add i64 %pairs, %twice
+  %pair.more = add i64 %pair, 1
+  %slot = call i64 @word(ptr %table, i64 %pair)
+  %nbytes = call i64 @word(ptr %table, i64 %pair.more)
+  %place = getelementptr i64, ptr %slots, i64 %slot
+  %base = load i64, ptr %place
+  %address = add i64 %base, %nbytes
+  %all.next = or i64 %all, %address
+  %k.next = add i64 %k, 1
+  br label %next
+choose:
+  %rest = and i64 %all, 15
+  %aligned = icmp eq i64 %rest, 0
+  %words = shl i64 %count, 1
+  %first = add i64 %pairs, %words
+  %chosen = select i1 %aligned, i64 %first, i64 %second
+  %status = call i64 @launch(ptr %call, i64 %chosen)
+  ret i64 %status
+}
+
+; BRANCH: length of all, flag, place of the other list, list
+define internal i64 @branch(ptr %call, i64 %at) noinline {
+  %table = load ptr, ptr %call
+  %at.flag = add i64 %at, 2
+  %slot = call i64 @word(ptr %table, i64 %at.flag)
+  %at.other = add i64 %at, 3
+  %other = call i64 @word(ptr %table, i64 %at.other)
+  %then = add i64 %at, 4
+  %byte = call i64 @flag(ptr %call, i64 %slot)
+  %failed = icmp ugt i64 %byte, 255
+  br i1 %failed, label %bad, label %know
+bad:
+  %status = sub i64 %byte, 256
+  ret i64 %status
+know:
+  %on = icmp ne i64 %byte, 0
+  %list = select i1 %on, i64 %then, i64 %other
+  %done = call i64 @walk(ptr %call, i64 %list)
+  ret i64 %done
+}
+
+; HOST: length, callback, number
+define internal i64 @host(ptr %call, i64 %at) noinline {
+  %table = load ptr, ptr %call
+  %at.callback = add i64 %at, 2
+  %callback.i = call i64 @word(ptr %table, i64 %at.callback)
+  %callback = inttoptr i64 %callback.i to ptr
+  %at.number = add i64 %at, 3
+  %number = call i64 @word(ptr %table, i64 %at.number)
+  %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
+  %slots = load ptr, ptr %at.slots
+  %at.stream = getelementptr %Call, ptr %call, i32 0, i32 3
+  %stream = load ptr, ptr %at.stream
+  %stop = call i32 %callback(ptr %slots, ptr %stream, i64 %number)
+  %stops = icmp ne i32 %stop, 0
+  %status = select i1 %stops, i64 -2, i64 0
+  ret i64 %status
+}
+
+; A list of nodes, which a 0 ends.
+define internal i64 @walk(ptr %call, i64 %begin) {
+start:
+  %table = load ptr, ptr %call
+  br label %next
+
+next:
+  %at = phi i64 [ %begin, %start ], [ %at.launch, %launched ], [ %at.joint, %joined ]
+  %kind = call i64 @word(ptr %table, i64 %at)
+  switch i64 %kind, label %end [ i64 1, label %one
+                                 i64 2, label %two
+                                 i64 3, label %three
+                                 i64 4, label %four
+                                 i64 5, label %five
+                                 i64 6, label %six ]
+end:
+  ret i64 0
+
+one:
+  %s1 = call i64 @launch(ptr %call, i64 %at)
+  %at.n = add i64 %at, 6
+  %n = call i64 @word(ptr %table, i64 %at.n)
+  %pairs = shl i64 %n, 1
+  %length = add i64 %pairs, 10
+  %at.launch = add i64 %at, %length
+  %good = icmp eq i64 %s1, 0
+  br i1 %good, label %launched, label %failed
+launched:
+  br label %next
+failed:
+  ret i64 %s1
+
+two:
+  %s2 = call i64 @either(ptr %call, i64 %at)
+  br label %joint
+three:
+  %s3 = call i64 @loop(ptr %call, i64 %at)
+  br label %joint
+four:
+  %s4 = call i64 @while(ptr %call, i64 %at)
+  br label %joint
+five:
+  %s5 = call i64 @branch(ptr %call, i64 %at)
+  br label %joint
+six:
+  %s6 = call i64 @host(ptr %call, i64 %at)
+  br label %joint
+
+joint:
+  %status = phi i64 [ %s2, %two ], [ %s3, %three ], [ %s4, %four ], [ %s5, %five ], [ %s6, %six ]
+  %at.own = add i64 %at, 1
+  %own = call i64 @word(ptr %table, i64 %at.own)
+  %at.joint = add i64 %at, %own
+  %fine = icmp eq i64 %status, 0
+  br i1 %fine, label %joined, label %joint.failed
+joined:
+  br label %next
+joint.failed:
+  ret i64 %status
+}
+
+; -- calls from Python -----------------------------------------------------------------------------
+
+define internal i64 @argument(ptr %args, i64 %number) alwaysinline {
+  %at = getelementptr ptr, ptr %args, i64 %number
+  %object = load ptr, ptr %at
+  %value = call i64 @PyLong_AsLongLong(ptr %object)
+  ret i64 %value
+}
+
+; The pointers of all slots: 0, or -1 if Python raised an error.
+define internal i64 @fill(ptr %table, ptr %slots, ptr %buffers, i64 %scratch) noinline {
+start:
+  %inputs = call i64 @word(ptr %table, i64 0)
+  %areas = call i64 @word(ptr %table, i64 1)
+  %pointers = call i64 @word(ptr %table, i64 2)
+  %local = call i64 @word(ptr %table, i64 3)
+  %name = load ptr, ptr @name.address
+  br label %input
+
+input:
+  %i = phi i64 [ 0, %start ], [ %i.next, %input.found ], [ %i.next, %input.number ]
+  %i.next = add i64 %i, 1
+  %input.done = icmp eq i64 %i, %inputs
+  br i1 %input.done, label %area, label %input.one
+
+input.one:
+  %input.at = getelementptr i64, ptr %slots, i64 %i.next
+  %buffer = call ptr @PyTuple_GetItem(ptr %buffers, i64 %i)
+  %type.at = getelementptr ptr, ptr %buffer, i64 1
+  %type = load ptr, ptr %type.at
+  %plain = icmp eq ptr %type, @PyLong_Type
+  br i1 %plain, label %input.number, label %input.buffer
+
+input.number:  ; an address
+  %given = call i64 @PyLong_AsLongLong(ptr %buffer)
+  store i64 %given, ptr %input.at
+  br label %input
+
+input.buffer:
+  %number = call ptr @PyObject_GetAttr(ptr %buffer, ptr %name)
+  %absent = icmp eq ptr %number, null
+  br i1 %absent, label %raised, label %input.found
+
+input.found:
+  %address = call i64 @PyLong_AsLongLong(ptr %number)
+  call void @Py_DecRef(ptr %number)
+  store i64 %address, ptr %input.at
+  br label %input
+
+raised:
+  ret i64 -1
+
+area:
+  %first.area = add i64 %inputs, 1
+  br label %area.next
+
+area.next:
+  %a = phi i64 [ 0, %area ], [ %a.next, %area.one ]
+  %area.done = icmp eq i64 %a, %areas
+  br i1 %area.done, label %pointer, label %area.one
+
+area.one:
+  %a.next = add i64 %a, 1
+  %a.word = add i64 %a, 8
+  %a.offset = call i64 @word(ptr %table, i64 %a.word)
+  %a.address = add i64 %scratch, %a.offset
+  %a.slot = add i64 %first.area, %a
+  %a.at = getelementptr i64, ptr %slots, i64 %a.slot
+  store i64 %a.address, ptr %a.at
+  br label %area.next
+
+pointer:
+  %first.pointer = add i64 %first.area, %areas
+  %pairs = add i64 %areas, 8
+  br label %pointer.next
+
+pointer.next:
+  %p = phi i64 [ 0, %pointer ], [ %p.next, %pointer.one ]
+  %p.at = phi i64 [ %pairs, %pointer ], [ %p.at.next, %pointer.one ]
+  %pointer.done = icmp eq i64 %p, %pointers
+  br i1 %pointer.done, label %array, label %pointer.one
+
+pointer.one:
+  %p.next = add i64 %p, 1
+  %p.at.next = add i64 %p.at, 2
+  %p.more = add i64 %p.at, 1
+  %origin = call i64 @word(ptr %table, i64 %p.at)
+  %nbytes = call i64 @word(ptr %table, i64 %p.more)
+  %origin.at = getelementptr i64, ptr %slots, i64 %origin
+  %base = load i64, ptr %origin.at
+  %derived = add i64 %base, %nbytes
+  %p.slot = add i64 %first.pointer, %p
+  %p.slot.at = getelementptr i64, ptr %slots, i64 %p.slot
+  store i64 %derived, ptr %p.slot.at
+  br label %pointer.next
+
+array:
+  %l = phi i64 [ 0, %pointer.next ], [ %l.next, %array.one ]
+  %l.at = phi i64 [ %p.at, %pointer.next ], [ %l.at.next, %array.one ]
+  %array.done = icmp eq i64 %l, %local
+  br i1 %array.done, label %end, label %array.one
+
+array.one:
+  %l.next = add i64 %l, 1
+  %l.at.next = add i64 %l.at, 2
+  %l.more = add i64 %l.at, 1
+  %l.slot = call i64 @word(ptr %table, i64 %l.at)
+  %l.offset = call i64 @word(ptr %table, i64 %l.more)
+  %l.address = add i64 %scratch, %l.offset
+  %l.slot.at = getelementptr i64, ptr %slots, i64 %l.slot
+  store i64 %l.address, ptr %l.slot.at
+  br label %array
+
+end:
+  ret i64 0
+}
+
+; The nodes, and a graph's launch, where the GPU of the program is the current one.
+define internal i64 @run(ptr %call, i64 %body) noinline {
+start:
+  %old.at = alloca ptr
+  store ptr null, ptr %old.at
+  %table = load ptr, ptr %call
+  %own.i = call i64 @word(ptr %table, i64 6)
+  %own = inttoptr i64 %own.i to ptr
+  %get = call ptr @entry(ptr %call, i32 3)
+  %set = call ptr @entry(ptr %call, i32 4)
+  %got = call i32 %get(ptr %old.at)
+  %old = load ptr, ptr %old.at
+  %current = icmp eq ptr %old, %own
+  br i1 %current, label %work, label %enter
+
+enter:
+  %entered = call i32 %set(ptr %own)
+  br label %work
+
+work:
+  %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
+  %mode = load i64, ptr %at.mode
+  %direct = icmp eq i64 %mode, 0
+  br i1 %direct, label %nodes, label %begin
+
+begin:
+  %at.begun = getelementptr %Call, ptr %call, i32 0, i32 5
+  %begun = load ptr, ptr %at.begun
+  %at.made = getelementptr %Graph, ptr %begun, i32 0, i32 4
+  store i64 0, ptr %at.made
+  %at.used = getelementptr %Graph, ptr %begun, i32 0, i32 5
+  store i64 0, ptr %at.used
+  br label %nodes
+
+nodes:
+  %walked = call i64 @walk(ptr %call, i64 %body)
+  %replay = icmp eq i64 %mode, 2
+  %good = icmp eq i64 %walked, 0
+  %send = and i1 %replay, %good
+  br i1 %send, label %graph, label %done
+
+graph:
+  %at.graph = getelementptr %Call, ptr %call, i32 0, i32 5
+  %made = load ptr, ptr %at.graph
+  %at.exec = getelementptr %Graph, ptr %made, i32 0, i32 1
+  %exec = load ptr, ptr %at.exec
+  %at.stream = getelementptr %Call, ptr %call, i32 0, i32 3
+  %stream = load ptr, ptr %at.stream
+  %launch = call ptr @entry(ptr %call, i32 7)
+  %sent = call i32 %launch(ptr %exec, ptr %stream)
+  %sent.wide = zext i32 %sent to i64
+  br label %done
+
+done:
+  %status = phi i64 [ %walked, %nodes ], [ %sent.wide, %graph ]
+  br i1 %current, label %end, label %leave
+
+leave:
+  %left = call i32 %set(ptr %old)
+  br label %end
+
+end:
+  ret i64 %status
+}
+
+; play(mode, graph, stream, output, scratch, record, buffers): the status; `self` is the address of
+; the table, whose head is: inputs, areas, pointers, local arrays, slots, place of the nodes,
+; context, entries, then the offsets of areas, (origin, bytes) of pointers, (slot, offset) of arrays
+define internal ptr @play(ptr %self, ptr %args, i64 %count) {
+start:
+  %call = alloca %Call
+  %table.i = call i64 @PyLong_AsLongLong(ptr %self)
+  %table = inttoptr i64 %table.i to ptr
+  %mode = call i64 @argument(ptr %args, i64 0)
+  %graph.i = call i64 @argument(ptr %args, i64 1)
+  %stream.i = call i64 @argument(ptr %args, i64 2)
+  %out = call i64 @argument(ptr %args, i64 3)
+  %scratch = call i64 @argument(ptr %args, i64 4)
+  %record = call i64 @argument(ptr %args, i64 5)
+  %buffers.at = getelementptr ptr, ptr %args, i64 6
+  %buffers = load ptr, ptr %buffers.at
+  %given = call i64 @PyTuple_Size(ptr %buffers)
+  %inputs = call i64 @word(ptr %table, i64 0)
+  %enough = icmp eq i64 %given, %inputs
+  br i1 %enough, label %fill, label %other
+
+other:
+  %wrong = call ptr @PyLong_FromLongLong(i64 -4)
+  ret ptr %wrong
+
+fill:
+  %all = call i64 @word(ptr %table, i64 4)
+  %slots = alloca i64, i64 %all
+  store i64 %out, ptr %slots
+  %filled = call i64 @fill(ptr %table, ptr %slots, ptr %buffers, i64 %scratch)
+  %error = call ptr @PyErr_Occurred()
+  %sane = icmp eq ptr %error, null
+  br i1 %sane, label %work, label %raised
+
+raised:
+  ret ptr null
+
+work:
+  %last = sub i64 %all, 1
+  %last.at = getelementptr i64, ptr %slots, i64 %last
+  store i64 %record, ptr %last.at
+  %entries.i = call i64 @word(ptr %table, i64 7)
+  %entries = inttoptr i64 %entries.i to ptr
+  %stream = inttoptr i64 %stream.i to ptr
+  %graph = inttoptr i64 %graph.i to ptr
+  store ptr %table, ptr %call
+  %at.entries = getelementptr %Call, ptr %call, i32 0, i32 1
+  store ptr %entries, ptr %at.entries
+  %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
+  store ptr %slots, ptr %at.slots
+  %at.stream = getelementptr %Call, ptr %call, i32 0, i32 3
+  store ptr %stream, ptr %at.stream
+  %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
+  store i64 %mode, ptr %at.mode
+  %at.graph = getelementptr %Call, ptr %call, i32 0, i32 5
+  store ptr %graph, ptr %at.graph
+  %at.count = getelementptr %Call, ptr %call, i32 0, i32 7
+  store i64 0, ptr %at.count
+  %body = call i64 @word(ptr %table, i64 5)
+  %at.state = getelementptr %Call, ptr %call, i32 0, i32 6
+  %state = call ptr @PyEval_SaveThread()
+  store ptr %state, ptr %at.state
+  %status = call i64 @run(ptr %call, i64 %body)
+  %state.now = load ptr, ptr %at.state
+  call void @PyEval_RestoreThread(ptr %state.now)
+  %interrupted = icmp eq i64 %status, -1
+  br i1 %interrupted, label %raised, label %told
+
+told:
+  %found = call ptr @PyLong_FromLongLong(i64 %status)
+  ret ptr %found
+}
+
+; The function `play` of a table, whose address is a Python integer.
+define ptr @launcher(ptr %table) {
+  %known = load ptr, ptr @name.address
+  %new = icmp eq ptr %known, null
+  br i1 %new, label %intern, label %make
+intern:
+  %name = call ptr @PyUnicode_InternFromString(ptr @text.address)
+  store ptr %name, ptr @name.address
+  br label %make
+make:
+  %function = call ptr @PyCFunction_NewEx(ptr @method, ptr %table, ptr null)
+  ret ptr %function
+}

@@ -1,0 +1,1 @@
+"""Factorisations, solutions, eigenvalues and singular values of matrices on a GPU."""

@@ -1,0 +1,300 @@
+"""The table of a program: its nodes as words that the launcher walks.
+
+    head    inputs, areas, pointers, local arrays, slots, place of the nodes, context, entries,
+            then the offsets of the areas, (origin, bytes) of pointers, (slot, offset) of arrays
+    LAUNCH  function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an
+            attribute of cuda.h or 0, whether it may begin early in a graph, then n arguments:
+            (slot, bytes after it), (-1, an int64) or (-2, the place of a struct)
+    EITHER  length, pairs, place of the second launch, (slot, bytes).., a launch, the second one
+    LOOP    length, rounds, moves, carries, (slot, bytes).., (slot, spare).., body
+    WHILE   length, flag, carries, place of the body, of what follows an odd number of rounds,
+            (slot, spare).., test
+    BRANCH  length, flag, place of the other list, list
+    HOST    length, callback, number
+
+A list of nodes ends with a 0. Places count words from the beginning of the table.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pullback.compile.program.stages import (
+    Blocks,
+    Branch,
+    Loop,
+    Node,
+    Parts,
+    Program,
+    Stage,
+    While,
+)
+from pullback.runtime.cuda.code import following
+from pullback.runtime.cuda.stages import RECORD, At, Code, Either, HostCall, Step, Table
+
+if TYPE_CHECKING:
+    from pullback.runtime.cuda.gpu import Gpu
+
+__all__ = ["LaunchTable", "copy_step", "inner"]
+
+LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST = range(1, 7)
+# CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+TOGETHER, EARLY = 2, 6
+HEAD = 8
+LINE = 512  # bytes at a multiple of which scratch memory starts, as blocks of memory do
+_COPY = """
+extern "C" __global__ void pb_copy(unsigned char* out, const unsigned char* x, long long count) {
+  const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  for (long long i = first; i < count; i += (long long)gridDim.x * blockDim.x) out[i] = x[i];
+}"""
+# Thread blocks of a launch that may begin in a graph before the one before it has ended: at most
+# one for each processor of a Hopper. Larger ones take the places of those that are still to run
+# (H200: 30 tiny kernels 18 us instead of 30, but 30 of 1M elements 161 instead of 105).
+LIGHT = 0
+PLAIN_SHARED = 16 << 10  # bytes of shared memory, of which several launches find room
+_COPY_THREADS = 256
+_COPY_GRID = 132  # thread blocks at most: one for each processor of a Hopper
+Carries = Sequence[tuple[int, int, int]]
+
+
+def copy_step(to: int, source: int, nbytes: int) -> Step:
+    """The launch that copies the bytes of one slot to another."""
+    grid = min(_COPY_GRID, -(-nbytes // _COPY_THREADS))
+    return Step(_COPY, "pb_copy", (grid, 1), _COPY_THREADS, (At(to), At(source), nbytes))
+
+
+class LaunchTable:
+    """The words of a program, and what they ask for.
+
+    `slots` is their number, `scratch` the bytes of its scratch memory. `checked`: its kernels note
+    errors. `straight`: what it launches depends on no contents. `launches` and `values` are what a
+    graph keeps.
+    """
+
+    def __init__(self, gpu: Gpu, program: Program, callback: int = 0):
+        self._gpu, self._callback = gpu, callback
+        self.calls: list[HostCall] = []
+        self._tables: list[Table] = []  # which keep what they stand for on the GPU
+        self.checked, self.straight = False, True
+        self.launches = self.values = 0
+        self._local: dict[int, int] = {}  # the bytes of arrays of blocks, by slot
+        self._rounds = 1  # of the loops around a node
+        self._light = False  # whether the latest launch was light
+        first = 1 + program.inputs + len(program.scratch)
+        self.slots = first + len(program.pointers) + 1
+        self._words: list[int] = []
+        self._structs: list[tuple[int, bytes]] = []  # places of structs, which come last
+        start = HEAD + len(program.scratch) + 2 * len(program.pointers)
+        # the arrays of blocks are known when the nodes are: they stand between head and nodes
+        self._start = start + 2 * len(_local_slots(program.stages))
+        self._list(program.stages)
+        self.scratch, areas, local = self._places(program)
+        head = [
+            *(program.inputs, len(areas), len(program.pointers), len(local) // 2, self.slots),
+            *(self._start, gpu.context, gpu.driver.entries, *areas),
+            *(word for pair in program.pointers for word in pair),
+            *local,
+        ]
+        assert len(head) == self._start
+        self._memory = self._packed(head)
+
+    @property
+    def address(self) -> int:
+        """Where the words are."""
+        return self._memory.buffer_info()[0]
+
+    def _places(self, program: Program) -> tuple[int, list[int], list[int]]:
+        """Bytes of scratch memory, and where areas and local arrays are in it."""
+        at, areas, local = 0, [], []
+        for nbytes in program.scratch:
+            areas.append(at)
+            at += -(-nbytes // LINE) * LINE
+        for slot, nbytes in self._local.items():
+            local += [slot, at]
+            at += -(-nbytes // LINE) * LINE
+        return at, areas, local
+
+    def _packed(self, head: Sequence[int]) -> array[int]:
+        words = array("q", [*head, *self._words])
+        for place, struct in self._structs:
+            words[self._start + place] = len(words)
+            words.frombytes(struct)
+        return words
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _here(self) -> int:
+        return self._start + len(self._words)
+
+    def _list(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self._node(node)
+        self._words.append(0)
+
+    def _node(self, node: Node) -> None:
+        if isinstance(node, Stage):
+            assert isinstance(node.code, Code)
+            for step in node.code:
+                self._step(step)
+        elif isinstance(node, Parts):
+            for part in node.parts:
+                for member in part:
+                    self._node(member)
+        elif isinstance(node, Blocks):
+            for slot, nbytes in node.local:
+                self._local[slot] = max(self._local.get(slot, 0), nbytes * node.rows)
+            for member in node.members:
+                self._node(member)
+        elif isinstance(node, Branch):
+            self._branch(node)
+        elif isinstance(node, Loop):
+            self._loop(node)
+        else:
+            self._while(node)
+
+    def _begin(self, kind: int, *words: int) -> int:
+        """The place of the length of a node, which `_end` fills in."""
+        self._words += [kind, 0, *words]
+        return len(self._words) - len(words) - 1
+
+    def _end(self, at: int) -> None:
+        self._words[at] = len(self._words) - at + 1
+
+    def _branch(self, node: Branch) -> None:
+        self.straight = False
+        at = self._begin(BRANCH, node.flag, 0)
+        self._list(node.then)
+        self._words[at + 2] = self._here()
+        self._list(node.otherwise)
+        self._end(at)
+
+    def _loop(self, node: Loop) -> None:
+        carries = [c for c in node.carries if c[2]]
+        at = self._begin(LOOP, node.rounds, len(node.moves), len(node.carries))
+        self._words += [word for pair in node.moves for word in pair]
+        self._words += [word for slot, spare, _ in node.carries for word in (slot, spare)]
+        around, self._light = self._rounds, self._light and _ends_light(node.body)
+        self._rounds *= node.rounds
+        self._list(node.body)
+        self._rounds = around
+        self._end(at)
+        for slot, spare, nbytes in carries if node.rounds % 2 else ():
+            self._step(copy_step(slot, spare, nbytes))
+
+    def _while(self, node: While) -> None:
+        self.straight = False
+        at = self._begin(WHILE, node.flag, len(node.carries), 0, 0)
+        self._words += [word for slot, spare, _ in node.carries for word in (slot, spare)]
+        self._list(node.test)
+        self._words[at + 3] = self._here()
+        self._list(node.body)
+        self._words[at + 4] = self._here()
+        for slot, spare, nbytes in node.carries:
+            if nbytes:
+                self._step(copy_step(slot, spare, nbytes))
+        self._words.append(0)
+        self._end(at)
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _step(self, step: Step | Either | HostCall) -> None:
+        if isinstance(step, HostCall):
+            self.straight = False
+            self._words += [HOST, 4, self._callback, len(self.calls)]
+            self.calls.append(step)
+        elif isinstance(step, Either):
+            self._either(step)
+        else:
+            light = _is_light(step)
+            self._launch(step, len(step.arguments), self._light and light)
+            self._count(len(step.arguments), light)
+
+    def _either(self, step: Either) -> None:
+        light = _is_light(step.aligned) and _is_light(step.other)
+        follows = self._light and light
+        ats = [a for a in step.aligned.arguments if isinstance(a, At)]
+        most = max(len(step.aligned.arguments), len(step.other.arguments))
+        at = self._begin(EITHER, len(ats), 0)
+        self._words += [word for a in ats for word in self._argument(a)]
+        self._launch(step.aligned, most, follows)
+        self._words[at + 2] = self._here()
+        self._launch(step.other, most, follows)
+        self._end(at)
+        self._count(most, light)
+
+    def _count(self, arguments: int, light: bool) -> None:
+        self._light = light
+        self.launches += self._rounds
+        self.values += self._rounds * (arguments + 1)
+
+    def _launch(self, step: Step, most: int, follows: bool) -> None:
+        self.checked = self.checked or step.checked
+        across, down = step.grid
+        count = len(step.arguments)
+        attribute = TOGETHER if step.together else EARLY if step.early else 0
+        self.straight = self.straight and not attribute
+        sizes = (across, down, step.block, step.shared, count, most + 1, attribute)
+        self._words += [LAUNCH, self._gpu.step_function(step), *sizes, follows]
+        for argument in step.arguments:
+            if isinstance(argument, bytes):
+                self._structs.append((len(self._words) + 1, argument))
+                self._words += [-2, 0]
+            else:
+                self._words += self._argument(argument)
+
+    def _argument(self, argument: At | Table | int) -> tuple[int, int]:
+        if isinstance(argument, Table):
+            self._tables.append(argument)
+            return -1, self._gpu.constant(argument, argument.values).address
+        if not isinstance(argument, At):
+            return -1, argument
+        slot, nbytes = argument
+        return (self.slots - 1 if slot == RECORD else slot), nbytes
+
+
+def _is_light(step: Step) -> bool:
+    """Whether a launch and another one like it find room on a device at the same time."""
+    across, down = step.grid
+    special = step.early or step.together or step.shared > PLAIN_SHARED
+    return across * down <= LIGHT and not special and step.function in following(step.source)
+
+
+def _ends_light(nodes: Sequence[Node]) -> bool:
+    """Whether the last launch of nodes is light, as far as that is plain to see."""
+    if not nodes:
+        return False
+    last = nodes[-1]
+    if not isinstance(last, Stage):
+        parts = inner(last)
+        return len(parts) == 1 and _ends_light(parts[0])
+    assert isinstance(last.code, Code)
+    step = last.code[-1]
+    if isinstance(step, Either):
+        return _is_light(step.aligned) and _is_light(step.other)
+    return isinstance(step, Step) and _is_light(step)
+
+
+def _local_slots(nodes: Sequence[Node]) -> set[int]:
+    """The slots of arrays of blocks, at any depth."""
+    found: set[int] = set()
+    for node in nodes:
+        if isinstance(node, Blocks):
+            found.update(slot for slot, _ in node.local)
+        for part in inner(node):
+            found |= _local_slots(part)
+    return found
+
+
+def inner(node: Node) -> list[Sequence[Node]]:
+    """The lists of nodes inside a node."""
+    if isinstance(node, Stage):
+        return []
+    if isinstance(node, Loop):
+        return [node.body]
+    if isinstance(node, While):
+        return [node.test, node.body]
+    if isinstance(node, Branch):
+        return [node.then, node.otherwise]
+    return [*node.parts] if isinstance(node, Parts) else [node.members]

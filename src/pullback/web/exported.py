@@ -1,0 +1,150 @@
+"""A traced function as a program whose arguments, weights and results have names and places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pullback.compile.function.compiled import Compiled
+from pullback.compile.function.unit import Unit
+from pullback.core import pytrees
+from pullback.core.avals import Aval
+from pullback.core.dtypes import as_dtype, complex128, float64
+from pullback.core.errors import DeviceError, DTypeError, TraceError
+from pullback.ir.array import make
+from pullback.ir.convert import as_array, to_numpy
+from pullback.ir.graph import Graph
+from pullback.web.printing import Printed, PrintingTarget, calls_python
+from pullback.web.program import INPUTS, WEIGHTS, WORK, Place, Planned, lines
+from pullback.web.trees import arguments_tree, is_array, results_tree
+from pullback.web.weights import Names, memory_of
+
+__all__ = ["Exported", "Placed"]
+
+
+class Placed(NamedTuple):
+    """An array that a page gives, gets or loads, and where it is."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    place: Place
+    nbytes: int
+    contents: np.ndarray | None = None  # of a weight
+
+
+class Exported:
+    """What there is to write; `planned` is None where nothing is computed."""
+
+    def __init__(
+        self, function: Callable[..., Any], unit: Unit, args: tuple, kwargs: dict, name: str
+    ):
+        self.name, self._unit, self._given = name, unit, (args, kwargs)
+        if unit.written:
+            raise TraceError(
+                f"export_web: `{name}` updates an argument in place, which a page would not see."
+                " Return the new value."
+            )
+        if calls_python(unit.optimised):
+            raise DeviceError(
+                f"export_web: `{name}` calls Python while it runs, and a web page has none. Leave"
+                " out pure_callback, debug.print and the like."
+            )
+        self._names = Names(function)
+        self.weights: list[Placed] = []
+        self.weight_bytes = self.input_bytes = 0
+        self.inputs = arguments_tree(function, args, kwargs)
+        inputs = unit.optimised.inputs
+        self.arguments = [self._argument(f.path, inputs[f.number].aval) for f in self.inputs.leaves]
+        self.planned: Planned | None = None
+        found = self._compiled(unit.optimised)
+        shapes = [make(None, av) for _, av in found]
+        self.outputs = results_tree(unit.build(shapes))
+        self.results = [
+            _placed(leaf.path or "the result", av, place)
+            for leaf, (place, av) in zip(self.outputs.leaves, found, strict=True)
+        ]
+
+    def _argument(self, path: str, av: Aval) -> Placed:
+        found = _placed(path, av, Place(INPUTS, self.input_bytes))
+        self.input_bytes += lines(found.nbytes)
+        return found
+
+    def _weight(self, buf: Any, av: Aval) -> Place:
+        """The place of a captured array, which is stored as it lies in memory."""
+        contents, first = memory_of(buf, av)
+        dtype, nbytes = as_dtype(contents.dtype).name, contents.nbytes
+        name, shape = self._names.of(buf, contents.shape)
+        own = Place(WEIGHTS, self.weight_bytes)
+        self.weights.append(Placed(name, dtype, shape, own, nbytes, contents.reshape(shape)))
+        self.weight_bytes += lines(nbytes)
+        return Place(WEIGHTS, own.byte + first * contents.itemsize)
+
+    def _compiled(self, graph: Graph) -> list[tuple[Place, Aval]]:
+        """Plan the program; where its outputs are."""
+        try:
+            compiled = Compiled(graph, self._unit.budget, PrintingTarget())
+        except DeviceError as error:  # there is no kernel
+            fact = str(error).split(". ")[0]
+            raise DeviceError(f"export_web: `{self.name}` can't be printed: {fact}.") from error
+        places = [a.place for a in self.arguments]
+        places += [self._weight(x._buf, x._aval) for x in self._unit.lifted]
+        computed = self._planned(compiled, places)
+        found = []
+        for (kind, where), var in zip(compiled.sources, graph.outputs, strict=True):
+            if kind == "computed":
+                found.append((computed[where], var.aval))
+            elif kind == "input":
+                found.append((places[where], var.aval))
+            else:
+                found.append((self._weight(*_dense(*where)), var.aval))
+        return found
+
+    def _planned(self, compiled: Compiled, places: list[Place]) -> list[Place]:
+        """The places of what is computed."""
+        if compiled.executable is None:
+            return []
+        assembled = compiled.executable.assembled()
+        constants = [self._weight(*v.constant[:2]) for v in assembled.constants]
+        assert isinstance(assembled.program, Printed)
+        program = assembled.program.program
+        self.planned = Planned(self.name, assembled, program, [*places, *constants])
+        own = compiled.executable.graph.constants
+        found = []
+        for kind, at, after in assembled.outputs:
+            base = Place(WORK, at)
+            if kind == "input":
+                base = places[at]
+            elif kind == "constant":
+                base = self._weight(*own[at].constant[:2])
+            found.append(Place(base.buffer, base.byte + after))
+        return found
+
+    def example(self) -> dict[str, np.ndarray]:
+        """The arguments and the results for them, by name."""
+        given = [as_array(x, "export_web") for x in pytrees.leaves(self._given) if is_array(x)]
+        found = self._unit.run([*given, *self._unit.lifted])
+        pairs = [
+            *(("inputs", a, x) for a, x in zip(self.arguments, given, strict=True)),
+            *(("outputs", r, x) for r, x in zip(self.results, found, strict=True)),
+        ]
+        return {f"{kind}.{a.name}": np.ascontiguousarray(to_numpy(x)) for kind, a, x in pairs}
+
+
+def _placed(name: str, av: Aval, place: Place) -> Placed:
+    if av.dtype in (float64, complex128):
+        other = "float32" if av.dtype is float64 else "complex64"
+        raise DTypeError(
+            f"export_web: {name} is {av.dtype.name}, which WebGPU lacks. Use {other}, as in"
+            f' pb.tensor(..., dtype="{other}").'
+        )
+    return Placed(name, av.dtype.name, av.shape, place, av.nbytes)
+
+
+def _dense(buf: Any, av: Aval) -> tuple[Any, Aval]:
+    """A constant whose elements follow one another: results are copied as they lie."""
+    array = np.ascontiguousarray(to_numpy(make(buf, av)))
+    copy = as_array(array.reshape(av.shape), "export_web")
+    return copy._buf, copy._aval

@@ -1,0 +1,200 @@
+"""A program as plain data: kernels, and the steps that dispatch them with places for their arrays.
+
+All arrays are in four buffers, so a kernel binds four at most. A slot is a buffer and a byte; loops
+move slots and exchange pairs of them, always within a buffer, so kernels do not depend on the
+round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from pullback.compile.program.executable import Assembled
+from pullback.compile.program.indexing import IndexedAxis
+from pullback.compile.program.stages import (
+    Blocks,
+    Branch,
+    Loop,
+    Node,
+    Parts,
+    Program,
+    Stage,
+    While,
+)
+from pullback.compile.program.target import Fault
+from pullback.core.dtypes import uint64
+from pullback.core.errors import DeviceError
+from pullback.runtime.webgpu.stages import (
+    FAULT,
+    FAULT_WORDS,
+    LINE,
+    Dispatch,
+    copied,
+    scratch_places,
+)
+
+__all__ = [
+    "FAULTS",
+    "INPUTS",
+    "WEIGHTS",
+    "WORK",
+    "Kernel",
+    "Place",
+    "Planned",
+    "Round",
+    "Step",
+    "lines",
+]
+
+INPUTS, WEIGHTS, WORK, FAULTS = range(4)  # the buffers
+
+
+class Place(NamedTuple):
+    """Where an array starts."""
+
+    buffer: int
+    byte: int
+
+
+class Kernel(NamedTuple):
+    """What a dispatch needs compiled: arrays are (item, mode), `bindings` the buffer of each."""
+
+    source: str
+    arrays: tuple[tuple[str, str], ...]
+    bindings: tuple[int, ...]
+    words: int
+
+
+class Step(NamedTuple):
+    """A dispatch: its arrays are (slot, byte); `label` says what it computes, or nothing."""
+
+    kernel: int
+    groups: int
+    arrays: tuple[tuple[int, int], ...]
+    words: tuple[int, ...]
+    label: str = ""
+
+
+class Round(NamedTuple):
+    """Steps so many times; after each, slots move by bytes and pairs of them are exchanged."""
+
+    rounds: int
+    steps: Sequence[Step | Round]
+    moves: Sequence[tuple[int, int]]
+    carries: Sequence[tuple[int, int]]
+
+
+Steps: TypeAlias = "list[Step | Round]"
+
+
+def lines(nbytes: int) -> int:
+    """Bytes of memory that an array of so many takes, where others follow."""
+    return -(-nbytes // LINE) * LINE
+
+
+class Planned:
+    """Kernels, steps and places of a program whose inputs are at given places."""
+
+    def __init__(self, name: str, assembled: Assembled, program: Program, inputs: Sequence[Place]):
+        self.name = name
+        self.kernels: dict[Kernel, int] = {}
+        self.noted: dict[tuple[int, ...], None] = {}
+        areas, local, scratch = scratch_places(program)
+        first = lines(program.out_nbytes)
+        self.work_bytes = first + scratch
+        self.slots = [Place(WORK, 0), *inputs, *(Place(WORK, first + n) for n in areas)]
+        for origin, nbytes in program.pointers:
+            base = self.slots[origin]
+            self.slots.append(Place(base.buffer, base.byte + nbytes))
+        for slot, at in local:
+            self.slots[slot] = Place(WORK, first + at)
+        self.slots.append(Place(FAULTS, 0))
+        self.steps = self._labelled(assembled, program)
+        codes = 1 + max((code for own in self.noted for code in own), default=-1)
+        self.faults = [_described(*error) for error in assembled.errors[:codes]]
+        self.fault_bytes = 4 * FAULT_WORDS * codes
+
+    def _labelled(self, assembled: Assembled, program: Program) -> Steps:
+        found: Steps = []
+        at = 0
+        for label, stages in assembled.labels:
+            found += self._steps(program.stages[at : stages.start], "")
+            found += self._steps(program.stages[stages.start : stages.stop], label)
+            at = stages.stop
+        return found + self._steps(program.stages[at:], "")
+
+    def _steps(self, nodes: Sequence[Node], label: str) -> Steps:
+        """The steps of some nodes; the first is called by what they compute."""
+        found: Steps = []
+        for node in nodes:
+            own = "" if found else label
+            if isinstance(node, Stage):
+                for step in node.code:  # type: ignore[attr-defined]
+                    found.append(self._step(step, "" if found else label))
+            elif isinstance(node, Loop):
+                found += self._loop(node, own)
+            elif isinstance(node, Blocks):
+                found += self._steps(node.members, own)
+            elif isinstance(node, Parts):
+                for part in node.parts:
+                    found += self._steps(part, "" if found else label)
+            else:
+                self._refuse(node)
+        return found
+
+    def _refuse(self, node: While | Branch) -> None:
+        kind, hint = "cond", "pb.where, which computes both sides"
+        if isinstance(node, While):
+            kind, hint = "while_loop", "fori_loop or scan, whose lengths are known"
+        raise DeviceError(
+            f"export_web: `{self.name}` has a {kind} that depends on computed values, for which a"
+            f" web page would have to wait. Use {hint}."
+        )
+
+    def _loop(self, node: Loop, label: str) -> Steps:
+        pairs = [(slot, spare) for slot, spare, _ in node.carries]
+        assert all(self.slots[s].buffer == WORK for pair in pairs for s in pair)
+        body = self._steps(node.body, label)
+        found: Steps = [Round(node.rounds, body, node.moves, pairs)] if body else []
+        # After an odd number of rounds the last carry is in the spare memory.
+        for slot, spare, nbytes in node.carries if node.rounds % 2 else ():
+            if nbytes:
+                arrays = ((spare, 0), (slot, 0))
+                found.append(self._dispatched(copied(nbytes), arrays, ""))
+        return found
+
+    def _step(self, step: object, label: str) -> Step:
+        if not isinstance(step, Dispatch):
+            raise DeviceError(
+                f"export_web: `{self.name}` computes {label or 'a part'} on the host, which a web"
+                " page lacks."
+            )
+        last = len(self.slots) - 1
+        slots = [last if a.at.slot == FAULT else a.at.slot for a in step.arrays]
+        if step.checked:
+            codes = [a.at.nbytes for a in step.arrays if a.at.slot == FAULT]
+            self.noted[tuple([n // (4 * FAULT_WORDS) for n in codes])] = None
+        arrays = [(slot, a.at.nbytes) for slot, a in zip(slots, step.arrays, strict=True)]
+        return self._dispatched(step, tuple(arrays), label)
+
+    def _dispatched(self, step: Dispatch, arrays: tuple[tuple[int, int], ...], label: str) -> Step:
+        kinds = tuple([(a.item, a.mode) for a in step.arrays])
+        bindings = tuple([self.slots[slot].buffer for slot, _ in arrays])
+        kernel = Kernel(step.source, kinds, bindings, len(step.words))
+        number = self.kernels.setdefault(kernel, len(self.kernels))
+        words = tuple([w & 0xFFFFFFFF for w in step.words])
+        return Step(number, step.groups, arrays, words, label)
+
+
+def _described(name: str, fault: Fault) -> dict[str, object]:
+    """What a page needs to word an error as Python does."""
+    if not isinstance(fault, IndexedAxis):
+        return {"name": name}
+    return {
+        "name": name,
+        "size": fault.size,
+        "unsigned": fault.dtype is uint64,
+        "shape": list(fault.places),
+        "lead": fault.lead,
+    }

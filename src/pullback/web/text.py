@@ -1,0 +1,128 @@
+"""Plain data as JavaScript that people can read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pullback.runtime.webgpu.arithmetic import SAFE, Arithmetic, exact_functions
+from pullback.runtime.webgpu.kernels_text import kernel_head
+from pullback.runtime.webgpu.library import needed_functions
+from pullback.web.program import Kernel, Round, Step
+from pullback.web.trees import Leaf
+
+__all__ = ["Sources", "literal", "object_text", "steps_text", "tree_text", "wgsl"]
+
+_IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*\Z", re.ASCII)
+OWN = Arithmetic(*[True for _ in Arithmetic._fields])  # of a GPU that rounds everything correctly
+BUFFER_NAMES = ("INPUTS", "WEIGHTS", "WORK", "FAULTS")
+
+
+def literal(value: Any) -> str:
+    """Numbers, strings, and lists and dicts of them; what JSON lacks as JavaScript has it."""
+    if isinstance(value, dict):
+        return object_text({k: literal(v) for k, v in value.items()})
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 53:
+        return f"{value}n"
+    return json.dumps(value)
+
+
+def _key(name: str) -> str:
+    if name == "__proto__":  # a plain key would change what the object is
+        return '["__proto__"]'
+    return name if _IDENTIFIER.match(name) else json.dumps(name)
+
+
+def object_text(items: Mapping[str, str]) -> str:
+    """An object of values that are JavaScript already."""
+    inside = ", ".join(f"{_key(k)}: {v}" for k, v in items.items())
+    return f"{{ {inside} }}" if inside else "{}"
+
+
+def tree_text(tree: Any) -> str:
+    """A tree whose leaves are arrays by their number."""
+    if isinstance(tree, Leaf):
+        return f"at({tree.number})"
+    if isinstance(tree, dict):
+        return object_text({k: tree_text(v) for k, v in tree.items()})
+    if isinstance(tree, list):
+        return f"[{', '.join(map(tree_text, tree))}]"
+    return literal(tree)
+
+
+def steps_text(steps: Sequence[Step | Round], indent: str = "    ") -> list[str]:
+    """Steps as lines, with comments that say what they compute."""
+    found: list[str] = []
+    for step in steps:
+        if isinstance(step, Round):
+            head = {"rounds": step.rounds, "moves": step.moves, "carries": step.carries}
+            found += [f"{indent}{{ {literal(head)[2:-2]}, steps: [",
+                      *steps_text(step.steps, indent + "  "), f"{indent}] }},"]  # fmt: skip
+            continue
+        if step.label:
+            found.append(f"{indent}// {' '.join(step.label.split())}")
+        fields = {name: getattr(step, name) for name in ("kernel", "groups", "arrays", "words")}
+        found.append(f"{indent}{literal(fields)},")
+    return found
+
+
+def wgsl(text: str) -> str:
+    """WGSL as a template string."""
+    text = text.strip("\n").replace("\\", "\\\\").replace("`", "\\`").replace("${", "\\${")
+    return f"`\n{text}`"
+
+
+class Sources:
+    """Kernels as objects, and the functions that they share."""
+
+    def __init__(self):
+        self._functions: dict[str, str] = {}
+
+    def kernel(self, kernel: Kernel) -> str:
+        """A kernel whose text a page puts together."""
+        bound = tuple(dict.fromkeys(kernel.bindings))
+        numbers = [bound.index(b) for b in kernel.bindings]
+        head, written, record = kernel_head(kernel.arrays, numbers, kernel.words)
+        exact = [n for n in Arithmetic._fields if f"f32_{n}_exact(" in kernel.source]
+        either = [exact_functions(kernel.source, own) for own in (SAFE, OWN)]
+        uses = needed_functions("\n".join([kernel.source, *either]))
+        self._functions |= uses
+        units = [min(4, int(item[1:]) // 8) for item, _ in kernel.arrays]
+        lines = [
+            f"  bindings: [{', '.join(BUFFER_NAMES[b] for b in bound)}], units: {literal(units)},",
+            f"  written: {literal(list(written))}, record: {record}, exact: {literal(exact)},",
+            f"  uses: {_wrapped(list(uses))},",
+            f"  head: {wgsl(head)},",
+            f"  body: {wgsl(kernel.source)},",
+        ]
+        return "\n".join(["{", *lines, "}"])
+
+    def functions(self) -> str:
+        """The functions that kernels use, by name."""
+        inside = [f"  {name}: {wgsl(text)}," for name, text in sorted(self._functions.items())]
+        return "\n".join(["{", *inside, "}"])
+
+    @staticmethod
+    def exact() -> str:
+        """The functions that a GPU may have of its own, and what else they are."""
+        found = {}
+        for name in Arithmetic._fields:
+            call = f"f32_{name}_exact("
+            both = {"own": exact_functions(call, OWN), "soft": exact_functions(call, SAFE)}
+            found[name] = object_text({k: wgsl(text) for k, text in both.items()})
+        return object_text(found)
+
+
+def _wrapped(names: Iterable[str]) -> str:
+    """A list of names, a line for every few."""
+    found, line = [], ""
+    for name in names:
+        if len(line) + len(name) > 80:
+            found.append(line)
+            line = ""
+        line += f' "{name}",'
+    return f"[{(chr(10) + '   ').join([*found, line]).strip(', ')}]"

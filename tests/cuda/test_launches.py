@@ -1,0 +1,197 @@
+"""Programs on the emulated driver: launched from their tables, and replayed as graphs."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from cuda_device import emulated
+from cuda_emulator import COMPILER
+from pullback.core import pytrees
+from pullback.runtime.cuda import driver, graphs, memory, table, transfers
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Iterator[Any]:
+    with emulated() as device:
+        yield device
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def loss(w: Any, x: Any) -> Any:
+    h = pb.tanh(x @ w)
+    return ((h - h.sum(axis=1, keepdims=True)) ** 2).sum()
+
+
+def loop(w: Any, x: Any) -> Any:
+    def step(carry: Any, row: Any) -> Any:
+        carry = pb.tanh(carry @ w + row)
+        return carry, carry.sum()
+
+    return pb.scan(step, x[0], x)[1].sum()
+
+
+def last(w: Any, x: Any) -> Any:
+    return pb.scan(lambda c, row: (pb.sin(c + row) @ w, None), x[0], x)[0]
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "gradient": pb.grad(loss, argnums=(0, 1)),
+    "loop": pb.value_and_grad(loop),
+    "odd number of rounds": last,
+}
+
+
+def check_calls(f: Callable[..., Any], cuda: Any, calls: int = 5) -> None:
+    """The bits of the CPU on every call, with other arrays in other places each time."""
+    compiled, kept = (pb.jit(f), pb.jit(f)), []
+    for k in range(calls):
+        arrays = draw(8, 8, seed=k), draw(7, 8, seed=k + 100)
+        both = [
+            g(*[pb.tensor(a, device=d) for a in arrays])
+            for g, d in zip(compiled, (cuda, "cpu"), strict=True)
+        ]
+        kept.append([pytrees.leaves(tree) for tree in both])
+        for pair in kept:  # those of earlier calls have kept theirs
+            for x, y in zip(*pair, strict=True):
+                np.testing.assert_array_equal(x.numpy(), y.numpy())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_graphs_have_the_bits_of_the_cpu(name: str, cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table, "LIGHT", 132)
+    library = driver.library()
+    before, early = (library.replays, library.updates), library.early
+    check_calls(FUNCTIONS[name], cuda)
+    assert library.early > early
+    assert library.replays == before[0] + 4  # all calls but the first
+    assert library.updates > before[1]
+
+
+def test_a_graph_whose_arrays_stay_is_launched_as_it_is(cuda: Any):
+    f = pb.jit(pb.grad(loss))
+    w, x = (pb.tensor(draw(n, 8), device=cuda) for n in (8, 5))
+    for _ in range(3):
+        f(w, x).numpy()
+    before = driver.library().updates
+    for _ in range(3):
+        f(w, x).numpy()
+    assert driver.library().updates == before
+
+
+def test_arrays_of_a_graph_start_anywhere(cuda: Any):
+    """A kernel that reads several elements at a time gives way to another one, and comes back."""
+    f, g = pb.jit(lambda x: pb.sin(x).sum() + (x * 2.0)), pb.jit(lambda x: pb.sin(x).sum() + x * 2)
+    whole = draw(8200)
+    x = pb.tensor(whole, device=cuda)
+    for start in (0, 0, 1, 0, 4, 3, 0):
+        found = f(x[start : start + 8000])
+        expected = g(pb.tensor(whole)[start : start + 8000])
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def test_branches_and_conditions_are_not_drawn(cuda: Any):
+    def f(w: Any, x: Any) -> Any:
+        h = pb.cond(x.sum() > 0, lambda h: h @ w, lambda h: pb.sin(h), x)
+        return pb.while_loop(lambda h: (pb.abs(h) > 0.1).any(), lambda h: pb.sin(h) * 0.5, h)
+
+    before = driver.library().replays
+    check_calls(f, cuda)
+    assert driver.library().replays == before
+
+
+def test_errors_in_a_graph(cuda: Any):
+    @pb.jit
+    def f(x: Any, i: Any) -> Any:
+        return pb.sort(pb.take(x * 2.0, i, axis=0)) + pb.sin(x).sum()
+
+    x = pb.tensor(draw(9), device=cuda)
+    good, bad = (pb.tensor(np.array(i), device=cuda) for i in ([1, 2], [3, 11]))
+    for _ in range(3):
+        f(x, good)
+        f(x, bad)
+        with pytest.raises(IndexError, match="index 11 is out of range"):
+            f(x, good).numpy()
+        f(x, good).numpy()
+
+
+def test_the_first_of_several_errors_is_raised_and_the_others_go(cuda: Any):
+    x = pb.tensor(draw(9), device=cuda)
+    for index in (20, 30):
+        pb.take(x, pb.tensor(np.array([index]), device=cuda).reshape((index // 10, -1)[::-1][:1]))
+    with pytest.raises(IndexError, match="index 20"):
+        x.numpy()
+    np.testing.assert_array_equal(x.numpy(), draw(9))
+
+
+def test_an_exception_of_the_host_comes_through(cuda: Any):
+    def refuse(x: np.ndarray) -> np.ndarray:
+        raise KeyError("no")
+
+    f = pb.jit(lambda x: pb.pure_callback(refuse, x, x) * 2.0)
+    with pytest.raises(KeyError, match="no"):
+        f(pb.tensor(draw(3), device=cuda))
+
+
+def test_graphs_make_room_for_others(cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(graphs, "MOST_BYTES", 1)
+    library = driver.library()
+    check_calls(lambda w, x: FUNCTIONS["gradient"](w, x), cuda)
+    gc.collect()
+    known = len(library.graphs)
+    fs = [pb.jit(lambda w, x, k=k: FUNCTIONS["gradient"](w, x * float(k))) for k in range(4)]
+    w, x = (pb.tensor(draw(n, 8), device=cuda) for n in (8, 7))
+    for _ in range(3):
+        pytrees.map_tree(lambda f: f(w, x), fs)
+    assert len(library.graphs) <= known + 4  # two graphs of two handles each
+    del fs
+    gc.collect()
+    assert len(library.graphs) <= known
+
+
+def test_blocks_are_used_again_on_their_stream():
+    asked: list[int] = []
+
+    class Memory:
+        def __init__(self, nbytes: int):
+            asked.append(nbytes)
+            self.ptr = len(asked) << 20
+
+    pool = memory.Pool(Memory)
+    first = pool.empty(100, 0)
+    address = first.address
+    del first
+    other = pool.empty(100, 1)
+    assert other.address != address
+    assert pool.empty(90, 0).address == address
+    large = pool.empty(memory.LARGE + 1, 0)
+    assert asked == [512, 512, memory.LARGE + 1] and large.nbytes == memory.LARGE + 1
+    assert pool.empty(0, 0).address == 0
+
+
+@pytest.mark.parametrize("nbytes", [1, 512, 513, 4096, 4097, 10_000, 1 << 20])
+def test_blocks_are_little_larger_than_what_was_asked_for(nbytes: int):
+    size = memory.block_bytes(nbytes)
+    assert nbytes <= size <= max(nbytes + 512, nbytes * 1.25) and size % 512 == 0
+
+
+def test_large_arrays_go_through_page_locked_memory(cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(transfers, "SMALL", 100)
+    monkeypatch.setattr(transfers, "MOST", 10_000)
+    sent = cuda.runtime._gpu._transfers._sent
+    for size in (20, 30, 2000, 2001, 5000):  # small, locked twice, too large
+        array = draw(size)
+        x = pb.tensor(array, device=cuda)
+        array[:] = 0  # it may change as soon as it was given
+        np.testing.assert_array_equal(x.numpy(), draw(size))
+        assert len(sent) == (0 if size < 25 else 1)

@@ -1,0 +1,169 @@
+"""As much of NVIDIA's driver as the launcher calls, on the host: it runs emulated kernels.
+
+A graph keeps copies of the arguments of its nodes, as the driver does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import cuda_fake
+
+__all__ = ["FakeDriver"]
+
+_Pointer, _Int, _Word = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int64
+CONTEXT = 1
+INVALID = 1  # a status
+TOGETHER = 2  # an attribute of launches
+NODE = 16  # where the parameters of a node begin in CUgraphNodeParams
+
+
+class _Node(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = (
+        ("function", _Pointer),
+        *((name, _Int) for name in ("x", "y", "z", "block", "block_y", "block_z", "shared")),
+        *((name, _Pointer) for name in ("arguments", "extra", "kernel", "context")),
+    )
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        *((name, _Int) for name in ("x", "y", "z", "block", "block_y", "block_z", "shared")),
+        *(("stream", _Pointer), ("attributes", _Pointer), ("count", _Int)),
+    )
+
+
+class _Kept:
+    """A launch with its arguments."""
+
+    def __init__(self, node: _Node):
+        sizes = cuda_fake.Function.sizes(node.function or 0)
+        places = (_Pointer * len(sizes)).from_address(node.arguments or 0)
+        raw = [ctypes.string_at(p or 0, n) for p, n in zip(places, sizes, strict=True)]
+        self._held = [ctypes.create_string_buffer(b, len(b) or 1) for b in raw]
+        self._places = (_Pointer * len(raw))(*map(ctypes.addressof, self._held))
+        self._launch = node.function or 0, (node.x, node.y), node.block, node.shared
+
+    def run(self) -> None:
+        cuda_fake.Function.launch(*self._launch, ctypes.addressof(self._places), False)
+
+
+class FakeDriver:
+    """Functions as attributes, as a library has them."""
+
+    def __init__(self):
+        self.current = CONTEXT
+        self.graphs: dict[int, list[_Kept]] = {}
+        self.replays = 0
+        self.updates = 0
+        self.early = 0  # nodes that may begin early
+        self.attributes: list[int] = []
+        self._next = 1
+        for name, (own, types) in _SIGNATURES.items():
+            prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[_TYPES[t] for t in types])
+            setattr(self, name, prototype(getattr(self, own)))
+
+    def _new(self) -> int:
+        self._next += 1
+        return self._next
+
+    def _launch_kernel(self, f, x, y, z, block, block_y, block_z, shared, stream, arguments, e):
+        assert (z, block_y, block_z, stream, e) == (1, 1, 1, None, None)
+        cuda_fake.Function.launch(f or 0, (x, y), block, shared, arguments, False)
+        return 0
+
+    def _launch_kernel_ex(self, config, function, arguments, extra):
+        given = _Config.from_address(config)
+        assert (given.z, given.block_y, given.block_z, given.count) == (1, 1, 1, 1)
+        (attribute, _, on) = (_Int * 3).from_address(given.attributes)
+        assert on == 1
+        self.attributes.append(attribute)
+        sizes = (given.x, given.y), given.block, given.shared
+        cuda_fake.Function.launch(function or 0, *sizes, arguments, attribute == TOGETHER)
+        return 0
+
+    def _memcpy_to_host_async(self, to, source, nbytes, stream):
+        ctypes.memmove(to, source, nbytes)
+        return 0
+
+    def _stream_synchronize(self, stream):
+        return 0
+
+    def _ctx_get_current(self, to):
+        _Pointer.from_address(to).value = self.current
+        return 0
+
+    def _ctx_set_current(self, context):
+        self.current = context
+        return 0
+
+    def _graph_create(self, to, flags):
+        graph = _Pointer.from_address(to).value = self._new()
+        self.graphs[graph] = []
+        return 0
+
+    def _graph_add_kernel_node(self, to, graph, needs, count, node):
+        nodes = self.graphs[graph]
+        if count != min(1, len(nodes)):
+            return INVALID
+        if count and _Pointer.from_address(needs).value != len(nodes):
+            return INVALID
+        nodes.append(_Kept(_Node.from_address(node)))
+        _Pointer.from_address(to).value = len(nodes)
+        return 0
+
+    def _graph_add_node(self, to, graph, needs, edges, count, node):
+        assert count == 1 and ctypes.string_at(edges, 8) == b"\1\0\1" + bytes(5)
+        self.early += 1
+        return self._graph_add_kernel_node(to, graph, needs, count, node + NODE)
+
+    def _graph_instantiate_with_flags(self, to, graph, flags):
+        made = _Pointer.from_address(to).value = self._new()
+        self.graphs[made] = [*self.graphs[graph]]
+        return 0
+
+    def _graph_exec_kernel_node_set_params(self, graph, node, params):
+        self.updates += 1
+        self.graphs[graph][node - 1] = _Kept(_Node.from_address(params))
+        return 0
+
+    def _graph_launch(self, graph, stream):
+        self.replays += 1
+        for kept in self.graphs[graph]:
+            kept.run()
+        return 0
+
+    def _graph_destroy(self, graph):
+        del self.graphs[graph]
+        return 0
+
+    _graph_exec_destroy = _graph_destroy
+
+    def _get_error_string(self, status, to):
+        ctypes.c_char_p.from_address(to).value = b"an emulated error"
+        return 0
+
+
+_TYPES = {"p": _Pointer, "i": _Int, "w": _Word, "u": ctypes.c_uint64}
+# Methods and the types of their arguments, by the names of the driver.
+_SIGNATURES = {
+    "cuLaunchKernel": ("_launch_kernel", "piiiiiiippp"),
+    "cuLaunchKernelEx": ("_launch_kernel_ex", "pppp"),
+    "cuMemcpyDtoHAsync_v2": ("_memcpy_to_host_async", "pwwp"),
+    "cuStreamSynchronize": ("_stream_synchronize", "p"),
+    "cuCtxGetCurrent": ("_ctx_get_current", "p"),
+    "cuCtxSetCurrent": ("_ctx_set_current", "p"),
+    "cuGraphCreate": ("_graph_create", "pi"),
+    "cuGraphAddKernelNode_v2": ("_graph_add_kernel_node", "pppwp"),
+    "cuGraphAddNode_v2": ("_graph_add_node", "ppppwp"),
+    "cuGraphInstantiateWithFlags": ("_graph_instantiate_with_flags", "ppu"),
+    "cuGraphExecKernelNodeSetParams_v2": ("_graph_exec_kernel_node_set_params", "ppp"),
+    "cuGraphLaunch": ("_graph_launch", "pp"),
+    "cuGraphDestroy": ("_graph_destroy", "p"),
+    "cuGraphExecDestroy": ("_graph_exec_destroy", "p"),
+    "cuGetErrorString": ("_get_error_string", "ip"),
+}

@@ -1,0 +1,125 @@
+"""What references know: for which operands an operation's oracle has the one right answer.
+
+Bases of equal eigenvalues, factors of singular matrices and positions in arrays that are not sorted
+are what an implementation makes them. `knows` says whether a call is free of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["KINKED", "NARROW", "drawable", "knows"]
+
+APART = 1e-2  # of the largest, by which eigenvalues differ whose vectors are more than rounding
+
+# What depends on the dtype that it is computed in; products and powers overflow on their way.
+NARROW = (
+    "nextafter", "linalg.matrix_rank", "linalg.pinv", "cumprod", "cumulative_prod", "nancumprod",
+    "nn.normalize",
+)  # fmt: skip
+# At zero, copysign(x, x) has a derivative that the rule for two operands can't know.
+KINKED = ("copysign",)
+
+Known = Callable[..., bool]
+
+
+def _never(*args: Any, **kwargs: Any) -> bool:
+    return False  # uninitialised memory
+
+
+def _is_rising(x: Any) -> bool:
+    x = np.asarray(x)
+    return bool(np.all(x[1:] >= x[:-1])) if x.ndim == 1 and x.dtype.kind != "c" else False
+
+
+def _searches(x1: Any, x2: Any, *, sorter: Any = None, **_: Any) -> bool:
+    x1 = np.asarray(x1)
+    return _is_rising(x1 if sorter is None else x1[np.asarray(sorter)])
+
+
+def _interpolates(x: Any, xp: Any, fp: Any, *_: Any, **__: Any) -> bool:
+    return _is_rising(xp) and len(np.unique(np.asarray(xp))) == np.asarray(xp).size
+
+
+def _bags(index: Any, weight: Any, offsets: Any = None, *_: Any, **__: Any) -> bool:
+    return offsets is None or _is_rising(offsets)
+
+
+def _leads(*polynomials: Any, **_: Any) -> bool:
+    """Whether no polynomial begins with a zero, or nearly so."""
+    found = [np.atleast_1d(np.asarray(p, np.complex128)) for p in polynomials]
+    return all(p.size and abs(p[0]) > APART * np.max(np.abs(p)) for p in found)
+
+
+def _are_apart(values: np.ndarray) -> bool:
+    """Whether no two of the last axis are nearly equal."""
+    n = values.shape[-1]
+    distance = np.abs(values[..., :, None] - values[..., None, :]) + np.where(np.eye(n), np.inf, 0)
+    largest = np.max(np.abs(values), axis=-1, initial=0.0)
+    return bool(np.all(np.min(distance, axis=(-2, -1), initial=np.inf) > APART * largest))
+
+
+def _wide(x: Any) -> np.ndarray:
+    x = np.asarray(x)
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def _eigenvalues_are_apart(x: Any, *_: Any, **__: Any) -> bool:
+    return _are_apart(np.linalg.eigvals(_wide(x)))
+
+
+def _hermitian_is_apart(x: Any, *_: Any, **__: Any) -> bool:
+    return _are_apart(np.linalg.eigvalsh(_wide(x)))
+
+
+def _has_full_rank(x: Any, *_: Any, **__: Any) -> bool:
+    s = np.linalg.svd(_wide(x), compute_uv=False)
+    return bool(s.size and np.all(s[..., -1] > APART * s[..., 0]))
+
+
+def _singular_are_apart(x: Any, *_: Any, **__: Any) -> bool:
+    s = np.linalg.svd(_wide(x), compute_uv=False)
+    return _has_full_rank(x) and _are_apart(s)
+
+
+KNOWN: dict[str, Known] = {
+    "empty": _never,
+    "empty_like": _never,
+    # LAPACK's routine for two matrices scales, and SciPy's own pivots where ours does not
+    "linalg.generalized_eigh": _never,
+    "linalg.ldl": _never,
+    "searchsorted": _searches,
+    "interp": _interpolates,
+    "nn.embedding_bag": _bags,
+    "roots": _leads,
+    "polymul": _leads,
+    "linalg.eig": _eigenvalues_are_apart,
+    "linalg.eigvals": _eigenvalues_are_apart,
+    "linalg.schur": _eigenvalues_are_apart,
+    "linalg.eigh": _hermitian_is_apart,
+    "linalg.svd": _singular_are_apart,
+    "linalg.polar": _has_full_rank,
+}
+
+
+def knows(key: str, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether the oracle of an operation has the one right answer for these operands."""
+    rule = KNOWN.get(key)
+    if rule is None:
+        return True
+    try:
+        with np.errstate(all="ignore"):
+            return rule(*args, **kwargs)
+    except (np.linalg.LinAlgError, ValueError, TypeError, IndexError):
+        return False  # of NaN, or of operands that the operation takes in another form
+
+
+def drawable(key: str, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether compiled and eager calls give the same shapes.
+
+    Zeros in front of a polynomial are dropped where they can be seen, which is not in a trace.
+    """
+    return key != "roots" or knows(key, args, kwargs)

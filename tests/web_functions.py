@@ -1,0 +1,77 @@
+"""Functions that are exported in tests, with arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import pullback as pb
+
+
+class Case(NamedTuple):
+    """A function and its arguments."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    exact: bool = True  # else SwiftShader compiles for minutes: its fma is no fma
+
+
+def draw(*shape: int, dtype: str = "float32") -> Any:
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal(shape) * 3
+    return pb.tensor((x + 1j * rng.standard_normal(shape) if dtype[0] == "c" else x).astype(dtype))
+
+
+def loss(params: Any, x: Any, y: Any) -> Any:
+    hidden = pb.tanh((x[:, :, None] * params["w1"]).sum(1) + params["b1"])
+    return (((hidden * params["w2"]).sum(1) - y) ** 2).mean()
+
+
+def train(params: Any, state: Any, x: Any, y: Any) -> Any:
+    value, grads = pb.value_and_grad(loss)(params, x, y)
+    params, state = pb.optim.Adam(lr=0.01).step(params, grads, state)
+    return params, state, value
+
+
+PARAMS = {"w1": draw(2, 16), "b1": draw(16), "w2": draw(16)}
+SCALES = {"rows": draw(5), "columns": draw(7)}
+TABLE = draw(9, 3)
+
+
+def walk(x: Any) -> Any:
+    def step(carry: Any, row: Any) -> Any:
+        carry = pb.sin(carry) + row
+        return carry, carry.sum()
+
+    return pb.scan(step, x[0], x)
+
+
+def many_rounds(x: Any) -> Any:
+    return pb.fori_loop(
+        0, 7, lambda k, v: pb.cos(v) + pb.fori_loop(0, 3, lambda j, u: u * 0.5, v), x
+    )
+
+
+CASES: dict[str, Case] = {
+    "train": Case(train, (PARAMS, pb.optim.Adam(lr=0.01).init(PARAMS), draw(40, 2), draw(40))),
+    "curvature": Case(pb.grad(lambda x: pb.grad(lambda v: (pb.exp(v) * v).sum())(x).sum()),
+                      (draw(6, 5),)),
+    "weights": Case(lambda x: (x * SCALES["rows"][:, None] + SCALES["columns"]).T, (draw(5, 7),)),
+    "rows": Case(lambda x: pb.exp(x - x.max(axis=1, keepdims=True)).sum(axis=1),
+                 (draw(30, 700),), exact=False),
+    "whole": Case(lambda x: (x.sum(), (x * x).mean(axis=0)), (draw(700, 300),)),
+    "walk": Case(walk, (draw(6, 5),)),
+    "rounds": Case(many_rounds, (draw(11),)),
+    "lookup": Case(lambda i: pb.take(TABLE, i, axis=0), (pb.tensor([3, 0, -1, 8]),)),
+    "bools": Case(lambda x: {"positive": x > 0, "any": (x > 2).any(axis=1)}, (draw(5, 3),)),
+    "bytes": Case(lambda x: x * 2 + 1, (draw(13, dtype="int8"),)),
+    "longs": Case(lambda x: x * 3_000_000_000 + 1, (draw(5, dtype="int64"),)),
+    "halves": Case(lambda x: x * x + 1, (draw(9).astype("float16"),)),
+    "complexes": Case(lambda x: x * pb.conj(x) + 1j, (draw(4, dtype="complex64"),)),
+    "random": Case(lambda key: pb.random.uniform(key, (100,)), (pb.random.key(3),)),
+    "as_given": Case(lambda x, y: {"x": x, "y": y + 1, "name": "text", "none": None},
+                     (draw(3), draw(2, 2))),
+    "scalars": Case(lambda x, lr: x * lr, (draw(3), pb.tensor(0.25))),
+}  # fmt: skip

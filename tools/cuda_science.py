@@ -1,0 +1,264 @@
+"""Fourier transforms and linear algebra on an NVIDIA GPU: bits of the CPU, times beside CuPy.
+
+    PYTHONPATH=src:tests:. python tools/cuda_science.py [--seconds 80] [bits times registry]
+
+`bits` runs lengths and sizes of all kinds; what the CPU leaves to LAPACK is compared by distance,
+relative to the largest element. `times` are medians with the device, in microseconds. `registry`
+runs the samples of the operations that need these kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+import pullback as pb
+from cuda_registry import WAYS, same_bits
+from generated.matrix import Case, arrays_of, cases
+from pullback.core import pytrees
+
+RNG = np.random.default_rng(7)
+LENGTHS = [
+    1, 2, 3, 5, 8, 12, 17, 31, 32, 37, 100, 256, 1000, 1009, 1024, 2310, 4096, 4099, 8192, 30030,
+    32768, 32769, 65536, 65537, 105001, 1 << 20, 1 << 22,
+]  # fmt: skip
+SIZES = [1, 2, 3, 4, 7, 16, 17, 32, 33, 64, 100, 129, 300, 700, 1100]
+WORDS = ("fft", "linalg", "det", "inv", "spect", "dct", "idct", "stft", "signal", "hilbert")
+
+
+def draw(*shape: int, dtype: str) -> np.ndarray:
+    x = RNG.standard_normal(shape)
+    if dtype.startswith("c"):
+        x = x + 1j * RNG.standard_normal(shape)
+    return x.astype(dtype)
+
+
+def results(f: Callable[..., Any], *arrays: np.ndarray, device: str) -> list[np.ndarray]:
+    made = f(*(pb.tensor(a, device=device) for a in arrays))
+    return [leaf.numpy() for leaf in pytrees.leaves(made)]
+
+
+def distance(x: np.ndarray, y: np.ndarray) -> float:
+    """The largest difference relative to the largest element."""
+    return float(np.abs(x - y).max() / max(np.abs(y).max(), 1e-300)) if x.size else 0.0
+
+
+def compare(what: str, f: Callable[..., Any], *arrays: np.ndarray, equal: bool = True) -> bool:
+    try:
+        found = results(f, *arrays, device="cuda")
+        wanted = results(f, *arrays, device="cpu")
+    except Exception as error:  # whatever it is, the next one is to be tried
+        print(f"  {what}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+        return False
+    if equal:
+        same = all(same_bits(x, y) for x, y in zip(found, wanted, strict=True))
+        if not same:
+            apart = max(distance(x, y) for x, y in zip(found, wanted, strict=True))
+            print(f"  {what}: other bits, {apart:.1e} apart", flush=True)
+        return same
+    apart = max(distance(x, y) for x, y in zip(found, wanted, strict=True))
+    fine = apart < 3e4 * np.finfo(arrays[0].dtype).eps
+    if not fine:
+        print(f"  {what}: {apart:.1e} apart", flush=True)
+    return fine
+
+
+def transforms() -> Iterator[tuple[str, Callable[..., Any], np.ndarray]]:
+    for n in LENGTHS:
+        rows = 3 if n < 5000 else 1
+        for real, whole in (("float32", "complex64"), ("float64", "complex128")):
+            yield f"fft {n}", pb.fft.fft, draw(rows, n, dtype=whole)
+            yield f"ifft axis 0 {n}", lambda x: pb.fft.ifft(x, axis=0), draw(n, rows, dtype=whole)
+            yield f"rfft {n}", pb.fft.rfft, draw(rows, n, dtype=real)
+            half = draw(rows, n // 2 + 1, dtype=whole)
+            yield f"irfft {n}", lambda x, n=n: pb.fft.irfft(x, n=n), half
+    for shape in ((512, 512), (64, 64, 64), (1000, 360)):
+        yield f"fftn {shape}", pb.fft.fftn, draw(*shape, dtype="complex64")
+        yield f"rfftn {shape}", pb.fft.rfftn, draw(*shape, dtype="float32")
+
+
+def factorisations(dtype: str, equal: bool) -> Iterator[tuple[str, Callable[..., Any], list[Any]]]:
+    for n in SIZES if equal else [2, 5, 17, 33, 70, 300]:
+        rows = 40 if n <= 4 else 3 if n < 200 else 1
+        x = draw(rows, n, n, dtype=dtype)
+        positive = (x @ np.swapaxes(x.conj(), -1, -2) + n * np.eye(n)).astype(dtype)
+        right = draw(rows, n, 5, dtype=dtype)
+        yield f"cholesky {n}", pb.linalg.cholesky, [positive]
+        yield f"lu {n}", lambda a: pb.linalg.lu(a), [x]
+        yield f"qr {n}", pb.linalg.qr, [x]
+        yield f"qr complete {n}", lambda a: pb.linalg.qr(a, mode="complete"), [x[..., : n // 2 + 1]]
+        yield f"solve {n}", pb.linalg.solve, [x, right]
+        yield f"inv {n}", pb.linalg.inv, [x]
+        yield f"det {n}", pb.linalg.slogdet, [x]
+        if n <= 4 and equal:
+            yield f"eigh {n}", pb.linalg.eigh, [positive]
+            yield f"svd {n}", pb.linalg.svd, [x]
+
+
+def unlike(dtype: str) -> Iterator[tuple[str, Callable[..., Any], list[Any]]]:
+    """What has other bits: compared by what does not depend on phases and signs."""
+    for n in (5, 24, 65, 130):
+        x = draw(4, n, n, dtype=dtype)
+        h = (x + np.swapaxes(x.conj(), -1, -2)) / 2
+        yield f"eigvalsh {n}", pb.linalg.eigvalsh, [h]
+        yield f"svdvals {n}", pb.linalg.svdvals, [x[:, :, : n - 2]]
+        yield f"eigh {n}", _from_eigh, [h]
+        yield f"svd {n}", _from_svd, [x]
+
+
+def _from_eigh(a: Any) -> Any:
+    values, vectors = pb.linalg.eigh(a)
+    return (vectors * values[:, None, :]) @ pb.conj(vectors).mT
+
+
+def _from_svd(a: Any) -> Any:
+    u, s, vh = pb.linalg.svd(a, full_matrices=False)
+    return (u * s[:, None, :]) @ vh
+
+
+def bits(until: float, workers: int) -> None:
+    for label, dtypes, equal in (
+        ("transforms", [""], True), ("factorisations", ["float32", "float64"], True),
+        ("complex factorisations", ["complex64", "complex128"], False),
+        ("eigenvalues", ["float32", "float64", "complex64", "complex128"], False),
+    ):  # fmt: skip
+        started, count, good = time.perf_counter(), 0, 0
+        for dtype in dtypes:
+            if label == "transforms":
+                todo: Any = ((w, f, [x]) for w, f, x in transforms())
+            else:
+                todo = unlike(dtype) if label == "eigenvalues" else factorisations(dtype, equal)
+
+            def one(job: Any, equal: bool = equal) -> bool:
+                what, f, arrays = job
+                if time.perf_counter() > until:
+                    return False
+                return compare(f"{what} {arrays[0].dtype}", f, *arrays, equal=equal)
+
+            # Most of the time goes into the compilation of kernels: several at a time.
+            with ThreadPoolExecutor(workers) as pool:
+                found = list(pool.map(one, todo))
+            count, good = count + len(found), good + sum(found)
+        kind = "equal" if equal else "close"
+        spent = time.perf_counter() - started
+        print(f"{label}: {good} of {count} {kind}, {spent:.1f} s", flush=True)
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+def median(f: Callable[[], Any], wait: Callable[[], Any]) -> float:
+    f()
+    wait()
+    samples = []
+    for _ in range(7):
+        started = time.perf_counter()
+        for _ in range(3):
+            f()
+        wait()
+        samples.append((time.perf_counter() - started) / 3)
+    return statistics.median(samples) * 1e6
+
+
+def times(until: float) -> None:
+    import cupy
+
+    wait = cupy.cuda.get_current_stream().synchronize
+    print("what                                  ours    cupy   ratio")
+    jobs: list[tuple[str, Any, Any, np.ndarray]] = []
+    for shape in ((4096, 256), (1024, 1024), (256, 4096), (16, 1 << 16), (1, 1 << 22), (64, 10007)):
+        x = draw(*shape, dtype="complex64")
+        jobs.append((f"fft complex64 {shape}", pb.fft.fft, cupy.fft.fft, x))
+    jobs.append(("fft2 complex64 (2048, 2048)", pb.fft.fft2, cupy.fft.fft2,
+                 draw(2048, 2048, dtype="complex64")))  # fmt: skip
+    jobs.append(("rfft float32 (1024, 4096)", pb.fft.rfft, cupy.fft.rfft,
+                 draw(1024, 4096, dtype="float32")))  # fmt: skip
+    jobs.append(("fft complex128 (1024, 1024)", pb.fft.fft, cupy.fft.fft,
+                 draw(1024, 1024, dtype="complex128")))  # fmt: skip
+    for dtype in ("float32", "float64"):
+        for rows, n in ((10000, 3), (10000, 8), (1000, 32), (1, 512), (1, 2048)):
+            x = draw(rows, n, n, dtype=dtype)
+            spd = (x @ np.swapaxes(x, -1, -2) + n * np.eye(n)).astype(dtype)
+            jobs.append((f"cholesky {dtype} {spd.shape}", pb.linalg.cholesky, cupy.linalg.cholesky,
+                         spd))  # fmt: skip
+            jobs.append((f"inv {dtype} {x.shape}", pb.linalg.inv, cupy.linalg.inv, x))
+            if n in (3, 32, 512):
+                jobs.append((f"qr {dtype} {x.shape}", pb.linalg.qr, cupy.linalg.qr, x))
+                jobs.append((f"eigh {dtype} {x.shape}", pb.linalg.eigh, cupy.linalg.eigh, spd))
+                if rows < 10000:
+                    jobs.append((f"svd {dtype} {x.shape}", pb.linalg.svd, cupy.linalg.svd, x))
+    for what, ours, theirs, x in jobs:
+        if time.perf_counter() > until:
+            print("no time left")
+            return
+        found = []
+        for f, a in ((ours, pb.tensor(x, device="cuda")), (theirs, cupy.asarray(x))):
+            try:
+                found.append(median(lambda f=f, a=a: f(a), wait))
+            except Exception as error:  # the next one is to be tried
+                print(f"  {what}: {type(error).__name__}: {str(error)[:200]}")
+                found.append(float("nan"))
+        print(f"{what:36} {found[0]:9.1f} {found[1]:9.1f} {found[0] / found[1]:6.2f}", flush=True)
+
+
+# -- the registry ----------------------------------------------------------------------------------
+
+
+def outcome(case: Case, way: str) -> str:
+    def values() -> list[np.ndarray]:
+        return [x.numpy() for x in arrays_of(WAYS[way](case))]
+
+    try:
+        wanted = values()
+    except Exception as error:  # the CPU refuses too
+        return f"cpu: {type(error).__name__}"
+    try:
+        with pb.device("cuda"):
+            found = values()
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:90]}"
+    if all(same_bits(x, y) for x, y in zip(found, wanted, strict=True)):
+        return "equal"
+    apart = max(distance(x, y) for x, y in zip(found, wanted, strict=True) if x.size)
+    return "close" if apart < 1e-3 else f"apart {case.key}"
+
+
+def registry(until: float) -> None:
+    for way, dtype in (("eager", pb.float32), ("first", pb.float64), ("jit", pb.complex128)):
+        count: Counter[str] = Counter()
+        for case in cases((dtype,), compiled=way != "eager"):
+            if not any(w in case.key for w in WORDS):
+                continue
+            if time.perf_counter() > until:
+                count["no time"] += 1
+                continue
+            count[outcome(case, way)] += 1
+        print(way, dtype.name, dict(count.most_common()), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("parts", nargs="*", default=["bits", "times", "registry"])
+    parser.add_argument("--seconds", type=float, default=80.0)
+    parser.add_argument("--workers", type=int, default=8, help="threads that compile kernels")
+    options = parser.parse_args()
+    kinds = {"bits": partial(bits, workers=options.workers), "times": times, "registry": registry}
+    started = time.perf_counter()
+    for k, part in enumerate(options.parts, 1):
+        kinds[part](started + options.seconds * k / len(options.parts))
+
+
+if __name__ == "__main__":
+    main()

@@ -158,7 +158,7 @@ def main() -> int:
         for row in cells(given.only, given.samples):
             print(json.dumps(row), flush=True)
         return 0
-    from pullback.ir.op import REGISTRY
+    from matrix import REGISTRY
 
     known = json.loads(KNOWN.read_text()) if KNOWN.exists() and not given.anew else {}
     KNOWN.parent.mkdir(exist_ok=True)

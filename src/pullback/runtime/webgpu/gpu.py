@@ -21,6 +21,7 @@ import numpy as np
 
 from pullback.core.errors import DeviceError
 from pullback.runtime.webgpu.arithmetic import SAFE
+from pullback.runtime.webgpu.faults import Faults
 
 __all__ = ["Buffer", "Command", "Gpu", "Memory", "Pipeline", "WgpuMissing", "copy_command"]
 __all__ += ["is_present", "wgpu_module"]
@@ -166,6 +167,7 @@ class Gpu:
         self._mark = self.asked(self._device.create_buffer, size=4, usage=self._usage)
         self.arithmetic = SAFE  # until the adapter has been asked
         self.lock = RLock()
+        self.faults = Faults(self)
         # All buffers: so none of them is ever part of a garbage cycle, whose members wgpu releases
         # even where the memory that they are goes back to the pool.
         self._buffers: dict[int, Any] = {}
@@ -292,6 +294,7 @@ class Gpu:
 
     def wait(self) -> None:
         """Return when all commands are done."""
+        self.faults.look()
         with self.lock:
             self.flush()
             # wgpu 0.32 can't call back when work is done, but a read waits for it as well

@@ -27,6 +27,8 @@ from pullback.compile.program.stages import (
     Stage,
     While,
 )
+from pullback.compile.program.target import Fault
+from pullback.core.dtypes import complex128
 from pullback.runtime.webgpu.gpu import (
     MOST_ACROSS,
     Buffer,
@@ -37,6 +39,7 @@ from pullback.runtime.webgpu.gpu import (
     copy_command,
 )
 from pullback.runtime.webgpu.kernels_text import whole_text
+from pullback.runtime.webgpu.printer import check_dtype
 
 __all__ = [
     "FAULT",
@@ -187,9 +190,11 @@ class Run:
         return copy_command(memories[one], start, memories[two], to, command.nbytes)
 
 
-def encode(gpu: Gpu, program: Program) -> Callable[..., Any]:
+def encode(
+    gpu: Gpu, program: Program, faults: Sequence[tuple[str, Fault]] = ()
+) -> Callable[..., Any]:
     """The program as a function of buffers: see `Target.encode`."""
-    return Encoded(gpu, program).run
+    return Encoded(gpu, program, faults).run
 
 
 def _steps(nodes: Sequence[Node]) -> Iterator[Step]:
@@ -256,14 +261,16 @@ class Encoded:
     The roots are the output, the inputs, scratch memory and the words of errors.
     """
 
-    def __init__(self, gpu: Gpu, program: Program):
-        self._gpu, self._program = gpu, program
+    def __init__(self, gpu: Gpu, program: Program, faults: Sequence[tuple[str, Fault]]):
+        self._gpu, self._program, self._meanings = gpu, program, faults
         self._inputs = program.inputs
         areas, local, self._scratch = scratch_places(program)
         scratch = (1 + self._inputs) * ROOT
         self._areas = [scratch + n for n in areas]
         self._local = [(slot, scratch + n) for slot, n in local]
         steps = [s for s in _steps(program.stages) if isinstance(s, Dispatch)]
+        if any(a.item == "u128" for s in steps for a in s.arrays):
+            check_dtype("jit", complex128)  # eager operations have looked before
         self._changed = {
             a.at.slot for s in steps for a in s.arrays
             if a.mode != "read" and 0 < a.at.slot <= self._inputs
@@ -273,6 +280,7 @@ class Encoded:
                  for s in steps if s.checked]  # fmt: skip
         self._noted = list(dict.fromkeys(map(tuple, noted)))
         self._codes = 1 + max((n for own in noted for n in own), default=-1)
+        self.fault_nbytes = 4 * FAULT_WORDS * self._codes
         self._straight = _is_straight(program.stages)
         self._recorded: dict[tuple[int, ...], list[_Command]] = {}
         self._commands: dict[tuple[Any, ...], list[Command]] = {}
@@ -310,8 +318,8 @@ class Encoded:
             scratch = gpu.empty(self._scratch).memory if self._scratch else out.memory
             faults = out.memory
             if self._codes:
-                faults = gpu.empty(4 * FAULT_WORDS * self._codes).memory
-                gpu.clear(faults, 0, 4 * FAULT_WORDS * self._codes)
+                faults = gpu.empty(self.fault_nbytes).memory
+                gpu.clear(faults, 0, self.fault_nbytes)
             memories = [out.memory, *(b.memory for b in buffers), scratch, faults]
             for slot in self._changed:
                 self._part(memories, slot)
@@ -325,8 +333,11 @@ class Encoded:
             else:
                 found = self._play(gpu, places, memories)
                 if found is not None:
-                    return (self._first(faults) if self._codes else None) or found
-            return (self._first(faults) if self._codes else None) or out
+                    return (self._read(faults) if self._codes else None) or found
+            if self._codes and self._meanings:
+                gpu.faults.expect(faults, self)
+                return out
+            return (self._read(faults) if self._codes else None) or out
 
     def _pack(self, inputs: list[int], memories: list[Memory]) -> None:
         """Bring inputs that are only read to one buffer: there are too many for a kernel."""
@@ -380,10 +391,21 @@ class Encoded:
             self._recorded[inputs] = player.commands
         return None
 
-    def _first(self, faults: Memory) -> tuple[int, int, int] | None:
+    def error(self, words: np.ndarray) -> BaseException | None:
+        """See `Checked`."""
+        first = self._first(words)
+        if first is None:
+            return None
+        code, position, value = first
+        name, fault = self._meanings[code - 1]
+        return fault.error(name, position, value)
+
+    def _read(self, faults: Memory) -> tuple[int, int, int] | None:
+        return self._first(self._gpu.download(faults, 0, self.fault_nbytes).view(np.uint32))
+
+    def _first(self, noted: np.ndarray) -> tuple[int, int, int] | None:
         """The first error that is noted."""
-        raw = self._gpu.download(faults, 0, 4 * FAULT_WORDS * self._codes)
-        words = raw.view(np.uint32).reshape(-1, FAULT_WORDS)
+        words = noted.reshape(-1, FAULT_WORDS)
         for own in self._noted:
             code = max(own, key=lambda n: int(words[n, 0]))  # of equal ones the first
             position, low, high, _ = words[code].tolist()

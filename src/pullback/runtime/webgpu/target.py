@@ -11,7 +11,7 @@ import numpy as np
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval
@@ -105,8 +105,10 @@ class WebgpuTarget:
         """Kernels are compiled when their program is encoded."""
         return function(*args)
 
-    def encode(self, program: Program, faults: object = (), /) -> Callable[..., Any]:
-        return stages.encode(self._gpu, program)
+    def encode(
+        self, program: Program, faults: Sequence[tuple[str, Fault]] = (), /
+    ) -> Callable[..., Any]:
+        return stages.encode(self._gpu, program, faults)
 
     def view(self, buffer: Buffer, nbytes: int, /) -> Buffer:
         owner = buffer.owner or buffer
@@ -152,6 +154,7 @@ class WebgpuRuntime(Runtime):
 
     def to_numpy(self, buf: Buffer, av: Aval) -> np.ndarray:
         """The contents as a read-only NumPy array, when the device has computed them."""
+        self._gpu.faults.look()
         found = read_array(self._gpu, buf.memory, buf.offset, av)
         found.flags.writeable = False
         return found

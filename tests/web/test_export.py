@@ -171,6 +171,8 @@ def test_what_can_not_be_exported() -> None:
            lambda x: pb.while_loop(lambda v: v.sum() < 9, lambda v: v + 1, x), x)  # fmt: skip
     raises(pb.DeviceError, "export_web: `f` has a cond that depends on computed values",
            lambda x: pb.cond(x.sum() > 0, pb.sin, pb.cos, x), x)  # fmt: skip
+    raises(pb.DeviceError, "export_web: `f` has a Fourier transform",
+           lambda x: pb.fft.fft(x, n=100), x)  # fmt: skip
     raises(pb.DeviceError, "export_web: `f` c", lambda x: pb.linalg.eigh(x * pb.eye(3))[0], x)
     raises(pb.DeviceError, "export_web: a call of `f` is 600001 dispatches, more than 131072.",
            lambda x: pb.fori_loop(0, 300_000, lambda k, v: v.sum() + v, x), x)  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 import pullback as pb
 import pullback.nn
 from cuda_registry import same_bits
+from generated.matrix import FULL
 from pullback.compile.kernel import order
 from pullback.compile.program.stages import Program
 from pullback.core import pytrees
@@ -245,3 +246,26 @@ def test_memory_in_garbage_cycles_is_used_again():
         gc.collect()
         y = pb.ones((100,), device="webgpu") * 2.0
         assert same_bits((y + 1.0).numpy(), np.full(100, 3.0, np.float32))
+
+
+# -- Fourier transforms ----------------------------------------------------------------------------
+
+LENGTHS = [
+    1,
+    2,
+    3,
+    7,
+    12,
+    37,
+    64,
+    4096,
+]  # with several passes; a prime's transform is a convolution
+
+
+@pytest.mark.parametrize("n", [*LENGTHS, 1000, 32769, 65536] if FULL else LENGTHS)
+def test_fourier_transforms(n: int):
+    rows = 3 if n < 5000 else 1
+    x = (draw(rows, n) + 1j * draw(rows, n)).astype(np.complex64)
+    check(lambda v: (pb.fft.fft(v), pb.fft.ifft(v.T, axis=0)), x)
+    check(lambda v: pb.fft.rfft(v, axis=1, norm="ortho"), draw(1, n, 2))
+    check(lambda v: pb.fft.irfft(v, n=n), x[:, : n // 2 + 1])

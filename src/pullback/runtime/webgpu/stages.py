@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from pullback.runtime.webgpu.kernels_text import whole_text
 from pullback.runtime.webgpu.printer import check_dtype
 
 __all__ = [
+    "CONSTANT",
     "FAULT",
     "FAULT_WORDS",
     "LINE",
@@ -59,6 +60,7 @@ __all__ = [
 ]
 
 FAULT = -1
+CONSTANT = -2  # the slot of tables
 FAULT_WORDS = 4  # of an error code
 LINE = 256  # bytes at a multiple of which scratch memory starts
 MOST_RECORDED = 1 << 14  # commands of a program that are kept: some megabytes
@@ -73,6 +75,14 @@ class At(NamedTuple):
     nbytes: int = 0
 
 
+class Table(Protocol):
+    """Numbers that a kernel reads; equal ones are the same."""
+
+    def values(self) -> np.ndarray: ...
+
+    def __hash__(self) -> int: ...
+
+
 class Array(NamedTuple):
     """An array of a dispatch: items "u8", "u16", "u32" or "u64", used as `mode` says.
 
@@ -82,6 +92,7 @@ class Array(NamedTuple):
     at: At
     item: str
     mode: str = "read"
+    table: Table | None = None  # what is at the slot CONSTANT, for this array
 
 
 class Dispatch(NamedTuple):
@@ -271,6 +282,8 @@ class Encoded:
         steps = [s for s in _steps(program.stages) if isinstance(s, Dispatch)]
         if any(a.item == "u128" for s in steps for a in s.arrays):
             check_dtype("jit", complex128)  # eager operations have looked before
+        self.tables: dict[Table, int] = {}  # where they are among the constants
+        self._constants = self._kept_tables(steps)
         self._changed = {
             a.at.slot for s in steps for a in s.arrays
             if a.mode != "read" and 0 < a.at.slot <= self._inputs
@@ -296,6 +309,16 @@ class Encoded:
         for step in steps:
             player.launch(step, compile_only=True)
 
+    def _kept_tables(self, steps: Sequence[Dispatch]) -> list[Memory]:
+        """The memory of tables, if there are some."""
+        contents = []
+        for table in dict.fromkeys(a.table for s in steps for a in s.arrays):
+            if table is not None:
+                self.tables[table] = sum(c.size for c in contents)
+                raw = table.values().reshape(-1).view(np.uint8)
+                contents += [raw, np.zeros(-raw.size % LINE, np.uint8)]
+        return [self._gpu.uploaded(np.concatenate(contents)).memory] if contents else []
+
     def _most_bound(self, steps: Sequence[Dispatch], places: Sequence[int]) -> int:
         """The most buffers that a kernel sees."""
         return max((len({places[a.at.slot] // ROOT for a in s.arrays}) for s in steps), default=0)
@@ -307,7 +330,7 @@ class Encoded:
             places.append(places[origin] + nbytes)
         for slot, place in self._local:
             places[slot] = place
-        places.append((2 + self._inputs) * ROOT)
+        places += [(3 + self._inputs) * ROOT, (2 + self._inputs) * ROOT]
         return places
 
     def run(self, *buffers: Buffer) -> Buffer | tuple[int, int, int]:
@@ -321,6 +344,7 @@ class Encoded:
                 faults = gpu.empty(self.fault_nbytes).memory
                 gpu.clear(faults, 0, self.fault_nbytes)
             memories = [out.memory, *(b.memory for b in buffers), scratch, faults]
+            memories += self._constants
             for slot in self._changed:
                 self._part(memories, slot)
             inputs = [k * ROOT + b.offset for k, b in enumerate(buffers, 1)]
@@ -508,7 +532,11 @@ class _Player:
     ) -> None:
         """A dispatch with its arrays where they are now, or at given places."""
         if given is None:
-            given = [self.places[a.at.slot] + a.at.nbytes for a in step.arrays]
+            tables = self.program.tables
+            given = [
+                self.places[a.at.slot] + (a.at.nbytes if a.table is None else tables[a.table])
+                for a in step.arrays
+            ]
         roots = tuple([place // ROOT for place in given])
         pipeline, bound = self.program.kernel(step, roots)
         if compile_only:

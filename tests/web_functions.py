@@ -73,5 +73,8 @@ CASES: dict[str, Case] = {
     "random": Case(lambda key: pb.random.uniform(key, (100,)), (pb.random.key(3),)),
     "as_given": Case(lambda x, y: {"x": x, "y": y + 1, "name": "text", "none": None},
                      (draw(3), draw(2, 2))),
+    "fixed": Case(lambda: (TABLE, TABLE.sum()), ()),
+    "empty": Case(lambda x: (x + 1, x.sum(axis=0), x), (draw(0, 3),)),
+    "static": Case(lambda x, n, *rest: x[:n] + rest[0], (draw(5), 3, draw(1))),
     "scalars": Case(lambda x, lr: x * lr, (draw(3), pb.tensor(0.25))),
 }  # fmt: skip

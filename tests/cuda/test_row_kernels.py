@@ -77,7 +77,7 @@ def passes(launched: list[str]) -> int:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("shape", [(37, 1024), (130, 1001), (33, 5000), (133, 2048)])
+@pytest.mark.parametrize("shape", [(150, 300), (130, 1001), (33, 5000), (133, 2048)])
 def test_all_passes_are_one_launch(name: str, shape: tuple[int, int], cuda: Any):
     assert passes(check(name, shape, "float32", cuda))
 
@@ -133,3 +133,24 @@ def test_what_is_reduced_as_a_whole_is_one_long_row(name: str, shape: Any, cuda:
 def test_few_long_rows_are_one_launch_for_each_pass(cuda: Any):
     kinds = [name.split("_")[0] for name in check("softmax", (9, 5000), "float32", cuda)]
     assert kinds == ["reduce", "folds", "map"]
+
+
+def test_divisions_by_a_number_of_the_row_are_rounded_right(cuda: Any):
+    """Zeros, subnormal numbers, infinities and NaN among them, by large and small numbers."""
+    rng = np.random.default_rng(9)
+    x = rng.standard_normal((150, 1100)).astype(np.float32)
+    x *= np.exp2(rng.integers(-148, 127, x.shape)).astype(np.float32) ** (rng.random(x.shape) < 0.2)
+    x[:, 5:9] = [0.0, -0.0, 1e-40, -1e-45]
+    x[7, 3], x[8, 3] = np.inf, np.nan
+    x[::3] = np.where(np.abs(x[::3]) > 1, 0.5, x[::3])
+    x[::6, 0] = np.exp2(np.arange(25) * 10.0 - 120.0)
+
+    def f(x: Any) -> Any:
+        y = x / x.max(axis=-1, keepdims=True)
+        return y, y.sum(axis=-1)
+
+    found = []
+    for device in (cuda, "cpu"):
+        found.append([part.numpy() for part in pb.jit(f)(pb.tensor(x, device=device))])
+    for one, two in zip(*found, strict=True):
+        assert same_bits(one, two)

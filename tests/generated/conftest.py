@@ -25,14 +25,3 @@ def chosen_device() -> Iterator[None]:
             chosen = stack.enter_context(emulated()) if DEVICE == "emulated" else DEVICE
             pb.set_default_device(chosen)
         yield
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Iterator[None]:
-    """What a device has no kernels for is skipped there."""
-    try:
-        return (yield)
-    except pb.DeviceError as error:
-        if DEVICE and "there are no CUDA kernels" in str(error):
-            pytest.skip(str(error))
-        raise

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.native import Buffer, Stage, empty, memory, program, view, wrap
-from runtime.native_kernels import kernel, of, values
+from runtime.native_kernels import kernel, of, run_python, values
 
 pytestmark = pytest.mark.usefixtures("no_garbage")
 
@@ -328,3 +328,24 @@ def test_a_view_may_be_moved_back() -> None:
     last = view(base, 8)
     first = view(last, -8)
     assert (first.address, first.nbytes) == (base.address, 16)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_large_block_takes_the_memory_that_was_asked_for():
+    """Sizes are rounded up to classes, and pages may be huge: neither may take memory."""
+    code = """
+    import ctypes
+    from pathlib import Path
+    from pullback.runtime.cpu import native
+
+    def resident():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+    nbytes = (40 << 20) + 70_000
+    before = resident()
+    buffer = native.empty(nbytes)
+    ctypes.memset(buffer.address, 1, nbytes)
+    assert resident() - before < nbytes + (300 << 10), resident() - before - nbytes
+    """
+    run_python(code)

@@ -47,7 +47,6 @@ def kernels_of(text: str) -> list[str]:
 def test_the_module_is_javascript(tmp_path: Path, name: str) -> None:
     text = exported(tmp_path, name, CASES[name])
     assert text.startswith(f"// `{name}`, compiled by Pullback for WebGPU.")
-    assert kernels_of(text)
     if NODE:
         subprocess.run([NODE, "--check", tmp_path / f"{name}.js"], check=True)
 

@@ -38,6 +38,9 @@ from pullback.ops.selection import maximum, where
 __all__ = ["PURPOSE", "attended", "probabilities"]
 
 TILE = 1 << 20  # scores of a tile, of all its heads together: what stays in cache
+# Scores that are made at a time elsewhere, 256 MB, so that every kernel has work for a whole GPU.
+# More heads at a time change no bit; rows would, in sums along them, and stay as they are.
+TOGETHER = {"cuda": 1 << 26}
 SIDE = 512  # rows and columns of a tile, if there are enough heads
 PURPOSE = 3  # the last word of the counter keeps these random bits apart from other draws
 
@@ -196,20 +199,43 @@ def _tiled(
 ) -> Arrays:
     """The results of `f` on tiles of few heads and not many rows."""
     shape, columns = arrays["query"].shape, arrays["key"].shape[-2]
-    rows, heads, rest = shape[-2], prod(shape[axis:-2]), prod(shape[axis + 1 : -2])
+    rows, heads, lead = shape[-2], prod(shape[axis:-2]), len(shape) - 3
     most = max(1, TILE // max(1, min(rows, SIDE) * min(columns, SIDE)))
-    if axis < len(shape) - 3 and heads > most:
-        block = _block(shape[axis], max(1, most // rest))
-        if block > 1:
-            return _swept(lambda t: _by_rows(f, names, t), names, arrays, axis, block)
-        return _swept(lambda t: _tiled(f, names, t, axis + 1), names, arrays, axis, 1)
-    return _by_rows(f, names, arrays)
+    if axis >= lead or heads <= most:
+        return _by_rows(f, names, arrays, prod(shape[:-2]))
+    rest = prod(shape[axis + 1 : -2])
+    own = _heads_of_tile(shape, axis, most)
+    summed = any(arrays[n].shape[axis:lead] != shape[axis:lead] for n in names if n in arrays)
+    fit = TOGETHER.get(arrays["query"].device.kind, 0) if own and not summed else 0
+    fit //= max(1, _row_block(rows, columns, own) * min(columns, SIDE))
+    if heads <= fit:
+        return _by_rows(f, names, arrays, own)
+    block = _block(shape[axis], max(1, most // rest))
+    if block > 1:
+        return _swept(lambda t: _tiled(f, names, t, lead), names, arrays, axis, block)
+    many = max(b for b in range(1, max(1, fit // rest) + 1) if shape[axis] % b == 0)
+    return _swept(lambda t: _tiled(f, names, t, axis + (many == 1)), names, arrays, axis, many)
 
 
-def _by_rows(f: Callable[[Arrays], Arrays], names: list[str], arrays: Arrays) -> Arrays:
-    shape, columns = arrays["query"].shape, arrays["key"].shape[-2]
-    most = max(SIDE, TILE // max(1, prod(shape[:-2]) * min(columns, SIDE)))
-    return _swept(f, names, arrays, "rows", _block(shape[-2], most))
+def _heads_of_tile(shape: tuple[int, ...], axis: int, most: int) -> int:
+    """The heads of a tile, which decide its rows; 0 if tiles differ."""
+    if axis >= len(shape) - 3 or prod(shape[axis:-2]) <= most:
+        return prod(shape[axis:-2])
+    rest = prod(shape[axis + 1 : -2])
+    block = _block(shape[axis], max(1, most // rest))
+    if block > 1:
+        return 0 if shape[axis] % block else block * rest
+    return _heads_of_tile(shape, axis + 1, most)
+
+
+def _row_block(rows: int, columns: int, heads: int) -> int:
+    """The rows of a tile of so many heads."""
+    return _block(rows, max(SIDE, TILE // max(1, heads * min(columns, SIDE))))
+
+
+def _by_rows(f: Callable[[Arrays], Arrays], names: list[str], arrays: Arrays, heads: int) -> Arrays:
+    rows, columns = arrays["query"].shape[-2], arrays["key"].shape[-2]
+    return _swept(f, names, arrays, "rows", _row_block(rows, columns, heads))
 
 
 # -- tiles -----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from pullback.nn.standardising import numpy_first
 from pullback.ops.arrangement import expand_dims
 from pullback.ops.exponential import expm1
 from pullback.ops.families import composite
+from pullback.ops.gather_scatter import gather
 from pullback.ops.indexing import take
 from pullback.ops.movement import reshape
 from pullback.ops.parts import astype
@@ -76,17 +77,23 @@ class Picked:
         self.weight, self.target, self.ignored = weight, target, ignore_index
 
     def of(self, x: Any) -> Any:
-        """The elements of `x` at the target's classes, read from the flat array: so they and their
-        derivatives keep the order of memory.
+        """The elements of `x` at the target's classes.
+
+        If rows of classes lie together they are read row by row; else from the flat array, so that
+        they and their derivatives keep the order of memory.
         """
-        classes, size = self.shape[self.axis], prod(self.shape)
+        classes, dev = self.shape[self.axis], x._aval.device
         inner = prod(self.shape[self.axis + 1 :])
-        outer = positions(prod(self.shape[: self.axis]), x._aval.device) * (classes * inner)
-        base = expand_dims(outer, 1) + positions(inner, x._aval.device)
-        places = reshape(base, self.index._aval.shape) + self.index * inner
-        places = where(self.index < classes, places, size)
+        outer = positions(prod(self.shape[: self.axis]), dev)
         try:
-            return take(reshape(x, (size,)), places, axis=0)
+            if inner == 1:
+                table = reshape(x, (outer._aval.size, classes))
+                rows = gather(table, outer, reshape(self.index, outer._aval.shape))
+                return reshape(rows, self.index._aval.shape)
+            base = expand_dims(outer * (classes * inner), 1) + positions(inner, dev)
+            places = reshape(base, self.index._aval.shape) + self.index * inner
+            places = where(self.index < classes, places, prod(self.shape))
+            return take(reshape(x, (prod(self.shape),)), places, axis=0)
         except IndexOutOfRange:
             target = to_numpy(self.target)
             bad = (target != self.ignored) & ((target < 0) | (target >= classes))

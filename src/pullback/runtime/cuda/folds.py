@@ -179,13 +179,13 @@ def _finish(source: Source, kernel: Fold, name: str) -> str:
 
 
 def _shuffles(kernel: Fold, name: str) -> list[str]:
-    """Functions that read the accumulators of the thread that is `by` further, or of the first one,
-    among `width` threads.
+    """Functions that read the accumulators of the thread that is `by` further, or of the one of a
+    number, among `width` threads.
     """
     given = f"const {name}_acc& a"
     heads = {
         f"{name}_down({given}, const int by, const int width)": "down_sync({}, by, width)",
-        f"{name}_first({given}, const int width)": "sync({}, 0, width)",
+        f"{name}_of({given}, const int from, const int width)": "sync({}, from, width)",
     }
     found = []
     for head, call in heads.items():

@@ -165,9 +165,13 @@ def emit(
     source: Source,
     roots: Sequence[Expr],
     leaf: Callable[[Expr], str],
+    other: Callable[[Expr, Sequence[str]], str] | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Statements that compute `roots`, and their names; `leaf` names what is given."""
-    writer = _Writer(source, leaf)
+    """Statements that compute `roots`, and their names; `leaf` names what is given.
+
+    `other` may have an expression of its own for an instruction on operands of these names.
+    """
+    writer = _Writer(source, leaf, other)
     values: dict[Expr, str] = {}
     writer.block(roots, values, "  ")
     return writer.lines, [values[r] for r in roots]
@@ -176,9 +180,15 @@ def emit(
 class _Writer:
     """Writes statements; a nested block sees the values of the blocks around it."""
 
-    def __init__(self, source: Source, leaf: Callable[[Expr], str]):
+    def __init__(
+        self,
+        source: Source,
+        leaf: Callable[[Expr], str],
+        other: Callable[[Expr, Sequence[str]], str] | None = None,
+    ):
         self.source = source
         self.leaf = leaf
+        self.other = other
         self.lines: list[str] = []
         self._names = 0
 
@@ -200,7 +210,9 @@ class _Writer:
             elif e.op == "rare":
                 values[e] = self.rare(e, values, indent)
             else:
-                text = self.expression(e, [values[a] for a in e.args])
+                operands = [values[a] for a in e.args]
+                own = self.other(e, operands) if self.other else ""
+                text = own or self.expression(e, operands)
                 values[e] = self.define(e.dtype, text, indent, "const ")
 
     def define(self, dtype: DType, text: str, indent: str, qualifier: str = "") -> str:

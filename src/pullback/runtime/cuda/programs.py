@@ -58,6 +58,7 @@ class Encoded:
 
     def __init__(self, gpu: Gpu, program: Program, meanings: Meanings):
         self._gpu, self._meanings = gpu, meanings
+        self._records: dict[int, int] = {}  # by stream
         steps = [*_steps(program.stages)]
         gpu.load([s.source for s in steps if isinstance(s, Step)])
         callback = 0
@@ -70,7 +71,6 @@ class Encoded:
         self._play = launcher(table.address)
         self._stream = gpu.stream
         self._out, self._scratch = gpu.maker(program.out_nbytes), gpu.maker(table.scratch)
-        self._records: dict[int, int] = {}  # by stream
         self._graphs: dict[int, Graph] = {}  # by stream
         self._called = False
         self.is_plain = not (table.scratch or table.checked)

@@ -23,7 +23,7 @@ from pullback.core import dtypes as dt
 from pullback.ir.scalar import Expr, text, topological
 from pullback.runtime.cuda.folds import accumulator_bytes, fold_functions
 from pullback.runtime.cuda.kernels import NEST, name_of, parts, stored, weight
-from pullback.runtime.cuda.printer import Source, emit, storage
+from pullback.runtime.cuda.printer import Source, emit, inline_nodes, storage
 
 __all__ = ["THREADS", "RowCode", "loads_of", "row_source"]
 
@@ -40,7 +40,8 @@ template <int M, int S> struct Rows {
   extern __shared__ __align__(16) unsigned char pb_bytes[]; \\
   type* name = reinterpret_cast<type*>(pb_bytes)
 #endif
-// Begins to copy 16 bytes to shared memory; `pb_arrived` waits for all that this thread began.
+// Begins to copy 16 bytes to shared memory. `pb_begun` ends a group of such copies; `pb_arrived`
+// waits for all groups that this thread began but the last LATER.
 PB_DEVICE void pb_begin(void* to, const void* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   const unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -49,10 +50,24 @@ PB_DEVICE void pb_begin(void* to, const void* from) {
   *(Pack<unsigned, 4>*)to = *(const Pack<unsigned, 4>*)from;
 #endif
 }
-PB_DEVICE void pb_arrived() {
+PB_DEVICE void pb_begun() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
+}
+template <int LATER> PB_DEVICE void pb_arrived() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
+#endif
+}
+// x / d, rounded right, without a branch where r is 1 / d and `fair` stays true: two corrections by
+// exact remainders (Markstein). Only numbers whose remainders could be subnormal are not fair.
+PB_DEVICE bool pb_is_fair(const float d) { return fabsf(d) > 0x1p-24f && fabsf(d) < 0x1p+24f; }
+PB_DEVICE float pb_quotient(const float x, const float d, const float r, bool& fair) {
+  const float q = x * r, near = fmaf(fmaf(-q, d, x), r, q);
+  const unsigned size = (unsigned)__float_as_int(x) << 1;
+  fair = fair && (size - (27u << 24) < (200u << 24) || size == 0);
+  return size == 0 ? q : fmaf(fmaf(-near, d, x), r, near);
 }
 // Copies a row to shared memory, with gaps between blocks.
 template <typename T>
@@ -71,18 +86,14 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}_passes({pointers}
     const Rows<{m}, {s}> r) {{
   DYNAMIC_SHARED(unsigned char, memory);
   const int t = (int)threadIdx.x, together = (int)r.together, own = (int)blockDim.x / together;
-  const int here = t / own, first = t % own, lane = t % {lanes};
-  const int team = first / {lanes}, teams = own / {lanes};
+  const int here = t / own, first = t % own, lane = t % {lanes}, place = first % {span};
+  const int team = first / {span}, teams = own / {span};
   const int length = (int)r.length, blocks = (length + {block} - 1) / {block};
   const long long row = blockIdx.x * (long long)together + here;
   const bool valid = row < r.rows;
   unsigned char* const room = memory + here * (int)r.room;
 {starts}
-  if (valid) {{
 {fetches}
-  }}
-  pb_arrived();
-  __syncthreads();
 {passes}
   if (!valid || first) return;
 {kept}
@@ -90,16 +101,19 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}_passes({pointers}
 
 _PASS = """
   {{
+{divisors}
 {accumulators}
     for (int begin = 0; begin < blocks; begin += teams) {{
       const int q = begin + team, base = q * {block};
       const int n = !valid || q >= blocks ? 0 : length - base < {block} ? length - base : {block};
-      int i = lane;
+      int round = 0;
 {inits}
-      for (; i + {lanes} * ({flight} - 1) < n; i += {lanes} * {flight}) {{
+      for (; round + {span} * {flight} <= n; round += {span} * {flight}) {{
+        const int i = round + place;
 {many}
       }}
-      for (; i < n; i += {lanes}) {{
+      for (; round < n; round += {span}) {{
+        const int i = round + place;
 {one}
       }}
 {lanes_joined}
@@ -111,8 +125,8 @@ _PASS = """
 _LANES_JOINED = """
 #pragma unroll
       for (int by = {lanes} / 2; by; by /= 2) g{m} = {f}_combine(g{m}, {f}_down(g{m}, by, {lanes}));
-      if (blocks == 1) f{m} = {f}_first(g{m}, {lanes});
-      else if (lane == 0 && q < blocks) slots{m}[q] = g{m};"""
+      if (blocks == 1) f{m} = {f}_of(g{m}, 0, {lanes});
+      else if (place == 0 && q < blocks) slots{m}[q] = g{m};"""
 
 _BLOCKS_JOINED = """
     if (blocks > 1) {{
@@ -129,10 +143,11 @@ _BLOCKS_JOINED = """
 
 @dataclass(frozen=True)
 class RowCode:
-    """A row kernel, and which of its streams have the same row for all rows."""
+    """A row kernel, which of its streams have the same row for all rows, and who has a lane."""
 
     kernel: RowKernel
     fixed: tuple[bool, ...]
+    turns: int  # threads that have a lane in turns: 1 or 2
 
     @cached_property
     def memory(self) -> list[int]:
@@ -161,8 +176,9 @@ class RowCode:
 
     @cached_property
     def fetched(self) -> list[int]:
-        """The streams that are copied to shared memory."""
-        return [k for k in self.shared if k not in self.written]
+        """The streams that are copied to shared memory, those first that are read first."""
+        found = [k for k in self.shared if k not in self.written]
+        return sorted(found, key=lambda k: self.read[k][0])
 
     @cached_property
     def areas(self) -> tuple[dict[int, int], list[int]]:
@@ -223,7 +239,7 @@ def _text(rows: RowCode) -> str:
         words += [f"{k} = {text(*body)}" for k, body in (*p.scalars, *p.stores)]
         words += [f"{k} = {r.text}" for k, r in p.folds]
         words += [r.text for r in p.wholes]
-    return "\n".join([*words, str(rows.kernel.kept)])
+    return "\n".join([*words, str(rows.kernel.kept), str(rows.turns)])
 
 
 @lru_cache(1024)
@@ -246,6 +262,7 @@ class _Printer:
         self.source, self.rows, self.name = source, rows, name
         self.streams = rows.kernel.streams
         self.numbers: Iterator[int] = iter(range(len(rows.folds)))
+        self.divisors: dict[Expr, int] = {}
 
     def text(self) -> str:
         rows, kernel = self.rows, self.rows.kernel
@@ -256,8 +273,10 @@ class _Printer:
         kept = [f"  x{target}[0] = x{scalar};" for scalar, target in kernel.kept]
         return _KERNEL.format(
             name=self.name, threads=THREADS, pointers=", ".join(pointers), m=len(rows.memory),
-            s=max(1, len(rows.areas[1])), lanes=LANES, block=BLOCK, starts=self._starts(),
-            fetches=self._fetches(), passes="".join(map(self._pass, kernel.passes)),
+            s=max(1, len(rows.areas[1])), lanes=LANES, block=BLOCK, span=LANES * rows.turns,
+            starts=self._starts(), fetches=self._fetches(), passes="".join(
+                self._arrivals(n) + self._pass(p) for n, p in enumerate(kernel.passes)
+            ),
             kept="\n".join(kept),
         )  # fmt: skip
 
@@ -287,8 +306,17 @@ class _Printer:
 
     def _fetches(self) -> str:
         return "\n".join(
-            f"    pb_fetch(s{k}, x{k}, length, first, own);" for k in self.rows.fetched
+            f"  if (valid) pb_fetch(s{k}, x{k}, length, first, own);\n  pb_begun();"
+            for k in self.rows.fetched
         )
+
+    def _arrivals(self, number: int) -> str:
+        """Waits for what a pass is the first to read."""
+        first = [self.rows.read[k][0] for k in self.rows.fetched]
+        if number not in first:
+            return ""
+        later = sum(p > number for p in first)
+        return f"\n  pb_arrived<{later}>();\n  __syncthreads();"
 
     def _leaf(self, e: Expr) -> str:
         if e.op == "index":
@@ -324,10 +352,11 @@ class _Printer:
             last = [f"      f{m} = slots{m}[0];" for m, _ in numbered]
             joined = _BLOCKS_JOINED.format(each="\n".join(each), last="\n".join(last))
         return scalars + _PASS.format(
-            block=BLOCK, lanes=LANES, flight=flight,
+            block=BLOCK, span=LANES * self.rows.turns, flight=flight,
+            divisors=self._divisors(p),
             accumulators="\n".join(f"    {f}_acc f{m} = {f}_init();" for m, f in numbered),
             inits="\n".join(f"      {f}_acc g{m} = {f}_init();" for m, f in numbered),
-            many=self._elements(p, numbered, flight), one=self._elements(p, numbered, 1),
+            many=self._elements(p, numbered, flight), one=self._elements(p, numbered, 0),
             lanes_joined="".join(
                 _LANES_JOINED.format(lanes=LANES, m=m, f=f) for m, f in numbered
             ),
@@ -343,58 +372,112 @@ class _Printer:
         return "".join("\n" + line for line in lines)
 
     def _elements(self, p: Pass, folds: Sequence[tuple[int, str]], flight: int) -> str:
-        """Loads of `flight` elements, what is computed from each, then stores and folds."""
-        rows, declared, loads, after = self.rows, [], [], []
+        """Loads of `flight` elements, what is computed from each, then stores and folds; or, if
+        that is 0, of one element if it is there.
+        """
+        rows, declared, loads, stores = self.rows, [], [], []
+        count, at = max(1, flight), f"base + i + {LANES * self.rows.turns} * u"
         gap = f"q * ({PAD} / (int)sizeof"
         for k in loads_of(_roots(p)):
             s = self.streams[k]
-            if s.kind not in ("unit", "buffer"):
-                continue
-            c = storage(s.dtype)
-            declared.append(f"        {c} e{k}[{flight}];")
-            at = f"base + i + {LANES} * u"
-            at = f"s{k}[{at} + {gap}({c}))]" if k in rows.areas[0] else f"x{k}[{at}]"
-            loads.append(f"          e{k}[u] = {at};")
+            if s.kind in ("unit", "buffer"):
+                c = storage(s.dtype)
+                declared.append(f"        {c} e{k}[{count}];")
+                shared = f"s{k}[{at} + {gap}({c}))]" if k in rows.areas[0] else f"x{k}[{at}]"
+                loads.append(f"          e{k}[u] = {shared};")
+        for k, _ in p.stores:
+            c = storage(self.streams[k].dtype)
+            declared.append(f"        {c} o{k}[{count}];")
+            if self.streams[k].kind == "unit":
+                stores.append(f"          x{k}[{at}] = o{k}[u];")
+            if k in rows.areas[0]:
+                stores.append(f"          s{k}[{at} + {gap}({c}))] = o{k}[u];")
+        declared += [f"        {f}_acc a{m}[{count}];" for m, f in folds]
+        loop = f"#pragma unroll\n        for (int u = 0; u < {count}; ++u) {{"
+        lines = [loop, *loads, "        }"]
+        if self.divisors:
+            fair = " && ".join(f"pb_is_fair(d{n})" for n in self.divisors.values())
+            lines += [
+                f"        bool fair = {fair};",
+                loop,
+                *self._computed(p, folds, True),
+                "        }",
+                "        if (!fair) {",
+                loop,
+                *self._computed(p, folds, False),
+                "        }",
+                "        }",
+            ]
+        else:
+            lines += [loop, *self._computed(p, folds, False), "        }"]
+        lines += [loop, *stores, "        }"]
+        if not flight:
+            declared += [f"        a{m}[0] = {f}_init();" for m, f in folds]
+            lines = ["        if (i < n) {", *lines, "        }"]
+        return "\n".join([*declared, *lines, loop, *self._folded(folds, not flight), "        }"])
+
+    def _folded(self, folds: Sequence[tuple[int, str]], tail: bool) -> list[str]:
+        """What follows each other in a lane is combined, by all threads that have the lane."""
+        lines = []
+        for turn in range(self.rows.turns):
+            there = f"round + {LANES * turn} + lane < n" if tail else ""
+            for m, f in folds:
+                value = f"a{m}[u]"
+                if self.rows.turns > 1:
+                    other = f"{f}_of({value}, lane + {LANES * turn}, 32)"
+                    lines.append(f"          const {f}_acc b{m}_{turn} = {other};")
+                    value = f"b{m}_{turn}"
+                given = f"if ({there}) " if there else ""
+                lines.append(f"          {given}g{m} = {f}_combine(g{m}, {value});")
+        return lines
+
+    def _computed(self, p: Pass, folds: Sequence[tuple[int, str]], fast: bool) -> list[str]:
+        """What is made of an element; `fast`: with quotients that may not be right."""
         roots: list[Expr] = []
         for k, body in p.stores:
-            dtype = self.streams[k].dtype
-            roots += parts(body, dtype)
-            c = storage(dtype)
-            declared.append(f"        {c} o{k}[{flight}];")
-            at = f"base + i + {LANES} * u"
-            if self.streams[k].kind == "unit":
-                after.append(f"          x{k}[{at}] = o{k}[u];")
-            if k in rows.areas[0]:
-                after.append(f"          s{k}[{at} + {gap}({c}))] = o{k}[u];")
+            roots += parts(body, self.streams[k].dtype)
         elements = [r.element for r in (*(r for _, r in p.folds), *p.wholes)]
-        for (m, f), element in zip(folds, elements, strict=True):
-            roots += element
-            declared.append(f"        {f}_acc a{m}[{flight}];")
-            after.append(f"          g{m} = {f}_combine(g{m}, a{m}[u]);")
-        made, names = emit(self.source, roots, self._leaf)
-        results, rest = [], iter(names)
+        roots += [e for element in elements for e in element]
+        made, names = emit(self.source, roots, self._leaf, self._divided if fast else None)
+        rest, results = iter(names), []
         for k, body in p.stores:
-            dtype = self.streams[k].dtype
-            results.append(stored(f"o{k}[u]", dtype, [next(rest) for _ in body]))
+            own = [next(rest) for _ in body]
+            results.append(stored(f"o{k}[u]", self.streams[k].dtype, own))
         for (m, f), element in zip(folds, elements, strict=True):
             values = ", ".join(next(rest) for _ in element)
             results.append(f"  a{m}[u] = {f}_acc{{{values}}};")
-        loop = f"#pragma unroll\n        for (int u = 0; u < {flight}; ++u) {{"
-        index = f"  const long long j = base + i + {LANES} * u;"
-        computed = ["        " + line for line in (index, *made, *results)]
-        return "\n".join(
-            [
-                *declared,
-                loop,
-                *loads,
-                "        }",
-                loop,
-                *computed,
-                "        }",
-                loop,
-                *after,
-                "        }",
-            ]
+        index = f"  const long long j = base + i + {LANES * self.rows.turns} * u;"
+        return ["        " + line for line in (index, *made, *results)]
+
+    def _divided(self, e: Expr, operands: Sequence[str]) -> str:
+        """A division by what is the same for the whole row."""
+        if e.op != "div" or e.args[1] not in self.divisors or e.dtype is not dt.float32:
+            return ""
+        n = self.divisors[e.args[1]]
+        return f"pb_quotient({operands[0]}, d{n}, r{n}, fair)"
+
+    def _divisors(self, p: Pass) -> str:
+        """What elements are divided by that is the same for the whole row, with its reciprocal."""
+        found: dict[Expr, None] = {}
+        roots = _roots(p)
+        always = inline_nodes(roots)
+        for e in (e for root in roots for e in topological(root, {}) if e in always):
+            if e.op != "div" or e.dtype is not dt.float32 or e.args[1].op == "const":
+                continue
+            if self._is_uniform(e.args[1]) and not self._is_uniform(e.args[0]):
+                found[e.args[1]] = None
+        self.divisors = {e: n for n, e in enumerate(found)}
+        lines, names = emit(self.source, list(found), self._leaf)
+        for n, name in enumerate(names):
+            lines.append(f"  const float d{n} = {name}, r{n} = 1.0f / d{n};")
+        return "\n".join("  " + line for line in lines)
+
+    def _is_uniform(self, root: Expr) -> bool:
+        """Whether an expression is the same for all elements of a row."""
+        leaves = (e for e in topological(root, {}) if e.op in ("load", "index"))
+        return not any(
+            e.op == "index" or self.streams[e.value[0]].kind in ("unit", "buffer")  # type: ignore[index]
+            for e in leaves
         )
 
 

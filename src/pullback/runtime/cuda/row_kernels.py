@@ -27,6 +27,9 @@ __all__ = ["row_kernel_stages", "shared_bytes"]
 FEW = 128  # threads of a thread block up to which it has several rows
 FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block each
 FEW_BLOCKS = 4  # of the tree, up to which a row is short
+LANE_BYTES = (
+    160  # of shared memory; with more, too few threads fit beside each other with one a lane
+)
 NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others are to fit beside
 
 
@@ -65,12 +68,15 @@ class _Launches:
         """The launch of all passes, and those that join what it leaves; None if rows do not fit."""
         streams = range(len(self.kernel.streams))
         fixed = tuple(k in self.places and self.places[k][1] == 0 for k in streams)
-        own = RowCode(self.kernel, fixed)
+        own = RowCode(self.kernel, fixed, 1)
         starts, room = own.room(self.length)
         blocks = -(-self.length // BLOCK)
         if self.number < FEW_ROWS and blocks > FEW_BLOCKS:
             return None
-        threads = min(THREADS, LANES * (1 << (blocks - 1).bit_length()))
+        lanes = LANES * (1 << (blocks - 1).bit_length())
+        if room > lanes * LANE_BYTES:
+            own = RowCode(self.kernel, fixed, 2)
+        threads = min(THREADS, lanes * own.turns)
         together = max(1, 32 // threads)
         while threads * together < FEW and 2 * together * room <= NEAR_BYTES:
             together *= 2

@@ -45,7 +45,8 @@ TOGETHER, EARLY = 2, 6
 HEAD = 8
 LINE = 512  # bytes at a multiple of which scratch memory starts, as blocks of memory do
 _COPY = """
-extern "C" __global__ void pb_copy(unsigned char* out, const unsigned char* x, long long count) {
+extern "C" __global__ void pb_copy_bytes(unsigned char* out, const unsigned char* x,
+    const long long count) {
   const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   for (long long i = first; i < count; i += (long long)gridDim.x * blockDim.x) out[i] = x[i];
 }"""
@@ -62,7 +63,7 @@ Carries = Sequence[tuple[int, int, int]]
 def copy_step(to: int, source: int, nbytes: int) -> Step:
     """The launch that copies the bytes of one slot to another."""
     grid = min(_COPY_GRID, -(-nbytes // _COPY_THREADS))
-    return Step(_COPY, "pb_copy", (grid, 1), _COPY_THREADS, (At(to), At(source), nbytes))
+    return Step(_COPY, "pb_copy_bytes", (grid, 1), _COPY_THREADS, (At(to), At(source), nbytes))
 
 
 class LaunchTable:

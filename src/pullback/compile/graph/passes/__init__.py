@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 
-from pullback.compile.graph.passes import algebra, boxes, folding, movement
+from pullback.compile.graph.passes import algebra, boxes, folding, movement, scatters
 from pullback.compile.graph.passes.chains import joined_parts
 from pullback.compile.graph.passes.common import without_repeats
 from pullback.compile.graph.passes.constants import is_pointwise
@@ -44,7 +44,13 @@ def all_rules(exact: bool = False) -> Rules:
     """The rules of all kinds, for each operation in the order in which they are tried."""
     inexact = (*movement.REASSOCIATING, *algebra.REASSOCIATING)
     merged: dict = {}
-    for part in (movement.rules(), algebra.rules(), boxes.rules(), folding.rules()):
+    for part in (
+        movement.rules(),
+        algebra.rules(),
+        boxes.rules(),
+        folding.rules(),
+        scatters.rules(),
+    ):
         for op, rules in part.items():
             kept = [r for r in rules if not (exact and r in inexact)]
             merged[op] = (*merged.get(op, ()), *kept)

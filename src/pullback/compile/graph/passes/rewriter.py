@@ -40,6 +40,7 @@ class Rewriter:
         self.made: dict[Var, Equation] = {}  # the equation of every variable with one
         self.uniform: dict[Var, Var] = {}  # 0-d constants of variables with equal elements
         self.uses: dict[Var, int] = {}  # how often the source uses what this variable stands for
+        self.chosen: dict[Var, Var] = {}  # arrays with one number in each row, and the numbers
         self.changed = False
         self.notable: set[Var] = (
             set()

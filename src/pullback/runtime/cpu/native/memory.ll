@@ -145,8 +145,9 @@ done:
   ret i64 %freed
 }
 
-; A block from the system, or null. Huge pages save most of the page faults of a large array.
-define internal ptr @system_block(i64 %size) noinline nounwind {
+; A block from the system for so many bytes, or null. Huge pages save most of the page faults of a
+; large array. The last bytes get small ones, so that no memory is taken that nobody asked for.
+define internal ptr @system_block(i64 %size, i64 %nbytes) noinline nounwind {
   %slot = alloca ptr
   %large = call i1 @is_large(i64 %size)
   %huge = icmp uge i64 %size, 4194304
@@ -169,7 +170,8 @@ got:
   %advise = and i1 %huge, %known
   br i1 %advise, label %tell, label %done
 tell:
-  %ignored = call i32 @madvise(ptr %block, i64 %size, i32 %advice)
+  %whole = and i64 %nbytes, -2097152
+  %ignored = call i32 @madvise(ptr %block, i64 %whole, i32 %advice)
   br label %done
 done:
   ret ptr %block
@@ -235,7 +237,7 @@ reuse.large:
   call void @unlink(ptr %free, ptr %head)
   br label %got
 system:
-  %fresh = call ptr @system_block(i64 %size)
+  %fresh = call ptr @system_block(i64 %size, i64 %nbytes)
   %null = icmp eq ptr %fresh, null
   br i1 %null, label %failed, label %got
 got:

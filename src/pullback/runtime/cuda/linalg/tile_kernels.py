@@ -149,6 +149,7 @@ KERNEL(report)(Record* record, const long long* __restrict__ status, const long 
     const long long value = status[record->position];
     record->value = from ? from - value : value;
     record->code = code;
+    *record->told = 1;
   }
 }
 KERNEL(determinant)(Value* __restrict__ out, const Value* __restrict__ packed,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from pullback.compile.kernel.order import CHUNK
 from pullback.compile.program.nest import coalesce
@@ -16,9 +17,9 @@ from pullback.compile.program.tiles import Block, TiledSteps
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.launch import MAX_GRID, THREADS, grid_of, packed
-from pullback.runtime.cuda.linalg import jacobi_kernels, reflections, tile_kernels
+from pullback.runtime.cuda.linalg import reflections, tile_kernels
 from pullback.runtime.cuda.loops import zero_steps
-from pullback.runtime.cuda.products import product_steps
+from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.stages import RECORD, At, Either, Step
 
 __all__ = ["Tiles", "report_step"]
@@ -49,8 +50,16 @@ def packed_nest(batch: Sequence[int], *blocks: Block) -> bytes:
 class Tiles(TiledSteps):
     """The launches of a factorisation, in the order in which they are asked for."""
 
-    def __init__(self, dtype: DType, batch: tuple[int, ...], area: Callable[[int], int]):
+    def __init__(
+        self,
+        dtype: DType,
+        batch: tuple[int, ...],
+        area: Callable[[int], int],
+        products: Products,
+    ):
         super().__init__(dtype, batch, area)
+        self._multiply = products.steps
+        self._scratch: dict[tuple[int, int], int] = {}  # of products, one after the other
         self._head: list[Step | Either] = []
         self._steps: list[Step | Either] = []
         self._products: dict[int, int] = {}  # rooms for products, by their elements
@@ -139,10 +148,16 @@ class Tiles(TiledSteps):
     def _product(self, c: Block, a: Block, b: Block) -> None:
         """A product whose rows are dense, for the whole batch."""
         left, right = ((At(x.slot, x.at * self.size), (*x.batch, x.row, x.column)) for x in (a, b))
-        sides = c.rows, c.columns, a.columns
-        self._steps += product_steps(
-            self.dtype, self.batch, sides, left, right, At(c.slot, c.at * self.size), self.area
-        )
+        sides, out = (c.rows, c.columns, a.columns), At(c.slot, c.at * self.size)
+        numbers = count()
+
+        def area(nbytes: int) -> int:
+            key = next(numbers), nbytes
+            if key not in self._scratch:
+                self._scratch[key] = self.area(nbytes)
+            return self._scratch[key]
+
+        self._steps += self._multiply(self.dtype, self.batch, sides, left, right, out, area)
 
     def _solve_leaf(self, t: Block, x: Block, unit: bool) -> None:
         if x.columns:
@@ -227,16 +242,22 @@ class Tiles(TiledSteps):
         self._steps.append(Step(source, name, (min(grid, MAX_GRID), 1), _SMALL_THREADS, arguments))
 
     def block_each(
-        self, kernel: tuple[str, str], result: Place, given: Block, room: int, *more: int
+        self,
+        kernel: tuple[str, str],
+        threads: int,
+        result: Place,
+        given: Sequence[Block],
+        room: int,
+        *more: int,
     ) -> None:
-        """A kernel of `jacobi_kernels`, with so many elements to work in for each matrix."""
+        """A kernel with a thread block for each matrix, and so many bytes to work in."""
         (name, source), (slot, av) = kernel, result
         each = av.size // self.count
-        work = At(self._area(room * self.size))
-        nest = packed_nest(self.batch, self.dense(slot, 0, 1, 1, each), given)
+        work = At(self._area(room))
+        nest = packed_nest(self.batch, self.dense(slot, 0, 1, 1, each), *given)
         arguments = (
-            *(At(slot), At(given.slot), work, At(self.status), nest, packed_part(given)),
-            *(each, *more),
+            *(At(slot), *(At(b.slot) for b in given), work, At(self.status), nest),
+            *(*map(packed_part, given), each, *more),
         )
         grid = min(self.count, MAX_GRID), 1
-        self._steps.append(Step(source, name, grid, jacobi_kernels.THREADS, arguments))
+        self._steps.append(Step(source, name, grid, threads, arguments))

@@ -185,6 +185,18 @@ def test_nobody_waits_to_see_that_indices_are_good(monkeypatch: pytest.MonkeyPat
     assert same_bits(first.numpy(), x.numpy()[[1, 0]])
 
 
+def test_requirements():
+    def f(x: Any, flags: Any) -> Any:
+        return pb.primitive.require(x, flags > 0, "f", "is wrong.") * 2.0
+
+    x, flags = draw(5, 2), np.array([1.0, 1, -1, 1, -1], np.float32)
+    for g in (f, pb.jit(f)):
+        for a, b in both(g, x, abs(flags)):
+            assert same_bits(a.numpy(), b.numpy())
+        with pytest.raises(pb.LinAlgError, match=r"^f: the matrix at 2 of the batch is wrong\."):
+            g(pb.tensor(x, device="webgpu"), pb.tensor(flags, device="webgpu")).numpy()
+
+
 def test_doubles_are_refused_with_a_hint():
     for make in (
         lambda: pb.tensor(np.ones(3), device="webgpu"),

@@ -15,6 +15,7 @@ from pullback.runtime.webgpu.fourier import fourier_stages
 from pullback.runtime.webgpu.host_calls import effect_stages, host_stages
 from pullback.runtime.webgpu.planes import NAMES, plane_stages
 from pullback.runtime.webgpu.products import product_stages
+from pullback.runtime.webgpu.requirements import require_faults, require_stages
 from pullback.runtime.webgpu.sorting import argsort_stages, search_stages
 from pullback.runtime.webgpu.windows import convolution_stages, extremum_stages
 
@@ -34,6 +35,7 @@ ROUTINES: Mapping[str, Routine] = {
     **{n: Routine(partial(convolution_stages, n), _is_heavy) for n in CONVOLUTIONS},
     **{n: Routine(partial(extremum_stages, n), _is_heavy) for n in EXTREMA},
     **{n: Routine(partial(plane_stages, n), _is_heavy, partial(bad_places, n)) for n in NAMES},
+    "require": Routine(require_stages, _is_heavy, require_faults),
     "host": Routine(host_stages, _is_heavy, host_faults, calls_python=True),
     "effect": Routine(effect_stages, _is_heavy, effect_faults, calls_python=True),
 }

@@ -18,6 +18,27 @@
 #define DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(fibers[current].shared)
 #define SPIN() yield()
 
+// What kernels of products have for copies beside the arithmetic, and for clusters of blocks.
+#define PB_EMULATED
+#define PB_SHARED(type, name) DYNAMIC_SHARED(type, name)
+#define PB_CLUSTERS 1
+#define PB_CLUSTER(n)
+#define PB_CLUSTERED(n) static const int cluster_set = set_cluster(n);
+static unsigned cluster = 1;  // blocks that wait for each other, side by side
+static int set_cluster(unsigned n) { return (int)(cluster = n); }
+typedef char* Shared;
+static inline Shared pb_shared(const void* p) { return (Shared)p; }
+template <int BYTES> static void pb_copy(Shared to, const void* from, int given = BYTES) {
+  struct alignas(BYTES) Word { char bytes[BYTES]; };
+  Word word = {};
+  if (given == BYTES) word = *static_cast<const Word*>(from);  // traps if it is not aligned
+  else memcpy(&word, from, given);
+  *reinterpret_cast<Word*>(to) = word;
+}
+template <int BYTES> static void pb_copy_all(Shared to, const void* from) { pb_copy<BYTES>(to, from); }
+static inline void pb_commit() {}
+template <int N> static void pb_wait() {}
+
 struct float2 { float x, y; };
 struct double2 { double x, y; };
 struct Dim { unsigned x, y = 0; };
@@ -91,6 +112,13 @@ static inline int __syncthreads_or(int says) {
   all->some |= says != 0;
   meet(all);
   return all->result;
+}
+static Meeting cluster_meeting;
+static void pb_cluster_barrier() { meet(&cluster_meeting); }
+template <typename V> static V pb_of_block(const V* own, int rank) {
+  const Fiber& here = fibers[current];
+  const unsigned first = current / (cluster * blockDim.x) * (cluster * blockDim.x);
+  return *(const V*)(fibers[first + rank * blockDim.x].shared + ((const char*)own - here.shared));
 }
 static inline void __syncwarp() { meet(fibers[current].warp); }
 
@@ -209,9 +237,11 @@ static void launch(void (*f)(A...), unsigned grid, unsigned grid_y, unsigned blo
   blockDim = {block, 1};
   const unsigned blocks = grid * grid_y;
   if (mode == TOGETHER) return run_blocks(0, blocks, shared);
-  for (unsigned b = 0; b < blocks; ++b) {
+  for (unsigned b = 0; b < blocks; b += mode == BLOCKS ? cluster : 1) {
     if (mode == BLOCKS) {
-      run_blocks(b, 1, shared);
+      cluster_meeting = Meeting();
+      cluster_meeting.members = cluster * block;
+      run_blocks(b, cluster, shared);
       continue;
     }
     blockIdx = {b % grid, b / grid};

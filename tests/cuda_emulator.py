@@ -34,11 +34,13 @@ _FLAGS = (
     "-fsanitize-undefined-trap-on-error",
 )
 _KERNEL = re.compile(
-    r'(?:extern "C" __global__ void|^KERNEL) (?:__launch_bounds__\([^()]*\)\s)?(\w+)\(', re.M
+    r'(?:extern "C" __global__ void|^KERNEL) '
+    r"(?:PB_CLUSTER\([^()]*\) )?(?:__launch_bounds__\([^()]*\)\s)?(\w+)\(",
+    re.M,
 )
 _ALONE = frozenset({"exact_clear", "exact_add", "exact_finish", "gather_rows"})
 # What waits, and a function of `folds` that does.
-_WAITS = re.compile(r"__sync|_sync\(|_down\(")
+_WAITS = re.compile(r"__sync|_sync\(|_down\(|pb_tile\(|pb_multiply\(")
 _HEADER = Path(__file__).with_name("cuda_emulator.hpp")
 
 

@@ -192,6 +192,31 @@ def peak_bytes(f: Callable, *xs: Any) -> int:
     return native.memory()["peak"] - before
 
 
+@pytest.mark.parametrize("together", [100, 1 << 20], ids=["some", "all"])
+@pytest.mark.parametrize("tile", [40, 16])
+@pytest.mark.parametrize("bias", [(3, 4, 11, 13), (1, 4, 11, 1), (11, 13)], ids=str)
+def test_heads_at_a_time_change_no_bit(
+    bias: tuple[int, ...], tile: int, together: int, monkeypatch: pytest.MonkeyPatch
+):
+    """What another device makes of all heads at once has the rows of the tiles of the CPU."""
+    monkeypatch.setattr(blockwise, "TILE", tile)
+    monkeypatch.setattr(blockwise, "SIDE", 4)
+    shapes = (3, 4, 11, 8), (3, 4, 13, 8), (3, 4, 13, 6), bias
+    arrays = [drawn(*s, seed=i, dtype="float32") for i, s in enumerate(shapes)]
+
+    def results() -> list[np.ndarray]:
+        def loss(*given: Any) -> Any:
+            return (pb.nn.scaled_dot_product_attention(*given) ** 2).sum()
+
+        value, grads = pb.jit(pb.value_and_grad(loss, argnums=(0, 1, 2, 3)))(*arrays)
+        return [value.numpy(), *(g.numpy() for g in grads)]
+
+    expected = results()
+    monkeypatch.setattr(blockwise, "TOGETHER", {"cpu": together})
+    for x, y in zip(results(), expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"p": 0.1, "key": KEY}], ids=str)
 def test_memory_is_linear_in_the_length(options: dict, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(blockwise, "TILE", 1 << 10)

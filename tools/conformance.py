@@ -1,6 +1,7 @@
 """Write docs/conformance.md: operation x dtype x order of derivative, by the checks of the tests,
 and the derivatives that PyTorch lacks (tools/gaps.py; needs torch). The section about the Array
-API's test suite, which tools/array_api.py writes, is kept.
+API's test suite, which tools/array_api.py writes, is kept, as that about CUDA, by
+tools/cuda_conformance.py.
 
 With --check nothing is computed: the page must list exactly the operations of the registry.
 """
@@ -27,6 +28,7 @@ import test_derivatives  # noqa: E402
 import test_forward  # noqa: E402
 
 import array_api  # noqa: E402  (found beside this file)
+import cuda_conformance  # noqa: E402  (found beside this file)
 import gaps  # noqa: E402  (found beside this file)
 import pullback as pb  # noqa: E402
 from pullback.core.dtypes import DType  # noqa: E402
@@ -178,6 +180,8 @@ def page() -> tuple[str, int]:
     text = HEAD.format(totals=totals, command=COMMAND) + "\n".join(lines) + "\n\n" + lacking
     suite = array_api.kept(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else ""
     text += f"\n{suite}" if suite else ""
+    device = cuda_conformance.kept(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else ""
+    text += f"\n{device}" if device else ""
     return text, sum(FAIL in cells for cells in rows.values()) + len(wrong)
 
 

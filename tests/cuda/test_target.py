@@ -15,6 +15,7 @@ from cuda_emulator import COMPILER
 from cuda_registry import same_bits
 from generated.matrix import FULL
 from pullback.core import pytrees
+from pullback.runtime.cpu import routines as cpu_routines
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
@@ -174,9 +175,8 @@ def test_products_have_the_bits_of_the_cpu(name: str, dtype: str, cuda: Any):
         np.testing.assert_array_equal(other.numpy(), expected.numpy())
 
 
-def test_what_has_no_kernels_is_an_error_that_names_it(cuda: Any):
-    with pytest.raises(pb.DeviceError, match="ldl: there are no CUDA kernels"):
-        pb.linalg.ldl(pb.ones((3, 3), device=cuda))
+def test_there_are_kernels_for_every_intrinsic_of_the_cpu(cuda: Any):
+    assert set(cuda.runtime.target.routines) == set(cpu_routines.ROUTINES)
 
 
 def test_devices_do_not_mix(cuda: Any):
@@ -187,7 +187,7 @@ def test_devices_do_not_mix(cuda: Any):
 
 
 def test_a_gpu_that_is_not_there_is_an_error(cuda: Any):
-    with pytest.raises(pb.DeviceError, match="looked for GPU 3, got 1 of them"):
+    with pytest.raises(pb.DeviceError, match="looked for GPU 3, got 2 of them"):
         pb.ones(3, device="cuda:3")
 
 
@@ -201,6 +201,8 @@ def test_a_gpu_that_is_not_there_is_an_error(cuda: Any):
         ((2, 600, 5, 3), (4, 300, 1, 1), {"groups": 2}),  # chunks of channels
         ((1, 200, 20), (3, 200, 5), {"padding": 2}),
         ((9, 2, 33, 40), (5, 2, 3, 3), {"padding": 1}),  # chunks of tiles
+        ((2, 8, 60), (8, 8, 37), {"padding": 3}),  # bits of a pixel in 64, and more than these
+        ((1, 2, 90), (3, 2, 70), {}),
     ],
 )
 def test_convolutions_have_the_bits_of_the_cpu(

@@ -38,6 +38,9 @@ from pullback.ops.selection import maximum, where
 __all__ = ["PURPOSE", "attended", "probabilities"]
 
 TILE = 1 << 20  # scores of a tile, of all its heads together: what stays in cache
+# Scores that are made at a time elsewhere, 256 MB, so that every kernel has work for a whole GPU.
+# More heads at a time change no bit; rows would, in sums along them, and stay as they are.
+TOGETHER = {"cuda": 1 << 26}
 SIDE = 512  # rows and columns of a tile, if there are enough heads
 PURPOSE = 3  # the last word of the counter keeps these random bits apart from other draws
 
@@ -120,6 +123,10 @@ def _cut(arrays: Arrays, along: str | int) -> dict[str, int]:
     return {n: a for n, a in axes.items() if a is not None and arrays[n].shape[a] != 1}
 
 
+def _zeros_like(x: Any) -> Any:
+    return zeros(x.shape, dtype=x.dtype, device=x.device)
+
+
 def _part(x: Any, axis: int, start: int, stop: int) -> Any:
     return x[(*[slice(None)] * (axis % x.ndim), slice(start, stop))]
 
@@ -181,7 +188,7 @@ def _swept(
         own = {n: x for n, x in found.items() if n not in shared}
         return {n: totals[n] + found[n] for n in shared}, own
 
-    start = {n: zeros(arrays[n].shape, dtype=arrays[n].dtype) for n in shared}
+    start = {n: _zeros_like(arrays[n]) for n in shared}
     totals, (stacked, *last) = _loop(step, start, arrays, along, block)
     for n, x in stacked.items():
         axis = _axis(n, along)
@@ -196,20 +203,43 @@ def _tiled(
 ) -> Arrays:
     """The results of `f` on tiles of few heads and not many rows."""
     shape, columns = arrays["query"].shape, arrays["key"].shape[-2]
-    rows, heads, rest = shape[-2], prod(shape[axis:-2]), prod(shape[axis + 1 : -2])
+    rows, heads, lead = shape[-2], prod(shape[axis:-2]), len(shape) - 3
     most = max(1, TILE // max(1, min(rows, SIDE) * min(columns, SIDE)))
-    if axis < len(shape) - 3 and heads > most:
-        block = _block(shape[axis], max(1, most // rest))
-        if block > 1:
-            return _swept(lambda t: _by_rows(f, names, t), names, arrays, axis, block)
-        return _swept(lambda t: _tiled(f, names, t, axis + 1), names, arrays, axis, 1)
-    return _by_rows(f, names, arrays)
+    if axis >= lead or heads <= most:
+        return _by_rows(f, names, arrays, prod(shape[:-2]))
+    rest = prod(shape[axis + 1 : -2])
+    own = _heads_of_tile(shape, axis, most)
+    summed = any(arrays[n].shape[axis:lead] != shape[axis:lead] for n in names if n in arrays)
+    fit = TOGETHER.get(arrays["query"].device.kind, 0) if own and not summed else 0
+    fit //= max(1, _row_block(rows, columns, own) * min(columns, SIDE))
+    if heads <= fit:
+        return _by_rows(f, names, arrays, own)
+    block = _block(shape[axis], max(1, most // rest))
+    if block > 1:
+        return _swept(lambda t: _tiled(f, names, t, lead), names, arrays, axis, block)
+    many = max(b for b in range(1, max(1, fit // rest) + 1) if shape[axis] % b == 0)
+    return _swept(lambda t: _tiled(f, names, t, axis + (many == 1)), names, arrays, axis, many)
 
 
-def _by_rows(f: Callable[[Arrays], Arrays], names: list[str], arrays: Arrays) -> Arrays:
-    shape, columns = arrays["query"].shape, arrays["key"].shape[-2]
-    most = max(SIDE, TILE // max(1, prod(shape[:-2]) * min(columns, SIDE)))
-    return _swept(f, names, arrays, "rows", _block(shape[-2], most))
+def _heads_of_tile(shape: tuple[int, ...], axis: int, most: int) -> int:
+    """The heads of a tile, which decide its rows; 0 if tiles differ."""
+    if axis >= len(shape) - 3 or prod(shape[axis:-2]) <= most:
+        return prod(shape[axis:-2])
+    rest = prod(shape[axis + 1 : -2])
+    block = _block(shape[axis], max(1, most // rest))
+    if block > 1:
+        return 0 if shape[axis] % block else block * rest
+    return _heads_of_tile(shape, axis + 1, most)
+
+
+def _row_block(rows: int, columns: int, heads: int) -> int:
+    """The rows of a tile of so many heads."""
+    return _block(rows, max(SIDE, TILE // max(1, heads * min(columns, SIDE))))
+
+
+def _by_rows(f: Callable[[Arrays], Arrays], names: list[str], arrays: Arrays, heads: int) -> Arrays:
+    rows, columns = arrays["query"].shape[-2], arrays["key"].shape[-2]
+    return _swept(f, names, arrays, "rows", _row_block(rows, columns, heads))
 
 
 # -- tiles -----------------------------------------------------------------------------------------
@@ -233,14 +263,17 @@ class _Attention(NamedTuple):
 
     def fixed(self, arrays: Arrays, mask: Any, words: Any) -> Arrays:
         """What has no derivative: also numbers of rows, columns and heads, if they are needed."""
-        *lead, rows, _ = arrays["query"].shape
+        (*lead, rows, _), device = arrays["query"].shape, arrays["query"].device
         columns, ones = arrays["key"].shape[-2], (1,) * len(lead)
         found = _present(mask=mask, words=words)
         if self.causal or self.dropout:
-            found["row"] = reshape(arange(rows, dtype=uint32), (*ones, rows, 1))
-            found["column"] = reshape(arange(columns, dtype=uint32), (*ones, 1, columns))
+            found["row"] = reshape(arange(rows, dtype=uint32, device=device), (*ones, rows, 1))
+            found["column"] = reshape(
+                arange(columns, dtype=uint32, device=device), (*ones, 1, columns)
+            )
         if self.dropout:
-            found["head"] = reshape(arange(prod(lead), dtype=uint32), (*lead, 1, 1))
+            head = arange(prod(lead), dtype=uint32, device=device)
+            found["head"] = reshape(head, (*lead, 1, 1))
         return found
 
     def scores(self, t: Arrays) -> Any:
@@ -256,7 +289,8 @@ class _Attention(NamedTuple):
         """Probabilities, or their cotangents, after dropout: the same bits for the same place."""
         if not self.dropout:
             return p
-        words, last = t["words"], full((), PURPOSE, dtype=uint32)
+        words = t["words"]
+        last = full((), PURPOSE, dtype=uint32, device=words.device)
         drawn = philox(t["column"], t["row"], t["head"], last, words[0], words[1], word=0)
         kept = drawn >= round(self.dropout * 2**32)
         return where(kept, p * (1.0 / (1.0 - self.dropout)), 0.0)
@@ -271,11 +305,11 @@ class _Attention(NamedTuple):
     def _rows(self, arrays: Arrays) -> Arrays:
         """The results of some rows, with a running maximum over blocks of columns."""
         query, key, value = arrays["query"], arrays["key"], arrays["value"]
-        lead, dtype = query.shape[:-1], query.dtype
+        lead, like = query.shape[:-1], {"dtype": query.dtype, "device": query.device}
         start = (
-            full((*lead, 1), -inf, dtype=dtype),
-            zeros((*lead, 1), dtype=dtype),
-            zeros((*lead, value.shape[-1]), dtype=dtype),
+            full((*lead, 1), -inf, **like),
+            zeros((*lead, 1), **like),
+            zeros((*lead, value.shape[-1]), **like),
         )
         block = _block(key.shape[-2], SIDE)
         if block == key.shape[-2]:
@@ -326,7 +360,7 @@ class _Attention(NamedTuple):
         def tile(t: Arrays) -> Arrays:
             if not self.causal:
                 return self._pulled_tile(t)
-            none = {n: zeros(t[n].shape, dtype=t[n].dtype) for n in names}
+            none = {n: _zeros_like(t[n]) for n in names}
             return cond(self.sees(t), lambda: self._pulled_tile(t), lambda: none)
 
         return _swept(tile, names, arrays, "columns", _block(arrays["key"].shape[-2], SIDE))

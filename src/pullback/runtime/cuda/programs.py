@@ -15,7 +15,7 @@ from pullback.compile.program.target import Fault
 from pullback.runtime.cuda.gpu import Buffer, Gpu
 from pullback.runtime.cuda.graphs import LEAST_NODES, MOST_NODES, RETIRED, Graph
 from pullback.runtime.cuda.launcher import LAUNCH, MISCOUNTED, STOPPED, launcher
-from pullback.runtime.cuda.stages import Code, Either, HostCall, Step
+from pullback.runtime.cuda.stages import Clear, Code, Either, HostCall, Step
 from pullback.runtime.cuda.table import LaunchTable, copy_step, inner
 
 __all__ = ["Run", "encode"]
@@ -58,6 +58,7 @@ class Encoded:
 
     def __init__(self, gpu: Gpu, program: Program, meanings: Meanings):
         self._gpu, self._meanings = gpu, meanings
+        self._records: dict[int, int] = {}  # by stream
         steps = [*_steps(program.stages)]
         gpu.load([s.source for s in steps if isinstance(s, Step)])
         callback = 0
@@ -70,7 +71,6 @@ class Encoded:
         self._play = launcher(table.address)
         self._stream = gpu.stream
         self._out, self._scratch = gpu.maker(program.out_nbytes), gpu.maker(table.scratch)
-        self._records: dict[int, int] = {}  # by stream
         self._graphs: dict[int, Graph] = {}  # by stream
         self._called = False
         self.is_plain = not (table.scratch or table.checked)
@@ -181,6 +181,8 @@ def _steps(nodes: Sequence[Node]) -> Iterator[Step | HostCall]:
         if isinstance(node, Stage):
             assert isinstance(node.code, Code)
             for step in node.code:
+                if isinstance(step, Clear):
+                    continue
                 yield from (step.aligned, step.other) if isinstance(step, Either) else (step,)
         elif isinstance(node, (Loop, While)):
             yield copy_step(0, 0, 1)

@@ -18,11 +18,11 @@ from pullback.runtime.cuda.host_calls import effect_stages, host_stages
 from pullback.runtime.cuda.linalg.linalg_stages import NAMES as MATRICES
 from pullback.runtime.cuda.linalg.linalg_stages import linalg_stages
 from pullback.runtime.cuda.planes import NAMES, plane_stages
-from pullback.runtime.cuda.products import product_stages
+from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.sorting import argsort_stages, search_stages
 from pullback.runtime.cuda.windows import convolution_stages, extremum_stages
 
-__all__ = ["ROUTINES"]
+__all__ = ["routines_of"]
 
 
 def _is_heavy(avals: Sequence[Aval], out: Aval) -> bool:
@@ -37,15 +37,21 @@ def _failures(
     return [matrices.failure(name, avals, static, out)]
 
 
-ROUTINES: Mapping[str, Routine] = {
-    "matmul": Routine(product_stages, _is_heavy),
-    "argsort": Routine(argsort_stages, _is_heavy),
-    "searchsorted": Routine(search_stages, _is_heavy),
-    **{n: Routine(partial(convolution_stages, n), _is_heavy) for n in CONVOLUTIONS},
-    **{n: Routine(partial(plane_stages, n), _is_heavy, partial(bad_places, n)) for n in NAMES},
-    **{n: Routine(partial(fourier_stages, n), _is_heavy) for n in FOURIER},
-    **{n: Routine(partial(linalg_stages, n), _is_heavy, partial(_failures, n)) for n in MATRICES},
-    "host": Routine(host_stages, _is_heavy, host_faults, calls_python=True),
-    "effect": Routine(effect_stages, _is_heavy, effect_faults, calls_python=True),
-    **{n: Routine(partial(extremum_stages, n), _is_heavy) for n in EXTREMA},
-}
+def routines_of(products: Products) -> Mapping[str, Routine]:
+    """The intrinsics of a GPU that has these products."""
+    convolve = partial(convolution_stages, products)
+    return {
+        "matmul": Routine(products.stages, _is_heavy),
+        "argsort": Routine(argsort_stages, _is_heavy),
+        "searchsorted": Routine(search_stages, _is_heavy),
+        **{n: Routine(partial(convolve, n), _is_heavy) for n in CONVOLUTIONS},
+        **{n: Routine(partial(plane_stages, n), _is_heavy, partial(bad_places, n)) for n in NAMES},
+        **{n: Routine(partial(fourier_stages, n), _is_heavy) for n in FOURIER},
+        **{
+            n: Routine(partial(linalg_stages, products, n), _is_heavy, partial(_failures, n))
+            for n in MATRICES
+        },
+        "host": Routine(host_stages, _is_heavy, host_faults, calls_python=True),
+        "effect": Routine(effect_stages, _is_heavy, effect_faults, calls_python=True),
+        **{n: Routine(partial(extremum_stages, n), _is_heavy) for n in EXTREMA},
+    }

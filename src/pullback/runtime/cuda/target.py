@@ -24,27 +24,17 @@ from pullback.runtime.cuda import (
     indexing,
     loops,
     nvrtc,
-    products,
     programs,
 )
 from pullback.runtime.cuda.clock import Clock
 from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.host_calls import read_array
-from pullback.runtime.cuda.routines import ROUTINES
+from pullback.runtime.cuda.products import Products
+from pullback.runtime.cuda.routines import routines_of
 from pullback.runtime.cuda.row_kernels import row_kernel_stages, shared_bytes
 from pullback.runtime.cuda.row_passes import LongRows
 
 __all__ = ["CudaRuntime", "CudaTarget"]
-
-
-class _Routines(dict[str, Routine]):
-    """The intrinsics; what is missing is an error that names it."""
-
-    def __missing__(self, name: str) -> Routine:
-        raise DeviceError(
-            f"{name}: there are no CUDA kernels for it yet. Move its operands to the CPU with"
-            ' to_device("cpu").'
-        )
 
 
 class CudaTarget:
@@ -64,18 +54,20 @@ class CudaTarget:
         light_bytes=1 << 16,
         light_values=1 << 15,
         whole_rows=True,
+        side_by_side=True,
     )
-    routines: Mapping[str, Routine] = _Routines(ROUTINES)
     map = staticmethod(loops.map_stages)
     box = staticmethod(loops.box_stage)
     reduce = staticmethod(loops.reduce_stages)
     accumulate = staticmethod(loops.accumulate_stages)
-    product_rows = staticmethod(products.product_row_stages)
     gather = staticmethod(indexing.gather_stages)
     scatter = staticmethod(folds_by_index.scatter_stages)
 
     def __init__(self, gpu: Gpu):
         self._gpu = gpu
+        products = Products(gpu)
+        self.routines: Mapping[str, Routine] = routines_of(products)
+        self.product_rows = products.rows
 
     def scalar_loop(self, *given: Any) -> list[Stage] | None:
         """Loops are run stage by stage."""

@@ -30,11 +30,13 @@ from pullback.compile.program.windows import (
 )
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
+from pullback.runtime.cuda.gemm.convolutions import forward_steps, is_gemm, sums_steps
+from pullback.runtime.cuda.gemm.sources import text_of
 from pullback.runtime.cuda.kernels import NEST
 from pullback.runtime.cuda.launch import THREADS, grid_of
 from pullback.runtime.cuda.loops import zero_steps
 from pullback.runtime.cuda.printer import Source, storage
-from pullback.runtime.cuda.products import product_steps
+from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = ["convolution_stages", "extremum_stages"]
@@ -42,17 +44,6 @@ __all__ = ["convolution_stages", "extremum_stages"]
 _HEAD = """
 typedef {value} Value;
 typedef {number} Number;
-// An axis: outputs, inputs, the inputs from one output to the next; positions of the kernel, where
-// the first reads, the next, the place of its weight, and of the next; strides; a tile's outputs.
-struct Axis {{
-  long long places, size, step, taps, offset, offset_step, place, place_step, x, y, tile, dilation;
-}};
-struct Window {{
-  long long batch, groups, outs, ins, block, apart, last;
-  long long x_batch, x_group, x_channel, x_out, y_batch, y_group, y_channel, w_group, w_out, w_in;
-  Axis axes[3];
-}};
-struct Chunks {{ long long chunks, chunk, tiles, size; }};
 // Which output an element is: batch, group, channel, and a place on each axis.
 PB_DEVICE void pb_output(const Window& w, long long i, long long (&at)[6]) {{
   const long long pixels = w.axes[0].places * w.axes[1].places * w.axes[2].places;
@@ -228,6 +219,7 @@ def _source(dtype: DType, body: str, result: DType, end: str) -> tuple[str, str]
     }
     source = Source()
     source.add("pb_nest", NEST)
+    source.add("pb_structs", text_of("window"))
     source.add("pb_window", _HEAD.format(**words))
     source.add(end, body.format(**words))
     return words["name"], source.text()
@@ -235,6 +227,9 @@ def _source(dtype: DType, body: str, result: DType, end: str) -> tuple[str, str]
 
 class _Kernels:
     """The kernels of this module, and those of products."""
+
+    def __init__(self, products: Products, area: Area):
+        self._products, self._area = products, area
 
     def zeros(self, dtype: DType, size: int, slot: int) -> list[Step | Either]:
         return zero_steps(dtype, size, slot)
@@ -248,17 +243,21 @@ class _Kernels:
         b: tuple[int, Strides],
         out: int,
         area: Area,
-    ) -> list[Step]:
+    ) -> list[Step | Either]:
         left, right = ((At(slot), strides) for slot, strides in (a, b))
-        return product_steps(dtype, batch, sides, left, right, At(out), area)
+        return self._products.steps(dtype, batch, sides, left, right, At(out), area)
 
     def forward(self, c: Convolution, weight: Weight, start: int) -> list[Step]:
+        if is_gemm(c):
+            return forward_steps(c, weight, start, self._area)
         name, source = _source(c.dtype, _FORWARD, c.dtype, "forward")
         out = At(c.y.slot, start * c.dtype.itemsize)
         arguments = (out, At(c.x.slot), At(weight.slot), _packed(window_words(c, weight)))
         return [Step(source, f"{name}_forward", (grid_of(outputs_of(c)), 1), THREADS, arguments)]
 
     def sums(self, c: Convolution, weight: Weight, sums: Sums, slot: int) -> list[Step]:
+        if is_gemm(c):
+            return sums_steps(c, weight, sums, slot, self._area)
         name, source = _source(c.dtype, _WEIGHT, c.dtype, "weight")
         size = c.x.groups * c.y.channels * c.ins * c.positions
         given = struct.pack("<4q", sums.chunks, sums.chunk, sums.tiles, size)
@@ -279,6 +278,7 @@ def _packed(words: Sequence[int]) -> bytes:
 
 
 def convolution_stages(
+    products: Products,
     name: str,
     operands: Sequence[Place],
     static: Mapping[str, Any],
@@ -287,7 +287,7 @@ def convolution_stages(
     _: int,
 ) -> list[Stage]:
     """The stages of a primitive; the result is dense."""
-    kernels: WindowKernels[Step | Either] = _Kernels()
+    kernels: WindowKernels[Step | Either] = _Kernels(products, area)
     return stage(*convolution_steps(kernels, name, operands, static, result, area))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
+from pullback.compile.kernel.matrix_functions import LOG_NODES, LOG_NORM, PADE, PADE_NORM
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.lapack_code import Matrices
 from pullback.runtime.cpu.llvm.builder import PTR, Value, address
@@ -69,14 +70,6 @@ def sylvester(dtype: DType, adjoint: bool) -> int:
     return address(m.code)
 
 
-# The coefficients of the Pade approximant of degree 13 of exp, divided by the first, and how large
-# a norm it is good for (Higham 2005).
-_PADE = (
-    64764752532480000.0, 32382376266240000.0, 7771770303897600.0, 1187353796428800.0,
-    129060195264000.0, 10559470521600.0, 670442572800.0, 33522128640.0, 1323241920.0, 40840800.0,
-    960960.0, 16380.0, 182.0, 1.0,
-)  # fmt: skip
-_PADE_NORM = 5.371920351148152  # up to which degree 13 has float64's accuracy (Higham 2005)
 _MOST_HALVINGS = 1020  # about what the largest finite norm takes to get there
 
 
@@ -101,7 +94,7 @@ def expm(dtype: DType) -> int:
             m.multiply("N", "N", shape, (a2, n), (a2, n), (a4, n))
             m.multiply("N", "N", shape, (a4, n), (a2, n), (a6, n))
             powers = (a6, a4, a2)
-            c = [x / _PADE[0] for x in _PADE]
+            c = [x / PADE[0] for x in PADE]
             _combine(m, u, n, powers, (c[13], c[11], c[9]))
             m.multiply("N", "N", shape, (a6, n), (u, n), (v, n))
             _combine(m, v, n, (v, *powers), (1.0, c[7], c[5], c[3]), c[1])
@@ -134,7 +127,7 @@ def _halved(m: Matrices, a: Value, n: Value) -> Value:
     count, factor = code.variable(m.int(0)), code.variable(ir.Constant(m.real, 1.0))
     half = ir.Constant(m.real, 0.5)
     with code.loop() as leave:
-        small = b.fcmp_ordered("<=", largest.get(), ir.Constant(m.real, _PADE_NORM))
+        small = b.fcmp_ordered("<=", largest.get(), ir.Constant(m.real, PADE_NORM))
         leave(b.or_(small, b.icmp_signed(">=", count.get(), m.int(_MOST_HALVINGS))))
         largest.set(b.fmul(largest.get(), half))
         factor.set(b.fmul(factor.get(), half))
@@ -250,15 +243,6 @@ def sqrtm(dtype: DType) -> int:
     return address(m.code)
 
 
-# Nodes and weights of Gauss and Legendre on [0, 1]: the Pade approximant of degree 7 of
-# log(1 + x) as a sum of x / (1 + node x), and how large a norm it is good for (Higham 2001).
-_NODES = (
-    (0.025446043828620737, 0.06474248308443485), (0.12923440720030278, 0.13985269574463833),
-    (0.2970774243113014, 0.19091502525255947), (0.5, 0.20897959183673470),
-    (0.7029225756886985, 0.19091502525255947), (0.8707655927996972, 0.13985269574463833),
-    (0.9745539561713793, 0.06474248308443485),
-)  # fmt: skip
-_LOG_NORM = 0.25  # of x - 1: below it degree 7 has float64's accuracy
 _MOST_ROOTS = 100  # of a number: far more bring every one next to 1
 
 
@@ -275,14 +259,14 @@ def logm(dtype: DType) -> int:
         roots = code.variable(m.int(0))
         with code.loop() as leave:
             far = _distance(m, t, n)
-            near = b.fcmp_unordered("<=", far, ir.Constant(m.real, _LOG_NORM))
+            near = b.fcmp_unordered("<=", far, ir.Constant(m.real, LOG_NORM))
             leave(b.or_(near, b.icmp_signed(">=", roots.get(), m.int(_MOST_ROOTS))))
             _triangular_root(m, t, n)
             roots.add(one)
         _combine(m, x, n, (t,), (1.0,), -1.0)
         with code.range(0, size) as i:
             m.put(m.number(0.0), total, i)
-        for node, weight in _NODES:
+        for node, weight in LOG_NODES:
             # t becomes x (1 + node x)^-1, by Z op(F) = x
             _combine(m, below, n, (x,), (node,), 1.0)
             m.copy(t, (n, one), x, (n, one), n, n)

@@ -14,19 +14,29 @@ from pullback.compile.program.tiles import TILED, Block
 from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 from pullback.ir.scalar import cast, load, logical_not
-from pullback.runtime.cuda.linalg import jacobi_kernels, small_jacobi, small_kernels
+from pullback.runtime.cuda.linalg import (
+    function_kernels,
+    jacobi_kernels,
+    schur_kernels,
+    small_jacobi,
+    small_kernels,
+)
 from pullback.runtime.cuda.linalg.tiles import Tiles, report_step
 from pullback.runtime.cuda.loops import map_steps
+from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.stages import At, stage
 
 __all__ = ["NAMES", "linalg_stages"]
 
 _UNSET = Map((dt.bool_,), dt.int64, (cast(logical_not(load(0, dt.bool_)), dt.int64),))
-_JACOBI = ("eigh", "eigvalsh", "svd", "svdvals")
-NAMES = (*TILED, *_JACOBI, "det", "require")  # of the intrinsics
+# Functions of matrices, and how many of their first operands are not looked at.
+_FUNCTIONS = {"sylvester": 2, "sqrtm": 1, "logm": 1, "expm": 0, "ldl": 0}
+_WHOLE = ("eigh", "eigvalsh", "svd", "svdvals", "schur", "eig", "eigvals", *_FUNCTIONS)
+NAMES = (*TILED, *_WHOLE, "det", "require")  # of the intrinsics
 
 
 def linalg_stages(
+    products: Products,
     name: str,
     operands: Sequence[Place],
     static: Mapping[str, Any],
@@ -40,14 +50,14 @@ def linalg_stages(
         return []
     if name == "require":
         return _require_stages(operands, result, area, error)
-    tiles = Tiles(operands[0][1].dtype, batch_of(name, out), area)
+    tiles = Tiles(operands[0][1].dtype, batch_of(name, out), area, products)
     avals = [av for _, av in operands]
     if name == "det":
         tiles.determinant(_matrices(operands[1], tiles.batch), result)
     elif is_small(name, avals):
         _small(tiles, name, operands, static, result, error)
-    elif name in _JACOBI:
-        _jacobi(tiles, name, operands[0], static, result)
+    elif name in _WHOLE:
+        _whole(tiles, name, operands, static, result)
         tiles.report(error)
     else:
         tiles.run(name, operands, static, result, error)
@@ -91,22 +101,40 @@ def _small(
         tiles.report(error)
 
 
-def _jacobi(
-    tiles: Tiles, name: str, operand: Place, static: Mapping[str, Any], result: Place
+def _whole(
+    tiles: Tiles, name: str, operands: Sequence[Place], static: Mapping[str, Any], result: Place
 ) -> None:
     """A kernel that has a thread block for each matrix."""
-    x = _matrices(operand, tiles.batch)
+    given = [_matrices(operand, tiles.batch) for operand in operands]
+    dtype, x, size = tiles.dtype, given[0], tiles.size
+    wide = 2 * dtype.real.itemsize  # bytes of a complex number
     if name in ("eigh", "eigvalsh"):
-        vectors = name == "eigh"
-        kernel = jacobi_kernels.kernels(tiles.dtype, "eigh", vectors)
-        tiles.block_each(kernel, result, x, jacobi_kernels.eigh_room(x.rows), int(vectors))
-        return
-    basis = 0
-    if name == "svd":
-        basis = (max if static["full_matrices"] else min)(x.rows, x.columns)
-    kernel = jacobi_kernels.kernels(tiles.dtype, "svd", name == "svd")
-    room = jacobi_kernels.svd_room(x.rows, x.columns, basis)
-    tiles.block_each(kernel, result, x, room, basis)
+        kernel = jacobi_kernels.kernels(dtype, "eigh", name == "eigh")
+        room, more = jacobi_kernels.eigh_room(x.rows) * size, int(name == "eigh")
+        tiles.block_each(kernel, jacobi_kernels.THREADS, result, given, room, more)
+    elif name in ("svd", "svdvals"):
+        kernel, basis = jacobi_kernels.kernels(dtype, "svd", name == "svd"), 0
+        if name == "svd":
+            basis = (max if static["full_matrices"] else min)(x.rows, x.columns)
+        room = jacobi_kernels.svd_room(x.rows, x.columns, basis) * size
+        tiles.block_each(kernel, jacobi_kernels.THREADS, result, given, room, basis)
+    elif name == "schur":
+        room = schur_kernels.schur_room(x.rows) * size
+        kernel = schur_kernels.schur(dtype)
+        tiles.block_each(kernel, schur_kernels.THREADS, result, given, room)
+    elif name in _FUNCTIONS:
+        given = given[_FUNCTIONS[name] :]
+        m, n = given[0].rows, given[0].columns
+        room, kernel = (
+            function_kernels.room(name, m, n) * wide,
+            function_kernels.function(name, dtype),
+        )
+        more = (int(static["adjoint"]),) if name == "sylvester" else ()
+        tiles.block_each(kernel, schur_kernels.THREADS, result, given, room, *more)
+    else:
+        room, vectors = schur_kernels.eig_room(x.rows) * wide, int(name == "eig")
+        kernel = schur_kernels.eig(dtype)
+        tiles.block_each(kernel, schur_kernels.THREADS, result, given, room, vectors)
 
 
 def _require_stages(

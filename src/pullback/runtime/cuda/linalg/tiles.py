@@ -6,8 +6,11 @@ it is made.
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
 
 from pullback.compile.kernel.order import CHUNK
 from pullback.compile.program.nest import coalesce
@@ -16,9 +19,9 @@ from pullback.compile.program.tiles import Block, TiledSteps
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.launch import MAX_GRID, THREADS, grid_of, packed
-from pullback.runtime.cuda.linalg import jacobi_kernels, reflections, tile_kernels
+from pullback.runtime.cuda.linalg import reflections, tile_kernels
 from pullback.runtime.cuda.loops import zero_steps
-from pullback.runtime.cuda.products import product_steps
+from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.stages import RECORD, At, Either, Step
 
 __all__ = ["Tiles", "report_step"]
@@ -49,13 +52,34 @@ def packed_nest(batch: Sequence[int], *blocks: Block) -> bytes:
 class Tiles(TiledSteps):
     """The launches of a factorisation, in the order in which they are asked for."""
 
-    def __init__(self, dtype: DType, batch: tuple[int, ...], area: Callable[[int], int]):
+    def __init__(
+        self,
+        dtype: DType,
+        batch: tuple[int, ...],
+        area: Callable[[int], int],
+        products: Products,
+    ):
         super().__init__(dtype, batch, area)
+        self._multiply = products.steps
+        self._scratch: dict[tuple[int, int], int] = {}  # of products, one after the other
         self._head: list[Step | Either] = []
         self._steps: list[Step | Either] = []
-        self._products: dict[int, int] = {}  # rooms for products, by their elements
+        self._largest = 0  # elements of a matrix that a product is taken from, at most
+        self._made: int | None = None  # the slot of such products
         self.status = self._area(8)
         self._clear(self.status, 8)
+
+    def run(
+        self,
+        name: str,
+        operands: Sequence[Place],
+        static: Mapping[str, Any],
+        out: Place,
+        error: int,
+    ) -> None:
+        matrices = [math.prod(av.shape[-2:]) for _, av in operands]
+        self._largest = max(out[1].size // self.count, *matrices)
+        super().run(name, operands, static, out, error)
 
     def steps(self) -> list[Step | Either]:
         return [*self._head, *self._steps]
@@ -128,9 +152,10 @@ class Tiles(TiledSteps):
             self._product(c, a, b)
             return
         size = c.rows * c.columns
-        if size not in self._products:
-            self._products[size] = self._area(size * self.size)
-        made = self.dense(self._products[size], 0, c.rows, c.columns, size)
+        assert size <= self._largest
+        if self._made is None:
+            self._made = self._area(self._largest * self.size)
+        made = self.dense(self._made, 0, c.rows, c.columns, size)
         for k in range(0, a.columns, CHUNK):
             width = min(CHUNK, a.columns - k)
             self._product(made, a.part(0, k, columns=width), b.part(k, 0, rows=width))
@@ -139,10 +164,16 @@ class Tiles(TiledSteps):
     def _product(self, c: Block, a: Block, b: Block) -> None:
         """A product whose rows are dense, for the whole batch."""
         left, right = ((At(x.slot, x.at * self.size), (*x.batch, x.row, x.column)) for x in (a, b))
-        sides = c.rows, c.columns, a.columns
-        self._steps += product_steps(
-            self.dtype, self.batch, sides, left, right, At(c.slot, c.at * self.size), self.area
-        )
+        sides, out = (c.rows, c.columns, a.columns), At(c.slot, c.at * self.size)
+        numbers = count()
+
+        def area(nbytes: int) -> int:
+            key = next(numbers), nbytes
+            if key not in self._scratch:
+                self._scratch[key] = self.area(nbytes)
+            return self._scratch[key]
+
+        self._steps += self._multiply(self.dtype, self.batch, sides, left, right, out, area)
 
     def _solve_leaf(self, t: Block, x: Block, unit: bool) -> None:
         if x.columns:
@@ -172,8 +203,7 @@ class Tiles(TiledSteps):
             self._launch("exchange", grid, THREADS, (a, swaps), top, start, stop)
 
     def order(self, swaps: Block, n: int, count: int) -> None:
-        grid = grid_of(self.count)
-        self._launch("order", grid, THREADS, (swaps,), n, count, before=(At(self.status),))
+        self._matrices("order", THREADS, (swaps,), n, count, before=(At(self.status),))
 
     def copy(self, x: Block, out: Block, symmetric: bool = False) -> None:
         way = _SYMMETRIC if symmetric else _AS_IT_IS
@@ -227,16 +257,22 @@ class Tiles(TiledSteps):
         self._steps.append(Step(source, name, (min(grid, MAX_GRID), 1), _SMALL_THREADS, arguments))
 
     def block_each(
-        self, kernel: tuple[str, str], result: Place, given: Block, room: int, *more: int
+        self,
+        kernel: tuple[str, str],
+        threads: int,
+        result: Place,
+        given: Sequence[Block],
+        room: int,
+        *more: int,
     ) -> None:
-        """A kernel of `jacobi_kernels`, with so many elements to work in for each matrix."""
+        """A kernel with a thread block for each matrix, and so many bytes to work in."""
         (name, source), (slot, av) = kernel, result
         each = av.size // self.count
-        work = At(self._area(room * self.size))
-        nest = packed_nest(self.batch, self.dense(slot, 0, 1, 1, each), given)
+        work = At(self._area(room))
+        nest = packed_nest(self.batch, self.dense(slot, 0, 1, 1, each), *given)
         arguments = (
-            *(At(slot), At(given.slot), work, At(self.status), nest, packed_part(given)),
-            *(each, *more),
+            *(At(slot), *(At(b.slot) for b in given), work, At(self.status), nest),
+            *(*map(packed_part, given), each, *more),
         )
         grid = min(self.count, MAX_GRID), 1
-        self._steps.append(Step(source, name, grid, jacobi_kernels.THREADS, arguments))
+        self._steps.append(Step(source, name, grid, threads, arguments))

@@ -1,0 +1,84 @@
+// Products of matrices: extents, the steps along lines (rows of a, columns of b) and along k.
+struct Sides { i64 m, n, k, a_line, a_k, b_line, b_k, tiles; };
+
+// Which tile a thread block makes: strips of 8 rows of tiles, so that neighbours in time share
+// operands.
+struct Place { int m, n; };
+PB_DEVICE Place pb_place(int tile, int m, int n) {
+  const int down = (m + BM - 1) / BM, across = (n + BN - 1) / BN;
+  const int strip = tile / (8 * across), in = tile % (8 * across), left = down - strip * 8;
+  const int high = left < 8 ? left : 8;
+  return {(strip * 8 + in % high) * BM, in / high * BN};
+}
+
+// Where COUNT neighbouring columns of an output are, from the start of a row; the first `count` of them
+// are there.
+template <int COUNT> struct Columns {
+  i64 at[COUNT];
+  int count;
+};
+// COUNT elements of a row: side by side, or where they are.
+template <bool WIDE, int COUNT>
+PB_DEVICE void pb_put(Stored* row, const Columns<COUNT>& columns, const Value (&x)[COUNT]) {
+  if (WIDE) {
+    Pack<Stored, COUNT> all;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) all.v[i] = pb_narrow(x[i]);
+    if (columns.count > 0) *reinterpret_cast<Pack<Stored, COUNT>*>(row + columns.at[0]) = all;
+  } else {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+      if (i < columns.count) row[columns.at[i]] = pb_narrow(x[i]);
+  }
+}
+// A dense matrix.
+struct Output {
+  Stored* p;
+  int m, n;
+  // Whether COUNT columns are written at once.
+  template <int COUNT> PB_MEMBER bool wide() const {
+    return n % COUNT == 0 && (u64)p % sizeof(Pack<Stored, COUNT>) == 0;
+  }
+  PB_MEMBER Stored* row(int i) const { return p + i * (i64)n; }
+  template <int COUNT> PB_MEMBER Columns<COUNT> columns(int j) const {
+    Columns<COUNT> found;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) found.at[i] = j + i;
+    found.count = n - j;
+    return found;
+  }
+};
+
+// Blocks that leave what they have made for the last of them to arrive; `arrived` is 0 at first, and
+// afterwards.
+struct Company {
+  Piece* chains;
+  int* arrived;
+  int members;
+  PB_MEMBER bool is_last(void* shared) const {  // which is free
+    volatile int* before = static_cast<int*>(shared);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) *before = atomicAdd(arrived, 1);
+    __syncthreads();
+    if (*before != members - 1) return false;
+    if (threadIdx.x == 0) *arrived = 0;
+    __threadfence();
+    return true;
+  }
+};
+PB_DEVICE void pb_leave(Piece* to, const Piece& x) {
+#ifdef PB_EMULATED
+  *to = x;
+#else
+  __stcg(reinterpret_cast<float4*>(to), *reinterpret_cast<const float4*>(&x));
+#endif
+}
+PB_DEVICE Piece pb_left(const Piece* from) {
+#ifdef PB_EMULATED
+  return *from;
+#else
+  const float4 x = __ldcg(reinterpret_cast<const float4*>(from));
+  return *reinterpret_cast<const Piece*>(&x);
+#endif
+}

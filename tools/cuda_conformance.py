@@ -1,0 +1,223 @@
+"""Runs the registry's samples on an NVIDIA GPU and on the CPU, and writes what it found into the
+CUDA section of docs/conformance.md.
+
+    PYTHONPATH=src:tests:. python tools/cuda_conformance.py run RESULT.json [--seconds 200]
+        [--workers 8] [--cells float32:0 float64:1] [--like REGEX] [--samples 100]
+    PYTHONPATH=src:tests:. python tools/cuda_conformance.py write RESULT.json ..
+
+A cell is an operation, a dtype and an order of derivative (order 2 compiled): it is equal if all
+its samples have the CPU's bits, near if some differ by rounding, as where the CPU calls LAPACK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "conformance.md"
+TITLE = "## On CUDA"
+SECTION = re.compile(rf"^{TITLE}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+EQUAL, NEAR, FAIL, REFUSED, NONE, LATE = "equal", "near", "FAIL", "refused", "none", "no time"
+CELLS = [f"{d}:{k}" for k in (0, 1, 2) for d in ("float32", "float64", "complex128")]
+NEAR_EPS = 1e4  # differences in units of eps: derivatives of decompositions magnify rounding
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "generated")]
+
+
+def outcome(case: Any, order: int) -> tuple[str, str]:
+    """What became of a sample, and what to say about it."""
+    import pullback as pb
+    from cuda_registry import same_bits
+    from generated import matrix
+
+    def results() -> list[np.ndarray]:
+        if order:
+            made = matrix.directional(case, order, order == 2)
+        else:
+            made = matrix.arrays_of(matrix.call(case.entry, case.sample))
+            made = matrix.determined(case.entry, pb, made)
+        return [x.numpy() for x in matrix.arrays_of(made)]
+
+    try:
+        wanted = results()
+    except (pb.DTypeError, pb.GradientError) as error:
+        return REFUSED, str(error)
+    if not wanted:
+        return NONE, ""
+    try:
+        with pb.device("cuda"):
+            found = results()
+    except Exception as error:  # whatever it is, it is to be listed
+        return FAIL, f"{type(error).__name__}: {error}"[:300]
+    if [(x.shape, x.dtype) for x in found] != [(x.shape, x.dtype) for x in wanted]:
+        return FAIL, "another shape or dtype"
+    if all(same_bits(x, y) for x, y in zip(found, wanted, strict=True)):
+        return EQUAL, ""
+    apart = max(_distance(x, y) for x, y in zip(found, wanted, strict=True))
+    return NEAR if apart <= NEAR_EPS * _eps(case.dtype) else FAIL, f"{apart:.1e} apart"
+
+
+def _eps(dtype: Any) -> float:
+    return {"float16": 1e-3, "bfloat16": 8e-3}.get(
+        dtype.name, 1.2e-7 if dtype.real.itemsize == 4 else 2.3e-16
+    )
+
+
+def _distance(x: np.ndarray, y: np.ndarray) -> float:
+    """The largest difference relative to the largest element."""
+    if x.dtype.kind not in "fc" or not x.size:
+        return 0.0 if np.array_equal(x, y) else np.inf
+    x, y = (np.asarray(a, np.complex128) for a in (x, y))
+    if not np.array_equal(np.isnan(x), np.isnan(y)):
+        return np.inf
+    fine = np.isfinite(x) & np.isfinite(y)
+    rest = np.abs(np.where(fine, x - y, 0)).max()
+    return float(rest / max(np.abs(y[fine]).max(initial=0.0), 1e-3))
+
+
+def job(given: tuple[str, int, str, int, float]) -> tuple[str, int, str, int, str, str]:
+    """A sample, in a process of its own workers."""
+    import pullback as pb
+    from generated.matrix import Case
+
+    key, position, dtype, order, until = given
+    if time.time() > until:
+        return key, position, dtype, order, LATE, ""
+    with np.errstate(all="ignore"):
+        found, what = outcome(Case(key, position, getattr(pb, dtype)), order)
+    return key, position, dtype, order, found, what
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run all samples, and write what became of them."""
+    os.environ["PULLBACK_FULL"] = "1"
+    import pullback as pb
+    from generated import matrix
+
+    until = time.time() + options.seconds
+    jobs = [
+        (case.key, case.position, dtype, int(order), until)
+        for dtype, order in (cell.split(":") for cell in options.cells)
+        for case in matrix.cases((getattr(pb, dtype),), derivative=order != "0")
+        if case.position < options.samples and re.search(options.like, case.key)
+    ]
+    jobs.sort(key=lambda j: j[1])  # a sample of each operation first
+    context = multiprocessing.get_context("spawn")  # a GPU's context does not survive a fork
+    with context.Pool(options.workers) as pool:
+        rows = list(pool.imap_unordered(job, jobs, chunksize=4))
+    options.result[0].write_text(json.dumps(rows), encoding="utf-8")
+    print(*table(rows), *failures(rows), sep="\n")
+    return 0
+
+
+def cells(rows: Sequence[Sequence[Any]]) -> dict[tuple[str, str, int], str]:
+    """What to say of an operation, a dtype and an order: the worst of its samples."""
+    worst = (NONE, REFUSED, EQUAL, NEAR, LATE, FAIL)
+    found: dict[tuple[str, str, int], str] = {}
+    for key, _, dtype, order, what, _ in rows:
+        cell = key, dtype, order
+        found[cell] = max(found.get(cell, NONE), what, key=worst.index)
+    return found
+
+
+def table(rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Numbers of cells by dtype and order."""
+    count = Counter((d, order, what) for (_, d, order), what in cells(rows).items())
+    lines = ["| dtype | order | equal bits | near | fail | not run |", "|---" * 6 + "|"]
+    for dtype, order in sorted({(d, o) for d, o, _ in count}, key=lambda x: (x[1], x[0])):
+        numbers = [count[dtype, order, w] for w in (EQUAL, NEAR, FAIL, LATE)]
+        lines.append(f"| {dtype} | {order} | " + " | ".join(map(str, numbers)) + " |")
+    return lines
+
+
+def failures(rows: Sequence[Sequence[Any]]) -> list[str]:
+    """One line for each sample that failed."""
+    return [
+        f"- `{key}` {position} {dtype}, order {order}: {text}"
+        for key, position, dtype, order, what, text in sorted(map(tuple, rows))
+        if what == FAIL
+    ]
+
+
+def section(rows: Sequence[Sequence[Any]]) -> str:
+    """The text of the section."""
+    near = sorted({key for (key, _, _), what in cells(rows).items() if what == NEAR})
+    lines = [
+        TITLE,
+        "",
+        'The same samples with `device="cuda"` on an H200, against the CPU: cells with equal bits,'
+        " and cells whose results are near, all of operations that the CPU leaves to LAPACK.",
+        "",
+        *table(rows),
+        "",
+        f"Near: {', '.join(f'`{k}`' for k in near) or 'none'}. The farthest are {farthest(rows)}.",
+        "",
+        "To make this section anew, on a machine with a GPU:"
+        " `python tools/cuda_conformance.py run out.json`, then `write out.json`.",
+    ]  # fmt: skip
+    bad = failures(rows)
+    if bad:
+        lines += ["", "Failures:", "", *bad]
+    return "\n".join(lines) + "\n"
+
+
+def farthest(rows: Sequence[Sequence[Any]]) -> str:
+    """How far apart results are that are near, relative to the largest element."""
+    found: dict[str, float] = {}
+    for _, _, dtype, _, what, text in rows:
+        if what == NEAR:
+            found[dtype] = max(found.get(dtype, 0.0), float(text.split()[0]))
+    return ", ".join(f"{apart:.0e} apart in {dtype}" for dtype, apart in found.items()) or "equal"
+
+
+def kept(page: str) -> str:
+    """The section as a page has it, for whoever writes the page anew."""
+    found = SECTION.search(page)
+    return found.group().rstrip() + "\n" if found else ""
+
+
+def write(options: argparse.Namespace) -> int:
+    """Put results into the page; what a later one says of a cell counts."""
+    found: dict[tuple[str, str, int], list[list[Any]]] = {}
+    for path in options.result:
+        own: dict[tuple[str, str, int], list[list[Any]]] = {}
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            if row[4] != LATE:
+                own.setdefault((row[0], row[2], row[3]), []).append(row)
+        found |= own
+    rows = [row for cell in found.values() for row in cell]
+    page, text = PAGE.read_text(encoding="utf-8"), section(rows)
+    if SECTION.search(page):
+        page = SECTION.sub(lambda _: text + "\n", page).rstrip() + "\n"
+    else:
+        page = page.rstrip() + "\n\n" + text
+    PAGE.write_text(page, encoding="utf-8")
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", choices=["run", "write"])
+    parser.add_argument("result", type=Path, nargs="+")
+    parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--cells", nargs="+", default=CELLS, help="dtypes and orders")
+    parser.add_argument("--like", default="", help="operations whose names have this")
+    parser.add_argument("--samples", type=int, default=100, help="of an operation, at most")
+    options = parser.parse_args()
+    return {"run": run, "write": write}[options.what](options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

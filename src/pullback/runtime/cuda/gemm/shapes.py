@@ -29,7 +29,6 @@ MOVED = 300.0  # sums of chains that are written and read again in a cycle
 # Cycles in which a cluster adds up its chains; twice that for large tiles if blocks have to wait.
 MEETING = 4200.0
 ARRIVALS = 6000.0  # cycles in which a last block does, and in which counters are set before
-FEWER = 0.11  # exponent of the part of the resident blocks that are there: it lowers the rate
 
 
 class Tile(NamedTuple):
@@ -51,6 +50,7 @@ class Tile(NamedTuple):
     rate: float
     totals: int = 1  # 1 in registers, 2 in shared memory
     last: bool = True  # whether its last block may add up; for others it was slower
+    fewer: float = 0.11  # exponent of the part of the resident blocks that are there, in the rate
 
     def words(self, units: bool) -> dict[str, object]:
         """The constants of the kernels."""
@@ -80,12 +80,12 @@ DOUBLES = (
 )
 # float64 by matrix units; `tm` and `tn` say nothing there
 UNITS = (
-    Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.72, 2, last=False),
-    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.66, last=False),
-    Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55, last=False),
-    Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.48, last=False),
-    Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.4, last=False),
-    Tile(32, 32, 16, 0, 0, 2, 1, 3, (6, 4), 0.43, last=False),
+    Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.72, 2, last=False, fewer=0.19),
+    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.66, last=False, fewer=0.19),
+    Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55, last=False, fewer=0.19),
+    Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.48, last=False, fewer=0.19),
+    Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.4, last=False, fewer=0.19),
+    Tile(32, 32, 16, 0, 0, 2, 1, 3, (6, 4), 0.43, last=False, fewer=0.19),
 )
 
 
@@ -149,6 +149,6 @@ def _turns(tile: Tile, resident: int, blocks: int, depth: int) -> float:
 
     def turn(held: int) -> float:
         # fewer warps hide less of what they wait for
-        return ENTRY + held * work / (tile.rate * (held / resident) ** FEWER)
+        return ENTRY + held * work / (tile.rate * (held / resident) ** tile.fewer)
 
     return full * turn(resident) + (turn(rest) if rest else 0.0)

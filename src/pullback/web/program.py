@@ -182,6 +182,11 @@ class Planned:
                 f"export_web: `{self.name}` computes {label or 'a part'} on the host, which a web"
                 " page lacks."
             )
+        if any(a.table is not None for a in step.arrays):
+            raise DeviceError(
+                f"export_web: `{self.name}` has a Fourier transform, whose tables of roots are not"
+                " written."
+            )
         last = len(self.slots) - 1
         slots = [last if a.at.slot == FAULT else a.at.slot for a in step.arrays]
         if step.checked:

@@ -54,6 +54,27 @@ def many_rounds(x: Any) -> Any:
     )
 
 
+def root_of(x: Any) -> Any:
+    def is_far(carry: Any) -> Any:
+        return pb.abs(carry[0] ** 2 - x).sum() > 1e-4
+
+    def improved(carry: Any) -> Any:
+        y, rounds = carry
+        return (y + x / y) / 2, rounds + 1
+
+    return pb.while_loop(is_far, improved, (x, pb.tensor(0)))
+
+
+def either(x: Any) -> Any:
+    def loud(v: Any) -> Any:
+        return pb.fori_loop(0, 3, lambda k, u: u * 2 + k, v)
+
+    def one(k: Any, v: Any) -> Any:
+        return pb.cond(v.sum() > 3, lambda u: u - 1, loud, v)
+
+    return pb.fori_loop(0, 6, one, x)
+
+
 CASES: dict[str, Case] = {
     "train": Case(train, (PARAMS, pb.optim.Adam(lr=0.01).init(PARAMS), draw(40, 2), draw(40))),
     "curvature": Case(pb.grad(lambda x: pb.grad(lambda v: (pb.exp(v) * v).sum())(x).sum()),
@@ -64,6 +85,8 @@ CASES: dict[str, Case] = {
     "whole": Case(lambda x: (x.sum(), (x * x).mean(axis=0)), (draw(700, 300),)),
     "walk": Case(walk, (draw(6, 5),)),
     "rounds": Case(many_rounds, (draw(11),)),
+    "root": Case(root_of, (pb.tensor([2.0, 9.0, 0.3]),)),
+    "either": Case(either, (draw(3),)),
     "lookup": Case(lambda i: pb.take(TABLE, i, axis=0), (pb.tensor([3, 0, -1, 8]),)),
     "bools": Case(lambda x: {"positive": x > 0, "any": (x > 2).any(axis=1)}, (draw(5, 3),)),
     "bytes": Case(lambda x: x * 2 + 1, (draw(13, dtype="int8"),)),

@@ -130,6 +130,23 @@ def test_two_calls_at_once_do_not_meet(web: Web) -> None:
     assert found == [2, 4, 6]
 
 
+def test_calls_that_wait_for_flags_take_turns(web: Web) -> None:
+    function, args, _ = CASES["root"]
+    web.export("root", function, *args)
+    found = web.run(
+        "root",
+        """
+        const of = (v) => f({ x: Float32Array.of(v, v, v) });
+        const all = await Promise.all([of(4), of(1e6), of(25)]);
+        const [y, rounds] = await f.run({ x: Float32Array.of(9, 9, 9) });
+        const last = [(await y.read())[0], Number((await rounds.read())[0])];
+        return [...all.map(([y, rounds]) => [y[0], Number(rounds[0])]), last];
+        """,
+    )
+    wanted = [function(pb.full((3,), v)) for v in (4.0, 1e6, 25.0, 9.0)]
+    assert found == [[float(y[0]), int(rounds)] for y, rounds in wanted]
+
+
 def test_numbers_are_scalars(web: Web) -> None:
     web.export(
         "scaled", lambda x, k, on: pb.where(on, x * k, x), draw(2), pb.tensor(3), pb.tensor(True)

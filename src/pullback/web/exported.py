@@ -63,7 +63,7 @@ class Exported:
         shapes = [make(None, av) for _, av in found]
         self.outputs = results_tree(unit.build(shapes))
         self.results = [
-            _placed(leaf.path or "the result", av, place)
+            _placed(leaf.path or "result", av, place)
             for leaf, (place, av) in zip(self.outputs.leaves, found, strict=True)
         ]
 
@@ -130,14 +130,14 @@ class Exported:
             *(("inputs", a, x) for a, x in zip(self.arguments, given, strict=True)),
             *(("outputs", r, x) for r, x in zip(self.results, found, strict=True)),
         ]
-        return {f"{kind}.{a.name}": np.ascontiguousarray(to_numpy(x)) for kind, a, x in pairs}
+        return {f"{kind}.{a.name}": to_numpy(x).copy(order="C") for kind, a, x in pairs}
 
 
 def _placed(name: str, av: Aval, place: Place) -> Placed:
     if av.dtype in (float64, complex128):
         other = "float32" if av.dtype is float64 else "complex64"
         raise DTypeError(
-            f"export_web: {name} is {av.dtype.name}, which WebGPU lacks. Use {other}, as in"
+            f"export_web: `{name}` is {av.dtype.name}, which WebGPU lacks. Use {other}, as in"
             f' pb.tensor(..., dtype="{other}").'
         )
     return Placed(name, av.dtype.name, av.shape, place, av.nbytes)
@@ -145,6 +145,5 @@ def _placed(name: str, av: Aval, place: Place) -> Placed:
 
 def _dense(buf: Any, av: Aval) -> tuple[Any, Aval]:
     """A constant whose elements follow one another: results are copied as they lie."""
-    array = np.ascontiguousarray(to_numpy(make(buf, av)))
-    copy = as_array(array.reshape(av.shape), "export_web")
+    copy = as_array(to_numpy(make(buf, av)).copy(order="C"), "export_web")
     return copy._buf, copy._aval

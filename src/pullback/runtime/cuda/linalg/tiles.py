@@ -187,8 +187,7 @@ class Tiles(TiledSteps):
             self._launch("exchange", grid, THREADS, (a, swaps), top, start, stop)
 
     def order(self, swaps: Block, n: int, count: int) -> None:
-        grid = grid_of(self.count)
-        self._launch("order", grid, THREADS, (swaps,), n, count, before=(At(self.status),))
+        self._matrices("order", THREADS, (swaps,), n, count, before=(At(self.status),))
 
     def copy(self, x: Block, out: Block, symmetric: bool = False) -> None:
         way = _SYMMETRIC if symmetric else _AS_IT_IS

@@ -176,8 +176,6 @@ def test_what_can_not_be_exported() -> None:
     raises(pb.TraceError, "export_web: `f` updates an argument in place", update, x)
     raises(pb.DeviceError, "export_web: `f` calls Python while it runs, and a web page has none.",
            lambda x: pb.pure_callback(np.sin, x, x), x)  # fmt: skip
-    raises(pb.DeviceError, "export_web: `f` has a Fourier transform",
-            lambda x: pb.fft.fft(x, n=100), x)  # fmt: skip
     raises(pb.DeviceError, "export_web: `f` c", lambda x: pb.linalg.eigh(x * pb.eye(3))[0], x)
     raises(pb.DeviceError, "export_web: a call of `f` is 600001 dispatches, more than 131072.",
            lambda x: pb.fori_loop(0, 300_000, lambda k, v: v.sum() + v, x), x)  # fmt: skip

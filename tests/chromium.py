@@ -26,7 +26,8 @@ import pytest
 
 __all__ = ["Page", "needs_browser", "page_of"]
 
-FOUND = shutil.which("chromium") or shutil.which("chromium-browser")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FOUND = next(filter(None, map(shutil.which, NAMES)), None)
 needs_browser = pytest.mark.skipif(
     FOUND is None and not os.environ.get("CI"), reason="there is no Chromium to run pages in"
 )
@@ -36,6 +37,7 @@ FLAGS = (
     "--enable-unsafe-webgpu",
     "--use-webgpu-adapter=swiftshader",
     "--enable-features=Vulkan",
+    "--disable-dev-shm-usage",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -151,7 +153,7 @@ def page_of(folder: Path) -> Iterator[Page]:
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            [FOUND or "chromium", *FLAGS, f"--user-data-dir={profile}"],
+            [FOUND or NAMES[0], *FLAGS, f"--user-data-dir={profile}"],
             preexec_fn=place,
             pass_fds=(3, 4),
             stdout=subprocess.DEVNULL,

@@ -58,16 +58,17 @@ class Exported:
         self.inputs = arguments_tree(function, args, kwargs)
         inputs = unit.optimised.inputs
         self.arguments = [self._argument(f.path, inputs[f.number].aval) for f in self.inputs.leaves]
+        avals = [v.aval for v in unit.optimised.outputs]
+        self.outputs = results_tree(unit.build([make(None, av) for av in avals]))
+        names = [leaf.path or "result" for leaf in self.outputs.leaves]
+        for name, av in zip(names, avals, strict=True):
+            _check(name, av)
         self.planned: Planned | None = None
-        found = self._compiled(unit.optimised)
-        shapes = [make(None, av) for _, av in found]
-        self.outputs = results_tree(unit.build(shapes))
-        self.results = [
-            _placed(leaf.path or "result", av, place)
-            for leaf, (place, av) in zip(self.outputs.leaves, found, strict=True)
-        ]
+        places = self._compiled(unit.optimised)
+        self.results = [_placed(*row) for row in zip(names, avals, places, strict=True)]
 
     def _argument(self, path: str, av: Aval) -> Placed:
+        _check(path, av)
         found = _placed(path, av, Place(INPUTS, self.input_bytes))
         self.input_bytes += lines(found.nbytes)
         return found
@@ -75,14 +76,21 @@ class Exported:
     def _weight(self, buf: Any, av: Aval) -> Place:
         """The place of a captured array, which is stored as it lies in memory."""
         contents, first = memory_of(buf, av)
+        own = self._stored(*self._names.of(buf, contents.shape), contents)
+        return Place(WEIGHTS, own.byte + first * contents.itemsize)
+
+    def _stored(self, name: str, shape: tuple[int, ...], contents: np.ndarray) -> Place:
         dtype, nbytes = as_dtype(contents.dtype).name, contents.nbytes
-        name, shape = self._names.of(buf, contents.shape)
         own = Place(WEIGHTS, self.weight_bytes)
         self.weights.append(Placed(name, dtype, shape, own, nbytes, contents.reshape(shape)))
         self.weight_bytes += lines(nbytes)
-        return Place(WEIGHTS, own.byte + first * contents.itemsize)
+        return own
 
-    def _compiled(self, graph: Graph) -> list[tuple[Place, Aval]]:
+    def _table(self, contents: np.ndarray) -> Place:
+        """The place of numbers that a kernel reads."""
+        return self._stored(*self._names.of(contents, contents.shape, "table"), contents)
+
+    def _compiled(self, graph: Graph) -> list[Place]:
         """Plan the program; where its outputs are."""
         try:
             compiled = Compiled(graph, self._unit.budget, PrintingTarget())
@@ -93,13 +101,13 @@ class Exported:
         places += [self._weight(x._buf, x._aval) for x in self._unit.lifted]
         computed = self._planned(compiled, places)
         found = []
-        for (kind, where), var in zip(compiled.sources, graph.outputs, strict=True):
+        for kind, where in compiled.sources:
             if kind == "computed":
-                found.append((computed[where], var.aval))
+                found.append(computed[where])
             elif kind == "input":
-                found.append((places[where], var.aval))
+                found.append(places[where])
             else:
-                found.append((self._weight(*_dense(*where)), var.aval))
+                found.append(self._weight(*_dense(*where)))
         return found
 
     def _planned(self, compiled: Compiled, places: list[Place]) -> list[Place]:
@@ -110,7 +118,7 @@ class Exported:
         constants = [self._weight(*v.constant[:2]) for v in assembled.constants]
         assert isinstance(assembled.program, Printed)
         program = assembled.program.program
-        self.planned = Planned(self.name, assembled, program, [*places, *constants])
+        self.planned = Planned(self.name, assembled, program, [*places, *constants], self._table)
         own = compiled.executable.graph.constants
         found = []
         for kind, at, after in assembled.outputs:
@@ -134,13 +142,17 @@ class Exported:
 
 
 def _placed(name: str, av: Aval, place: Place) -> Placed:
+    return Placed(name, av.dtype.name, av.shape, place, av.nbytes)
+
+
+def _check(name: str, av: Aval) -> None:
+    """Raise for a dtype that no page has."""
     if av.dtype in (float64, complex128):
         other = "float32" if av.dtype is float64 else "complex64"
         raise DTypeError(
             f"export_web: `{name}` is {av.dtype.name}, which WebGPU lacks. Use {other}, as in"
             f' pb.tensor(..., dtype="{other}").'
         )
-    return Placed(name, av.dtype.name, av.shape, place, av.nbytes)
 
 
 def _dense(buf: Any, av: Aval) -> tuple[Any, Aval]:

@@ -7,7 +7,6 @@ is not installed these tests are skipped, but not in CI.
 from __future__ import annotations
 
 import base64
-import fcntl
 import functools
 import http.server
 import itertools
@@ -15,6 +14,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -45,6 +45,14 @@ FLAGS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
+# The browser reads from file 3 and writes to file 4.
+LAUNCH = """
+import fcntl, os, sys
+high = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+os.dup2(high[0], 3)
+os.dup2(high[1], 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
 SECONDS = 120  # for an answer: a busy machine compiles kernels slowly
 
 
@@ -145,17 +153,19 @@ def page_of(folder: Path) -> Iterator[Page]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     theirs, to = os.pipe()
     back, theirs_too = os.pipe()
-
-    def place() -> None:  # the browser reads its pipe 3 and writes to pipe 4
-        high = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs, theirs_too)]
-        os.dup2(high[0], 3)
-        os.dup2(high[1], 4)
-
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            [FOUND or NAMES[0], *FLAGS, f"--user-data-dir={profile}"],
-            preexec_fn=place,
-            pass_fds=(3, 4),
+            [
+                sys.executable,
+                "-c",
+                LAUNCH,
+                str(theirs),
+                str(theirs_too),
+                FOUND or NAMES[0],
+                *FLAGS,
+                f"--user-data-dir={profile}",
+            ],
+            pass_fds=(theirs, theirs_too),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -6,7 +6,6 @@ is not installed these tests are skipped, but not in CI.
 
 from __future__ import annotations
 
-import base64
 import functools
 import http.server
 import itertools
@@ -132,17 +131,6 @@ class Page:
             thrown = found["exceptionDetails"].get("exception", {})
             raise RuntimeError(thrown.get("description") or str(found["exceptionDetails"]))
         return found["result"].get("value")
-
-    def screenshot(
-        self, path: Path, dark: bool = False, size: tuple[int, int] = (900, 800)
-    ) -> None:
-        """Write what the page looks like as a PNG file."""
-        width, height = size
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                  deviceScaleFactor=1, mobile=False)  # fmt: skip
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
 
 @contextmanager

@@ -21,8 +21,8 @@ export PULLBACK_FULL := $(if $(filter-out 0,$(FULL)),1,)
 .PHONY: help demo test lint bench gate docs mutants fuzz stubs clean
 
 help:
-	@echo "make demo     fit a small model, write report/demo.html (DEVICE=cuda: there)"
-	@echo "make test     all tests on a fixed sample (FULL=1: the whole generated matrix; DEVICE=cuda: there)"
+	@echo "make demo     fit a small model, write report/demo.html (DEVICE=cuda or webgpu: there)"
+	@echo "make test     all tests on a fixed sample (FULL=1: the whole generated matrix; DEVICE=cuda or webgpu: there)"
 	@echo "make lint     ruff, types, layers, generated files"
 	@echo "make bench    measure against the peers that are installed"
 	@echo "make gate     whether this tree compiles what REVISION=HEAD does (EVERY=1: all operations)"
@@ -42,7 +42,7 @@ demo: $(STAMP)
 	$(RUN) -m pullback.cli demo --out report/demo.html $(if $(DEVICE),--device $(DEVICE))
 
 test: $(STAMP)
-	$(RUN) -m pytest -n $(WORKERS) $(if $(DEVICE),tests/generated)
+	$(RUN) -m pytest -n $(WORKERS) $(if $(filter webgpu,$(DEVICE)),tests/webgpu,$(if $(DEVICE),tests/generated))
 
 lint: $(STAMP)
 	$(RUN) -m ruff check

@@ -18,6 +18,11 @@ from pullback.runtime.cuda import driver, gpu
 __all__ = ["emulated"]
 
 
+def _forget() -> None:
+    for index in range(cuda_fake.COUNT):
+        avals._devices.pop(("cuda", index), None)
+
+
 @contextmanager
 def emulated() -> Iterator[Any]:
     """A block in which the emulated GPU is there; its arrays are of no use afterwards."""
@@ -29,10 +34,10 @@ def emulated() -> Iterator[Any]:
         patch.setattr(driver, "library", lambda: library)
         gpu.cupy_module.cache_clear()
         gpu.gpu_of.cache_clear()
-        avals._devices.pop(("cuda", 0), None)
+        _forget()
         try:
             yield pb.device("cuda")
         finally:
-            avals._devices.pop(("cuda", 0), None)
+            _forget()
             gpu.cupy_module.cache_clear()
             gpu.gpu_of.cache_clear()

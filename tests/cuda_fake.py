@@ -17,7 +17,11 @@ PROPERTIES = {
 }  # fmt: skip
 LEVEL = "-O1"
 __version__ = "0.fake"
+COUNT = 2  # GPUs
 launched: list[str] = []
+current = [0]  # the number of the current GPU
+devices_of: dict[int, int] = {}  # the GPU of memory, by address
+synchronized: list[tuple[int, int]] = []  # GPUs and streams that were waited for
 printed: set[str] = set()  # sources that were compiled
 
 
@@ -163,6 +167,15 @@ class Memory:
     def __init__(self, size: int):
         self._held = _raw(max(size, 1))
         self.ptr = self._held.ctypes.data
+        devices_of[self.ptr] = current[0]
+
+
+def set_device(device: int) -> None:
+    current[0] = device
+
+
+def synchronize(stream: int) -> None:
+    synchronized.append((current[0], stream))
 
 
 class Event:
@@ -206,8 +219,9 @@ cuda = SimpleNamespace(
     get_current_stream=lambda device: _STREAM,
     function=SimpleNamespace(Module=Module),
     runtime=SimpleNamespace(
-        getDevice=lambda: 0,
-        getDeviceCount=lambda: 1,
+        getDevice=lambda: current[0],
+        setDevice=set_device,
+        getDeviceCount=lambda: COUNT,
         getDeviceProperties=lambda device: PROPERTIES,
         CUDARuntimeError=CUDARuntimeError,
         memcpyHostToDevice=1,
@@ -215,7 +229,7 @@ cuda = SimpleNamespace(
         memcpyDeviceToDevice=3,
         memcpyAsync=lambda to, source, size, kind, stream: ctypes.memmove(to, source, size),
         memsetAsync=lambda at, value, size, stream: ctypes.memset(at, value, size),
-        streamSynchronize=lambda stream: None,
+        streamSynchronize=synchronize,
         eventRecord=lambda event, stream: None,
     ),
     driver=SimpleNamespace(

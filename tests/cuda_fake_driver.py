@@ -1,11 +1,13 @@
 """As much of NVIDIA's driver as the launcher calls, on the host: it runs emulated kernels.
 
-A graph keeps copies of the arguments of its nodes, as the driver does.
+A graph keeps copies of the arguments of its nodes, as the driver does, and runs them in a random
+order that its edges allow.
 """
 
 from __future__ import annotations
 
 import ctypes
+import random
 
 import cuda_fake
 
@@ -15,7 +17,6 @@ _Pointer, _Int, _Word = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int64
 CONTEXT = 1
 INVALID = 1  # a status
 TOGETHER = 2  # an attribute of launches
-NODE = 16  # where the parameters of a node begin in CUgraphNodeParams
 
 
 class _Node(ctypes.Structure):
@@ -40,7 +41,8 @@ class _Config(ctypes.Structure):
 class _Kept:
     """A launch with its arguments."""
 
-    def __init__(self, node: _Node):
+    def __init__(self, node: _Node, before: list[int]):
+        self.before = before
         sizes = cuda_fake.Function.sizes(node.function or 0)
         places = (_Pointer * len(sizes)).from_address(node.arguments or 0)
         raw = [ctypes.string_at(p or 0, n) for p, n in zip(places, sizes, strict=True)]
@@ -56,11 +58,12 @@ class FakeDriver:
     """Functions as attributes, as a library has them."""
 
     def __init__(self):
-        self.current = CONTEXT
         self.graphs: dict[int, list[_Kept]] = {}
         self.replays = 0
         self.updates = 0
-        self.early = 0  # nodes that may begin early
+        self.forks = 0  # nodes that do not follow the one before them alone
+        self._order = random.Random(1)
+        self.devices: set[int] = set()  # where kernels were launched
         self.attributes: list[int] = []
         self._next = 1
         for name, (own, types) in _SIGNATURES.items():
@@ -73,6 +76,7 @@ class FakeDriver:
 
     def _launch_kernel(self, f, x, y, z, block, block_y, block_z, shared, stream, arguments, e):
         assert (z, block_y, block_z, stream, e) == (1, 1, 1, None, None)
+        self.devices.add(cuda_fake.current[0])
         cuda_fake.Function.launch(f or 0, (x, y), block, shared, arguments, False)
         return 0
 
@@ -90,15 +94,19 @@ class FakeDriver:
         ctypes.memmove(to, source, nbytes)
         return 0
 
+    def _memset_async(self, to, value, nbytes, stream):
+        ctypes.memset(to, value, nbytes)
+        return 0
+
     def _stream_synchronize(self, stream):
         return 0
 
     def _ctx_get_current(self, to):
-        _Pointer.from_address(to).value = self.current
+        _Pointer.from_address(to).value = CONTEXT + cuda_fake.current[0]
         return 0
 
     def _ctx_set_current(self, context):
-        self.current = context
+        cuda_fake.set_device(context - CONTEXT)
         return 0
 
     def _graph_create(self, to, flags):
@@ -108,18 +116,13 @@ class FakeDriver:
 
     def _graph_add_kernel_node(self, to, graph, needs, count, node):
         nodes = self.graphs[graph]
-        if count != min(1, len(nodes)):
+        before = list((_Pointer * count).from_address(needs)) if count else []
+        if not all(1 <= k <= len(nodes) for k in before) or len(set(before)) != count:
             return INVALID
-        if count and _Pointer.from_address(needs).value != len(nodes):
-            return INVALID
-        nodes.append(_Kept(_Node.from_address(node)))
+        self.forks += before != [len(nodes)]
+        nodes.append(_Kept(_Node.from_address(node), before))
         _Pointer.from_address(to).value = len(nodes)
         return 0
-
-    def _graph_add_node(self, to, graph, needs, edges, count, node):
-        assert count == 1 and ctypes.string_at(edges, 8) == b"\1\0\1" + bytes(5)
-        self.early += 1
-        return self._graph_add_kernel_node(to, graph, needs, count, node + NODE)
 
     def _graph_instantiate_with_flags(self, to, graph, flags):
         made = _Pointer.from_address(to).value = self._new()
@@ -128,13 +131,18 @@ class FakeDriver:
 
     def _graph_exec_kernel_node_set_params(self, graph, node, params):
         self.updates += 1
-        self.graphs[graph][node - 1] = _Kept(_Node.from_address(params))
+        before = self.graphs[graph][node - 1].before
+        self.graphs[graph][node - 1] = _Kept(_Node.from_address(params), before)
         return 0
 
     def _graph_launch(self, graph, stream):
         self.replays += 1
-        for kept in self.graphs[graph]:
-            kept.run()
+        nodes, done = self.graphs[graph], set()
+        while len(done) < len(nodes):  # in any order that keeps what each waits for
+            ready = [k for k, node in enumerate(nodes, 1) if done.issuperset(node.before)]
+            chosen = self._order.choice([k for k in ready if k not in done])
+            nodes[chosen - 1].run()
+            done.add(chosen)
         return 0
 
     def _graph_destroy(self, graph):
@@ -148,18 +156,18 @@ class FakeDriver:
         return 0
 
 
-_TYPES = {"p": _Pointer, "i": _Int, "w": _Word, "u": ctypes.c_uint64}
+_TYPES = {"p": _Pointer, "i": _Int, "w": _Word, "u": ctypes.c_uint64, "b": ctypes.c_ubyte}
 # Methods and the types of their arguments, by the names of the driver.
 _SIGNATURES = {
     "cuLaunchKernel": ("_launch_kernel", "piiiiiiippp"),
     "cuLaunchKernelEx": ("_launch_kernel_ex", "pppp"),
     "cuMemcpyDtoHAsync_v2": ("_memcpy_to_host_async", "pwwp"),
+    "cuMemsetD8Async": ("_memset_async", "wbwp"),
     "cuStreamSynchronize": ("_stream_synchronize", "p"),
     "cuCtxGetCurrent": ("_ctx_get_current", "p"),
     "cuCtxSetCurrent": ("_ctx_set_current", "p"),
     "cuGraphCreate": ("_graph_create", "pi"),
     "cuGraphAddKernelNode_v2": ("_graph_add_kernel_node", "pppwp"),
-    "cuGraphAddNode_v2": ("_graph_add_node", "ppppwp"),
     "cuGraphInstantiateWithFlags": ("_graph_instantiate_with_flags", "ppu"),
     "cuGraphExecKernelNodeSetParams_v2": ("_graph_exec_kernel_node_set_params", "ppp"),
     "cuGraphLaunch": ("_graph_launch", "pp"),

@@ -2,8 +2,8 @@
 CUDA section of docs/conformance.md.
 
     PYTHONPATH=src:tests:. python tools/cuda_conformance.py run RESULT.json [--seconds 200]
-        [--workers 8] [--orders 0 1 2] [--dtypes float32 float64]
-    PYTHONPATH=src:tests:. python tools/cuda_conformance.py write RESULT.json
+        [--workers 8] [--cells float32:0 float64:1] [--like REGEX] [--samples 100]
+    PYTHONPATH=src:tests:. python tools/cuda_conformance.py write RESULT.json ..
 
 A cell is an operation, a dtype and an order of derivative (order 2 compiled): it is equal if all
 its samples have the CPU's bits, near if some differ by rounding, as where the CPU calls LAPACK.
@@ -30,7 +30,8 @@ PAGE = ROOT / "docs" / "conformance.md"
 TITLE = "## On CUDA"
 SECTION = re.compile(rf"^{TITLE}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 EQUAL, NEAR, FAIL, REFUSED, NONE, LATE = "equal", "near", "FAIL", "refused", "none", "no time"
-NEAR_EPS = 1e5  # differences in units of eps: derivatives of decompositions magnify rounding
+CELLS = [f"{d}:{k}" for k in (0, 1, 2) for d in ("float32", "float64", "complex128")]
+NEAR_EPS = 1e4  # differences in units of eps: derivatives of decompositions magnify rounding
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "generated")]
 
 
@@ -106,15 +107,16 @@ def run(options: argparse.Namespace) -> int:
 
     until = time.time() + options.seconds
     jobs = [
-        (case.key, case.position, dtype, order, until)
-        for order in options.orders
-        for dtype in options.dtypes
-        for case in matrix.cases((getattr(pb, dtype),), derivative=order > 0)
+        (case.key, case.position, dtype, int(order), until)
+        for dtype, order in (cell.split(":") for cell in options.cells)
+        for case in matrix.cases((getattr(pb, dtype),), derivative=order != "0")
+        if case.position < options.samples and re.search(options.like, case.key)
     ]
+    jobs.sort(key=lambda j: j[1])  # a sample of each operation first
     context = multiprocessing.get_context("spawn")  # a GPU's context does not survive a fork
     with context.Pool(options.workers) as pool:
-        rows = list(pool.imap_unordered(job, jobs, chunksize=8))
-    options.result.write_text(json.dumps(rows), encoding="utf-8")
+        rows = list(pool.imap_unordered(job, jobs, chunksize=4))
+    options.result[0].write_text(json.dumps(rows), encoding="utf-8")
     print(*table(rows), *failures(rows), sep="\n")
     return 0
 
@@ -143,7 +145,7 @@ def failures(rows: Sequence[Sequence[Any]]) -> list[str]:
     """One line for each sample that failed."""
     return [
         f"- `{key}` {position} {dtype}, order {order}: {text}"
-        for key, position, dtype, order, what, text in sorted(rows)
+        for key, position, dtype, order, what, text in sorted(map(tuple, rows))
         if what == FAIL
     ]
 
@@ -159,7 +161,7 @@ def section(rows: Sequence[Sequence[Any]]) -> str:
         "",
         *table(rows),
         "",
-        f"Near: {', '.join(f'`{k}`' for k in near) or 'none'}.",
+        f"Near: {', '.join(f'`{k}`' for k in near) or 'none'}. The farthest are {farthest(rows)}.",
         "",
         "To make this section anew, on a machine with a GPU:"
         " `python tools/cuda_conformance.py run out.json`, then `write out.json`.",
@@ -170,6 +172,15 @@ def section(rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def farthest(rows: Sequence[Sequence[Any]]) -> str:
+    """How far apart results are that are near, relative to the largest element."""
+    found: dict[str, float] = {}
+    for _, _, dtype, _, what, text in rows:
+        if what == NEAR:
+            found[dtype] = max(found.get(dtype, 0.0), float(text.split()[0]))
+    return ", ".join(f"{apart:.0e} apart in {dtype}" for dtype, apart in found.items()) or "equal"
+
+
 def kept(page: str) -> str:
     """The section as a page has it, for whoever writes the page anew."""
     found = SECTION.search(page)
@@ -177,8 +188,15 @@ def kept(page: str) -> str:
 
 
 def write(options: argparse.Namespace) -> int:
-    """Put a result into the page."""
-    rows = json.loads(options.result.read_text(encoding="utf-8"))
+    """Put results into the page; what a later one says of a cell counts."""
+    found: dict[tuple[str, str, int], list[list[Any]]] = {}
+    for path in options.result:
+        own: dict[tuple[str, str, int], list[list[Any]]] = {}
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            if row[4] != LATE:
+                own.setdefault((row[0], row[2], row[3]), []).append(row)
+        found |= own
+    rows = [row for cell in found.values() for row in cell]
     page, text = PAGE.read_text(encoding="utf-8"), section(rows)
     if SECTION.search(page):
         page = SECTION.sub(lambda _: text + "\n", page).rstrip() + "\n"
@@ -191,11 +209,12 @@ def write(options: argparse.Namespace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=["run", "write"])
-    parser.add_argument("result", type=Path)
+    parser.add_argument("result", type=Path, nargs="+")
     parser.add_argument("--seconds", type=float, default=200.0)
     parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--orders", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "float64", "complex128"])
+    parser.add_argument("--cells", nargs="+", default=CELLS, help="dtypes and orders")
+    parser.add_argument("--like", default="", help="operations whose names have this")
+    parser.add_argument("--samples", type=int, default=100, help="of an operation, at most")
     options = parser.parse_args()
     return {"run": run, "write": write}[options.what](options)
 

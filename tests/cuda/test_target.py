@@ -187,7 +187,7 @@ def test_devices_do_not_mix(cuda: Any):
 
 
 def test_a_gpu_that_is_not_there_is_an_error(cuda: Any):
-    with pytest.raises(pb.DeviceError, match="looked for GPU 3, got 1 of them"):
+    with pytest.raises(pb.DeviceError, match="looked for GPU 3, got 2 of them"):
         pb.ones(3, device="cuda:3")
 
 

@@ -15,6 +15,9 @@ sys.path.append(str(Path(__file__).parent))
 
 DEVICE = os.environ.get("PULLBACK_TEST_DEVICE")  # "cuda", or "emulated" for that without a GPU
 
+# About memory that NumPy can share, and about threads of the CPU.
+collect_ignore = ["test_exports.py", "test_threads.py"] if DEVICE else []
+
 
 @pytest.fixture(autouse=True, scope="session")
 def chosen_device() -> Iterator[None]:

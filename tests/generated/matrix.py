@@ -194,18 +194,18 @@ def jitted(case: Case) -> list[Any]:
     return pb.jit(f)(*map(pb.tensor, arrays))
 
 
-def directional(case: Case, order: int, compiled: bool) -> list[Any]:
-    """Derivatives along a line; nothing where a sample has none."""
+def directional(case: Case, order: int, compiled: bool, wide: DType = pb.float64) -> list[Any]:
+    """Derivatives along a line, by a number of dtype `wide`; nothing where a sample has none."""
     if not differentiable(case.entry) or not case.sample.order:
         return []
     f = function_of(case.entry, case.sample)
     xs = [pb.tensor(a) for a in differentiable_leaves(case.sample)]
     if not xs or not f(*xs):
         return []
-    phi = along_line(f, xs)
+    phi = along_line(f, xs, wide=wide)
     for _ in range(min(order, case.sample.order)):
         phi = pb.grad(phi)
-    return [(pb.jit(phi) if compiled else phi)(pb.tensor(0.0, dtype="float64"))]
+    return [(pb.jit(phi) if compiled else phi)(pb.tensor(0.0, dtype=wide))]
 
 
 def derivative_case(case: Case) -> tuple[Callable[..., list[Any]], list[Any]]:
@@ -236,12 +236,16 @@ def weights(outputs: list[Any], seed: int) -> list[Any]:
         w = rng.uniform(0.5, 1.5, o.shape) * rng.choice((-1.0, 1.0), o.shape)
         if o.dtype.is_complex:
             w = w + 1j * rng.uniform(0.5, 1.5, o.shape)
-        result.append(pb.astype(pb.tensor(w), o.dtype))
+        result.append(pb.tensor(w, dtype=o.dtype))
     return result
 
 
 def along_line(
-    f: Callable[..., list[Any]], xs: list[Any], order: int = 3, seed: int = 0
+    f: Callable[..., list[Any]],
+    xs: list[Any],
+    order: int = 3,
+    seed: int = 0,
+    wide: DType = pb.float64,
 ) -> Callable[[Any], Any]:
     """`phi(t) = Re <w, y + y*y/4>` of `y = f(x + t v)` for fixed random v and w.
 
@@ -254,11 +258,11 @@ def along_line(
 
     def phi(t: Any) -> Any:
         moved = [x + pb.astype(t, x.dtype) * v for x, v in zip(xs, vs, strict=True)]
-        total = pb.zeros((), dtype=pb.float64)
+        total = pb.zeros((), dtype=wide)
         for w, out in zip(ws, f(*moved), strict=True):
             product = w * (out + out * out * 0.25) if order > 1 else w * out
             product = pb.real(product) if product.dtype.is_complex else product
-            total = total + pb.astype(product.sum(), pb.float64)
+            total = total + pb.astype(product.sum(), wide)
         return total
 
     return phi

@@ -30,13 +30,17 @@ def stages(f: Any, *args: Any) -> list[Any]:
     executable = f.lower(*args).executable
     if executable is None:  # there is nothing to compute
         return []
-    target = executable.target
+    target = type(executable.target)
     real = target.encode
+
+    def encode(program: Any, *rest: Any) -> Any:
+        found.extend(program.stages)
+        return real(program, *rest)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            type(target), "encode", staticmethod(lambda p: found.extend(p.stages) or real(p))
-        )
+        patch.setattr(target, "encode", staticmethod(encode))
         type(f)(f.__wrapped__)(*args)
+    assert found
     return found
 
 

@@ -2,13 +2,15 @@
 
     python tests/runtime/altered.py SEED FOLDER EVERY
 
-Constants are ints in capital letters at the top of the modules of the CPU runtime and of the
-compiler's schedule. Seed 0 changes none.
+A module names its tuning constants in `__tuning__`: ints that a schedule may choose freely. Widths
+of instructions, layouts of records and of memory, and limits of formats are none. Seed 0 changes
+none.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import json
 import random
@@ -22,44 +24,37 @@ from types import CodeType
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("runtime/cpu", "compile/schedule")
-# What is no tuning: widths of instructions, layouts of records and of memory, limits of formats.
-FIXED = {
-    "accumulate_code", "block_code", "bucket_code", "convolution_code", "depthwise_code",
-    "emission", "exact_code", "jit", "local_code", "panel_gemm", "partition_code", "radix",
-    "rows", "segment_code", "set_code", "vector_gemm", "plans",
-}  # fmt: skip
-FIXED_NAMES = {
-    "ALIGNMENT", "BLOCKS", "EIGHT", "FAN", "GROUP", "LEVELS", "LINE", "LOCAL_BYTES", "MAX_AXES",
-    "MOST_WORD", "PAIR_TURN", "PARTED", "PIECE", "PIECE_BYTES", "RULES", "TILE", "TOGETHER",
-    "UNROLLED", "VECTOR_BYTES", "_ALL", "_FASTCALL", "_FOREVER", "_LANES", "_LINE", "_NOARGS",
-    "_NO_TRANS", "_ROW_MAJOR", "_SHORT", "_SLOTS", "_STACK_BYTES", "_STEP_WORDS", "_TRANS",
-    "_WHOLE_ROW",
-}  # fmt: skip
 
 
 class Changed(ast.NodeTransformer):
-    """Multiplies or divides the constants of a module."""
+    """Multiplies or divides the tuning constants of a module."""
 
     def __init__(self, draw: random.Random):
         self.draw = draw
-        self.names: list[str] = []
+        self.wanted: set[str] = set()
 
     def visit_Module(self, node: ast.Module) -> ast.Module:
+        assigned = {
+            n.targets[0].id: n
+            for n in node.body
+            if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)
+        }
+        if "__tuning__" in assigned:
+            self.wanted = set(ast.literal_eval(assigned["__tuning__"].value))
+        missing = self.wanted - assigned.keys()
+        if missing:
+            raise NameError(f"__tuning__ names {missing}, of which the module has no constants")
         node.body = [self._changed(n) if isinstance(n, ast.Assign) else n for n in node.body]
         return ast.fix_missing_locations(node)
 
     def _changed(self, node: ast.Assign) -> ast.Assign:
         (target, *_) = node.targets
-        if not isinstance(target, ast.Name) or not target.id.strip("_").isupper():
-            return node
-        expression = ast.unparse(node.value)
-        if target.id in FIXED_NAMES or not set(expression) <= set("0123456789_<*+ "):
+        if not isinstance(target, ast.Name) or target.id not in self.wanted:
             return node
         factor = self.draw.choice((0.25, 0.5, 1, 2, 4))
-        value = max(1, int(eval(expression) * factor))
-        self.names.append(f"{target.id} = {value}")
-        return ast.copy_location(ast.Assign(node.targets, ast.Constant(value)), node)
+        value = ast.unparse(node.value)
+        changed = ast.parse(f"max(1, int(({value}) * {factor}))", mode="eval").body
+        return ast.copy_location(ast.Assign(node.targets, changed), node)
 
 
 class Loader(SourceFileLoader):
@@ -70,8 +65,7 @@ class Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = Path(self.path)
         tree = ast.parse(path.read_text("utf-8"))
-        tuned = any(f in path.as_posix() for f in FOLDERS) and path.stem not in FIXED
-        if tuned and self.seed:
+        if self.seed:
             tree = Changed(random.Random(f"{self.seed} {fullname}")).visit(tree)
         return compile(tree, str(path), "exec", dont_inherit=True)
 
@@ -144,6 +138,15 @@ def finder(path: str) -> FileFinder:
     return FileFinder(path, (Loader, [".py"]))
 
 
+def change_target(draw: random.Random) -> None:
+    """Change what the compiler is told of the CPU's caches and threads."""
+    target = import_module("pullback.runtime.cpu.target").CpuTarget
+    fixed = {"line", "local_bytes"}  # how memory is laid out, and how much of it there is
+    fields = {k: v for k, v in vars(target.tuning).items() if k not in fixed}
+    changed = {k: max(1, int(v * draw.choice((0.25, 0.5, 1, 2, 4)))) for k, v in fields.items()}
+    target.tuning = dataclasses.replace(target.tuning, **changed)
+
+
 def main() -> None:
     seed, folder, every = sys.argv[1:]
     Loader.seed = int(seed)
@@ -152,6 +155,8 @@ def main() -> None:
     sys.path.insert(0, str(ROOT / "tools"))
     gate = import_module("gate")
 
+    if Loader.seed:
+        change_target(random.Random(Loader.seed))
     found = large()  # first: the recorder lets large programs be
     gate.write(ROOT / "src", Path(folder), int(every))
     Path(folder, "large.json").write_text(json.dumps(found))

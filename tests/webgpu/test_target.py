@@ -11,6 +11,7 @@ import pytest
 import pullback as pb
 from cuda_registry import same_bits
 from pullback.core import pytrees
+from pullback.runtime.webgpu.gpu import Gpu
 from webgpu_device import needs_adapter
 
 pytestmark = needs_adapter
@@ -167,6 +168,35 @@ def test_the_first_bad_index_is_told(name: str):
     assert said[0] == said[1]
 
 
+def test_nobody_waits_to_see_that_indices_are_good(monkeypatch: pytest.MonkeyPatch):
+    x = pb.tensor(draw(9, 9), device="webgpu")
+    gpu = vars(x.device.runtime)["_gpu"]
+    good, bad = (pb.tensor(np.array([1, k]), device="webgpu") for k in (-9, 9))
+    x.numpy()
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu, "download", None)
+        first, second = pb.take(x, good, axis=0), pb.take(x, bad, axis=0)
+        x = x + 1.0
+    with pytest.raises(IndexError, match="index 9 is out of range"):
+        x.numpy()
+    assert same_bits((first + 1.0).numpy(), x.numpy()[[1, 0]]) and second.shape == (2, 9)
+    for _ in range(300):  # more than are kept open
+        first = pb.take(x, good, axis=0)
+    assert same_bits(first.numpy(), x.numpy()[[1, 0]])
+
+
+def test_requirements():
+    def f(x: Any, flags: Any) -> Any:
+        return pb.primitive.require(x, flags > 0, "f", "is wrong.") * 2.0
+
+    x, flags = draw(5, 2), np.array([1.0, 1, -1, 1, -1], np.float32)
+    for g in (f, pb.jit(f)):
+        for a, b in both(g, x, abs(flags)):
+            assert same_bits(a.numpy(), b.numpy())
+        with pytest.raises(pb.LinAlgError, match=r"^f: the matrix at 2 of the batch is wrong\."):
+            g(pb.tensor(x, device="webgpu"), pb.tensor(flags, device="webgpu")).numpy()
+
+
 def test_doubles_are_refused_with_a_hint():
     for make in (
         lambda: pb.tensor(np.ones(3), device="webgpu"),
@@ -177,6 +207,8 @@ def test_doubles_are_refused_with_a_hint():
             make()
     with pytest.raises(pb.DTypeError, match=r"webgpu has no complex128\. Use complex64"):
         pb.tensor(np.ones(3) * 1j, device="webgpu")
+    with pytest.raises(pb.DTypeError, match=r"webgpu has no complex128\. Use complex64"):
+        pb.jit(lambda x: x.astype("complex128") * 2.0)(pb.ones(3, device="webgpu"))
 
 
 def test_what_has_no_kernels_is_an_error_that_names_it():
@@ -206,3 +238,47 @@ def test_memory_comes_back():
         x = x * 0.5 + 1.0
     x.numpy()
     assert gpu._number - before < 100
+
+
+def test_a_lost_device_is_an_error():
+    gpu = Gpu(0)
+    gpu._device.destroy()
+    with pytest.raises(pb.DeviceError, match=r"the device 0 was lost: .* start the program anew"):
+        gpu.empty(1 << 20)
+
+
+def test_what_ran_before_runs_again_on_other_memory():
+    """Commands are kept for the buffers they were made for, and made anew for others."""
+
+    @pb.jit
+    def f(x: Any) -> Any:
+        return pb.sort(x * 2.0) + x.sum()
+
+    given = [pb.tensor(np.arange(50, dtype=np.float32) + k, device="webgpu") for k in range(12)]
+    for _ in range(3):
+        for k, x in enumerate(given):
+            expected = np.sort((np.arange(50) + k) * 2.0) + 1225 + 50 * k
+            assert np.array_equal(f(x).numpy(), expected)
+
+
+def test_a_kernel_may_read_more_arrays_than_an_adapter_binds(monkeypatch: pytest.MonkeyPatch):
+    x = [pb.tensor(draw(7) + k, device="webgpu") for k in range(12)]
+    gpu = vars(x[0].device.runtime)["_gpu"]
+    monkeypatch.setattr(gpu, "most_buffers", 4)
+    bound: list[int] = []
+    group = gpu.group
+    monkeypatch.setattr(
+        gpu, "group", lambda *given: (bound.append(len(given[2])), group(*given))[1]
+    )
+
+    def total(values: Any) -> Any:
+        return sum(v * (k + 1.0) for k, v in enumerate(values))
+
+    found = pb.jit(lambda *v: (total(v), total(v[::-1])[1:] * 2.0))
+    for given in (x, x[::-1], [v[1:] for v in x]):
+        expected = [total(given), total(given[::-1])[1:] * 2.0]
+        bound.clear()
+        results = found(*given)
+        assert max(bound) <= 4
+        for a, b in zip(results, expected, strict=True):
+            assert same_bits(a.numpy(), b.numpy())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
+from threading import local
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -23,11 +24,14 @@ __all__ = [
     "MemoryBudgetError",
     "NonFiniteError",
     "PullbackError",
+    "ReportedBy",
     "RetraceWarning",
     "ShapeError",
     "TraceError",
     "briefly",
+    "called_name",
     "expect_function",
+    "renamed",
     "shorten",
     "shorten_caused",
 ]
@@ -94,6 +98,42 @@ class NonFiniteError(PullbackError, FloatingPointError):
 
 class IndexOutOfRange(PullbackError, IndexError):
     """An index outside its axis."""
+
+
+class _Calling(local):
+    name = ""
+
+
+_calling = _Calling()
+
+
+def called_name() -> str:
+    """The function that the user called, where indices are looked at later than in the call."""
+    return _calling.name
+
+
+def renamed(error: BaseException, name: str) -> BaseException:
+    """An error of an index as a function of that name reports it."""
+    if not name or not isinstance(error, IndexOutOfRange):
+        return error
+    return IndexOutOfRange(f"{name}:{str(error).partition(':')[2]}")
+
+
+class ReportedBy:
+    """A block in which indices out of range are reported under the name given."""
+
+    __slots__ = ("_before", "_name")
+
+    def __init__(self, name: str):
+        self._name, self._before = name, _calling.name
+
+    def __enter__(self) -> None:
+        _calling.name = self._before or self._name
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        _calling.name = self._before
+        if isinstance(error, IndexOutOfRange):
+            raise renamed(error, self._name) from None
 
 
 class FileFormatError(PullbackError, ValueError):

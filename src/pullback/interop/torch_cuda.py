@@ -7,7 +7,7 @@ one, of positions in the flattened axes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib import import_module
@@ -92,9 +92,14 @@ def _stream(pointer: int, device: int) -> Any:
     return _module("cupy").cuda.ExternalStream(pointer, device)
 
 
+is_capturing: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)
+
+
 def current_stream(device: int) -> int:
     """Torch's current stream of a device, on which launches go that report bad indices."""
-    if torch.cuda.is_current_stream_capturing():
+    if is_capturing():
         raise DeviceError(
             "pullback.torch: a CUDA graph can't hold these launches, got one that is being"
             " captured. They report bad indices to words that serve once: call them outside."
@@ -225,14 +230,16 @@ def _reading(
     """What reads n rows of an array of a shape."""
     row_bytes = prod(shape[1:]) * dtype.itemsize
     scatter = _module("pullback.runtime.cuda.scatter")
-    return scatter.reading(row_bytes, _carrier(index).name, n, shape[0], unit, device)
+    work = scatter.reading(row_bytes, _carrier(index).name, n, shape[0], unit, device)
+    assert work.names == ("value", "index", "out", "slot")
+    return work
 
 
 @lru_cache(4096)
 def _adding(
     shape: torch.Size, dtype: torch.dtype, index: torch.dtype, n: int, vectors: bool, device: int
 ) -> Any:
-    """What adds n rows to an array of a shape."""
+    """What adds n rows to zeros of a shape."""
     carrier, width = _carrier(dtype), prod(shape[1:])
     name = "bfloat16" if dtype is torch.bfloat16 else None
     shapes = (n, width), (shape[0], width)
@@ -245,17 +252,16 @@ def _device_of(x: Tensor) -> int:
 
 
 def read_rows(x: Tensor, places: Tensor, name: str) -> Tensor:
-    """The rows of x at dense indices; both are dense and not empty."""
-    device = _device_of(x)
-    stream, shape = current_stream(device), x.shape
-    out = torch.empty((*places.shape, *shape[1:]), dtype=x.dtype, device=x.device)
+    """The rows of x at indices; both are dense and not empty."""
+    device, shape = _device_of(x), x.shape
+    stream = current_stream(device)
+    out = x.new_empty((*places.shape, *shape[1:]))
     value, result = x.data_ptr(), out.data_ptr()
     both = value | result
-    n, unit = places.numel(), min(16, both & -both)
-    work = _reading(shape, x.dtype, places.dtype, n, unit, device)
-    slot = torch_faults.line_of(device, stream).slot(name, (places,), (shape[0],))
-    buffers = {"index": places.data_ptr(), "value": value, "out": result, "slot": slot}
-    work.run(buffers, stream)
+    unit = 16 if both % 16 == 0 else both & -both
+    work = _reading(shape, x.dtype, places.dtype, places.numel(), unit, device)
+    slot = torch_faults.line_of(device, stream).slot(name, (places,), shape[:1])
+    work.launch((value, places.data_ptr(), result, slot), stream)
     return out
 
 
@@ -264,13 +270,12 @@ def add_rows(updates: Tensor, places: Tensor, shape: torch.Size, name: str) -> T
     updates = updates.contiguous()
     device = _device_of(updates)
     stream = current_stream(device)
-    out = torch.zeros(shape, dtype=updates.dtype, device=updates.device)
+    out = updates.new_empty(shape)
     index, value, result = places.data_ptr(), updates.data_ptr(), out.data_ptr()
     vectors = (value | result) % 16 == 0
     work = _adding(shape, updates.dtype, places.dtype, places.numel(), vectors, device)
-    slot = torch_faults.line_of(device, stream).slot(name, (places,), (shape[0],))
+    slot = torch_faults.line_of(device, stream).slot(name, (places,), shape[:1])
     aligned = (index % 16 == 0) + 2 * (value % 16 == 0)
-    work.run(
-        {"index": index, "value": value, "out": result, "aligned": aligned, "slot": slot}, stream
-    )
+    buffers = {"index": index, "value": value, "out": result, "aligned": aligned, "slot": slot}
+    work.run(buffers, stream)
     return out

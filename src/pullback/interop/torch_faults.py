@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cache, partial
 from itertools import count
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,23 +27,18 @@ __all__ = ["Line", "begin", "check", "line_of", "settle"]
 BATCH = 16  # calls between two events, each of which costs as much as half a launch
 
 
-class Call(NamedTuple):
-    """A call whose words are at number `number` of its `slots`."""
+# A call: its order, the `executor.Slots` and the number of its words there, the name of the
+# function, its indices, and the sizes of what they go into.
+Call = tuple[int, Any, int, str, tuple[Tensor, ...], Sequence[int]]
 
-    order: int
-    slots: Any
-    number: int
-    name: str
-    indices: tuple[Tensor, ...]
-    sizes: tuple[int, ...]
 
-    def error(self) -> IndexError:
-        """The error of its first bad index, which is read for that."""
-        _thread.is_reporting = True
-        try:
-            return out_of_range(self.name, self.indices, self.sizes)
-        finally:
-            _thread.is_reporting = False
+def _error(call: Call) -> IndexError:
+    """The error of a call's first bad index, which is read for that."""
+    _thread.is_reporting = True
+    try:
+        return out_of_range(*call[3:])
+    finally:
+        _thread.is_reporting = False
 
 
 class _Thread(threading.local):
@@ -67,17 +63,16 @@ class Line:
     def __init__(self, device: int, stream: int):
         executor = _executor()
         self.gpu, self.stream, self._device = executor.gpu_of(device), stream, device
-        self._slots_of, self._slot_bytes = executor.Slots.of, executor.SLOT_BYTES
+        self._slots_of = executor.Slots.of
         self.calls: deque[Call] = deque()
         self._marks: deque[tuple[Any, int]] = deque()  # events, and the order of the last call
-        self._unmarked = 0
+        self._events: list[Any] = []  # that can be used again
         _told[device] = self.gpu.told
 
-    def slot(self, name: str, indices: tuple[Tensor, ...], sizes: tuple[int, ...]) -> int:
+    def slot(self, name: str, indices: tuple[Tensor, ...], sizes: Sequence[int]) -> int:
         """The address of the words of a new call."""
         slots = self._slots_of(self._device, self.stream)
-        number = slots.used
-        self.add(slots, number, name, indices, sizes)
+        self.add(slots, slots.used, name, indices, sizes)
         return slots.take()
 
     def add(
@@ -86,43 +81,40 @@ class Line:
         number: int,
         name: str,
         indices: tuple[Tensor, ...],
-        sizes: tuple[int, ...],
+        sizes: Sequence[int],
     ) -> None:
         """Keep what the error of a call would need."""
-        if self._unmarked >= BATCH:
+        if len(self.calls) % BATCH == BATCH - 1:
             self.mark()
             self._forget_ended()
-        self._unmarked += 1
-        self.calls.append(Call(_next_order(), slots, number, name, indices, sizes))
+        self.calls.append((_next_order(), slots, number, name, indices, sizes))
 
     def mark(self) -> Any:
         """An event that comes when all calls so far have ended; None if there are none."""
         if not self.calls:
             return None
-        last = self.calls[-1].order
-        if not self._marks or self._marks[-1][1] != last:
-            self._marks.append((self.gpu.mark(self.stream), last))
-            self._unmarked = 0
-        return self._marks[-1][0]
+        last, marks = self.calls[-1][0], self._marks
+        if not marks or marks[-1][1] != last:
+            event = self._events.pop() if self._events else None
+            marks.append((self.gpu.mark(self.stream, event), last))
+        return marks[-1][0]
 
     def _forget_ended(self) -> None:
         """Let go of the calls that have ended well."""
-        marks = self._marks
+        marks, calls = self._marks, self.calls
         while marks and marks[0][0].done:
             settle()
-            _, last = marks.popleft()
-            while self.calls and self.calls[0].order <= last:
-                self.calls.popleft()
+            event, last = marks.popleft()
+            self._events.append(event)
+            while calls and calls[0][0] <= last:
+                calls.popleft()
 
     def bad_calls(self) -> list[Call]:
         """The calls of which it is known by now that an index was bad."""
-        calls, found = list(self.calls), []
-        words = {id(c.slots): c.slots for c in calls}
-        read = {key: slots.words(self.gpu.side_stream) for key, slots in words.items()}
-        for c in calls:
-            if read[id(c.slots)][c.number, 0]:
-                found.append(c)
-        return found
+        calls = list(self.calls)
+        known = {id(slots): slots for _, slots, *_ in calls}
+        words = {key: slots.words(self.gpu.side_stream) for key, slots in known.items()}
+        return [c for c in calls if words[id(c[1])][c[2], 0]]
 
 
 @cache
@@ -157,14 +149,14 @@ def settle() -> None:
 def _raise_first() -> None:
     for word in _told.values():
         word.value = 0  # before the words are read: what is told from here on is looked at again
-    found = sorted((c.order, k, c) for k, line in enumerate(_lines) for c in line.bad_calls())
+    found = [(c[0], line, c) for line in list(_lines) for c in line.bad_calls()]
     if not found:
         return
     if len(found) > 1:
         next(iter(_told.values())).value = 1  # the others are raised later
-    _, k, call = found[0]
-    _lines[k].calls.remove(call)
-    raise call.error()
+    _, line, call = min(found, key=itemgetter(0))
+    line.calls.remove(call)
+    raise _error(call)
 
 
 def _settle_read() -> None:

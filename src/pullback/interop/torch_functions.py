@@ -169,6 +169,9 @@ def embedding(indices: Index, weight: Tensor, padding_idx: int | None = None) ->
     tensor([[[3., 4.],
              [1., 2.]]])
     """
+    if padding_idx is None and torch_rows.is_plain(weight, indices) and weight.ndim == 2:
+        assert isinstance(indices, Tensor)
+        return torch_rows.rows(weight, indices, None, "embedding")
     weight = _checked("embedding", "the weight", weight)
     if weight.ndim != 2:
         raise ShapeError(f"embedding: weight must have two dimensions, got {weight.ndim}.")

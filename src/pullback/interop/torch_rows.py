@@ -38,12 +38,14 @@ class _Rows(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         (places,) = ctx.saved_tensors
         shape, grad = ctx.shape, grads[0]
-        if torch.is_grad_enabled() or not is_plain(grad, places):
+        if torch.is_grad_enabled() or not _is_dense(grad):
             aligned = places[(..., *[None] * (len(shape) - 1))]
             found = torch_operators.scatter_sum(grad, [aligned], tuple(shape), None, ctx.name)
         else:
             found = torch_cuda.add_rows(grad, places, shape, ctx.name)
-        return torch_operators.without_row(found, ctx.padding), None, None, None
+        if ctx.padding is not None:
+            found = torch_operators.without_row(found, ctx.padding)
+        return found, None, None, None
 
 
 def is_on_gpu(x: Tensor) -> bool:
@@ -51,19 +53,26 @@ def is_on_gpu(x: Tensor) -> bool:
     return x.is_cuda
 
 
-def is_plain(x: Tensor, places: Tensor) -> bool:
-    """Whether these are tensors of a device as they are, and nobody looks on."""
+def _is_dense(x: Tensor) -> bool:
+    """Whether the memory of a tensor has its values, and nobody looks on."""
     return (
-        not torch.compiler.is_compiling()
+        (x.__class__ is Tensor or x.__class__ is Parameter)
+        and not torch.compiler.is_compiling()
         and is_on_gpu(x)
-        and x.__class__ in (Tensor, Parameter)
-        and places.__class__ is Tensor
-        and not (x.is_conj() or x.is_neg() or x._is_zerotensor())
-        and forward_ad._current_level < 0
         and not torch._C._are_functorch_transforms_active()
         and not torch._C._len_torch_dispatch_stack()
-        and places.is_contiguous()
+        and not (x.is_neg() or x.is_conj() or x._is_zerotensor())
+    )
+
+
+def is_plain(x: Any, places: Any) -> bool:
+    """Whether rows of x at places are a case for this module."""
+    return (
+        places.__class__ is Tensor
+        and _is_dense(x)
+        and forward_ad._current_level < 0
         and places.dtype in INDICES
+        and places.is_contiguous()
         and x.get_device() == places.get_device()
         and x.numel() > 0
         and places.numel() > 0

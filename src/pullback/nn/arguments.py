@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from pullback.core import dtypes as dt
+from pullback.core import errors
 from pullback.core.dtypes import default_float, promote
-from pullback.core.errors import DTypeError, IndexOutOfRange, ShapeError
+from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array
 from pullback.ir.samples import Bad, Draw, Sample
@@ -98,10 +99,8 @@ def option(name: str, what: str, value: Any, allowed: Sequence[str]) -> None:
 
 def reported_by(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The result of a function; an index out of range is reported under the name given."""
-    try:
+    with errors.ReportedBy(name):
         return function(*args, **kwargs)
-    except IndexOutOfRange as error:
-        raise IndexOutOfRange(f"{name}:{str(error).partition(':')[2]}") from None
 
 
 def class_numbers(

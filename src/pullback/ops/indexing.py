@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.errors import DTypeError, IndexOutOfRange, ShapeError
+from pullback.core.errors import DTypeError, IndexOutOfRange, ReportedBy, ShapeError
 from pullback.ir.convert import as_array, from_numpy, to_numpy
 from pullback.ir.op import Op, bind
 from pullback.ir.samples import Bad, Draw, Sample
@@ -25,10 +25,8 @@ __all__ = ["gather_nd", "masked_select", "nonzero", "take", "take_along_axis"]
 
 def bind_named(name: str, op: Op, *arrays: Any) -> Any:
     """Run `op`; an index out of range is reported by the function that the user called."""
-    try:
+    with ReportedBy(name):
         return bind(op, *arrays)
-    except IndexOutOfRange as error:
-        raise IndexOutOfRange(str(error).replace(f"{op.name}:", f"{name}:", 1)) from None
 
 
 def to_front(x: Any, axis: int) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from pullback.core.avals import Aval
 from pullback.core.dtypes import bool_
-from pullback.core.errors import DTypeError, IndexOutOfRange, ShapeError
+from pullback.core.errors import DTypeError, IndexOutOfRange, ReportedBy, ShapeError
 from pullback.ir.array import Array, mode
 from pullback.ir.convert import as_array, is_number, scalar
 from pullback.ir.op import bind, record
@@ -60,10 +60,8 @@ def _select(x: Any, key: Any) -> Any:
     sel, indices = selection("getitem", x._aval, key)
     if not indices:
         return cut(x, *sel.box[:3], sel.shape)
-    try:
+    with ReportedBy("getitem"):
         rows = bind(gather.op, _boxed(x, sel), *_aligned(sel, indices))
-    except IndexOutOfRange as error:
-        raise _renamed("getitem", error) from None
     return _reshaped(_permuted(rows, sel.gathered), sel.shape)
 
 
@@ -117,10 +115,8 @@ def setitem(x: Any, key: Any, value: Any, /) -> Any:
     value = _spread(value, sel.shape)
     if indices:
         updates = _permuted(_reshaped(value, sel.middle), sel.scattered)
-        try:
+        with ReportedBy("setitem"):
             value = bind(scatter_set.op, _boxed(x, sel), updates, *_aligned(sel, indices))
-        except IndexOutOfRange as error:
-            raise _renamed("setitem", error) from None
         value = _permuted(value, None if sel.order is None else inverse(sel.order))
     box = sel.box
     value = _reshaped(value, box.shape)
@@ -151,10 +147,6 @@ def assigned(x: Any, key: Any, value: Any) -> Any:
         static = {"shape": av.shape, "starts": static["starts"], "steps": plan.steps}
         out._node = record(embed.op, (x, boxed), static, out)
     return out
-
-
-def _renamed(name: str, error: IndexOutOfRange) -> IndexOutOfRange:
-    return IndexOutOfRange(f"{name}:{str(error).partition(':')[2]}")
 
 
 def _reshaped(x: Any, shape: Shape) -> Any:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
+import numpy as np
+
 from pullback.core.errors import DeviceError
 from pullback.files.safetensors import NAMES
 from pullback.runtime.webgpu.arithmetic import PROBE
 from pullback.web.exported import Exported, Placed
-from pullback.web.program import Kernel, Place, Round, Step, lines
+from pullback.web.program import Kernel, Place, Repeat, Step, Steps, lines
 from pullback.web.text import BUFFER_NAMES, Sources, literal, object_text, steps_text, tree_text
 
 __all__ = ["module_text"]
 
+PARTS = ("load", "gpu", "machine", "arrays", "files")  # of the module, as files in the folder
+LAST = f"// -- what was compiled {'-' * 77}\n"
 MOST_DISPATCHES = 1 << 17  # of a call: at some microseconds each it would take a second
 
 
@@ -25,12 +29,20 @@ def module_text(exported: Exported) -> str:
             f"export_web: a call of `{exported.name}` is {count} dispatches, more than"
             f" {MOST_DISPATCHES}. Export a step of the loop, and let the page repeat it."
         )
-    runtime = (files("pullback.web") / "module.js").read_text("utf-8")
-    return "\n".join([_head(exported), runtime.strip(), "", *_program(exported), ""])
+    folder = files("pullback.web") / "module"
+    runtime = [(folder / f"{part}.js").read_text("utf-8") for part in PARTS]
+    return "\n".join([_head(exported), *runtime, LAST, *_program(exported), ""])
 
 
-def _dispatches(steps: Sequence[Step | Round]) -> int:
-    return sum(s.rounds * _dispatches(s.steps) if isinstance(s, Round) else 1 for s in steps)
+def _dispatches(steps: Steps) -> int:
+    """How many there are at least."""
+    count = 0
+    for step in steps:
+        if isinstance(step, Repeat):
+            count += max(step.rounds, 1) * _dispatches(step.steps)
+        else:
+            count += isinstance(step, Step)
+    return count
 
 
 def _head(exported: Exported) -> str:
@@ -91,7 +103,9 @@ def _fields(exported: Exported) -> dict[str, str]:
         "results": _listed(map(_array, exported.results, ends)),
         "end": literal(ends[-1]),
         "weights": _listed(map(_array, exported.weights)),
+        "constants": _listed(map(_constant, exported.constants)),
         "bytes": literal(sizes),
+        "waits": literal(bool(planned and planned.waits)),
         "slots": f"[{', '.join(map(_place, planned.slots))}]" if planned else "[]",
         "noted": literal(list(planned.noted) if planned else []),
         "faults": literal(planned.faults if planned else []),
@@ -122,3 +136,12 @@ def _array(array: Placed, at: int | None = None) -> str:
     if at is not None:
         fields["at"] = literal(at)
     return object_text(fields)
+
+
+def _constant(array: Placed) -> str:
+    """Numbers that a page need not load, as words."""
+    assert array.contents is not None
+    raw = array.contents.tobytes()
+    words = np.frombuffer(raw + b"\0" * (-len(raw) % 4), np.uint32)
+    place = {"buffer": BUFFER_NAMES[array.place.buffer], "byte": literal(array.place.byte)}
+    return object_text({**place, "words": literal(words.tolist())})

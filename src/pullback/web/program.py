@@ -7,8 +7,10 @@ round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from pullback.compile.program.executable import Assembled
 from pullback.compile.program.indexing import IndexedAxis
@@ -23,13 +25,16 @@ from pullback.compile.program.stages import (
     While,
 )
 from pullback.compile.program.target import Fault
-from pullback.core.dtypes import uint64
+from pullback.core.dtypes import complex128, uint64
 from pullback.core.errors import DeviceError
+from pullback.runtime.webgpu.printer import check_dtype
 from pullback.runtime.webgpu.stages import (
     FAULT,
     FAULT_WORDS,
     LINE,
+    Array,
     Dispatch,
+    Table,
     copied,
     scratch_places,
 )
@@ -39,11 +44,13 @@ __all__ = [
     "INPUTS",
     "WEIGHTS",
     "WORK",
+    "Choice",
     "Kernel",
     "Place",
     "Planned",
-    "Round",
+    "Repeat",
     "Step",
+    "Steps",
     "lines",
 ]
 
@@ -76,16 +83,31 @@ class Step(NamedTuple):
     label: str = ""
 
 
-class Round(NamedTuple):
-    """Steps so many times; after each, slots move by bytes and pairs of them are exchanged."""
+class Repeat(NamedTuple):
+    """Steps so many times, or while `test` sets the flag.
 
-    rounds: int
-    steps: Sequence[Step | Round]
+    After each round slots move by bytes and pairs of them are exchanged. After an odd number of
+    rounds the last carries are in spare memory: then come the steps `odd`.
+    """
+
+    steps: Steps
     moves: Sequence[tuple[int, int]]
     carries: Sequence[tuple[int, int]]
+    odd: Steps
+    rounds: int = 0
+    test: Steps | None = None
+    flag: int = 0
 
 
-Steps: TypeAlias = "list[Step | Round]"
+class Choice(NamedTuple):
+    """`then` if the byte at the slot `flag` is not 0, else `otherwise`."""
+
+    flag: int
+    then: Steps
+    otherwise: Steps
+
+
+Steps: TypeAlias = "list[Step | Repeat | Choice]"
 
 
 def lines(nbytes: int) -> int:
@@ -94,12 +116,24 @@ def lines(nbytes: int) -> int:
 
 
 class Planned:
-    """Kernels, steps and places of a program whose inputs are at given places."""
+    """Kernels, steps and places of a program whose inputs are at given places.
 
-    def __init__(self, name: str, assembled: Assembled, program: Program, inputs: Sequence[Place]):
-        self.name = name
+    `constant` finds a place for a table that a kernel reads.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        assembled: Assembled,
+        program: Program,
+        inputs: Sequence[Place],
+        constant: Callable[[np.ndarray], Place],
+    ):
+        self.name, self._constant = name, constant
+        self._tables: dict[Table, int] = {}
         self.kernels: dict[Kernel, int] = {}
         self.noted: dict[tuple[int, ...], None] = {}
+        self.waits = False  # for values that decide what comes next
         areas, local, scratch = scratch_places(program)
         first = lines(program.out_nbytes)
         self.work_bytes = first + scratch
@@ -109,6 +143,7 @@ class Planned:
             self.slots.append(Place(base.buffer, base.byte + nbytes))
         for slot, at in local:
             self.slots[slot] = Place(WORK, first + at)
+        self._fault_slot = len(self.slots)
         self.slots.append(Place(FAULTS, 0))
         self.steps = self._labelled(assembled, program)
         codes = 1 + max((code for own in self.noted for code in own), default=-1)
@@ -132,37 +167,31 @@ class Planned:
             if isinstance(node, Stage):
                 for step in node.code:  # type: ignore[attr-defined]
                     found.append(self._step(step, "" if found else label))
-            elif isinstance(node, Loop):
+            elif isinstance(node, (Loop, While)):
                 found += self._loop(node, own)
+            elif isinstance(node, Branch):
+                sides = [self._steps(side, "") for side in (node.then, node.otherwise)]
+                found.append(Choice(node.flag, *sides))
+                self.waits = True
             elif isinstance(node, Blocks):
                 found += self._steps(node.members, own)
             elif isinstance(node, Parts):
                 for part in node.parts:
                     found += self._steps(part, "" if found else label)
-            else:
-                self._refuse(node)
         return found
 
-    def _refuse(self, node: While | Branch) -> None:
-        kind, hint = "cond", "pb.where, which computes both sides"
-        if isinstance(node, While):
-            kind, hint = "while_loop", "fori_loop or scan, whose lengths are known"
-        raise DeviceError(
-            f"export_web: `{self.name}` has a {kind} that depends on computed values, for which a"
-            f" web page would have to wait. Use {hint}."
-        )
-
-    def _loop(self, node: Loop, label: str) -> Steps:
+    def _loop(self, node: Loop | While, label: str) -> Steps:
         pairs = [(slot, spare) for slot, spare, _ in node.carries]
         assert all(self.slots[s].buffer == WORK for pair in pairs for s in pair)
+        counted = isinstance(node, Loop)
+        moved = [] if counted and node.rounds % 2 == 0 else [c for c in node.carries if c[2]]
+        odd: Steps = [self._dispatched(copied(n), ((t, 0), (s, 0)), "") for s, t, n in moved]
         body = self._steps(node.body, label)
-        found: Steps = [Round(node.rounds, body, node.moves, pairs)] if body else []
-        # After an odd number of rounds the last carry is in the spare memory.
-        for slot, spare, nbytes in node.carries if node.rounds % 2 else ():
-            if nbytes:
-                arrays = ((spare, 0), (slot, 0))
-                found.append(self._dispatched(copied(nbytes), arrays, ""))
-        return found
+        if counted:
+            return [Repeat(body, node.moves, pairs, odd, rounds=node.rounds)] if body else odd
+        self.waits = True
+        test = self._steps(node.test, "")
+        return [Repeat(body, (), pairs, odd, test=test, flag=node.flag)]
 
     def _step(self, step: object, label: str) -> Step:
         if not isinstance(step, Dispatch):
@@ -170,13 +199,23 @@ class Planned:
                 f"export_web: `{self.name}` computes {label or 'a part'} on the host, which a web"
                 " page lacks."
             )
-        last = len(self.slots) - 1
-        slots = [last if a.at.slot == FAULT else a.at.slot for a in step.arrays]
+        if any(a.item == "u128" for a in step.arrays):
+            check_dtype("export_web", complex128)
+        slots = [self._slot(a) for a in step.arrays]
         if step.checked:
             codes = [a.at.nbytes for a in step.arrays if a.at.slot == FAULT]
             self.noted[tuple([n // (4 * FAULT_WORDS) for n in codes])] = None
         arrays = [(slot, a.at.nbytes) for slot, a in zip(slots, step.arrays, strict=True)]
         return self._dispatched(step, tuple(arrays), label)
+
+    def _slot(self, array: Array) -> int:
+        """Where an array is found; a table has a slot of its own."""
+        if array.table is None:
+            return self._fault_slot if array.at.slot == FAULT else array.at.slot
+        if array.table not in self._tables:
+            self._tables[array.table] = len(self.slots)
+            self.slots.append(self._constant(array.table.values()))
+        return self._tables[array.table]
 
     def _dispatched(self, step: Dispatch, arrays: tuple[tuple[int, int], ...], label: str) -> Step:
         kinds = tuple([(a.item, a.mode) for a in step.arrays])

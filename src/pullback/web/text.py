@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pullback.runtime.webgpu.arithmetic import SAFE, Arithmetic, exact_functions
 from pullback.runtime.webgpu.kernels_text import kernel_head
 from pullback.runtime.webgpu.library import needed_functions
-from pullback.web.program import Kernel, Round, Step
+from pullback.web.program import Choice, Kernel, Step, Steps
 from pullback.web.trees import Leaf
 
 __all__ = ["Sources", "literal", "object_text", "steps_text", "tree_text", "wgsl"]
@@ -54,20 +54,38 @@ def tree_text(tree: Any) -> str:
     return literal(tree)
 
 
-def steps_text(steps: Sequence[Step | Round], indent: str = "    ") -> list[str]:
+def steps_text(steps: Steps, indent: str = "    ") -> list[str]:
     """Steps as lines, with comments that say what they compute."""
     found: list[str] = []
     for step in steps:
-        if isinstance(step, Round):
-            head = {"rounds": step.rounds, "moves": step.moves, "carries": step.carries}
-            found += [f"{indent}{{ {literal(head)[2:-2]}, steps: [",
-                      *steps_text(step.steps, indent + "  "), f"{indent}] }},"]  # fmt: skip
-            continue
-        if step.label:
-            found.append(f"{indent}// {' '.join(step.label.split())}")
-        fields = {name: getattr(step, name) for name in ("kernel", "groups", "arrays", "words")}
-        found.append(f"{indent}{literal(fields)},")
+        if isinstance(step, Step):
+            if step.label:
+                found.append(f"{indent}// {' '.join(step.label.split())}")
+            fields = {name: getattr(step, name) for name in ("kernel", "groups", "arrays", "words")}
+            found.append(f"{indent}{literal(fields)},")
+        elif isinstance(step, Choice):
+            sides = {"then": step.then, "otherwise": step.otherwise}
+            found += _nested({"flag": step.flag}, sides, indent)
+        else:
+            head = {"moves": step.moves, "carries": step.carries}
+            if step.test is None:
+                inside = {"steps": step.steps, "odd": step.odd}
+                found += _nested({"rounds": step.rounds, **head}, inside, indent)
+            else:
+                inside = {"test": step.test, "steps": step.steps, "odd": step.odd}
+                found += _nested({"flag": step.flag, **head}, inside, indent)
     return found
+
+
+def _nested(head: dict[str, Any], lists: dict[str, Steps], indent: str) -> list[str]:
+    """An object of values and of lists of steps."""
+    found = [f"{indent}{{ {literal(head)[2:-2]},"]
+    for name, steps in lists.items():
+        if steps:
+            found += [f"{indent}  {name}: [", *steps_text(steps, indent + "    "), f"{indent}  ],"]
+        else:
+            found.append(f"{indent}  {name}: [],")
+    return [*found, f"{indent}}},"]
 
 
 def wgsl(text: str) -> str:

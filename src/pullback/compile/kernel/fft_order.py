@@ -9,10 +9,15 @@ from __future__ import annotations
 import functools
 import math
 
-__all__ = ["LARGEST_PRIME", "LONGEST", "halves_of", "is_smooth", "radices", "smooth_above"]
+__all__ = [
+    "FINE_ROWS", "LARGEST_PRIME", "LONGEST", "halves_of", "is_smooth", "radices", "smooth_above",
+]  # fmt: skip
 
 LARGEST_PRIME = 31  # that has a codelet; a length with a larger one is a convolution
 LONGEST = 1 << 15  # that is transformed in the cache of one core
+# Between the two passes of a longer transform an element is turned by a product of two roots: a
+# coarse one for each so many rows, and a fine one for the rest. So tables stay in the cache.
+FINE_ROWS = 16  # rows of the table of fine roots
 _LANES = 16  # for which the first radix is chosen
 
 # Operations of a codelet, by its points. Those that are missing are slower than two passes.

@@ -21,7 +21,7 @@ from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.lowering import Elementwise, View, compute_dtype, parts
 from pullback.ir.scalar import Complex, Expr, cast, load
 
-__all__ = ["Block", "Choice", "Named", "Repeat", "ScalarLoop", "Step", "scalar_loop"]
+__all__ = ["Body", "Choice", "Looped", "Named", "ScalarLoop", "Step", "scalar_loop"]
 
 # Operations in all bodies together: beyond that, jumps between kernels take no time beside them,
 # and one function of them all takes long to compile.
@@ -31,7 +31,7 @@ Element: TypeAlias = tuple[Expr, ...]  # a value as it lies in memory: one part,
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class Body:
     """Steps, and the values that there are after them."""
 
     steps: tuple[Step, ...]
@@ -47,7 +47,7 @@ class Named:
 
 
 @dataclass(frozen=True, eq=False)
-class Repeat:
+class Looped:
     """`body` while the only result of `test` holds, or for so many `rounds`.
 
     Value `numbers[k]` is first `first[k]`, in each round the body's result k of the round before,
@@ -56,9 +56,9 @@ class Repeat:
 
     numbers: tuple[int, ...]
     first: tuple[Element, ...]
-    test: Block | None
+    test: Body | None
     rounds: int  # without a test; of the outermost loop the kernel is told
-    body: Block
+    body: Body
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +67,11 @@ class Choice:
 
     condition: Expr
     numbers: tuple[int, ...]
-    then: Block
-    otherwise: Block
+    then: Body
+    otherwise: Body
 
 
-Step: TypeAlias = Named | Repeat | Choice
+Step: TypeAlias = Named | Looped | Choice
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class ScalarLoop:
     columns: tuple[DType, ...]
     reverse: bool  # the order of rows and columns
     before: tuple[Step, ...]
-    loop: Repeat
+    loop: Looped
 
 
 class _NotScalar(Exception):
@@ -96,12 +96,12 @@ class _NotScalar(Exception):
 def scalar_loop(eq: Equation) -> ScalarLoop | None:
     """The kernel of a `while` or `scan`, if it is a loop over scalars."""
     try:
-        return _Builder().whole(eq)
+        return _Numbering().whole(eq)
     except _NotScalar:
         return None
 
 
-class _Builder:
+class _Numbering:
     """Numbers the values of a loop."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class _Builder:
         steps: list[Step] = []
         results = self.loop(eq, given, elements, steps)
         *before, loop = steps
-        assert isinstance(loop, Repeat) and len(results) == len(eq.outs) - ys
+        assert isinstance(loop, Looped) and len(results) == len(eq.outs) - ys
         dtypes = [v.aval.dtype for v in eq.outs]
         return ScalarLoop(
             inputs=tuple([av.dtype for av in scalars]),
@@ -149,7 +149,7 @@ class _Builder:
         steps.append(Named(number, value))
         return _loaded(number, dtype)
 
-    def block(self, graph: Graph, inputs: Sequence[Element]) -> Block:
+    def body(self, graph: Graph, inputs: Sequence[Element]) -> Body:
         """The steps of a graph."""
         if graph.constants:
             raise _NotScalar
@@ -163,7 +163,7 @@ class _Builder:
                 _single(v.aval)
             given = [env[v] for v in eq.inputs]
             env |= dict(zip(eq.outs, self.results(eq, given, steps), strict=True))
-        return Block(tuple(steps), tuple([env[v] for v in graph.outputs]))
+        return Body(tuple(steps), tuple([env[v] for v in graph.outputs]))
 
     def results(self, eq: Equation, given: list[Element], steps: list[Step]) -> list[Element]:
         if eq.op in (WHILE, SCAN):
@@ -193,18 +193,18 @@ class _Builder:
         carried = [_loaded(k, d) for k, d in zip(numbers, dtypes[n:], strict=True)]
         test, rounds = None, 0
         if eq.op is WHILE:
-            test = self.block(static["test"], [*fixed, *carried])
+            test = self.body(static["test"], [*fixed, *carried])
         else:
             rounds = static["length"]
-        body = self.block(static["body"], [*fixed, *carried, *rows])
-        steps.append(Repeat(tuple(numbers), tuple(given[n:]), test, rounds, body))
+        body = self.body(static["body"], [*fixed, *carried, *rows])
+        steps.append(Looped(tuple(numbers), tuple(given[n:]), test, rounds, body))
         return carried
 
     def choice(self, eq: Equation, given: list[Element], steps: list[Step]) -> list[Element]:
         (condition,), *operands = given
         dtypes = [v.aval.dtype for v in eq.inputs[1:]]
         known = [self.named(x, d, steps) for x, d in zip(operands, dtypes, strict=True)]
-        sides = [self.block(eq.static[name], known) for name in ("then", "otherwise")]
+        sides = [self.body(eq.static[name], known) for name in ("then", "otherwise")]
         numbers = [self.number() for _ in eq.outs]
         steps.append(Choice(condition, tuple(numbers), *sides))
         return [_loaded(k, v.aval.dtype) for k, v in zip(numbers, eq.outs, strict=True)]

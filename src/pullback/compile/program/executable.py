@@ -12,6 +12,7 @@ from pullback.compile.program.frame import Frame, inner_graphs
 from pullback.compile.program.slots import Planned, SlotTable
 from pullback.compile.program.stages import Program
 from pullback.compile.program.target import Clock, Fault, Target, Timing
+from pullback.compile.program.waits import waits_of
 from pullback.compile.schedule.budget import Rung, ladder
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import Region
@@ -154,6 +155,7 @@ class Version:
         stages = frame.stages
         if clock is not None:
             stages = clock.between(stages, [s.stages for s in frame.steps])
+        beside = self._target.tuning.side_by_side
         program = Program(
             table.n_inputs,
             frame.plan.out_nbytes,
@@ -161,6 +163,7 @@ class Version:
             table.pointers,
             stages,
             self._heavy or clock is not None,
+            waits_of(frame) if beside and clock is None else (),
         )
         return frame, table, self._target.encode(program, table.errors)
 

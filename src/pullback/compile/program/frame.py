@@ -125,7 +125,7 @@ class Frame:
         self.free = table.reserve(start, self.plan.arena_nbytes)
         self.stages: list[Node] = []
         self.steps: list[GroupStep] = []
-        base = self.free
+        self.base = base = self.free  # where the scratch of each group begins
         for group in grouped.groups:
             self.free, known, first = base, len(table.reserved), len(self.stages)
             self.stages += self.stages_of(group)

@@ -83,7 +83,8 @@ class Program(NamedTuple):
 
     `scratch` are the bytes of areas (a single one is the arena), `pointers` the slots that are
     derived: a base, which comes before, and an offset in bytes. A `heavy` program lets other
-    Python threads run.
+    Python threads run. `waits` divides the stages into groups: how many there are in each, and the
+    groups before that have to end first, directly; without it all stages are in line.
     """
 
     inputs: int
@@ -92,6 +93,7 @@ class Program(NamedTuple):
     pointers: Sequence[tuple[int, int]]
     stages: Sequence[Node]
     heavy: bool = False
+    waits: Sequence[tuple[int, Sequence[int]]] = ()
 
 
 class Scratch:

@@ -47,6 +47,7 @@ class Tuning:
     light_values: int  # elements of all values of a graph, likewise
     # Whether what is reduced as a whole is one long row of a row kernel, rather than cut in blocks.
     whole_rows: bool = False
+    side_by_side: bool = False  # groups that need nothing of each other may run so
 
 
 class Fault(Protocol):

@@ -23,6 +23,7 @@ from pullback.compile.schedule.groups import (
 )
 
 __all__ = ["Rerun", "reruns"]
+__tuning__ = ("MOST_PLANNED",)
 
 SHARES = (0.0, 0.3, 0.6, 0.85)  # of the crossing bytes, the cheapest, that options drop
 MOST_PLANNED = 20_000  # steps of all ways together: planning 1000 takes a tenth of a second

@@ -13,6 +13,7 @@ from pullback.compile.schedule.again import reruns
 from pullback.compile.schedule.groups import Grouped
 
 __all__ = ["Rung", "ladder", "rungs"]
+__tuning__ = ("MOST_ROUNDS",)
 
 MOST_ROUNDS = 3
 LEAST_GAIN = 0.97  # of the bytes before: a round that leaves more was the last

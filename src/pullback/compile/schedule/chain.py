@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 __all__ = ["Again", "Chain", "First", "Keep", "Option", "Way"]
+__tuning__ = ("UNITS",)
 
 UNITS = 192  # of which memory is handed out
 

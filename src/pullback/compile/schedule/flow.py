@@ -20,6 +20,7 @@ from pullback.ir.graph import Equation, Graph
 from pullback.ir.lowering import Intrinsic
 
 __all__ = ["Flow"]
+__tuning__ = ("MOST_STAGES",)
 
 MOST_STAGES = 64  # so that the choice among all ways to run them takes a second at most
 

@@ -32,6 +32,7 @@ from pullback.core.avals import Aval, dense_strides
 from pullback.ir.graph import Graph, Var
 
 __all__ = ["fuse"]
+__tuning__ = ("SMALL", "RECENT")
 
 SMALL = 4096  # elements below which a launch costs more than the work
 RECENT = 16  # maps of one kind that another may join

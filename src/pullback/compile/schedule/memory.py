@@ -30,6 +30,7 @@ from pullback.core.errors import PullbackError
 from pullback.ir.lowering import ScatterRows
 
 __all__ = ["Life", "MemoryPlan", "Overwritable", "Place", "aligned", "plan_memory"]
+__tuning__ = ("MANY",)
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is
 MANY = 4096  # values: from here on the largest first would take seconds

@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from pullback.compile.schedule.groups import Stored
 
 __all__ = ["Gaps", "Life", "scanned"]
+__tuning__ = ("CANDIDATES",)
 
 CANDIDATES = 8  # outputs whose place is considered for a value
 

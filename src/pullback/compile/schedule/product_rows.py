@@ -29,6 +29,10 @@ from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 
 __all__ = ["chained", "parallel"]
+__tuning__ = (
+    "LEAST_ROWS", "MOST_ELEMENTS", "MOST_FACTOR_BYTES", "MOST_MEMBERS", "MOST_REACH", "LEAST_WORK",
+    "LEAST_GAIN",
+)  # fmt: skip
 
 LEAST_ROWS = 16  # rows of a batch: fewer give two threads nothing to share
 MOST_ELEMENTS = 1 << 15  # of an array: larger ones are shared by themselves

@@ -29,6 +29,7 @@ from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, load, substituted
 
 __all__ = ["Pass", "RowKernel", "RowMembers", "RowPlan", "Stream", "is_one_row", "row_plan"]
+__tuning__ = ("MOST_INSTRUCTIONS", "MANY")
 
 MOST_INSTRUCTIONS = 1500  # of one kernel: beyond, compile time grows faster than speed
 MANY = 128  # rows: with fewer, accumulators of all lanes would be a large part of the array

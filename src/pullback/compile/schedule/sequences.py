@@ -27,6 +27,7 @@ from pullback.compile.schedule.row_kernel import RowMembers
 from pullback.core.avals import dense_strides
 
 __all__ = ["local_values", "sequenced"]
+__tuning__ = ("LEAST_SIZE", "MOST_ROW_BYTES", "MOST_MEMBERS")
 
 LEAST_SIZE = 1 << 15  # elements: smaller arrays stay in cache anyway
 MOST_ROW_BYTES = 1 << 18  # of one array: a row is to stay in the L2 cache

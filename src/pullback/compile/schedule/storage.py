@@ -22,6 +22,7 @@ from pullback.ir.lowering import Boxes, Elementwise, Fold, View
 from pullback.ops.movement import broadcast_to, reshape
 
 __all__ = ["MOST_ARRAYS", "Draft", "Storage", "is_moderate", "squeezed_region"]
+__tuning__ = ("MOST_INSTRUCTIONS", "MOST_OPERATIONS", "MOST_ARRAYS")
 
 MOST_INSTRUCTIONS = 1500  # of one kernel: beyond, compile time grows faster than speed
 MOST_OPERATIONS = 128  # of one kernel, for the same reason

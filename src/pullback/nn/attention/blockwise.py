@@ -123,6 +123,10 @@ def _cut(arrays: Arrays, along: str | int) -> dict[str, int]:
     return {n: a for n, a in axes.items() if a is not None and arrays[n].shape[a] != 1}
 
 
+def _zeros_like(x: Any) -> Any:
+    return zeros(x.shape, dtype=x.dtype, device=x.device)
+
+
 def _part(x: Any, axis: int, start: int, stop: int) -> Any:
     return x[(*[slice(None)] * (axis % x.ndim), slice(start, stop))]
 
@@ -184,7 +188,7 @@ def _swept(
         own = {n: x for n, x in found.items() if n not in shared}
         return {n: totals[n] + found[n] for n in shared}, own
 
-    start = {n: zeros(arrays[n].shape, dtype=arrays[n].dtype) for n in shared}
+    start = {n: _zeros_like(arrays[n]) for n in shared}
     totals, (stacked, *last) = _loop(step, start, arrays, along, block)
     for n, x in stacked.items():
         axis = _axis(n, along)
@@ -259,14 +263,17 @@ class _Attention(NamedTuple):
 
     def fixed(self, arrays: Arrays, mask: Any, words: Any) -> Arrays:
         """What has no derivative: also numbers of rows, columns and heads, if they are needed."""
-        *lead, rows, _ = arrays["query"].shape
+        (*lead, rows, _), device = arrays["query"].shape, arrays["query"].device
         columns, ones = arrays["key"].shape[-2], (1,) * len(lead)
         found = _present(mask=mask, words=words)
         if self.causal or self.dropout:
-            found["row"] = reshape(arange(rows, dtype=uint32), (*ones, rows, 1))
-            found["column"] = reshape(arange(columns, dtype=uint32), (*ones, 1, columns))
+            found["row"] = reshape(arange(rows, dtype=uint32, device=device), (*ones, rows, 1))
+            found["column"] = reshape(
+                arange(columns, dtype=uint32, device=device), (*ones, 1, columns)
+            )
         if self.dropout:
-            found["head"] = reshape(arange(prod(lead), dtype=uint32), (*lead, 1, 1))
+            head = arange(prod(lead), dtype=uint32, device=device)
+            found["head"] = reshape(head, (*lead, 1, 1))
         return found
 
     def scores(self, t: Arrays) -> Any:
@@ -282,7 +289,8 @@ class _Attention(NamedTuple):
         """Probabilities, or their cotangents, after dropout: the same bits for the same place."""
         if not self.dropout:
             return p
-        words, last = t["words"], full((), PURPOSE, dtype=uint32)
+        words = t["words"]
+        last = full((), PURPOSE, dtype=uint32, device=words.device)
         drawn = philox(t["column"], t["row"], t["head"], last, words[0], words[1], word=0)
         kept = drawn >= round(self.dropout * 2**32)
         return where(kept, p * (1.0 / (1.0 - self.dropout)), 0.0)
@@ -297,11 +305,11 @@ class _Attention(NamedTuple):
     def _rows(self, arrays: Arrays) -> Arrays:
         """The results of some rows, with a running maximum over blocks of columns."""
         query, key, value = arrays["query"], arrays["key"], arrays["value"]
-        lead, dtype = query.shape[:-1], query.dtype
+        lead, like = query.shape[:-1], {"dtype": query.dtype, "device": query.device}
         start = (
-            full((*lead, 1), -inf, dtype=dtype),
-            zeros((*lead, 1), dtype=dtype),
-            zeros((*lead, value.shape[-1]), dtype=dtype),
+            full((*lead, 1), -inf, **like),
+            zeros((*lead, 1), **like),
+            zeros((*lead, value.shape[-1]), **like),
         )
         block = _block(key.shape[-2], SIDE)
         if block == key.shape[-2]:
@@ -352,7 +360,7 @@ class _Attention(NamedTuple):
         def tile(t: Arrays) -> Arrays:
             if not self.causal:
                 return self._pulled_tile(t)
-            none = {n: zeros(t[n].shape, dtype=t[n].dtype) for n in names}
+            none = {n: _zeros_like(t[n]) for n in names}
             return cond(self.sees(t), lambda: self._pulled_tile(t), lambda: none)
 
         return _swept(tile, names, arrays, "columns", _block(arrays["key"].shape[-2], SIDE))

@@ -23,6 +23,7 @@ from pullback.runtime.cpu.linalg import linalg_stages
 from pullback.runtime.cpu.sort import sort_stages
 
 __all__ = ["ROUTINES"]
+__tuning__ = ("LIGHT_WORK",)
 
 Static = Mapping[str, Any]
 LIGHT_WORK = 200_000  # operations, up to which other Python threads can wait: some 20 us

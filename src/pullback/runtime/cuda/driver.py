@@ -23,7 +23,7 @@ ENTRIES = (
     "cuGraphExecKernelNodeSetParams_v2",
     "cuGraphLaunch",
     "cuLaunchKernelEx",
-    "cuGraphAddNode_v2",
+    "cuMemsetD8Async",
 )
 LOCKED = 1 << 16
 _Handle = ctypes.c_void_p

@@ -157,11 +157,17 @@ class Gpu:
 
     def join(self, stream: int) -> None:
         """Return when all work on the stream is done."""
-        self._runtime.streamSynchronize(stream)
+        with self.current():  # the default stream has one number on all GPUs
+            self._runtime.streamSynchronize(stream)
 
-    def mark(self, stream: int) -> Any:
-        """An event that comes (it is `done`) when all work on the stream so far is done."""
-        event = self._cuda.Event(disable_timing=True)
+    def mark(self, stream: int, event: Any = None) -> Any:
+        """An event, a new one if none is given, that comes (it is `done`) when all work on the
+        stream so far is done.
+        """
+        if self._runtime.getDevice() != self.index:
+            with self.current():
+                return self.mark(stream, event)
+        event = event or self._cuda.Event(disable_timing=True)
         self._runtime.eventRecord(event.ptr, stream)
         return event
 

@@ -42,10 +42,12 @@ class Graph:
         self._play, self._scratch, self._record = play, scratch, record
         self._nodes = (ctypes.c_void_p * nodes)()
         self._values = (ctypes.c_int64 * values)()
+        self._waits = (ctypes.c_void_p * nodes)()
         at = ctypes.addressof
         drawn = driver.new_graph()
-        self._state = (ctypes.c_int64 * 8)(
-            drawn, 0, at(self._nodes), at(self._values), 0, 0, nodes, values
+        self._state = (ctypes.c_int64 * 10)(
+            *(drawn, 0, at(self._nodes), at(self._values), 0, 0, nodes, values),
+            *(0, at(self._waits)),
         )
         self._address, self._lock, self._driver = at(self._state), Lock(), driver
         self.was_used = True

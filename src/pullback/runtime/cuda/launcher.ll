@@ -11,8 +11,9 @@
 %Call = type { ptr, ptr, ptr, ptr, i64, ptr, ptr, i64 }
 
 ; 0 graph, 1 executable graph, 2 nodes, 3 values: of each launch its function and its arguments,
-; 4 nodes so far, 5 values so far, 6 room for nodes, 7 room for values
-%Graph = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64 }
+; 4 nodes so far, 5 values so far, 6 room for nodes, 7 room for values, 8 the place of the nodes
+; that the next one waits for, 0 for the one before it, 9 room for these nodes
+%Graph = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, ptr }
 
 ; CUlaunchConfig and CUlaunchAttribute: id, value
 %Config = type { i32, i32, i32, i32, i32, i32, i32, ptr, ptr, i32 }
@@ -20,10 +21,6 @@
 
 ; CUDA_KERNEL_NODE_PARAMS_v2
 %Node = type { ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr }
-; CUgraphNodeParams of a kernel: type, reserved, parameters, reserved
-%AnyNode = type { i32, [3 x i32], %Node, [21 x i64] }
-; CUgraphEdgeData, from the port PROGRAMMATIC (1), of the type PROGRAMMATIC (1)
-@early = internal constant [8 x i8] c"\01\00\01\00\00\00\00\00"
 
 @PyLong_Type = external global i8
 declare i64 @PyLong_AsLongLong(ptr)
@@ -64,7 +61,7 @@ define internal ptr @entry(ptr %call, i32 %number) alwaysinline {
 ; -- launches --------------------------------------------------------------------------------------
 
 ; LAUNCH: function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an attribute
-; of cuda.h or 0, whether it may begin early in a graph, then n pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a
+; of cuda.h or 0, then n pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a
 ; struct).
 define internal i64 @launch(ptr %call, i64 %at) noinline {
 start:
@@ -79,7 +76,7 @@ start:
   %at.function = add i64 %at, 1
   %function = call i64 @word(ptr %table, i64 %at.function)
   store i64 %function, ptr %values
-  %at.pairs = add i64 %at, 10
+  %at.pairs = add i64 %at, 9
   br label %next
 
 next:
@@ -193,9 +190,8 @@ define internal i32 @number(ptr %table, i64 %at, i64 %further) alwaysinline {
 ; they are not those that it has.
 define internal i64 @node(ptr %call, i64 %at, ptr %values, ptr %params, i64 %count) {
 start:
-  %any = alloca %AnyNode
-  store %AnyNode zeroinitializer, ptr %any
-  %node = getelementptr %AnyNode, ptr %any, i32 0, i32 2
+  %node = alloca %Node
+  store %Node zeroinitializer, ptr %node
   %table = load ptr, ptr %call
   %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
   %mode = load i64, ptr %at.mode
@@ -282,21 +278,42 @@ add:
   %drawn = load ptr, ptr %graph
   %first = icmp eq i64 %made, 0
   %before = getelementptr ptr, ptr %own, i64 -1
+  %at.waits = getelementptr %Graph, ptr %graph, i32 0, i32 8
+  %waits = load i64, ptr %at.waits
+  store i64 0, ptr %at.waits
+  %in.line = icmp eq i64 %waits, 0
+  br i1 %in.line, label %add.next, label %add.after
+
+add.after:  ; the nodes that it waits for, side by side
+  %wait.count = call i64 @word(ptr %table, i64 %waits)
+  %at.list = getelementptr %Graph, ptr %graph, i32 0, i32 9
+  %list = load ptr, ptr %at.list
+  br label %wait.next
+
+wait.next:
+  %w = phi i64 [ 0, %add.after ], [ %w.next, %wait.one ]
+  %w.done = icmp eq i64 %w, %wait.count
+  br i1 %w.done, label %wait.add, label %wait.one
+
+wait.one:
+  %w.next = add i64 %w, 1
+  %w.place = add i64 %waits, %w.next
+  %w.number = call i64 @word(ptr %table, i64 %w.place)
+  %w.node.at = getelementptr ptr, ptr %nodes, i64 %w.number
+  %w.node = load ptr, ptr %w.node.at
+  %w.to = getelementptr ptr, ptr %list, i64 %w
+  store ptr %w.node, ptr %w.to
+  br label %wait.next
+
+wait.add:
+  %add.waiting = call ptr @entry(ptr %call, i32 5)
+  %put.waiting = call i32 %add.waiting(ptr %own, ptr %drawn, ptr %list, i64 %wait.count, ptr %node)
+  %put.waiting.wide = zext i32 %put.waiting to i64
+  ret i64 %put.waiting.wide
+
+add.next:
   %needs = select i1 %first, ptr null, ptr %before
   %needed = select i1 %first, i64 0, i64 1
-  %edge = call i32 @number(ptr %table, i64 %at, i64 9)
-  %is.early = icmp ne i32 %edge, 0
-  %has.edge = xor i1 %first, true
-  %follows = and i1 %is.early, %has.edge
-  br i1 %follows, label %add.early, label %add.late
-
-add.early:
-  %add.any = call ptr @entry(ptr %call, i32 9)
-  %put.early = call i32 %add.any(ptr %own, ptr %drawn, ptr %before, ptr @early, i64 1, ptr %any)
-  %put.early.wide = zext i32 %put.early to i64
-  ret i64 %put.early.wide
-
-add.late:
   %add.node = call ptr @entry(ptr %call, i32 5)
   %added = call i32 %add.node(ptr %own, ptr %drawn, ptr %needs, i64 %needed, ptr %node)
   %added.wide = zext i32 %added to i64
@@ -636,6 +653,42 @@ define internal i64 @host(ptr %call, i64 %at) noinline {
   ret i64 %status
 }
 
+; CLEAR: length, slot, bytes
+define internal i64 @clear(ptr %call, i64 %at) noinline {
+  %table = load ptr, ptr %call
+  %at.slot = add i64 %at, 2
+  %slot = call i64 @word(ptr %table, i64 %at.slot)
+  %at.bytes = add i64 %at, 3
+  %nbytes = call i64 @word(ptr %table, i64 %at.bytes)
+  %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
+  %slots = load ptr, ptr %at.slots
+  %place = getelementptr i64, ptr %slots, i64 %slot
+  %address = load i64, ptr %place
+  %at.stream = getelementptr %Call, ptr %call, i32 0, i32 3
+  %stream = load ptr, ptr %at.stream
+  %memset = call ptr @entry(ptr %call, i32 9)
+  %status = call i32 %memset(i64 %address, i8 0, i64 %nbytes, ptr %stream)
+  %wide = zext i32 %status to i64
+  ret i64 %wide
+}
+
+; GROUP: length, count, numbers of nodes: what the next node of a graph waits for
+define internal i64 @group(ptr %call, i64 %at) noinline {
+  %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
+  %mode = load i64, ptr %at.mode
+  %adds = icmp eq i64 %mode, 1
+  br i1 %adds, label %note, label %end
+note:
+  %at.graph = getelementptr %Call, ptr %call, i32 0, i32 5
+  %graph = load ptr, ptr %at.graph
+  %at.waits = getelementptr %Graph, ptr %graph, i32 0, i32 8
+  %place = add i64 %at, 2
+  store i64 %place, ptr %at.waits
+  br label %end
+end:
+  ret i64 0
+}
+
 ; A list of nodes, which a 0 ends.
 define internal i64 @walk(ptr %call, i64 %begin) {
 start:
@@ -650,7 +703,9 @@ next:
                                  i64 3, label %three
                                  i64 4, label %four
                                  i64 5, label %five
-                                 i64 6, label %six ]
+                                 i64 6, label %six
+                                 i64 7, label %seven
+                                 i64 8, label %eight ]
 end:
   ret i64 0
 
@@ -659,7 +714,7 @@ one:
   %at.n = add i64 %at, 6
   %n = call i64 @word(ptr %table, i64 %at.n)
   %pairs = shl i64 %n, 1
-  %length = add i64 %pairs, 10
+  %length = add i64 %pairs, 9
   %at.launch = add i64 %at, %length
   %good = icmp eq i64 %s1, 0
   br i1 %good, label %launched, label %failed
@@ -684,8 +739,17 @@ six:
   %s6 = call i64 @host(ptr %call, i64 %at)
   br label %joint
 
+seven:
+  %s7 = call i64 @clear(ptr %call, i64 %at)
+  br label %joint
+
+eight:
+  %s8 = call i64 @group(ptr %call, i64 %at)
+  br label %joint
+
 joint:
-  %status = phi i64 [ %s2, %two ], [ %s3, %three ], [ %s4, %four ], [ %s5, %five ], [ %s6, %six ]
+  %status = phi i64 [ %s2, %two ], [ %s3, %three ], [ %s4, %four ], [ %s5, %five ], [ %s6, %six ],
+                    [ %s7, %seven ], [ %s8, %eight ]
   %at.own = add i64 %at, 1
   %own = call i64 @word(ptr %table, i64 %at.own)
   %at.joint = add i64 %at, %own

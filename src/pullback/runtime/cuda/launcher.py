@@ -6,12 +6,12 @@ It is LLVM IR (`launcher.ll`), compiled when the first GPU is asked for somethin
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
 
-__all__ = ["ADD", "LAUNCH", "MISCOUNTED", "REPLAY", "STOPPED", "launcher"]
+__all__ = ["ADD", "LAUNCH", "MISCOUNTED", "REPLAY", "STOPPED", "addresses", "launcher"]
 
 LAUNCH, ADD, REPLAY = range(3)  # what launches become: launches, new nodes of a graph, its nodes
 STOPPED = -2  # the status where a function of the host raised or found an error
@@ -19,28 +19,41 @@ MISCOUNTED = -4  # where there are more or fewer buffers than inputs
 
 
 @cache
-def _make() -> Callable[[int], Callable[..., int]]:
+def _linker() -> Any:
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    text = (resources.files("pullback.runtime.cuda") / "launcher.ll").read_text("utf-8")
-    triple = llvm.get_process_triple()
-    machine = llvm.Target.from_triple(triple).create_target_machine(
-        opt=2, reloc="pic", codemodel="small"
-    )
+    return llvm.create_lljit_compiler(use_jit_link=True)
+
+
+def addresses(name: str, text: str, symbols: Sequence[str]) -> dict[str, int]:
+    """The addresses of what an LLVM module defines; its code lives as long as the process."""
+    import llvmlite.binding as llvm
+
+    linker, triple = _linker(), llvm.get_process_triple()
+    target = llvm.Target.from_triple(triple)
+    machine = target.create_target_machine(opt=2, reloc="pic", codemodel="small")
     module = llvm.parse_assembly(text, llvm.create_context())
     module.triple, module.data_layout = triple, str(machine.target_data)
     module.verify()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
     builder.getModulePassManager().run(module, builder)
     library = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(module))
-    library.add_current_process().export_symbol("launcher")
-    linker = llvm.create_lljit_compiler(use_jit_link=True)
-    tracker = library.link(linker, "pullback_launcher")
-    made = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(tracker["launcher"])
-    made.owners = linker, tracker  # type: ignore[attr-defined]
-    return made
+    library.add_current_process()
+    for symbol in symbols:
+        library.export_symbol(symbol)
+    tracker = library.link(linker, name)
+    found = {symbol: tracker[symbol] for symbol in symbols}
+    tracker.detach()
+    return found
+
+
+@cache
+def _make() -> Callable[[int], Callable[..., int]]:
+    text = (resources.files("pullback.runtime.cuda") / "launcher.ll").read_text("utf-8")
+    found = addresses("pullback_launcher", text, ["launcher"])
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(found["launcher"])
 
 
 def launcher(table: int) -> Callable[[int, int, int, int, int, int, tuple[Any, ...]], int]:

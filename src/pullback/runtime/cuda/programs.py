@@ -15,7 +15,7 @@ from pullback.compile.program.target import Fault
 from pullback.runtime.cuda.gpu import Buffer, Gpu
 from pullback.runtime.cuda.graphs import LEAST_NODES, MOST_NODES, RETIRED, Graph
 from pullback.runtime.cuda.launcher import LAUNCH, MISCOUNTED, STOPPED, launcher
-from pullback.runtime.cuda.stages import Code, Either, HostCall, Step
+from pullback.runtime.cuda.stages import Clear, Code, Either, HostCall, Step
 from pullback.runtime.cuda.table import LaunchTable, copy_step, inner
 
 __all__ = ["Run", "encode"]
@@ -181,6 +181,8 @@ def _steps(nodes: Sequence[Node]) -> Iterator[Step | HostCall]:
         if isinstance(node, Stage):
             assert isinstance(node.code, Code)
             for step in node.code:
+                if isinstance(step, Clear):
+                    continue
                 yield from (step.aligned, step.other) if isinstance(step, Either) else (step,)
         elif isinstance(node, (Loop, While)):
             yield copy_step(0, 0, 1)

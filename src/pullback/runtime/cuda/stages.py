@@ -21,6 +21,7 @@ __all__ = [
     "RECORD_BYTES",
     "VECTOR_BYTES",
     "At",
+    "Clear",
     "Code",
     "Either",
     "HostCall",
@@ -77,13 +78,20 @@ class Either(NamedTuple):
     other: Step
 
 
+class Clear(NamedTuple):
+    """So many bytes from a slot on become 0."""
+
+    slot: int
+    nbytes: int
+
+
 class HostCall(NamedTuple):
     """A function of the host, which gives (code, position, value) of an error, or None."""
 
     function: Callable[[Run], tuple[int, int, int] | None]
 
 
-class Code(tuple[Step | Either | HostCall, ...]):
+class Code(tuple[Step | Either | Clear | HostCall, ...]):
     """The code of a stage."""
 
     __slots__ = ()
@@ -92,6 +100,6 @@ class Code(tuple[Step | Either | HostCall, ...]):
         return id(self)
 
 
-def stage(*steps: Step | Either | HostCall) -> list[Stage]:
+def stage(*steps: Step | Either | Clear | HostCall) -> list[Stage]:
     """A stage of launches, none if there are none."""
     return [Stage(Code(steps), 1, 1, ())] if steps else []

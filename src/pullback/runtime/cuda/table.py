@@ -3,14 +3,16 @@
     head    inputs, areas, pointers, local arrays, slots, place of the nodes, context, entries,
             then the offsets of the areas, (origin, bytes) of pointers, (slot, offset) of arrays
     LAUNCH  function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an
-            attribute of cuda.h or 0, whether it may begin early in a graph, then n arguments:
-            (slot, bytes after it), (-1, an int64) or (-2, the place of a struct)
+            attribute of cuda.h or 0, then n arguments: (slot, bytes after it), (-1, an int64) or
+            (-2, the place of a struct)
     EITHER  length, pairs, place of the second launch, (slot, bytes).., a launch, the second one
     LOOP    length, rounds, moves, carries, (slot, bytes).., (slot, spare).., body
     WHILE   length, flag, carries, place of the body, of what follows an odd number of rounds,
             (slot, spare).., test
     BRANCH  length, flag, place of the other list, list
     HOST    length, callback, number
+    CLEAR   length, slot, bytes
+    GROUP   length, count, numbers of nodes that the next node of a graph waits for
 
 A list of nodes ends with a 0. Places count words from the beginning of the table.
 """
@@ -31,30 +33,23 @@ from pullback.compile.program.stages import (
     Stage,
     While,
 )
-from pullback.runtime.cuda.code import following
-from pullback.runtime.cuda.stages import RECORD, At, Code, Either, HostCall, Step, Table
+from pullback.runtime.cuda.stages import RECORD, At, Clear, Code, Either, HostCall, Step, Table
 
 if TYPE_CHECKING:
     from pullback.runtime.cuda.gpu import Gpu
 
 __all__ = ["LaunchTable", "copy_step", "inner"]
 
-LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST = range(1, 7)
+LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST, CLEAR, GROUP = range(1, 9)
 # CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 TOGETHER, EARLY = 2, 6
 HEAD = 8
 LINE = 512  # bytes at a multiple of which scratch memory starts, as blocks of memory do
 _COPY = """
-extern "C" __global__ void pb_copy_bytes(unsigned char* out, const unsigned char* x,
-    const long long count) {
+extern "C" __global__ void pb_copy_bytes(unsigned char* out, const unsigned char* x, long long n) {
   const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-  for (long long i = first; i < count; i += (long long)gridDim.x * blockDim.x) out[i] = x[i];
+  for (long long i = first; i < n; i += (long long)gridDim.x * blockDim.x) out[i] = x[i];
 }"""
-# Thread blocks of a launch that may begin in a graph before the one before it has ended: at most
-# one for each processor of a Hopper. Larger ones take the places of those that are still to run
-# (H200: 30 tiny kernels 18 us instead of 30, but 30 of 1M elements 161 instead of 105).
-LIGHT = 0
-PLAIN_SHARED = 16 << 10  # bytes of shared memory, of which several launches find room
 _COPY_THREADS = 256
 _COPY_GRID = 132  # thread blocks at most: one for each processor of a Hopper
 Carries = Sequence[tuple[int, int, int]]
@@ -82,7 +77,6 @@ class LaunchTable:
         self.launches = self.values = 0
         self._local: dict[int, int] = {}  # the bytes of arrays of blocks, by slot
         self._rounds = 1  # of the loops around a node
-        self._light = False  # whether the latest launch was light
         first = 1 + program.inputs + len(program.scratch)
         self.slots = first + len(program.pointers) + 1
         self._words: list[int] = []
@@ -90,7 +84,7 @@ class LaunchTable:
         start = HEAD + len(program.scratch) + 2 * len(program.pointers)
         # the arrays of blocks are known when the nodes are: they stand between head and nodes
         self._start = start + 2 * len(_local_slots(program.stages))
-        self._list(program.stages)
+        self._groups(program)
         self.scratch, areas, local = self._places(program)
         head = [
             *(program.inputs, len(areas), len(program.pointers), len(local) // 2, self.slots),
@@ -123,6 +117,35 @@ class LaunchTable:
             words[self._start + place] = len(words)
             words.frombytes(struct)
         return words
+
+    # -- groups ------------------------------------------------------------------------------------
+
+    def _groups(self, program: Program) -> None:
+        """The stages, and which nodes of a graph wait for which where they are not in line."""
+        at = 0
+        last: list[list[int]] = []  # the nodes that end each group
+        noted: list[int] = []  # what ends all groups whose kernels note errors, in one record
+        told = False  # whether a group that has no launches was told to wait: the next one is too
+        for count, after in program.waits:
+            own = program.stages[at : at + count]
+            at += count
+            needed = sorted({k for g in after for k in last[g]})
+            notes = _notes_errors(own)
+            if notes:
+                needed = sorted({*needed, *noted})
+            first = self.launches
+            told = told or needed != [first - 1]
+            if told:
+                self._words += [GROUP, 3 + len(needed), len(needed), *needed]
+            for node in own:
+                self._node(node)
+            if self.launches == first:
+                last.append(needed)
+                continue
+            told = False
+            last.append([self.launches - 1])
+            noted = last[-1] if notes else noted
+        self._list(program.stages[at:])
 
     # -- nodes -------------------------------------------------------------------------------------
 
@@ -176,7 +199,7 @@ class LaunchTable:
         at = self._begin(LOOP, node.rounds, len(node.moves), len(node.carries))
         self._words += [word for pair in node.moves for word in pair]
         self._words += [word for slot, spare, _ in node.carries for word in (slot, spare)]
-        around, self._light = self._rounds, self._light and _ends_light(node.body)
+        around = self._rounds
         self._rounds *= node.rounds
         self._list(node.body)
         self._rounds = around
@@ -200,44 +223,43 @@ class LaunchTable:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _step(self, step: Step | Either | HostCall) -> None:
-        if isinstance(step, HostCall):
+    def _step(self, step: Step | Either | Clear | HostCall) -> None:
+        if isinstance(step, Clear):
+            self.straight = False  # a graph is a line of kernels
+            self._words += [CLEAR, 4, *step]
+        elif isinstance(step, HostCall):
             self.straight = False
             self._words += [HOST, 4, self._callback, len(self.calls)]
             self.calls.append(step)
         elif isinstance(step, Either):
             self._either(step)
         else:
-            light = _is_light(step)
-            self._launch(step, len(step.arguments), self._light and light)
-            self._count(len(step.arguments), light)
+            self._launch(step, len(step.arguments))
+            self._count(len(step.arguments))
 
     def _either(self, step: Either) -> None:
-        light = _is_light(step.aligned) and _is_light(step.other)
-        follows = self._light and light
         ats = [a for a in step.aligned.arguments if isinstance(a, At)]
         most = max(len(step.aligned.arguments), len(step.other.arguments))
         at = self._begin(EITHER, len(ats), 0)
         self._words += [word for a in ats for word in self._argument(a)]
-        self._launch(step.aligned, most, follows)
+        self._launch(step.aligned, most)
         self._words[at + 2] = self._here()
-        self._launch(step.other, most, follows)
+        self._launch(step.other, most)
         self._end(at)
-        self._count(most, light)
+        self._count(most)
 
-    def _count(self, arguments: int, light: bool) -> None:
-        self._light = light
+    def _count(self, arguments: int) -> None:
         self.launches += self._rounds
         self.values += self._rounds * (arguments + 1)
 
-    def _launch(self, step: Step, most: int, follows: bool) -> None:
+    def _launch(self, step: Step, most: int) -> None:
         self.checked = self.checked or step.checked
         across, down = step.grid
         count = len(step.arguments)
         attribute = TOGETHER if step.together else EARLY if step.early else 0
         self.straight = self.straight and not attribute
         sizes = (across, down, step.block, step.shared, count, most + 1, attribute)
-        self._words += [LAUNCH, self._gpu.step_function(step), *sizes, follows]
+        self._words += [LAUNCH, self._gpu.step_function(step), *sizes]
         for argument in step.arguments:
             if isinstance(argument, bytes):
                 self._structs.append((len(self._words) + 1, argument))
@@ -255,26 +277,16 @@ class LaunchTable:
         return (self.slots - 1 if slot == RECORD else slot), nbytes
 
 
-def _is_light(step: Step) -> bool:
-    """Whether a launch and another one like it find room on a device at the same time."""
-    across, down = step.grid
-    special = step.early or step.together or step.shared > PLAIN_SHARED
-    return across * down <= LIGHT and not special and step.function in following(step.source)
-
-
-def _ends_light(nodes: Sequence[Node]) -> bool:
-    """Whether the last launch of nodes is light, as far as that is plain to see."""
-    if not nodes:
-        return False
-    last = nodes[-1]
-    if not isinstance(last, Stage):
-        parts = inner(last)
-        return len(parts) == 1 and _ends_light(parts[0])
-    assert isinstance(last.code, Code)
-    step = last.code[-1]
-    if isinstance(step, Either):
-        return _is_light(step.aligned) and _is_light(step.other)
-    return isinstance(step, Step) and _is_light(step)
+def _notes_errors(nodes: Sequence[Node]) -> bool:
+    """Whether some kernel of nodes notes errors."""
+    for node in nodes:
+        if isinstance(node, Stage):
+            assert isinstance(node.code, Code)
+            if any(isinstance(step, Step) and step.checked for step in node.code):
+                return True
+        if any(_notes_errors(part) for part in inner(node)):
+            return True
+    return False
 
 
 def _local_slots(nodes: Sequence[Node]) -> set[int]:

@@ -54,6 +54,7 @@ class CudaTarget:
         light_bytes=1 << 16,
         light_values=1 << 15,
         whole_rows=True,
+        side_by_side=True,
     )
     map = staticmethod(loops.map_stages)
     box = staticmethod(loops.box_stage)

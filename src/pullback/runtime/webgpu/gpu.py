@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from threading import RLock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from pullback.core.errors import DeviceError
 from pullback.runtime.webgpu.arithmetic import SAFE
+from pullback.runtime.webgpu.faults import Faults
 
-__all__ = ["Buffer", "Gpu", "Memory", "Pipeline", "WgpuMissing", "is_present", "wgpu_module"]
+__all__ = ["Buffer", "Command", "Gpu", "Memory", "Pipeline", "WgpuMissing", "copy_command"]
+__all__ += ["is_present", "wgpu_module"]
 
 T = TypeVar("T")
+# A pipeline, a bind group, where its words are, workgroups across and down; or None and a copy.
+Command: TypeAlias = tuple[Any, ...]
 
+MOST_BYTES = (1 << 31) - 256  # of a buffer: kernels rely on it
 FLUSH_AFTER = 128  # commands that wait at most: encoding them takes about a millisecond
 LEAST_BYTES = 256  # of a buffer: sizes of small arrays are not worth telling apart
 POOL_BYTES = 1 << 28  # of free memory that is kept for later
 MOST_GROUPS = 4096  # bind groups that are kept
+MOST_PIPELINES = 512  # that are kept though no program has them any more
 RECORD_LINE = 256  # bytes at a multiple of which the words of a kernel start: WebGPU's promise
 CHUNK_BYTES = 1 << 18  # of a buffer of records
 MOST_CHUNKS = 256  # of records, before all are forgotten
@@ -95,12 +103,13 @@ class Buffer:
         self.memory, self.offset, self.nbytes, self.owner = memory, offset, nbytes, owner
 
 
-class Pipeline(NamedTuple):
+class Pipeline:
     """A compiled kernel; `record` are the bytes of its words, `layout` that of its buffers."""
 
-    pipeline: Any
-    layout: Layout
-    record: int
+    __slots__ = ("__weakref__", "layout", "pipeline", "record")
+
+    def __init__(self, pipeline: Any, layout: Layout, record: int):
+        self.pipeline, self.layout, self.record = pipeline, layout, record
 
 
 class Layout(NamedTuple):
@@ -147,22 +156,30 @@ class Gpu:
         adapter = adapters[index]
         self.info = dict(adapter.info)
         limits = {name: adapter.limits[name] for name in _WANTED}
-        self.most_bytes = min(limits["max-buffer-size"], limits["max-storage-buffer-binding-size"])
+        bound = limits["max-storage-buffer-binding-size"]
+        self.most_bytes = min(limits["max-buffer-size"], bound, MOST_BYTES)
         self.most_buffers = limits["max-storage-buffers-per-shader-stage"]
         self._wgpu = wgpu_module()
         usage = self._wgpu.BufferUsage
         self._usage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
         self._record_usage = usage.UNIFORM | usage.COPY_DST
         self._device = self.asked(adapter.request_device_sync, required_limits=limits)
+        self._mark = self.asked(self._device.create_buffer, size=4, usage=self._usage)
         self.arithmetic = SAFE  # until the adapter has been asked
         self.lock = RLock()
+        self.faults = Faults(self)
+        # All buffers: so none of them is ever part of a garbage cycle, whose members wgpu releases
+        # even where the memory that they are goes back to the pool.
+        self._buffers: dict[int, Any] = {}
         self._free: dict[int, list[_Free]] = {}
         self._free_bytes = 0
         self._batch = 0
         self._number = 0
-        self._commands: list[tuple[Any, ...]] = []
+        self._commands: list[Command] = []
+        self.dropped = 0  # buffers that went back to the driver
         self._layouts: dict[tuple[bool, ...], Layout] = {}
-        self._pipelines: dict[str, Pipeline] = {}
+        self._pipelines: WeakValueDictionary[str, Pipeline] = WeakValueDictionary()
+        self._recent: deque[Pipeline] = deque(maxlen=MOST_PIPELINES)
         self._groups: dict[tuple[int, ...], Any] = {}
         self._records: dict[tuple[int, bytes], tuple[_Chunk, int]] = {}
         self._chunks: list[_Chunk] = []
@@ -178,8 +195,8 @@ class Gpu:
             if "lost" not in str(error).lower():
                 raise
             raise DeviceError(
-                f"webgpu: the device {self.index} was lost: {error}. Its arrays are gone; start"
-                " the program anew."
+                f"webgpu: the device {self.index} was lost: {' '.join(str(error).split())}"
+                " Its arrays are gone; start the program anew."
             ) from error
 
     # -- memory ------------------------------------------------------------------------------------
@@ -200,6 +217,7 @@ class Gpu:
                 buffer, number = taken.buffer, taken.number
             else:
                 buffer, number = self._created(size), self._next()
+                self._buffers[number] = buffer
             return Buffer(Memory(self, buffer, size, number), 0, nbytes)
 
     def _created(self, size: int) -> Any:
@@ -209,8 +227,10 @@ class Gpu:
             return self.asked(create, size=size, usage=usage)
         except wgpu.GPUOutOfMemoryError:
             self.flush()
+            for taken in self._free.values():
+                for free in taken:
+                    self._drop(free.number)
             self._free.clear()
-            self._groups.clear()
             self._free_bytes = 0
         try:
             return self.asked(create, size=size, usage=usage)
@@ -225,9 +245,17 @@ class Gpu:
         """Take memory back that nobody has any more."""
         with self.lock:
             if self._free_bytes + size > POOL_BYTES:
+                self._drop(number)
                 return
             self._free.setdefault(size, []).append(_Free(buffer, number, self._batch))
             self._free_bytes += size
+
+    def _drop(self, number: int) -> None:
+        """Let a buffer go, which bind groups that are kept would hold."""
+        del self._buffers[number]
+        self.dropped += 1
+        for key in [k for k in self._groups if number in k[3:]]:
+            del self._groups[key]
 
     def uploaded(self, array: np.ndarray) -> Buffer:
         """A new buffer with the bytes of a C-contiguous array."""
@@ -266,21 +294,23 @@ class Gpu:
 
     def wait(self) -> None:
         """Return when all commands are done."""
+        self.faults.look()
         with self.lock:
             self.flush()
-            self.asked(self._device.queue.on_submitted_work_done_sync)
+            # wgpu 0.32 can't call back when work is done, but a read waits for it as well
+            self.asked(self._device.queue.read_buffer, self._mark, 0, 4)
 
     # -- commands ----------------------------------------------------------------------------------
 
-    def dispatch(self, pipeline: Pipeline, group: Any, offset: int, x: int, y: int) -> None:
-        """Let a kernel run after all commands so far."""
-        self._commands.append((pipeline.pipeline, group, offset, x, y))
+    def queue(self, commands: Sequence[Command]) -> None:
+        """Let commands run after all so far."""
+        self._commands += commands
         if len(self._commands) >= FLUSH_AFTER:
             self.flush()
 
     def copy(self, source: Memory, start: int, target: Memory, to: int, nbytes: int) -> None:
         """Copy whole words from one buffer to another one."""
-        self._commands.append((None, source.buffer, start, target.buffer, to, nbytes))
+        self._commands.append(copy_command(source, start, target, to, nbytes))
 
     def clear(self, memory: Memory, offset: int, nbytes: int) -> None:
         """Set whole words to 0."""
@@ -294,7 +324,7 @@ class Gpu:
                 self._batch += 1
                 self.asked(self._submit, commands)
 
-    def _submit(self, commands: list[tuple[Any, ...]]) -> None:
+    def _submit(self, commands: list[Command]) -> None:
         encoder = self._device.create_command_encoder()
         running: Any = None
         current: Any = None
@@ -335,6 +365,7 @@ class Gpu:
                 made = self.asked(create, layout=outer, compute=compute)
                 record = -(-record // RECORD_LINE) * RECORD_LINE
                 found = self._pipelines[text] = Pipeline(made, layout, record)
+                self._recent.append(found)
             return found
 
     def _layout(self, written: tuple[bool, ...]) -> Layout:
@@ -390,6 +421,11 @@ class Gpu:
             self.write(chunk.buffer, chunk.taken, words)
             chunk.taken += nbytes
         return found
+
+
+def copy_command(source: Memory, start: int, target: Memory, to: int, nbytes: int) -> Command:
+    """A copy of whole words from one buffer to another one."""
+    return None, source.buffer, start, target.buffer, to, nbytes
 
 
 def _size_class(nbytes: int) -> int:

@@ -11,8 +11,6 @@ from pullback.compile.program.host_calls import (
     HostFunction,
     called_effect,
     called_function,
-    effect_faults,
-    host_faults,
     keep_exception,
 )
 from pullback.compile.program.stages import Stage
@@ -21,7 +19,7 @@ from pullback.core.avals import Aval
 from pullback.runtime.webgpu.gpu import Gpu, Memory
 from pullback.runtime.webgpu.stages import HostCall, Run, stage
 
-__all__ = ["effect_faults", "effect_stages", "host_faults", "host_stages", "read_array"]
+__all__ = ["effect_stages", "host_stages", "read_array"]
 
 
 def read_array(gpu: Gpu, memory: Memory, offset: int, av: Aval) -> np.ndarray:

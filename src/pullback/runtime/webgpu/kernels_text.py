@@ -6,6 +6,9 @@
     arg(j)            word j of the dispatch
     pb_zero()         0, which no compiler can know
 
+Drivers specialise kernels for numbers of a uniform buffer that decide branches, so the zero is read
+at an index that they can't know: buffers have fewer than 2**31 bytes.
+
 Arrays that are in one buffer share its binding: WebGPU allows no second one if one is written. The
 words of a dispatch lie in a record: 0, then where each array starts in items (of 4 bytes at most),
 then its own words. Items smaller than a word are stored by two atomic operations, so that any
@@ -67,7 +70,7 @@ def kernel_head(
         f"struct PbRecord {{ words: array<vec4<u32>, {size}> }}",
         "@group(0) @binding(0) var<uniform> pb_record: PbRecord;",
         "fn pb_word(k: u32) -> u32 { return pb_record.words[k >> 2u][k & 3u]; }",
-        "fn pb_zero() -> u32 { return pb_record.words[0].x; }",
+        "fn pb_zero() -> u32 { return pb_record.words[0][arrayLength(&pb_b0) >> 29u]; }",
         f"fn arg(j: u32) -> u32 {{ return pb_word(j + {1 + len(arrays)}u); }}",
     ]
     for b in buffers:

@@ -16,11 +16,23 @@ import numpy as np
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
+from pullback.core.errors import DTypeError
 from pullback.ir.scalar import Expr
 from pullback.runtime.webgpu.machine import REGISTERS, Machine, from_register, is_long
 
-__all__ = ["Source", "emit", "item", "literal", "loaded", "register", "stored"]
+__all__ = [
+    "MISSING",
+    "Source",
+    "check_dtype",
+    "emit",
+    "item",
+    "literal",
+    "loaded",
+    "register",
+    "stored",
+]
 
+MISSING = (dt.float64, dt.complex128)  # in memory: registers may hold float64 as pairs of words
 _LEAVES = frozenset({"load", "index", "acc"})
 _TYPES = {
     "bool": "bool", "int8": "i32", "int16": "i32", "int32": "i32", "uint8": "u32",
@@ -40,6 +52,16 @@ _ROUND_32 = {"trunc": "trunc", "floor": "floor", "ceil": "ceil", "rint": "round"
 def register(dtype: DType) -> str:
     """The WGSL type of one (real) element in a register; half floats are their bits."""
     return _TYPES[dtype.name]
+
+
+def check_dtype(name: str, dtype: DType) -> None:
+    """Raise for a dtype that no GPU has here."""
+    if dtype in MISSING:
+        other = "float32" if dtype is dt.float64 else "complex64"
+        raise DTypeError(
+            f"{name}: webgpu has no {dtype.name}. Use {other}, as in pb.tensor(..., dtype="
+            f'"{other}", device="webgpu"), or the CPU.'
+        )
 
 
 def item(dtype: DType) -> str:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from pullback.compile.program.convolution import bad_places
+from pullback.compile.program.fourier import NAMES as FOURIER
+from pullback.compile.program.host_calls import effect_faults, host_faults
 from pullback.compile.program.target import Routine
+from pullback.compile.program.windows import CONVOLUTIONS, EXTREMA
 from pullback.core.avals import Aval
-from pullback.runtime.webgpu.host_calls import (
-    effect_faults,
-    effect_stages,
-    host_faults,
-    host_stages,
-)
+from pullback.runtime.webgpu.fourier import fourier_stages
+from pullback.runtime.webgpu.host_calls import effect_stages, host_stages
+from pullback.runtime.webgpu.planes import NAMES, plane_stages
+from pullback.runtime.webgpu.products import product_stages
+from pullback.runtime.webgpu.requirements import require_faults, require_stages
+from pullback.runtime.webgpu.sorting import argsort_stages, search_stages
+from pullback.runtime.webgpu.windows import convolution_stages, extremum_stages
 
 __all__ = ["ROUTINES"]
 
@@ -22,6 +28,14 @@ def _is_heavy(avals: Sequence[Aval], out: Aval) -> bool:
 
 
 ROUTINES: Mapping[str, Routine] = {
+    "matmul": Routine(product_stages, _is_heavy),
+    **{n: Routine(partial(fourier_stages, n), _is_heavy) for n in FOURIER},
+    "argsort": Routine(argsort_stages, _is_heavy),
+    "searchsorted": Routine(search_stages, _is_heavy),
+    **{n: Routine(partial(convolution_stages, n), _is_heavy) for n in CONVOLUTIONS},
+    **{n: Routine(partial(extremum_stages, n), _is_heavy) for n in EXTREMA},
+    **{n: Routine(partial(plane_stages, n), _is_heavy, partial(bad_places, n)) for n in NAMES},
+    "require": Routine(require_stages, _is_heavy, require_faults),
     "host": Routine(host_stages, _is_heavy, host_faults, calls_python=True),
     "effect": Routine(effect_stages, _is_heavy, effect_faults, calls_python=True),
 }

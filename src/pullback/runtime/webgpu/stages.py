@@ -12,7 +12,8 @@ that is known.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -26,10 +27,22 @@ from pullback.compile.program.stages import (
     Stage,
     While,
 )
-from pullback.runtime.webgpu.gpu import MOST_ACROSS, Buffer, Gpu, Memory, Pipeline
+from pullback.compile.program.target import Fault
+from pullback.core.dtypes import complex128
+from pullback.runtime.webgpu.gpu import (
+    MOST_ACROSS,
+    Buffer,
+    Command,
+    Gpu,
+    Memory,
+    Pipeline,
+    copy_command,
+)
 from pullback.runtime.webgpu.kernels_text import whole_text
+from pullback.runtime.webgpu.printer import check_dtype
 
 __all__ = [
+    "CONSTANT",
     "FAULT",
     "FAULT_WORDS",
     "LINE",
@@ -47,9 +60,11 @@ __all__ = [
 ]
 
 FAULT = -1
+CONSTANT = -2  # the slot of tables
 FAULT_WORDS = 4  # of an error code
 LINE = 256  # bytes at a multiple of which scratch memory starts
 MOST_RECORDED = 1 << 14  # commands of a program that are kept: some megabytes
+MOST_RESOLVED = 8  # sets of buffers for which they are kept ready
 ROOT = 1 << 40  # a place is a root, times this, and a byte
 
 
@@ -58,6 +73,14 @@ class At(NamedTuple):
 
     slot: int
     nbytes: int = 0
+
+
+class Table(Protocol):
+    """Numbers that a kernel reads; equal ones are the same."""
+
+    def values(self) -> np.ndarray: ...
+
+    def __hash__(self) -> int: ...
 
 
 class Array(NamedTuple):
@@ -69,6 +92,7 @@ class Array(NamedTuple):
     at: At
     item: str
     mode: str = "read"
+    table: Table | None = None  # what is at the slot CONSTANT, for this array
 
 
 class Dispatch(NamedTuple):
@@ -166,21 +190,22 @@ class Run:
         memory, offset = self.memory(slot)
         self.gpu.overwrite(memory, offset, array)
 
-    def do(self, command: _Command) -> None:
-        """Give a command to the device."""
+    def command(self, command: _Command) -> Command:
+        """A command on the memory of the roots."""
         memories, gpu = self.memories, self.gpu
         if isinstance(command, _Launch):
             pipeline, chunk, offset, roots, x, y = command
             group = gpu.group(pipeline, chunk, tuple([memories[r] for r in roots]))
-            gpu.dispatch(pipeline, group, offset, x, y)
-            return
+            return pipeline.pipeline, group, offset, x, y
         (one, start), (two, to) = divmod(command.source, ROOT), divmod(command.target, ROOT)
-        gpu.copy(memories[one], start, memories[two], to, command.nbytes)
+        return copy_command(memories[one], start, memories[two], to, command.nbytes)
 
 
-def encode(gpu: Gpu, program: Program) -> Callable[..., Any]:
+def encode(
+    gpu: Gpu, program: Program, faults: Sequence[tuple[str, Fault]] = ()
+) -> Callable[..., Any]:
     """The program as a function of buffers: see `Target.encode`."""
-    return Encoded(gpu, program).run
+    return Encoded(gpu, program, faults).run
 
 
 def _steps(nodes: Sequence[Node]) -> Iterator[Step]:
@@ -247,14 +272,18 @@ class Encoded:
     The roots are the output, the inputs, scratch memory and the words of errors.
     """
 
-    def __init__(self, gpu: Gpu, program: Program):
-        self._gpu, self._program = gpu, program
+    def __init__(self, gpu: Gpu, program: Program, faults: Sequence[tuple[str, Fault]]):
+        self._gpu, self._program, self._meanings = gpu, program, faults
         self._inputs = program.inputs
         areas, local, self._scratch = scratch_places(program)
         scratch = (1 + self._inputs) * ROOT
         self._areas = [scratch + n for n in areas]
         self._local = [(slot, scratch + n) for slot, n in local]
         steps = [s for s in _steps(program.stages) if isinstance(s, Dispatch)]
+        if any(a.item == "u128" for s in steps for a in s.arrays):
+            check_dtype("jit", complex128)  # eager operations have looked before
+        self.tables: dict[Table, int] = {}  # where they are among the constants
+        self._constants = self._kept_tables(steps)
         self._changed = {
             a.at.slot for s in steps for a in s.arrays
             if a.mode != "read" and 0 < a.at.slot <= self._inputs
@@ -264,22 +293,44 @@ class Encoded:
                  for s in steps if s.checked]  # fmt: skip
         self._noted = list(dict.fromkeys(map(tuple, noted)))
         self._codes = 1 + max((n for own in noted for n in own), default=-1)
+        self.fault_nbytes = 4 * FAULT_WORDS * self._codes
         self._straight = _is_straight(program.stages)
         self._recorded: dict[tuple[int, ...], list[_Command]] = {}
+        self._commands: dict[tuple[Any, ...], list[Command]] = {}
+        self._dropped = gpu.dropped
         self._kernels: dict[tuple[int, tuple[int, ...]], tuple[Pipeline, tuple[int, ...]]] = {}
-        if steps:  # compiles for inputs that start where their memory does, as most do
-            player = _Player(self, self._places((0,) * self._inputs), None)
-            for step in steps:
-                player.launch(step, compile_only=True)
+        self._packed: list[int] = []
+        # Kernels are compiled for inputs that start where their memory does, as most do.
+        inputs = [k * ROOT for k in range(1, 1 + self._inputs)]
+        if self._most_bound(steps, self._places(inputs)) > gpu.most_buffers:
+            self._packed = [k for k in range(1, 1 + self._inputs) if k not in self._changed]
+            inputs = [self._packed[0] * ROOT if p // ROOT in self._packed else p for p in inputs]
+        player = _Player(self, self._places(inputs), None)
+        for step in steps:
+            player.launch(step, compile_only=True)
 
-    def _places(self, starts: Sequence[int]) -> list[int]:
-        """The place of every slot, for inputs that start at these bytes of their memory."""
-        places = [0, *(k * ROOT + n for k, n in enumerate(starts, 1)), *self._areas]
+    def _kept_tables(self, steps: Sequence[Dispatch]) -> list[Memory]:
+        """The memory of tables, if there are some."""
+        contents = []
+        for table in dict.fromkeys(a.table for s in steps for a in s.arrays):
+            if table is not None:
+                self.tables[table] = sum(c.size for c in contents)
+                raw = table.values().reshape(-1).view(np.uint8)
+                contents += [raw, np.zeros(-raw.size % LINE, np.uint8)]
+        return [self._gpu.uploaded(np.concatenate(contents)).memory] if contents else []
+
+    def _most_bound(self, steps: Sequence[Dispatch], places: Sequence[int]) -> int:
+        """The most buffers that a kernel sees."""
+        return max((len({places[a.at.slot] // ROOT for a in s.arrays}) for s in steps), default=0)
+
+    def _places(self, inputs: Sequence[int]) -> list[int]:
+        """The place of every slot, given those of the inputs."""
+        places = [0, *inputs, *self._areas]
         for origin, nbytes in self._program.pointers:
             places.append(places[origin] + nbytes)
         for slot, place in self._local:
             places[slot] = place
-        places.append((2 + self._inputs) * ROOT)
+        places += [(3 + self._inputs) * ROOT, (2 + self._inputs) * ROOT]
         return places
 
     def run(self, *buffers: Buffer) -> Buffer | tuple[int, int, int]:
@@ -290,22 +341,55 @@ class Encoded:
             scratch = gpu.empty(self._scratch).memory if self._scratch else out.memory
             faults = out.memory
             if self._codes:
-                faults = gpu.empty(4 * FAULT_WORDS * self._codes).memory
-                gpu.clear(faults, 0, 4 * FAULT_WORDS * self._codes)
+                faults = gpu.empty(self.fault_nbytes).memory
+                gpu.clear(faults, 0, self.fault_nbytes)
             memories = [out.memory, *(b.memory for b in buffers), scratch, faults]
+            memories += self._constants
             for slot in self._changed:
                 self._part(memories, slot)
-            starts = tuple([b.offset for b in buffers])
-            recorded = self._recorded.get(starts)
+            inputs = [k * ROOT + b.offset for k, b in enumerate(buffers, 1)]
+            if self._packed:
+                self._pack(inputs, memories)
+            places = tuple(inputs)
+            recorded = self._recorded.get(places)
             if recorded is not None:
-                run = Run(gpu, [], memories)
-                for command in recorded:
-                    run.do(command)
+                gpu.queue(self._resolved(places, memories, recorded))
             else:
-                found = self._play(gpu, starts, memories)
+                found = self._play(gpu, places, memories)
                 if found is not None:
-                    return (self._first(faults) if self._codes else None) or found
-            return (self._first(faults) if self._codes else None) or out
+                    return (self._read(faults) if self._codes else None) or found
+            if self._codes and self._meanings:
+                gpu.faults.expect(faults, self)
+                return out
+            return (self._read(faults) if self._codes else None) or out
+
+    def _pack(self, inputs: list[int], memories: list[Memory]) -> None:
+        """Bring inputs that are only read to one buffer: there are too many for a kernel."""
+        gpu, first = self._gpu, self._packed[0]
+        own = list(dict.fromkeys(memories[k] for k in self._packed))
+        starts = dict(zip(own, accumulate((m.nbytes for m in own), initial=0), strict=False))
+        pack = gpu.empty(sum(m.nbytes for m in own)).memory
+        for m, start in starts.items():
+            gpu.copy(m, 0, pack, start, m.nbytes)
+        for k in self._packed:
+            inputs[k - 1] += (first - k) * ROOT + starts[memories[k]]
+        memories[first] = pack
+
+    def _resolved(
+        self, inputs: tuple[int, ...], memories: Sequence[Memory], recorded: Sequence[_Command]
+    ) -> Sequence[Command]:
+        """What was recorded as commands on these buffers: few of the pool's are met in turns."""
+        gpu, key = self._gpu, (inputs, *[m.number for m in memories])
+        if self._dropped != gpu.dropped:  # buffers that are gone must not be held here
+            self._commands.clear()
+            self._dropped = gpu.dropped
+        found = self._commands.get(key)
+        if found is None:
+            run = Run(gpu, [], memories)
+            if len(self._commands) >= MOST_RESOLVED:
+                self._commands.clear()
+            found = self._commands[key] = [run.command(c) for c in recorded]
+        return found
 
     def _part(self, memories: list[Memory], slot: int) -> None:
         """Let other inputs that are in the memory of one that is written be copies."""
@@ -316,10 +400,10 @@ class Encoded:
                 gpu.copy(own, 0, memories[k], 0, own.nbytes)
 
     def _play(
-        self, gpu: Gpu, starts: tuple[int, ...], memories: Sequence[Memory]
+        self, gpu: Gpu, inputs: tuple[int, ...], memories: Sequence[Memory]
     ) -> tuple[int, int, int] | None:
         """Run the program step by step, and keep what it did if that will be the same again."""
-        player = _Player(self, self._places(starts), Run(gpu, [], memories))
+        player = _Player(self, self._places(inputs), Run(gpu, [], memories))
         try:
             player.play(self._program.stages)
         except Found as found:
@@ -328,13 +412,24 @@ class Encoded:
         if self._straight and len(player.commands) <= MOST_RECORDED:
             if len(self._recorded) >= 16:  # places of inputs that are views at ever new places
                 self._recorded.clear()
-            self._recorded[starts] = player.commands
+            self._recorded[inputs] = player.commands
         return None
 
-    def _first(self, faults: Memory) -> tuple[int, int, int] | None:
+    def error(self, words: np.ndarray) -> BaseException | None:
+        """See `Checked`."""
+        first = self._first(words)
+        if first is None:
+            return None
+        code, position, value = first
+        name, fault = self._meanings[code - 1]
+        return fault.error(name, position, value)
+
+    def _read(self, faults: Memory) -> tuple[int, int, int] | None:
+        return self._first(self._gpu.download(faults, 0, self.fault_nbytes).view(np.uint32))
+
+    def _first(self, noted: np.ndarray) -> tuple[int, int, int] | None:
         """The first error that is noted."""
-        raw = self._gpu.download(faults, 0, 4 * FAULT_WORDS * self._codes)
-        words = raw.view(np.uint32).reshape(-1, FAULT_WORDS)
+        words = noted.reshape(-1, FAULT_WORDS)
         for own in self._noted:
             code = max(own, key=lambda n: int(words[n, 0]))  # of equal ones the first
             position, low, high, _ = words[code].tolist()
@@ -437,7 +532,11 @@ class _Player:
     ) -> None:
         """A dispatch with its arrays where they are now, or at given places."""
         if given is None:
-            given = [self.places[a.at.slot] + a.at.nbytes for a in step.arrays]
+            tables = self.program.tables
+            given = [
+                self.places[a.at.slot] + (a.at.nbytes if a.table is None else tables[a.table])
+                for a in step.arrays
+            ]
         roots = tuple([place // ROOT for place in given])
         pipeline, bound = self.program.kernel(step, roots)
         if compile_only:
@@ -457,7 +556,7 @@ class _Player:
         if len(self.commands) <= MOST_RECORDED:
             self.commands.append(command)
         if self.run is not None:
-            self.run.do(command)
+            self.program._gpu.queue([self.run.command(command)])
 
 
 _COPY = """

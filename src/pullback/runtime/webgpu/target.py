@@ -11,27 +11,27 @@ import numpy as np
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval
 from pullback.core.dtypes import ALL, DType, complex128, float64
-from pullback.core.errors import DeviceError, DTypeError, ExchangeError
+from pullback.core.errors import DeviceError, ExchangeError
 from pullback.ir.op import Op
 from pullback.ir.plans import Plan
 from pullback.runtime.base import Runtime
-from pullback.runtime.webgpu import folds, indexing, maps, stages
+from pullback.runtime.webgpu import folds, folds_by_index, indexing, maps, products, stages
 from pullback.runtime.webgpu.arithmetic import COUNT, PROBE, probe_words, probed
 from pullback.runtime.webgpu.clock import Clock
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
+from pullback.runtime.webgpu.printer import MISSING, check_dtype
 from pullback.runtime.webgpu.routines import ROUTINES
 from pullback.runtime.webgpu.stages import Array, At, Dispatch
 
 __all__ = ["WebgpuRuntime", "WebgpuTarget"]
 
 DLPACK_KIND = 15  # of WebGPU's memory, as DLPack numbers it
-MISSING = (float64, complex128)
 
 
 class _Routines(dict[str, Routine]):
@@ -66,7 +66,9 @@ class WebgpuTarget:
     box = staticmethod(maps.box_stage)
     reduce = staticmethod(folds.reduce_stages)
     accumulate = staticmethod(folds.accumulate_stages)
+    product_rows = staticmethod(products.product_row_stages)
     gather = staticmethod(indexing.gather_stages)
+    scatter = staticmethod(folds_by_index.scatter_stages)
 
     def __init__(self, gpu: Gpu):
         self._gpu = gpu
@@ -86,16 +88,6 @@ class WebgpuTarget:
         """See `Target.rows`."""
         return row_stages(self, plan, rows, length, slot, area)
 
-    def product_rows(self, *given: Any) -> list[Stage] | None:
-        """There are none."""
-
-    def scatter(self, *given: Any) -> list[Stage]:
-        """There is none yet."""
-        raise DeviceError(
-            "scatter: there are no WebGPU kernels for it yet. Move its operands to the CPU with"
-            ' to_device("cpu").'
-        )
-
     def gather_plan(self, *given: Any) -> WantedPlan | None:
         """Indices are looked at again on every read."""
 
@@ -113,8 +105,10 @@ class WebgpuTarget:
         """Kernels are compiled when their program is encoded."""
         return function(*args)
 
-    def encode(self, program: Program, faults: object = (), /) -> Callable[..., Any]:
-        return stages.encode(self._gpu, program)
+    def encode(
+        self, program: Program, faults: Sequence[tuple[str, Fault]] = (), /
+    ) -> Callable[..., Any]:
+        return stages.encode(self._gpu, program, faults)
 
     def view(self, buffer: Buffer, nbytes: int, /) -> Buffer:
         owner = buffer.owner or buffer
@@ -149,17 +143,18 @@ class WebgpuRuntime(Runtime):
 
     def plan(self, op: Op, avals: tuple[Aval, ...], static: dict[str, Any], out: Aval) -> Plan:
         """The operation as a program of its own."""
-        _check(op.name, out.dtype)
+        check_dtype(op.name, out.dtype)
         return super().plan(op, avals, static, out)
 
     def from_numpy(self, array: np.ndarray, copy: bool) -> Buffer:
         """The buffer of a C-contiguous array: always a copy."""
         if array.dtype in (np.float64, np.complex128):
-            _check("tensor", float64 if array.dtype == np.float64 else complex128)
+            check_dtype("tensor", float64 if array.dtype == np.float64 else complex128)
         return self._gpu.uploaded(array)
 
     def to_numpy(self, buf: Buffer, av: Aval) -> np.ndarray:
         """The contents as a read-only NumPy array, when the device has computed them."""
+        self._gpu.faults.look()
         found = read_array(self._gpu, buf.memory, buf.offset, av)
         found.flags.writeable = False
         return found
@@ -214,13 +209,3 @@ class WebgpuRuntime(Runtime):
             "wgpu": wgpu_module().__version__,
             "exact": ", ".join(exact) or "sums and products",
         }
-
-
-def _check(name: str, dtype: DType) -> None:
-    """Raise for a dtype that no GPU has here."""
-    if dtype in MISSING:
-        other = "float32" if dtype is float64 else "complex64"
-        raise DTypeError(
-            f"{name}: webgpu has no {dtype.name}. Use {other}, as in pb.tensor(..., dtype="
-            f'"{other}", device="webgpu"), or the CPU.'
-        )

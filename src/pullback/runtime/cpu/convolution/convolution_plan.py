@@ -24,6 +24,10 @@ from pullback.runtime.cpu.llvm.builder import index_params
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["Area", "TiledConvolution"]
+__tuning__ = (
+    "_TASK_FLOPS", "_TASK_ELEMENTS", "_PIXELS", "_PART_PIXELS", "_LEAST_PIXELS", "_INPUT_BYTES",
+    "_OUTPUT_BYTES", "_FRESH_BYTES", "_SPAN_BYTES", "_UNITS", "_SUM_BYTES", "_PRODUCT_PIXELS",
+)  # fmt: skip
 
 _TASK_FLOPS = 2_000_000  # 20 to 50 us: what a task needs to be worth handing over
 _TASK_ELEMENTS = 1 << 14  # of weights that a task packs, which takes some microseconds

@@ -18,6 +18,7 @@ from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["INDEXED", "NAMES", "pooling_stages"]
+__tuning__ = ("_PLANE_BYTES", "_TASK_ELEMENTS")
 
 _PLANE_BYTES = 1 << 16  # of the planes that a unit works on, while there are several
 _TASK_ELEMENTS = 1 << 15  # of a task: some tens of microseconds

@@ -18,6 +18,7 @@ from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["NAMES", "fft_stages"]
+__tuning__ = ("_TASK_WORK", "_LONGEST_LANES", "_TURNED_POINTS")
 
 NAMES = ("fft", "rfft", "irfft")  # of the intrinsics
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.compile.kernel import fft_order
+from pullback.compile.kernel.fft_order import FINE_ROWS
 from pullback.compile.kernel.roots import roots
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
@@ -25,6 +26,7 @@ from pullback.runtime.cpu.llvm.vectors import lanes_of
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["long_stages"]
+__tuning__ = ("_PART",)
 
 _PART = 1 << 12  # numbers of a task that goes over a row once
 
@@ -201,6 +203,6 @@ def _twist_roots(
 ) -> tuple[tables.NumberTable, tables.NumberTable]:
     """The roots between the stages, as products: of k1 by 16 and the rest of it."""
     i = np.arange(n // a)
-    coarse = roots(n, passes.FINE_ROWS * np.arange(-(-a // passes.FINE_ROWS))[:, None] * i)
-    fine = roots(n, np.arange(passes.FINE_ROWS)[:, None] * i)
+    coarse = roots(n, FINE_ROWS * np.arange(-(-a // FINE_ROWS))[:, None] * i)
+    fine = roots(n, np.arange(FINE_ROWS)[:, None] * i)
     return tables.planes(coarse, dtype, lanes), tables.planes(fine, dtype, lanes)

@@ -10,18 +10,18 @@ import functools
 from collections.abc import Callable
 
 from pullback.compile.kernel.codelets import ComplexPair, transform
+from pullback.compile.kernel.fft_order import FINE_ROWS
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft.codelets import ComplexLanes
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import squared
 from pullback.runtime.cpu.llvm.writer import Function, Module
 
-__all__ = ["FINE_ROWS", "PARAMETERS", "pass_function", "step_function", "twist_function"]
+__all__ = ["PARAMETERS", "pass_function", "step_function", "twist_function"]
 
 PARAMETERS = (
     ("ptr", "%args"), ("ptr", "%source"), ("ptr", "%target"), ("i64", "%lanes"), ("i64", "%part"),
 )  # fmt: skip
-FINE_ROWS = 16  # of a table of fine roots
 
 
 def step_function(dtype: DType, write: Callable[[Function, ComplexLanes], None]) -> int:

@@ -13,6 +13,7 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cpu.gemm.block_code import block_sides
 
 __all__ = ["Cut", "cut_of", "task_tiles"]
+__tuning__ = ("_READ", "_COPY", "_TILE", "_JOB", "_TASK", "_MOST_BYTES")
 
 # Times are in multiplications of one thread, of which a core makes 50 to 130 in a nanosecond.
 _READ = 12  # to bring an element of a line that has been copied to the first cache

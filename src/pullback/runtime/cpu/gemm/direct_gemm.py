@@ -20,6 +20,7 @@ from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, lanes_of
 from pullback.runtime.cpu.llvm.writer import Function, Module, literal
 
 __all__ = ["direct_kernel", "direct_params", "part_lengths", "task_rows"]
+__tuning__ = ("_SUMS",)
 
 # Strides are in bytes; then come RULES, then the batch, then what the rules refer to.
 WORDS = ("a", "b", "out", "m", "k", "a_row", "a_column", "b_row", "out_row")

@@ -31,6 +31,11 @@ from pullback.runtime.cpu.llvm import vectors
 from pullback.runtime.cpu.llvm.builder import index_params
 
 __all__ = ["grain_of", "matmul_row_stages", "matmul_stages"]
+__tuning__ = (
+    "_TASK_FLOPS", "_TASK_ELEMENTS", "_LARGEST_B", "_LARGEST_A", "_SMALL_OUTPUT", "_MANY_CHUNKS",
+    "_VECTOR_COST", "_COLUMNS", "_MANY_COLUMNS", "_SHARED_SIDE", "_SHARING", "_MOST_COPIED",
+    "_THIN",
+)  # fmt: skip
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 _SUPPORTED = (*_HALVES, dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)

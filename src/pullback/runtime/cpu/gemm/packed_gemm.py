@@ -19,6 +19,7 @@ from pullback.runtime.cpu.llvm.vectors import NamedParams
 from pullback.runtime.cpu.llvm.writer import Function, Module
 
 __all__ = ["COPY", "TILES", "Side", "copy_kernel", "sides_of", "tile_kernel"]
+__tuning__ = ("_COPY_LINES",)
 
 # Strides and places are in bytes; `a_units` are those that copy a, which come after those of b.
 # The batch comes after the words; an operand that all matrices share is copied once.

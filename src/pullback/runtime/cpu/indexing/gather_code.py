@@ -12,6 +12,7 @@ from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import I64, Value, address, kernel
 
 __all__ = ["MOST_WORD", "gather_rows"]
+__tuning__ = ("ELEMENTS_AHEAD", "ROWS_AHEAD")
 
 MOST_WORD = 16  # bytes of a row that is moved in one piece
 UNROLLED = 8  # short rows of a turn, whose cache misses then overlap

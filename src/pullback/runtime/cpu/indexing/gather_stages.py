@@ -14,6 +14,7 @@ from pullback.runtime.cpu.loops.map_stages import INLINE, grain_of
 from pullback.runtime.cpu.loops.nest import Streams, axis_words, rank_of
 
 __all__ = ["gather_stages", "plain_gather"]
+__tuning__ = ("FAR_BYTES",)
 
 FAR_BYTES = 1 << 18  # of an array: reads at random from a smaller one find it in the L2 cache
 

@@ -24,6 +24,7 @@ from pullback.runtime.cpu.loops.nest import (
 )
 
 __all__ = ["MAX_AXES", "accumulator", "gather", "ravel", "scatter"]
+__tuning__ = ("CHUNK",)
 
 MAX_AXES = 64  # of a nest: arrays have 64 axes at most, as in NumPy
 CHUNK = 1024  # elements whose destinations are worked out before they are combined

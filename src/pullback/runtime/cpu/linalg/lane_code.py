@@ -18,6 +18,7 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm.builder import I32, I64, PTR, Value, kernel
 
 __all__ = ["LANES", "LaneTile", "Lanes"]
+__tuning__ = ("LANES",)
 
 LANES = 8  # matrices at once: a register of AVX2 in float32, of AVX-512 in float64
 UNROLLED = 8  # rows up to which code has no loops; beyond, it would take long to compile

@@ -34,6 +34,7 @@ from pullback.runtime.cpu.loops import map_stages as map_kernels
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["linalg_stages"]
+__tuning__ = ("_TASKS", "_TASK_WORK", "_TASK_BYTES", "_LANE_WORK", "_BLOCK")
 
 _TASKS = 32  # that the matrices of a batch are shared out to
 _TASK_WORK = 30_000  # operations of a task at least: some microseconds

@@ -23,6 +23,7 @@ from pullback.runtime.cpu.native import Stage
 from pullback.runtime.cpu.native.stages import LOCAL_BYTES, rows_stage
 
 __all__ = ["Tiles"]
+__tuning__ = ("_ROUNDS", "_COPIED", "_CLEARED", "_SWAPPED", "_SIDE")
 
 _ROUNDS = 4  # matrices for each thread, from which on it does not matter that the last ones wait
 _CALL = 1 / 1000  # of a task is what calling a kernel costs: some tens of nanoseconds

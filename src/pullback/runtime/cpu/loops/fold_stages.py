@@ -28,6 +28,7 @@ from pullback.runtime.cpu.loops.nest import (
 )
 
 __all__ = ["accumulate_stages", "reduce_stages"]
+__tuning__ = ("ENOUGH_TASKS", "FEW_COLUMNS", "LEAST_TILE", "CACHED")
 
 GROUP = 64 * BLOCK  # elements of a group, a power of two of blocks
 ENOUGH_TASKS = 16  # so that a few threads share the work evenly

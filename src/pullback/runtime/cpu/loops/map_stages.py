@@ -17,6 +17,7 @@ from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.compile.program.nest import Nest, coalesce, step_of
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
+from pullback.ir import cost
 from pullback.ir.scalar import Expr
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import jit
@@ -24,7 +25,6 @@ from pullback.runtime.cpu.llvm.printer import (
     convert,
     counter,
     emit,
-    inline_nodes,
     uniform,
     vector_width,
 )
@@ -49,9 +49,11 @@ __all__ = [
     "map_stages",
     "weight",
 ]
+__tuning__ = ("INLINE", "GRAIN", "IN_PASSING", "MOST_TASKS")
 
 INLINE = 1 << 16  # elements that one thread does alone
 GRAIN = 1 << 15  # elements of a task beyond that
+IN_PASSING = 8  # instructions on an element in the time that reading and writing it takes
 MOST_TASKS = 256  # long stretches of memory please the prefetcher
 
 Strides = Sequence[int]
@@ -181,9 +183,7 @@ def grain_of(size: int, weight: int = 1) -> int:
 
 def weight(roots: Iterable[Expr]) -> int:
     """How much longer the expressions take than reading and writing an element does."""
-    slow = {"div", "sqrt", "quot", "rem"}
-    costs = (4 if e.op in slow else 1 for e in inline_nodes(roots) if e.args)
-    return max(1, sum(costs) // 8)
+    return max(1, cost.instructions(roots) // IN_PASSING)
 
 
 def uses_index(roots: Iterable[Expr]) -> bool:

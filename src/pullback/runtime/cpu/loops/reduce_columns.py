@@ -22,6 +22,7 @@ from pullback.runtime.cpu.loops.tree_code import (
 )
 
 __all__ = ["columns", "tile_width"]
+__tuning__ = ("TILE_BYTES",)
 
 TILE_BYTES = 1 << 16  # of accumulators: long pieces of rows, lanes in the second-level cache
 FAN = 4  # reduced elements taken at once, so that lanes are read and written less often

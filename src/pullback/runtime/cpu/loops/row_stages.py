@@ -17,6 +17,7 @@ from pullback.runtime.cpu.loops.tree_code import (
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["row_stages"]
+__tuning__ = ("TASK_ELEMENTS", "ENOUGH_TASKS", "LANE_BYTES")
 
 TASK_ELEMENTS = 1 << 16  # of a task: some tens of microseconds
 ENOUGH_TASKS = 16  # so that a few threads share the work evenly

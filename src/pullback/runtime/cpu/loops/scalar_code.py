@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import SupportsIndex
 
 from pullback.compile.kernel.scalar_loops import (
-    Block,
+    Body,
     Choice,
     Element,
+    Looped,
     Named,
-    Repeat,
     ScalarLoop,
     Step,
 )
@@ -26,6 +26,7 @@ from pullback.runtime.cpu.llvm.printer import emit
 from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
 
 __all__ = ["scalar_loop_stages"]
+__tuning__ = ("ROUNDS",)
 
 # Rounds of any loop between two looks for an interrupt: a look takes as long as ten short rounds,
 # and a thousand long ones a millisecond.
@@ -58,11 +59,11 @@ def _moving(slot: int, step: int, rounds: int, reverse: bool) -> tuple[int, int,
 def _code(kernel: ScalarLoop) -> SupportsIndex:
     module = Module()
     f = Function(module, "@kernel")
-    _Writer(f, kernel).write()
+    _LoopWriter(f, kernel).write()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-class _Writer:
+class _LoopWriter:
     """Writes the code of a loop."""
 
     def __init__(self, f: Function, kernel: ScalarLoop):
@@ -116,18 +117,18 @@ class _Writer:
             if isinstance(step, Named):
                 names = self.values([step.value])
                 self.known |= dict(zip(_like(step.number, step.value), names, strict=True))
-            elif isinstance(step, Repeat):
+            elif isinstance(step, Looped):
                 self.repeat(step, str(step.rounds), (), ())
             else:
                 self.choose(step)
 
-    def block(self, block: Block) -> list[str]:
-        self.steps(block.steps)
-        return self.values(block.results)
+    def body(self, body: Body) -> list[str]:
+        self.steps(body.steps)
+        return self.values(body.results)
 
     def repeat(
         self,
-        loop: Repeat,
+        loop: Looped,
         rounds: str,
         rows: Sequence[tuple[str, str]],
         columns: Sequence[tuple[str, str]],
@@ -144,7 +145,7 @@ class _Writer:
             if loop.test is None:
                 more = f(f"icmp slt i64 {made}, {rounds}")
             else:
-                (more,) = self.block(loop.test)
+                (more,) = self.body(loop.test)
             body = f.label()
             f.do(f"br i1 {more}, label %{body}, label %{state.done}")
             f.block(body)
@@ -153,7 +154,7 @@ class _Writer:
             for k, (dtype, place) in enumerate(zip(kernel.rows, at, strict=False)):
                 if rows:
                     self.read(len(kernel.inputs) + k, dtype, place)
-            results = self.block(loop.body)
+            results = self.body(loop.body)
             following, written = results[: len(loads)], results[len(loads) :]
             for dtype, place in zip(kernel.columns, at[len(rows) :], strict=False):
                 if columns:
@@ -189,10 +190,10 @@ class _Writer:
         labels, join = [f.label(), f.label()], f.label()
         f.do(f"br i1 {condition}, label %{labels[0]}, label %{labels[1]}")
         sides, begun = [], self.left
-        for label, block in zip(labels, (choice.then, choice.otherwise), strict=True):
+        for label, side in zip(labels, (choice.then, choice.otherwise), strict=True):
             f.block(label)
             self.left = begun
-            names = self.block(block)
+            names = self.body(side)
             sides.append((f.current, [*names, self.left]))
             f.do(f"br label %{join}")
         f.block(join)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pullback.compile.program.nest import Nest
 
 __all__ = ["boxes"]
+__tuning__ = ("SIDE", "NARROW", "LONG", "WORTH")
 
 SIDE = 32  # of a tile between an array and its transpose
 NARROW = 8  # an innermost axis shorter than this leaves vectors empty

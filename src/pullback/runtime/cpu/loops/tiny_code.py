@@ -21,6 +21,7 @@ from pullback.runtime.cpu.llvm.writer import Function, Module, memory_type, of_w
 from pullback.runtime.cpu.loops.tree_code import FoldWriter
 
 __all__ = ["map_stage", "map_suits", "reduce_stage", "reduce_suits"]
+__tuning__ = ("MOST", "MOST_NODES")
 
 MOST = 32  # elements of an output, or some more if there is little to do for them
 MOST_NODES = 512  # vector operations of a kernel, written out

@@ -38,6 +38,7 @@ from pullback.runtime.cpu.scatter.numbers import (
 from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
 __all__ = ["columns", "join_columns"]
+__tuning__ = ("NARROW",)
 
 NARROW = 8  # bytes of an update of a plan that is asked for ahead
 

@@ -44,6 +44,7 @@ __all__ = [
     "narrow",
     "spread",
 ]
+__tuning__ = ("AHEAD",)
 
 BLOCK = UPDATE_BLOCK  # indices that are narrowed before they are used
 GROUP = 16  # indices that are narrowed together: a vector of 64 bytes

@@ -29,6 +29,7 @@ from pullback.runtime.cpu.scatter.strategies import PlanSlots
 __all__ = [
     "scatter_stages",
 ]
+__tuning__ = ("LEAST_COLUMNS",)
 
 LEAST_COLUMNS = 16  # of a row that a task takes
 

@@ -60,6 +60,10 @@ __all__ = [
     "sum_stages",
     "wants_plan",
 ]
+__tuning__ = (
+    "MOST_ALONE", "FEW_ROWS", "NARROW", "PLAN_CHUNK", "TABLE_BYTES", "LEAST_BUCKETS",
+    "MOST_BUCKETS", "FAR_BYTES", "PLAN_ROWS", "PARTS", "MOST_IN_A_ROW",
+)  # fmt: skip
 
 Strides = Sequence[int]
 Area = Callable[[int], int]

@@ -37,6 +37,7 @@ from pullback.runtime.cpu.sort.radix import (
 )
 
 __all__ = ["argsort_stages", "searchsorted_stages"]
+__tuning__ = ("_LONG", "_MOST_CHUNKS", "_MOST_TASKS", "_TASK_ELEMENTS")
 
 _SLOTS = 6  # first params of argsort's kernels: output, input, records, spare, counts, measures
 _SHORT = 128  # rows up to here are ranked by counting smaller elements

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.compile.kernel import fft_order, transforms
+from pullback.compile.kernel.fft_order import FINE_ROWS
 from pullback.compile.kernel.roots import roots
 from pullback.compile.program.nest import coalesce
 from pullback.compile.program.stages import Stage
@@ -22,7 +23,6 @@ from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.fft.kernels import (
-    FINE_ROWS,
     Passes,
     elementwise_source,
     lines_of,

@@ -21,12 +21,12 @@ import math
 from functools import cache
 from typing import NamedTuple
 
+from pullback.compile.kernel.fft_order import FINE_ROWS
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.fft.codelets import codelet, source_of
 
-__all__ = ["FINE_ROWS", "Passes", "elementwise_source", "lines_of", "most_points", "passes_source"]
+__all__ = ["Passes", "elementwise_source", "lines_of", "most_points", "passes_source"]
 
-FINE_ROWS = 16  # of a table of fine roots
 _SHARED_BYTES = 1 << 15  # of a thread block's points: several blocks fit a multiprocessor
 _MOST_THREADS = 512  # of a thread block, so that each can have 128 registers
 

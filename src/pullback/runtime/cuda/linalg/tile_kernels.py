@@ -12,10 +12,10 @@
     regular  (a, status, Nest<1>, Part a)
     trim     (a, status, Nest<1>, Part a, side)
     report   (record, status, count, from, code)
-    product  (out, packed, Nest<2>, n)
+    determinant (out, packed, Nest<2>, Part packed)
 
-A thread has an element of copies, a column of `solve` and of `exchange`, a matrix of `order`; a
-thread block has a matrix of the other leaves. The `way` of a copy: 0 as it is, 1 the lower triangle
+A thread has an element of copies, a column of `solve` and of `exchange`; a thread block has a
+matrix of the other leaves. The `way` of a copy: 0 as it is, 1 the lower triangle
 of (x + x^H) / 2, 2 conjugated.
 """
 
@@ -32,6 +32,7 @@ __all__ = ["PANEL_THREADS", "kernels"]
 PANEL_THREADS = 512  # of a thread block that has a panel of columns: rows are shared by threads
 
 _MOVES = """
+#define FOLLOWED 8192
 #define PB_ELEMENTS(items, rows, columns) \\
   for (long long i = pb_first(); i < (items) * (rows) * (columns); i += pb_step()) { \\
     const long long c = i % (columns), r = i / (columns) % (rows), item = i / ((rows) * (columns));
@@ -104,22 +105,38 @@ KERNEL(exchange)(Value* __restrict__ a, const Value* __restrict__ swaps, const N
     }
   }
 }
+// The permutation is followed in shared memory, where n numbers fit.
 KERNEL(order)(Value* __restrict__ swaps, const long long* __restrict__ status,
     const Nest<1> batch, const Part p, const long long n, const long long count) {
-  for (long long item = pb_first(); item < batch.size; item += pb_step()) {
+  __shared__ int numbers[FOLLOWED];
+  const long long own = threadIdx.x, wide = blockDim.x;
+  for (long long item = blockIdx.x; item < batch.size; item += gridDim.x) {
     long long at[1] = {};
     pb_locate(batch, item, at);
     Value* const row = swaps + at[0] + p.at;
-    Value* const numbers = row + n;
     const long long known = status[item] ? 0 : count;
-    for (long long k = 0; k < n; ++k) numbers[k] = pb_value((Real)k);
-    for (long long k = 0; k < known; ++k) {
-      const long long other = (long long)pb_real(row[k]);
-      const Value held = numbers[k];
-      numbers[k] = numbers[other];
-      numbers[other] = held;
+    const bool follows = n <= FOLLOWED;
+    for (long long k = own; k < n; k += wide) {
+      if (follows) numbers[k] = (int)k;
+      else row[n + k] = pb_value((Real)k);
     }
-    for (long long k = known; k < n; ++k) row[k] = pb_value(0);
+    __syncthreads();
+    for (long long k = 0; own == 0 && k < known; ++k) {
+      const long long other = (long long)pb_real(row[k]);
+      if (follows) {
+        const int held = numbers[k];
+        numbers[k] = numbers[other];
+        numbers[other] = held;
+      } else {
+        const Value held = row[n + k];
+        row[n + k] = row[n + other];
+        row[n + other] = held;
+      }
+    }
+    __syncthreads();
+    for (long long k = own; follows && k < n; k += wide) row[n + k] = pb_value((Real)numbers[k]);
+    for (long long k = known + own; k < n; k += wide) row[k] = pb_value(0);
+    __syncthreads();
   }
 }
 KERNEL(regular)(const Value* __restrict__ a, unsigned long long* status, const Nest<1> batch,

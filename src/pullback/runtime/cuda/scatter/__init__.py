@@ -115,6 +115,7 @@ def _prepared(
     planned: bool,
     vectors: bool,
     device: int,
+    fresh: bool = False,
 ) -> Call:
     """Check a call of given dtypes and shapes, choose how to do it, and load its kernels."""
     _check_indices(op, index)
@@ -126,7 +127,8 @@ def _prepared(
     chosen = strategy or choose(case)
     *first, recipe = recipes_of(case, chosen, planned)
     form = {"ordered": "order", "buckets": "chunks"}[chosen] if first else None
-    return Call(case, form, program(recipe, device))
+    cleared = case.rows * case.width * case.value_bytes if fresh else 0
+    return Call(case, form, program(recipe, device, cleared))
 
 
 @lru_cache(4096)
@@ -144,8 +146,8 @@ def adding(
     vectors: bool,
     device: int,
 ) -> LoadedRecipe:
-    """What `scatter_add` launches for n rows, without a plan."""
-    given = (index, n, (values, values), shapes, dtype, None, False, vectors, device)
+    """What `scatter_add` launches for n rows into zeros, which it makes, without a plan."""
+    given = (index, n, (values, values), shapes, dtype, None, False, vectors, device, True)
     work = _prepared("scatter_add", *given).work
     assert work is not None
     return work

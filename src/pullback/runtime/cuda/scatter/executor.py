@@ -14,7 +14,7 @@ from pullback.core.errors import IndexOutOfRange
 from pullback.runtime.cuda.gpu import Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.launcher import LAUNCH, launcher
 from pullback.runtime.cuda.scatter.recipes import SLOT_BYTES, Recipe, ScatterStep
-from pullback.runtime.cuda.stages import At, Step, stage
+from pullback.runtime.cuda.stages import At, Clear, Step, stage
 from pullback.runtime.cuda.table import LaunchTable
 
 __all__ = ["Array", "Checked", "LoadedRecipe", "Slots", "cupy_module", "program", "shared_limit"]
@@ -40,10 +40,11 @@ def capability(device: int) -> int:
 class LoadedRecipe:
     """A recipe with its kernels loaded on a device.
 
-    `names` are the buffers that it asks for, in the order of their addresses.
+    `names` are the buffers that it asks for, in the order of their addresses. The buffer "out"
+    has so many bytes `cleared` first.
     """
 
-    def __init__(self, recipe: Recipe, device: int):
+    def __init__(self, recipe: Recipe, device: int, cleared: int = 0):
         self._gpu = gpu = gpu_of(device)
         scratch = dict(recipe.scratch)
         given = [a for step in recipe.steps for a in step.arguments if isinstance(a, str)]
@@ -52,7 +53,7 @@ class LoadedRecipe:
         gpu.load([step.source for step in recipe.steps])
         with gpu.current():
             steps = [_step(s, slots, device, k > 0) for k, s in enumerate(recipe.steps)]
-            stages = stage(*steps)
+            stages = stage(*([Clear(slots["out"], cleared)] if cleared else []), *steps)
             asked = Program(len(self.names), 0, list(scratch.values()), (), stages)
             self._table = LaunchTable(gpu, asked)
         self._play = launcher(self._table.address)
@@ -60,9 +61,12 @@ class LoadedRecipe:
 
     def run(self, buffers: dict[str, int], stream: int) -> None:
         """Enqueue the launches; `buffers` are addresses by name."""
+        self.launch(tuple([buffers[name] for name in self.names]), stream)
+
+    def launch(self, addresses: tuple[int, ...], stream: int) -> None:
+        """Enqueue the launches; the addresses are in the order of `names`."""
         memory = self._scratch(stream)  # what uses it next comes later on the same stream
-        given = tuple([buffers[name] for name in self.names])
-        status = self._play(LAUNCH, 0, stream, 0, memory.address, 0, given)
+        status = self._play(LAUNCH, 0, stream, 0, memory.address, 0, addresses)
         if status:
             self._gpu.driver.check(status, "a launch")
 
@@ -97,9 +101,9 @@ def _grid(step: ScatterStep, device: int) -> tuple[int, int]:
 
 
 @cache
-def program(recipe: Recipe, device: int) -> LoadedRecipe:
-    """A recipe with its kernels loaded on a device, once."""
-    return LoadedRecipe(recipe, device)
+def program(recipe: Recipe, device: int, cleared: int = 0) -> LoadedRecipe:
+    """A recipe with its kernels loaded on a device, once; see `LoadedRecipe`."""
+    return LoadedRecipe(recipe, device, cleared)
 
 
 class Slots:

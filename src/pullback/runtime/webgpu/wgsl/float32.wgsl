@@ -48,7 +48,49 @@ fn f32_normal(x: u32) -> vec2<u32> {
   return select(vec2<u32>((magnitude | 0x800000u) << 8u, exponent), low, exponent == 0u);
 }
 
+// The rounding error of a * b, where neither it nor the product is too large or too small: the
+// factors are cut into halves whose products are exact.
+fn f32_mul_error(a: f32, b: f32, product: f32) -> f32 {
+  let a1 = pb_c(bitcast<u32>(a) & 0xfffff000u);
+  let b1 = pb_c(bitcast<u32>(b) & 0xfffff000u);
+  let a2 = pb_f(a - a1);
+  let b2 = pb_f(b - b1);
+  let one = pb_f(pb_f(a1 * b1) - product);
+  let two = pb_f(one + pb_f(a1 * b2));
+  return pb_f(pb_f(two + pb_f(a2 * b1)) + pb_f(a2 * b2));
+}
+
+// The rounding error of a + b, given the sum.
+fn f32_add_error(a: f32, b: f32, sum: f32) -> f32 {
+  let part = pb_f(sum - a);
+  return pb_f(pb_f(a - pb_f(sum - part)) + pb_f(b - part));
+}
+
+// The sum of a product and its error with c: that of the small parts is made odd in its last place
+// if it was rounded, so that it is no tie when the whole is rounded.
 fn f32_fma_soft(a: f32, b: f32, c: f32) -> f32 {
+  let x = (bitcast<u32>(a) >> 23u) & 255u;
+  let y = (bitcast<u32>(b) >> 23u) & 255u;
+  let z = (bitcast<u32>(c) >> 23u) & 255u;
+  if (max(max(x, y), z) > 220u || min(min(x, y), z) < 70u || x + y < 200u || x + y > 340u) {
+    return f32_fma_integers(a, b, c);
+  }
+  let product = pb_f(a * b);
+  let error = f32_mul_error(a, b, product);
+  let low = pb_f(c + error);
+  let high = pb_f(product + low);
+  let one = f32_add_error(c, error, low);
+  let two = f32_add_error(product, low, high);
+  let rest = pb_f(one + two);
+  let lost = f32_add_error(one, two, rest);
+  let bits = bitcast<u32>(rest);
+  let up = (bitcast<u32>(lost) >> 31u) == (bits >> 31u);
+  let odd = select(bits - 1u, bits + 1u, up);
+  let is_even = (bits & 1u) == 0u && (bitcast<u32>(lost) << 1u) != 0u;
+  return pb_f(high + pb_c(select(bits, odd, is_even)));
+}
+
+fn f32_fma_integers(a: f32, b: f32, c: f32) -> f32 {
   let x = bitcast<u32>(a) & 0x7fffffffu;
   let y = bitcast<u32>(b) & 0x7fffffffu;
   let z = bitcast<u32>(c) & 0x7fffffffu;

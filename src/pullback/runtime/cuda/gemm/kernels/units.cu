@@ -50,7 +50,30 @@ template <int BL, int KIND> struct Operand {
   }
 };
 
-template <bool YES> struct Answer { static constexpr bool yes = YES; };
+// Writes the sums of a thread, which are in registers, or where TOTALS says.
+template <bool WIDE, typename Out>
+PB_DEVICE void pb_store(const Out& out, int row0, int column0, const double (*sums)[4],
+                        const Piece* totals) {
+  constexpr int UNROLL = TOTALS == 2 ? 1 : TM * TN;  // what is in registers has to be unrolled
+#pragma unroll UNROLL
+  for (int j = 0; j < TN; ++j) {
+    const Columns<2> columns = out.template columns<2>(column0 + j * 8);
+#pragma unroll UNROLL
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int row = row0 + i * 16 + e * 8;
+        if (row >= out.m) continue;
+        if constexpr (TOTALS == 2) {
+          pb_put<WIDE>(out.row(row), columns, totals[((i * TN + j) * 2 + e) * NT].v);
+        } else {
+          const double(&t)[4] = sums[i * TN + j];
+          const double both[2] = {t[e * 2], t[e * 2 + 1]};
+          pb_put<WIDE>(out.row(row), columns, both);
+        }
+      }
+  }
+}
 
 // See tiles.cu.
 template <typename OA, typename OB, typename Out>
@@ -197,35 +220,10 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, double* shared, Place pla
     }
   }
   const int row0 = place.m + wm + g, column0 = place.n + wn + t4 * 2;
-  constexpr int UNROLL = TOTALS == 2 ? 1 : TM * TN;  // what is in registers has to be unrolled
-  auto store = [&](auto wide) {
-#pragma unroll UNROLL
-    for (int j = 0; j < TN; ++j) {
-      const Columns<2> columns = out.template columns<2>(column0 + j * 8);
-#pragma unroll UNROLL
-      for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int e = 0; e < 4; e += 2) {
-          const int row = row0 + i * 16 + e / 2 * 8;
-          if (row >= out.m) continue;
-          const Piece* kept = totals + ((i * TN + j) * 2 + e / 2) * NT;
-          double both[2];
-          if constexpr (TOTALS == 2) {
-            both[0] = kept->v[0];
-            both[1] = kept->v[1];
-          } else {
-            const double(&t)[4] = KEPT ? total[KEPT ? i : 0][KEPT ? j : 0] : acc[i][j];
-            both[0] = t[e];
-            both[1] = t[e + 1];
-          }
-          pb_put<decltype(wide)::yes>(out.row(row), columns, both);
-        }
-    }
-  };
   const bool wide = out.template wide<2>();
   if (MERGE != 1 || !PB_CLUSTERS) {
-    if (wide) store(Answer<true>{});
-    else store(Answer<false>{});
+    if (wide) pb_store<true>(out, row0, column0, KEPT ? &total[0][0] : &acc[0][0], totals);
+    else pb_store<false>(out, row0, column0, KEPT ? &total[0][0] : &acc[0][0], totals);
     return;
   }
   Piece* own = reinterpret_cast<Piece*>(shared) + threadIdx.x;

@@ -1,0 +1,216 @@
+"""Matrix products in the order of `order.product`, as on the CPU.
+
+    tiles   see `tiles`
+    chain   one row times a matrix: a thread for each column and chunk of k
+    join    adds up the sums of chunks
+
+Products are added up in chunks of k, from 0, and the chunks' sums in sequence; k is never padded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from pullback.compile.kernel import order
+from pullback.compile.kernel.lower import broadcast_strides
+from pullback.compile.program.nest import coalesce
+from pullback.compile.program.stages import Stage
+from pullback.compile.program.target import Area, Place, Strides
+from pullback.core.dtypes import DType
+from pullback.core.errors import DTypeError
+from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
+from pullback.runtime.webgpu.printer import item
+from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.tiles import STEP, Tile, element_code, tile_for, tiles_text
+
+__all__ = ["join_step", "product_row_stages", "product_stages", "product_steps"]
+
+WORDS = 9  # of `tiles`, before those of the batch's nest
+
+
+def _copies(side: str, t: Tile) -> list[str]:
+    """Statements that bring the operands of some products to workgroup memory.
+
+    Neighbouring threads read along the axis whose elements lie side by side.
+    """
+    extent = t.rows if side == "left" else t.columns
+    base, limit, step, deep = (
+        ("row", "arg(0u)", "arg(3u)", "arg(4u)")
+        if side == "left"
+        else ("column", "arg(1u)", "arg(6u)", "arg(5u)")
+    )
+    array, offset = (1, "at_a") if side == "left" else (2, "at_b")
+    place = f"{offset} + ({base} + i) * {step} + (first + u) * {deep}"
+    return [
+        f"    for (var p = t; p < {STEP * extent}u; p += {t.down * t.across}u) {{",
+        f"      let along = {deep} == 1u;",
+        f"      let i = select(p % {extent}u, p / {STEP}u, along);",
+        f"      let u = select(p / {extent}u, p % {STEP}u, along);",
+        f"      if (u < depth && {base} + i < {limit}) {{",
+        f"        {side}[u * {extent}u + i] = pb_wide(load{array}({place}));",
+        "      }",
+        "    }",
+    ]
+
+
+@cache
+def _tiles_source(dtype: DType, rank: int, t: Tile) -> str:
+    """Words: m, n, k, steps of a along rows and columns, of b, tiles across, tiles of a product,
+    products, then the batch's nest. Arrays: output, a, b.
+    """
+    m, n, k, *_ = words = [f"arg({j}u)" for j in range(WORDS + 1)]
+
+    def store(r: str, c: str, total: str) -> str:
+        return f"store0((product * {m} + {r}) * {n} + {c}, pb_narrow({total}));"
+
+    return tiles_text(
+        t,
+        element_code(dtype),
+        (m, n, k),
+        (words[7], words[8], words[9]),
+        [locate(rank, ["at_a", "at_b"], WORDS + 1, "product")],
+        [*_copies("left", t), *_copies("right", t)],
+        order.CHUNK,
+        store,
+    )
+
+
+def _tiled_step(
+    dtype: DType,
+    batch: Sequence[int],
+    sides: tuple[int, int, int],
+    a: tuple[At, Strides],
+    b: tuple[At, Strides],
+    out: At,
+) -> Dispatch:
+    """The dispatch of a batch of products (m, k) @ (k, n)."""
+    (m, n, k), count = sides, math.prod(batch)
+    t = tile_for(dtype, count, m, n)
+    down, across = t.cut(m, n)
+    (a_at, a_strides), (b_at, b_strides) = a, b
+    dense = [math.prod(batch[d + 1 :]) for d in range(len(batch))]
+    nest = coalesce(batch, [a_strides[:-2], b_strides[:-2], dense])
+    words = (m, n, k, *a_strides[-2:], *b_strides[-2:], across, across * down, count)
+    kind = item(dtype)
+    arrays = (Array(out, kind, "write"), Array(a_at, kind), Array(b_at, kind))
+    source = _tiles_source(dtype, len(nest.shape), t)
+    return Dispatch(source, arrays, (*words, *nest_words(nest, 2)), count * across * down)
+
+
+@cache
+def _chain_source(dtype: DType, whole: bool) -> str:
+    """Words: columns of all chunks, k, columns, steps of a, of b along k, and from column to
+    column. Arrays: the output (if `whole`: there is one chunk) or the sums of chunks, a, b.
+    """
+    end = "pb_narrow(sum)" if whole else "bitcast<u32>(sum)"
+    return "\n".join([
+        element_code(dtype),
+        MAIN,
+        f"  let first = i / arg(2u) * {order.CHUNK}u;",
+        f"  let end = min(first + {order.CHUNK}u, arg(1u));",
+        "  let column = i % arg(2u) * arg(5u);",
+        "  var sum = Sum();",
+        "  for (var k = first; k < end; k++) {",
+        "    let x = pb_wide(load1(k * arg(3u)));",
+        "    sum = pb_fused(x, pb_wide(load2(k * arg(4u) + column)), sum);",
+        "  }",
+        f"  store0(i, {end});",
+        "}",
+    ])  # fmt: skip
+
+
+@cache
+def _join_source(dtype: DType) -> str:
+    """Words: columns, chunks. Arrays: the output, the sums of chunks."""
+    return "\n".join([
+        element_code(dtype),
+        MAIN,
+        "  var sum = bitcast<f32>(load1(i));",
+        "  for (var c = 1u; c < arg(1u); c++) {",
+        "    sum = pb_sum(sum, bitcast<f32>(load1(c * arg(0u) + i)));",
+        "  }",
+        "  store0(i, pb_narrow(sum));",
+        "}",
+    ])  # fmt: skip
+
+
+def _row_steps(
+    dtype: DType, n: int, k: int, a: tuple[At, int], b: tuple[At, int, int], out: At, area: Area
+) -> list[Dispatch]:
+    """The dispatches of one row of k times a matrix; steps along k, and of columns."""
+    chunks, kind = max(1, -(-k // order.CHUNK)), item(dtype)
+    (a_at, a_step), (b_at, b_step, b_column) = a, b
+    words = (chunks * n, k, n, a_step, b_step, b_column)
+    given = (Array(a_at, kind), Array(b_at, kind))
+    groups = linear_groups(chunks * n, THREADS)
+    target = Array(out, kind, "write")
+    if chunks == 1:
+        return [Dispatch(_chain_source(dtype, True), (target, *given), words, groups)]
+    sums = Array(At(area(4 * chunks * n)), "u32", "write")
+    step = Dispatch(_chain_source(dtype, False), (sums, *given), words, groups)
+    return [step, join_step(dtype, out, sums.at, chunks, n)]
+
+
+def join_step(dtype: DType, out: At, sums: At, chunks: int, size: int) -> Dispatch:
+    """The dispatch that adds up the sums of chunks, of so many elements each."""
+    arrays = (Array(out, item(dtype), "write"), Array(sums, "u32"))
+    return Dispatch(_join_source(dtype), arrays, (size, chunks), linear_groups(size, THREADS))
+
+
+def product_steps(
+    dtype: DType,
+    batch: Sequence[int],
+    sides: tuple[int, int, int],
+    a: tuple[At, Strides],
+    b: tuple[At, Strides],
+    out: At,
+    area: Area,
+) -> list[Dispatch]:
+    """The dispatches of products (m, k) @ (k, n); the output is dense."""
+    (m, n, k), (left, a_strides), (right, b_strides) = sides, a, b
+    if math.prod(batch) == 1 and not dtype.is_complex:
+        if m == 1:
+            given = (left, a_strides[-1]), (right, b_strides[-2], b_strides[-1])
+            return _row_steps(dtype, n, k, *given, out, area)
+        if n == 1:
+            given = (right, b_strides[-2]), (left, a_strides[-1], a_strides[-2])
+            return _row_steps(dtype, m, k, *given, out, area)
+    return [_tiled_step(dtype, batch, sides, a, b, out)]
+
+
+def product_stages(
+    operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, _: int
+) -> list[Stage]:
+    """The stages of a batch of products of matrices."""
+    (a_slot, a), (b_slot, b) = operands
+    slot, out = result
+    if not out.dtype.is_inexact:
+        raise DTypeError(f"matmul: takes floats and complex numbers, got {out.dtype.name}.")
+    if out.size == 0:
+        return []
+    *batch, m, n = out.shape
+    k = a.shape[-1]
+    a_strides, b_strides = (broadcast_strides(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    given = (At(a_slot), a_strides), (At(b_slot), b_strides), At(slot)
+    return stage(*product_steps(out.dtype, batch, (m, n, k), *given, area))
+
+
+def product_row_stages(
+    dtype: DType,
+    m: int,
+    n: int,
+    k: int,
+    a_slot: int,
+    a_strides: Strides,
+    b_slot: int,
+    b_strides: Strides,
+    out_slot: int,
+    area: Area,
+    /,
+) -> list[Stage] | None:
+    """See `Target.product_rows`: the whole product."""
+    given = (At(a_slot), a_strides), (At(b_slot), b_strides)
+    return stage(_tiled_step(dtype, (), (m, n, k), *given, At(out_slot)))

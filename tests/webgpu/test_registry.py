@@ -1,0 +1,65 @@
+"""The registry on webgpu: results and derivatives to order 3, eager and compiled, have the bits of
+the CPU, and have them again.
+
+A few operations are run every time. With PULLBACK_FULL=1 it is all samples in all dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from cuda_registry import same_bits
+from generated.matrix import FULL, Case, arrays_of, call, cases, directional, jitted
+from webgpu_device import needs_adapter
+
+pytestmark = needs_adapter
+
+SAMPLE = {
+    *("add", "exp2", "where", "logsumexp", "cumulative_sum", "concat", "sort", "topk"),
+    *("scatter_add", "take_along_axis", "matmul", "einsum", "searchsorted"),
+    *("nn.conv2d", "nn.max_pool1d", "nn.layer_norm", "nn.cross_entropy"),
+}
+DTYPES = (pb.float32, pb.float16, pb.bfloat16, pb.complex64) if FULL else (pb.float32,)
+CASES = [c for c in cases(DTYPES, compiled=True) if FULL or (c.position == 0 and c.key in SAMPLE)]
+WAYS: dict[str, Callable[[Case], Any]] = {
+    "eager": lambda case: call(case.entry, case.sample),
+    "jit": jitted,
+    "first": lambda case: directional(case, 1, False, pb.float32),
+    "second, jit": lambda case: directional(case, 2, True, pb.float32),
+    "third": lambda case: directional(case, 3, False, pb.float32),
+}
+
+
+def values(f: Callable[[Case], Any], case: Case) -> list[np.ndarray]:
+    return [x.numpy() for x in arrays_of(f(case))]
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether the device says that it lacks kernels, or a dtype that a sample holds."""
+    return any(s in str(error) for s in ("there are no WebGPU kernels", "webgpu has no"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_results_have_the_bits_of_the_cpu(case: Case, way: str):
+    try:
+        expected = values(WAYS[way], case)
+    except (pb.DTypeError, pb.GradientError) as error:
+        pytest.skip(str(error))
+    if not expected:
+        pytest.skip("nothing to differentiate in this sample")
+    try:
+        with pb.device("webgpu"):
+            found, again = values(WAYS[way], case), values(WAYS[way], case)
+    except (pb.DeviceError, pb.DTypeError) as error:
+        assert is_missing(error)
+        pytest.skip(str(error))
+    for x, y, z in zip(found, again, expected, strict=True):
+        assert (x.shape, x.dtype) == (z.shape, z.dtype)
+        assert same_bits(x, y), "the same bits on every run"
+        assert same_bits(x, z)

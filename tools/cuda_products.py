@@ -1,0 +1,278 @@
+"""Products, convolutions, attention on a CUDA device: bits against the CPU, times beside PyTorch.
+
+    python tools/cuda_products.py [--seconds 50] [--only float32 float64 conv rows attention bits]
+
+PyTorch runs without TF32. Small products are made 20 at a time, by ours in one compiled function
+and by PyTorch in one CUDA graph, so that both are times of the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import pullback as pb
+
+SIDES = (
+    (64, 256, 256), (128, 512, 512), (512, 512, 512), (256, 1024, 1024), (32, 4096, 1024),
+    (1024, 1024, 1024), (1024, 512, 2048), (1536, 1536, 1536), (2048, 2048, 2048),
+    (3000, 3000, 3000), (4096, 4096, 4096),
+)  # fmt: skip
+LAYOUTS = "nn", "nt", "tn"  # which operands are transposed
+TOGETHER = 20  # products in one graph
+LARGE = 1 << 31  # multiply-adds from which on two are enough
+REPEATS = 7
+COMPILERS = 12  # cases that are compiled at a time
+CONVOLUTIONS = {
+    "conv1d 32x128x4096, 9": ((32, 128, 4096), (128, 128, 9), 4),
+    "conv2d 64x64x56x56, 3x3": ((64, 64, 56, 56), (64, 64, 3, 3), 1),
+    "conv2d 64x128x28x28, 3x3": ((64, 128, 28, 28), (128, 128, 3, 3), 1),
+    "conv2d 64x256x14x14, 3x3": ((64, 256, 14, 14), (256, 256, 3, 3), 1),
+}
+ROWS = (1024, 1024), (4096, 4096), (16384, 4096)
+CHECKED = (
+    ((131, 1037), (1037, 67)), ((512, 2048), (2048, 512)), ((1023, 511), (511, 1025)),
+    ((33, 9000), (9000, 17)), ((40, 64, 32), (40, 32, 64)), ((1000, 4096), (4096,)),
+    ((5000,), (5000, 9)),
+)  # fmt: skip
+
+
+@cache
+def normal(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    rng = np.random.default_rng(len(shape))
+    x = rng.standard_normal(shape)
+    if dtype.startswith("complex"):
+        return (x + 1j * rng.standard_normal(shape)).astype(dtype)
+    return x.astype("float32" if dtype.endswith("16") else dtype)
+
+
+def milliseconds(work: Callable[[], Any], wait: Callable[[], Any], calls: int) -> float:
+    """Of one call, the median of several rows of calls; the clock is the host's."""
+    for _ in range(3):
+        work()
+    wait()
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        for _ in range(calls):
+            work()
+        wait()
+        times.append((time.perf_counter() - start) / calls)
+    return statistics.median(times) * 1e3
+
+
+def ours(compiled: Callable[..., Any], arrays: list[Any], calls: int) -> float:
+    """The time of a compiled function; what it gives last is waited for."""
+    kept: list[Any] = [None]
+
+    def work() -> None:
+        kept[0] = compiled(*arrays)
+
+    def wait() -> None:
+        found: Any = kept[0]
+        while isinstance(found, (list, tuple)):
+            found = found[-1]
+        found[(0,) * found.ndim].item()
+
+    return milliseconds(work, wait, calls)
+
+
+def theirs(f: Callable[..., Any], tensors: list[Any], calls: int) -> float:
+    """The time of a function of PyTorch's, as a CUDA graph."""
+    import torch
+
+    for _ in range(3):
+        f(*tensors)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        f(*tensors)
+    return milliseconds(graph.replay, torch.cuda.synchronize, calls)
+
+
+def both(arrays: list[np.ndarray], dtype: str) -> tuple[list[Any], list[Any]]:
+    """Arrays as tensors of ours and of PyTorch's."""
+    import torch
+
+    made = [pb.tensor(a, device="cuda").astype(dtype) for a in arrays]
+    return made, [torch.as_tensor(a, device="cuda").to(getattr(torch, dtype)) for a in arrays]
+
+
+def multiplied(layout: str, count: int) -> Callable[[Any, Any], list[Any]]:
+    """So many products with one right operand."""
+
+    def multiply(x: Any, y: Any) -> list[Any]:
+        right = y if layout[1] == "n" else y.T
+        return [(x[i] if layout[0] == "n" else x[i].T) @ right for i in range(count)]
+
+    return multiply
+
+
+def products(dtype: str) -> Iterator[str]:
+    cases = []
+    for (m, n, k), layout in itertools.product(SIDES, LAYOUTS):
+        count = TOGETHER if m * n * k < LARGE else 2
+        a = (count, m, k) if layout[0] == "n" else (count, k, m)
+        b = (k, n) if layout[1] == "n" else (n, k)
+        f = multiplied(layout, count)
+        cases.append((m, n, k, layout, count, f, pb.jit(f), [normal(s, dtype) for s in (a, b)]))
+    with ThreadPoolExecutor(COMPILERS) as pool:  # kernels of all cases side by side
+        made = list(pool.map(lambda case: first_call(case[6], case[7], dtype), cases))
+    for (m, n, k, layout, count, f, compiled, _), (tensors, peers) in zip(cases, made, strict=True):
+        calls = max(2, min(20, int(4e11 / (m * n * k * count))))
+        own = ours(compiled, tensors, calls) / count
+        peer = theirs(f, peers, calls) / count
+        rate = 2e-9 * m * n * k / own
+        yield (
+            f"{dtype} {m}x{n}x{k} {layout} | {own * 1e3:.1f} us, {rate:.1f} TF | torch"
+            f" {peer * 1e3:.1f} us | {own / peer:.2f}"
+        )
+
+
+def first_call(f: Callable[..., Any], arrays: list[np.ndarray], dtype: str) -> tuple[Any, Any]:
+    """Arrays for both libraries, once the function is compiled."""
+    tensors, peers = both(arrays, dtype)
+    f(*tensors)
+    return tensors, peers
+
+
+def rows(dtype: str) -> Iterator[str]:
+    for (k, n), by_row in itertools.product(ROWS, (True, False)):
+        f = row_products(by_row)
+        shape = (k, n) if by_row else (n, k)
+        tensors, peers = both([normal((TOGETHER, k), dtype), normal(shape, dtype)], dtype)
+        own, peer = ours(pb.jit(f), tensors, 5), theirs(f, peers, 5)
+        name = "row @ matrix" if by_row else "matrix @ column"
+        yield (
+            f"{dtype} {name}, {k} x {n} | {own / TOGETHER * 1e3:.1f} us | torch"
+            f" {peer / TOGETHER * 1e3:.1f} us | {own / peer:.2f}"
+        )
+
+
+def row_products(by_row: bool) -> Callable[[Any, Any], list[Any]]:
+    return lambda x, y: [x[i] @ y if by_row else y @ x[i] for i in range(TOGETHER)]
+
+
+def convolution_loss(namespace: Any, dimensions: int, padding: int) -> Callable[[Any, Any], Any]:
+    convolve = getattr(namespace, f"conv{dimensions}d")
+    return lambda a, b: (convolve(a, b, padding=padding) ** 2).sum()
+
+
+def pulled(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradients of a function of PyTorch's."""
+    import torch
+
+    def step(*given: Any) -> Any:
+        return torch.autograd.grad(loss(*[x.requires_grad_() for x in given]), given)
+
+    return step
+
+
+def convolutions() -> Iterator[str]:
+    """The value and the gradients of convolutions."""
+    import torch
+
+    for name, (x, w, padding) in CONVOLUTIONS.items():
+        loss = convolution_loss(pb.nn, len(x) - 2, padding)
+        peer_loss = convolution_loss(torch.nn.functional, len(x) - 2, padding)
+        tensors, peers = both([normal(x, "float32"), normal(w, "float32")], "float32")
+        own = ours(pb.jit(pb.value_and_grad(loss, argnums=(0, 1))), tensors, 10)
+        peer = theirs(pulled(peer_loss), peers, 10)
+        yield f"{name}, value and gradient | {own:.3f} ms | torch {peer:.3f} ms | {own / peer:.2f}"
+
+
+def attention() -> Iterator[str]:
+    import torch
+
+    shape = 8, 16, 2048, 64
+    attend, peer = (
+        (lambda *a, of=n: of.scaled_dot_product_attention(*a).sum())
+        for n in (pb.nn, torch.nn.functional)
+    )
+    for dtype in ("float32", "bfloat16"):
+        tensors, peers = both([normal(shape, "float32")] * 3, dtype)
+        own = ours(pb.jit(pb.value_and_grad(attend, argnums=(0, 1, 2))), tensors, 2)
+        other = theirs(pulled(peer), peers, 2)
+        yield (
+            f"attention {dtype} {shape}, value and gradient | {own:.2f} ms | torch {other:.2f} ms"
+            f" | {own / other:.1f}"
+        )
+
+
+def differs(case: tuple[str, tuple[tuple[int, ...], ...]]) -> bool:
+    """Whether a product has other bits than on the CPU."""
+    dtype, shapes = case
+    arrays = [normal(s, dtype) for s in shapes]
+    found, expected = (
+        pb.matmul(*[pb.tensor(a, device=d).astype(dtype) for a in arrays]).numpy()
+        for d in ("cuda", "cpu")
+    )
+    return found.tobytes() != expected.tobytes()
+
+
+def differ(case: tuple[tuple[int, ...], tuple[int, ...], int]) -> int:
+    """How many of value and gradients of a convolution have other bits than on the CPU."""
+    x, w, padding = case
+    f = pb.jit(pb.value_and_grad(convolution_loss(pb.nn, len(x) - 2, padding), argnums=(0, 1)))
+    arrays = [normal((4, *x[1:]), "float32"), normal(w, "float32")]
+    results = [f(*[pb.tensor(a, device=d) for a in arrays]) for d in ("cuda", "cpu")]
+    pairs = zip(*[(r[0], *r[1]) for r in results], strict=True)
+    return sum(a.numpy().tobytes() != b.numpy().tobytes() for a, b in pairs)
+
+
+def bits() -> Iterator[str]:
+    """Elements that differ from the CPU's."""
+    dtypes = "float32", "float64", "complex64", "bfloat16"
+    cases = list(itertools.product(dtypes, CHECKED))
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        wrong = dict(zip(cases, pool.map(differs, cases), strict=True))
+        apart = list(pool.map(differ, CONVOLUTIONS.values()))
+    for dtype in dtypes:
+        found = [shapes for (d, shapes), other in wrong.items() if d == dtype and other]
+        yield f"{dtype}: {len(found)} of {len(CHECKED)} products differ from the CPU's {found}"
+    for name, other in zip(CONVOLUTIONS, apart, strict=True):
+        yield f"{name}: {other} of 3 arrays differ from the CPU's"
+
+
+PARTS: dict[str, Callable[[], Iterator[str]]] = {
+    "bits": bits,
+    "conv": convolutions,
+    "float32": lambda: products("float32"),
+    "float64": lambda: products("float64"),
+    "rows": lambda: rows("float32"),
+    "attention": attention,
+}
+
+
+def main() -> None:
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=50.0)
+    parser.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS)
+    given = parser.parse_args()
+    end = time.time() + given.seconds
+    for name in given.only:
+        lines = PARTS[name]()
+        while time.time() < end:
+            try:
+                line = next(lines, None)
+            except (pb.PullbackError, RuntimeError) as error:
+                print(f"{name}: {error}", flush=True)
+                break
+            if line is None:
+                break
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Write the section about WebGPU of docs/conformance.md: operation x dtype x order of derivative.
+
+A cell passes if results on webgpu have the bits of the CPU. Cells that are known already stay in
+report/webgpu_cells.json; --anew forgets them. Some operations at a time have a process of their
+own, since kernels are kept as long as one lives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "conformance.md"
+KNOWN = ROOT / "report" / "webgpu_cells.json"
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "generated")]
+
+TITLE = "## On WebGPU"
+SECTION = re.compile(rf"^{TITLE}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+TOGETHER = 100  # operations of a process: it takes some hundred megabytes, and shares kernels
+DTYPES = ("float32", "float16", "bfloat16", "complex64")
+ORDERS = {"float32": ("fwd", "1", "2", "3")}  # of the others: results and first derivatives
+PASS, OTHER = "pass", "other bits"  # what is said of a cell, but for what it lacks or raises
+
+
+def ways() -> dict[str, list[Callable[[Any], Any]]]:
+    """What each cell runs."""
+    import matrix
+
+    import pullback as pb
+
+    def derivative(order: int) -> Callable[[Any], Any]:
+        return lambda case: matrix.directional(case, order, False, pb.float32)
+
+    eager = {str(order): [derivative(order)] for order in (1, 2, 3)}
+    return {"fwd": [lambda case: matrix.call(case.entry, case.sample), matrix.jitted], **eager}
+
+
+def outcome(case: Any, way: Callable[[Any], Any]) -> str:
+    """What a case says; nothing where it does not apply."""
+    import matrix
+
+    import pullback as pb
+    from cuda_registry import same_bits
+
+    def values() -> list[np.ndarray]:
+        return [x.numpy() for x in matrix.arrays_of(way(case))]
+
+    with np.errstate(all="ignore"):
+        try:
+            expected = values()
+        except (pb.DTypeError, pb.GradientError):
+            return ""
+        if not expected:
+            return ""
+        try:
+            with pb.device("webgpu"):
+                found = values()
+        except (pb.DeviceError, pb.DTypeError) as error:
+            missing = re.match(r"(\w+): there are no WebGPU kernels", str(error))
+            return f"no kernels for {missing[1]}" if missing else reason(str(error))
+        except Exception as error:  # whatever it raises is to be reported
+            return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    if all(same_bits(x, y) for x, y in zip(found, expected, strict=True)):
+        return PASS
+    return OTHER
+
+
+def reason(error: str) -> str:
+    """Why a sample can't be, by its error."""
+    refused = re.search(r"webgpu has no (\w+)", error)
+    return f"its sample holds {refused[1]}" if refused else error.splitlines()[0]
+
+
+def cells(keys: list[str], count: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """The cells of operations, by dtype and order: the first word that is no pass."""
+    import matrix
+
+    import pullback as pb
+
+    every = ways()
+    for key in keys:
+        own: dict[str, str] = {}
+        for dtype in (getattr(pb, d) for d in DTYPES):
+            drawn = len(matrix.samples(matrix.REGISTRY[key], dtype))
+            cases = [matrix.Case(key, i, dtype) for i in range(min(drawn, count))]
+            for order in ORDERS.get(dtype.name, ("fwd", "1")):
+                words = [outcome(c, way) for c in cases for way in every[order]]
+                said = [w for w in words if w]
+                if said:
+                    own[f"{dtype.name} {order}"] = next((w for w in said if w != PASS), PASS)
+        yield key, own
+
+
+def section(known: dict[str, dict[str, str]], count: int) -> str:
+    """The text of the section."""
+    titles = [f"{d} {o}" for d in DTYPES for o in ORDERS.get(d, ("fwd", "1"))]
+    total = Counter((t, word == PASS) for own in known.values() for t, word in own.items())
+    passed, all_ = sum(n for (_, ok), n in total.items() if ok), sum(total.values())
+    gaps: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for key, own in sorted(known.items()):
+        for title, word in own.items():
+            if word != PASS:
+                gaps[word][key].append(title)
+    lines = [
+        TITLE,
+        "",
+        f"**{passed} of {all_} cells pass**: results and derivatives, eager and compiled, have the"
+        " bits of the CPU; on Mesa's software driver, with"
+        f" {'all samples' if count > 99 else 'the first sample'} of each operation. The others"
+        " say what is missing.",
+        "",
+        "To run it again: `python tools/webgpu_cells.py --anew` (an hour on 2 cores).",
+        "",
+        "| | " + " | ".join(titles) + " |",
+        "|---" * (len(titles) + 1) + "|",
+        "| pass | " + " | ".join(str(total[t, True]) for t in titles) + " |",
+        "| do not | " + " | ".join(str(total[t, False]) for t in titles) + " |",
+        "",
+        "| why not | cells | operations |",
+        "|---|---|---|",
+    ]
+    for word, own in sorted(gaps.items(), key=lambda g: -sum(map(len, g[1].values()))):
+        names = ", ".join(f"`{k}`" for k in own)
+        lines.append(f"| {word} | {sum(map(len, own.values()))} | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def kept(page: str) -> str:
+    """The section as a page has it, for whoever writes the page anew."""
+    found = SECTION.search(page)
+    return found.group().rstrip() + "\n" if found else ""
+
+
+def replaced(page: str, text: str) -> str:
+    """The page with another section, which comes last if it had none."""
+    if SECTION.search(page):
+        return SECTION.sub(lambda _: text + "\n", page).rstrip() + "\n"
+    return page.rstrip() + "\n\n" + text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--anew", action="store_true", help="forget the cells that are known")
+    parser.add_argument("--samples", type=int, default=1, help="of each operation, at most")
+    parser.add_argument("--only", nargs="*", help="print the cells of these operations")
+    given = parser.parse_args()
+    if given.only:
+        for row in cells(given.only, given.samples):
+            print(json.dumps(row), flush=True)
+        return 0
+    from matrix import REGISTRY
+
+    known = json.loads(KNOWN.read_text()) if KNOWN.exists() and not given.anew else {}
+    KNOWN.parent.mkdir(exist_ok=True)
+    missing = sorted(set(REGISTRY) - set(known))
+    for start in range(0, len(missing), TOGETHER):
+        keys = missing[start : start + TOGETHER]
+        command = [sys.executable, __file__, "--samples", str(given.samples), "--only", *keys]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                key, own = json.loads(line)
+                known[key] = own
+                KNOWN.write_text(json.dumps(known))
+                print(key, own, file=sys.stderr, flush=True)
+    PAGE.write_text(replaced(PAGE.read_text("utf-8"), section(known, given.samples)), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -86,9 +86,9 @@ def test_captured_arrays_are_weights_with_their_names(tmp_path: Path) -> None:
 
 def test_what_a_function_inside_captures_has_its_name(tmp_path: Path) -> None:
     def outer(x: Any) -> Any:
-        return (lambda v: v * SCALES["columns"])(x)
+        return pb.vmap(lambda row: row * SCALES["columns"])(x)
 
-    exported(tmp_path, "outer", Case(outer, (draw(7),)))
+    exported(tmp_path, "outer", Case(outer, (draw(2, 7),)))
     assert set(pb.load(tmp_path / "outer.safetensors")) == {"SCALES.columns"}
 
 

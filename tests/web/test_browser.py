@@ -216,6 +216,14 @@ def test_a_result_is_gone_after_its_release(web: Web) -> None:
     assert web.error("gone", text) == "Error: gone: it was released."
 
 
+def test_a_lost_gpu_is_an_error_and_the_next_load_opens_another_one(web: Web) -> None:
+    web.export("lost", lambda x: x + 1, draw(3))
+    text = "f.device.destroy(); await f.device.lost; await f(example.inputs);"
+    assert web.error("lost", text).startswith("Error: lost: the GPU was lost: ")
+    text = "return (await f({ x: Float32Array.of(1, 2, 3) }))[2];"
+    assert web.run("lost", text) == 4
+
+
 def test_the_page_shows_that_the_bits_are_the_same(web: Web) -> None:
     function, args, _ = CASES["weights"]
     web.export("shown", function, *args)

@@ -23,6 +23,8 @@ from pullback.web.weights import Names, memory_of
 
 __all__ = ["Exported", "Placed"]
 
+CONSTANT_BYTES = 256  # of an array without a name that is written into the module: a line or two
+
 
 class Placed(NamedTuple):
     """An array that a page gives, gets or loads, and where it is."""
@@ -54,6 +56,7 @@ class Exported:
             )
         self._names = Names(function)
         self.weights: list[Placed] = []
+        self.constants: list[Placed] = []
         self.weight_bytes = self.input_bytes = 0
         self.inputs = arguments_tree(function, args, kwargs)
         inputs = unit.optimised.inputs
@@ -76,19 +79,24 @@ class Exported:
     def _weight(self, buf: Any, av: Aval) -> Place:
         """The place of a captured array, which is stored as it lies in memory."""
         contents, first = memory_of(buf, av)
-        own = self._stored(*self._names.of(buf, contents.shape), contents)
+        own = self._stored(buf, contents, "constant")
         return Place(WEIGHTS, own.byte + first * contents.itemsize)
 
-    def _stored(self, name: str, shape: tuple[int, ...], contents: np.ndarray) -> Place:
+    def _stored(self, buf: Any, contents: np.ndarray, default: str) -> Place:
+        """The place of numbers; few that the user has no name for are part of the module."""
         dtype, nbytes = as_dtype(contents.dtype).name, contents.nbytes
         own = Place(WEIGHTS, self.weight_bytes)
-        self.weights.append(Placed(name, dtype, shape, own, nbytes, contents.reshape(shape)))
         self.weight_bytes += lines(nbytes)
+        if nbytes <= CONSTANT_BYTES and not self._names.has(buf):
+            self.constants.append(Placed(default, dtype, contents.shape, own, nbytes, contents))
+        else:
+            name, shape = self._names.of(buf, contents.shape, default)
+            self.weights.append(Placed(name, dtype, shape, own, nbytes, contents.reshape(shape)))
         return own
 
     def _table(self, contents: np.ndarray) -> Place:
         """The place of numbers that a kernel reads."""
-        return self._stored(*self._names.of(contents, contents.shape, "table"), contents)
+        return self._stored(contents, contents, "table")
 
     def _compiled(self, graph: Graph) -> list[Place]:
         """Plan the program; where its outputs are."""

@@ -30,9 +30,11 @@ class Names:
         for name, value in _parts(function):
             self._visit(name, value, 0)
 
-    def of(
-        self, buffer: Any, shape: tuple[int, ...], default: str = "constant"
-    ) -> tuple[str, tuple[int, ...]]:
+    def has(self, buffer: Any) -> bool:
+        """Whether the user has a name for an array."""
+        return id(buffer) in self._known
+
+    def of(self, buffer: Any, shape: tuple[int, ...], default: str) -> tuple[str, tuple[int, ...]]:
         """A name that no other array has had, and the shape in which the user knows an array
         that was captured in this one, perhaps as a view.
         """

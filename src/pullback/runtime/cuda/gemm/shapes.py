@@ -26,9 +26,9 @@ UNITS_RATE = 128.0  # fused multiply-adds of a processor in a cycle, in float32 
 ENTRY = 4000.0
 JOIN = 5000.0  # cycles of another launch that adds up chains
 MOVED = 300.0  # sums of chains that are written and read again in a cycle
-MEETING = 4200.0  # cycles in which a cluster adds up its chains
+# Cycles in which a cluster adds up its chains; twice that for large tiles if blocks have to wait.
+MEETING = 4200.0
 ARRIVALS = 6000.0  # cycles in which a last block does, and in which counters are set before
-FEWER = 0.11  # exponent of the part of the resident blocks that are there: it lowers the rate
 
 
 class Tile(NamedTuple):
@@ -50,6 +50,7 @@ class Tile(NamedTuple):
     rate: float
     totals: int = 1  # 1 in registers, 2 in shared memory
     last: bool = True  # whether its last block may add up; for others it was slower
+    fewer: float = 0.11  # exponent of the part of the resident blocks that are there, in the rate
 
     def words(self, units: bool) -> dict[str, object]:
         """The constants of the kernels."""
@@ -64,7 +65,7 @@ class Tile(NamedTuple):
 # Measured on an H200, from the largest to the smallest.
 FLOATS = (
     Tile(256, 128, 8, 16, 8, 4, 2, 4, (1, 1), 0.73, 2, last=False),
-    Tile(128, 128, 16, 8, 8, 4, 2, 3, (1, 1), 0.68),
+    Tile(128, 128, 16, 8, 8, 4, 2, 3, (1, 1), 0.68, last=False),
     Tile(128, 64, 16, 8, 8, 4, 1, 3, (3, 2), 0.67, last=False),
     Tile(64, 128, 16, 8, 8, 2, 2, 3, (3, 2), 0.64),
     Tile(64, 64, 16, 4, 8, 4, 1, 3, (4, 3), 0.59),
@@ -79,12 +80,12 @@ DOUBLES = (
 )
 # float64 by matrix units; `tm` and `tn` say nothing there
 UNITS = (
-    Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.72, 2, last=False),
-    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.66, last=False),
-    Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55, last=False),
-    Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.48, last=False),
-    Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.4, last=False),
-    Tile(32, 32, 16, 0, 0, 2, 1, 3, (6, 4), 0.43, last=False),
+    Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.72, 2, last=False, fewer=0.19),
+    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.66, last=False, fewer=0.19),
+    Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55, last=False, fewer=0.19),
+    Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.48, last=False, fewer=0.19),
+    Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.4, last=False, fewer=0.19),
+    Tile(32, 32, 16, 0, 0, 2, 1, 3, (6, 4), 0.43, last=False, fewer=0.19),
 )
 
 
@@ -136,7 +137,8 @@ def _cycles(choice: Choice, batch: int, m: int, n: int, k: int) -> float:
     blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn) * (chains if merge else 1)
     depth = min(k, order.CHUNK) if merge else k
     cycles = _turns(tile, tile.resident[0 if merge or chains == 1 else 1], blocks, depth)
-    joined = {ALONE: 0.0, CLUSTER: MEETING, LAUNCH: JOIN, LAST: ARRIVALS}[merge]
+    meeting = MEETING * (2 if blocks > PROCESSORS and tile.last else 1)
+    joined = {ALONE: 0.0, CLUSTER: meeting, LAUNCH: JOIN, LAST: ARRIVALS}[merge]
     return cycles + joined + (batch * m * n * chains / MOVED if merge == LAUNCH else 0.0)
 
 
@@ -147,6 +149,6 @@ def _turns(tile: Tile, resident: int, blocks: int, depth: int) -> float:
 
     def turn(held: int) -> float:
         # fewer warps hide less of what they wait for
-        return ENTRY + held * work / (tile.rate * (held / resident) ** FEWER)
+        return ENTRY + held * work / (tile.rate * (held / resident) ** tile.fewer)
 
     return full * turn(resident) + (turn(rest) if rest else 0.0)

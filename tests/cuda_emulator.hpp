@@ -26,16 +26,16 @@
 #define PB_CLUSTERED(n) static const int cluster_set = set_cluster(n);
 static unsigned cluster = 1;  // blocks that wait for each other, side by side
 static int set_cluster(unsigned n) { return (int)(cluster = n); }
-typedef char* Shared;
-static inline Shared pb_shared(const void* p) { return (Shared)p; }
-template <int BYTES> static void pb_copy(Shared to, const void* from, int given = BYTES) {
+typedef char* SharedAddress;
+static inline SharedAddress pb_shared(const void* p) { return (SharedAddress)p; }
+template <int BYTES> static void pb_copy(SharedAddress to, const void* from, int given = BYTES) {
   struct alignas(BYTES) Word { char bytes[BYTES]; };
   Word word = {};
   if (given == BYTES) word = *static_cast<const Word*>(from);  // traps if it is not aligned
   else memcpy(&word, from, given);
   *reinterpret_cast<Word*>(to) = word;
 }
-template <int BYTES> static void pb_copy_all(Shared to, const void* from) { pb_copy<BYTES>(to, from); }
+template <int BYTES> static void pb_copy_all(SharedAddress to, const void* from) { pb_copy<BYTES>(to, from); }
 static inline void pb_commit() {}
 template <int N> static void pb_wait() {}
 

@@ -16,18 +16,18 @@ typedef unsigned int u32;
 #define PB_CLUSTERS 0
 #define PB_CLUSTER(n)
 #endif
-typedef unsigned int Shared;  // an address in shared memory
-PB_DEVICE Shared pb_shared(const void* p) { return (Shared)__cvta_generic_to_shared(p); }
+typedef unsigned int SharedAddress;  // an address in shared memory
+PB_DEVICE SharedAddress pb_shared(const void* p) { return (SharedAddress)__cvta_generic_to_shared(p); }
 #if __CUDA_ARCH__ >= 800
 // BYTES to `to`; of them `given` are read, the others are 0.
-template <int BYTES> PB_DEVICE void pb_copy(Shared to, const void* from, int given = BYTES) {
+template <int BYTES> PB_DEVICE void pb_copy(SharedAddress to, const void* from, int given = BYTES) {
   if constexpr (BYTES == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(given));
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES),
                  "r"(given));
 }
-template <int BYTES> PB_DEVICE void pb_copy_all(Shared to, const void* from) {
+template <int BYTES> PB_DEVICE void pb_copy_all(SharedAddress to, const void* from) {
   if constexpr (BYTES == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
   else
@@ -38,14 +38,14 @@ template <int N> PB_DEVICE void pb_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 #else
-template <int BYTES> PB_DEVICE void pb_copy(Shared to, const void* from, int given = BYTES) {
+template <int BYTES> PB_DEVICE void pb_copy(SharedAddress to, const void* from, int given = BYTES) {
 #pragma unroll
   for (int i = 0; i < BYTES / 4; ++i) {
     const int word = 4 * i < given ? static_cast<const int*>(from)[i] : 0;
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + 4 * i), "r"(word) : "memory");
   }
 }
-template <int BYTES> PB_DEVICE void pb_copy_all(Shared to, const void* from) {
+template <int BYTES> PB_DEVICE void pb_copy_all(SharedAddress to, const void* from) {
   pb_copy<BYTES>(to, from);
 }
 PB_DEVICE void pb_commit() {}
@@ -62,7 +62,7 @@ template <typename V> PB_DEVICE V pb_of_block(const V* own, int rank) {
   static_assert(sizeof(V) == 16, "one load");
   union { V value; int words[4]; } found;
 #if PB_CLUSTERS
-  Shared at;
+  SharedAddress at;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(pb_shared(own)), "r"(rank));
   asm volatile("ld.shared::cluster.v4.b32 {%0,%1,%2,%3}, [%4];"
                : "=r"(found.words[0]), "=r"(found.words[1]), "=r"(found.words[2]),

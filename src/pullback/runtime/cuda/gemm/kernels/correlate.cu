@@ -14,7 +14,7 @@ template <int BL, bool LEFT> struct Sums : Passes<BL> {
   Mask inside[Base::DEEP];
   Distance at[Base::LINES];
   Mask needs[Base::LINES];
-  Shared to;
+  SharedAddress to;
   PB_MEMBER Sums(const Window& w, const Value* base, const Spot* table, i64 pixel, int start, int lines,
                  Value* shared)
       : spots(table), image(LEFT ? w.y_batch : w.x_batch), count((int)pb_pixels(w)),

@@ -10,7 +10,7 @@ template <int BL> struct Reads : Passes<BL> {
   Entry now;  // of the step, where it is in one entry
   Distance at[Base::LINES], channel;
   Mask inside[Base::LINES];
-  Shared to;
+  SharedAddress to;
   PB_MEMBER Reads(const Window& w, const Value* base, const Entry* entries, int first, int lines,
                   Value* shared)
       : p(base), table(entries), now(entries[0]), channel((Distance)w.x_channel), to(pb_shared(shared)) {

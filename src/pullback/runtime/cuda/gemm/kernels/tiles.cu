@@ -20,7 +20,7 @@ template <int BL, int KIND> struct Operand {  // kinds 1 and 3: transposed on th
   const Value* p;
   i64 step;
   Distance at[DOWN];
-  Shared to;
+  SharedAddress to;
   int k0;
   PB_MEMBER Operand(const Value* base, i64 line, i64 k, int first, int lines, Value* shared) {
     const int tid = threadIdx.x, l0 = tid / ACROSS, last = lines - 1 - first;
@@ -46,7 +46,7 @@ template <int BL> struct Operand<BL, 0> {  // the number of lines is a multiple 
   static_assert(NT % ACROSS == 0 && BK % DOWN == 0, "a pass takes all lines of some k");
   const Value* p;
   i64 step;
-  Shared to;
+  SharedAddress to;
   int k0;
   PB_MEMBER Operand(const Value* base, i64, i64 k, int first, int lines, Value* shared) {
     const int c = first + (int)threadIdx.x % ACROSS * PIECE, last = lines - PIECE;
@@ -70,7 +70,7 @@ template <int BL> struct Operand<BL, 2> {
   const Value* p;
   i64 step;
   Distance at[LINES];
-  Shared to;
+  SharedAddress to;
   int k0;
   PB_MEMBER Operand(const Value* base, i64 line, i64 k, int first, int lines, Value* shared) {
     const int l0 = (int)threadIdx.x % ACROSS, last = lines - 1 - first;

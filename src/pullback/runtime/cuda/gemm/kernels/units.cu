@@ -15,7 +15,7 @@ template <int BL, int KIND> struct Operand {
   static_assert(ROWS * ACROSS == NT && EACH > 0, "a pass takes some rows of the tile");
   const double* p;
   i64 step, row;  // from one row of the tile in shared memory to the next: a line, or a k
-  Shared to;
+  SharedAddress to;
   int slow, last;  // the thread's row of a pass, the last one that is there
   PB_MEMBER Operand(const double* base, i64 line, i64 k, int first, int lines, double* shared) {
     const int fast = (int)threadIdx.x % ACROSS * EACH_COPY, most = lines - (WIDE ? 2 : 1);

@@ -383,8 +383,9 @@ def _order_of(both: Any, pivots: Any) -> Any:
             f" {pivots._aval.shape}."
         )
     batch = pivots._aval.shape[:-1]
-    ones = broadcast_to(eye(n, dtype=dt.float64, device=dev), (*batch, n, n))
-    numbers = astype(positions(n, dev), dt.float64)
+    exact = dt.float32 if n <= 1 << 24 else dt.float64  # for these numbers
+    ones = broadcast_to(eye(n, dtype=exact, device=dev), (*batch, n, n))
+    numbers = astype(positions(n, dev), exact)
     index = as_indices("lu_solve", reshape(pivots, (*batch, 1, n)), dev, n)
     rows = bind_named("lu_solve", gather.op, numbers, index)  # raises where there is no such row
     numbers = reshape(numbers, (n, 1))

@@ -6,8 +6,6 @@ is not installed these tests are skipped, but not in CI.
 
 from __future__ import annotations
 
-import base64
-import fcntl
 import functools
 import http.server
 import itertools
@@ -15,6 +13,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -45,6 +44,14 @@ FLAGS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
+# The browser reads from file 3 and writes to file 4.
+LAUNCH = """
+import fcntl, os, sys
+high = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+os.dup2(high[0], 3)
+os.dup2(high[1], 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
 SECONDS = 120  # for an answer: a busy machine compiles kernels slowly
 
 
@@ -125,17 +132,6 @@ class Page:
             raise RuntimeError(thrown.get("description") or str(found["exceptionDetails"]))
         return found["result"].get("value")
 
-    def screenshot(
-        self, path: Path, dark: bool = False, size: tuple[int, int] = (900, 800)
-    ) -> None:
-        """Write what the page looks like as a PNG file."""
-        width, height = size
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                  deviceScaleFactor=1, mobile=False)  # fmt: skip
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
-
 
 @contextmanager
 def page_of(folder: Path) -> Iterator[Page]:
@@ -145,17 +141,19 @@ def page_of(folder: Path) -> Iterator[Page]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     theirs, to = os.pipe()
     back, theirs_too = os.pipe()
-
-    def place() -> None:  # the browser reads its pipe 3 and writes to pipe 4
-        high = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs, theirs_too)]
-        os.dup2(high[0], 3)
-        os.dup2(high[1], 4)
-
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            [FOUND or NAMES[0], *FLAGS, f"--user-data-dir={profile}"],
-            preexec_fn=place,
-            pass_fds=(3, 4),
+            [
+                sys.executable,
+                "-c",
+                LAUNCH,
+                str(theirs),
+                str(theirs_too),
+                FOUND or NAMES[0],
+                *FLAGS,
+                f"--user-data-dir={profile}",
+            ],
+            pass_fds=(theirs, theirs_too),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

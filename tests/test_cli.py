@@ -23,6 +23,7 @@ from pullback.display import drawing
 from pullback.display.progress import Progress
 from pullback.display.report import Page, below
 from pullback.runtime.cpu import native
+from pullback.runtime.cuda.gpu import is_present
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -121,6 +122,13 @@ def test_demo_returns_1_when_a_check_fails(tmp_path):
     assert ended.status == 1
     assert re.search(r"FAILED +test accuracy", ended.out)
     assert "✗<span> failed" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(is_present(), reason="there is a GPU")
+def test_demo_on_a_device_that_is_not_there_says_so(tmp_path):
+    ended = command("demo", "--quick", "--device", "cuda", "--out", tmp_path / "report.html")
+    assert ended.status == 2
+    assert ended.err.startswith("demo: cuda: ")
 
 
 def test_demo_notices_a_wrong_second_derivative(monkeypatch):

@@ -263,3 +263,12 @@ def test_no_queries_or_an_empty_batch_give_an_empty_result(
     )
     assert out.shape == (rows, batch, 4)
     assert not need_weights or weights.shape == (batch, rows, 3)
+
+
+def test_several_heads_of_vectors_without_elements():
+    x, w, b = pb.ones((3, 2, 0)), pb.ones((0, 0)), pb.ones(0)
+    out, weights = pb.nn.multi_head_attention_forward(
+        x, x, x, 0, 1, w, b, None, None, False, 0.0, w, b
+    )
+    assert out.shape == (3, 2, 0)
+    assert weights.shape == (2, 3, 3)

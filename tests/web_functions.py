@@ -49,9 +49,10 @@ def walk(x: Any) -> Any:
 
 
 def many_rounds(x: Any) -> Any:
-    return pb.fori_loop(
-        0, 7, lambda k, v: pb.cos(v) + pb.fori_loop(0, 3, lambda j, u: u * 0.5, v), x
-    )
+    def inner(v: Any) -> Any:
+        return pb.fori_loop(0, 3, lambda k, u: u * u * 0.5 - k, v)
+
+    return pb.fori_loop(0, 7, lambda k, v: inner(v) / (1 + v.sum() ** 2), x)
 
 
 def root_of(x: Any) -> Any:
@@ -87,6 +88,14 @@ CASES: dict[str, Case] = {
     "rounds": Case(many_rounds, (draw(11),)),
     "root": Case(root_of, (pb.tensor([2.0, 9.0, 0.3]),)),
     "either": Case(either, (draw(3),)),
+    "waves": Case(lambda x: pb.abs(pb.fft.fft(x, n=100)), (draw(3, 50),), exact=False),
+    "product": Case(pb.grad(lambda w, x: (pb.tanh(x @ w) ** 2).sum()),
+                    (draw(20, 9), draw(30, 20)), exact=False),
+    "windows": Case(pb.grad(lambda w, x: (pb.nn.conv2d(x, w, padding=1) ** 2).sum()),
+                    (draw(3, 2, 3, 3), draw(2, 2, 9, 8)), exact=False),
+    "sorted": Case(lambda x: (pb.sort(x), pb.argsort(x)), (draw(300),)),
+    "embedding": Case(pb.grad(lambda t, i: (pb.take(t, i, axis=0) ** 2).sum()),
+                      (TABLE, pb.tensor([3, 0, 3, 8, 3]))),
     "lookup": Case(lambda i: pb.take(TABLE, i, axis=0), (pb.tensor([3, 0, -1, 8]),)),
     "bools": Case(lambda x: {"positive": x > 0, "any": (x > 2).any(axis=1)}, (draw(5, 3),)),
     "bytes": Case(lambda x: x * 2 + 1, (draw(13, dtype="int8"),)),

@@ -207,26 +207,39 @@ def attention() -> Iterator[str]:
         )
 
 
+def differs(case: tuple[str, tuple[tuple[int, ...], ...]]) -> bool:
+    """Whether a product has other bits than on the CPU."""
+    dtype, shapes = case
+    arrays = [normal(s, dtype) for s in shapes]
+    found, expected = (
+        pb.matmul(*[pb.tensor(a, device=d).astype(dtype) for a in arrays]).numpy()
+        for d in ("cuda", "cpu")
+    )
+    return found.tobytes() != expected.tobytes()
+
+
+def differ(case: tuple[tuple[int, ...], tuple[int, ...], int]) -> int:
+    """How many of value and gradients of a convolution have other bits than on the CPU."""
+    x, w, padding = case
+    f = pb.jit(pb.value_and_grad(convolution_loss(pb.nn, len(x) - 2, padding), argnums=(0, 1)))
+    arrays = [normal((4, *x[1:]), "float32"), normal(w, "float32")]
+    results = [f(*[pb.tensor(a, device=d) for a in arrays]) for d in ("cuda", "cpu")]
+    pairs = zip(*[(r[0], *r[1]) for r in results], strict=True)
+    return sum(a.numpy().tobytes() != b.numpy().tobytes() for a, b in pairs)
+
+
 def bits() -> Iterator[str]:
     """Elements that differ from the CPU's."""
-    for dtype in ("float32", "float64", "complex64", "bfloat16"):
-        wrong = 0
-        for shapes in CHECKED:
-            arrays = [normal(s, dtype) for s in shapes]
-            found, expected = (
-                pb.matmul(*[pb.tensor(a, device=d).astype(dtype) for a in arrays]).numpy()
-                for d in ("cuda", "cpu")
-            )
-            wrong += found.tobytes() != expected.tobytes()
-        yield f"{dtype}: {wrong} of {len(CHECKED)} products differ from the CPU's"
-    for name, (x, w, padding) in CONVOLUTIONS.items():
-        loss = convolution_loss(pb.nn, len(x) - 2, padding)
-        f = pb.jit(pb.value_and_grad(loss, argnums=(0, 1)))
-        arrays = [normal((4, *x[1:]), "float32"), normal(w, "float32")]
-        results = [f(*[pb.tensor(a, device=d) for a in arrays]) for d in ("cuda", "cpu")]
-        pairs = zip(*[(r[0], *r[1]) for r in results], strict=True)
-        wrong = sum(a.numpy().tobytes() != b.numpy().tobytes() for a, b in pairs)
-        yield f"{name}: {wrong} of 3 arrays differ from the CPU's"
+    dtypes = "float32", "float64", "complex64", "bfloat16"
+    cases = list(itertools.product(dtypes, CHECKED))
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        wrong = dict(zip(cases, pool.map(differs, cases), strict=True))
+        apart = list(pool.map(differ, CONVOLUTIONS.values()))
+    for dtype in dtypes:
+        found = [shapes for (d, shapes), other in wrong.items() if d == dtype and other]
+        yield f"{dtype}: {len(found)} of {len(CHECKED)} products differ from the CPU's {found}"
+    for name, other in zip(CONVOLUTIONS, apart, strict=True):
+        yield f"{name}: {other} of 3 arrays differ from the CPU's"
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {

@@ -32,6 +32,7 @@ def initial(key: Any) -> Params:
 
 
 def product(x: Any, w: Any) -> Any:
+    """x @ w as a fold for each element: the tiles of a product want larger matrices than these."""
     return (x[:, :, None] * w).sum(axis=1)
 
 

@@ -369,7 +369,7 @@ class Jitted:
         )  # programs without jit need not wait for it
         try:
             trace = compiler.Traced(self.function, self.name, args, kwargs)
-        except NeedsValue:  # it was an attempt
+        except BaseException:  # it was an attempt, and nothing is kept of it
             self._traces, self._odd_traces, self._latest = before
             raise
         foreign = [v for v in trace.graph.constants if isinstance(v.constant[0], Var)]

@@ -14,8 +14,13 @@ import cuda_fake
 import pullback as pb
 from cuda_device import emulated
 from cuda_emulator import COMPILER
+from pullback.compile.program.stages import Loop, Program, Stage
 from pullback.core import pytrees
-from pullback.runtime.cuda import driver, graphs, launcher, memory, transfers
+from pullback.core.avals import aval
+from pullback.core.dtypes import float32
+from pullback.runtime.cuda import driver, graphs, launcher, memory, programs, transfers
+from pullback.runtime.cuda.stages import Code
+from pullback.runtime.cuda.table import copy_step
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
@@ -85,6 +90,19 @@ def test_graphs_have_the_bits_of_the_cpu(name: str, cuda: Any):
     assert library.forks > forks + 3 or name != "network"
     assert library.replays == before[0] + 4  # all calls but the first
     assert library.updates > before[1]
+
+
+def test_a_group_without_launches_makes_nobody_wait_for_less(cuda: Any):
+    """Of the groups 0 to 3, 2 has none and waits for 0; 3 waits for 1."""
+    runtime = cuda.runtime
+    steps = [[copy_step(2, 1, 40)], [copy_step(3, 1, 40)], [], [copy_step(0, 3, 40)]]
+    stages = [Stage(Code(own), 1, 1, ()) if own else Loop([], 0, (), ()) for own in steps]
+    waits = [(1, ()), (1, ()), (1, (0,)), (1, (1,))]
+    program = Program(1, 40, (40, 40), (), stages, waits=waits)
+    run, av = programs.encode(runtime._gpu, program), aval((10,), float32, cuda)
+    for k in range(20):  # in as many random orders
+        found = run(runtime.from_numpy(draw(10, seed=k), True))
+        np.testing.assert_array_equal(runtime.to_numpy(found, av), draw(10, seed=k))
 
 
 def test_a_graph_whose_arrays_stay_is_launched_as_it_is(cuda: Any):

@@ -286,6 +286,13 @@ def test_retracing_is_warned_about_and_says_what_changed():
     assert f"{warning.filename}:{warning.lineno}" == line
 
 
+def test_traces_that_fail_are_not_counted():
+    f = pb.jit(lambda x: pb.reshape(x, (2,)))
+    for _ in range(compiled.MANY_TRACES + 2):  # a RetraceWarning would be raised instead
+        with pytest.raises(pb.ShapeError, match="reshape"):
+            f(pb.zeros(3))
+
+
 def test_kinds_of_arrays_are_not_warned_about_while_all_are_kept():
     f = pb.jit(lambda x: x + 1)
     with warnings.catch_warnings(record=True) as caught:

@@ -87,7 +87,8 @@ def test_results_have_the_bits_of_the_cpu(web: Web, name: str) -> None:
         if exact:
             assert same_bits(a, np.asarray(b)), name
         else:
-            np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5)
+            largest = float(np.abs(b.numpy()).max())
+            np.testing.assert_allclose(a, b.numpy(), rtol=1e-5, atol=1e-5 * largest)
     assert not web.page.errors
 
 
@@ -213,6 +214,14 @@ def test_a_result_is_gone_after_its_release(web: Web) -> None:
     assert web.error("gone", text) == "Error: gone: a result is used after its release."
     text = "f.release(); await f(example.inputs);"
     assert web.error("gone", text) == "Error: gone: it was released."
+
+
+def test_a_lost_gpu_is_an_error_and_the_next_load_opens_another_one(web: Web) -> None:
+    web.export("lost", lambda x: x + 1, draw(3))
+    text = "f.device.destroy(); await f.device.lost; await f(example.inputs);"
+    assert web.error("lost", text).startswith("Error: lost: the GPU was lost: ")
+    text = "return (await f({ x: Float32Array.of(1, 2, 3) }))[2];"
+    assert web.run("lost", text) == 4
 
 
 def test_the_page_shows_that_the_bits_are_the_same(web: Web) -> None:

@@ -70,6 +70,8 @@ def _told(options: argparse.Namespace, started: float) -> int:
     """The exit status after the story on the default device."""
     try:
         data = digits.load()
+    except pb.DeviceError:  # CuPy may be what can't be imported
+        raise
     except ImportError:
         print(
             "demo: the digits come with scikit-learn, which is not installed here.\n"

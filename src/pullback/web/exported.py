@@ -23,6 +23,8 @@ from pullback.web.weights import Names, memory_of
 
 __all__ = ["Exported", "Placed"]
 
+CONSTANT_BYTES = 256  # of an array without a name that is written into the module: a line or two
+
 
 class Placed(NamedTuple):
     """An array that a page gives, gets or loads, and where it is."""
@@ -54,20 +56,22 @@ class Exported:
             )
         self._names = Names(function)
         self.weights: list[Placed] = []
+        self.constants: list[Placed] = []
         self.weight_bytes = self.input_bytes = 0
         self.inputs = arguments_tree(function, args, kwargs)
         inputs = unit.optimised.inputs
         self.arguments = [self._argument(f.path, inputs[f.number].aval) for f in self.inputs.leaves]
+        avals = [v.aval for v in unit.optimised.outputs]
+        self.outputs = results_tree(unit.build([make(None, av) for av in avals]))
+        names = [leaf.path or "result" for leaf in self.outputs.leaves]
+        for name, av in zip(names, avals, strict=True):
+            _check(name, av)
         self.planned: Planned | None = None
-        found = self._compiled(unit.optimised)
-        shapes = [make(None, av) for _, av in found]
-        self.outputs = results_tree(unit.build(shapes))
-        self.results = [
-            _placed(leaf.path or "result", av, place)
-            for leaf, (place, av) in zip(self.outputs.leaves, found, strict=True)
-        ]
+        places = self._compiled(unit.optimised)
+        self.results = [_placed(*row) for row in zip(names, avals, places, strict=True)]
 
     def _argument(self, path: str, av: Aval) -> Placed:
+        _check(path, av)
         found = _placed(path, av, Place(INPUTS, self.input_bytes))
         self.input_bytes += lines(found.nbytes)
         return found
@@ -75,14 +79,26 @@ class Exported:
     def _weight(self, buf: Any, av: Aval) -> Place:
         """The place of a captured array, which is stored as it lies in memory."""
         contents, first = memory_of(buf, av)
-        dtype, nbytes = as_dtype(contents.dtype).name, contents.nbytes
-        name, shape = self._names.of(buf, contents.shape)
-        own = Place(WEIGHTS, self.weight_bytes)
-        self.weights.append(Placed(name, dtype, shape, own, nbytes, contents.reshape(shape)))
-        self.weight_bytes += lines(nbytes)
+        own = self._stored(buf, contents, "constant")
         return Place(WEIGHTS, own.byte + first * contents.itemsize)
 
-    def _compiled(self, graph: Graph) -> list[tuple[Place, Aval]]:
+    def _stored(self, buf: Any, contents: np.ndarray, default: str) -> Place:
+        """The place of numbers; few that the user has no name for are part of the module."""
+        dtype, nbytes = as_dtype(contents.dtype).name, contents.nbytes
+        own = Place(WEIGHTS, self.weight_bytes)
+        self.weight_bytes += lines(nbytes)
+        if nbytes <= CONSTANT_BYTES and not self._names.has(buf):
+            self.constants.append(Placed(default, dtype, contents.shape, own, nbytes, contents))
+        else:
+            name, shape = self._names.of(buf, contents.shape, default)
+            self.weights.append(Placed(name, dtype, shape, own, nbytes, contents.reshape(shape)))
+        return own
+
+    def _table(self, contents: np.ndarray) -> Place:
+        """The place of numbers that a kernel reads."""
+        return self._stored(contents, contents, "table")
+
+    def _compiled(self, graph: Graph) -> list[Place]:
         """Plan the program; where its outputs are."""
         try:
             compiled = Compiled(graph, self._unit.budget, PrintingTarget())
@@ -93,13 +109,13 @@ class Exported:
         places += [self._weight(x._buf, x._aval) for x in self._unit.lifted]
         computed = self._planned(compiled, places)
         found = []
-        for (kind, where), var in zip(compiled.sources, graph.outputs, strict=True):
+        for kind, where in compiled.sources:
             if kind == "computed":
-                found.append((computed[where], var.aval))
+                found.append(computed[where])
             elif kind == "input":
-                found.append((places[where], var.aval))
+                found.append(places[where])
             else:
-                found.append((self._weight(*_dense(*where)), var.aval))
+                found.append(self._weight(*_dense(*where)))
         return found
 
     def _planned(self, compiled: Compiled, places: list[Place]) -> list[Place]:
@@ -110,7 +126,7 @@ class Exported:
         constants = [self._weight(*v.constant[:2]) for v in assembled.constants]
         assert isinstance(assembled.program, Printed)
         program = assembled.program.program
-        self.planned = Planned(self.name, assembled, program, [*places, *constants])
+        self.planned = Planned(self.name, assembled, program, [*places, *constants], self._table)
         own = compiled.executable.graph.constants
         found = []
         for kind, at, after in assembled.outputs:
@@ -134,13 +150,17 @@ class Exported:
 
 
 def _placed(name: str, av: Aval, place: Place) -> Placed:
+    return Placed(name, av.dtype.name, av.shape, place, av.nbytes)
+
+
+def _check(name: str, av: Aval) -> None:
+    """Raise for a dtype that no page has."""
     if av.dtype in (float64, complex128):
         other = "float32" if av.dtype is float64 else "complex64"
         raise DTypeError(
             f"export_web: `{name}` is {av.dtype.name}, which WebGPU lacks. Use {other}, as in"
             f' pb.tensor(..., dtype="{other}").'
         )
-    return Placed(name, av.dtype.name, av.shape, place, av.nbytes)
 
 
 def _dense(buf: Any, av: Aval) -> tuple[Any, Aval]:

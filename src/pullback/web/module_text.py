@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
+import numpy as np
+
 from pullback.core.errors import DeviceError
 from pullback.files.safetensors import NAMES
 from pullback.runtime.webgpu.arithmetic import PROBE
@@ -101,6 +103,7 @@ def _fields(exported: Exported) -> dict[str, str]:
         "results": _listed(map(_array, exported.results, ends)),
         "end": literal(ends[-1]),
         "weights": _listed(map(_array, exported.weights)),
+        "constants": _listed(map(_constant, exported.constants)),
         "bytes": literal(sizes),
         "waits": literal(bool(planned and planned.waits)),
         "slots": f"[{', '.join(map(_place, planned.slots))}]" if planned else "[]",
@@ -133,3 +136,12 @@ def _array(array: Placed, at: int | None = None) -> str:
     if at is not None:
         fields["at"] = literal(at)
     return object_text(fields)
+
+
+def _constant(array: Placed) -> str:
+    """Numbers that a page need not load, as words."""
+    assert array.contents is not None
+    raw = array.contents.tobytes()
+    words = np.frombuffer(raw + b"\0" * (-len(raw) % 4), np.uint32)
+    place = {"buffer": BUFFER_NAMES[array.place.buffer], "byte": literal(array.place.byte)}
+    return object_text({**place, "words": literal(words.tolist())})

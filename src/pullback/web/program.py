@@ -7,8 +7,10 @@ round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from pullback.compile.program.executable import Assembled
 from pullback.compile.program.indexing import IndexedAxis
@@ -23,13 +25,16 @@ from pullback.compile.program.stages import (
     While,
 )
 from pullback.compile.program.target import Fault
-from pullback.core.dtypes import uint64
+from pullback.core.dtypes import complex128, uint64
 from pullback.core.errors import DeviceError
+from pullback.runtime.webgpu.printer import check_dtype
 from pullback.runtime.webgpu.stages import (
     FAULT,
     FAULT_WORDS,
     LINE,
+    Array,
     Dispatch,
+    Table,
     copied,
     scratch_places,
 )
@@ -111,10 +116,21 @@ def lines(nbytes: int) -> int:
 
 
 class Planned:
-    """Kernels, steps and places of a program whose inputs are at given places."""
+    """Kernels, steps and places of a program whose inputs are at given places.
 
-    def __init__(self, name: str, assembled: Assembled, program: Program, inputs: Sequence[Place]):
-        self.name = name
+    `constant` finds a place for a table that a kernel reads.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        assembled: Assembled,
+        program: Program,
+        inputs: Sequence[Place],
+        constant: Callable[[np.ndarray], Place],
+    ):
+        self.name, self._constant = name, constant
+        self._tables: dict[Table, int] = {}
         self.kernels: dict[Kernel, int] = {}
         self.noted: dict[tuple[int, ...], None] = {}
         self.waits = False  # for values that decide what comes next
@@ -127,6 +143,7 @@ class Planned:
             self.slots.append(Place(base.buffer, base.byte + nbytes))
         for slot, at in local:
             self.slots[slot] = Place(WORK, first + at)
+        self._fault_slot = len(self.slots)
         self.slots.append(Place(FAULTS, 0))
         self.steps = self._labelled(assembled, program)
         codes = 1 + max((code for own in self.noted for code in own), default=-1)
@@ -182,18 +199,23 @@ class Planned:
                 f"export_web: `{self.name}` computes {label or 'a part'} on the host, which a web"
                 " page lacks."
             )
-        if any(a.table is not None for a in step.arrays):
-            raise DeviceError(
-                f"export_web: `{self.name}` has a Fourier transform, whose tables of roots are not"
-                " written."
-            )
-        last = len(self.slots) - 1
-        slots = [last if a.at.slot == FAULT else a.at.slot for a in step.arrays]
+        if any(a.item == "u128" for a in step.arrays):
+            check_dtype("export_web", complex128)
+        slots = [self._slot(a) for a in step.arrays]
         if step.checked:
             codes = [a.at.nbytes for a in step.arrays if a.at.slot == FAULT]
             self.noted[tuple([n // (4 * FAULT_WORDS) for n in codes])] = None
         arrays = [(slot, a.at.nbytes) for slot, a in zip(slots, step.arrays, strict=True)]
         return self._dispatched(step, tuple(arrays), label)
+
+    def _slot(self, array: Array) -> int:
+        """Where an array is found; a table has a slot of its own."""
+        if array.table is None:
+            return self._fault_slot if array.at.slot == FAULT else array.at.slot
+        if array.table not in self._tables:
+            self._tables[array.table] = len(self.slots)
+            self.slots.append(self._constant(array.table.values()))
+        return self._tables[array.table]
 
     def _dispatched(self, step: Dispatch, arrays: tuple[tuple[int, int], ...], label: str) -> Step:
         kinds = tuple([(a.item, a.mode) for a in step.arrays])

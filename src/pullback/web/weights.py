@@ -30,11 +30,15 @@ class Names:
         for name, value in _parts(function):
             self._visit(name, value, 0)
 
-    def of(self, buffer: Any, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    def has(self, buffer: Any) -> bool:
+        """Whether the user has a name for an array."""
+        return id(buffer) in self._known
+
+    def of(self, buffer: Any, shape: tuple[int, ...], default: str) -> tuple[str, tuple[int, ...]]:
         """A name that no other array has had, and the shape in which the user knows an array
         that was captured in this one, perhaps as a view.
         """
-        base, known = self._known.get(id(buffer), ("constant", None))
+        base, known = self._known.get(id(buffer), (default, None))
         name, again = base, 1
         while name in self._taken:
             again += 1

@@ -130,7 +130,7 @@ def _multi_head(
     wide = float64 if q.dtype is float64 else float32
     added, seen = _masks(attn_mask, padding, batch, num_heads, more, wide)
     q = reshape(q, (batch, num_heads, 1, rows, width // num_heads))
-    factor = q.shape[-1] ** -0.5
+    factor = max(q.shape[-1], 1) ** -0.5
     probable = None
     if weights == "none":
         out = weighted(q, k, v, added, seen, words, causal, dropout, factor)

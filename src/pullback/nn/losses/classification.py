@@ -72,6 +72,8 @@ class Picked:
         self.axis = _axis_of_classes(name, x, layout)
         _checked_target(name, x, target, self.axis)
         self.shape, self.dtype = x._aval.shape, x._aval.dtype
+        if self.shape[self.axis] == 0 and target._aval.size:
+            raise ShapeError(f"{name}: there are no classes, got an input of shape {self.shape}.")
         _class_weights(name, weight, self.shape[self.axis])
         self.index, self.counts = class_numbers(name, target, self.shape[self.axis], ignore_index)
         self.weight, self.target, self.ignored = weight, target, ignore_index
@@ -175,6 +177,7 @@ def _index_errors(d: Draw) -> list[Bad]:
         Bad((d.real(2, 3), np.array([0, -1])), {}, IndexOutOfRange, "out of range"),
         Bad((d.real(2, 3), np.array([0, 1, 2])), {}, ShapeError, "have the shape (2,)"),
         Bad((d.real(), np.array(0)), {}, ShapeError, "got a 0-d array"),
+        Bad((d.real(2, 0), np.array([-100, -100])), {}, ShapeError, "there are no classes"),
         Bad((d.real(2, 3), t, d.positive(2)), {}, ShapeError, "one weight for each of 3 classes"),
         Bad((d.real(2, 3), t), {"reduction": "max"}, DTypeError, "reduction is one of"),
         Bad((d.real(2, 3), t), {"layout": "NHWC"}, DTypeError, "layout is one of"),

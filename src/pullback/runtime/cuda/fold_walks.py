@@ -21,7 +21,8 @@ THREADS = 128  # of a thread block: few, so that the last ones of a launch end t
 MERGE_THREADS = 256
 MERGE = 8 * MERGE_THREADS  # accumulators of a thread block that joins, eight for each thread
 JOINED = 16  # accumulators that one thread joins
-FLIGHT = 8  # loads of an input that a thread waits for at a time
+# Loads of an input that a thread waits for at a time, by the instructions of an element.
+FLIGHTS = ((24, 8), (100, 4))
 
 FOLD = """
 template <int K> struct Steps { long long step[K]; };
@@ -306,13 +307,13 @@ def column_threads(lanes: int, outputs: int) -> int:
     return wide
 
 
-def walk_code(kernel: Fold, name: str, walk: str, light: bool) -> str:
-    """A walk of a kernel, whose functions have this name; `light`: elements are quickly done."""
+def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
+    """A walk of a kernel, whose functions have this name; an element has `cost` instructions."""
     form, _, inputs = walk.partition("_")
     kinds, width = inputs.rstrip("0123456789"), inputs.lstrip("uzs") or "1"
     count, outputs = len(kernel.inputs), [d for d, _ in results_of(kernel)]
     stores = [f"{storage(d)}* __restrict__ store{k}" for k, (d, _) in enumerate(stores_of(kernel))]
-    flight = FLIGHT if light else 2
+    flight = next((n for most, n in FLIGHTS if cost < most), 2)
     words = {
         "name": name, "walk": walk, "k": count, "v": width,
         "outs": ", ".join(f"{storage(d)}* __restrict__ out{k}" for k, d in enumerate(outputs)),

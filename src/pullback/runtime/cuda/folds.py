@@ -54,12 +54,10 @@ __all__ = [
     "accumulator_bytes",
     "fold_code",
     "fold_functions",
-    "is_light",
     "lane_width",
     "usual_walks",
 ]
 
-LIGHT = 24  # instructions of an element up to which code is unrolled
 VECTOR_BYTES = 16  # of the widest load that a thread has
 MOST_LANES = 8  # side by side, whose accumulators a thread has in registers
 
@@ -73,11 +71,6 @@ def _cost(kernel: Fold) -> int:
     """The instructions of an element."""
     stores = [e for _, body in stores_of(kernel) for e in body]
     return weight((*kernel.element, *kernel.combine, *stores))
-
-
-def is_light(kernel: Fold) -> bool:
-    """Whether an element has few instructions."""
-    return _cost(kernel) < LIGHT
 
 
 def lane_width(kernel: Fold) -> int:
@@ -114,7 +107,7 @@ def fold_code(source: Source, kernel: Fold, walks: Sequence[str] = ()) -> str:
             source.add("pb_line", LINE)
             source.add(f"{name}_{walk}", scan_code(kernel, name, walk))
         else:
-            source.add(f"{name}_{walk}", walk_code(kernel, name, walk, is_light(kernel)))
+            source.add(f"{name}_{walk}", walk_code(kernel, name, walk, _cost(kernel)))
     return name
 
 

@@ -24,62 +24,12 @@ from pullback.ir.scalar import Expr, text, topological
 from pullback.runtime.cuda.folds import accumulator_bytes, fold_functions
 from pullback.runtime.cuda.kernels import NEST, name_of, parts, stored, weight
 from pullback.runtime.cuda.printer import Source, emit, inline_nodes, storage
+from pullback.runtime.cuda.row_functions import HEAD, PAD
 
 __all__ = ["THREADS", "RowCode", "loads_of", "row_source"]
 
 THREADS = 512  # of a thread block at most
-PAD = 64  # bytes between blocks of a row, so that teams side by side use other banks
 FLIGHTS = ((24, 8), (160, 4))  # elements that a thread has at a time, by instructions of each
-
-_HEAD = """
-template <int M, int S> struct Rows {
-  long long rows, length, together, room, slots, step[M], place[S];
-};
-#ifndef DYNAMIC_SHARED
-#define DYNAMIC_SHARED(type, name)                          \\
-  extern __shared__ __align__(16) unsigned char pb_bytes[]; \\
-  type* name = reinterpret_cast<type*>(pb_bytes)
-#endif
-// Begins to copy 16 bytes to shared memory. `pb_begun` ends a group of such copies; `pb_arrived`
-// waits for all groups that this thread began but the last LATER.
-PB_DEVICE void pb_begin(void* to, const void* from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  const unsigned at = (unsigned)__cvta_generic_to_shared(to);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-#else
-  *(Pack<unsigned, 4>*)to = *(const Pack<unsigned, 4>*)from;
-#endif
-}
-PB_DEVICE void pb_begun() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int LATER> PB_DEVICE void pb_arrived() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
-#endif
-}
-// x / d, rounded right, without a branch where r is 1 / d and `fair` stays true: two corrections by
-// exact remainders (Markstein). Only numbers whose remainders could be subnormal are not fair.
-PB_DEVICE bool pb_is_fair(const float d) { return fabsf(d) > 0x1p-24f && fabsf(d) < 0x1p+24f; }
-PB_DEVICE float pb_quotient(const float x, const float d, const float r, bool& fair) {
-  const float q = x * r, near = fmaf(fmaf(-q, d, x), r, q);
-  const unsigned size = (unsigned)__float_as_int(x) << 1;
-  fair = fair && (size - (27u << 24) < (200u << 24) || size == 0);
-  return size == 0 ? q : fmaf(fmaf(-near, d, x), r, near);
-}
-// Copies a row to shared memory, with gaps between blocks.
-template <typename T>
-PB_DEVICE void pb_fetch(T* to, const T* from, const int n, const int first, const int step) {
-  constexpr int V = 16 / sizeof(T), GAP = @PAD@ / sizeof(T);
-  if ((((unsigned long long)from | n * sizeof(T)) & 15) == 0) {
-    for (int i = first * V; i < n; i += step * V) pb_begin(to + i + i / @BLOCK@ * GAP, from + i);
-  } else {
-    for (int i = first; i < n; i += step) to[i + i / @BLOCK@ * GAP] = from[i];
-  }
-}
-""".replace("@PAD@", str(PAD)).replace("@BLOCK@", str(BLOCK))
 
 _KERNEL = """
 extern "C" __global__ void __launch_bounds__({threads}) {name}_passes({pointers},
@@ -174,6 +124,11 @@ class RowCode:
         rows = [k for k, s in enumerate(self.kernel.streams) if s.kind in ("unit", "buffer")]
         return [k for k in rows if k in self.read and not self.fixed[k]]
 
+    @property
+    def has_fixed(self) -> bool:
+        """Whether rows are read that are the same for all, where they are."""
+        return any(self.fixed[k] and self.kernel.streams[k].kind == "unit" for k in self.read)
+
     @cached_property
     def fetched(self) -> list[int]:
         """The streams that are copied to shared memory, those first that are read first."""
@@ -248,7 +203,7 @@ def row_source(rows: RowCode) -> tuple[str, str]:
     name = "rows_" + hashlib.sha256(_text(rows).encode()).hexdigest()[:12]
     source = Source()
     source.add("pb_nest", NEST)
-    source.add("pb_rows", _HEAD)
+    source.add("pb_rows", HEAD)
     for r in rows.folds:
         source.add(name_of(r), "\n".join(fold_functions(source, r, name_of(r))))
     source.add(name, _Printer(source, rows, name).text())
@@ -396,18 +351,12 @@ class _Printer:
         loop = f"#pragma unroll\n        for (int u = 0; u < {count}; ++u) {{"
         lines = [loop, *loads, "        }"]
         if self.divisors:
-            fair = " && ".join(f"pb_is_fair(d{n})" for n in self.divisors.values())
             lines += [
-                f"        bool fair = {fair};",
-                loop,
-                *self._computed(p, folds, True),
-                "        }",
-                "        if (!fair) {",
-                loop,
-                *self._computed(p, folds, False),
-                "        }",
-                "        }",
-            ]
+                "        unsigned low = 0xffffffffu;", "        float high = 0;",
+                loop, *self._computed(p, folds, True), "        }",
+                f"        if (!({self._fair(p)})) {{",
+                loop, *self._computed(p, folds, False), "        }", "        }",
+            ]  # fmt: skip
         else:
             lines += [loop, *self._computed(p, folds, False), "        }"]
         lines += [loop, *stores, "        }"]
@@ -450,11 +399,30 @@ class _Printer:
         return ["        " + line for line in (index, *made, *results)]
 
     def _divided(self, e: Expr, operands: Sequence[str]) -> str:
-        """A division by what is the same for the whole row."""
-        if e.op != "div" or e.args[1] not in self.divisors or e.dtype is not dt.float32:
+        """A division by what is the same for the whole row; a quotient is known to be fair."""
+        if not self._is_quotient(e):
             return ""
         n = self.divisors[e.args[1]]
-        return f"pb_quotient({operands[0]}, d{n}, r{n}, fair)"
+        found = f"pb_quotient({operands[0]}, d{n}, r{n})"
+        return (
+            found
+            if self._is_quotient(e.args[0])
+            else f"(pb_note({operands[0]}, low, high), {found})"
+        )
+
+    def _is_quotient(self, e: Expr) -> bool:
+        return e.op == "div" and e.dtype is dt.float32 and e.args[1] in self.divisors
+
+    def _fair(self, p: Pass) -> str:
+        """Whether all quotients are right: what is divided again has less room."""
+        depth: dict[Expr, int] = {}
+        for e in (e for root in _roots(p) for e in topological(root, {})):
+            depth[e] = 1 + depth.get(e.args[0], 0) if self._is_quotient(e) else 0
+        room = 100 - 24 * (max(depth.values()) - 1)
+        if room <= 0:
+            return "false"
+        bounds = [f"low >= ({127 - room}u << 24) - 1", f"high < 0x1p+{room}f"]
+        return " && ".join([*(f"pb_is_fair(d{n})" for n in self.divisors.values()), *bounds])
 
     def _divisors(self, p: Pass) -> str:
         """What elements are divided by that is the same for the whole row, with its reciprocal."""

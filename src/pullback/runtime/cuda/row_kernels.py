@@ -27,9 +27,8 @@ __all__ = ["row_kernel_stages", "shared_bytes"]
 FEW = 128  # threads of a thread block up to which it has several rows
 FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block each
 FEW_BLOCKS = 4  # of the tree, up to which a row is short
-LANE_BYTES = (
-    160  # of shared memory; with more, too few threads fit beside each other with one a lane
-)
+# Bytes of shared memory for a lane: with more, few threads fit to wait for what is not there.
+LANE_BYTES = 160
 NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others are to fit beside
 
 
@@ -74,7 +73,7 @@ class _Launches:
         if self.number < FEW_ROWS and blocks > FEW_BLOCKS:
             return None
         lanes = LANES * (1 << (blocks - 1).bit_length())
-        if room > lanes * LANE_BYTES:
+        if own.has_fixed and room > lanes * LANE_BYTES:
             own = RowCode(self.kernel, fixed, 2)
         threads = min(THREADS, lanes * own.turns)
         together = max(1, 32 // threads)

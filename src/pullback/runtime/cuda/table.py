@@ -125,6 +125,7 @@ class LaunchTable:
         at = 0
         last: list[list[int]] = []  # the nodes that end each group
         noted: list[int] = []  # what ends all groups whose kernels note errors, in one record
+        told = False  # whether a group that has no launches was told to wait: the next one is too
         for count, after in program.waits:
             own = program.stages[at : at + count]
             at += count
@@ -132,17 +133,16 @@ class LaunchTable:
             notes = _notes_errors(own)
             if notes:
                 needed = sorted({*needed, *noted})
-            first, begin = self.launches, len(self._words)
-            in_line = needed == [first - 1]
-            if not in_line:
+            first = self.launches
+            told = told or needed != [first - 1]
+            if told:
                 self._words += [GROUP, 3 + len(needed), len(needed), *needed]
             for node in own:
                 self._node(node)
             if self.launches == first:
-                if not own:  # nothing follows that could wait
-                    del self._words[begin:]
                 last.append(needed)
                 continue
+            told = False
             last.append([self.launches - 1])
             noted = last[-1] if notes else noted
         self._list(program.stages[at:])

@@ -103,6 +103,7 @@ class Machine {
         ({ step, starts }) => made.records.command(step, starts));
     }
     for (const weight of program.weights) made.fill(weight, tensors(weight));
+    for (const constant of program.constants) made.fill(constant, Uint32Array.from(constant.words));
     return made;
   }
 

@@ -19,6 +19,7 @@ __all__ = ["Blocks", "Panels", "block_sides", "call", "panel_bytes"]
 
 _LINE = 64  # bytes of a line: between panels, so that they do not compete for the same ones
 _VECTORS = 2  # in the width of a block: with its height they fill the registers
+_AHEAD = 8  # rows of b, which no prefetcher of the processor follows, are fetched before use
 _UNROLLED = 4  # steps of k in a turn, which hide the loop behind the sums
 _BLOCK = (
     *(("ptr", "%a"), ("ptr", "%b"), ("i64", "%k"), ("ptr", "%out"), ("i64", "%out_row")),
@@ -90,6 +91,7 @@ class Panels:
         f = Function(self.module, f"@strips{self.width}", _COPY, qualifiers="internal ")
         kind = of_width(Vectors(f, self.dtype).scalar, self.width)
         panels = f(f"udiv i64 %count, {self.width}")
+        ahead = f.mul("%k_stride", str(_AHEAD))
         with f.loop("0", "%k") as k:
             start = [
                 ("ptr", f.offset("%source", f.mul(k.i, "%k_stride"))),
@@ -97,6 +99,9 @@ class Panels:
             ]
             with f.loop("0", panels, carried=start) as panel:
                 source, target = panel.carried
+                later = f.offset(source, ahead)
+                for at in range(0, self.step, _LINE):
+                    f.prefetch(f.offset(later, str(at)))
                 value = f(f"load {kind}, ptr {source}, align {self.size}")
                 f.do(f"store {kind} {value}, ptr {target}, align {self.size}")
                 panel.next = [f.offset(source, str(self.step)), f.offset(target, str(self.apart))]
@@ -112,6 +117,7 @@ class Panels:
         v = Vectors(f, self.dtype)
         last = f.sub("%count", "1")
         groups = range(0, self.width, v.lanes)
+        following = f.mul("%stride", str(self.width))
         with f.loop("0", "%count", str(self.width)) as line:
             number = f(f"udiv i64 {line.i}, {self.width}")
             target = f.offset("%target", f.mul(number, str(self.apart)))
@@ -120,6 +126,8 @@ class Panels:
             with f.loop("0", "%k", str(v.lanes)) as k:
                 mask = v.mask(f.sub("%k", k.i))
                 place = f.offset(target, f.mul(k.i, str(self.step)))
+                for s in starts:
+                    f.prefetch(f.offset(v.at(s, k.i), following))
                 loaded = [v.load(v.at(s, k.i), mask) for s in starts]
                 loaded += loaded[-1:] * (len(groups) * v.lanes - self.width)
                 squares = [squared(v, loaded[g : g + v.lanes]) for g in groups]

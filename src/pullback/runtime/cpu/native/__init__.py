@@ -182,9 +182,12 @@ def _source() -> str:
         raise ImportError(f"cpu: needs a POSIX system on x86-64 or ARM, got {jit.host().triple}.")
     directory = Path(__file__).parent
     system = "linux" if sys.platform == "linux" else "posix"
-    parts = (architecture, system, "memory", "buffer", "signals", "pool", "stages", "program")
+    parts = (architecture, system, "memory", "buffer", "signals", "helpers", "pool", "stages")
     return "\n".join(
-        [*((directory / f"{part}.ll").read_text("utf-8") for part in parts), _tables()]
+        [
+            *((directory / f"{part}.ll").read_text("utf-8") for part in (*parts, "program")),
+            _tables(),
+        ]
     )
 
 

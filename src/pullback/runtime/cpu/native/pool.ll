@@ -1,63 +1,37 @@
-; The thread pool: one job at a time, in tasks that the caller and its helpers draw from a counter.
+; The thread pool: one job at a time, whose tasks the caller and its helpers share.
 ;
 ; Nothing here needs the GIL. A caller that finds the pool busy runs its tasks itself.
 ;
-; `work` is one word, so that one instruction both joins a job and draws a task: above, how many
-; helpers have joined, below, the next task. While no job is open the task is `closed`, which is
-; beyond all tasks. The caller writes the job's fields before it opens `work`, and closes it before
-; it waits until nobody has joined: so who draws a task finds the fields that belong to it.
+; Every party to a job begins with tasks of its own, those of the same part of the work in every job,
+; so that it finds in its caches what it has written in the job before; then it draws from what the
+; others have left. How far a party's own tasks are drawn is a word with the number of the job: a
+; word with another number stands for none.
+;
+; `work` says how many helpers have joined, and whether the job is closed. The caller writes the
+; job's fields before it opens `work`; it closes it when no task is left, and waits until nobody has
+; joined: so who joins an open job finds the fields that belong to it.
 ;
 ; `call` tells helpers that there is a job: a number that changes with each, and how many of them
 ; may serve it. Helpers are numbered, and those beyond do nothing, so that a small job does not keep
 ; many threads busy. A helper that looks at an old call joins whatever there is now, or nothing.
-;
-; Helpers spin for `spin_ns` and then sleep, each for itself. A sleeper says so before it looks at
-; `call` for the last time; the caller writes `call` before it looks for sleepers. One sees the
-; other, and a helper can't fall asleep on an open job unnoticed. (If it did, the caller would do
-; the work alone: only a helper that has joined is waited for.) Helper k wakes 2k + 1 and 2k + 2.
 
-; kernel, params, ptrs, units, grain, tasks, error
-%Job = type { ptr, ptr, ptr, i64, i64, i64, ptr }
-; mutex, condition: room for a pthread_mutex_t and a pthread_cond_t
-%Bed = type { [8 x i64], [8 x i64] }
+; kernel, params, ptrs, units, grain, tasks, error, call
+%Job = type { ptr, ptr, ptr, i64, i64, i64, ptr, i64 }
 
 @job = internal global %Job zeroinitializer, align 64
-@work = internal global [8 x i64] zeroinitializer, align 64        ; each on a cache line of its own
+@work = internal global [8 x i64] zeroinitializer, align 64        ; 2 for each helper, 1: closed
+@drawn = internal global [1024 x [16 x i64]] zeroinitializer, align 128  ; number << 28 | own tasks
 @call = internal global [8 x i64] zeroinitializer, align 64        ; number << 16 | helpers wanted
-@sleepers = internal global [8 x i64] zeroinitializer, align 64
-@asleep = internal global [1024 x i8] zeroinitializer, align 64    ; whether each helper sleeps
-@beds = internal global [1024 x %Bed] zeroinitializer, align 64
-@one_joined = internal constant i64 281474976710656                ; 1 << 48: above the tasks
-@task_bits = internal constant i64 281474976710655                 ; (1 << 48) - 1
-@joined_bits = internal constant i64 -281474976710656
-@closed = internal constant i64 140737488355328                    ; 1 << 47
+@most_tasks = internal constant i64 268435456                      ; 1 << 28
+@own_bits = internal constant i64 268435455
+@number_bits = internal constant i64 68719476735                   ; (1 << 36) - 1
 @pool_lock = internal global i64 0, align 64
 @error_lock = internal global i64 0, align 64
-@helpers = internal global i64 0, align 64                         ; threads made so far
 @threads = internal global i64 1                                   ; at most, with the caller
-@clock_id = internal global i32 0                                  ; CLOCK_MONOTONIC
-@mask_how = internal global i32 0                                  ; SIG_SETMASK
-@spin_ns = internal constant i64 200000
-@stack_bytes = internal constant i64 8388608                       ; some systems give far less
 
-declare i32 @pthread_create(ptr, ptr, ptr, ptr)
-declare i32 @pthread_detach(i64)
-declare i32 @pthread_attr_init(ptr)
-declare i32 @pthread_attr_setstacksize(ptr, i64)
-declare i32 @pthread_attr_destroy(ptr)
-declare i32 @pthread_mutex_init(ptr, ptr)
-declare i32 @pthread_mutex_lock(ptr)
-declare i32 @pthread_mutex_unlock(ptr)
-declare i32 @pthread_cond_init(ptr, ptr)
-declare i32 @pthread_cond_wait(ptr, ptr)
-declare i32 @pthread_cond_signal(ptr)
-declare i32 @pthread_sigmask(i32, ptr, ptr)
-declare i32 @sigfillset(ptr)
 declare i32 @sched_yield()
-declare i32 @clock_gettime(i32, ptr)
 declare i64 @llvm.smin.i64(i64, i64)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
 ; ------------------------------------------------------------------------------------------ tasks
@@ -125,42 +99,82 @@ done:
   ret void
 }
 
-; The task in a value of `work`.
-define internal i64 @task_of(i64 %work) alwaysinline nounwind {
-  %bits = load i64, ptr @task_bits
-  %task = and i64 %work, %bits
+; Draws a task of those that `party` of so many has; -1 if there is none left.
+define internal i64 @draw_of(i64 %party, i64 %parties, i64 %tasks, i64 %number) nounwind {
+entry:
+  %word = getelementptr [16 x i64], ptr @drawn, i64 %party
+  %before = mul i64 %party, %tasks
+  %first = udiv i64 %before, %parties
+  %with = add i64 %before, %tasks
+  %end = udiv i64 %with, %parties
+  %bits = load i64, ptr @own_bits
+  %high = shl i64 %number, 28
+  br label %look
+look:
+  %now = load atomic i64, ptr %word monotonic, align 8
+  %known = lshr i64 %now, 28
+  %same = icmp eq i64 %known, %number
+  %low = and i64 %now, %bits
+  %own = select i1 %same, i64 %low, i64 0
+  %task = add i64 %first, %own
+  %left = icmp slt i64 %task, %end
+  br i1 %left, label %take, label %none
+take:
+  %more = add i64 %own, 1
+  %next = or i64 %high, %more
+  %pair = cmpxchg ptr %word, i64 %now, i64 %next monotonic monotonic
+  %mine = extractvalue { i64, i1 } %pair, 1
+  br i1 %mine, label %done, label %look
+done:
   ret i64 %task
+none:
+  ret i64 -1
 }
 
-; Runs tasks until none is left, the first of which has been drawn; `here`: on the thread that the
-; job came from, which ends it if the run was stopped.
-define internal void @draw_tasks(i64 %first, i1 %here) nounwind {
+; Runs tasks until none is left, first those of party `me`; `here`: on the thread that the job came
+; from, which ends it if the run was stopped.
+define internal void @draw_tasks(i64 %me, i1 %here) nounwind {
 entry:
   %tasks.at = getelementptr %Job, ptr @job, i32 0, i32 5
   %tasks = load i64, ptr %tasks.at
   %error.at = getelementptr %Job, ptr @job, i32 0, i32 6
   %error = load ptr, ptr %error.at
-  br label %drawn
-drawn:
-  %task = phi i64 [ %first, %entry ], [ %next, %draw ]
-  %more = icmp slt i64 %task, %tasks
-  br i1 %more, label %run, label %done
+  %call.at = getelementptr %Job, ptr @job, i32 0, i32 7
+  %call = load i64, ptr %call.at
+  %wanted = and i64 %call, 65535
+  %parties = add i64 %wanted, 1
+  %bits = load i64, ptr @number_bits
+  %whole = lshr i64 %call, 16
+  %number = and i64 %whole, %bits
+  %start = urem i64 %me, %parties
+  br label %visit
+visit:
+  %party = phi i64 [ %start, %entry ], [ %other, %on ]
+  %visited = phi i64 [ 0, %entry ], [ %visited.next, %on ]
+  br label %draw
+draw:
+  %task = call i64 @draw_of(i64 %party, i64 %parties, i64 %tasks, i64 %number)
+  %found = icmp sge i64 %task, 0
+  br i1 %found, label %run, label %on
 run:
   call void @run_task(ptr @job, i64 %task, i1 %here)
-  br i1 %here, label %ran, label %peek
+  br i1 %here, label %ran, label %served
 ran:
   call void @look(ptr %error)
   %stopped = call i1 @is_stopped(ptr %error)
-  br i1 %stopped, label %done, label %peek
-peek:
+  br i1 %stopped, label %done, label %draw
+served:
   %seen = load atomic i64, ptr @work monotonic, align 8
-  %coming = call i64 @task_of(i64 %seen)
-  %left = icmp slt i64 %coming, %tasks
-  br i1 %left, label %draw, label %done
-draw:
-  %was = atomicrmw add ptr @work, i64 1 monotonic
-  %next = call i64 @task_of(i64 %was)
-  br label %drawn
+  %bit = and i64 %seen, 1
+  %shut = icmp ne i64 %bit, 0
+  br i1 %shut, label %done, label %draw
+on:
+  %visited.next = add i64 %visited, 1
+  %after = add i64 %party, 1
+  %past = icmp eq i64 %after, %parties
+  %other = select i1 %past, i64 0, i64 %after
+  %every = icmp eq i64 %visited.next, %parties
+  br i1 %every, label %done, label %visit
 done:
   ret void
 }
@@ -187,208 +201,7 @@ done:
   ret void
 }
 
-; ------------------------------------------------------------------------------------------ helpers
-
-define internal i64 @now_ns() nounwind {
-  %time = alloca { i64, i64 }
-  %clock = load i32, ptr @clock_id
-  %status = call i32 @clock_gettime(i32 %clock, ptr %time)
-  %s = load i64, ptr %time
-  %ns.at = getelementptr { i64, i64 }, ptr %time, i32 0, i32 1
-  %ns = load i64, ptr %ns.at
-  %whole = mul i64 %s, 1000000000
-  %sum = add i64 %whole, %ns
-  ret i64 %sum
-}
-
-; Whether `call` is one that helper `k`, who last served `last`, has not seen and may serve.
-define internal i1 @is_new_call(i64 %call, i64 %last, i64 %k) alwaysinline nounwind {
-  %wanted = and i64 %call, 65535
-  %mine = icmp slt i64 %k, %wanted
-  %unseen = icmp ne i64 %call, %last
-  %new = and i1 %mine, %unseen
-  ret i1 %new
-}
-
-define internal i1 @sleeps(i64 %k) alwaysinline nounwind {
-  %at = getelementptr i8, ptr @asleep, i64 %k
-  %byte = load atomic i8, ptr %at seq_cst, align 1
-  %yes = icmp ne i8 %byte, 0
-  ret i1 %yes
-}
-
-define internal void @wake(i64 %k) nounwind {
-  %mutex = getelementptr %Bed, ptr @beds, i64 %k, i32 0
-  %condition = getelementptr %Bed, ptr @beds, i64 %k, i32 1
-  %locked = call i32 @pthread_mutex_lock(ptr %mutex)
-  %status = call i32 @pthread_cond_signal(ptr %condition)
-  %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
-  ret void
-}
-
-; Wakes a helper that sleeps, if it is wanted.
-define internal void @wake_one(i64 %k, i64 %wanted) nounwind {
-  %mine = icmp slt i64 %k, %wanted
-  br i1 %mine, label %look, label %done
-look:
-  %lies = call i1 @sleeps(i64 %k)
-  br i1 %lies, label %rouse, label %done
-rouse:
-  call void @wake(i64 %k)
-  br label %done
-done:
-  ret void
-}
-
-; Returns the call that helper `k` may serve next: spins for a while, then sleeps.
-define internal i64 @await_call(i64 %last, i64 %k, ptr %allowed) nounwind {
-entry:
-  %mutex = getelementptr %Bed, ptr @beds, i64 %k, i32 0
-  %condition = getelementptr %Bed, ptr @beds, i64 %k, i32 1
-  %lies = getelementptr i8, ptr @asleep, i64 %k
-  br label %restart
-restart:
-  %start = call i64 @now_ns()
-  br label %spin
-spin:
-  %i = phi i64 [ 0, %restart ], [ %i.next, %again ]
-  %call = load atomic i64, ptr @call acquire, align 8
-  %new = call i1 @is_new_call(i64 %call, i64 %last, i64 %k)
-  br i1 %new, label %done, label %pause
-pause:
-  call void @relax()
-  %i.next = add i64 %i, 1
-  %bits = and i64 %i.next, 63
-  %check = icmp eq i64 %bits, 0
-  br i1 %check, label %clock, label %again
-clock:
-  %now = call i64 @now_ns()
-  %spent = sub i64 %now, %start
-  %limit = load i64, ptr @spin_ns
-  %tired = icmp sgt i64 %spent, %limit
-  br i1 %tired, label %sleep, label %again
-again:
-  br label %spin
-sleep:
-  %locked = call i32 @pthread_mutex_lock(ptr %mutex)
-  store atomic i8 1, ptr %lies seq_cst, align 1
-  %more = atomicrmw add ptr @sleepers, i64 1 seq_cst
-  %call.last = load atomic i64, ptr @call seq_cst, align 8
-  %opened = call i1 @is_new_call(i64 %call.last, i64 %last, i64 %k)
-  br i1 %opened, label %rise, label %wait
-wait:
-  %woken = call i32 @pthread_cond_wait(ptr %condition, ptr %mutex)
-  br label %rise
-rise:
-  store atomic i8 0, ptr %lies seq_cst, align 1
-  %less = atomicrmw sub ptr @sleepers, i64 1 seq_cst
-  %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
-  %call.now = load atomic i64, ptr @call seq_cst, align 8
-  %wanted = and i64 %call.now, 65535
-  %twice = shl i64 %k, 1
-  %left = add i64 %twice, 1
-  call void @wake_one(i64 %left, i64 %wanted)
-  %right = add i64 %twice, 2
-  call void @wake_one(i64 %right, i64 %wanted)
-  call void @avoid_caller(ptr %allowed)
-  br label %restart
-done:
-  ret i64 %call
-}
-
-; The life of helper number `self`.
-define internal ptr @helper_main(ptr %self) nounwind {
-entry:
-  %k = ptrtoint ptr %self to i64
-  %allowed = alloca [128 x i8]         ; where it may run
-  call void @read_allowed(ptr %allowed)
-  %default = load i64, ptr @default_float_mode
-  call void @set_float_mode(i64 %default)
-  %one = load i64, ptr @one_joined
-  %join = add i64 %one, 1
-  br label %idle
-idle:
-  %last = phi i64 [ 0, %entry ], [ %call, %idle ]
-  %call = call i64 @await_call(i64 %last, i64 %k, ptr %allowed)
-  call void @llvm.prefetch.p0(ptr @job, i32 0, i32 3, i32 1)
-  %was = atomicrmw add ptr @work, i64 %join seq_cst
-  %task = call i64 @task_of(i64 %was)
-  call void @draw_tasks(i64 %task, i1 false)
-  %out = atomicrmw sub ptr @work, i64 %one seq_cst
-  br label %idle
-}
-
-; Makes sure that there are `count` helpers; there may be fewer if the system refuses.
-define internal void @ensure_helpers(i64 %count) nounwind {
-entry:
-  %thread = alloca i64
-  %attributes = alloca [16 x i64]      ; room for pthread_attr_t
-  %all = alloca [16 x i64]             ; room for sigset_t
-  %before = alloca [16 x i64]
-  %first = load i64, ptr @helpers
-  %enough = icmp sge i64 %first, %count
-  br i1 %enough, label %done, label %mask
-mask:
-  ; Signals are for Python's threads: a helper is born with all of them blocked.
-  %filled = call i32 @sigfillset(ptr %all)
-  %how = load i32, ptr @mask_how
-  %masked = call i32 @pthread_sigmask(i32 %how, ptr %all, ptr %before)
-  %begun = call i32 @pthread_attr_init(ptr %attributes)
-  %stack = load i64, ptr @stack_bytes
-  %sized = call i32 @pthread_attr_setstacksize(ptr %attributes, i64 %stack)
-  br label %next
-next:
-  %have = phi i64 [ %first, %mask ], [ %more, %made ]
-  %missing = icmp slt i64 %have, %count
-  br i1 %missing, label %make, label %restore
-make:
-  %mutex = getelementptr %Bed, ptr @beds, i64 %have, i32 0
-  %condition = getelementptr %Bed, ptr @beds, i64 %have, i32 1
-  %m = call i32 @pthread_mutex_init(ptr %mutex, ptr null)
-  %c = call i32 @pthread_cond_init(ptr %condition, ptr null)
-  %number = inttoptr i64 %have to ptr
-  %status = call i32 @pthread_create(ptr %thread, ptr %attributes, ptr @helper_main, ptr %number)
-  %ok = icmp eq i32 %status, 0
-  br i1 %ok, label %made, label %restore
-made:
-  %id = load i64, ptr %thread
-  %detached = call i32 @pthread_detach(i64 %id)
-  %more = add i64 %have, 1
-  store i64 %more, ptr @helpers
-  br label %next
-restore:
-  %ended = call i32 @pthread_attr_destroy(ptr %attributes)
-  %unmasked = call i32 @pthread_sigmask(i32 %how, ptr %before, ptr null)
-  br label %done
-done:
-  ret void
-}
-
-; Wakes those of the first `count` helpers that sleep and that no other sleeper will wake.
-define internal void @wake_helpers(i64 %count) nounwind {
-entry:
-  %asleep = load atomic i64, ptr @sleepers seq_cst, align 8
-  %some = icmp sgt i64 %asleep, 0
-  br i1 %some, label %next, label %done
-next:
-  %k = phi i64 [ 0, %entry ], [ %k.next, %on ]
-  %before = sub i64 %k, 1
-  %half = ashr i64 %before, 1
-  %first = icmp eq i64 %k, 0
-  br i1 %first, label %ask, label %parent
-parent:
-  %later = call i1 @sleeps(i64 %half)
-  br i1 %later, label %on, label %ask
-ask:
-  call void @wake_one(i64 %k, i64 %count)
-  br label %on
-on:
-  %k.next = add i64 %k, 1
-  %more = icmp slt i64 %k.next, %count
-  br i1 %more, label %next, label %done
-done:
-  ret void
-}
+; ------------------------------------------------------------------------------------------ jobs
 
 ; Waits until every helper that joined the closed job has left it; one may be in a loop.
 define internal void @await_helpers(ptr %error) nounwind {
@@ -397,8 +210,7 @@ entry:
 look:
   %i = phi i64 [ 0, %entry ], [ %i.next, %pause ], [ 0, %yield ]
   %now = load atomic i64, ptr @work seq_cst, align 8
-  %one = load i64, ptr @one_joined
-  %idle = icmp ult i64 %now, %one
+  %idle = icmp ult i64 %now, 2
   br i1 %idle, label %done, label %wait
 wait:
   %i.next = add i64 %i, 1
@@ -423,7 +235,10 @@ entry:
   %threads = load atomic i64, ptr @threads monotonic, align 8
   %useful = call i64 @llvm.smin.i64(i64 %threads, i64 %tasks)
   %count = sub i64 %useful, 1
-  %help = icmp sgt i64 %count, 0
+  %several = icmp sgt i64 %count, 0
+  %most = load i64, ptr @most_tasks
+  %few = icmp slt i64 %tasks, %most
+  %help = and i1 %several, %few
   br i1 %help, label %lock, label %alone
 lock:
   %taken = cmpxchg ptr @pool_lock, i64 0, i64 1 acquire monotonic
@@ -436,20 +251,18 @@ open:
   call void @ensure_helpers(i64 %count)
   call void @note_caller()
   call void @llvm.memcpy.p0.p0.i64(ptr align 8 @job, ptr align 8 %job, i64 56, i1 false)
-  %stay = load i64, ptr @joined_bits
-  %opened = atomicrmw and ptr @work, i64 %stay seq_cst
   %last = load atomic i64, ptr @call monotonic, align 8
   %number = lshr i64 %last, 16
   %number.next = add i64 %number, 1
   %high = shl i64 %number.next, 16
   %now = or i64 %high, %count
+  %call.at = getelementptr %Job, ptr @job, i32 0, i32 7
+  store i64 %now, ptr %call.at
+  %opened = atomicrmw and ptr @work, i64 -2 seq_cst
   %called = atomicrmw xchg ptr @call, i64 %now seq_cst
   call void @wake_helpers(i64 %count)
-  %was = atomicrmw add ptr @work, i64 1 monotonic
-  %task = call i64 @task_of(i64 %was)
-  call void @draw_tasks(i64 %task, i1 true)
-  %bit = load i64, ptr @closed
-  %shut = atomicrmw or ptr @work, i64 %bit seq_cst
+  call void @draw_tasks(i64 0, i1 true)
+  %shut = atomicrmw or ptr @work, i64 1 seq_cst
   %error.at = getelementptr %Job, ptr %job, i32 0, i32 6
   %error = load ptr, ptr %error.at
   call void @await_helpers(ptr %error)
@@ -459,12 +272,11 @@ open:
 
 ; ---------------------------------------------------------------------------- functions for Python
 
-; The pool as it is at the start of a process, or in the child of a fork, where no helper lives.
+; The pool as it is at the start of a process, or in the child of a fork, where no helper lives. The
+; number of the last job stays, since words of parties are known by it.
 define internal void @pool_reset() nounwind {
   store i64 0, ptr @helpers
-  %bit = load i64, ptr @closed
-  store i64 %bit, ptr @work
-  store i64 0, ptr @call
+  store i64 1, ptr @work
   store i64 0, ptr @sleepers
   call void @llvm.memset.p0.i64(ptr @asleep, i8 0, i64 1024, i1 false)
   store i64 0, ptr @pool_lock

@@ -16,6 +16,7 @@ __all__ = [
 PROCESSORS = 132  # multiprocessors that a choice has in mind: those of a Hopper
 MOST_CLUSTER = 8  # thread blocks of a cluster: more are not portable
 LAST_BYTES = 128 << 20  # of chains that wait for the last block of their tile
+LAST_CHAINS = 64  # that one block adds up
 CLUSTER_TILE = 4096  # elements of a tile whose blocks are a cluster: larger ones wait too long
 # Who adds up the chains of a tile (MERGE of kernels/tiles.cu): the block that makes all of them, a
 # cluster of blocks, another launch, the last block to arrive.
@@ -25,9 +26,9 @@ UNITS_RATE = 128.0  # fused multiply-adds of a processor in a cycle, in float32 
 ENTRY = 4000.0
 JOIN = 5000.0  # cycles of another launch that adds up chains
 MOVED = 300.0  # sums of chains that are written and read again in a cycle
-MEETING = 4200.0  # cycles in which a cluster adds up its chains
+# Cycles in which a cluster adds up its chains; twice that for large tiles if blocks have to wait.
+MEETING = 4200.0
 ARRIVALS = 6000.0  # cycles in which a last block does, and in which counters are set before
-FEWER = 0.11  # exponent of the part of the resident blocks that are there: it lowers the rate
 
 
 class Tile(NamedTuple):
@@ -49,6 +50,7 @@ class Tile(NamedTuple):
     rate: float
     totals: int = 1  # 1 in registers, 2 in shared memory
     last: bool = True  # whether its last block may add up; for others it was slower
+    fewer: float = 0.11  # exponent of the part of the resident blocks that are there, in the rate
 
     def words(self, units: bool) -> dict[str, object]:
         """The constants of the kernels."""
@@ -63,7 +65,7 @@ class Tile(NamedTuple):
 # Measured on an H200, from the largest to the smallest.
 FLOATS = (
     Tile(256, 128, 8, 16, 8, 4, 2, 4, (1, 1), 0.73, 2, last=False),
-    Tile(128, 128, 16, 8, 8, 4, 2, 3, (1, 1), 0.68),
+    Tile(128, 128, 16, 8, 8, 4, 2, 3, (1, 1), 0.68, last=False),
     Tile(128, 64, 16, 8, 8, 4, 1, 3, (3, 2), 0.67, last=False),
     Tile(64, 128, 16, 8, 8, 2, 2, 3, (3, 2), 0.64),
     Tile(64, 64, 16, 4, 8, 4, 1, 3, (4, 3), 0.59),
@@ -78,12 +80,12 @@ DOUBLES = (
 )
 # float64 by matrix units; `tm` and `tn` say nothing there
 UNITS = (
-    Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.72, 2, last=False),
-    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.66, last=False),
-    Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55, last=False),
-    Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.48, last=False),
-    Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.4, last=False),
-    Tile(32, 32, 16, 0, 0, 2, 1, 3, (6, 4), 0.43, last=False),
+    Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.72, 2, last=False, fewer=0.19),
+    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.66, last=False, fewer=0.19),
+    Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55, last=False, fewer=0.19),
+    Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.48, last=False, fewer=0.19),
+    Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.4, last=False, fewer=0.19),
+    Tile(32, 32, 16, 0, 0, 2, 1, 3, (6, 4), 0.43, last=False, fewer=0.19),
 )
 
 
@@ -107,15 +109,19 @@ def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[Choice]:
     merges = [ALONE] if k < 1 << 31 else []
     if chains > 1:
         merges += [CLUSTER if chains <= MOST_CLUSTER else LAUNCH]
-        merges += [LAST] if chains * batch * m * n * 8 <= LAST_BYTES else []
+        if chains <= LAST_CHAINS and chains * batch * m * n * 8 <= LAST_BYTES:
+            merges.append(LAST)
     every = [Choice(tile, merge) for tile in tiles for merge in merges]
     every = [c for c in every if c.merge != CLUSTER or c.tile.bm * c.tile.bn <= CLUSTER_TILE]
     return [c for c in every if c.merge != LAST or c.tile.last]
 
 
 def tile_of(kind: str, batch: int, m: int, n: int, k: int, *, totals: bool) -> Tile:
-    """The tile for products whose blocks make all of k."""
-    tiles = {"floats": FLOATS, "doubles": DOUBLES}[kind]
+    """The tile for convolutions, whose blocks make all of k.
+
+    A block that has a processor for itself waits too long for what it looks up.
+    """
+    tiles = [t for t in {"floats": FLOATS, "doubles": DOUBLES}[kind] if t.resident[0] > 1]
 
     def cycles(tile: Tile) -> float:
         blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
@@ -131,7 +137,8 @@ def _cycles(choice: Choice, batch: int, m: int, n: int, k: int) -> float:
     blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn) * (chains if merge else 1)
     depth = min(k, order.CHUNK) if merge else k
     cycles = _turns(tile, tile.resident[0 if merge or chains == 1 else 1], blocks, depth)
-    joined = {ALONE: 0.0, CLUSTER: MEETING, LAUNCH: JOIN, LAST: ARRIVALS}[merge]
+    meeting = MEETING * (2 if blocks > PROCESSORS and tile.last else 1)
+    joined = {ALONE: 0.0, CLUSTER: meeting, LAUNCH: JOIN, LAST: ARRIVALS}[merge]
     return cycles + joined + (batch * m * n * chains / MOVED if merge == LAUNCH else 0.0)
 
 
@@ -142,6 +149,6 @@ def _turns(tile: Tile, resident: int, blocks: int, depth: int) -> float:
 
     def turn(held: int) -> float:
         # fewer warps hide less of what they wait for
-        return ENTRY + held * work / (tile.rate * (held / resident) ** FEWER)
+        return ENTRY + held * work / (tile.rate * (held / resident) ** tile.fewer)
 
     return full * turn(resident) + (turn(rest) if rest else 0.0)

@@ -19,9 +19,9 @@ from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step
 
 __all__ = ["Operand", "Tiled", "join_step", "row_steps", "tile_steps", "widened_steps"]
 
-WARPS = 4  # of a block that multiplies rows
-AHEAD = 32  # elements of a column that a thread asks for before it waits
-ROW_STAGES = 4  # steps of a warp's lines that are on their way
+ROW_THREADS = 128  # of a block that multiplies rows
+LINES_TOGETHER = 32  # columns of such a block: LINES of kernels/rows.cu
+LEAST_COPY = 4  # bytes that can be copied to shared memory beside the arithmetic
 WIDE, ALONG, LINES, DEEP = range(4)  # KIND of kernels/tiles.cu
 
 
@@ -169,22 +169,22 @@ def row_steps(
     partials = out if chains == 1 else At(area(chains * items * n * wide.itemsize))
     nest = packed(coalesce(batch, [a.batch, b.batch]), 2)
     given = struct.pack("<6q", n, k, chains, a.k, b.k, b.line)
-    arguments, threads = (out, partials, a.at, b.at, nest, given), 32 * WARPS
-    name = f"row_{dtype.name}"
+    arguments = (out, partials, a.at, b.at, nest, given)
+    name, size, along = f"row_{dtype.name}", dtype.itemsize, b.k == 1 and b.line != 1
+    blocks = items * chains * math.ceil(n / LINES_TOGETHER)
 
-    def step(end: str, copy: int, shared: int) -> Step:
-        words = {"THREADS": threads, "AHEAD": AHEAD, "STAGES": ROW_STAGES, "COPY": copy}
-        source = kernel_source(name, ("rows", f"rows_{end}"), dtype, wide, words)
-        blocks = math.ceil(chains * items * n / threads)
-        return Step(source, f"{name}_{end}", (blocks, 1), threads, arguments, shared=shared)
+    def step(copy: int) -> Step:
+        words = {"THREADS": ROW_THREADS, "ALONG": int(along), "COPY": copy}
+        source = kernel_source(name, ("rows",), dtype, wide, words)
+        held = LINES_TOGETHER * (order.CHUNK + (VECTOR_BYTES // size if along else 0))
+        return Step(source, name, (blocks, 1), ROW_THREADS, arguments, shared=held * size)
 
-    along = b.k == 1 and b.line != 1
-    shared = ROW_STAGES * WARPS * 32 * (64 + VECTOR_BYTES)
-    size = dtype.itemsize
-    other = step("along", size, shared) if along and size >= 4 else step("across", 4, 0)
+    other = step(size if size >= LEAST_COPY else 0)
     steps: list[Step | Either] = [other]
-    if along and all(s * size % VECTOR_BYTES == 0 for s in (b.line, *b.batch)):
-        steps = [Either(step("along", VECTOR_BYTES, shared), other)]
+    apart = b.line if along else b.k
+    dense = along or b.line == 1
+    if dense and all(x * size % VECTOR_BYTES == 0 for x in (apart, *b.batch)):
+        steps = [Either(step(VECTOR_BYTES), other)]
     if chains > 1:
         steps.append(join_step(wide, dtype, out, partials, chains, items * n))
     return steps

@@ -6,9 +6,11 @@ it is made.
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from typing import Any
 
 from pullback.compile.kernel.order import CHUNK
 from pullback.compile.program.nest import coalesce
@@ -62,9 +64,22 @@ class Tiles(TiledSteps):
         self._scratch: dict[tuple[int, int], int] = {}  # of products, one after the other
         self._head: list[Step | Either] = []
         self._steps: list[Step | Either] = []
-        self._products: dict[int, int] = {}  # rooms for products, by their elements
+        self._largest = 0  # elements of a matrix that a product is taken from, at most
+        self._made: int | None = None  # the slot of such products
         self.status = self._area(8)
         self._clear(self.status, 8)
+
+    def run(
+        self,
+        name: str,
+        operands: Sequence[Place],
+        static: Mapping[str, Any],
+        out: Place,
+        error: int,
+    ) -> None:
+        matrices = [math.prod(av.shape[-2:]) for _, av in operands]
+        self._largest = max(out[1].size // self.count, *matrices)
+        super().run(name, operands, static, out, error)
 
     def steps(self) -> list[Step | Either]:
         return [*self._head, *self._steps]
@@ -137,9 +152,10 @@ class Tiles(TiledSteps):
             self._product(c, a, b)
             return
         size = c.rows * c.columns
-        if size not in self._products:
-            self._products[size] = self._area(size * self.size)
-        made = self.dense(self._products[size], 0, c.rows, c.columns, size)
+        assert size <= self._largest
+        if self._made is None:
+            self._made = self._area(self._largest * self.size)
+        made = self.dense(self._made, 0, c.rows, c.columns, size)
         for k in range(0, a.columns, CHUNK):
             width = min(CHUNK, a.columns - k)
             self._product(made, a.part(0, k, columns=width), b.part(k, 0, rows=width))

@@ -1,0 +1,64 @@
+"""The device functions that row kernels call: copies to shared memory, and quotients."""
+
+from __future__ import annotations
+
+from pullback.compile.kernel.order import BLOCK
+
+__all__ = ["HEAD", "PAD"]
+
+PAD = 64  # bytes between blocks of a row, so that teams side by side use other banks
+
+HEAD = """
+template <int M, int S> struct Rows {
+  long long rows, length, together, room, slots, step[M], place[S];
+};
+#ifndef DYNAMIC_SHARED
+#define DYNAMIC_SHARED(type, name)                          \\
+  extern __shared__ __align__(16) unsigned char pb_bytes[]; \\
+  type* name = reinterpret_cast<type*>(pb_bytes)
+#endif
+// Begins to copy 16 bytes to shared memory. `pb_begun` ends a group of such copies; `pb_arrived`
+// waits for all groups that this thread began but the last LATER.
+PB_DEVICE void pb_begin(void* to, const void* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+#else
+  *(Pack<unsigned, 4>*)to = *(const Pack<unsigned, 4>*)from;
+#endif
+}
+PB_DEVICE void pb_begun() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int LATER> PB_DEVICE void pb_arrived() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
+#endif
+}
+// x / d, rounded right, without a branch, where r is 1 / d: two corrections by exact remainders
+// (Markstein). A remainder is exact if no number is so small or large that it could be rounded:
+// d between 2**-24 and 2**24, x 0 or between 2**-100 and 2**100, of which `low` and `high` know.
+PB_DEVICE bool pb_is_fair(const float d) { return fabsf(d) > 0x1p-24f && fabsf(d) < 0x1p+24f; }
+PB_DEVICE float pb_quotient(const float x, const float d, const float r) {
+  const float q = x * r, near = fmaf(fmaf(-q, d, x), r, q);
+  const int found = __float_as_int(fmaf(fmaf(-near, d, x), r, near));
+  return __int_as_float((found & 0x7fffffff) | (__float_as_int(q) & (int)0x80000000));
+}
+PB_DEVICE void pb_note(const float x, unsigned& low, float& high) {
+  const unsigned size = ((unsigned)__float_as_int(x) << 1) - 1;  // the largest of all for 0
+  low = size < low ? size : low;
+  high = fmaxf(high, fabsf(x));
+}
+// Copies a row to shared memory, with gaps between blocks.
+template <typename T>
+PB_DEVICE void pb_fetch(T* to, const T* from, const int n, const int first, const int step) {
+  constexpr int V = 16 / sizeof(T), GAP = @PAD@ / sizeof(T);
+  if ((((unsigned long long)from | n * sizeof(T)) & 15) == 0) {
+    for (int i = first * V; i < n; i += step * V) pb_begin(to + i + i / @BLOCK@ * GAP, from + i);
+  } else {
+    for (int i = first; i < n; i += step) to[i + i / @BLOCK@ * GAP] = from[i];
+  }
+}
+""".replace("@PAD@", str(PAD)).replace("@BLOCK@", str(BLOCK))

@@ -18,7 +18,8 @@ from generated.matrix import FULL
 from pullback.compile.kernel import order
 from pullback.compile.program.stages import Program
 from pullback.core import pytrees
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, encode, stage
+from pullback.runtime.webgpu.programs import encode
+from pullback.runtime.webgpu.stages import Array, At, Dispatch, stage
 from webgpu_device import needs_adapter
 
 pytestmark = needs_adapter
@@ -303,9 +304,7 @@ def test_matrices(n: int, batch: tuple[int, ...]):
 def test_what_is_wrong_with_a_matrix():
     bad = positive(2, 3, 3)
     bad[1, 1, 1] = -5
-    with pytest.raises(
-        pb.LinAlgError, match="at 1 of the batch is not positive definite"
-    ):
+    with pytest.raises(pb.LinAlgError, match="at 1 of the batch is not positive definite"):
         pb.linalg.cholesky(pb.tensor(bad, device="webgpu")).numpy()
     with pytest.raises(pb.LinAlgError, match="solve: the matrix is singular: pivot 0 of its"):
         zero = pb.zeros((2, 2), device="webgpu")

@@ -9,7 +9,20 @@ import numpy as np
 
 from generated.matrix import Case, call, directional, jitted
 
-__all__ = ["WAYS", "same_bits"]
+__all__ = ["LEFT_TO_LAPACK", "WAYS", "distance", "same_bits"]
+
+# Operations that the CPU leaves to LAPACK for some matrices, whose bits no other machine has.
+LEFT_TO_LAPACK = {
+    *("roots", "primitive.known_svdvals"),
+    *(
+        f"linalg.{name}"
+        for name in (
+            *("cond", "eig", "eigh", "eigvals", "eigvalsh", "expm", "ldl", "logm", "lstsq"),
+            *("matrix_norm", "null_space", "orth", "pinv", "polar", "schur", "solve_lyapunov"),
+            *("sqrtm", "svd", "svdvals"),
+        )
+    ),
+}
 
 
 WAYS: dict[str, Callable[[Case], Any]] = {
@@ -29,3 +42,15 @@ def same_bits(x: Any, y: Any) -> bool:
     nan = np.isnan(x.astype(np.float64))
     raw = [np.frombuffer(a.tobytes(), f"u{a.dtype.itemsize}").reshape(a.shape) for a in (x, y)]
     return bool(np.all((raw[0] == raw[1]) | (nan & np.isnan(y.astype(np.float64)))))
+
+
+def distance(x: np.ndarray, y: np.ndarray) -> float:
+    """The largest difference relative to the largest element."""
+    if x.dtype.kind not in "fc" or not x.size:
+        return 0.0 if np.array_equal(x, y) else np.inf
+    x, y = (np.asarray(a, np.complex128) for a in (x, y))
+    if not np.array_equal(np.isnan(x), np.isnan(y)):
+        return np.inf
+    fine = np.isfinite(x) & np.isfinite(y)
+    rest = np.abs(np.where(fine, x - y, 0)).max()
+    return float(rest / max(np.abs(y[fine]).max(initial=0.0), 1e-3))

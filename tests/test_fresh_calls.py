@@ -277,3 +277,17 @@ def test_keys_wherever_their_words_lie() -> None:
             np.testing.assert_array_equal(pb.random.normal(key, 5).numpy(), expected)
     drawn = pb.vmap(lambda key: pb.random.normal(key, 5))(keys)
     np.testing.assert_array_equal(drawn[2].numpy(), pb.random.normal(keys[2], 5).numpy())
+
+
+def test_what_replaces_all_of_an_array_does_not_depend_on_it():
+    """As where it is traced: else a derivative of zero has the sign of what it is multiplied by."""
+
+    def f(x: Any, y: Any) -> Any:
+        z = x * y
+        z[:] = pb.ones(3)
+        return (z * 1.0).sum()
+
+    x, y = -pb.ones(3), -pb.ones(3)
+    eager, compiled = pb.grad(f)(x, y), pb.jit(pb.grad(f))(x, y)
+    assert not np.signbit(eager.numpy()).any()
+    np.testing.assert_array_equal(np.signbit(eager.numpy()), np.signbit(compiled.numpy()))

@@ -38,7 +38,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "generated")]
 def outcome(case: Any, order: int) -> tuple[str, str]:
     """What became of a sample, and what to say about it."""
     import pullback as pb
-    from cuda_registry import same_bits
+    from cuda_registry import distance, same_bits
     from generated import matrix
 
     def results() -> list[np.ndarray]:
@@ -64,7 +64,7 @@ def outcome(case: Any, order: int) -> tuple[str, str]:
         return FAIL, "another shape or dtype"
     if all(same_bits(x, y) for x, y in zip(found, wanted, strict=True)):
         return EQUAL, ""
-    apart = max(_distance(x, y) for x, y in zip(found, wanted, strict=True))
+    apart = max(distance(x, y) for x, y in zip(found, wanted, strict=True))
     return NEAR if apart <= NEAR_EPS * _eps(case.dtype) else FAIL, f"{apart:.1e} apart"
 
 
@@ -72,18 +72,6 @@ def _eps(dtype: Any) -> float:
     return {"float16": 1e-3, "bfloat16": 8e-3}.get(
         dtype.name, 1.2e-7 if dtype.real.itemsize == 4 else 2.3e-16
     )
-
-
-def _distance(x: np.ndarray, y: np.ndarray) -> float:
-    """The largest difference relative to the largest element."""
-    if x.dtype.kind not in "fc" or not x.size:
-        return 0.0 if np.array_equal(x, y) else np.inf
-    x, y = (np.asarray(a, np.complex128) for a in (x, y))
-    if not np.array_equal(np.isnan(x), np.isnan(y)):
-        return np.inf
-    fine = np.isfinite(x) & np.isfinite(y)
-    rest = np.abs(np.where(fine, x - y, 0)).max()
-    return float(rest / max(np.abs(y[fine]).max(initial=0.0), 1e-3))
 
 
 def job(given: tuple[str, int, str, int, float]) -> tuple[str, int, str, int, str, str]:

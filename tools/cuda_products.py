@@ -1,6 +1,6 @@
 """Products, convolutions, attention on a CUDA device: bits against the CPU, times beside PyTorch.
 
-    python tools/cuda_products.py [--seconds 50] [--only float32 float64 conv rows attention bits]
+    python tools/cuda_products.py [--seconds 300] [--only float32 float64 conv rows attention bits]
 
 PyTorch runs without TF32. Small products are made 20 at a time, by ours in one compiled function
 and by PyTorch in one CUDA graph, so that both are times of the device.
@@ -13,7 +13,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -30,7 +29,6 @@ LAYOUTS = "nn", "nt", "tn"  # which operands are transposed
 TOGETHER = 20  # products in one graph
 LARGE = 1 << 31  # multiply-adds from which on two are enough
 REPEATS = 7
-COMPILERS = 12  # cases that are compiled at a time
 CONVOLUTIONS = {
     "conv1d 32x128x4096, 9": ((32, 128, 4096), (128, 128, 9), 4),
     "conv2d 64x64x56x56, 3x3": ((64, 64, 56, 56), (64, 64, 3, 3), 1),
@@ -117,31 +115,20 @@ def multiplied(layout: str, count: int) -> Callable[[Any, Any], list[Any]]:
 
 
 def products(dtype: str) -> Iterator[str]:
-    cases = []
     for (m, n, k), layout in itertools.product(SIDES, LAYOUTS):
         count = TOGETHER if m * n * k < LARGE else 2
         a = (count, m, k) if layout[0] == "n" else (count, k, m)
         b = (k, n) if layout[1] == "n" else (n, k)
         f = multiplied(layout, count)
-        cases.append((m, n, k, layout, count, f, pb.jit(f), [normal(s, dtype) for s in (a, b)]))
-    with ThreadPoolExecutor(COMPILERS) as pool:  # kernels of all cases side by side
-        made = list(pool.map(lambda case: first_call(case[6], case[7], dtype), cases))
-    for (m, n, k, layout, count, f, compiled, _), (tensors, peers) in zip(cases, made, strict=True):
+        tensors, peers = both([normal(a, dtype), normal(b, dtype)], dtype)
         calls = max(2, min(20, int(4e11 / (m * n * k * count))))
-        own = ours(compiled, tensors, calls) / count
+        own = ours(pb.jit(f), tensors, calls) / count
         peer = theirs(f, peers, calls) / count
         rate = 2e-9 * m * n * k / own
         yield (
             f"{dtype} {m}x{n}x{k} {layout} | {own * 1e3:.1f} us, {rate:.1f} TF | torch"
             f" {peer * 1e3:.1f} us | {own / peer:.2f}"
         )
-
-
-def first_call(f: Callable[..., Any], arrays: list[np.ndarray], dtype: str) -> tuple[Any, Any]:
-    """Arrays for both libraries, once the function is compiled."""
-    tensors, peers = both(arrays, dtype)
-    f(*tensors)
-    return tensors, peers
 
 
 def rows(dtype: str) -> Iterator[str]:
@@ -232,14 +219,12 @@ def bits() -> Iterator[str]:
     """Elements that differ from the CPU's."""
     dtypes = "float32", "float64", "complex64", "bfloat16"
     cases = list(itertools.product(dtypes, CHECKED))
-    with ThreadPoolExecutor(COMPILERS) as pool:
-        wrong = dict(zip(cases, pool.map(differs, cases), strict=True))
-        apart = list(pool.map(differ, CONVOLUTIONS.values()))
+    wrong = {case: differs(case) for case in cases}
     for dtype in dtypes:
         found = [shapes for (d, shapes), other in wrong.items() if d == dtype and other]
         yield f"{dtype}: {len(found)} of {len(CHECKED)} products differ from the CPU's {found}"
-    for name, other in zip(CONVOLUTIONS, apart, strict=True):
-        yield f"{name}: {other} of 3 arrays differ from the CPU's"
+    for name, case in CONVOLUTIONS.items():
+        yield f"{name}: {differ(case)} of 3 arrays differ from the CPU's"
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
@@ -257,7 +242,7 @@ def main() -> None:
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=50.0)
+    parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS)
     given = parser.parse_args()
     end = time.time() + given.seconds

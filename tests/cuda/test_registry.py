@@ -18,12 +18,13 @@ import cuda_fake
 import pullback as pb
 from cuda_device import emulated
 from cuda_emulator import COMPILER
-from cuda_registry import WAYS, same_bits
+from cuda_registry import LEFT_TO_LAPACK, WAYS, distance, same_bits
 from generated.matrix import FULL, Case, arrays_of, cases
 from pullback.runtime.cuda import nvrtc
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
+NEAR = 1e-4  # of the largest element: roundings in float32, of derivatives too
 SAMPLE = {
     *("add", "where", "logsumexp", "cumulative_sum", "sort", "scatter_add", "matmul"),
     *("nn.layer_norm", "nn.conv2d", "nn.max_pool1d"),
@@ -60,7 +61,10 @@ def test_results_have_the_bits_of_the_cpu(case: Case, way: str, cuda: Any):
         found = values(WAYS[way], case)
     for x, y in zip(found, expected, strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
-        assert same_bits(x, y)
+        if case.key in LEFT_TO_LAPACK:
+            assert distance(x, y) <= NEAR
+        else:
+            assert same_bits(x, y)
 
 
 @pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")

@@ -85,12 +85,18 @@ def _singular_are_apart(x: Any, *_: Any, **__: Any) -> bool:
     return _has_full_rank(x) and _are_apart(s)
 
 
+def _scales_all(x: Any, *_: Any, orthogonalize: Any = None, **__: Any) -> bool:
+    """SciPy forgets `orthogonalize` where numbers are complex."""
+    return orthogonalize is None or np.asarray(x).dtype.kind != "c"
+
+
 KNOWN: dict[str, Known] = {
     "empty": _never,
     "empty_like": _never,
     # LAPACK's routine for two matrices scales, and SciPy's own pivots where ours does not
     "linalg.generalized_eigh": _never,
     "linalg.ldl": _never,
+    **{f"fft.{name}": _scales_all for name in ("dct", "idct", "dst", "idst")},
     "searchsorted": _searches,
     "interp": _interpolates,
     "nn.embedding_bag": _bags,

@@ -84,6 +84,14 @@ def test_captured_arrays_are_weights_with_their_names(tmp_path: Path) -> None:
     }
 
 
+def test_what_a_function_inside_captures_has_its_name(tmp_path: Path) -> None:
+    def outer(x: Any) -> Any:
+        return pb.vmap(lambda row: row * SCALES["columns"])(x)
+
+    exported(tmp_path, "outer", Case(outer, (draw(2, 7),)))
+    assert set(pb.load(tmp_path / "outer.safetensors")) == {"SCALES.columns"}
+
+
 def test_parameters_of_a_module_are_called_as_in_its_state(tmp_path: Path) -> None:
     class Line(pb.Module):
         def __init__(self) -> None:

@@ -106,6 +106,7 @@ def _matrix_norm_oracle(x: Any, *, keepdims: bool = False, ord: Any = "fro") -> 
     errors=lambda d: [
         Bad((d.real(3),), {}, ShapeError, "at least two dimensions"),
         Bad((d.real(2, 2),), {"ord": 3}, DTypeError, "ord is one of"),
+        *[Bad((d.real(0, 3),), {"ord": o}, ShapeError, "without elements") for o in (2, inf)],
     ],
     namespace="linalg",
     tolerance=16,
@@ -127,6 +128,8 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
         return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
     if ord in ("nuc", 2, -2):
         values = svdvals(x)
+        if ord != "nuc":
+            _expect_some("matrix_norm", values, x)
         reduce = {"nuc": sum, 2: max, -2: min}[ord]
         found = reduce(values, axis=-1, keepdims=keepdims)
         return expand_dims(found, axis=-1) if keepdims else found
@@ -136,8 +139,17 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
         )
     added, other = (-2, -1) if abs(ord) == 1 else (-1, -2)
     sums = sum(abs_(x), axis=added, keepdims=True)
+    _expect_some("matrix_norm", sums, x)
     found = (max if ord > 0 else min)(sums, axis=other, keepdims=True)
     return found if keepdims else found[..., 0, 0]
+
+
+def _expect_some(name: str, values: Any, x: Any) -> None:
+    """Raise where there is no largest and no smallest value in the matrices `x`."""
+    if 0 in values._aval.shape[-2:] and 0 in x._aval.shape[-2:]:
+        raise ShapeError(
+            f"{name}: matrices without elements have no largest value, got shape {x._aval.shape}."
+        )
 
 
 def _cond_oracle(x: Any, *, p: Any = None) -> Any:
@@ -156,6 +168,7 @@ def _cond_oracle(x: Any, *, p: Any = None) -> Any:
         *matrix_errors(d),
         Bad((d.real(2, 3),), {"p": 1}, ShapeError, "square matrix"),
         Bad((d.real(2, 2),), {"p": 3}, DTypeError, "p is one of"),
+        Bad((d.real(0, 3),), {}, ShapeError, "without elements"),
     ],
     namespace="linalg",
     tolerance=16,
@@ -175,6 +188,7 @@ def cond(x: Any, /, *, p: Any = None) -> Any:
     x = matrices("cond", x)
     if p in (None, 2, -2):
         values = svdvals(x)
+        _expect_some("cond", values, x)
         first, last = values[..., 0], values[..., -1]
         return last / first if p == -2 else first / last
     x = square("cond", x)

@@ -138,6 +138,8 @@ def assigned(x: Any, key: Any, value: Any) -> Any:
         return None
     starts, plan = found
     tracked = mode.recording and (x._node is not None or value._node is not None)
+    if tracked and plan.aval.size == av.size:
+        return None  # nothing is left of x, which the result then does not depend on
     if tracked or (av, plan.aval, value._aval) not in writers:
         value = _spread(value, plan.aval.shape)
     out = write(x, starts, plan, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,7 @@ def _parts(x: Any) -> Iterator[tuple[str, Any]]:
                 yield name, cell.cell_contents
             except ValueError:  # not assigned yet
                 continue
-        for name in x.__code__.co_names:
+        for name in _names(x.__code__):
             if name in x.__globals__:
                 yield name, x.__globals__[name]
         for default in (*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()):
@@ -97,6 +97,14 @@ def _parts(x: Any) -> Iterator[tuple[str, Any]]:
         yield from zip(pytrees.leaf_names(structure), leaves, strict=True)
     elif not isinstance(x, type) and not _is_foreign(type(x).__module__):
         yield from getattr(x, "__dict__", {}).items()
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that a code object, or one inside of it, looks up."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 def memory_of(buf: Any, av: Aval) -> tuple[np.ndarray, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import threading
 
 import cuda_fake
 
@@ -15,7 +16,7 @@ __all__ = ["FakeDriver"]
 
 _Pointer, _Int, _Word = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int64
 CONTEXT = 1
-INVALID = 1  # a status
+INVALID, NO_CONTEXT = 1, 201  # statuses
 TOGETHER = 2  # an attribute of launches
 
 
@@ -66,6 +67,8 @@ class FakeDriver:
         self.devices: set[int] = set()  # where kernels were launched
         self.attributes: list[int] = []
         self._next = 1
+        self._own = threading.local()  # whether a thread has a context; the first one has
+        self._own.context = True
         for name, (own, types) in _SIGNATURES.items():
             prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[_TYPES[t] for t in types])
             setattr(self, name, prototype(getattr(self, own)))
@@ -102,11 +105,14 @@ class FakeDriver:
         return 0
 
     def _ctx_get_current(self, to):
-        _Pointer.from_address(to).value = CONTEXT + cuda_fake.current[0]
+        has = getattr(self._own, "context", False)
+        _Pointer.from_address(to).value = CONTEXT + cuda_fake.current[0] if has else 0
         return 0
 
     def _ctx_set_current(self, context):
-        cuda_fake.set_device(context - CONTEXT)
+        self._own.context = bool(context)
+        if context:
+            cuda_fake.set_device(context - CONTEXT)
         return 0
 
     def _graph_create(self, to, flags):
@@ -125,6 +131,8 @@ class FakeDriver:
         return 0
 
     def _graph_instantiate_with_flags(self, to, graph, flags):
+        if not getattr(self._own, "context", False):
+            return NO_CONTEXT
         made = _Pointer.from_address(to).value = self._new()
         self.graphs[made] = [*self.graphs[graph]]
         return 0

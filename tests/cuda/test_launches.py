@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import signal
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -125,6 +128,30 @@ def test_arrays_of_a_graph_start_anywhere(cuda: Any):
         found = f(x[start : start + 8000])
         expected = g(pb.tensor(whole)[start : start + 8000])
         np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def test_a_thread_without_a_context_makes_graphs(cuda: Any):
+    w, x = pb.tensor(draw(5, 5), device=cuda), pb.tensor(draw(7, 5, seed=1), device=cuda)
+    f = pb.jit(loss)
+    with ThreadPoolExecutor(1) as pool:
+        found = [pool.submit(f, w, x).result().item() for _ in range(3)]
+    assert found == [f(w, x).item()] * 3
+
+
+def test_threads_that_ask_for_the_first_launcher_share_it(monkeypatch: pytest.MonkeyPatch):
+    made = []
+
+    def make() -> Any:
+        if not made:
+            time.sleep(0.05)
+            made.append(object())
+            return lambda table: made[0]
+        raise AssertionError("made twice")
+
+    monkeypatch.setattr(launcher, "_make", cache(make))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(launcher.launcher, range(4)))
+    assert found == made * 4
 
 
 def test_branches_and_conditions_are_not_drawn(cuda: Any):

@@ -5,9 +5,11 @@ sizes and with values of the program in place of the sample's.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import warnings
 import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -119,15 +121,26 @@ def oracle_agrees(step: Step, arrays: dict[str, np.ndarray]) -> None:
     elif pointwise:
         own = arrays[step.makes[0]].dtype.type
         narrow = call.key in references.NARROW
-        agrees(step, arrays, dict.fromkeys("biu", own if narrow else np.float64))
+        integers = [n for n in step.reads if arrays[n].dtype.kind in "biu"]
+        agrees(step, arrays, dict.fromkeys(integers, own if narrow else np.float64))
     else:
-        # integers of one kind may be numbers, and those of the other positions
-        kinds = ({"i": np.float64, "u": np.float64}, {"u": np.float64}, {"i": np.float64})
-        for widened in kinds:
+        wide = {
+            n: {"b": bool, "u": np.uint64}.get(arrays[n].dtype.kind, np.int64) for n in step.reads
+        }
+        for positions in subsets(step.reads):  # those that are no numbers
+            numbers = {
+                n: np.float64 for n in step.reads if n not in positions and wide[n] is not bool
+            }
             with contextlib.suppress(checks.Finding):
-                return agrees(step, arrays, widened)
-        agrees(step, arrays, {"i": np.int64, "u": np.uint64})
+                return agrees(step, arrays, wide | numbers)
+        agrees(step, arrays, wide)
     return None
+
+
+def subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Some of the names, the fewest first; all of them are left out."""
+    for count in range(len(names)):
+        yield from itertools.combinations(names, count)
 
 
 def filled(call: Call, arrays: dict[str, np.ndarray]) -> tuple[tuple, dict[str, Any]]:
@@ -138,7 +151,7 @@ def filled(call: Call, arrays: dict[str, np.ndarray]) -> tuple[tuple, dict[str, 
 
 
 def agrees(step: Step, arrays: dict[str, np.ndarray], widened: dict[str, type]) -> None:
-    """`oracle_agrees`, with other dtypes for arrays of some kinds."""
+    """`oracle_agrees`, with other dtypes for some arrays."""
     call: Call = step.call
     oracle, rng = oracle_of(call.key), np.random.default_rng(0)
     kinds = [pb.tensor(np.zeros((), a.dtype)).dtype for a in arrays.values()]
@@ -152,7 +165,7 @@ def agrees(step: Step, arrays: dict[str, np.ndarray], widened: dict[str, type]) 
             if not isinstance(x, Ref):
                 return x
             a = arrays[x.name] if call.key in references.NARROW else checks.wide(arrays[x.name])
-            a = a.astype(widened.get(a.dtype.kind, a.dtype))
+            a = a.astype(widened.get(x.name, a.dtype))
             if moved and a.dtype.kind in "fc":
                 a = np.asarray(a * (1 + epsilon * rng.choice((-1.0, 1.0), a.shape)))
             return a

@@ -77,6 +77,10 @@ class Driver:
         self.check(self._functions.cuCtxGetCurrent(ctypes.byref(found)), "cuCtxGetCurrent")
         return found.value or 0
 
+    def enter(self, context: int) -> None:
+        """Make a context the current one of this thread."""
+        self.check(self._functions.cuCtxSetCurrent(_Handle(context)), "cuCtxSetCurrent")
+
     def new_graph(self) -> int:
         """A graph without nodes."""
         graph = _Handle()

@@ -81,6 +81,7 @@ class Gpu:
         self.maker = self._pool.maker
         self.stream = _current_stream(cupy, index)
         self.graphs, self.faults = Graphs(), Faults(self)
+        self.context = 0  # of the driver; not made yet
         with self.current():
             self._flags = self._cuda.alloc_pinned_memory(driver.LOCKED)
             self.driver = driver.Driver(driver.library(), self._flags.ptr)
@@ -93,6 +94,8 @@ class Gpu:
         runtime, before = self._runtime, self._runtime.getDevice()
         if before != self.index:
             runtime.setDevice(self.index)
+        if self.context and not self.driver.context():  # a thread has none before its first call
+            self.driver.enter(self.context)
         try:
             yield self.stream()
         finally:

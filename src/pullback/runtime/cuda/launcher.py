@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
+from threading import Lock
 from typing import Any
 
 __all__ = ["ADD", "LAUNCH", "MISCOUNTED", "REPLAY", "STOPPED", "addresses", "launcher"]
@@ -16,6 +17,7 @@ __all__ = ["ADD", "LAUNCH", "MISCOUNTED", "REPLAY", "STOPPED", "addresses", "lau
 LAUNCH, ADD, REPLAY = range(3)  # what launches become: launches, new nodes of a graph, its nodes
 STOPPED = -2  # the status where a function of the host raised or found an error
 MISCOUNTED = -4  # where there are more or fewer buffers than inputs
+_making = Lock()  # the launcher: two threads may ask for it first
 
 
 @cache
@@ -61,4 +63,6 @@ def launcher(table: int) -> Callable[[int, int, int, int, int, int, tuple[Any, .
 
     It gives a status: 0, an error of the driver, or one of this module.
     """
-    return _make()(table)
+    with _making:
+        make = _make()
+    return make(table)

@@ -60,7 +60,8 @@ class Encoded:
         self._gpu, self._meanings = gpu, meanings
         self._records: dict[int, int] = {}  # by stream
         steps = [*_steps(program.stages)]
-        gpu.load([s.source for s in steps if isinstance(s, Step)])
+        with gpu.current():
+            gpu.load([s.source for s in steps if isinstance(s, Step)])
         callback = 0
         if any(isinstance(s, HostCall) for s in steps):
             self._callback = _Callback(self._call)
@@ -126,7 +127,8 @@ class Encoded:
         table, record = self._table, self._expecting(stream) if self._table.checked else 0
         sizes = table.launches, table.values
         graph = Graph(self._gpu.driver, self._play, sizes, self._scratch(stream), record)
-        status = graph.build(stream, self._out(stream).address, buffers)
+        with self._gpu.current():
+            status = graph.build(stream, self._out(stream).address, buffers)
         if status:
             self._fail(status)
         self._gpu.graphs.add(graph)

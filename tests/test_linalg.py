@@ -482,3 +482,14 @@ def test_polynomials_are_fitted_whatever_their_scale():
     wanted = np.polyfit(x, np.sin(x), 3)
     got = pb.polyfit(pb.tensor(x), pb.tensor(np.sin(x)), 3).numpy()
     np.testing.assert_allclose(np.polyval(got, x), np.polyval(wanted, x), atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 40])
+def test_exchanges_of_any_number_of_rows(n: int):
+    """Once they were taken for a permutation above sixteen rows."""
+    rng = np.random.default_rng(n)
+    a, b = rng.standard_normal((2, n, n)), rng.standard_normal((2, n, 3))
+    both, pivots = pb.linalg.lu_factor(pb.tensor(a))
+    for trans, matrix in ((0, a), (1, np.swapaxes(a, -1, -2))):
+        x = pb.linalg.lu_solve(both, pivots, pb.tensor(b), trans=trans).numpy()
+        assert np.allclose(matrix @ x, b)

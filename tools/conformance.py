@@ -31,6 +31,7 @@ import array_api  # noqa: E402  (found beside this file)
 import cuda_conformance  # noqa: E402  (found beside this file)
 import gaps  # noqa: E402  (found beside this file)
 import pullback as pb  # noqa: E402
+import webgpu_cells  # noqa: E402  (found beside this file)
 from pullback.core.dtypes import DType  # noqa: E402
 from pullback.ir.op import REGISTRY, Public  # noqa: E402
 
@@ -180,6 +181,8 @@ def page() -> tuple[str, int]:
     text = HEAD.format(totals=totals, command=COMMAND) + "\n".join(lines) + "\n\n" + lacking
     suite = array_api.kept(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else ""
     text += f"\n{suite}" if suite else ""
+    cells = webgpu_cells.kept(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else ""
+    text += f"\n{cells}" if cells else ""
     device = cuda_conformance.kept(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else ""
     text += f"\n{device}" if device else ""
     return text, sum(FAIL in cells for cells in rows.values()) + len(wrong)

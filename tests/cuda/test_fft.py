@@ -18,6 +18,7 @@ from cuda_emulator import COMPILER
 from generated.matrix import FULL
 from pullback.compile.kernel import fft_order, transforms
 from pullback.compile.kernel.order import fused
+from pullback.compile.program.fourier import Numbers
 from pullback.runtime.cpu.fft import recipes
 from pullback.runtime.cuda import nvrtc
 from pullback.runtime.cuda.fft import fft_stages
@@ -102,8 +103,8 @@ def test_tables_live_as_long_as_their_program(cuda: Any):
     f = pb.jit(pb.fft.fft)
     f(pb.tensor(draw(62), device=cuda))
     radix = fft_order.radices(62)[0]
-    table = weakref.ref(fft_stages._pass_roots(pb.float32, 62, radix))
-    fft_stages._pass_roots.cache_clear()
+    table = weakref.ref(fft_stages._table(Numbers("pass", pb.float32, 62, radix)))
+    fft_stages._table.cache_clear()
     gc.collect()
     assert table() is not None
 

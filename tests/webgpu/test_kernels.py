@@ -18,7 +18,8 @@ from generated.matrix import FULL
 from pullback.compile.kernel import order
 from pullback.compile.program.stages import Program
 from pullback.core import pytrees
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, encode, stage
+from pullback.runtime.webgpu.programs import encode
+from pullback.runtime.webgpu.stages import Array, At, Dispatch, stage
 from webgpu_device import needs_adapter
 
 pytestmark = needs_adapter
@@ -269,3 +270,44 @@ def test_fourier_transforms(n: int):
     check(lambda v: (pb.fft.fft(v), pb.fft.ifft(v.T, axis=0)), x)
     check(lambda v: pb.fft.rfft(v, axis=1, norm="ortho"), draw(1, n, 2))
     check(lambda v: pb.fft.irfft(v, n=n), x[:, : n // 2 + 1])
+
+
+# -- matrices --------------------------------------------------------------------------------------
+
+
+def positive(*shape: int) -> np.ndarray:
+    a = draw(*shape)
+    return (a @ np.swapaxes(a, -1, -2) + shape[-1] * np.eye(shape[-1])).astype(np.float32)
+
+
+# Small ones, a leaf, leaves, chunks of products.
+@pytest.mark.parametrize("n", [1, 3, 16, 17, 40, 300] if FULL else [3, 17, 40])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_matrices(n: int, batch: tuple[int, ...]):
+    a, b = draw(*batch, n, n) + 3 * np.eye(n, dtype=np.float32), draw(*batch, n, 4)
+    linalg = pb.linalg
+    check(lambda x: (linalg.cholesky(x), linalg.cholesky(x, upper=True)), positive(*batch, n, n))
+    check(lambda x: tuple(linalg.lu(x)), draw(*batch, n + 5, n))
+    check(lambda x: tuple(linalg.lu(x)), draw(*batch, n, n + 7))
+    check(lambda x, y: (linalg.solve(x, y), linalg.inv(x), linalg.det(x)), a, b)
+    check(
+        lambda x, y: (
+            linalg.solve_triangular(x, y),
+            linalg.solve_triangular(x, y, lower=True, unit_diagonal=True),
+        ),
+        a,
+        b,
+    )
+    check(lambda x: pb.grad(lambda y: linalg.solve(y, y.mT @ y).sum())(x), a)
+
+
+def test_what_is_wrong_with_a_matrix():
+    bad = positive(2, 3, 3)
+    bad[1, 1, 1] = -5
+    with pytest.raises(pb.LinAlgError, match="at 1 of the batch is not positive definite"):
+        pb.linalg.cholesky(pb.tensor(bad, device="webgpu")).numpy()
+    with pytest.raises(pb.LinAlgError, match="solve: the matrix is singular: pivot 0 of its"):
+        zero = pb.zeros((2, 2), device="webgpu")
+        pb.linalg.solve(zero, zero).numpy()
+    with pytest.raises(pb.DeviceError, match="no WebGPU kernels for complex matrices"):
+        pb.linalg.cholesky(pb.eye(2, dtype="complex64", device="webgpu"))

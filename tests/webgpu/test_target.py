@@ -282,3 +282,9 @@ def test_a_kernel_may_read_more_arrays_than_an_adapter_binds(monkeypatch: pytest
         assert max(bound) <= 4
         for a, b in zip(results, expected, strict=True):
             assert same_bits(a.numpy(), b.numpy())
+
+
+def test_profiles():
+    f = pb.jit(lambda x: pb.sort(x * 2.0) + x.sum())
+    rows = pb.profile(f)(pb.tensor(draw(300), device="webgpu")).rows
+    assert rows and all(row.seconds >= 0.0 and row.nbytes for row in rows)

@@ -40,6 +40,7 @@ from pullback.ops.movement import both_aligned, broadcast_to, concat, repeated, 
 from pullback.ops.parts import astype, cc, real
 from pullback.ops.products import matmul
 from pullback.ops.ranges import positions
+from pullback.ops.selection import where
 from pullback.ops.sorting import argsort
 
 __all__ = ["inv", "lu", "lu_factor", "lu_solve", "solve"]
@@ -382,10 +383,16 @@ def _order_of(both: Any, pivots: Any) -> Any:
             f"lu_solve: there is an exchange for each row, got shapes {both._aval.shape} and"
             f" {pivots._aval.shape}."
         )
-    batch = pivots._aval.shape[:-1]
-    ones = broadcast_to(eye(n, dtype=dt.float64, device=dev), (*batch, n, n))
-    numbers = astype(positions(n, dev), dt.float64)
-    index = as_indices("lu_solve", reshape(pivots, (*batch, 1, n)), dev, n)
+    batch, numbers = pivots._aval.shape[:-1], positions(n, dev)
+    index = as_indices("lu_solve", reshape(pivots, (*batch, n, 1)), dev, n)
     rows = bind_named("lu_solve", gather.op, numbers, index)  # raises where there is no such row
-    numbers = reshape(numbers, (n, 1))
-    return astype(solved(ones, numbers, concat([ones, rows, rows], axis=-2))[..., 0], dt.int64)
+    own = reshape(numbers, (n, 1))
+    found = where(numbers == own, rows, where(numbers == rows, own, numbers))  # each exchange
+    count = n
+    while count > 1:  # one after the other of them
+        if count % 2:
+            same = broadcast_to(reshape(numbers, (1, n)), (*batch, 1, n))
+            found, count = concat([found, same], axis=-2), count + 1
+        found = take_along_axis(found[..., 0::2, :], found[..., 1::2, :], axis=-1)
+        count //= 2
+    return reshape(found, (*batch, n))

@@ -334,5 +334,5 @@ def affine_grid(theta: Any, size: Any, align_corners: bool = False) -> Any:
     lines = [_numpy_line(n, align_corners) for n in size[2:]]
     mesh = np.meshgrid(*lines, indexing="ij")
     points = np.stack([*mesh[::-1], np.ones(mesh[0].shape)], -1).reshape(-1, spatial + 1)
-    fixed = astype(from_numpy(points, theta._aval.device), theta._aval.dtype)
+    fixed = from_numpy(points.astype(theta._aval.dtype.numpy), theta._aval.device)
     return reshape(matmul(fixed, theta.mT), (size[0], *size[2:], spatial))

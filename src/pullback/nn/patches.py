@@ -361,8 +361,8 @@ def _points(offset: Any, axis: int, kernel: Shape, window: Window, counts: Shape
     stride, pads, dilation = window.stride, window.padding, window.dilation
     taps = np.indices(kernel)[axis].reshape(-1, 1, 1) * dilation[axis]
     places = np.indices(counts)[axis] * stride[axis] - pads[axis][0]
-    base = from_numpy((taps + places).astype(np.float64), offset._aval.device, copy=False)
-    return offset[:, :, :, axis] + astype(base, offset._aval.dtype)
+    base = (taps + places).astype(offset._aval.dtype.numpy)
+    return offset[:, :, :, axis] + from_numpy(base, offset._aval.device, copy=False)
 
 
 def _sampled(x: Any, offset: Any, mask: Any, kernel: Shape, window: Window, counts: Shape) -> Any:

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.compile.kernel import fft_order, transforms
+from pullback.compile.kernel.fft_order import FINE_ROWS
 from pullback.compile.kernel.roots import roots
 from pullback.compile.program.target import Area, Place
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 
-__all__ = ["FINE_ROWS", "NAMES", "Numbers", "Points", "Transform"]
+__all__ = ["NAMES", "Numbers", "Points", "Transform"]
 
 NAMES = ("fft", "rfft", "irfft")  # of the intrinsics
-FINE_ROWS = 16  # of a table of fine roots
 
 
 class Numbers(NamedTuple):

@@ -53,6 +53,7 @@ class Lanes(NamedTuple):
     copies: int  # lanes of a chunk
     rows: int
     columns: int
+    parts: int  # of an accumulator
     paired: bool
 
 
@@ -136,7 +137,7 @@ def _lanes(kernel: Scatter, count: int, rows: int, width: int) -> Lanes | None:
     chunk = order.chunk_of_updates(count)
     copies = max(1, order.UPDATE_LANES // (columns * parts))
     paired = order.is_paired(rows, columns, parts)
-    return Lanes(count, chunk, -(-count // chunk), copies, rows, columns, paired)
+    return Lanes(count, chunk, -(-count // chunk), copies, rows, columns, parts, paired)
 
 
 def scatter_steps(

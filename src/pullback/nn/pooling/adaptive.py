@@ -72,7 +72,7 @@ def _averaged(x: Any, axis: int, count: int) -> Any:
     matrix = np.zeros((count, size))
     for row, (begin, end) in zip(matrix, _bounds(size, count), strict=True):
         row[begin:end] = 1 / (end - begin)
-    weights = astype(from_numpy(matrix, x._aval.device, copy=False), x._aval.dtype)
+    weights = from_numpy(matrix.astype(x._aval.dtype.numpy), x._aval.device, copy=False)
     return reshape(matmul(weights, reshape(x, (before, size, after))), result)
 
 

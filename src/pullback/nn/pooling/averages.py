@@ -15,7 +15,7 @@ from pullback.nn.pooling.windows import numpy_windows, pooled, pooling_errors, p
 from pullback.ops.convolution import Shape, Window, conv, trilinear
 from pullback.ops.creation import ones
 from pullback.ops.families import composite
-from pullback.ops.parts import astype, imag, real
+from pullback.ops.parts import imag, real
 from pullback.ops.selection import where
 
 __all__ = ["avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool1d", "lp_pool2d", "lp_pool3d"]
@@ -60,8 +60,8 @@ def _divided(x: Any, size: Shape, kernel: Shape, window: Window, padded: bool) -
     for axis, line in zip(axes, lines, strict=True):
         shape = [1] * x._aval.ndim
         shape[axis] = len(line)
-        count = from_numpy(line.reshape(shape).astype(np.float64), x._aval.device, copy=False)
-        x = x / astype(count, x._aval.dtype)
+        count = line.reshape(shape).astype(x._aval.dtype.numpy)
+        x = x / from_numpy(count, x._aval.device, copy=False)
     return x
 
 

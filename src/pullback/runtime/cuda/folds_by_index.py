@@ -10,19 +10,23 @@ Accumulators are as `order` says.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
-
 from pullback.compile.kernel import order
-from pullback.compile.kernel.fixed_point import FORMATS
 from pullback.compile.kernel.forms import Scatter
 from pullback.compile.kernel.lower import copy_kernel
-from pullback.compile.program.nest import coalesce
+from pullback.compile.program.scatter import (
+    Lanes,
+    ScatterKernels,
+    Updates,
+    is_exact,
+    is_folded,
+    neutral,
+    scatter_steps,
+)
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Layout, Strides
+from pullback.compile.program.target import Area, Layout, Shape, Strides
 from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
@@ -88,16 +92,6 @@ extern "C" __global__ void {name}_fold(Value* __restrict__ out,
 }}"""
 
 
-def is_folded(kernel: Scatter) -> bool:
-    """Whether real numbers are folded in a wider type."""
-    return kernel.sums or (bool(kernel.fold) and not kernel.dtype.is_complex)
-
-
-def is_exact(kernel: Scatter) -> bool:
-    """Whether sums are to be exact, and are not so by themselves."""
-    return kernel.exact and kernel.dtype.real in FORMATS
-
-
 def _real_fold(dtype: DType, fold: str) -> str:
     """The accumulator of a real dtype."""
     if dtype is dt.float64 and fold == "add":
@@ -114,7 +108,7 @@ def _real_fold(dtype: DType, fold: str) -> str:
         }[fold]
         if dtype is dt.bool_:
             join = {"add": "a || x", "mul": "a && x"}.get(fold, join)
-        empty = literal(_neutral(dtype, fold), dtype)
+        empty = literal(neutral(dtype, fold), dtype)
         return _SINGLE.format(wide=wide, value=value, read="x", join=join, write="a", empty=empty)
     join = {
         "add": "a + x",
@@ -124,19 +118,9 @@ def _real_fold(dtype: DType, fold: str) -> str:
     }[fold]
     read = f"(double){convert('x', dtype, dt.float32)}" if dtype is not dt.float64 else "x"
     write = convert("(float)a", dt.float32, dtype) if dtype is not dt.float64 else "a"
-    empty = literal(_neutral(dtype, fold), dt.float64)
+    empty = literal(neutral(dtype, fold), dt.float64)
     words = {"value": value, "read": read, "join": join, "write": write, "empty": empty}
     return _SINGLE.format(wide="double", **words)
-
-
-def _neutral(dtype: DType, fold: str) -> float | int:
-    """What a fold leaves as it is."""
-    if dtype.is_float:
-        return {"add": -0.0, "mul": 1.0, "max": -math.inf, "min": math.inf}[fold]
-    if dtype is dt.bool_ or fold in ("add", "mul"):
-        return int(fold in ("mul", "min"))
-    limits = np.iinfo(dtype.numpy)
-    return int(limits.min if fold == "max" else limits.max)
 
 
 def _other_fold(source: Source, kernel: Scatter) -> str:
@@ -187,6 +171,62 @@ def _source(kernel: Scatter) -> tuple[str, str]:
     return name, source.text()
 
 
+class _Kernels:
+    """The kernels of this module, and those of sorts and lanes."""
+
+    number_bytes = 8
+
+    def copy(
+        self, dtype: DType, shape: Shape, slot: int, x_slot: int, x_strides: Strides
+    ) -> list[Step | Either]:
+        dense = [dense_strides(shape)]
+        return map_steps(copy_kernel(dtype), shape, [At(slot)], dense, [At(x_slot)], [x_strides])
+
+    def check(
+        self,
+        indices: tuple[DType, ...],
+        shape: Shape,
+        slots: Sequence[int],
+        strides: Sequence[Strides],
+        indexed: Indexed,
+        first_code: int,
+    ) -> Sequence[Step | Either]:
+        return check_steps(indices, shape, slots, strides, indexed, first_code)
+
+    def rows(
+        self,
+        indices: tuple[DType, ...],
+        shape: Shape,
+        places: Strides,
+        slots: Sequence[int],
+        strides: Sequence[Strides],
+        indexed: Indexed,
+        numbers: int,
+    ) -> list[Step | Either]:
+        return [row_steps(indices, shape, places, slots, strides, indexed, At(numbers))]
+
+    def fold(
+        self, kernel: Scatter, slot: int, updates: Updates, numbers: int, area: Area
+    ) -> list[Step | Either]:
+        count, width = updates.rows, updates.width
+        places = At(area(8 * count))
+        sort, keys = sort_steps(dt.uint64, (), (1,), count, At(numbers), places, area)
+        name, source = _source(kernel)
+        nest = packed(updates.nest)
+        arguments = (At(slot), At(updates.slot), keys, places, nest, count, width)
+        grid = grid_of(count * width), 1
+        return [*sort, Step(source, f"{name}_fold", grid, THREADS, arguments)]
+
+    def lanes(
+        self, kernel: Scatter, slot: int, updates: Updates, numbers: int, lanes: Lanes, area: Area
+    ) -> Sequence[Step | Either]:
+        name, source = _source(kernel)
+        given = (lanes.updates, lanes.rows, lanes.columns, lanes.parts)
+        wide = 8 if kernel.dtype.is_inexact else kernel.dtype.itemsize
+        here = (packed(updates.nest), At(slot), At(updates.slot), At(numbers), area)
+        return lane_steps(name, source, *given, lanes.parts * wide, *here)
+
+
 def scatter_stages(
     kernel: Scatter,
     x: Layout,
@@ -201,47 +241,6 @@ def scatter_stages(
     /,
 ) -> list[Stage]:
     """See `Target.scatter`."""
-    (x_shape, x_slot, x_strides), (shape, slot, strides) = x, updates
-    steps: list[Step | Either] = []
-    out_slot, out_strides = out
-    if x_slot != out_slot:
-        dense = [dense_strides(x_shape)]
-        steps += map_steps(
-            copy_kernel(kernel.dtype), x_shape, [At(out_slot)], dense, [At(x_slot)], [x_strides]
-        )
-    if math.prod(shape) == 0:
-        return stage(*steps)
-    check = check_steps(kernel.indices, shape, index_slots, index_strides, indexed, first_code)
-    lead = len(shape) - (len(x_shape) - len(indexed))
-    whole = all(
-        s == 0 or n == 1
-        for own in index_strides
-        for s, n in zip(own[lead:], shape[lead:], strict=True)
-    )
-    taken = lead if whole else len(shape)
-    count, width = math.prod(shape[:taken]), math.prod(shape[taken:])
-    if math.prod(x_shape) == 0:  # every index is bad
-        return stage(*check)
-    numbers = At(area(8 * count))
-    rows = row_steps(
-        kernel.indices, shape[:taken], out_strides[:taken], index_slots,
-        [own[:taken] for own in index_strides], indexed, numbers,
-    )  # fmt: skip
-    name, source = _source(kernel)
-    nest = packed(coalesce(shape, [strides, dense_strides(shape)]), 1)
-    if is_folded(kernel) and not is_exact(kernel):
-        real = 2 if kernel.dtype.is_complex else 1
-        parts = 2 if kernel.dtype.real is dt.float64 and not kernel.fold else 1
-        given = (count, math.prod(x_shape) // width, width * real, parts)
-        if order.has_lanes(*given):
-            wide = 8 if kernel.dtype.is_inexact else kernel.dtype.itemsize
-            here = (nest, At(out_slot), At(slot), numbers, area)
-            return stage(
-                *check, *steps, rows, *lane_steps(name, source, *given, parts * wide, *here)
-            )
-    places = At(area(8 * count))
-    sort, keys = sort_steps(dt.uint64, (), (1,), count, numbers, places, area)
-    arguments = (At(out_slot), At(slot), keys, places, nest, count, width)
-    grid = grid_of(count * width), 1
-    fold = Step(source, f"{name}_fold", grid, THREADS, arguments)
-    return stage(*check, *steps, rows, *sort, fold)
+    kernels: ScatterKernels[Step | Either] = _Kernels()
+    given = (index_slots, index_strides, indexed, area, first_code)
+    return stage(*scatter_steps(kernels, kernel, x, updates, out, *given))

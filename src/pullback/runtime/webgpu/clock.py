@@ -11,7 +11,8 @@ from itertools import pairwise
 
 from pullback.compile.program.stages import Node
 from pullback.compile.program.target import Timing
-from pullback.runtime.webgpu.stages import HostCall, Run, stage
+from pullback.runtime.webgpu.programs import Run
+from pullback.runtime.webgpu.stages import HostCall, stage
 
 __all__ = ["Clock"]
 

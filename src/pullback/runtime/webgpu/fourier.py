@@ -18,7 +18,8 @@ from typing import Any
 
 from pullback.compile.kernel import fft_order
 from pullback.compile.kernel.codelets import ComplexArithmetic, ComplexPair, transform
-from pullback.compile.program.fourier import FINE_ROWS, Numbers, Points, Transform
+from pullback.compile.kernel.fft_order import FINE_ROWS
+from pullback.compile.program.fourier import Numbers, Points, Transform
 from pullback.compile.program.nest import coalesce
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place

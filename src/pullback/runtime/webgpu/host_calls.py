@@ -17,7 +17,8 @@ from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval
 from pullback.runtime.webgpu.gpu import Gpu, Memory
-from pullback.runtime.webgpu.stages import HostCall, Run, stage
+from pullback.runtime.webgpu.programs import Run
+from pullback.runtime.webgpu.stages import HostCall, stage
 
 __all__ = ["effect_stages", "host_stages", "read_array"]
 

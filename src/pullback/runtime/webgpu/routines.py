@@ -13,6 +13,8 @@ from pullback.compile.program.windows import CONVOLUTIONS, EXTREMA
 from pullback.core.avals import Aval
 from pullback.runtime.webgpu.fourier import fourier_stages
 from pullback.runtime.webgpu.host_calls import effect_stages, host_stages
+from pullback.runtime.webgpu.matrices import NAMES as MATRICES
+from pullback.runtime.webgpu.matrices import matrix_faults, matrix_stages
 from pullback.runtime.webgpu.planes import NAMES, plane_stages
 from pullback.runtime.webgpu.products import product_stages
 from pullback.runtime.webgpu.requirements import require_faults, require_stages
@@ -35,6 +37,10 @@ ROUTINES: Mapping[str, Routine] = {
     **{n: Routine(partial(convolution_stages, n), _is_heavy) for n in CONVOLUTIONS},
     **{n: Routine(partial(extremum_stages, n), _is_heavy) for n in EXTREMA},
     **{n: Routine(partial(plane_stages, n), _is_heavy, partial(bad_places, n)) for n in NAMES},
+    **{
+        n: Routine(partial(matrix_stages, n), _is_heavy, partial(matrix_faults, n))
+        for n in MATRICES
+    },
     "require": Routine(require_stages, _is_heavy, require_faults),
     "host": Routine(host_stages, _is_heavy, host_faults, calls_python=True),
     "effect": Routine(effect_stages, _is_heavy, effect_faults, calls_python=True),

@@ -20,7 +20,15 @@ from pullback.core.errors import DeviceError, ExchangeError
 from pullback.ir.op import Op
 from pullback.ir.plans import Plan
 from pullback.runtime.base import Runtime
-from pullback.runtime.webgpu import folds, folds_by_index, indexing, maps, products, stages
+from pullback.runtime.webgpu import (
+    folds,
+    folds_by_index,
+    indexing,
+    maps,
+    products,
+    programs,
+    stages,
+)
 from pullback.runtime.webgpu.arithmetic import COUNT, PROBE, probe_words, probed
 from pullback.runtime.webgpu.clock import Clock
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
@@ -108,7 +116,7 @@ class WebgpuTarget:
     def encode(
         self, program: Program, faults: Sequence[tuple[str, Fault]] = (), /
     ) -> Callable[..., Any]:
-        return stages.encode(self._gpu, program, faults)
+        return programs.encode(self._gpu, program, faults)
 
     def view(self, buffer: Buffer, nbytes: int, /) -> Buffer:
         owner = buffer.owner or buffer
@@ -137,7 +145,7 @@ class WebgpuRuntime(Runtime):
         arrays = (Array(At(0), "u32", "write"), Array(At(1), "u32"))
         step = Dispatch(PROBE, arrays, (COUNT,), stages.linear_groups(COUNT, 64))
         program = Program(1, given.nbytes, (), (), stages.stage(step))
-        found = stages.encode(self._gpu, program)(self._gpu.uploaded(given))
+        found = programs.encode(self._gpu, program)(self._gpu.uploaded(given))
         words = self._gpu.download(found.memory, 0, given.nbytes).view(np.uint32)
         self._gpu.arithmetic = probed(given, words)
 

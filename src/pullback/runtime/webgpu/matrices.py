@@ -1,0 +1,247 @@
+"""Factorisations and solutions of real matrices by tiles, with the bits of the CPU.
+
+A product that is taken from a matrix is made chunk by chunk of the order, and each is taken when
+it is made. A matrix has a status: 0, or what was found about it; -1 is an element that is no finite
+number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import count
+from typing import Any
+
+from pullback.compile.kernel.order import CHUNK
+from pullback.compile.program import matrices
+from pullback.compile.program.nest import coalesce
+from pullback.compile.program.stages import Stage
+from pullback.compile.program.target import Area, Fault, Place
+from pullback.compile.program.tiles import Block, TiledSteps
+from pullback.core import dtypes as dt
+from pullback.core.avals import Aval
+from pullback.core.dtypes import DType
+from pullback.core.errors import DeviceError
+from pullback.runtime.webgpu.maps import zero_steps
+from pullback.runtime.webgpu.matrix_kernels import kernel
+from pullback.runtime.webgpu.nests import MAIN, THREADS, nest_words
+from pullback.runtime.webgpu.products import product_steps
+from pullback.runtime.webgpu.stages import (
+    Array,
+    At,
+    Dispatch,
+    fault_words,
+    linear_groups,
+    stage,
+)
+
+__all__ = ["NAMES", "matrix_faults", "matrix_stages"]
+
+NAMES = ("cholesky", "solve_triangular", "lu", "lu_solve", "det")  # of the intrinsics
+
+
+@cache
+def _report_source(notes: bool) -> str:
+    """Words: matrices, what the value is counted from, if not 0. Arrays: the words of the error,
+    statuses. The first matrix with a status above 0 is found, then its value noted.
+    """
+    found = "let own = load1(i); let is_bad = bitcast<i32>(own) > 0 && load0(3u) == 0u;"
+    note = """if (is_bad && load0(0u) == ~i) {
+    store0(1u, select(own, arg(1u) - own, arg(1u) != 0u));
+    store0(2u, 0u);
+    store0(3u, 1u);
+  }"""
+    body = note if notes else "if (is_bad) { _ = max0(0u, ~i); }"
+    return "\n".join([MAIN, f"  {found}", f"  {body}", "}"])
+
+
+def report_steps(status: int, number: int, start: int, error: int) -> list[Dispatch]:
+    """The dispatches that note an error about the first matrix with a status above 0; if `start` is
+    not 0 its value is what is left of that.
+    """
+    arrays = (Array(fault_words(error), "u32", "atomic"), Array(At(status), "u32"))
+    groups, words = linear_groups(number, THREADS), (number, start)
+    find = Dispatch(_report_source(False), arrays, words, groups, checked=True)
+    return [find, Dispatch(_report_source(True), arrays, words, groups)]
+
+
+class _Tiles(TiledSteps):
+    """The dispatches of a factorisation, in the order in which they are asked for."""
+
+    def __init__(self, dtype: DType, batch: tuple[int, ...], area: Area, small: bool):
+        super().__init__(dtype, batch, area)
+        self._small = small
+        self._scratch: dict[tuple[int, int], int] = {}  # of products, one after the other
+        self._head: list[Dispatch] = []
+        self._steps: list[Dispatch] = []
+        self._products: dict[int, int] = {}  # rooms for products, by their elements
+        self.status = self._area(4)
+        self._clear(self.status, 4)
+
+    def steps(self) -> list[Dispatch]:
+        return [*self._head, *self._steps]
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def _area(self, nbytes: int) -> int:
+        return self.area(self.count * nbytes)
+
+    def _clear(self, slot: int, each: int) -> None:
+        self._steps += zero_steps(dt.uint32, self.count * each // 4, slot)
+
+    # -- dispatches --------------------------------------------------------------------------------
+
+    def _launch(
+        self,
+        name: str,
+        threads: int,
+        blocks: tuple[Block, ...],
+        *more: int,
+        status: int | None = None,
+        writes: bool = False,
+    ) -> None:
+        """A kernel of `matrix_kernels` on the matrices of a batch, and their statuses."""
+        if threads == 0:
+            return
+        nest = coalesce(self.batch, [b.batch for b in blocks])
+        source, modes, whole = kernel(name, len(nest.shape), len(more))
+        words = [threads, self.count]
+        for b in blocks:
+            words += [b.at, b.rows, b.columns, b.row, b.column]
+        arrays = [Array(At(b.slot), "u32", m) for b, m in zip(blocks, modes, strict=True)]
+        if status is not None:
+            arrays.append(Array(At(status), "u32", "write" if writes else "read"))
+        groups = self.count if whole else linear_groups(threads, THREADS)
+        own = (*words, *more, *nest_words(nest))
+        self._steps.append(Dispatch(source, tuple(arrays), own, groups))
+
+    def _elements(self, name: str, blocks: tuple[Block, ...], *more: int, **status: Any) -> None:
+        """A kernel with a thread for each element of the first block."""
+        size = self.count * blocks[0].rows * blocks[0].columns
+        self._launch(name, size, blocks, *more, **status)
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def take(self, x: Block, target: Block) -> None:
+        before, self._steps = self._steps, []
+        self._elements("copy", (target, x), 0, 0, status=self.status, writes=True)
+        self._head += self._steps
+        self._steps = before
+
+    def _room(self, which: int, rows: int, columns: int) -> Block:
+        """Dense for the whole batch, as products are."""
+        return self.dense(self._rooms[which], 0, rows, columns, rows * columns)
+
+    def multiply(self, c: Block, a: Block, b: Block, minus: bool, lower: bool = False) -> None:
+        if 0 in (c.rows, c.columns):
+            return
+        if not minus:
+            self._product(c, a, b)
+            return
+        size = c.rows * c.columns
+        if size not in self._products:
+            self._products[size] = self._area(size * self.size)
+        made = self.dense(self._products[size], 0, c.rows, c.columns, size)
+        for k in range(0, a.columns, CHUNK):
+            width = min(CHUNK, a.columns - k)
+            self._product(made, a.part(0, k, columns=width), b.part(k, 0, rows=width))
+            self._elements("take", (c, made))
+
+    def _product(self, c: Block, a: Block, b: Block) -> None:
+        """A product whose rows are dense, for the whole batch."""
+        left, right = ((At(x.slot, x.at * self.size), (*x.batch, x.row, x.column)) for x in (a, b))
+        sides, out = (c.rows, c.columns, a.columns), At(c.slot, c.at * self.size)
+        numbers = count()
+
+        def area(nbytes: int) -> int:
+            key = next(numbers), nbytes
+            if key not in self._scratch:
+                self._scratch[key] = self.area(nbytes)
+            return self._scratch[key]
+
+        self._steps += product_steps(self.dtype, self.batch, sides, left, right, out, area)
+
+    def solve(self, t: Block, x: Block, lower: bool, unit: bool) -> None:
+        if self._small and not lower:  # rows of few elements are summed from left to right
+            self._launch("upper", self.count * x.columns, (x, t), int(unit))
+        else:
+            super().solve(t, x, lower, unit)
+
+    def _solve_leaf(self, t: Block, x: Block, unit: bool) -> None:
+        self._launch("solve", self.count * x.columns, (x, t), int(unit))
+
+    def _cholesky_leaf(self, a: Block, first: int) -> None:
+        self._launch("cholesky", self.count, (a,), first, status=self.status, writes=True)
+
+    def _lu_leaf(self, a: Block, swaps: Block, first: int) -> None:
+        self._launch("panel", self.count, (a, swaps), first)
+
+    def _qr_leaf(self, a: Block, v: Block, t: Block) -> None:
+        raise DeviceError("qr: there are no WebGPU kernels for it yet.")
+
+    def _exchange(self, a: Block, swaps: Block, top: int, start: int, stop: int) -> None:
+        self._launch("exchange", self.count * a.columns, (a, swaps), top, start, stop)
+
+    def order(self, swaps: Block, n: int, count: int) -> None:
+        self._launch("order", self.count, (swaps,), n, count, status=self.status)
+
+    def copy(self, x: Block, out: Block, symmetric: bool = False) -> None:
+        if symmetric and x.column != 1:
+            x = x.turned
+        self._elements("copy", (out, x), int(symmetric), 1, status=self.status, writes=True)
+
+    def permute(self, x: Block, out: Block, numbers: Block, back: bool) -> None:
+        self._elements("permute", (out, x, numbers), int(back))
+
+    def identity(self, a: Block) -> None:
+        self._elements("identity", (a,))
+
+    def require_regular(self, a: Block, error: int) -> None:
+        status = self._area(4)
+        self._clear(status, 4)
+        self._launch("regular", self.count, (a,), status=status, writes=True)
+        self._steps += report_steps(status, self.count, 0, error)
+
+    def trim(self, a: Block, side: int, error: int = 0) -> None:
+        self._elements("trim", (a,), side, status=self.status)
+        if error:
+            self._steps += report_steps(self.status, self.count, 0, error)
+
+    def determinant(self, packed: Place, out: Block) -> None:
+        """The determinants from the results of `lu`."""
+        self._launch("determinant", self.count, (out, self._readable(packed)))
+
+
+def matrix_stages(
+    name: str,
+    operands: Sequence[Place],
+    static: Mapping[str, Any],
+    result: Place,
+    area: Area,
+    error: int,
+) -> list[Stage]:
+    """The stages of a primitive; the result is dense."""
+    slot, out = result
+    if out.dtype.is_complex:
+        raise DeviceError(
+            f"{name}: there are no WebGPU kernels for complex matrices yet. Move its operands to"
+            ' the CPU with to_device("cpu").'
+        )
+    batch = matrices.batch_of(name, out)
+    if out.size == 0 or math.prod(batch) == 0:
+        return []
+    small = matrices.is_small(name, [av for _, av in operands])
+    tiles = _Tiles(out.dtype, batch, area, small)
+    if name == "det":
+        tiles.determinant(operands[1], tiles.dense(slot, 0, 1, 1, 1))
+    else:
+        tiles.run(name, operands, static, result, error)
+    return stage(*tiles.steps())
+
+
+def matrix_faults(
+    name: str, avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
+) -> list[tuple[str, Fault]]:
+    """What its error code stands for."""
+    return [matrices.failure(name, avals, static, result)]

@@ -306,7 +306,7 @@ def test_workloads_of_transforms_give_numbers(position: int) -> None:
 
 @pytest.mark.parametrize("name", memory_works.WORKS)
 def test_networks_of_the_memory_suite_stay_within_their_budgets(name: str) -> None:
-    work = memory_works.WORKS[name]._replace(layers=6)
+    work = memory_works.WORKS[name]._replace(layers=8)
     batch = max(1, work.batch // 8)
     free = memory_works.ready("pullback", work, "free", batch)
     less = memory_works.ready("pullback", work, "80%", batch)

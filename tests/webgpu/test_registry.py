@@ -1,8 +1,8 @@
 """The registry on webgpu: results and derivatives to order 3, eager and compiled, have the bits of
 the CPU, and have them again.
 
-A few operations are run every time. All samples in all dtypes keep a software driver busy for hours:
-`make test DEVICE=webgpu FULL=1`.
+A few operations are run every time. All samples in all dtypes keep a software driver busy for
+hours: `make test DEVICE=webgpu FULL=1`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 python tools/linalg_peers.py --sizes 512 2048 --threads 1 2
 
-A process may use as many cores of this one as there are threads. What is printed is the best time of a few
-calls in milliseconds, and ours over the best of the others.
+A process may use as many cores of this one as there are threads. What is printed is the best time
+of a few calls in milliseconds, and ours over the best of the others.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from typing import Any
 
 from pullback.compile.program import matrices
 from pullback.compile.program.convolution import bad_places
+from pullback.compile.program.fourier import NAMES as FOURIER
 from pullback.compile.program.host_calls import effect_faults, host_faults
 from pullback.compile.program.target import Fault, Routine
 from pullback.compile.program.windows import CONVOLUTIONS, EXTREMA
 from pullback.core.avals import Aval
-from pullback.runtime.cuda.fft.fft_stages import NAMES as FOURIER
 from pullback.runtime.cuda.fft.fft_stages import fourier_stages
 from pullback.runtime.cuda.host_calls import effect_stages, host_stages
 from pullback.runtime.cuda.linalg.linalg_stages import NAMES as MATRICES

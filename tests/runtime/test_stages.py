@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pullback.compile.kernel.forms import Gather, Map, MultiMap, Reduce
+from pullback.compile.program.target import IndexArrays
 from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 from pullback.ir.scalar import acc, cast, const, index, load, select
@@ -182,7 +183,7 @@ def test_parts(thread_count):
 def test_error_in_a_part():
     good = dense(COPY, 2, [0], [1])
     gathered = gather_stages.gather_stages(
-        Gather(dt.float64, (dt.int64,)), (5,), 1, (0,), [2], [(1,)], [(3, 1)], 0, 40
+        Gather(dt.float64, (dt.int64,)), (5,), 1, (0,), IndexArrays([2], [(1,)], [(3, 1)], 40), 0
     )
     program = native.arena_program(2, 40, 0, [], [stages.parts_stage([good, gathered])])
     bad = np.array([0, 1, -7, 9, 2])
@@ -192,7 +193,8 @@ def test_error_in_a_part():
 def test_error_in_a_loop():
     """The third round reads out of range; its code names the kernel."""
     gather = Gather(dt.float64, (dt.int64,))
-    body = gather_stages.gather_stages(gather, (1,), 1, (0,), [4], [(1,)], [(3, 1)], 0, 40)
+    indices = IndexArrays([4], [(1,)], [(3, 1)], 40)
+    body = gather_stages.gather_stages(gather, (1,), 1, (0,), indices, 0)
     loop = stages.loop_stage(body, 5, [(4, 8)])
     program = native.arena_program(2, 8, 0, [(2, 0)], [loop])
     x, good, bad = np.arange(3.0), np.array([0, 1, 2, 1, 2]), np.array([0, 1, -7, 9, 2])

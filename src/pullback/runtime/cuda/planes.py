@@ -16,7 +16,7 @@ from typing import Any
 from pullback.compile.program.convolution import strides_of
 from pullback.compile.program.planes import Pick, PlaneKernels, Put, plane_steps
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Place
+from pullback.compile.program.target import Area, IndexArrays, Place
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.indexing import check_steps, head
 from pullback.runtime.cuda.launch import THREADS, grid_of, packed
@@ -78,8 +78,8 @@ class _Kernels:
 
     def check(self, index: Place, places: int, code: int) -> list[Step]:
         slot, av = index
-        given = (av.dtype,), av.shape, [slot], [strides_of(av)], [(places, 0)]
-        return check_steps(*given, code, wraps=False)
+        indices = IndexArrays([slot], [strides_of(av)], [(places, 0)], code)
+        return check_steps((av.dtype,), av.shape, indices, wraps=False)
 
     def pick(self, given: Pick) -> Step:
         nests = packed(given.elements, 3), packed(given.plane, 1)

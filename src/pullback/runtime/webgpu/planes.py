@@ -13,7 +13,7 @@ from typing import Any
 from pullback.compile.program.convolution import strides_of
 from pullback.compile.program.planes import Pick, PlaneKernels, Put, plane_steps
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Place
+from pullback.compile.program.target import Area, IndexArrays, Place
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.indexing import axes_words, check_steps, index_functions
 from pullback.runtime.webgpu.maps import zero_steps
@@ -76,8 +76,8 @@ class _Kernels:
 
     def check(self, index: Place, places: int, code: int) -> list[Dispatch]:
         slot, av = index
-        given = (av.dtype,), av.shape, [slot], [strides_of(av)], [(places, 0)]
-        return check_steps(*given, code, wraps=False)
+        indices = IndexArrays([slot], [strides_of(av)], [(places, 0)], code)
+        return check_steps((av.dtype,), av.shape, indices, wraps=False)
 
     def pick(self, given: Pick) -> Dispatch:
         elements, plane = given.elements, given.plane

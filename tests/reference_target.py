@@ -229,12 +229,14 @@ class Reference:
 
         return stage(run)
 
-    def product_rows(self, dtype: DType, m: int, n: int, k: int, a_slot: int, a_strides: Any,
-                     b_slot: int, b_strides: Any, out_slot: int, area: Any) -> Any:  # fmt: skip
+    def product_rows(self, dtype: DType, sides: Any, a: Any, b: Any, out_slot: int,
+                     area: Any) -> Any:  # fmt: skip
+        m, n, k = sides
+
         def run(slots: Slots) -> None:
-            a = look(slots, a_slot, dtype, (m, k), a_strides)
-            b = look(slots, b_slot, dtype, (k, n), b_strides)
-            look(slots, out_slot, dtype, (m, n), (n, 1))[...] = product(a, b)
+            left = look(slots, a[0], dtype, (m, k), a[1])
+            right = look(slots, b[0], dtype, (k, n), b[1])
+            look(slots, out_slot, dtype, (m, n), (n, 1))[...] = product(left, right)
 
         return stage(run)
 

@@ -295,8 +295,8 @@ def test_product_and_bias_by_rows(m, n, k, layout, thread_count):
         sizes.append(nbytes)
         return 7 + len(sizes)
 
-    first = matmul.matmul_row_stages(dt.float64, m, n, k, 1, steps(a), 2, steps(b), 6, take)
-    last = matmul.matmul_row_stages(dt.float64, m, n, n, 7, (n, 1), 3, steps(c), 0, take)
+    first = matmul.matmul_row_stages(dt.float64, (m, n, k), (1, steps(a)), (2, steps(b)), 6, take)
+    last = matmul.matmul_row_stages(dt.float64, (m, n, n), (7, (n, 1)), (3, steps(c)), 0, take)
     assert first is not None and last is not None
     own = (n, 1)
     add = map_stages.map_stages(ADD, (m, n), [7], [own], [6, 4], [own, (0, 1)], True)
@@ -310,9 +310,10 @@ def test_product_and_bias_by_rows(m, n, k, layout, thread_count):
 
 def test_no_product_by_rows():
     take = native.Scratch(4)
-    assert matmul.matmul_row_stages(dt.complex64, 3, 3, 3, 1, (3, 1), 2, (3, 1), 0, take) is None
-    assert matmul.matmul_row_stages(dt.float32, 3, 3, 0, 1, (0, 1), 2, (3, 1), 0, take) is None
-    big = matmul.matmul_row_stages(dt.float32, 3, 4096, 4096, 1, (4096, 1), 2, (4096, 1), 0, take)
+    rows = matmul.matmul_row_stages
+    assert rows(dt.complex64, (3, 3, 3), (1, (3, 1)), (2, (3, 1)), 0, take) is None
+    assert rows(dt.float32, (3, 3, 0), (1, (0, 1)), (2, (3, 1)), 0, take) is None
+    big = rows(dt.float32, (3, 4096, 4096), (1, (4096, 1)), (2, (4096, 1)), 0, take)
     assert big is None
 
 

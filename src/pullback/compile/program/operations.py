@@ -122,7 +122,7 @@ def product_rows(frame: Context, group: CallGroup) -> list[Stage]:
     m, n = result.aval.shape
     out = frame.slot(result)
     found = frame.target.product_rows(
-        result.dtype, m, n, a.shape[1], x, a_strides, y, b_strides, out, frame.scratch
+        result.dtype, (m, n, a.shape[1]), (x, a_strides), (y, b_strides), out, frame.scratch
     )
     if found is None:
         raise PullbackError(f"matmul: no kernel makes the rows of a product of {a} and {b}.")

@@ -257,18 +257,17 @@ class Target(Protocol):
     def product_rows(
         self,
         dtype: DType,
-        m: int,
-        n: int,
-        k: int,
-        a_slot: int,
-        a_strides: Strides,
-        b_slot: int,
-        b_strides: Strides,
+        sides: tuple[int, int, int],
+        a: tuple[int, Strides],
+        b: tuple[int, Strides],
         out_slot: int,
         area: Area,
         /,
     ) -> list[Stage] | None:
-        """A product whose last stage has one unit per row, for `Blocks`; None if there is none."""
+        """A product (m, k) @ (k, n) whose last stage has one unit per row, for `Blocks`.
+
+        None: there is none.
+        """
         ...
 
     def gather(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.compile.kernel.forms import Map
+from pullback.compile.kernel.lower import zero_kernel
 from pullback.compile.program.host_calls import (
     HostFunction,
     called_effect,
@@ -23,7 +23,6 @@ from pullback.compile.program.stages import Branch, Node
 from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval
 from pullback.core.dtypes import bool_
-from pullback.ir.scalar import const
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
@@ -133,7 +132,7 @@ def _checked(
     return [*clear, host_stage(call), Branch(flag, [], [host_stage(missed)])]
 
 
-CLEARED = Map((), bool_, (const(False, bool_),))
+CLEARED = zero_kernel(bool_)
 
 
 def _interrupted(arrays: list[Any]) -> None:

@@ -7,13 +7,13 @@ from functools import partial
 
 from pullback.compile.program.convolution import bad_places
 from pullback.compile.program.fourier import NAMES as FOURIER
-from pullback.compile.program.host_calls import effect_faults, host_faults
+from pullback.compile.program.host_calls import host_routines
 from pullback.compile.program.planes import NAMES as PLANES
 from pullback.compile.program.target import Routine
 from pullback.compile.program.windows import CONVOLUTIONS, EXTREMA
 from pullback.core.avals import Aval
 from pullback.runtime.webgpu.fourier import fourier_stages
-from pullback.runtime.webgpu.host_calls import effect_stages, host_stages
+from pullback.runtime.webgpu.host_calls import call_stages
 from pullback.runtime.webgpu.matrices import NAMES as MATRICES
 from pullback.runtime.webgpu.matrices import matrix_faults, matrix_stages
 from pullback.runtime.webgpu.planes import plane_stages
@@ -43,6 +43,5 @@ ROUTINES: Mapping[str, Routine] = {
         for n in MATRICES
     },
     "require": Routine(require_stages, _is_heavy, require_faults),
-    "host": Routine(host_stages, _is_heavy, host_faults, calls_python=True),
-    "effect": Routine(effect_stages, _is_heavy, effect_faults, calls_python=True),
+    **host_routines(call_stages, _is_heavy),
 }

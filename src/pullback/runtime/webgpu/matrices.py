@@ -13,6 +13,7 @@ from functools import cache
 from itertools import count
 from typing import Any
 
+from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.kernel.order import CHUNK
 from pullback.compile.program import matrices
 from pullback.compile.program.nest import coalesce
@@ -36,7 +37,7 @@ from pullback.runtime.webgpu.stages import (
     stage,
 )
 
-__all__ = ["NAMES", "matrix_faults", "matrix_stages"]
+__all__ = ["NAMES", "Tiles", "matrix_faults", "matrix_stages", "report_steps"]
 
 NAMES = (*TILED, "det")  # of the intrinsics
 _AS_IT_IS, _SYMMETRIC, _CONJUGATED = range(3)  # ways of a copy
@@ -67,7 +68,7 @@ def report_steps(status: int, number: int, start: int, error: int) -> list[Dispa
     return [find, Dispatch(_report_source(True), arrays, words, groups)]
 
 
-class _Tiles(TiledSteps):
+class Tiles(TiledSteps):
     """The dispatches of a factorisation, in the order in which they are asked for."""
 
     def __init__(self, dtype: DType, batch: tuple[int, ...], area: Area, small: bool):
@@ -130,6 +131,20 @@ class _Tiles(TiledSteps):
         self._copied(x, target, _AS_IT_IS)
         self._head += self._steps
         self._steps = before
+
+    def dense_copy(self, operand: Place, looks: bool) -> int:
+        """The slot of an operand's matrices, one after the other."""
+        slot, av = operand
+        assert av.strides is not None
+        rows, columns = av.shape[-2:]
+        *batch, row, column = broadcast_strides(av, (*self.batch, rows, columns))
+        target = self.dense(
+            self._area(rows * columns * self.size), 0, rows, columns, rows * columns
+        )
+        self._copied(
+            Block(slot, 0, rows, columns, row, column, tuple(batch)), target, _AS_IT_IS, looks
+        )
+        return target.slot
 
     def _copied(self, x: Block, target: Block, way: int, looks: bool = False) -> None:
         self._elements("copy", (target, x), way, int(looks), status=self.status, writes=True)
@@ -251,7 +266,7 @@ def matrix_stages(
     if out.size == 0 or math.prod(batch) == 0:
         return []
     small = matrices.is_small(name, [av for _, av in operands])
-    tiles = _Tiles(out.dtype, batch, area, small)
+    tiles = Tiles(out.dtype, batch, area, small)
     if name == "det":
         tiles.determinant(operands[1], tiles.dense(slot, 0, 1, 1, 1))
     else:

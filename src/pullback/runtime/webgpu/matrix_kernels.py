@@ -47,7 +47,8 @@ _BODIES: dict[str, tuple[str, int, int, str]] = {
   put0(r, c, o0, x);
   if (own(1u) != 0u && v_is_odd(x)) { store2(item, 0xffffffffu); }"""),
     "take": (_ELEMENT, 2, 1, "  put0(r, c, o0, v_sub(get0(r, c, o0), get1(r, c, o1)));"),
-    "identity": (_ELEMENT, 1, 1, "  put0(r, c, o0, v_value(pb_c(select(0u, 0x3f800000u, r == c))));"),
+    "identity": (_ELEMENT, 1, 1, """  let one = select(0u, 0x3f800000u, r == c);
+  put0(r, c, o0, v_value(pb_c(one)));"""),
     "trim": (_ELEMENT, 1, 1, """  let odd = load1(item) != 0u;
   let side = bitcast<i32>(own(0u));
   if (odd) { put0(r, c, o0, v_nan()); }

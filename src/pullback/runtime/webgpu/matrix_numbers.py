@@ -17,17 +17,15 @@ _EXACT = """
 fn r_fused(a: f32, b: f32, c: f32) -> f32 { return f32_fma_exact(a, b, c); }
 fn r_add(a: f32, b: f32) -> f32 { return pb_f(a + b); }
 fn r_mul(a: f32, b: f32) -> f32 { return pb_f(a * b); }
-fn r_over(a: f32, b: f32) -> f32 { return f32_div_exact(a, b); }
-fn r_root(a: f32) -> f32 { return f32_sqrt_exact(a); }
 """
 _OWN = """
 fn r_fused(a: f32, b: f32, c: f32) -> f32 { return fma(a, b, c); }
 fn r_add(a: f32, b: f32) -> f32 { return a + b; }
 fn r_mul(a: f32, b: f32) -> f32 { return a * b; }
-fn r_over(a: f32, b: f32) -> f32 { return a / b; }
-fn r_root(a: f32) -> f32 { return sqrt(a); }
 """
 _COMMON = """
+fn r_over(a: f32, b: f32) -> f32 { return f32_div_exact(a, b); }
+fn r_root(a: f32) -> f32 { return f32_sqrt_exact(a); }
 fn r_abs(x: f32) -> f32 { return f32_abs(x); }
 fn r_sign(x: f32, like: f32) -> f32 { return f32_copysign(x, like); }
 fn r_nan() -> f32 { return pb_c(0x7fc00000u); }

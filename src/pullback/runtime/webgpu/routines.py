@@ -19,6 +19,8 @@ from pullback.runtime.webgpu.planes import NAMES, plane_stages
 from pullback.runtime.webgpu.products import product_stages
 from pullback.runtime.webgpu.requirements import require_faults, require_stages
 from pullback.runtime.webgpu.sorting import argsort_stages, search_stages
+from pullback.runtime.webgpu.spectra import NAMES as SPECTRA
+from pullback.runtime.webgpu.spectra import spectrum_stages
 from pullback.runtime.webgpu.windows import convolution_stages, extremum_stages
 
 __all__ = ["ROUTINES"]
@@ -40,6 +42,10 @@ ROUTINES: Mapping[str, Routine] = {
     **{
         n: Routine(partial(matrix_stages, n), _is_heavy, partial(matrix_faults, n))
         for n in MATRICES
+    },
+    **{
+        n: Routine(partial(spectrum_stages, n), _is_heavy, partial(matrix_faults, n))
+        for n in SPECTRA
     },
     "require": Routine(require_stages, _is_heavy, require_faults),
     "host": Routine(host_stages, _is_heavy, host_faults, calls_python=True),

@@ -64,11 +64,11 @@ fn total(x: f32, t: u32) -> f32 {{
   return found;
 }}"""
 _MAIN = f"""@compute @workgroup_size({THREADS})
-fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_id) l: vec3<u32>) {{
-  let item = w.x + w.y * groups.x;
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_id) thread: vec3<u32>) {{
+  let item = group.x + group.y * groups.x;
   if (item >= arg(0u)) {{ return; }}
-  let t = l.x;
+  let t = thread.x;
   let status = agreed(load1(item), t);"""
 _EACH = re.compile(r"EACH\((\w+), (.+?)\) \{")
 

@@ -71,15 +71,23 @@ def report_steps(status: int, number: int, start: int, error: int) -> list[Dispa
 class Tiles(TiledSteps):
     """The dispatches of a factorisation, in the order in which they are asked for."""
 
-    def __init__(self, dtype: DType, batch: tuple[int, ...], area: Area, small: bool):
+    def __init__(
+        self,
+        dtype: DType,
+        batch: tuple[int, ...],
+        area: Area,
+        small: bool,
+        status: int | None = None,
+    ):
         super().__init__(dtype, batch, area)
         self._small = small
         self._scratch: dict[tuple[int, int], int] = {}  # of products, one after the other
         self._head: list[Dispatch] = []
         self._steps: list[Dispatch] = []
         self._products: dict[int, int] = {}  # rooms for products, by their elements
-        self.status = self._area(4)
-        self._clear(self.status, 4)
+        self.status = self._area(4) if status is None else status
+        if status is None:
+            self._clear(self.status, 4)
 
     def steps(self) -> list[Dispatch]:
         return [*self._head, *self._steps]

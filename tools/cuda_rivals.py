@@ -281,7 +281,7 @@ def main() -> None:
     rivals = [Rival(name, options.patience) for name in options.libraries]
     for name in options.only:
         if time.perf_counter() - began > options.seconds:
-            print(f"{name}: no time left")
+            print(f"{name}: not run")
             continue
         try:
             measure(name, rivals)

@@ -13,9 +13,14 @@ from pullback.runtime.cuda.attention.sources import kernel_source
 from pullback.runtime.cuda.launch import packed
 from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step
 
-__all__ = ["TILES", "Matrices", "Problem", "Tile", "head_numbers", "tile_of"]
+__all__ = [
+    *("FORWARD", "KEYS", "NUMBERS", "QUERIES", "TILES", "Matrices", "Problem", "Tile"),
+    "head_numbers",
+    "tile_of",
+]
 
 SIZE = 2  # bytes of a number
+NUMBERS = VECTOR_BYTES // SIZE  # that are read at once
 FORWARD, QUERIES, KEYS = "forward", "queries", "keys"  # kernels
 
 
@@ -57,9 +62,8 @@ def head_numbers(rows: int, width: int) -> tuple[int, int]:
 
     Before it are logarithms of float32; both are multiples of 16 bytes.
     """
-    wide = VECTOR_BYTES // SIZE
-    start = -(-2 * rows // wide) * wide
-    return start, start + -(-rows * width // wide) * wide
+    start = -(-2 * rows // NUMBERS) * NUMBERS
+    return start, start + -(-rows * width // NUMBERS) * NUMBERS
 
 
 class Matrices(NamedTuple):
@@ -71,7 +75,7 @@ class Matrices(NamedTuple):
     def is_wide(self) -> bool:
         """Whether rows may be read 16 bytes at a time, if the first one may."""
         *apart, last = self.strides
-        return last == 1 and all(s % (VECTOR_BYTES // SIZE) == 0 for s in apart)
+        return last == 1 and all(s % NUMBERS == 0 for s in apart)
 
 
 class Problem(NamedTuple):
@@ -97,7 +101,7 @@ class Problem(NamedTuple):
         """The launch of a kernel for query, key, value (and cotangent), and what else it reads."""
         tile = tile or tile_of(kernel, self.width)
         other = self._step(kernel, out, matrices, rest, tile, wide=False)
-        if self.width % (VECTOR_BYTES // SIZE) or not all(m.is_wide() for m in matrices):
+        if self.width % NUMBERS or not all(m.is_wide() for m in matrices):
             return other
         return Either(self._step(kernel, out, matrices, rest, tile, wide=True), other)
 

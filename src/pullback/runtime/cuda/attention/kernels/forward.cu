@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
         most = fmaxf(most, __shfl_sync(~0u, most, lane ^ 1, 32));
         most = fmaxf(most, __shfl_sync(~0u, most, lane ^ 2, 32));
         const float origin = most == PB_NOTHING ? 0.0f : most * scale;
-        const float old = pb_power(pb_fma(top[i][h], scale, -origin));
+        const float old = pb_power(top[i][h] * scale - origin);
         float sum = total[i][h] * old;
 #pragma unroll
         for (int j = 0; j < SN; ++j)

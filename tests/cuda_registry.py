@@ -9,7 +9,7 @@ import numpy as np
 
 from generated.matrix import Case, call, directional, jitted
 
-__all__ = ["LEFT_TO_LAPACK", "WAYS", "distance", "same_bits"]
+__all__ = ["LEFT_TO_LAPACK", "ON_MATRIX_UNITS", "WAYS", "distance", "same_bits"]
 
 # Operations that the CPU leaves to LAPACK for some matrices, whose bits no other machine has.
 LEFT_TO_LAPACK = {
@@ -22,6 +22,12 @@ LEFT_TO_LAPACK = {
             *("sqrtm", "svd", "svdvals"),
         )
     ),
+}
+
+# Operations whose products of float16 and bfloat16 a GPU makes on matrix units, in their order.
+ON_MATRIX_UNITS = {
+    *("nn.scaled_dot_product_attention", "nn.multi_head_attention"),
+    "nn.multi_head_attention_forward",
 }
 
 

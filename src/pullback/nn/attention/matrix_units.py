@@ -86,7 +86,7 @@ class _Attention(NamedTuple):
         return bind(_queries, *arrays, **static), both[(*lead, 0)], both[(*lead, 1)]
 
     def pulled_gradients(self, arrays: tuple, cotangents: tuple) -> tuple:
-        """What is kept of the forward pass follows from the other arrays: it has no part of its own."""
+        """The rule of `gradients`, for which the forward pass follows from the other arrays."""
         *given, _ = arrays
 
         def plain(query: Any, key: Any, value: Any) -> Any:
@@ -101,7 +101,7 @@ class _Attention(NamedTuple):
 
 def _result(packed: Any, query: Any) -> Any:
     """The result of the forward kernel, without logarithms."""
-    *lead, rows, width = query.shape
+    rows, width = query.shape[-2:]
     start = _start(rows)
     return reshape(packed[..., start : start + rows * width], query.shape)
 

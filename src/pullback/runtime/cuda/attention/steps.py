@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pullback.compile.kernel.order import ATTENDED
 from pullback.compile.program.nest import coalesce
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.attention.sources import kernel_source
@@ -14,7 +15,14 @@ from pullback.runtime.cuda.launch import packed
 from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step
 
 __all__ = [
-    *("FORWARD", "KEYS", "NUMBERS", "QUERIES", "TILES", "Matrices", "Problem", "Tile"),
+    "FORWARD",
+    "KEYS",
+    "NUMBERS",
+    "QUERIES",
+    "TILES",
+    "Matrices",
+    "Problem",
+    "Tile",
     "head_numbers",
     "tile_of",
 ]
@@ -44,9 +52,10 @@ class Tile(NamedTuple):
         return (1 if kernel == FORWARD else 2) * self.own * line + 2 * stage
 
 
-# By kernel: the widest heads that a tile is for.
+# By kernel: the widest heads that a tile is for. Steps of the forward kernel decide bits, nothing
+# else does: the others add up products in their order, however many a step has.
 TILES: dict[str, dict[int, Tile]] = {
-    FORWARD: {64: Tile(2, 4, 64, True, 2), 128: Tile(2, 4, 32, False, 2)},
+    FORWARD: {64: Tile(2, 4, ATTENDED, True, 2), 128: Tile(1, 4, ATTENDED, False, 2)},
     QUERIES: {64: Tile(1, 4, 64, True, 3), 128: Tile(1, 4, 32, False, 2)},
     KEYS: {64: Tile(1, 4, 64, True, 3), 128: Tile(1, 4, 32, False, 2)},
 }

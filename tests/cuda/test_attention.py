@@ -208,6 +208,29 @@ def test_derivatives_of_any_order(order: int, cuda: Any):
     near(lambda wide: pb.jit(derivatives(attended(), wide, order)), drawn(*SQUARE), cuda)
 
 
+MASKS: dict[str, tuple[int, ...]] = {
+    "of keys": (2, 1, 1, 30),
+    "of all": (2, 4, 20, 30),
+    "of rows": (20, 1),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks(name: str, cuda: Any):
+    """Some rows see nothing; heads share keys."""
+    seen = np.random.default_rng(3).random(MASKS[name]) < 0.6
+    seen[0] = False
+
+    def f(wide: str) -> Callable[..., Any]:
+        def g(*xs: Any) -> Any:
+            mask = pb.tensor(seen, device=xs[0].device)
+            return attended(attn_mask=mask, enable_gqa=True)(*xs)
+
+        return derivatives(g, wide, 1)
+
+    near(f, drawn((2, 4, 20, 16), *SQUARE[1:]), cuda)
+
+
 def test_tangents_and_batches(cuda: Any):
     q, k, v = drawn((3, 9, 16), (11, 16), (3, 11, 16))
 

@@ -32,7 +32,7 @@ FORWARD, QUERIES, KEYS = (f"attention_{n}" for n in ("forward", "queries", "keys
 
 
 def has_units(query: Any, key: Any, value: Any, factor: Any) -> bool:
-    """Whether the matrix units of a device may compute this attention without mask and dropout."""
+    """Whether the matrix units of a device may compute attention without a bias or dropout."""
     width, dtype = query.shape[-1], query.dtype
     return (
         dtype in (float16, bfloat16)
@@ -46,57 +46,63 @@ def has_units(query: Any, key: Any, value: Any, factor: Any) -> bool:
     )
 
 
-def attended_by_units(query: Any, key: Any, value: Any, factor: float, causal: bool) -> Any:
-    """softmax(query @ key.T * factor) @ value; shapes are those of `blockwise`."""
+def attended_by_units(
+    query: Any, key: Any, value: Any, mask: Any, factor: float, causal: bool
+) -> Any:
+    """softmax(query @ key.T * factor) @ value where the mask allows it; see `blockwise`."""
     rule = _Attention(float(factor), causal)
     core = custom_vjp(rule.forward)
     core.defvjp(rule.forward_and_residuals, rule.pulled)
-    return core(query, key, value)
+    return core(query, key, value, () if mask is None else (mask,))
 
 
 class _Attention(NamedTuple):
-    """What is fixed in a problem, and its forward and backward rules."""
+    """What is fixed in a problem, and its forward and backward rules; `masks` are one or none."""
 
     factor: float
     causal: bool
 
-    def forward(self, query: Any, key: Any, value: Any) -> Any:
-        return _result(self._packed(query, key, value), query)
+    def forward(self, query: Any, key: Any, value: Any, masks: tuple) -> Any:
+        return _result(self._bound(_forward, query, key, value, *masks), query)
 
-    def forward_and_residuals(self, query: Any, key: Any, value: Any) -> tuple[Any, tuple]:
-        packed = self._packed(query, key, value)
-        return _result(packed, query), (query, key, value, packed)
+    def forward_and_residuals(
+        self, query: Any, key: Any, value: Any, masks: tuple
+    ) -> tuple[Any, tuple]:
+        packed = self._bound(_forward, query, key, value, *masks)
+        return _result(packed, query), (query, key, value, masks, packed)
 
-    def _packed(self, query: Any, key: Any, value: Any) -> Any:
-        return bind(_forward, query, key, value, factor=self.factor, causal=self.causal)
+    def _bound(self, op: Op, *arrays: Any) -> Any:
+        return bind(op, *arrays, factor=self.factor, causal=self.causal)
 
     def pulled(self, residuals: tuple, g: Any) -> tuple:
         """The cotangents of query, key and value, as a function that has a rule of its own."""
-        query, key, value, packed = residuals
+        query, key, value, masks, packed = residuals
         core = custom_vjp(self.gradients)
         core.defvjp(lambda *arrays: (self.gradients(*arrays), arrays), self.pulled_gradients)
-        return core(query, key, value, g, packed)
+        return (*core(query, key, value, g, masks, packed), None)
 
-    def gradients(self, query: Any, key: Any, value: Any, g: Any, packed: Any) -> tuple:
+    def gradients(
+        self, query: Any, key: Any, value: Any, g: Any, masks: tuple, packed: Any
+    ) -> tuple:
         wide = astype(_result(packed, query), float32) * astype(g, float32)
-        arrays = query, key, value, g, packed, sum_(wide, axis=-1)
-        static = {"factor": self.factor, "causal": self.causal}
-        both = bind(_keys, *arrays, **static)
+        arrays = query, key, value, g, packed, sum_(wide, axis=-1), *masks
+        both = self._bound(_keys, *arrays)
         lead = (slice(None),) * (key.ndim - 2)
-        return bind(_queries, *arrays, **static), both[(*lead, 0)], both[(*lead, 1)]
+        return self._bound(_queries, *arrays), both[(*lead, 0)], both[(*lead, 1)]
 
     def pulled_gradients(self, arrays: tuple, cotangents: tuple) -> tuple:
         """The rule of `gradients`, for which the forward pass follows from the other arrays."""
-        *given, _ = arrays
+        *given, masks, _ = arrays
 
         def plain(query: Any, key: Any, value: Any) -> Any:
             query, key, value = (astype(x, float32) for x in (query, key, value))
-            return attended(query * self.factor, key, value, causal=self.causal)
+            mask = masks[0] if masks else None
+            return attended(query * self.factor, key, value, mask=mask, causal=self.causal)
 
         def gradients(query: Any, key: Any, value: Any, g: Any) -> tuple:
             return vjp(plain, query, key, value)[1](astype(g, float32))
 
-        return (*vjp(gradients, *given)[1](cotangents), None)
+        return (*vjp(gradients, *given)[1](cotangents), None, None)
 
 
 def _result(packed: Any, query: Any) -> Any:
@@ -114,9 +120,7 @@ def _start(rows: int) -> int:
     return -(-2 * rows // NUMBERS) * NUMBERS
 
 
-def _forward_infer(
-    query: Aval, key: Aval, value: Aval, factor: float, causal: bool
-) -> tuple[Shape, DType]:
+def _forward_infer(query: Aval, *rest: Aval, factor: float, causal: bool) -> tuple[Shape, DType]:
     *lead, rows, width = query.shape
     return (*lead, _start(rows) + -(-rows * width // NUMBERS) * NUMBERS), query.dtype
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pullback.compile.kernel.lower import copy_kernel
+from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval, dense_strides
@@ -29,9 +29,10 @@ def attention_stages(
 ) -> list[Stage]:
     """The launch of a kernel, after copies; the result is dense."""
     kernel, before = name.removeprefix("attention_"), []
-    count = 3 if kernel == FORWARD else 4
+    count, others = (3, 0) if kernel == FORWARD else (4, 2)
     query, key = operands[0][1], operands[1][1]
     *batch, group, rows, width = query.shape
+    columns = key.shape[-2]
     matrices = []
     for slot, av in operands[:count]:
         strides = _strides(av)
@@ -41,12 +42,14 @@ def attention_stages(
             strides = (*strides[:-2], 0, *strides[-2:])
         matrices.append(Matrices(At(slot), strides))
     rest = []
-    for slot, av in operands[count:]:
+    for slot, av in operands[count : count + others]:
         dense = _strides(av) == dense_strides(av.shape)
         rest.append(At(slot if dense else _copied(slot, av, area, before)[0]))
+    for slot, av in operands[count + others :]:
+        matrices.append(Matrices(At(slot), broadcast_strides(av, (*batch, group, rows, columns))))
     problem = Problem(
-        query.dtype, tuple(batch), group, rows, key.shape[-2], width, static["factor"],
-        static["causal"],
+        query.dtype, tuple(batch), group, rows, columns, width, static["factor"],
+        static["causal"], len(operands) > count + others,
     )  # fmt: skip
     return [*before, *stage(problem.step(kernel, At(result[0]), matrices, rest))]
 

@@ -98,6 +98,7 @@ class Problem(NamedTuple):
     width: int
     scale: float
     causal: bool
+    masked: bool = False
 
     def step(
         self,
@@ -107,10 +108,13 @@ class Problem(NamedTuple):
         rest: Sequence[At] = (),
         tile: Tile | None = None,
     ) -> Step | Either:
-        """The launch of a kernel for query, key, value (and cotangent), and what else it reads."""
+        """The launch of a kernel for query, key, value (cotangent, and mask), and what else it
+        reads.
+        """
         tile = tile or tile_of(kernel, self.width)
         other = self._step(kernel, out, matrices, rest, tile, wide=False)
-        if self.width % NUMBERS or not all(m.is_wide() for m in matrices):
+        numbers = matrices[: len(matrices) - self.masked]
+        if self.width % NUMBERS or not all(m.is_wide() for m in numbers):
             return other
         return Either(self._step(kernel, out, matrices, rest, tile, wide=True), other)
 
@@ -127,30 +131,34 @@ class Problem(NamedTuple):
         depth = -(-self.width // 16) * 16
         words = {
             "D": depth, "TM": tile.tm, "WARPS": tile.warps, "STEP": tile.step,
-            "KEPT": int(tile.kept), "CAUSAL": int(self.causal), "WIDE": int(wide),
-            "RESIDENT": tile.resident,
+            "KEPT": int(tile.kept), "CAUSAL": int(self.causal), "MASK": int(self.masked),
+            "WIDE": int(wide), "RESIDENT": tile.resident,
         }  # fmt: skip
         name = f"attention_{kernel}_{self.dtype.name}"
         source = kernel_source(name, kernel, self.dtype, tuple(words.items()))
         by_group = kernel != KEYS
         shape = (*self.batch, self.group) if by_group else self.batch
-        heads = coalesce(shape, [m.strides[: len(shape)] for m in matrices])
+        numbers, masks = matrices, []
+        if self.masked:
+            *numbers, mask = matrices
+            masks = [mask]
+        nothing = (0,) * (len(self.batch) + 3)
+        strides = [m.strides for m in (*numbers, *masks)] + [nothing] * (not masks)
+        heads = coalesce(shape, [own[: len(shape)] for own in strides])
         blocks = math.ceil((self.rows if by_group else self.columns) / tile.own)
         grid = math.prod(shape) * blocks, 1
         arguments = (
-            out,
-            *(m.at for m in matrices),
-            *rest,
-            packed(heads),
-            self._sizes(matrices, blocks),
-        )
+            out, *(m.at for m in numbers), *rest, masks[0].at if masks else 0, packed(heads),
+            self._sizes(strides, blocks),
+        )  # fmt: skip
         shared = tile.shared(kernel, depth)
         return Step(source, name, grid, 32 * tile.warps, arguments, shared=shared)
 
-    def _sizes(self, matrices: Sequence[Matrices], blocks: int) -> bytes:
-        """The struct `Sizes` of the kernels."""
+    def _sizes(self, strides: Sequence[Sequence[int]], blocks: int) -> bytes:
+        """The struct `Sizes` of the kernels; strides are of the matrices, then of the mask."""
         start, numbers = head_numbers(self.rows, self.width)
         words = [self.rows, self.columns, self.width, self.group, blocks, numbers, start]
+        *given, mask = strides
         for axis in (-2, -1, -3):
-            words += [m.strides[axis] for m in matrices] + [0] * (4 - len(matrices))
-        return struct.pack("<19qd", *words, self.scale)
+            words += [s[axis] for s in given] + [0] * (4 - len(given)) + [mask[axis]]
+        return struct.pack("<22qd", *words, self.scale)

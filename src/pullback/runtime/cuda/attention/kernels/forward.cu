@@ -2,17 +2,19 @@
 // result begins with the base-2 logarithm of each row's sum of exponentials.
 extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     Stored* __restrict__ out, const Stored* __restrict__ query, const Stored* __restrict__ key,
-    const Stored* __restrict__ value, const Nest<3> heads, const Sizes s) {
+    const Stored* __restrict__ value, const unsigned char* __restrict__ mask, const Nest<4> heads,
+    const Sizes s) {
   PB_SHARED(Stored, shared);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = (int)s.rows, columns = (int)s.columns, width = (int)s.width;
   const u32 head = blockIdx.x / (u32)s.blocks;
   const int first = (int)(s.blocks - 1 - blockIdx.x % (u32)s.blocks) * OWN;  // long rows first
-  i64 at[3] = {};
+  i64 at[4] = {};
   pb_locate(heads, head, at);
   query += at[0];
   key += at[1];
   value += at[2];
+  mask += at[3];
   Stored* other = shared + OWN * LD;
   auto load = [&](int step) {
     Stored* to = other + step % 2 * (2 * STEP * LD);
@@ -46,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     const Stored* panel = other + step % 2 * (2 * STEP * LD);
     float p[TM][SN][4];
     pb_scores(p, left, panel);
-    if (column + STEP > columns || (CAUSAL && column + STEP > own + 1)) {
+    if (MASK || column + STEP > columns || (CAUSAL && column + STEP > own + 1)) {
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -54,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int c = column + j * 8 + lane % 4 * 2 + e % 2, r = own + i * 16 + e / 2 * 8 + lane / 4;
-            if (c >= columns || (CAUSAL && c > r)) p[i][j][e] = PB_NOTHING;
+            if (!pb_sees(mask, s, r, c)) p[i][j][e] = PB_NOTHING;
           }
     }
 #pragma unroll
@@ -97,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
       sum += __shfl_sync(~0u, sum, lane ^ 2, 32);
       const int row = own + i * 16 + h * 8 + lane / 4;
       if (row < rows && lane % 4 == 0) logarithms[row] = pb_fma(top[i][h], scale, log2f(sum));
-      total[i][h] = 1.0f / sum;
+      total[i][h] = sum == 0 ? 0.0f : 1.0f / sum;
     }
   pb_leave(out + s.start, sums, own, rows, width, [&](int i, int h) { return total[i][h]; });
 }

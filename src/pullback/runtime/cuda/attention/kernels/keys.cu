@@ -3,19 +3,20 @@
 extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     Stored* __restrict__ out, const Stored* __restrict__ query, const Stored* __restrict__ key,
     const Stored* __restrict__ value, const Stored* __restrict__ cotangent,
-    const Stored* __restrict__ packed, const float* __restrict__ deltas, const Nest<4> heads,
-    const Sizes s) {
+    const Stored* __restrict__ packed, const float* __restrict__ deltas,
+    const unsigned char* __restrict__ mask, const Nest<5> heads, const Sizes s) {
   PB_SHARED(Stored, shared);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = (int)s.rows, columns = (int)s.columns, width = (int)s.width;
   const u32 head = blockIdx.x / (u32)s.blocks;
   const int first = (int)(blockIdx.x % (u32)s.blocks) * OWN, own = first + warp * TM * 16;
-  i64 at[4] = {};
+  i64 at[5] = {};
   pb_locate(heads, head, at);
   query += at[0];
   key += at[1];
   value += at[2];
   cotangent += at[3];
+  mask += at[4];
   constexpr int STAGE = 2 * STEP * LD + 2 * STEP * (int)(sizeof(float) / SIZE);
   Stored* other = shared + 2 * OWN * LD;
   const int skipped = CAUSAL ? first / STEP : 0, all = (rows + STEP - 1) / STEP;
@@ -60,13 +61,14 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     }
     if (step + 1 < steps) load(step + 1);
     const int row = now * STEP;
+    const unsigned char* seen = mask + step / each * s.grouped[4];
     now = now + 1 == all ? skipped : now + 1;
     if (CAUSAL && row + STEP <= own) continue;
     const Stored* panel = other + step % 2 * STAGE;
     const float* numbers = reinterpret_cast<const float*>(panel + 2 * STEP * LD) + lane % 4 * 2;
     float p[TM][SN][4], ds[TM][SN][4];
     pb_scores(p, keys, panel);
-    const bool whole = !CAUSAL || row >= own + TM * 16 - 1;
+    const bool whole = !MASK && (!CAUSAL || row >= own + TM * 16 - 1);
 #pragma unroll
     for (int j = 0; j < SN; ++j) {
       const float2 origin = *reinterpret_cast<const float2*>(numbers + j * 8);
@@ -76,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
         for (int e = 0; e < 4; ++e) {
           const int r = row + j * 8 + lane % 4 * 2 + e % 2, c = own + i * 16 + e / 2 * 8 + lane / 4;
           const float x = pb_power(pb_fma(p[i][j][e], scale, e % 2 ? -origin.y : -origin.x));
-          p[i][j][e] = whole || c <= r ? x : 0.0f;
+          p[i][j][e] = whole || pb_sees(seen, s, r, c) ? x : 0.0f;
         }
     }
     pb_weigh(of_values, p, panel + STEP * LD);

@@ -6,12 +6,19 @@ constexpr int SN = STEP / 8, SIZE = 2;
 constexpr float LOG2E = 0x1.715476p+0f;
 #define PB_NOTHING __int_as_float((int)0xff800000)  // -inf
 struct alignas(16) Eight { Stored v[8]; };
-// Strides are of query, key, value, cotangent: from row to row, and from number to number. A head has
-// `packed` numbers of a result with logarithms, of which the first `start` are these.
+// Strides are of query, key, value, cotangent and mask: from row to row, from number to number, and from
+// head to head of a group. A head has `packed` numbers of a result with logarithms, of which the first
+// `start` are these.
 struct Sizes {
-  i64 rows, columns, width, group, blocks, packed, start, row[4], element[4], grouped[4];
+  i64 rows, columns, width, group, blocks, packed, start, row[5], element[5], grouped[5];
   double scale;
 };
+
+// Whether a row sees a column.
+PB_DEVICE bool pb_sees(const unsigned char* mask, const Sizes& s, int row, int column) {
+  if (column >= (int)s.columns || (CAUSAL && column > row)) return false;
+  return !MASK || (row < (int)s.rows && mask[row * s.row[4] + column * s.element[4]] != 0);
+}
 
 // LINES rows of a matrix from row `first` on, LD numbers apart; what is not there is 0.
 template <int LINES>

@@ -2,19 +2,20 @@
 extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     Stored* __restrict__ out, const Stored* __restrict__ query, const Stored* __restrict__ key,
     const Stored* __restrict__ value, const Stored* __restrict__ cotangent,
-    const Stored* __restrict__ packed, const float* __restrict__ deltas, const Nest<4> heads,
-    const Sizes s) {
+    const Stored* __restrict__ packed, const float* __restrict__ deltas,
+    const unsigned char* __restrict__ mask, const Nest<5> heads, const Sizes s) {
   PB_SHARED(Stored, shared);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = (int)s.rows, columns = (int)s.columns, width = (int)s.width;
   const u32 head = blockIdx.x / (u32)s.blocks;
   const int first = (int)(s.blocks - 1 - blockIdx.x % (u32)s.blocks) * OWN;  // long rows first
-  i64 at[4] = {};
+  i64 at[5] = {};
   pb_locate(heads, head, at);
   query += at[0];
   key += at[1];
   value += at[2];
   cotangent += at[3];
+  mask += at[4];
   Stored* other = shared + 2 * OWN * LD;
   auto load = [&](int step) {
     Stored* to = other + step % 2 * (2 * STEP * LD);
@@ -55,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     float p[TM][SN][4], ds[TM][SN][4];
     pb_scores(p, left, panel);
     pb_scores(ds, pulled, panel + STEP * LD);
-    const bool whole = column + STEP <= columns && !(CAUSAL && column + STEP > own + 1);
+    const bool whole = !MASK && column + STEP <= columns && !(CAUSAL && column + STEP > own + 1);
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -63,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int c = column + j * 8 + lane % 4 * 2 + e % 2, r = own + i * 16 + e / 2 * 8 + lane / 4;
-          const bool there = whole || (c < columns && !(CAUSAL && c > r));
+          const bool there = whole || pb_sees(mask, s, r, c);
           const float x = pb_power(pb_fma(p[i][j][e], scale, -origin[i][e / 2]));
           ds[i][j][e] = there ? x * (ds[i][j][e] - delta[i][e / 2]) : 0.0f;
         }

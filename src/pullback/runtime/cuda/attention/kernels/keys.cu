@@ -68,29 +68,38 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     const float* numbers = reinterpret_cast<const float*>(panel + 2 * STEP * LD) + lane % 4 * 2;
     float p[TM][SN][4], ds[TM][SN][4];
     pb_scores(p, keys, panel);
-    const bool whole = !MASK && (!CAUSAL || row >= own + TM * 16 - 1);
-#pragma unroll
-    for (int j = 0; j < SN; ++j) {
-      const float2 origin = *reinterpret_cast<const float2*>(numbers + j * 8);
+    if (MASK || (CAUSAL && row < own + TM * 16 - 1)) {
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int r = row + j * 8 + lane % 4 * 2 + e % 2, c = own + i * 16 + e / 2 * 8 + lane / 4;
-          const float x = pb_power(pb_fma(p[i][j][e], scale, e % 2 ? -origin.y : -origin.x));
-          p[i][j][e] = whole || pb_sees(seen, s, r, c) ? x : 0.0f;
-        }
+        for (int j = 0; j < SN; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int r = row + j * 8 + lane % 4 * 2 + e % 2, c = own + i * 16 + e / 2 * 8 + lane / 4;
+            if (!pb_sees(seen, s, r, c)) p[i][j][e] = PB_NOTHING;
+          }
+    }
+#pragma unroll
+    for (int j = 0; j < SN; ++j) {
+      float2 origin = *reinterpret_cast<const float2*>(numbers + j * 8);
+      if (MASK && origin.x == PB_NOTHING) origin.x = 0;
+      if (MASK && origin.y == PB_NOTHING) origin.y = 0;
+#pragma unroll
+      for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          p[i][j][e] = pb_power(pb_fma(p[i][j][e], scale, e % 2 ? -origin.y : -origin.x));
     }
     pb_weigh(of_values, p, panel + STEP * LD);
-    pb_scores(ds, values, panel + STEP * LD);
+    pb_scores(ds, values, panel + STEP * LD, [&](int, int j, int e) {
+      return -numbers[STEP + j * 8 + e % 2];
+    });
 #pragma unroll
-    for (int j = 0; j < SN; ++j) {
-      const float2 delta = *reinterpret_cast<const float2*>(numbers + STEP + j * 8);
+    for (int i = 0; i < TM; ++i)
 #pragma unroll
-      for (int i = 0; i < TM; ++i)
+      for (int j = 0; j < SN; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) p[i][j][e] *= ds[i][j][e] - (e % 2 ? delta.y : delta.x);
-    }
+        for (int e = 0; e < 4; ++e) p[i][j][e] *= ds[i][j][e];
     pb_weigh(of_keys, p, panel);
   }
   out += head * 2 * s.columns * s.width;

@@ -4,7 +4,7 @@
 constexpr int NT = WARPS * 32, OWN = WARPS * TM * 16, LD = D + 8, DK = D / 16, DN = D / 8;
 constexpr int SN = STEP / 8, SIZE = 2;
 constexpr float LOG2E = 0x1.715476p+0f;
-#define PB_NOTHING __int_as_float((int)0xff800000)  // -inf
+#define PB_NOTHING __int_as_float((int)0xff800000)  // -inf: the logarithm of an empty sum
 struct alignas(16) Eight { Stored v[8]; };
 // Strides are of query, key, value, cotangent and mask: from row to row, from number to number, and from
 // head to head of a group. A head has `packed` numbers of a result with logarithms, of which the first
@@ -66,8 +66,15 @@ struct Left {
   }
 };
 
-// The rows of a warp times those of a panel, along the width.
-PB_DEVICE void pb_scores(float (&c)[TM][SN][4], const Left& left, const Stored* panel) {
+// What a sum starts with, everywhere.
+struct Zero {
+  PB_MEMBER float operator()(int, int, int) const { return 0; }
+};
+
+// The rows of a warp times those of a panel, along the width; number e of tile i, j starts with
+// `start(i, j, e)`.
+template <typename F = Zero>
+PB_DEVICE void pb_scores(float (&c)[TM][SN][4], const Left& left, const Stored* panel, F start = F()) {
   const int lane = threadIdx.x % 32;
   const SharedAddress at = pb_shared(panel + (lane / 16 * 8 + lane % 8) * LD + lane / 8 % 2 * 8);
 #pragma unroll
@@ -75,7 +82,7 @@ PB_DEVICE void pb_scores(float (&c)[TM][SN][4], const Left& left, const Stored* 
 #pragma unroll
     for (int j = 0; j < SN; ++j)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) c[i][j][e] = 0;
+      for (int e = 0; e < 4; ++e) c[i][j][e] = start(i, j, e);
 #pragma unroll
   for (int k = 0; k < DK; ++k) {
     u32 a[TM][4];

@@ -37,7 +37,8 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = own + i * 16 + h * 8 + lane / 4;
-      origin[i][h] = row < rows ? logarithms[row] : 0.0f;
+      const float sum = row < rows ? logarithms[row] : 0.0f;
+      origin[i][h] = MASK && sum == PB_NOTHING ? 0.0f : sum;
       delta[i][h] = row < rows ? deltas[head * s.rows + row] : 0.0f;
     }
   const float scale = (float)s.scale * LOG2E;
@@ -55,19 +56,25 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     const Stored* panel = other + step % 2 * (2 * STEP * LD);
     float p[TM][SN][4], ds[TM][SN][4];
     pb_scores(p, left, panel);
-    pb_scores(ds, pulled, panel + STEP * LD);
-    const bool whole = !MASK && column + STEP <= columns && !(CAUSAL && column + STEP > own + 1);
+    if (MASK || column + STEP > columns || (CAUSAL && column + STEP > own + 1)) {
+#pragma unroll
+      for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < SN; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int c = column + j * 8 + lane % 4 * 2 + e % 2, r = own + i * 16 + e / 2 * 8 + lane / 4;
+            if (!pb_sees(mask, s, r, c)) p[i][j][e] = PB_NOTHING;
+          }
+    }
+    pb_scores(ds, pulled, panel + STEP * LD, [&](int i, int, int e) { return -delta[i][e / 2]; });
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int j = 0; j < SN; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int c = column + j * 8 + lane % 4 * 2 + e % 2, r = own + i * 16 + e / 2 * 8 + lane / 4;
-          const bool there = whole || pb_sees(mask, s, r, c);
-          const float x = pb_power(pb_fma(p[i][j][e], scale, -origin[i][e / 2]));
-          ds[i][j][e] = there ? x * (ds[i][j][e] - delta[i][e / 2]) : 0.0f;
-        }
+        for (int e = 0; e < 4; ++e)
+          ds[i][j][e] *= pb_power(pb_fma(p[i][j][e], scale, -origin[i][e / 2]));
     pb_weigh(sums, ds, panel);
   }
   const float by = (float)s.scale;

@@ -55,9 +55,9 @@ class Tile(NamedTuple):
 # By kernel: the widest heads that a tile is for. Steps of the forward kernel decide bits, nothing
 # else does: the others add up products in their order, however many a step has.
 TILES: dict[str, dict[int, Tile]] = {
-    FORWARD: {64: Tile(2, 4, ATTENDED, True, 2), 128: Tile(1, 4, ATTENDED, False, 2)},
-    QUERIES: {64: Tile(1, 4, 64, True, 3), 128: Tile(1, 4, 32, False, 2)},
-    KEYS: {64: Tile(1, 4, 64, True, 3), 128: Tile(1, 4, 32, False, 2)},
+    FORWARD: {64: Tile(2, 4, ATTENDED, True, 2), 128: Tile(1, 4, ATTENDED, True, 2)},
+    QUERIES: {64: Tile(2, 4, 64, False, 2), 128: Tile(1, 4, 32, True, 2)},
+    KEYS: {64: Tile(2, 4, 32, False, 2), 128: Tile(1, 4, 32, False, 2)},
 }
 
 

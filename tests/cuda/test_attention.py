@@ -18,7 +18,11 @@ from pullback.core.dtypes import DType
 from pullback.nn.attention.matrix_units import has_units
 from pullback.runtime.cuda import nvrtc
 from pullback.runtime.cuda.attention import steps
+from pullback.runtime.cuda.attention.attention_stages import NAMES
 from pullback.runtime.cuda.attention.steps import FORWARD, KEYS, QUERIES, Matrices, Problem, Tile
+from pullback.runtime.cuda.gpu import gpu_of
+from pullback.runtime.cuda.products import Products
+from pullback.runtime.cuda.routines import routines_of
 from pullback.runtime.cuda.stages import At, Either, Step, Table
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
@@ -263,6 +267,11 @@ def test_a_head_has_the_same_bits_alone(cuda: Any):
     alone = [x[1:, 1:] for x in arrays]
     for x, y in zip(f(*arrays), f(*alone), strict=True):
         assert x[1:, 1:].numpy().tobytes() == y.numpy().tobytes()
+
+
+def test_older_devices_have_no_such_kernels(cuda: Any):
+    assert set(NAMES) <= set(cuda.runtime.target.routines)
+    assert not set(NAMES) & set(routines_of(Products(gpu_of(0)), 75))
 
 
 def test_what_is_computed_elsewhere(cuda: Any):

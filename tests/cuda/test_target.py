@@ -176,7 +176,8 @@ def test_products_have_the_bits_of_the_cpu(name: str, dtype: str, cuda: Any):
 
 
 def test_there_are_kernels_for_every_intrinsic_of_the_cpu(cuda: Any):
-    assert set(cuda.runtime.target.routines) == set(cpu_routines.ROUTINES)
+    own = set(cuda.runtime.target.routines) - set(ATTENTION)  # which only matrix units compute
+    assert own == set(cpu_routines.ROUTINES)
 
 
 def test_devices_do_not_mix(cuda: Any):

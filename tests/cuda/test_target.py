@@ -16,6 +16,7 @@ from cuda_registry import same_bits
 from generated.matrix import FULL
 from pullback.core import pytrees
 from pullback.runtime.cpu import routines as cpu_routines
+from pullback.runtime.cuda.attention.attention_stages import NAMES as ATTENTION
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 

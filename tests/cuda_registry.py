@@ -12,7 +12,14 @@ from generated.matrix import Case, arrays_of, call, determined, directional, jit
 from pullback.compile.kernel.factor_order import JACOBI
 from pullback.core import pytrees
 
-__all__ = ["WAYS", "determined_of", "distance", "is_left_to_lapack", "same_bits"]
+__all__ = [
+    "ON_MATRIX_UNITS",
+    "WAYS",
+    "determined_of",
+    "distance",
+    "is_left_to_lapack",
+    "same_bits",
+]
 
 # Operations that the CPU leaves to LAPACK, whose bits no other machine has: they, or derivatives
 # of theirs, need eigenvalues of matrices that are not symmetric, or functions of matrices.
@@ -43,6 +50,13 @@ def is_left_to_lapack(case: Case) -> bool:
 def determined_of(case: Case, result: Any) -> list[Any]:
     """What does not depend on signs, phases and orders in the result of an operation."""
     return determined(case.entry, pb, arrays_of(result))
+
+
+# Operations whose products of float16 and bfloat16 a GPU makes on matrix units, in their order.
+ON_MATRIX_UNITS = {
+    *("nn.scaled_dot_product_attention", "nn.multi_head_attention"),
+    "nn.multi_head_attention_forward",
+}
 
 
 WAYS: dict[str, Callable[[Case], Any]] = {

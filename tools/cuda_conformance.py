@@ -166,7 +166,9 @@ def section(rows: Sequence[Row]) -> str:
         TITLE,
         "",
         'The same samples with `device="cuda"` on an H200, against the CPU: cells with equal bits,'
-        " and cells whose results are near, all of operations that the CPU leaves to LAPACK.",
+        " and cells whose results are near, all of operations that the CPU leaves to LAPACK."
+        " Attention of float16 and bfloat16, which goes to matrix units, is"
+        " [near](cuda.md#attention) too.",
         "",
         *table(rows),
         "",

@@ -18,8 +18,16 @@ from pullback.core.dtypes import DType
 from pullback.nn.attention.matrix_units import has_units
 from pullback.runtime.cuda import nvrtc
 from pullback.runtime.cuda.attention import steps
-from pullback.runtime.cuda.attention.attention_stages import NAMES
-from pullback.runtime.cuda.attention.steps import FORWARD, KEYS, QUERIES, Matrices, Problem, Tile
+from pullback.runtime.cuda.attention.attention_stages import LEAST_SHARED, NAMES, shared_bytes
+from pullback.runtime.cuda.attention.steps import (
+    FORWARD,
+    KEYS,
+    QUERIES,
+    Matrices,
+    Problem,
+    Tile,
+    tile_of,
+)
 from pullback.runtime.cuda.gpu import gpu_of
 from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.routines import routines_of
@@ -28,6 +36,7 @@ from pullback.runtime.cuda.stages import At, Either, Step, Table
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
 KERNELS = FORWARD, QUERIES, KEYS
+MOST_SHARED = shared_bytes("sm_90")
 ROUNDING = {dt.float16: 2.0**-11, dt.bfloat16: 2.0**-8}
 
 
@@ -84,6 +93,7 @@ def step_of(s: Shape, kernel: str, tile: Tile | None = None) -> Step:
     """The launch of a kernel; slot 0 is its result, 5 and 6 what the forward pass left."""
     own = matrices(s)[: 3 if kernel == FORWARD else 4]
     rest = () if kernel == FORWARD else (At(5), At(6))
+    tile = tile or tile_of(kernel, s.width, MOST_SHARED)
     step = problem(s).step(kernel, At(0), own, rest, tile)
     if isinstance(step, Either):
         return step.aligned if s.wide else step.other
@@ -269,9 +279,17 @@ def test_a_head_has_the_same_bits_alone(cuda: Any):
         assert x[1:, 1:].numpy().tobytes() == y.numpy().tobytes()
 
 
+@pytest.mark.parametrize("width", [16, 64, 80, 128])
+def test_tiles_fit_into_the_memory_of_smaller_devices(width: int):
+    for kernel in KERNELS:
+        tile = tile_of(kernel, width, LEAST_SHARED)
+        assert tile.shared(kernel, steps.rounded(width)) <= LEAST_SHARED
+        assert kernel != FORWARD or tile.step == steps.ATTENDED
+
+
 def test_older_devices_have_no_such_kernels(cuda: Any):
     assert set(NAMES) <= set(cuda.runtime.target.routines)
-    assert not set(NAMES) & set(routines_of(Products(gpu_of(0)), 75))
+    assert not set(NAMES) & set(routines_of(Products(gpu_of(0)), "sm_75"))
 
 
 def test_what_is_computed_elsewhere(cuda: Any):

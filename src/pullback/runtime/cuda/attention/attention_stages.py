@@ -9,17 +9,31 @@ from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval, dense_strides
-from pullback.runtime.cuda.attention.steps import FORWARD, NUMBERS, Matrices, Problem
+from pullback.runtime.cuda.attention.steps import FORWARD, NUMBERS, Matrices, Problem, tile_of
 from pullback.runtime.cuda.loops import map_stages
 from pullback.runtime.cuda.stages import At, stage
 
-__all__ = ["LEAST_ARCHITECTURE", "NAMES", "attention_stages"]
+__all__ = ["LEAST_SHARED", "NAMES", "attention_stages", "has_units", "shared_bytes"]
 
 NAMES = ("attention_forward", "attention_queries", "attention_keys")
+# Bytes of shared memory that a thread block may have, by architecture; on others LEAST_SHARED.
+SHARED = {"sm_80": 163 << 10, "sm_87": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10}
+LEAST_SHARED = 99 << 10
 LEAST_ARCHITECTURE = 80  # whose matrix units take bfloat16 and have copies beside the arithmetic
 
 
+def has_units(architecture: str) -> bool:
+    """Whether a GPU like "sm_90" has the matrix units."""
+    return int(architecture.removeprefix("sm_")) >= LEAST_ARCHITECTURE
+
+
+def shared_bytes(architecture: str) -> int:
+    """The shared memory that a thread block may have on a GPU like "sm_90"."""
+    return SHARED.get(architecture, LEAST_SHARED)
+
+
 def attention_stages(
+    most: int,
     name: str,
     operands: Sequence[Place],
     static: Mapping[str, Any],
@@ -27,7 +41,10 @@ def attention_stages(
     area: Area,
     _: int,
 ) -> list[Stage]:
-    """The launch of a kernel, after copies; the result is dense."""
+    """The launch of a kernel, after copies; the result is dense.
+
+    A thread block may have `most` bytes of shared memory.
+    """
     kernel, before = name.removeprefix("attention_"), []
     count, others = (3, 0) if kernel == FORWARD else (4, 2)
     query, key = operands[0][1], operands[1][1]
@@ -51,7 +68,8 @@ def attention_stages(
         query.dtype, tuple(batch), group, rows, columns, width, static["factor"],
         static["causal"], len(operands) > count + others,
     )  # fmt: skip
-    return [*before, *stage(problem.step(kernel, At(result[0]), matrices, rest))]
+    tile = tile_of(kernel, width, most)
+    return [*before, *stage(problem.step(kernel, At(result[0]), matrices, rest, tile))]
 
 
 def _strides(av: Aval) -> tuple[int, ...]:

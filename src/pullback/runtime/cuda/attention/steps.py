@@ -52,18 +52,34 @@ class Tile(NamedTuple):
         return (1 if kernel == FORWARD else 2) * self.own * line + 2 * stage
 
 
-# By kernel: the widest heads that a tile is for. Steps of the forward kernel decide bits, nothing
-# else does: the others add up products in their order, however many a step has.
-TILES: dict[str, dict[int, Tile]] = {
-    FORWARD: {64: Tile(2, 4, ATTENDED, True, 2), 128: Tile(1, 4, ATTENDED, True, 2)},
-    QUERIES: {64: Tile(2, 4, 64, False, 2), 128: Tile(1, 4, 32, True, 2)},
-    KEYS: {64: Tile(2, 4, 32, False, 2), 128: Tile(1, 4, 32, False, 2)},
+# By kernel: tiles and the widest heads that they are for, by time on an H200; the last ones ask
+# for the least shared memory. Steps of the forward kernel decide bits, nothing else does: the
+# others add up products in their order, however many a step has.
+TILES: dict[str, list[tuple[int, Tile]]] = {
+    FORWARD: [
+        (64, Tile(2, 4, ATTENDED, True, 2)),
+        (128, Tile(1, 8, ATTENDED, True, 1)),
+        (128, Tile(1, 4, ATTENDED, True, 2)),
+    ],
+    QUERIES: [
+        (64, Tile(2, 4, 32, True, 2)),
+        (128, Tile(2, 4, 32, False, 2)),
+        (128, Tile(1, 4, 32, True, 2)),
+    ],
+    KEYS: [(64, Tile(2, 4, 32, False, 2)), (128, Tile(1, 4, 32, False, 2))],
 }
 
 
-def tile_of(kernel: str, width: int) -> Tile:
-    """The tile for heads of this width."""
-    return next(tile for most, tile in TILES[kernel].items() if width <= most)
+def tile_of(kernel: str, width: int, most: int) -> Tile:
+    """The tile for heads of this width, where a thread block has so much shared memory at most."""
+    depth = rounded(width)
+    fitting = (tile for wide, tile in TILES[kernel] if width <= wide)
+    return next(tile for tile in fitting if tile.shared(kernel, depth) <= most)
+
+
+def rounded(width: int) -> int:
+    """The width of a tile: matrix units take 16 numbers at a time."""
+    return -(-width // 16) * 16
 
 
 def head_numbers(rows: int, width: int) -> tuple[int, int]:
@@ -105,13 +121,12 @@ class Problem(NamedTuple):
         kernel: str,
         out: At,
         matrices: Sequence[Matrices],
-        rest: Sequence[At] = (),
-        tile: Tile | None = None,
+        rest: Sequence[At],
+        tile: Tile,
     ) -> Step | Either:
         """The launch of a kernel for query, key, value (cotangent, and mask), and what else it
         reads.
         """
-        tile = tile or tile_of(kernel, self.width)
         other = self._step(kernel, out, matrices, rest, tile, wide=False)
         numbers = matrices[: len(matrices) - self.masked]
         if self.width % NUMBERS or not all(m.is_wide() for m in numbers):
@@ -128,7 +143,7 @@ class Problem(NamedTuple):
         *,
         wide: bool,
     ) -> Step:
-        depth = -(-self.width // 16) * 16
+        depth = rounded(self.width)
         words = {
             "D": depth, "TM": tile.tm, "WARPS": tile.warps, "STEP": tile.step,
             "KEPT": int(tile.kept), "CAUSAL": int(self.causal), "MASK": int(self.masked),

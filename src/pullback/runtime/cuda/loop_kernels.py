@@ -1,0 +1,336 @@
+"""Loops as one kernel: its thread blocks go through all launches of a round, round after round.
+
+A launch becomes a function (`loop_code`), its thread blocks are shared out among those that there are,
+and these wait for each other before the next one: threads of one block, blocks of a cluster, or all
+blocks of a grid that is on the device at once. Which of these is a schedule: no launch does anything
+else than before, so all bits stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from pullback.compile.program.stages import Blocks, Loop, Node, Parts, Program, Stage
+from pullback.runtime.cuda.loop_code import HEAD, STATIC_BYTES, function, kernel_of, namespaces
+from pullback.runtime.cuda.row_kernels import shared_bytes
+from pullback.runtime.cuda.stages import RECORD, VECTOR_BYTES, At, Code, Either, Step, Table
+from pullback.runtime.cuda.table import copy_step, inner
+
+if TYPE_CHECKING:
+    from pullback.runtime.cuda.gpu import Gpu
+
+__all__ = ["with_loop_kernels"]
+__tuning__ = ("LEAST_LAUNCHES", "MOST_STEPS", "CLUSTER", "TURNS")
+
+LEAST_LAUNCHES = 128  # of all rounds, from which on a kernel is compiled: 0.3 ms of an H200
+MOST_STEPS = 96  # launches of a round: a kernel of more takes the compiler a minute
+CLUSTER = 8  # thread blocks of a cluster at most: all GPUs that have clusters have such
+TURNS = 4  # thread blocks of a launch for each one that there is: larger ones keep a GPU busy alone
+COUNTER_BYTES = 64  # of the arena for a counter of blocks: a line of its own
+_BEGIN = """
+extern "C" __global__ void pb_loop_begin(unsigned* count) { *count = 0; }"""
+
+
+class _Refused(Exception):
+    """A loop that can't be one kernel, or had better not be."""
+
+
+def with_loop_kernels(gpu: Gpu, program: Program) -> Program:
+    """The program with kernels in place of its loops, where that is possible."""
+    if not any(isinstance(node, Loop) for node in program.stages) or not program.scratch:
+        return program
+    *others, arena = program.scratch
+    stages: list[Node] = []
+    for node in program.stages:
+        made = None
+        if isinstance(node, Loop):
+            made = _one_kernel(gpu, program, node, arena)
+        if made is not None:
+            arena += COUNTER_BYTES
+        stages.append(node if made is None else made)
+    return program._replace(stages=stages, scratch=(*others, arena))
+
+
+def _one_kernel(gpu: Gpu, program: Program, loop: Loop, arena: int) -> Node | None:
+    try:
+        made = {inputs: _Writer(gpu, program, inputs) for inputs in (True, False)}
+        aligned, other = (writer.step(loop, arena) for writer in made.values())
+    except _Refused:
+        return None
+    steps = [*aligned[:-1], aligned[-1] if aligned == other else Either(aligned[-1], other[-1])]
+    node: Node = Stage(Code(steps), 1, 1, ())
+    for blocks in made[True].local:  # whose arrays want room
+        node = blocks._replace(members=[node])
+    return node
+
+
+class _Call(NamedTuple):
+    """A launch in the kernel: its code, of block `b`, and where its blocks begin among others."""
+
+    code: str
+    first: int
+    blocks: int
+    threads: int
+
+    def text(self, grid: int) -> str:
+        """The launch by a grid, which may be smaller."""
+        own = f"threadIdx.x < {self.threads}"
+        if self.first + self.blocks <= grid:
+            last = f" && blockIdx.x < {self.first + self.blocks}u"
+            own += f" && blockIdx.x >= {self.first}u" if self.first else ""
+            own += last if self.first + self.blocks < grid else ""
+            return f"if ({own}) {{ const unsigned b = blockIdx.x - {self.first}u; {self.code} }}"
+        start = f"(blockIdx.x + {-self.first % grid}u) % {grid}u"
+        return (
+            f"if ({own}) for (unsigned b = {start}; b < {self.blocks}u; b += {grid}u) {{"
+            f" {self.code} pb_meet<{self.threads}>(); }}"
+        )
+
+
+class _Round(NamedTuple):
+    """A loop around a node: the name of its counter, and what becomes of pointers."""
+
+    counter: str
+    moves: dict[int, int]
+    partners: dict[int, int]
+
+
+_Line: TypeAlias = str | _Call | None  # code, a launch, a barrier
+
+
+class _Writer:
+    """The kernel of a loop, where inputs start at multiples of VECTOR_BYTES or anywhere."""
+
+    def __init__(self, gpu: Gpu, program: Program, aligned: bool):
+        self._gpu, self._program, self._aligned = gpu, program, aligned
+        self._first = 1 + program.inputs + len(program.scratch)
+        self._arena = self._first - 1
+        self.local: list[Blocks] = []
+        self._own: set[int] = set()  # slots of arrays of blocks
+        self._roots: dict[At | Table, str] = {}  # what the kernel is given
+        self._spaces: dict[tuple[str, int], str] = {}
+        self._functions: dict[str, str] = {}  # names, by code
+        self._rounds: list[_Round] = []
+        self._steps: list[Step] = []
+        self._room = 0  # bytes of shared memory
+        self._widest = 1
+
+    # -- the launch --------------------------------------------------------------------------------
+
+    def step(self, loop: Loop, arena: int) -> list[Step]:
+        """The launches: a counter is set where blocks are many, then comes the kernel."""
+        if loop.rounds * _launches(loop.body) < LEAST_LAUNCHES:
+            raise _Refused
+        self._find_local(loop.body)
+        lines = self._loop(loop)
+        grid, kind = self._grid()
+        threads = max(step.block for step in self._steps)
+        barrier = {
+            "block": "__syncthreads();",
+            "cluster": "pb_meet_cluster();",
+            "grid": "pb_meet_grid(count, goal);",
+        }[kind]
+        code = [x.text(grid) if isinstance(x, _Call) else barrier if x is None else x for x in lines]
+        given = [f"unsigned char* const p{k}" for k in range(len(self._roots))]
+        arguments: list[At | Table] = [*self._roots]
+        before = []
+        if kind == "grid":
+            counter = At(self._arena, arena)
+            given.append("unsigned* const count")
+            arguments.append(counter)
+            before.append(Step(_BEGIN, "pb_loop_begin", (1, 1), 1, (counter,)))
+            code.insert(0, "unsigned goal = 0;")
+        parts = [(space, *key) for key, space in self._spaces.items()]
+        body = "\n".join(f"  {line}" for line in code)
+        calls = [code.replace("NAME", name) for code, name in self._functions.items()]
+        text = "\n".join([HEAD, *namespaces(parts), *calls])
+        name = f"loop_{hashlib.sha256((text + body + kind).encode()).hexdigest()[:12]}"
+        own = f"PB_CLUSTER({grid}) " if kind == "cluster" else ""
+        told = f"PB_CLUSTERED({grid})\n" if own else ""
+        source = (
+            f'{text}\n{told}extern "C" __global__ void {own}__launch_bounds__({threads}) {name}('
+            f"{', '.join(given)}) {{\n  DYNAMIC_SHARED(unsigned char, pb_memory);\n{body}\n}}\n"
+        )
+        checked = any(step.checked for step in self._steps)
+        one = Step(
+            source, name, (grid, 1), threads, tuple(arguments), checked, self._room,
+            together=kind == "grid",
+        )  # fmt: skip
+        return [*before, one]
+
+    def _grid(self) -> tuple[int, str]:
+        """Thread blocks, and who waits for whom."""
+        most = shared_bytes(self._gpu.architecture)
+        processors = self._gpu.processors
+        if self._room > most or self._widest > TURNS * processors:
+            raise _Refused
+        if self._widest == 1:
+            return 1, "block"
+        if self._widest <= CLUSTER and int(self._gpu.architecture.removeprefix("sm_")) >= 90:
+            return self._widest, "cluster"
+        return min(self._widest, processors), "grid"
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _find_local(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            if isinstance(node, Blocks):
+                self.local.append(node)
+                self._own.update(slot for slot, _ in node.local)
+            for part in inner(node):
+                self._find_local(part)
+
+    def _nodes(self, nodes: Sequence[Node]) -> list[_Line]:
+        return [line for node in nodes for line in self._node(node)]
+
+    def _node(self, node: Node) -> list[_Line]:
+        if isinstance(node, Stage):
+            return [line for step in _code(node) for line in self._at_once([self._chosen(step)])]
+        if isinstance(node, Blocks):
+            return self._nodes(node.members)
+        if isinstance(node, Parts):
+            return self._parts(node)
+        if isinstance(node, Loop):
+            return self._loop(node)
+        raise _Refused
+
+    def _loop(self, loop: Loop) -> list[_Line]:
+        counter = f"t{len(self._rounds)}"
+        partners = {slot: spare for slot, spare, _ in loop.carries}
+        partners |= {spare: slot for slot, spare in partners.items()}
+        if len(partners) != 2 * len(loop.carries) or partners.keys() & dict(loop.moves).keys():
+            raise _Refused
+        self._rounds.append(_Round(counter, dict(loop.moves), partners))
+        body = self._nodes(loop.body)
+        self._rounds.pop()
+        lines = [f"for (int {counter} = 0; {counter} < {loop.rounds}; ++{counter}) {{", *body, "}"]
+        copies = [copy_step(*c) for c in loop.carries if c[2] and loop.rounds % 2]
+        return lines + (self._at_once(copies) if copies else [])
+
+    def _parts(self, node: Parts) -> list[_Line]:
+        """What needs nothing of each other, launch by launch side by side."""
+        lists = []
+        for part in node.parts:
+            if not all(isinstance(n, Stage) for n in part):
+                return [line for p in node.parts for line in self._nodes(p)]
+            lists.append([self._chosen(s) for n in part for s in _code(n)])
+        lines = []
+        for k in range(max(map(len, lists), default=0)):
+            lines += self._at_once([steps[k] for steps in lists if k < len(steps)])
+        return lines
+
+    # -- launches ----------------------------------------------------------------------------------
+
+    def _at_once(self, steps: Sequence[Step]) -> list[_Line]:
+        """Launches side by side, and a barrier."""
+        lines: list[_Line] = []
+        first = 0
+        for step in steps:
+            lines.append(self._call(step, first))
+            first += math.prod(step.grid)
+        self._widest = max(self._widest, first)
+        return [*lines, None]
+
+    def _call(self, step: Step, first: int) -> _Call:
+        kernel = kernel_of(step.source, step.function)
+        if kernel is None or step.together or step.early or step.block % 32:
+            raise _Refused
+        if len(self._steps) == MOST_STEPS:
+            raise _Refused
+        self._steps.append(step)
+        start = -(-step.shared // VECTOR_BYTES) * VECTOR_BYTES
+        self._room = max(self._room, start + (STATIC_BYTES if kernel.has_static else 0))
+        space = self._spaces.setdefault((kernel.before, step.block), f"s{len(self._spaces)}")
+        given = [_initialiser(a) for a in step.arguments]
+        code = function(space, kernel, given, step.grid, step.block, start)
+        name = self._functions.setdefault(code, f"call_{len(self._functions)}")
+        places = [
+            f"PbPlace{{{self._address(a)}}}" for a in step.arguments if isinstance(a, At | Table)
+        ]
+        call = f"{space}::{name}({', '.join(['b', 'pb_memory', *places])});"
+        return _Call(call, first, math.prod(step.grid), step.block)
+
+    def _chosen(self, step: object) -> Step:
+        """The launch for these inputs."""
+        if isinstance(step, Either):
+            ats = [a for a in step.aligned.arguments if isinstance(a, At)]
+            return step.aligned if all(map(self._is_aligned, ats)) else step.other
+        if not isinstance(step, Step):
+            raise _Refused
+        return step
+
+    # -- addresses ---------------------------------------------------------------------------------
+
+    def _origin(self, slot: int) -> tuple[int, int]:
+        """The slot that the kernel is given, and how many bytes after it this one begins."""
+        after = 0
+        while slot >= self._first and slot not in self._own:
+            slot, nbytes = self._program.pointers[slot - self._first]
+            after += nbytes
+        return slot, after
+
+    def _address(self, at: At | Table) -> str:
+        if isinstance(at, Table) or at.slot == RECORD:
+            return self._given(at)
+        found = self._pointer(at.slot, len(self._rounds))
+        return f"{found} + {at.nbytes}LL" if at.nbytes else found
+
+    def _given(self, root: At | Table) -> str:
+        return self._roots.setdefault(root, f"p{len(self._roots)}")
+
+    def _pointer(self, slot: int, depth: int) -> str:
+        """Where a slot is in a round of the first `depth` loops."""
+        if depth == 0:
+            root, after = self._origin(slot)
+            own = self._given(At(root))
+            return f"{own} + {after}LL" if after else own
+        counter, moves, partners = self._rounds[depth - 1]
+        own = self._pointer(slot, depth - 1)
+        if slot in partners:
+            return f"({counter} & 1 ? {self._pointer(partners[slot], depth - 1)} : {own})"
+        return f"{own} + {counter} * {moves[slot]}LL" if slot in moves else own
+
+    def _is_aligned(self, at: At) -> bool:
+        """Whether an address is a multiple of VECTOR_BYTES in all rounds."""
+        return at.slot == RECORD or (
+            at.nbytes % VECTOR_BYTES == 0 and self._starts_aligned(at.slot, len(self._rounds))
+        )
+
+    def _starts_aligned(self, slot: int, depth: int) -> bool:
+        if depth == 0:
+            root, after = self._origin(slot)
+            given = 1 <= root <= self._program.inputs
+            return after % VECTOR_BYTES == 0 and (self._aligned or not given)
+        _, moves, partners = self._rounds[depth - 1]
+        others = [slot, partners[slot]] if slot in partners else [slot]
+        moved = moves.get(slot, 0) % VECTOR_BYTES == 0
+        return moved and all(self._starts_aligned(s, depth - 1) for s in others)
+
+
+def _initialiser(argument: At | Table | int | bytes) -> str | None:
+    """What is the same in all rounds; None for an address."""
+    if isinstance(argument, int):
+        return f"{argument}LL"
+    if isinstance(argument, bytes):
+        words = struct.unpack(f"<{len(argument) // 8}q", argument)
+        return f"{{{', '.join(f'{w}LL' for w in words)}}}"
+    return None
+
+
+def _code(stage: Stage) -> Code:
+    assert isinstance(stage.code, Code)
+    return stage.code
+
+
+def _launches(nodes: Sequence[Node]) -> int:
+    """The launches of some nodes, one after the other."""
+    count = 0
+    for node in nodes:
+        rounds = node.rounds if isinstance(node, Loop) else 1
+        own = len(_code(node)) if isinstance(node, Stage) else 0
+        count += own + rounds * sum(map(_launches, inner(node)))
+    return count

@@ -134,7 +134,9 @@ class _Writer:
             "cluster": "pb_meet_cluster();",
             "grid": "pb_meet_grid(count, goal);",
         }[kind]
-        code = [x.text(grid) if isinstance(x, _Call) else barrier if x is None else x for x in lines]
+        code = [
+            x.text(grid) if isinstance(x, _Call) else barrier if x is None else x for x in lines
+        ]
         given = [f"unsigned char* const p{k}" for k in range(len(self._roots))]
         arguments: list[At | Table] = [*self._roots]
         before = []

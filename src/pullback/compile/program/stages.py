@@ -11,7 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, SupportsIndex, TypeAlias
 
-__all__ = ["Blocks", "Branch", "Loop", "Node", "Parts", "Program", "Scratch", "Stage", "While"]
+__all__ = [
+    "Blocks",
+    "Branch",
+    "Loop",
+    "Node",
+    "Parts",
+    "Program",
+    "Scratch",
+    "Stage",
+    "Wait",
+    "While",
+]
 
 
 class Stage(NamedTuple):
@@ -23,18 +34,30 @@ class Stage(NamedTuple):
     params: tuple[SupportsIndex, ...]
 
 
+class Wait(NamedTuple):
+    """A group of so many nodes: which groups before it have to end first, and which of the round
+    before that.
+    """
+
+    count: int
+    after: Sequence[int]
+    again: Sequence[int]
+
+
 class Loop(NamedTuple):
     """`body` so many times.
 
     After each round the pointer of `slot` moves by `nbytes` for each of `moves` (slot, nbytes), and
     for each of `carries` (slot, spare, nbytes) what the body wrote to `spare` is found at `slot`.
-    In the end all pointers are as before, and the memory of `slot` holds the last carry.
+    In the end all pointers are as before, and the memory of `slot` holds the last carry. `waits`
+    divides the body into groups, if it is not in line.
     """
 
     body: Sequence[Node]
     rounds: int
     moves: Sequence[tuple[int, int]]
     carries: Sequence[tuple[int, int, int]]
+    waits: Sequence[Wait] = ()
 
 
 class While(NamedTuple):

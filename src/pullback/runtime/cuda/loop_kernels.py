@@ -12,6 +12,7 @@ import hashlib
 import math
 import struct
 from collections.abc import Sequence
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pullback.compile.program.stages import Blocks, Loop, Node, Parts, Program, Stage
@@ -24,12 +25,17 @@ if TYPE_CHECKING:
     from pullback.runtime.cuda.gpu import Gpu
 
 __all__ = ["with_loop_kernels"]
-__tuning__ = ("LEAST_LAUNCHES", "MOST_STEPS", "CLUSTER", "TURNS")
+__tuning__ = ("LEAST_LAUNCHES", "MOST_STEPS", "CLUSTER", "TURNS", "TURN")
 
 LEAST_LAUNCHES = 128  # of all rounds, from which on a kernel is compiled: 0.3 ms of an H200
 MOST_STEPS = 96  # launches of a round: a kernel of more takes the compiler a minute
 CLUSTER = 8  # thread blocks of a cluster at most: all GPUs that have clusters have such
 TURNS = 4  # thread blocks of a launch for each one that there is: larger ones keep a GPU busy alone
+CLUSTERS_FROM = 90  # the architecture
+# Nanoseconds of a launch of few blocks in such a kernel, and of a barrier with what has to come from
+# memory after it (H200, 2026-11-19).
+TURN = 600
+BARRIERS = {"block": 40, "cluster": 600, "grid": 1250}
 COUNTER_BYTES = 64  # of the arena for a counter of blocks: a line of its own
 _BEGIN = """
 extern "C" __global__ void pb_loop_begin(unsigned* count) { *count = 0; }"""
@@ -91,6 +97,15 @@ class _Call(NamedTuple):
         )
 
 
+class _Between(NamedTuple):
+    """Between launches that have so many blocks together: a block may have parts of both."""
+
+    blocks: int
+
+    def text(self, grid: int) -> str:
+        return "__syncthreads();" if self.blocks > grid else ""
+
+
 class _Round(NamedTuple):
     """A loop around a node: the name of its counter, and what becomes of pointers."""
 
@@ -99,7 +114,7 @@ class _Round(NamedTuple):
     partners: dict[int, int]
 
 
-_Line: TypeAlias = str | _Call | None  # code, a launch, a barrier
+_Line: TypeAlias = str | _Call | _Between | None  # None is a barrier of all blocks
 
 
 class _Writer:
@@ -117,7 +132,7 @@ class _Writer:
         self._rounds: list[_Round] = []
         self._steps: list[Step] = []
         self._room = 0  # bytes of shared memory
-        self._widest = 1
+        self._widths: list[int] = []  # thread blocks of launches side by side, between barriers
 
     # -- the launch --------------------------------------------------------------------------------
 
@@ -135,7 +150,8 @@ class _Writer:
             "grid": "pb_meet_grid(count, goal);",
         }[kind]
         code = [
-            x.text(grid) if isinstance(x, _Call) else barrier if x is None else x for x in lines
+            x.text(grid) if isinstance(x, _Call | _Between) else barrier if x is None else x
+            for x in lines
         ]
         given = [f"unsigned char* const p{k}" for k in range(len(self._roots))]
         arguments: list[At | Table] = [*self._roots]
@@ -165,16 +181,23 @@ class _Writer:
         return [*before, one]
 
     def _grid(self) -> tuple[int, str]:
-        """Thread blocks, and who waits for whom."""
+        """Thread blocks, and who waits for whom: what is expected to be the fastest."""
         most = shared_bytes(self._gpu.architecture)
-        processors = self._gpu.processors
-        if self._room > most or self._widest > TURNS * processors:
+        if self._room > most or max(self._widths) > TURNS * self._gpu.processors:
             raise _Refused
-        if self._widest == 1:
-            return 1, "block"
-        if self._widest <= CLUSTER and int(self._gpu.architecture.removeprefix("sm_")) >= 90:
-            return self._widest, "cluster"
-        return min(self._widest, processors), "grid"
+        ways = [(1, "block")]
+        if int(self._gpu.architecture.removeprefix("sm_")) >= CLUSTERS_FROM:
+            ways += [(n, "cluster") for n in range(2, CLUSTER + 1)]
+        widest = max(self._widths)
+        if widest > CLUSTER:
+            ways.append((min(widest, self._gpu.processors), "grid"))
+
+        def nanoseconds(way: tuple[int, str]) -> int:
+            grid, kind = way
+            turns = sum(-(-width // grid) for width in self._widths)
+            return turns * TURN + len(self._widths) * BARRIERS[kind]
+
+        return min(ways, key=nanoseconds)
 
     # -- nodes -------------------------------------------------------------------------------------
 
@@ -187,17 +210,25 @@ class _Writer:
                 self._find_local(part)
 
     def _nodes(self, nodes: Sequence[Node]) -> list[_Line]:
-        return [line for node in nodes for line in self._node(node)]
+        """Nodes in line."""
+        lines: list[_Line] = []
+        for node in nodes:
+            if isinstance(node, Loop):
+                lines += self._loop(node)
+            else:
+                for steps in self._sequence(node):
+                    lines += self._at_once(steps)
+        return lines
 
-    def _node(self, node: Node) -> list[_Line]:
+    def _sequence(self, node: Node) -> list[list[Step]]:
+        """The launches of a node, those together that need nothing of each other."""
         if isinstance(node, Stage):
-            return [line for step in _code(node) for line in self._at_once([self._chosen(step)])]
+            return [[self._chosen(step)] for step in _code(node)]
         if isinstance(node, Blocks):
-            return self._nodes(node.members)
+            return [steps for member in node.members for steps in self._sequence(member)]
         if isinstance(node, Parts):
-            return self._parts(node)
-        if isinstance(node, Loop):
-            return self._loop(node)
+            parts = [[s for n in part for s in self._sequence(n)] for part in node.parts]
+            return [[*chain(*steps)] for steps in zip_longest(*parts, fillvalue=())]
         raise _Refused
 
     def _loop(self, loop: Loop) -> list[_Line]:
@@ -207,34 +238,66 @@ class _Writer:
         if len(partners) != 2 * len(loop.carries) or partners.keys() & dict(loop.moves).keys():
             raise _Refused
         self._rounds.append(_Round(counter, dict(loop.moves), partners))
-        body = self._nodes(loop.body)
+        line = not loop.waits or any(isinstance(node, Loop) for node in loop.body)
+        body, after = (self._nodes(loop.body), []) if line else self._groups(loop)
         self._rounds.pop()
-        lines = [f"for (int {counter} = 0; {counter} < {loop.rounds}; ++{counter}) {{", *body, "}"]
+        begin = f"for (int {counter} = 0; {counter} < {loop.rounds}; ++{counter}) {{"
         copies = [copy_step(*c) for c in loop.carries if c[2] and loop.rounds % 2]
-        return lines + (self._at_once(copies) if copies else [])
+        return [begin, *body, "}", *after, *(self._at_once(copies) if copies else [])]
 
-    def _parts(self, node: Parts) -> list[_Line]:
-        """What needs nothing of each other, launch by launch side by side."""
-        lists = []
-        for part in node.parts:
-            if not all(isinstance(n, Stage) for n in part):
-                return [line for p in node.parts for line in self._nodes(p)]
-            lists.append([self._chosen(s) for n in part for s in _code(n)])
-        lines = []
-        for k in range(max(map(len, lists), default=0)):
-            lines += self._at_once([steps[k] for steps in lists if k < len(steps)])
-        return lines
+    def _groups(self, loop: Loop) -> tuple[list[_Line], list[_Line]]:
+        """The groups of a round, each as early as it may begin, and what comes after all rounds:
+        what the last groups do can be done beside the first ones of the next round.
+        """
+        times: list[list[Step]] = []  # launches between two barriers
+        present: list[set[int]] = []  # their groups
+        ends: list[int] = []
+        at = 0
+        for k, wait in enumerate(loop.waits):
+            own = [s for node in loop.body[at : at + wait.count] for s in self._sequence(node)]
+            at += wait.count
+            begin = max((ends[i] for i in wait.after), default=0)
+            ends.append(begin + len(own))
+            for time, steps in enumerate(own, begin):
+                if time == len(times):
+                    times.append([])
+                    present.append(set())
+                times[time] += steps
+                present[time].add(k)
+        late: list[Step] = []
+        if len(times) > 1 and not any(present[-1] & set(loop.waits[k].again) for k in present[0]):
+            late = times.pop()
+        first, *others = times
+        one = self._rounds[-1]
+        before = f"({one.counter} - 1)"
+        lines = self._at_once(first, (late, before))
+        for steps in others:
+            lines += self._at_once(steps)
+        return lines, self._at_once([], (late, f"{loop.rounds - 1}")) if late else []
 
     # -- launches ----------------------------------------------------------------------------------
 
-    def _at_once(self, steps: Sequence[Step]) -> list[_Line]:
-        """Launches side by side, and a barrier."""
+    def _at_once(
+        self, steps: Sequence[Step], other: tuple[Sequence[Step], str] = ((), "")
+    ) -> list[_Line]:
+        """Launches side by side, with some of another round, and a barrier."""
+        late, counter = other
+        blocks = sum(math.prod(step.grid) for step in (*late, *steps))
+        self._widths.append(blocks)
         lines: list[_Line] = []
         first = 0
         for step in steps:
-            lines.append(self._call(step, first))
+            lines += [self._call(step, first), _Between(blocks)]
             first += math.prod(step.grid)
-        self._widest = max(self._widest, first)
+        if late:
+            one = self._rounds.pop()
+            self._rounds.append(one._replace(counter=counter))
+            lines.append(f"if ({counter} >= 0) {{")
+            for step in late:
+                lines += [self._call(step, first), _Between(blocks)]
+                first += math.prod(step.grid)
+            lines.append("}")
+            self._rounds[-1] = one
         return [*lines, None]
 
     def _call(self, step: Step, first: int) -> _Call:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pullback.compile.program.slots import LoopSlots
 from pullback.compile.program.stages import Wait
-from pullback.compile.schedule.groups import Stored
+from pullback.compile.schedule.groups import Access, MapGroup, Stored
+from pullback.core.avals import dense_strides
 
 if TYPE_CHECKING:
     from pullback.compile.program.frame import Frame, GroupStep
@@ -18,15 +19,32 @@ __all__ = ["round_waits", "waits_of"]
 MOST = 256
 
 
+class _Box(NamedTuple):
+    """The first and the last element along each axis of an array of a shape."""
+
+    shape: Sequence[int]
+    first: Sequence[int]
+    last: Sequence[int]
+
+    def meets(self, other: _Box) -> bool:
+        ends = zip(self.first, self.last, other.first, other.last, strict=True)
+        return all(a <= d and c <= b for a, b, c, d in ends)
+
+
 class _Span(NamedTuple):
-    """Bytes of the arena, of the output or of what a slot stands for."""
+    """Bytes of the arena, of the output or of what a slot stands for; a part of the array there."""
 
     area: str | int
     start: int
     end: int
+    box: _Box | None = None
 
     def meets(self, other: _Span) -> bool:
-        return self.area == other.area and self.start < other.end and other.start < self.end
+        if self.area != other.area or self.start >= other.end or other.start >= self.end:
+            return False
+        a, b = self.box, other.box
+        same = self.start == other.start and self.end == other.end
+        return not (same and a and b and a.shape == b.shape) or a.meets(b)
 
 
 class _Use(NamedTuple):
@@ -97,18 +115,47 @@ def _use(frame: Frame, step: GroupStep) -> _Use:
     group = step.group
     scratch = [_Span("arena", frame.base, frame.base + step.scratch_nbytes)]
     own = scratch if step.scratch_nbytes else []
+    count = len(step.stages)
+    if isinstance(group, MapGroup):
+        parts = [
+            [s for a in accesses for s in _spans(frame, [a.stored], _box(a, group.shape))]
+            for accesses in (group.reads, group.writes)
+        ]
+        return _Use(count, parts[0], [*parts[1], *own])
     reads, writes = group.values_read(), group.values_written()
-    return _Use(len(step.stages), _spans(frame, reads), [*_spans(frame, writes), *own])
+    return _Use(count, _spans(frame, reads), [*_spans(frame, writes), *own])
 
 
-def _spans(frame: Frame, values: Sequence[Stored]) -> list[_Span]:
+def _box(access: Access, shape: Sequence[int]) -> _Box | None:
+    """What a kernel over a shape goes through of a dense array, if that is a box."""
+    own = access.stored.aval.shape
+    dense = dense_strides(own)
+    if access.stored.origin != "computed" or 0 in own:
+        return None
+    rest, first = access.offset, []
+    for step in dense:
+        first.append(rest // step)
+        rest %= step
+    last = [*first]
+    for n, stride in zip(shape, access.strides, strict=True):
+        if n == 1 or stride == 0:
+            continue
+        axes = [d for d, step in enumerate(dense) if own[d] > 1 and step <= stride]
+        if not axes or stride % dense[axes[0]]:
+            return None
+        last[axes[0]] += (n - 1) * (stride // dense[axes[0]])
+    fits = all(k < n for k, n in zip(last, own, strict=True))
+    return _Box(own, first, last) if fits else None
+
+
+def _spans(frame: Frame, values: Sequence[Stored], box: _Box | None = None) -> list[_Span]:
     """Where values are; constants are never written."""
     found = []
     for value in dict.fromkeys(values):
         place, slot = frame.plan.places.get(value), frame.own_slot(value)
         if place is not None and value.nbytes:
             start = place.offset + (frame.start if place.area == "arena" else 0)
-            found.append(_Span(place.area, start, start + value.nbytes))
+            found.append(_Span(place.area, start, start + value.nbytes, box))
         elif slot is not None and value.nbytes:
-            found.append(_Span(slot, 0, 1))
+            found.append(_Span(slot, 0, 1, box))
     return found

@@ -131,29 +131,27 @@ def kernel_of(source: str, name: str) -> Kernel | None:
     return Kernel(_split(own[0]), own[1], before)
 
 
-def namespaces(parts: Sequence[tuple[str, str, int]]) -> list[str]:
-    """The text of namespaces: the name, what comes before kernels, threads of a block."""
-    defined: dict[str, str] = {}
+def namespaces(parts: Sequence[tuple[str, str, int, Sequence[str]]]) -> list[str]:
+    """The text of namespaces: the name, what comes before kernels, threads of a block, functions.
+
+    The macros of a namespace hold in it, and nowhere else.
+    """
     found = []
-    for name, before, threads in parts:
-        macros = _unconditional(before)
-        ended = [m for m, text in macros.items() if defined.get(m, text) != text]
-        defined |= macros
-        lines = [f"#undef {m}" for m in ended]
+    for name, before, threads, functions in parts:
         text = _told(_alone(before), threads)
-        found.append("\n".join([*lines, f"namespace {name} {{", text, "}"]))
+        ended = [f"#undef {macro}" for macro in _unconditional(before)]
+        found.append("\n".join([f"namespace {name} {{", text, *functions, "}", *ended]))
     return found
 
 
 def function(
-    space: str,
     kernel: Kernel,
     arguments: Sequence[str | None],
     grid: tuple[int, int],
     threads: int,
     start: int,
 ) -> str:
-    """A function NAME(block, shared memory, pointers) in a namespace.
+    """A function NAME(block, shared memory, pointers).
 
     `arguments` are initialisers of what is the same in all rounds, None for a pointer. What a launch
     gives of shared memory ends at `start`.
@@ -171,7 +169,6 @@ def function(
     across, down = grid
     place = "pb_block, 0, 0" if down == 1 else f"pb_block % {across}, pb_block / {across}, 0"
     lines = [
-        f"namespace {space} {{",
         *constants,
         "static __device__ __noinline__ void NAME("
         f"{', '.join(['const unsigned pb_block', 'unsigned char* const pb_memory', *pointers])}) {{",
@@ -180,24 +177,21 @@ def function(
         *(f"  {line}" for line in own),
         _told(_alone(_in_place(kernel.body)), threads),
         "}",
-        "}",
     ]
     return "\n".join(lines)
 
 
-def _unconditional(source: str) -> dict[str, str]:
+def _unconditional(source: str) -> list[str]:
     """The macros that a source defines, whatever they depend on."""
-    found, depth, at = {}, 0, 0
+    found: dict[str, None] = {}
+    depth = 0
     for line in source.split("\n"):
-        condition = _CONDITION.match(line.strip())
+        condition, defined = _CONDITION.match(line.strip()), _DEFINED.match(line.strip())
         if condition:
             depth += -1 if condition[1] == "endif" else 1
-        elif depth == 0:
-            one = _DEFINED.match(source, at)
-            if one:
-                found[one[1]] = one[2]
-        at += len(line) + 1
-    return found
+        elif defined and depth == 0:
+            found[defined[1]] = None
+    return list(found)
 
 
 def _told(text: str, threads: int) -> str:

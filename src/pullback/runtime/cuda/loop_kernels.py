@@ -15,7 +15,16 @@ from collections.abc import Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from pullback.compile.program.stages import Blocks, Loop, Node, Parts, Program, Stage
+from pullback.compile.program.stages import (
+    Blocks,
+    Branch,
+    Loop,
+    Node,
+    Parts,
+    Program,
+    Stage,
+    While,
+)
 from pullback.runtime.cuda.loop_code import HEAD, STATIC_BYTES, function, kernel_of, namespaces
 from pullback.runtime.cuda.row_kernels import shared_bytes
 from pullback.runtime.cuda.stages import RECORD, VECTOR_BYTES, At, Code, Either, Step, Table
@@ -25,12 +34,13 @@ if TYPE_CHECKING:
     from pullback.runtime.cuda.gpu import Gpu
 
 __all__ = ["with_loop_kernels"]
-__tuning__ = ("LEAST_LAUNCHES", "MOST_STEPS", "CLUSTER", "TURNS", "TURN")
+__tuning__ = ("LEAST_LAUNCHES", "MOST_STEPS", "CLUSTER", "TURNS", "TURN", "MOST_ROUNDS")
 
 LEAST_LAUNCHES = 128  # of all rounds, from which on a kernel is compiled: 0.3 ms of an H200
 MOST_STEPS = 96  # launches of a round: a kernel of more takes the compiler a minute
 CLUSTER = 8  # thread blocks of a cluster at most: all GPUs that have clusters have such
 TURNS = 4  # thread blocks of a launch for each one that there is: larger ones keep a GPU busy alone
+MOST_ROUNDS = 1024  # of a data-dependent loop in one launch, after which Python may be interrupted
 CLUSTERS_FROM = 90  # the architecture
 # Nanoseconds of a launch of few blocks in such a kernel, and of a barrier with what has to come from
 # memory after it (H200, 2026-11-19).
@@ -41,37 +51,61 @@ _BEGIN = """
 extern "C" __global__ void pb_loop_begin(unsigned* count) { *count = 0; }"""
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """A loop that can't be one kernel, or had better not be."""
 
 
 def with_loop_kernels(gpu: Gpu, program: Program) -> Program:
     """The program with kernels in place of its loops, where that is possible."""
-    if not any(isinstance(node, Loop) for node in program.stages) or not program.scratch:
+    if not program.scratch:
         return program
-    *others, arena = program.scratch
-    stages: list[Node] = []
-    for node in program.stages:
-        made = None
-        if isinstance(node, Loop):
-            made = _one_kernel(gpu, program, node, arena)
+    found = _Replaced(gpu, program)
+    stages = found.nodes(program.stages, frozenset())
+    *others, _ = program.scratch
+    return program._replace(stages=stages, scratch=(*others, found.arena))
+
+
+class _Replaced:
+    """The nodes of a program, with kernels in place of loops."""
+
+    def __init__(self, gpu: Gpu, program: Program):
+        self._gpu, self._program = gpu, program
+        self.arena = program.scratch[-1]  # bytes, with counters of blocks
+
+    def nodes(self, nodes: Sequence[Node], moved: frozenset[int]) -> list[Node]:
+        """The same nodes; loops around them change the slots `moved`."""
+        return [self._node(node, moved) for node in nodes]
+
+    def _node(self, node: Node, moved: frozenset[int]) -> Node:
+        if isinstance(node, Branch):
+            lists = (self.nodes(part, moved) for part in (node.then, node.otherwise))
+            return Branch(node.flag, *lists)
+        if not isinstance(node, Loop | While):
+            return node
+        made = self._one_kernel(node, moved)
         if made is not None:
-            arena += COUNTER_BYTES
-        stages.append(node if made is None else made)
-    return program._replace(stages=stages, scratch=(*others, arena))
+            return made
+        pairs = {s for slot, spare, _ in node.carries for s in (slot, spare)}
+        if isinstance(node, While):
+            lists = [self.nodes(part, moved | pairs) for part in (node.test, node.body)]
+            return node._replace(test=lists[0], body=lists[1])
+        pairs |= {slot for slot, _ in node.moves}
+        return node._replace(body=self.nodes(node.body, moved | pairs))
 
-
-def _one_kernel(gpu: Gpu, program: Program, loop: Loop, arena: int) -> Node | None:
-    try:
-        made = {inputs: _Writer(gpu, program, inputs) for inputs in (True, False)}
-        aligned, other = (writer.step(loop, arena) for writer in made.values())
-    except _Refused:
-        return None
-    steps = [*aligned[:-1], aligned[-1] if aligned == other else Either(aligned[-1], other[-1])]
-    node: Node = Stage(Code(steps), 1, 1, ())
-    for blocks in made[True].local:  # whose arrays want room
-        node = blocks._replace(members=[node])
-    return node
+    def _one_kernel(self, node: Loop | While, moved: frozenset[int]) -> Node | None:
+        writers = [Writer(self._gpu, self._program, moved, given) for given in (True, False)]
+        try:
+            aligned, other = (writer.steps(node, self.arena) for writer in writers)
+        except Refused:
+            return None
+        self.arena += COUNTER_BYTES
+        last = aligned[-1] if aligned == other else Either(aligned[-1], other[-1])
+        made: Node = Stage(Code([*aligned[:-1], last]), 1, 1, ())
+        for blocks in writers[0].local:  # whose arrays want room
+            made = blocks._replace(members=[made])
+        if isinstance(node, While):  # the kernel is launched until it leaves a 0
+            return While([made], node.flag, [], [])
+        return made
 
 
 class _Call(NamedTuple):
@@ -117,18 +151,23 @@ class _Round(NamedTuple):
 _Line: TypeAlias = str | _Call | _Between | None  # None is a barrier of all blocks
 
 
-class _Writer:
-    """The kernel of a loop, where inputs start at multiples of VECTOR_BYTES or anywhere."""
+class Writer:
+    """The kernel of a loop.
 
-    def __init__(self, gpu: Gpu, program: Program, aligned: bool):
+    `moved` are the slots that loops around it change. What is found when it is called, these and
+    inputs, starts at multiples of VECTOR_BYTES if `aligned`, else anywhere.
+    """
+
+    def __init__(self, gpu: Gpu, program: Program, moved: frozenset[int], aligned: bool):
         self._gpu, self._program, self._aligned = gpu, program, aligned
+        self._moved = moved
         self._first = 1 + program.inputs + len(program.scratch)
         self._arena = self._first - 1
         self.local: list[Blocks] = []
         self._own: set[int] = set()  # slots of arrays of blocks
         self._roots: dict[At | Table, str] = {}  # what the kernel is given
         self._spaces: dict[tuple[str, int], str] = {}
-        self._functions: dict[str, str] = {}  # names, by code
+        self._functions: dict[tuple[str, str], str] = {}  # names, by namespace and code
         self._rounds: list[_Round] = []
         self._steps: list[Step] = []
         self._room = 0  # bytes of shared memory
@@ -136,13 +175,13 @@ class _Writer:
 
     # -- the launch --------------------------------------------------------------------------------
 
-    def step(self, loop: Loop, arena: int) -> list[Step]:
+    def steps(self, loop: Loop | While, arena: int) -> list[Step]:
         """The launches: a counter is set where blocks are many, then comes the kernel."""
-        if loop.rounds * _launches(loop.body) < LEAST_LAUNCHES:
-            raise _Refused
-        self._find_local(loop.body)
-        lines = self._loop(loop)
-        grid, kind = self._grid()
+        if isinstance(loop, Loop) and loop.rounds * _launches(loop.body) < LEAST_LAUNCHES:
+            raise Refused
+        self._find_local([loop])
+        lines = self._loop(loop) if isinstance(loop, Loop) else self._while(loop, MOST_ROUNDS)
+        grid, kind = self.grid()
         threads = max(step.block for step in self._steps)
         barrier = {
             "block": "__syncthreads();",
@@ -162,10 +201,8 @@ class _Writer:
             arguments.append(counter)
             before.append(Step(_BEGIN, "pb_loop_begin", (1, 1), 1, (counter,)))
             code.insert(0, "unsigned goal = 0;")
-        parts = [(space, *key) for key, space in self._spaces.items()]
         body = "\n".join(f"  {line}" for line in code)
-        calls = [code.replace("NAME", name) for code, name in self._functions.items()]
-        text = "\n".join([HEAD, *namespaces(parts), *calls])
+        text = "\n".join([HEAD, *namespaces(self._parts())])
         name = f"loop_{hashlib.sha256((text + body + kind).encode()).hexdigest()[:12]}"
         own = f"PB_CLUSTER({grid}) " if kind == "cluster" else ""
         told = f"PB_CLUSTERED({grid})\n" if own else ""
@@ -180,11 +217,23 @@ class _Writer:
         )  # fmt: skip
         return [*before, one]
 
-    def _grid(self) -> tuple[int, str]:
+    def _parts(self) -> list[tuple[str, str, int, list[str]]]:
+        """The namespaces with their functions."""
+        found = []
+        for (before, threads), space in self._spaces.items():
+            own = [
+                code.replace("NAME", name)
+                for (where, code), name in self._functions.items()
+                if where == space
+            ]
+            found.append((space, before, threads, own))
+        return found
+
+    def grid(self) -> tuple[int, str]:
         """Thread blocks, and who waits for whom: what is expected to be the fastest."""
         most = shared_bytes(self._gpu.architecture)
         if self._room > most or max(self._widths) > TURNS * self._gpu.processors:
-            raise _Refused
+            raise Refused
         ways = [(1, "block")]
         if int(self._gpu.architecture.removeprefix("sm_")) >= CLUSTERS_FROM:
             ways += [(n, "cluster") for n in range(2, CLUSTER + 1)]
@@ -215,10 +264,47 @@ class _Writer:
         for node in nodes:
             if isinstance(node, Loop):
                 lines += self._loop(node)
+            elif isinstance(node, While):
+                lines += self._while(node, 0)
+            elif isinstance(node, Branch):
+                lines += self._branch(node)
             else:
                 for steps in self._sequence(node):
                     lines += self._at_once(steps)
         return lines
+
+    def _flag(self, slot: int) -> str:
+        return f"*(const volatile unsigned char*)({self._pointer(slot, len(self._rounds))}) != 0"
+
+    def _branch(self, node: Branch) -> list[_Line]:
+        """Nobody writes over the flag before all have read it."""
+        name = f"f{len(self._steps)}"
+        then, otherwise = self._nodes(node.then), self._nodes(node.otherwise)
+        flag = f"const bool {name} = {self._flag(node.flag)};"
+        return [flag, None, f"if ({name}) {{", *then, "} else {", *otherwise, "}"]
+
+    def _round(self, loop: Loop | While) -> _Round:
+        partners = {slot: spare for slot, spare, _ in loop.carries}
+        partners |= {spare: slot for slot, spare in partners.items()}
+        moves = dict(loop.moves) if isinstance(loop, Loop) else {}
+        if len(partners) != 2 * len(loop.carries) or partners.keys() & moves.keys():
+            raise Refused
+        return _Round(f"t{len(self._rounds)}", moves, partners)
+
+    def _while(self, loop: While, most: int) -> list[_Line]:
+        """So many rounds at most, of which there is an even number; 0 stands for any."""
+        one = self._round(loop)
+        self._rounds.append(one)
+        counter, name = one.counter, f"f{len(self._steps)}"
+        flag = f"const bool {name} = {self._flag(loop.flag)};"
+        lines = [*self._nodes(loop.test), flag, None, f"if (!{name}) break;"]
+        lines += self._nodes(loop.body)
+        self._rounds.pop()
+        goes_on = f"{counter} < {most}" if most else ""
+        begin = f"int {counter} = 0; for (; {goes_on}; ++{counter}) {{"
+        copies = [copy_step(*c) for c in loop.carries if c[2]]
+        settled = [f"if ({counter} & 1) {{", *self._at_once(copies), "}"] if copies else []
+        return ["{", begin, *lines, "}", *settled, "}"]
 
     def _sequence(self, node: Node) -> list[list[Step]]:
         """The launches of a node, those together that need nothing of each other."""
@@ -229,19 +315,16 @@ class _Writer:
         if isinstance(node, Parts):
             parts = [[s for n in part for s in self._sequence(n)] for part in node.parts]
             return [[*chain(*steps)] for steps in zip_longest(*parts, fillvalue=())]
-        raise _Refused
+        raise Refused
 
     def _loop(self, loop: Loop) -> list[_Line]:
-        counter = f"t{len(self._rounds)}"
-        partners = {slot: spare for slot, spare, _ in loop.carries}
-        partners |= {spare: slot for slot, spare in partners.items()}
-        if len(partners) != 2 * len(loop.carries) or partners.keys() & dict(loop.moves).keys():
-            raise _Refused
-        self._rounds.append(_Round(counter, dict(loop.moves), partners))
-        line = not loop.waits or any(isinstance(node, Loop) for node in loop.body)
+        one = self._round(loop)
+        self._rounds.append(one)
+        line = not loop.waits or any(isinstance(n, Loop | While | Branch) for n in loop.body)
         body, after = (self._nodes(loop.body), []) if line else self._groups(loop)
         self._rounds.pop()
-        begin = f"for (int {counter} = 0; {counter} < {loop.rounds}; ++{counter}) {{"
+        t = one.counter
+        begin = f"for (int {t} = 0; {t} < {loop.rounds}; ++{t}) {{"
         copies = [copy_step(*c) for c in loop.carries if c[2] and loop.rounds % 2]
         return [begin, *body, "}", *after, *(self._at_once(copies) if copies else [])]
 
@@ -303,16 +386,16 @@ class _Writer:
     def _call(self, step: Step, first: int) -> _Call:
         kernel = kernel_of(step.source, step.function)
         if kernel is None or step.together or step.early or step.block % 32:
-            raise _Refused
+            raise Refused
         if len(self._steps) == MOST_STEPS:
-            raise _Refused
+            raise Refused
         self._steps.append(step)
         start = -(-step.shared // VECTOR_BYTES) * VECTOR_BYTES
         self._room = max(self._room, start + (STATIC_BYTES if kernel.has_static else 0))
         space = self._spaces.setdefault((kernel.before, step.block), f"s{len(self._spaces)}")
         given = [_initialiser(a) for a in step.arguments]
-        code = function(space, kernel, given, step.grid, step.block, start)
-        name = self._functions.setdefault(code, f"call_{len(self._functions)}")
+        code = function(kernel, given, step.grid, step.block, start)
+        name = self._functions.setdefault((space, code), f"call_{len(self._functions)}")
         places = [
             f"PbPlace{{{self._address(a)}}}" for a in step.arguments if isinstance(a, At | Table)
         ]
@@ -325,7 +408,7 @@ class _Writer:
             ats = [a for a in step.aligned.arguments if isinstance(a, At)]
             return step.aligned if all(map(self._is_aligned, ats)) else step.other
         if not isinstance(step, Step):
-            raise _Refused
+            raise Refused
         return step
 
     # -- addresses ---------------------------------------------------------------------------------
@@ -333,7 +416,7 @@ class _Writer:
     def _origin(self, slot: int) -> tuple[int, int]:
         """The slot that the kernel is given, and how many bytes after it this one begins."""
         after = 0
-        while slot >= self._first and slot not in self._own:
+        while slot >= self._first and slot not in self._own and slot not in self._moved:
             slot, nbytes = self._program.pointers[slot - self._first]
             after += nbytes
         return slot, after
@@ -368,7 +451,7 @@ class _Writer:
     def _starts_aligned(self, slot: int, depth: int) -> bool:
         if depth == 0:
             root, after = self._origin(slot)
-            given = 1 <= root <= self._program.inputs
+            given = 1 <= root <= self._program.inputs or root in self._moved
             return after % VECTOR_BYTES == 0 and (self._aligned or not given)
         _, moves, partners = self._rounds[depth - 1]
         others = [slot, partners[slot]] if slot in partners else [slot]

@@ -102,7 +102,7 @@ class CopyStep(NamedTuple):
 
     source: Stored
     slot: int
-    count: int
+    stages: int
 
 
 class Frame:

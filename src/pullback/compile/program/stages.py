@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, SupportsIndex, TypeAlias
 
 __all__ = [
+    "At",
     "Blocks",
     "Branch",
     "Loop",
@@ -39,9 +40,16 @@ class Wait(NamedTuple):
     before that.
     """
 
-    count: int
+    nodes: int
     after: Sequence[int]
     again: Sequence[int]
+
+
+class At(NamedTuple):
+    """The place of a slot, or so many bytes after it."""
+
+    slot: int
+    nbytes: int = 0
 
 
 class Loop(NamedTuple):

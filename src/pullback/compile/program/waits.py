@@ -50,7 +50,7 @@ class _Span(NamedTuple):
 class _Use(NamedTuple):
     """What a group of so many stages reads and writes."""
 
-    count: int
+    stages: int
     reads: Sequence[_Span]
     writes: Sequence[_Span]
 
@@ -78,7 +78,7 @@ def round_waits(frame: Frame, loop: LoopSlots) -> list[Wait]:
         return []
     uses = [_use(frame, step) for step in frame.steps]
     for copy in frame.copies:
-        uses.append(_Use(copy.count, _spans(frame, [copy.source]), [_Span(copy.slot, 0, 1)]))
+        uses.append(_Use(copy.stages, _spans(frame, [copy.source]), [_Span(copy.slot, 0, 1)]))
     partners = {slot: spare for slot, (spare, _) in loop.carries.items()}
     partners |= {spare: slot for slot, spare in partners.items()}
 
@@ -107,7 +107,7 @@ def _waits(uses: Sequence[_Use]) -> list[tuple[int, tuple[int, ...]]]:
                 direct.append(i)
                 all_before |= {i, *behind[i]}
         behind.append(all_before)
-        found.append((use.count, tuple(direct)))
+        found.append((use.stages, tuple(direct)))
     return found
 
 

@@ -1,9 +1,9 @@
 """Kernels as functions of the number of a thread block, so that one kernel can go through many.
 
-The source of a kernel becomes a namespace. A kernel in it becomes a function, which is told after its
-parameters which block it is, of how many of how many threads, and where its shared memory begins:
-the names of CUDA are then those of parameters, and `__syncthreads` a barrier of so many threads.
-Nothing is computed in another order.
+What comes before a kernel in its source becomes a namespace, and the kernel a function in it, which
+is told which block it is. In the function the names of CUDA are variables of its own, what is the
+same in all rounds is a constant, and `__syncthreads` is a barrier of so many threads. Nothing is
+computed in another order.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ PB_DEVICE void pb_meet_grid(unsigned* const count, unsigned& goal) {
 """
 
 _KERNEL = re.compile(
-    r'extern "C" __global__ void (?:PB_CLUSTER\([^()]*\) )?(?:__launch_bounds__\([^()]*\)\s)?(\w+)\('
+    r'extern "C" __global__ void (?:PB_CLUSTER\([^()]*\) )?'
+    r"(?:__launch_bounds__\([^()]*\)\s)?(\w+)\("
 )
 _STATIC = re.compile(r"(?<!extern )__shared__ ([\w ]+?) (\w+)((?:\[[^\]]*\])+);")
 _PLACED = re.compile(r"\b(?:blockIdx|gridDim|blockDim)\b")
@@ -153,26 +154,27 @@ def function(
 ) -> str:
     """A function NAME(block, shared memory, pointers).
 
-    `arguments` are initialisers of what is the same in all rounds, None for a pointer. What a launch
-    gives of shared memory ends at `start`.
+    `arguments` are initialisers of what is the same in all rounds, None for a pointer. What a
+    launch gives of shared memory ends at `start`.
     """
     constants, pointers, own = [], [], []
-    for parameter, given in zip(kernel.parameters, arguments, strict=True):
+    for parameter, value in zip(kernel.parameters, arguments, strict=True):
         kind, name = re.fullmatch(r"(.*?)(\w+)", parameter).groups()  # type: ignore[union-attr]
-        if given is None:
+        if value is None:
             pointers.append(parameter)
-        elif given.startswith("{"):
-            constants.append(f"static __device__ {kind}NAME_{name} = {given};")
+        elif value.startswith("{"):
+            constants.append(f"static __device__ {kind}NAME_{name} = {value};")
             own.append(f"{kind}& {name} = NAME_{name};")
         else:
-            own.append(f"{kind}{name} = ({kind.replace('__restrict__', '')}){given};")
+            own.append(f"{kind}{name} = ({kind.replace('__restrict__', '')}){value};")
     across, down = grid
+    given = ["const unsigned pb_block", "unsigned char* const pb_memory", *pointers]
     place = "pb_block, 0, 0" if down == 1 else f"pb_block % {across}, pb_block / {across}, 0"
     lines = [
         *constants,
-        "static __device__ __noinline__ void NAME("
-        f"{', '.join(['const unsigned pb_block', 'unsigned char* const pb_memory', *pointers])}) {{",
-        f"  const PbDim blockIdx{{{place}}}, gridDim{{{across}, {down}, 1}}, blockDim{{{threads}, 1, 1}};",
+        f"static __device__ __noinline__ void NAME({', '.join(given)}) {{",
+        f"  const PbDim blockIdx{{{place}}}, gridDim{{{across}, {down}, 1}};",
+        f"  const PbDim blockDim{{{threads}, 1, 1}};",
         f"  unsigned char* const pb_static = pb_memory + {start};",
         *(f"  {line}" for line in own),
         _told(_alone(_in_place(kernel.body)), threads),

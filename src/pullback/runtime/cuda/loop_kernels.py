@@ -1,9 +1,9 @@
 """Loops as one kernel: its thread blocks go through all launches of a round, round after round.
 
-A launch becomes a function (`loop_code`), its thread blocks are shared out among those that there are,
-and these wait for each other before the next one: threads of one block, blocks of a cluster, or all
-blocks of a grid that is on the device at once. Which of these is a schedule: no launch does anything
-else than before, so all bits stay.
+A launch becomes a function (`loop_code`), its thread blocks are shared out among those that there
+are, and these wait for each other before the next one: threads of one block, blocks of a cluster,
+or all blocks of a grid that is on the device at once. Which of these is a schedule: no launch does
+anything else than before, so all bits stay.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ LEAST_LAUNCHES = 128  # of all rounds, from which on a kernel is compiled: 0.3 m
 MOST_STEPS = 96  # launches of a round: a kernel of more takes the compiler a minute
 CLUSTER = 8  # thread blocks of a cluster at most: all GPUs that have clusters have such
 TURNS = 4  # thread blocks of a launch for each one that there is: larger ones keep a GPU busy alone
-MOST_ROUNDS = 1024  # of a data-dependent loop in one launch, after which Python may be interrupted
+MOST_ROUNDS = 1024  # of a loop until a flag is 0 in one launch: Python may be interrupted then
 CLUSTERS_FROM = 90  # the architecture
-# Nanoseconds of a launch of few blocks in such a kernel, and of a barrier with what has to come from
-# memory after it (H200, 2026-11-19).
+# Nanoseconds of a launch of few blocks in such a kernel, and of a barrier with what has to come
+# from memory after it (H200, 2026-11-19).
 TURN = 600
 BARRIERS = {"block": 40, "cluster": 600, "grid": 1250}
 COUNTER_BYTES = 64  # of the arena for a counter of blocks: a line of its own
@@ -337,8 +337,8 @@ class Writer:
         ends: list[int] = []
         at = 0
         for k, wait in enumerate(loop.waits):
-            own = [s for node in loop.body[at : at + wait.count] for s in self._sequence(node)]
-            at += wait.count
+            own = [s for node in loop.body[at : at + wait.nodes] for s in self._sequence(node)]
+            at += wait.nodes
             begin = max((ends[i] for i in wait.after), default=0)
             ends.append(begin + len(own))
             for time, steps in enumerate(own, begin):

@@ -97,6 +97,32 @@ class Driver:
         assert made.value is not None
         return made.value
 
+    @property
+    def has_maps(self) -> bool:
+        """Whether it makes maps for the copy engine."""
+        return hasattr(self._functions, "cuTensorMapEncodeTiled")
+
+    def tensor_map(
+        self, itemsize: int, start: int, sides: tuple[int, int], step: int, box: tuple[int, int]
+    ) -> bytes:
+        """The map of matrices anywhere: `sides` along what lies side by side, and across, `step`
+        bytes from one to the next. Two more axes count pieces of 16 bytes from `start`.
+
+        A box in shared memory has rows of 128 bytes, of which pieces of 16 are exchanged.
+        """
+        dims, steps = (*sides, 1 << 31, 1 << 12), (step, 16, 1 << 35)
+        kind = {2: 1, 4: 2}[itemsize]  # CU_TENSOR_MAP_DATA_TYPE_UINT16 and _UINT32
+        raw = ctypes.create_string_buffer(128 + 64)
+        at = ctypes.addressof(raw) + -ctypes.addressof(raw) % 64
+        status = self._functions.cuTensorMapEncodeTiled(
+            _Handle(at), kind, 4, _Handle(start),
+            (ctypes.c_uint64 * 4)(*dims), (ctypes.c_uint64 * 3)(*steps),
+            (ctypes.c_uint32 * 4)(*box, 1, 1), (ctypes.c_uint32 * 4)(1, 1, 1, 1),
+            0, 3, 3, 0,  # as they lie, exchange over 128 bytes, 256 to L2 at once, zeros outside
+        )  # fmt: skip
+        self.check(status, "cuTensorMapEncodeTiled")
+        return ctypes.string_at(at, 128)
+
     def forget_graph(self, state: ctypes.Array[ctypes.c_int64]) -> None:
         """Free a graph and what was made of it; the device may still be running it."""
         graph, executable = state[0], state[1]

@@ -1,0 +1,309 @@
+"""Products by the tensor cores of a Hopper, which multiply numbers of 8 or 11 significant bits.
+
+Sums are made in float32, as one chain along k: bits depend neither on the tile nor on what else is
+in a batch, but they are those of these units, and not of any CPU.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from pullback.compile.program.nest import coalesce
+from pullback.compile.program.target import Area
+from pullback.core import dtypes as dt
+from pullback.core.dtypes import DType
+from pullback.runtime.cuda.gemm.sources import text_of
+from pullback.runtime.cuda.gemm.steps import Operand
+from pullback.runtime.cuda.gpu import Gpu
+from pullback.runtime.cuda.kernels import NEST
+from pullback.runtime.cuda.launch import THREADS, grid_of, packed
+from pullback.runtime.cuda.printer import Source, convert, storage
+from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step
+
+__all__ = [
+    "ARCHITECTURE",
+    "TILES",
+    "Cores",
+    "Kind",
+    "Side",
+    "Tile",
+    "arranged",
+    "kind_of",
+    "tile_of",
+]
+
+ARCHITECTURE = "sm_90"  # whose instructions these are; later ones have others
+PROCESSORS = 132  # multiprocessors that a choice of tiles has in mind: those of a Hopper
+ROW = 128  # bytes of k in a stage: as many as the exchange of pieces in shared memory spans
+ALIGNMENT = 1024  # bytes, of such tiles in shared memory
+MAP_START = 16  # bytes: the address that maps start at, which must be some multiple of 16
+LINE_BLOCK = 64  # lines of a box where lines lie side by side
+# Multiply-adds up to which a product whose operands cannot be copied as they are is read element by
+# element: to arrange them first takes two more launches, 4 us.
+SMALL = 1 << 24
+Sides = tuple[int, int, int]
+
+
+class Kind(NamedTuple):
+    """What the units multiply: the name in instructions, the dtype, products of an instruction."""
+
+    name: str
+    unit: DType
+    depth: int
+
+    @property
+    def per_row(self) -> int:
+        """Products of a stage."""
+        return ROW // self.unit.itemsize
+
+
+BFLOAT16 = Kind("bf16", dt.bfloat16, 16)
+FLOAT16 = Kind("f16", dt.float16, 16)
+TF32 = Kind("tf32", dt.float32, 8)
+
+
+def kind_of(dtype: DType, precision: str) -> Kind | None:
+    """What products of a dtype are made of at a precision; None: float32, in the CPU's order."""
+    if precision == "highest":
+        return None
+    if dtype is dt.float32:
+        return {"tf32": TF32, "bfloat16": BFLOAT16}.get(precision)
+    return {dt.bfloat16: BFLOAT16, dt.float16: FLOAT16}.get(dtype)
+
+
+class Tile(NamedTuple):
+    """How a thread block makes a tile: see `kernels/tensor_cores.cu`.
+
+    `resident` blocks are on a processor; `rate` is the part of the arithmetic that they reach.
+    """
+
+    bm: int
+    bn: int
+    stages: int
+    cluster: int
+    resident: int
+    rate: float
+
+    @property
+    def threads(self) -> int:
+        return 2 * self.bm + 128
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return self.stages * (self.bm + self.bn) * ROW + ALIGNMENT
+
+
+TILES = (
+    Tile(128, 256, 4, 2, 1, 0.8),
+    Tile(128, 128, 6, 2, 1, 0.65),
+    Tile(64, 128, 4, 1, 2, 0.55),
+    Tile(64, 64, 6, 1, 2, 0.4),
+)
+PLAIN = Tile(128, 128, 3, 1, 1, 0.1)  # where operands are read element by element
+NO_MAP = bytes(128)
+UNITS_RATE = 2048.0  # multiply-adds of 16 bits of a processor in a cycle
+ENTRY = 2500.0  # cycles of a block for its first operands, and for what it writes
+
+
+@cache
+def tile_of(kind: Kind, batch: int, m: int, n: int, k: int) -> Tile:
+    """The tile that is expected to be the fastest; it has no effect on any bit."""
+
+    def cycles(tile: Tile) -> float:
+        high = tile.bm * tile.cluster
+        blocks = batch * math.ceil(m / high) * math.ceil(n / tile.bn) * tile.cluster
+        turns = math.ceil(blocks / (PROCESSORS * tile.resident))
+        held = min(tile.resident, math.ceil(blocks / PROCESSORS))
+        rate = UNITS_RATE * tile.rate * 2 / kind.unit.itemsize
+        return turns * held * tile.bm * tile.bn * k / rate + ENTRY * turns
+
+    return min(TILES, key=cycles)
+
+
+# -- sources ---------------------------------------------------------------------------------------
+
+_FLOATS = {"bf16": "pb_from_bfloat16(x)", "f16": "pb_from_float16(x)", "tf32": "x"}
+_PAIRS = {"bf16": "cvt.rn.bf16x2.f32", "f16": "cvt.rn.f16x2.f32"}
+
+
+def _head(kind: Kind, given: DType, stored: DType) -> str:
+    """The types that kernels are about, and what lies between them."""
+    pair = "return 0;"
+    if kind.name in _PAIRS:
+        made = f'asm("{_PAIRS[kind.name]} %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));'
+        pair = f"unsigned x = 0;\n#ifndef PB_EMULATED\n  {made}\n#endif\n  return x;"
+    return (
+        f"typedef {storage(stored)} Stored;\ntypedef {storage(given)} Given;\n"
+        f"typedef {storage(kind.unit)} Unit;\ntypedef float Value;\n"
+        f"PB_DEVICE Unit pb_unit(Given x) {{ return {convert('x', given, kind.unit)}; }}\n"
+        f"PB_DEVICE float pb_float(Unit x) {{ return {_FLOATS[kind.name]}; }}\n"
+        f"PB_DEVICE Stored pb_narrow(float x) {{ return {convert('x', dt.float32, stored)}; }}\n"
+        f"PB_DEVICE unsigned pb_pair(float low, float high) {{\n  {pair}\n}}"
+    )
+
+
+def _multiply(kind: Kind, columns: int) -> str:
+    """The instruction for 64 rows: `more` is 0 where sums begin."""
+    count = columns // 2
+    sums = ", ".join(f"%{i}" for i in range(count))
+    flags = "" if kind is TF32 else f", %{count + 3}, %{count + 4}"
+    given = '"l"(a), "l"(b), "r"(more)' + ("" if kind is TF32 else ', "n"(A_LINES), "n"(B_LINES)')
+    outs = ", ".join(f'"+f"(c[{i}])' for i in range(count))
+    name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{kind.depth}.f32.{kind.name}.{kind.name}"
+    return (
+        f"PB_DEVICE void pb_multiply(float (&c)[{count}], u64 a, u64 b, int more) {{\n"
+        f'#ifndef PB_EMULATED\n  asm volatile("{{\\n.reg .pred adds;\\n'
+        f'setp.ne.b32 adds, %{count + 2}, 0;\\n"\n    "{name}"\n'
+        f'    " {{{sums}}}, %{count}, %{count + 1}, adds, 1, 1{flags};\\n}}"\n'
+        f"    : {outs}\n    : {given});\n#endif\n}}"
+    )
+
+
+@cache
+def _source(name: str, kind: Kind, given: DType, stored: DType, words: tuple, tile: int) -> str:
+    source = Source()
+    source.add("pb_nest", NEST)
+    source.add("pb_head", _head(kind, given, stored))
+    source.add("pb_words", "\n".join(f"#define {w} {v}" for w, v in words))
+    source.add("pb_copies", text_of("copies"))
+    source.add("pb_pieces", text_of("pieces"))
+    if tile:
+        source.add("pb_multiply", _multiply(kind, tile))
+    file = "tensor_cores" if tile else "pack"
+    source.add(f"pb_{file}", text_of(file).replace("NAME", name))
+    return source.text()
+
+
+# -- launches --------------------------------------------------------------------------------------
+
+
+class Side(NamedTuple):
+    """An operand, the number of its lines, the dtype of what lies there."""
+
+    operand: Operand
+    lines: int
+    dtype: DType
+
+    def lies(self, k: int, kind: Kind) -> int | None:
+        """Whether the copy engine can copy tiles: 0, products lie side by side; 1, lines do."""
+        x, wide = self.operand, VECTOR_BYTES // kind.unit.itemsize
+        if self.dtype is not kind.unit or any(s % wide for s in x.batch):
+            return None
+        if x.k == 1 and x.line > 0 and x.line % wide == 0:
+            return 0
+        step = wide if k == 1 else x.k
+        return 1 if x.line == 1 and kind is not TF32 and step > 0 and step % wide == 0 else None
+
+
+class Cores:
+    """The tensor cores of a GPU."""
+
+    def __init__(self, gpu: Gpu):
+        self._gpu = gpu
+
+    def are_there(self) -> bool:
+        """Whether the GPU has them, and its driver the maps for the copy engine."""
+        return self._gpu.architecture == ARCHITECTURE and self._gpu.driver.has_maps
+
+    def steps(
+        self,
+        kind: Kind,
+        dtype: DType,
+        batch: tuple[int, ...],
+        sides: Sides,
+        a: Operand,
+        b: Operand,
+        out: At,
+        area: Area,
+    ) -> list[Step | Either]:
+        """The launches of products of a dtype; the output is dense."""
+        m, n, k = sides
+        pair, before = [Side(a, m, dtype), Side(b, n, dtype)], []
+        if math.prod(batch) * m * n * k > SMALL:
+            for i, side in enumerate(pair):
+                if side.lies(k, kind) is None:
+                    step, pair[i] = arranged(kind, batch, side, k, area)
+                    before.append(step)
+        lies = [side.lies(k, kind) for side in pair]
+        product = _Product(kind, pair[0].dtype, dtype, batch, sides, *(x.operand for x in pair))
+        other = product.step(out)
+        if None in lies:
+            return [*before, other]
+        tile = tile_of(kind, math.prod(batch), *sides)
+        boxes = tile.bm, tile.bn // tile.cluster
+        maps = [self._map(kind, *given) for given in zip(pair, [k, k], lies, boxes, strict=True)]
+        return [*before, Either(product.step(out, tile, maps, lies), other)]
+
+    def _map(self, kind: Kind, side: Side, k: int, lie: int | None, lines: int) -> bytes:
+        """The map of an operand, with boxes of so many lines."""
+        size, x = kind.unit.itemsize, side.operand
+        if lie:
+            sides, step, box = (side.lines, k), x.k, (LINE_BLOCK, LINE_BLOCK)
+        else:
+            sides, step, box = (k, side.lines), x.line, (kind.per_row, lines)
+        step = step if sides[1] > 1 else VECTOR_BYTES // size
+        return self._gpu.driver.tensor_map(size, MAP_START, sides, step * size, box)
+
+
+class _Product(NamedTuple):
+    """A batch of products of `given`, written as `stored`."""
+
+    kind: Kind
+    given: DType
+    stored: DType
+    batch: tuple[int, ...]
+    sides: Sides
+    a: Operand
+    b: Operand
+
+    def step(
+        self,
+        out: At,
+        tile: Tile = PLAIN,
+        maps: Sequence[bytes] = (NO_MAP, NO_MAP),
+        lies: Sequence[int | None] = (0, 0),
+    ) -> Step:
+        """The launch, by the copy engine if there are maps."""
+        (m, n, k), (a, b), mapped = self.sides, (self.a, self.b), maps[0] is not NO_MAP
+        words = {
+            "BM": tile.bm, "BN": tile.bn, "STAGES": tile.stages, "CLUSTER": tile.cluster,
+            "RESIDENT": tile.resident, "MAPS": int(mapped), "MAP_START": f"{MAP_START}ull",
+            "A_LINES": lies[0], "B_LINES": lies[1],
+        }  # fmt: skip
+        name = f"cores_{self.kind.name}"
+        given = tuple(words.items())
+        source = _source(name, self.kind, self.given, self.stored, given, tile.bn)
+        tiles = math.ceil(m / (tile.bm * tile.cluster)) * math.ceil(n / tile.bn)
+        most = PROCESSORS * tile.resident // tile.cluster
+        blocks = min(math.prod(self.batch) * tiles, most) * tile.cluster
+        sides = struct.pack("<8q", m, n, k, a.line, a.k, b.line, b.k, tiles)
+        nest = packed(coalesce(self.batch, [a.batch, b.batch]), 2)
+        arguments = (out, a.at, b.at, *maps, nest, sides)
+        return Step(source, name, (blocks, 1), tile.threads, arguments, shared=tile.shared)
+
+
+def arranged(
+    kind: Kind, batch: tuple[int, ...], side: Side, k: int, area: Area
+) -> tuple[Step, Side]:
+    """The launch that copies an operand line by line, rounded to what is multiplied; the copy."""
+    x, lines, dtype = side
+    width = math.ceil(k * kind.unit.itemsize / VECTOR_BYTES) * VECTOR_BYTES // kind.unit.itemsize
+    own, items = [0] * len(batch), 1
+    for d in reversed(range(len(batch))):
+        if x.batch[d] and batch[d] > 1:
+            own[d] = items * lines * width
+            items *= batch[d]
+    kept = [d for d in range(len(batch)) if own[d]]
+    nest = coalesce([batch[d] for d in kept], [[x.batch[d] for d in kept]])
+    at = At(area(items * lines * width * kind.unit.itemsize))
+    name = f"pieces_{kind.name}"
+    source = _source(name, kind, dtype, kind.unit, (), 0)
+    pieces = items * lines * width * kind.unit.itemsize // VECTOR_BYTES
+    arguments = (at, x.at, packed(nest, 1), lines, k, x.line, x.k, width)
+    step = Step(source, f"{name}_pack", (grid_of(pieces), 1), THREADS, arguments)
+    return step, Side(Operand(at, tuple(own), width, 1), lines, kind.unit)

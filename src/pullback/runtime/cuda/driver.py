@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, cached_property
 from typing import Any
 
 from pullback.core.errors import DeviceError
@@ -97,27 +98,42 @@ class Driver:
         assert made.value is not None
         return made.value
 
-    @property
+    @cached_property
     def has_maps(self) -> bool:
-        """Whether it makes maps for the copy engine."""
-        return hasattr(self._functions, "cuTensorMapEncodeTiled")
+        """Whether it makes maps for the copy engine that begin with the address of an array."""
+        if not hasattr(self._functions, "cuTensorMapEncodeTiled"):
+            return False
+        starts = 1 << 40, 3 << 40
+        made = [self._encoded(start, 2, (64, 64), (128,), (64, 64)) for start in starts]
+        first = [int.from_bytes(words[:8], "little") for words in made]
+        return tuple(first) == starts and made[0][8:] == made[1][8:]
 
     def tensor_map(
-        self, itemsize: int, start: int, sides: tuple[int, int], step: int, box: tuple[int, int]
+        self, itemsize: int, sides: Sequence[int], steps: Sequence[int], box: tuple[int, int]
     ) -> bytes:
-        """The map of matrices anywhere: `sides` along what lies side by side, and across, `step`
-        bytes from one to the next. Two more axes count pieces of 16 bytes from `start`.
+        """What follows the address in the map of an array: `steps` are bytes from one to the next
+        along all `sides` but the first, along which elements lie side by side.
 
         A box in shared memory has rows of 128 bytes, of which pieces of 16 are exchanged.
         """
-        dims, steps = (*sides, 1 << 31, 1 << 12), (step, 16, 1 << 35)
-        kind = {2: 1, 4: 2}[itemsize]  # CU_TENSOR_MAP_DATA_TYPE_UINT16 and _UINT32
+        return self._encoded(1 << 40, itemsize, sides, steps, box)[8:]
+
+    def _encoded(
+        self,
+        start: int,
+        itemsize: int,
+        sides: Sequence[int],
+        steps: Sequence[int],
+        box: tuple[int, int],
+    ) -> bytes:
+        kind, rank = {2: 1, 4: 2}[itemsize], len(sides)  # CU_TENSOR_MAP_DATA_TYPE_UINT16, _UINT32
         raw = ctypes.create_string_buffer(128 + 64)
         at = ctypes.addressof(raw) + -ctypes.addressof(raw) % 64
+        ones = (1,) * rank
         status = self._functions.cuTensorMapEncodeTiled(
-            _Handle(at), kind, 4, _Handle(start),
-            (ctypes.c_uint64 * 4)(*dims), (ctypes.c_uint64 * 3)(*steps),
-            (ctypes.c_uint32 * 4)(*box, 1, 1), (ctypes.c_uint32 * 4)(1, 1, 1, 1),
+            _Handle(at), kind, rank, _Handle(start),
+            (ctypes.c_uint64 * rank)(*sides), (ctypes.c_uint64 * (rank - 1))(*steps),
+            (ctypes.c_uint32 * rank)(*box, *ones[2:]), (ctypes.c_uint32 * rank)(*ones),
             0, 3, 3, 0,  # as they lie, exchange over 128 bytes, 256 to L2 at once, zeros outside
         )  # fmt: skip
         self.check(status, "cuTensorMapEncodeTiled")

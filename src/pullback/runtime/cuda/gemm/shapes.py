@@ -81,7 +81,7 @@ DOUBLES = (
 # float64 by matrix units; `tm` and `tn` say nothing there
 UNITS = (
     Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.72, 2, last=False, fewer=0.19),
-    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.66, last=False, fewer=0.19),
+    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.7, 2, last=False, fewer=0.19),
     Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55, last=False, fewer=0.19),
     Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.48, last=False, fewer=0.19),
     Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.4, last=False, fewer=0.19),

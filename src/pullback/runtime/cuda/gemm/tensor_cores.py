@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from pullback.compile.program.nest import coalesce
+from pullback.compile.program.nest import Nest, coalesce
 from pullback.compile.program.target import Area
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
@@ -22,7 +22,7 @@ from pullback.runtime.cuda.gpu import Gpu
 from pullback.runtime.cuda.kernels import NEST
 from pullback.runtime.cuda.launch import THREADS, grid_of, packed
 from pullback.runtime.cuda.printer import Source, convert, storage
-from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step
+from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step, TensorMap
 
 __all__ = [
     "ARCHITECTURE",
@@ -40,7 +40,7 @@ ARCHITECTURE = "sm_90"  # whose instructions these are; later ones have others
 PROCESSORS = 132  # multiprocessors that a choice of tiles has in mind: those of a Hopper
 ROW = 128  # bytes of k in a stage: as many as the exchange of pieces in shared memory spans
 ALIGNMENT = 1024  # bytes, of such tiles in shared memory
-MAP_START = 16  # bytes: the address that maps start at, which must be some multiple of 16
+MAP_AXES = 5  # of a map at most: three of them are for batches
 LINE_BLOCK = 64  # lines of a box where lines lie side by side
 # Multiply-adds up to which a product whose operands cannot be copied as they are is read element by
 # element: to arrange them first takes two more launches, 4 us.
@@ -84,7 +84,6 @@ class Tile(NamedTuple):
     bm: int
     bn: int
     stages: int
-    cluster: int
     resident: int
     rate: float
 
@@ -99,30 +98,32 @@ class Tile(NamedTuple):
 
 
 TILES = (
-    Tile(128, 256, 4, 2, 1, 0.8),
-    Tile(128, 128, 6, 2, 1, 0.65),
-    Tile(64, 128, 4, 1, 2, 0.55),
-    Tile(64, 64, 6, 1, 2, 0.4),
+    Tile(128, 256, 4, 1, 0.8),
+    Tile(128, 128, 6, 1, 0.75),
+    Tile(64, 128, 4, 2, 0.7),
+    Tile(64, 64, 6, 2, 0.5),
+    Tile(64, 32, 8, 2, 0.25),
 )
-PLAIN = Tile(128, 128, 3, 1, 1, 0.1)  # where operands are read element by element
-NO_MAP = bytes(128)
+PLAIN = Tile(128, 128, 3, 1, 0.1)  # where operands are read element by element
+NO_MAP = bytes(128)  # of kernels that read element by element
 UNITS_RATE = 2048.0  # multiply-adds of 16 bits of a processor in a cycle
 ENTRY = 2500.0  # cycles of a block for its first operands, and for what it writes
 
 
 @cache
-def tile_of(kind: Kind, batch: int, m: int, n: int, k: int) -> Tile:
-    """The tile that is expected to be the fastest; it has no effect on any bit."""
+def tile_of(kind: Kind, batch: int, m: int, n: int, k: int, least: int = 0) -> Tile:
+    """The tile of at least so many columns that is expected to be the fastest; it has no effect on
+    any bit.
+    """
 
     def cycles(tile: Tile) -> float:
-        high = tile.bm * tile.cluster
-        blocks = batch * math.ceil(m / high) * math.ceil(n / tile.bn) * tile.cluster
+        blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
         turns = math.ceil(blocks / (PROCESSORS * tile.resident))
         held = min(tile.resident, math.ceil(blocks / PROCESSORS))
         rate = UNITS_RATE * tile.rate * 2 / kind.unit.itemsize
         return turns * held * tile.bm * tile.bn * k / rate + ENTRY * turns
 
-    return min(TILES, key=cycles)
+    return min((t for t in TILES if t.bn >= least), key=cycles)
 
 
 # -- sources ---------------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ class Side(NamedTuple):
     def lies(self, k: int, kind: Kind) -> int | None:
         """Whether the copy engine can copy tiles: 0, products lie side by side; 1, lines do."""
         x, wide = self.operand, VECTOR_BYTES // kind.unit.itemsize
-        if self.dtype is not kind.unit or any(s % wide for s in x.batch):
+        if self.dtype is not kind.unit or any(s < 0 or s % wide for s in x.batch):
             return None
         if x.k == 1 and x.line > 0 and x.line % wide == 0:
             return 0
@@ -230,24 +231,41 @@ class Cores:
                     step, pair[i] = arranged(kind, batch, side, k, area)
                     before.append(step)
         lies = [side.lies(k, kind) for side in pair]
-        product = _Product(kind, pair[0].dtype, dtype, batch, sides, *(x.operand for x in pair))
+        nest = coalesce(batch, [side.operand.batch for side in pair])
+        product = _Product(kind, pair[0].dtype, dtype, nest, sides, *(x.operand for x in pair))
         other = product.step(out)
-        if None in lies:
+        if None in lies or len(nest.shape) > MAP_AXES - 2:
             return [*before, other]
-        tile = tile_of(kind, math.prod(batch), *sides)
-        boxes = tile.bm, tile.bn // tile.cluster
-        maps = [self._map(kind, *given) for given in zip(pair, [k, k], lies, boxes, strict=True)]
-        return [*before, Either(product.step(out, tile, maps, lies), other)]
+        tile = tile_of(kind, math.prod(batch), *sides, LINE_BLOCK if lies[1] else 0)
+        left, right = (
+            self._map(kind, side, k, lie, lines, nest.shape, steps)
+            for side, lie, lines, steps in zip(pair, lies, tile[:2], nest.strides, strict=True)
+        )
+        return [*before, Either(product.step(out, tile, (left, right), lies), other)]
 
-    def _map(self, kind: Kind, side: Side, k: int, lie: int | None, lines: int) -> bytes:
+    def _map(
+        self,
+        kind: Kind,
+        side: Side,
+        k: int,
+        lie: int | None,
+        lines: int,
+        batch: tuple[int, ...],
+        batch_steps: tuple[int, ...],
+    ) -> TensorMap:
         """The map of an operand, with boxes of so many lines."""
         size, x = kind.unit.itemsize, side.operand
         if lie:
-            sides, step, box = (side.lines, k), x.k, (LINE_BLOCK, LINE_BLOCK)
+            sides, steps, box = [side.lines, k], [x.k], (LINE_BLOCK, LINE_BLOCK)
         else:
-            sides, step, box = (k, side.lines), x.line, (kind.per_row, lines)
-        step = step if sides[1] > 1 else VECTOR_BYTES // size
-        return self._gpu.driver.tensor_map(size, MAP_START, sides, step * size, box)
+            sides, steps, box = [k, side.lines], [x.line], (kind.per_row, lines)
+        if batch:
+            sides += [n if s else 1 for n, s in zip(batch, batch_steps, strict=True)][::-1]
+            sides += [1] * (MAP_AXES - len(sides))
+            steps += [*batch_steps[::-1], *[0] * (MAP_AXES - 2 - len(batch))]
+        one = VECTOR_BYTES // size  # any, where there is nothing to step to
+        steps = [s * size if n > 1 else one * size for s, n in zip(steps, sides[1:], strict=True)]
+        return TensorMap(x.at, self._gpu.driver.tensor_map(size, sides, steps, box))
 
 
 class _Product(NamedTuple):
@@ -256,7 +274,7 @@ class _Product(NamedTuple):
     kind: Kind
     given: DType
     stored: DType
-    batch: tuple[int, ...]
+    batch: Nest
     sides: Sides
     a: Operand
     b: Operand
@@ -265,25 +283,23 @@ class _Product(NamedTuple):
         self,
         out: At,
         tile: Tile = PLAIN,
-        maps: Sequence[bytes] = (NO_MAP, NO_MAP),
+        maps: tuple[TensorMap | bytes, TensorMap | bytes] = (NO_MAP, NO_MAP),
         lies: Sequence[int | None] = (0, 0),
     ) -> Step:
         """The launch, by the copy engine if there are maps."""
-        (m, n, k), (a, b), mapped = self.sides, (self.a, self.b), maps[0] is not NO_MAP
+        (m, n, k), (a, b) = self.sides, (self.a, self.b)
+        axes = 0 if maps[0] is NO_MAP else MAP_AXES if self.batch.shape else 2
         words = {
-            "BM": tile.bm, "BN": tile.bn, "STAGES": tile.stages, "CLUSTER": tile.cluster,
-            "RESIDENT": tile.resident, "MAPS": int(mapped), "MAP_START": f"{MAP_START}ull",
-            "A_LINES": lies[0], "B_LINES": lies[1],
+            "BM": tile.bm, "BN": tile.bn, "STAGES": tile.stages,
+            "RESIDENT": tile.resident, "MAPS": axes, "A_LINES": lies[0], "B_LINES": lies[1],
         }  # fmt: skip
         name = f"cores_{self.kind.name}"
         given = tuple(words.items())
         source = _source(name, self.kind, self.given, self.stored, given, tile.bn)
-        tiles = math.ceil(m / (tile.bm * tile.cluster)) * math.ceil(n / tile.bn)
-        most = PROCESSORS * tile.resident // tile.cluster
-        blocks = min(math.prod(self.batch) * tiles, most) * tile.cluster
+        tiles = math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
+        blocks = min(self.batch.size * tiles, PROCESSORS * tile.resident)
         sides = struct.pack("<8q", m, n, k, a.line, a.k, b.line, b.k, tiles)
-        nest = packed(coalesce(self.batch, [a.batch, b.batch]), 2)
-        arguments = (out, a.at, b.at, *maps, nest, sides)
+        arguments = (out, a.at, b.at, *maps, packed(self.batch, 2), sides)
         return Step(source, name, (blocks, 1), tile.threads, arguments, shared=tile.shared)
 
 

@@ -2,26 +2,28 @@
 //
 // An element is one chain along k, as many products at a time as an instruction takes: the same bits
 // whatever the tile. Each warpgroup but the last multiplies 64 rows; the last one copies tiles of 128
-// bytes of k to shared memory, STAGES of them on their way. CLUSTER blocks, one below the other, share
-// the tiles of the right operand. MAPS: copies are made by the copy engine, from operands whose lines
-// (A_LINES, B_LINES) or products lie side by side; else operands are read element by element.
+// bytes of k to shared memory, STAGES of them on their way. MAPS: by the copy engine, from operands of
+// so many axes whose lines (A_LINES, B_LINES) or products lie side by side; 0: element by element.
 constexpr int GROUPS = BM / 64, NT = GROUPS * 128 + 128, DEEP = 128 / (int)sizeof(Unit);
 constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128, STAGE = A_BYTES + B_BYTES, SUMS = BN / 2;
 constexpr int ATOM = 1024;  // bytes of 8 rows, within which pieces of 16 are exchanged
 constexpr int BLOCK_ROWS = 64, BLOCK = BLOCK_ROWS * 128;  // of 64 lines that lie side by side
 constexpr int STRIP = 8;  // rows of tiles that neighbours in time share
 
+#ifdef PB_EMULATED
+struct Map { u64 words[16]; };
+#else
 struct alignas(64) Map { u64 words[16]; };  // CUtensorMap
+#endif
 // Extents, steps along lines and along k, tiles of one product.
 struct Sides { i64 m, n, k, a_line, a_k, b_line, b_k, tiles; };
 
 struct Place { int m, n; };
 PB_DEVICE Place pb_place(int tile, int m, int n) {
-  constexpr int HIGH = BM * CLUSTER;
-  const int down = (m + HIGH - 1) / HIGH, across = (n + BN - 1) / BN;
+  const int down = (m + BM - 1) / BM, across = (n + BN - 1) / BN;
   const int strip = tile / (STRIP * across), in = tile % (STRIP * across), left = down - strip * STRIP;
   const int high = left < STRIP ? left : STRIP;
-  return {(strip * STRIP + in % high) * HIGH, in / high * BN};
+  return {(strip * STRIP + in % high) * BM, in / high * BN};
 }
 
 #ifndef PB_EMULATED
@@ -40,53 +42,53 @@ PB_DEVICE void pb_expect(SharedAddress barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-PB_DEVICE void pb_arrive(SharedAddress barrier, int block) {
-  if (CLUSTER > 1)
-    asm volatile(
-        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(block)
-        : "memory");
-  else
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+PB_DEVICE void pb_arrive(SharedAddress barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // -- tiles of an operand ---------------------------------------------------------------------------
 
-// By the copy engine. Maps start at MAP_START, and their last two axes are pieces of 16 bytes: so one
-// map serves operands anywhere.
+// By the copy engine; `item` are the places along up to three axes of the batch.
 template <int BL, bool LINES_LIE> struct Mapped {
   const Map* map;
-  int low, high, first;
-  PB_MEMBER Mapped(const Map* m, const void* p, int line) : map(m), first(line) {
-    const u64 at = ((u64)p - MAP_START) / 16;
-    low = (int)(at & 0x7fffffff);
-    high = (int)(at >> 31);
-  }
-  // The share of this block, which all blocks of a cluster get, or all of it.
-  PB_MEMBER void load(SharedAddress to, int k, SharedAddress ready, int share, int shares) const {
-    const int lines = BL / shares, start = share * lines;
+  int first, item[3];
+  PB_MEMBER void load(SharedAddress to, int k, SharedAddress ready) const {
     if (LINES_LIE) {
-      for (int i = start; i < start + lines; i += BLOCK_ROWS)
-        box(to + i / BLOCK_ROWS * BLOCK, first + i, k, ready, shares > 1);
+      for (int i = 0; i < BL; i += BLOCK_ROWS) box(to + i / BLOCK_ROWS * BLOCK, first + i, k, ready);
     } else {
-      box(to + start * 128, k, first + start, ready, shares > 1);
+      box(to, k, first, ready);
     }
   }
-  PB_MEMBER void box(SharedAddress to, int x, int y, SharedAddress ready, bool shared) const {
-    if (shared)
+  PB_MEMBER void box(SharedAddress to, int x, int y, SharedAddress ready) const {
+    if (MAPS == 2)
       asm volatile(
-          "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-          ".multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to), "l"(map), "r"(x),
-          "r"(y), "r"(low), "r"(high), "r"(ready), "h"((unsigned short)((1 << CLUSTER) - 1))
+          "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+          " [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(ready)
           : "memory");
     else
       asm volatile(
-          "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-          " [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(low),
-          "r"(high), "r"(ready)
+          "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+          " [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(item[0]),
+          "r"(item[1]), "r"(item[2]), "r"(ready)
           : "memory");
   }
 };
+// The map of operand `of`, from line `first` on of an item of the batch.
+template <int BL, bool LINES_LIE>
+PB_DEVICE Mapped<BL, LINES_LIE> pb_mapped(const Map* map, int first, const Nest<2>& batch, int of,
+                                          u32 item) {
+  Mapped<BL, LINES_LIE> found{map, first, {0, 0, 0}};
+  u32 left = item;
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    const int d = (int)batch.rank - 1 - i;
+    if (MAPS == 2 || d < 0) break;
+    const u32 n = (u32)batch.shape[d], q = left / n;
+    if (batch.strides[of][d]) found.item[i] = (int)(left - q * n);
+    left = q;
+  }
+  return found;
+}
 
 // Element by element, by a warpgroup.
 template <int BL>
@@ -180,55 +182,78 @@ struct Turn {
   }
 };
 
-#if CLUSTER > 1
-#define PB_TOGETHER __cluster_dims__(CLUSTER, 1, 1)
 #else
-#define PB_TOGETHER
+#define __grid_constant__
+// The same products, one after the other: an emulator has no such units.
+PB_DEVICE void pb_products(Stored* out, const Given* a, const Given* b, const Nest<2>& batch,
+                           const Sides& s) {
+  for (u32 index = blockIdx.x; index < (u32)(batch.size * s.tiles); index += gridDim.x) {
+    const u32 item = index / (u32)s.tiles;
+    i64 at[2] = {};
+    pb_locate(batch, item, at);
+    const Place place = pb_place((int)(index - item * (u32)s.tiles), (int)s.m, (int)s.n);
+    for (int e = threadIdx.x; e < BM * BN; e += NT) {
+      const i64 row = place.m + e / BN, column = place.n + e % BN;
+      if (row >= s.m || column >= s.n) continue;
+      float sum = 0;
+      for (i64 k = 0; k < s.k; k += PER_PIECE) {
+        union { Words all; Unit each[PER_PIECE]; } x, y;
+        x.all = pb_piece(a + at[0] + row * s.a_line, s.a_k, k, s.k);
+        y.all = pb_piece(b + at[1] + column * s.b_line, s.b_k, k, s.k);
+        for (int i = 0; i < PER_PIECE; ++i) sum = fmaf(pb_float(x.each[i]), pb_float(y.each[i]), sum);
+      }
+      out[(item * s.m + row) * s.n + column] = pb_narrow(sum);
+    }
+  }
+}
 #endif
-extern "C" __global__ void PB_TOGETHER __launch_bounds__(NT, RESIDENT) NAME(Stored* __restrict__ out,
+
+extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(Stored* __restrict__ out,
     const Given* __restrict__ a, const Given* __restrict__ b, const __grid_constant__ Map a_map,
     const __grid_constant__ Map b_map, const Nest<2> batch, const Sides s) {
+#ifdef PB_EMULATED
+  pb_products(out, a, b, batch, s);
+#else
   PB_SHARED(unsigned char, given);
   __shared__ __align__(8) u64 barriers[2 * STAGES];
   const SharedAddress memory = (pb_shared(given) + ATOM - 1) / ATOM * ATOM;
   const SharedAddress full = pb_shared(barriers), empty = full + 8 * STAGES;
   const int group = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
-  const int rank = CLUSTER > 1 ? (int)blockIdx.x % CLUSTER : 0;
   if (threadIdx.x == 0) {
+    if (MAPS)
+      asm volatile("prefetch.tensormap [%0];\nprefetch.tensormap [%1];" ::"l"(&a_map), "l"(&b_map));
     for (int i = 0; i < STAGES; ++i) {
       pb_begin(full + 8 * i, MAPS ? 1 : 128);
-      pb_begin(empty + 8 * i, CLUSTER * GROUPS * 4);
+      pb_begin(empty + 8 * i, GROUPS * 4);
     }
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
   }
   __syncthreads();
-  if (CLUSTER > 1) pb_cluster_barrier();
   const int steps = (int)((s.k + DEEP - 1) / DEEP);
-  const u32 tiles = (u32)s.tiles, all = (u32)batch.size * tiles, by = gridDim.x / CLUSTER;
+  const u32 tiles = (u32)s.tiles, all = (u32)batch.size * tiles;
   Turn turn;
   if (group == GROUPS) {
     if (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     const bool works = !MAPS || threadIdx.x == GROUPS * 128;
-    for (u32 index = blockIdx.x / CLUSTER; works && index < all; index += by) {
+    for (u32 index = blockIdx.x; works && index < all; index += gridDim.x) {
       const u32 item = index / tiles;
       i64 at[2] = {};
       pb_locate(batch, item, at);
       const Place place = pb_place((int)(index - item * tiles), (int)s.m, (int)s.n);
-      const int m = place.m + rank * BM;
-      const Mapped<BM, A_LINES> left(&a_map, a + at[0], m);
-      const Mapped<BN, B_LINES> right(&b_map, b + at[1], place.n);
+      const auto left = pb_mapped<BM, A_LINES>(&a_map, place.m, batch, 0, item);
+      const auto right = pb_mapped<BN, B_LINES>(&b_map, place.n, batch, 1, item);
       for (int t = 0; t < steps; ++t) {
         const SharedAddress ready = full + 8 * turn.stage, to = memory + turn.stage * STAGE;
         pb_await(empty + 8 * turn.stage, turn.parity ^ 1);
         if (MAPS) {
           pb_expect(ready, STAGE);
-          left.load(to, t * DEEP, ready, 0, 1);
-          right.load(to + A_BYTES, t * DEEP, ready, rank, CLUSTER);
+          left.load(to, t * DEEP, ready);
+          right.load(to + A_BYTES, t * DEEP, ready);
         } else {
-          pb_fill<BM>(to, a + at[0], s.a_line, s.a_k, m, s.m, t * DEEP, s.k);
+          pb_fill<BM>(to, a + at[0], s.a_line, s.a_k, place.m, s.m, t * DEEP, s.k);
           pb_fill<BN>(to + A_BYTES, b + at[1], s.b_line, s.b_k, place.n, s.n, t * DEEP, s.k);
           asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-          pb_arrive(ready, 0);
+          pb_arrive(ready);
         }
         turn.next();
       }
@@ -240,9 +265,9 @@ extern "C" __global__ void PB_TOGETHER __launch_bounds__(NT, RESIDENT) NAME(Stor
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) c[i] = 0;
     auto release = [&](int stage) {
-      if (lane < CLUSTER) pb_arrive(empty + 8 * stage, lane);
+      if (lane == 0) pb_arrive(empty + 8 * stage);
     };
-    for (u32 index = blockIdx.x / CLUSTER; index < all; index += by) {
+    for (u32 index = blockIdx.x; index < all; index += gridDim.x) {
       const u32 item = index / tiles;
       const Place place = pb_place((int)(index - item * tiles), (int)s.m, (int)s.n);
       int before = 0;
@@ -266,36 +291,9 @@ extern "C" __global__ void PB_TOGETHER __launch_bounds__(NT, RESIDENT) NAME(Stor
       asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
       pb_hold(c);
       release(before);
-      const int row = place.m + rank * BM + group * 64 + warp * 16 + lane / 4;
+      const int row = place.m + group * 64 + warp * 16 + lane / 4;
       pb_write(out + item * s.m * s.n, c, row, place.n, s.m, s.n);
     }
   }
-  if (CLUSTER > 1) {  // nobody leaves while another still writes to its memory
-    __syncthreads();
-    pb_cluster_barrier();
-  }
-}
-#else
-// The same products, one after the other: an emulator has no such units.
-extern "C" __global__ void NAME(Stored* out, const Given* a, const Given* b, const Map a_map,
-    const Map b_map, const Nest<2> batch, const Sides s) {
-  for (u32 index = blockIdx.x; index < (u32)(batch.size * s.tiles); index += gridDim.x) {
-    const u32 item = index / (u32)s.tiles;
-    i64 at[2] = {};
-    pb_locate(batch, item, at);
-    const Place place = pb_place((int)(index - item * (u32)s.tiles), (int)s.m, (int)s.n);
-    for (int e = threadIdx.x; e < BM * CLUSTER * BN; e += NT) {
-      const i64 row = place.m + e / BN, column = place.n + e % BN;
-      if (row >= s.m || column >= s.n) continue;
-      float sum = 0;
-      for (i64 k = 0; k < s.k; k += PER_PIECE) {
-        union { Words all; Unit each[PER_PIECE]; } x, y;
-        x.all = pb_piece(a + at[0] + row * s.a_line, s.a_k, k, s.k);
-        y.all = pb_piece(b + at[1] + column * s.b_line, s.b_k, k, s.k);
-        for (int i = 0; i < PER_PIECE; ++i) sum = fmaf(pb_float(x.each[i]), pb_float(y.each[i]), sum);
-      }
-      out[(item * s.m + row) * s.n + column] = pb_narrow(sum);
-    }
-  }
-}
 #endif
+}

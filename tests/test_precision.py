@@ -131,6 +131,27 @@ def test_compiled_functions_are_traced_for_each() -> None:
 
 
 @pytest.mark.usefixtures("fast")
+def test_calls_are_remembered_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, _ = matrices()
+    target, seen = x.device.runtime.target, []
+    plain = target.routines["matmul"]
+
+    def stages(operands: Any, static: Any, *given: Any) -> Any:
+        seen.append(dict(static))
+        return plain.stages(operands, static, *given)
+
+    monkeypatch.setattr(
+        target, "routines", {**target.routines, "matmul": plain._replace(stages=stages)}
+    )
+    z = pb.ones((8, 1234))
+    for name in ("default", "tf32", "default", "bfloat16", "tf32"):
+        with pb.matmul_precision(name):
+            pb.matmul(x, z)
+            assert (x @ z).shape == (9, 1234)
+    assert seen == [{}, {"precision": "tf32"}, {"precision": "bfloat16"}]
+
+
+@pytest.mark.usefixtures("fast")
 def test_rewriting_keeps_it() -> None:
     x, y = matrices()
     w = pb.ones((9, 9))

@@ -122,6 +122,7 @@ def _matmul_batch(x: Any, y: Any, static: dict[str, Any]) -> Any:
     errors=_matmul_errors,
     methods=("__matmul__", "__rmatmul__"),
     front=2,
+    setting=precisions.current,
 )
 def matmul(x: Any, y: Any, /) -> Any:
     """The product of matrices in the last two axes, over broadcast batches.

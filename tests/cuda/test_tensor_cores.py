@@ -113,6 +113,7 @@ def test_choices_of_launches() -> None:
     assert names(dt.float32, "tf32", *big, "nn") == ["pieces_tf32_pack", "cores_tf32"]
     assert names(dt.float32, "bfloat16", *big) == ["pieces_bf16_pack"] * 2 + ["cores_bf16"]
     assert names(dt.bfloat16, "default", (9, 7), (7, 3)) == ["cores_bf16"]
+    assert names(dt.bfloat16, "default", (1, 4096), (4096, 8192)) == ["cores_bf16"]  # one of rows
     odd, scratch = launches(dt.bfloat16, "default", (1001, 1003), (1003, 1024))
     assert [type(s) for s in odd] == [Step, Either]
     assert scratch == [1001 * 1008 * 2]  # lines of a multiple of 16 bytes

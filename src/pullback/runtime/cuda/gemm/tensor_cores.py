@@ -195,7 +195,8 @@ class Side(NamedTuple):
         x, wide = self.operand, VECTOR_BYTES // kind.unit.itemsize
         if self.dtype is not kind.unit or any(s < 0 or s % wide for s in x.batch):
             return None
-        if x.k == 1 and x.line > 0 and x.line % wide == 0:
+        line = wide if self.lines == 1 else x.line
+        if x.k == 1 and line > 0 and line % wide == 0:
             return 0
         step = wide if k == 1 else x.k
         return 1 if x.line == 1 and kind is not TF32 and step > 0 and step % wide == 0 else None

@@ -20,7 +20,7 @@ from pullback.runtime.cuda.gemm.sources import text_of
 from pullback.runtime.cuda.gemm.steps import Operand
 from pullback.runtime.cuda.gpu import Gpu
 from pullback.runtime.cuda.kernels import NEST
-from pullback.runtime.cuda.launch import THREADS, grid_of, packed
+from pullback.runtime.cuda.launch import THREADS, packed
 from pullback.runtime.cuda.printer import Source, convert, storage
 from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step, TensorMap
 
@@ -40,6 +40,7 @@ ARCHITECTURE = "sm_90"  # whose instructions these are; later ones have others
 PROCESSORS = 132  # multiprocessors that a choice of tiles has in mind: those of a Hopper
 ROW = 128  # bytes of k in a stage: as many as the exchange of pieces in shared memory spans
 ALIGNMENT = 1024  # bytes, of such tiles in shared memory
+MOST_GRID = PROCESSORS * 8  # thread blocks of THREADS that are on them at a time
 MAP_AXES = 5  # of a map at most: three of them are for batches
 LINE_BLOCK = 64  # lines of a box where lines lie side by side
 # Multiply-adds up to which a product whose operands cannot be copied as they are is read element by
@@ -78,7 +79,8 @@ def kind_of(dtype: DType, precision: str) -> Kind | None:
 class Tile(NamedTuple):
     """How a thread block makes a tile: see `kernels/tensor_cores.cu`.
 
-    `resident` blocks are on a processor; `rate` is the part of the arithmetic that they reach.
+    `resident` blocks are on a processor; `rate` is the part of the arithmetic that they reach
+    together, `alone` that of one.
     """
 
     bm: int
@@ -86,6 +88,7 @@ class Tile(NamedTuple):
     stages: int
     resident: int
     rate: float
+    alone: float
 
     @property
     def threads(self) -> int:
@@ -98,16 +101,17 @@ class Tile(NamedTuple):
 
 
 TILES = (
-    Tile(128, 256, 4, 1, 0.8),
-    Tile(128, 128, 6, 1, 0.75),
-    Tile(64, 128, 4, 2, 0.7),
-    Tile(64, 64, 6, 2, 0.5),
-    Tile(64, 32, 8, 2, 0.25),
-)
-PLAIN = Tile(128, 128, 3, 1, 0.1)  # where operands are read element by element
+    Tile(128, 256, 4, 1, 0.78, 0.78),
+    Tile(128, 192, 5, 1, 0.77, 0.77),
+    Tile(128, 128, 6, 1, 0.76, 0.76),
+    Tile(64, 128, 4, 2, 0.75, 0.56),
+    Tile(64, 64, 6, 2, 0.54, 0.36),
+    Tile(64, 32, 8, 2, 0.3, 0.18),
+)  # measured on an H200
+PLAIN = Tile(128, 128, 3, 1, 0.1, 0.1)  # where operands are read element by element
 NO_MAP = bytes(128)  # of kernels that read element by element
 UNITS_RATE = 2048.0  # multiply-adds of 16 bits of a processor in a cycle
-ENTRY = 2500.0  # cycles of a block for its first operands, and for what it writes
+ENTRY = 1700.0  # cycles of a block for its first operands, and for what it writes
 
 
 @cache
@@ -118,10 +122,11 @@ def tile_of(kind: Kind, batch: int, m: int, n: int, k: int, least: int = 0) -> T
 
     def cycles(tile: Tile) -> float:
         blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
-        turns = math.ceil(blocks / (PROCESSORS * tile.resident))
-        held = min(tile.resident, math.ceil(blocks / PROCESSORS))
-        rate = UNITS_RATE * tile.rate * 2 / kind.unit.itemsize
-        return turns * held * tile.bm * tile.bn * k / rate + ENTRY * turns
+        rate = UNITS_RATE * 2 / kind.unit.itemsize
+        work = tile.bm * tile.bn * max(k, kind.per_row) / rate  # of a block
+        full, rest = divmod(math.ceil(blocks / PROCESSORS), tile.resident)
+        turn = tile.resident * work / tile.rate + ENTRY
+        return full * turn + (rest * work / tile.alone + ENTRY if rest else 0.0)
 
     return min((t for t in TILES if t.bn >= least), key=cycles)
 
@@ -320,7 +325,7 @@ def arranged(
     at = At(area(items * lines * width * kind.unit.itemsize))
     name = f"pieces_{kind.name}"
     source = _source(name, kind, dtype, kind.unit, (), 0)
-    pieces = items * lines * width * kind.unit.itemsize // VECTOR_BYTES
+    tiles = items * math.ceil(lines / LINE_BLOCK) * math.ceil(width / kind.per_row)
     arguments = (at, x.at, packed(nest, 1), lines, k, x.line, x.k, width)
-    step = Step(source, f"{name}_pack", (grid_of(pieces), 1), THREADS, arguments)
+    step = Step(source, f"{name}_pack", (min(tiles, MOST_GRID), 1), THREADS, arguments)
     return step, Side(Operand(at, tuple(own), width, 1), lines, kind.unit)

@@ -295,6 +295,8 @@ def test_older_devices_have_no_such_kernels(cuda: Any):
 def test_what_is_computed_elsewhere(cuda: Any):
     q, k, v = (pb.tensor(x, device=cuda) for x in drawn(*SQUARE))
     assert has_units(q, k, v, 0.5)
+    with pb.matmul_precision("highest"):
+        assert not has_units(q, k, v, 0.5)
     assert not has_units(q, k, v, pb.tensor(0.5, device=cuda))  # which may be differentiated by
     assert not has_units(q, k, v, -0.5)
     assert not has_units(q, k, v[..., :8], 0.5)

@@ -23,6 +23,7 @@ class Memory(ABC):
     dlpack_device: tuple[int, int]  # as DLPack numbers it
     dtypes: tuple[DType, ...]  # that arrays here may have
     target: Any  # for the compiler
+    has_fast_products = False  # whether products of matrices may be faster if they are less precise
 
     @abstractmethod
     def plan(self, op: Any, avals: tuple[Any, ...], static: dict[str, Any], out: Any) -> Any:

@@ -139,8 +139,8 @@ def weighted(
     has them; a dropout of 1 leaves nothing.
     """
     dtype = query.dtype
-    if bias is None and not dropout and has_units(query, key, value, factor):
-        return attended_by_units(query, key, value, mask, factor, causal)
+    if bias is None and dropout != 1.0 and has_units(query, key, value, factor):
+        return attended_by_units(query, key, value, mask, words, factor, causal, dropout)
     wide = float64 if dtype is float64 else float32
     query, key, value, bias = (
         x if x is None or x.dtype is wide else astype(x, wide) for x in (query, key, value, bias)

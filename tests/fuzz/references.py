@@ -20,8 +20,9 @@ NARROW = (
     "nextafter", "linalg.matrix_rank", "linalg.pinv", "cumprod", "cumulative_prod", "nancumprod",
     "nn.normalize",
 )  # fmt: skip
-# At zero, copysign(x, x) has a derivative that the rule for two operands can't know.
-KINKED = ("copysign",)
+# At zero, copysign(x, x) has a derivative that the rule for two operands can't know. The vectors of
+# spectral_norm are constants, as everywhere: its derivative is that of what they converge to.
+KINKED = ("copysign", "nn.spectral_norm")
 
 Known = Callable[..., bool]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import pullback as pb
 from cuda_registry import same_bits
 from pullback.core import pytrees
+from pullback.core.errors import IndexOutOfRange
 from pullback.runtime.webgpu.gpu import Gpu
 from webgpu_device import needs_adapter
 
@@ -221,7 +223,7 @@ def test_a_class_out_of_range_is_an_error_that_says_so(change: Any):
         r" Targets that do not count equal ignore_index\.$"
     )
     for bad in ([0, 5], [2, -1]):
-        with pytest.raises(pb.IndexOutOfRange, match=said):
+        with pytest.raises(IndexOutOfRange, match=said):
             loss(pb.ones((2, 3), device="webgpu"), pb.tensor(bad, device="webgpu")).numpy()
 
 
@@ -237,6 +239,17 @@ def test_quantiles_without_nan_need_no_arrays_of_float64(dtype: str):
     found, expected = (f(pb.tensor(x, device=d)) for d in ("webgpu", "cpu"))
     for a, b in zip(found, expected, strict=True):
         assert same_bits(a.numpy(), b.numpy())
+
+
+def test_memory_is_released_by_any_thread_while_another_one_waits():
+    """wgpu's own thread collects garbage, and whoever waits for a read waits for that thread."""
+    gpu = vars(pb.device("webgpu").runtime)["_gpu"]
+    held = [pb.ones(5, device="webgpu")]
+    with gpu.lock:
+        other = threading.Thread(target=held.clear, daemon=True)
+        other.start()
+        other.join(timeout=20)
+        assert not other.is_alive()
 
 
 def test_an_adapter_that_is_not_there_is_an_error():

@@ -86,6 +86,29 @@ def test_complex_factorisations(n: int):
     assert_near(results(pb.linalg.det, x / n)[0], np.linalg.det(x / n))
 
 
+def _size(x: Any) -> Any:
+    return pb.sum(pb.abs(x) ** 2)
+
+
+GRADIENTS: dict[str, Callable[..., Any]] = {
+    "cholesky": lambda x, b: _size(pb.linalg.cholesky(x @ pb.conj(x.mT) + 9 * b @ pb.conj(b.mT))),
+    "qr": lambda x, b: _size(pb.linalg.qr(x).Q @ b) + pb.abs(pb.linalg.qr(x).R[..., 0, 1]),
+    "solve": lambda x, b: _size(pb.linalg.solve(x, b)),
+    "triangle": lambda x, b: _size(pb.linalg.solve_triangular(x, b)),
+    "log_det": lambda x, b: pb.linalg.slogdet(x)[1],
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_derivatives_of_complex_factorisations(name: str):
+    """Which take adjoints: conjugated, and not only transposed."""
+    x = draw(5, 5, dtype="complex64") + 4 * np.eye(5, dtype="complex64")
+    derivative = pb.grad(lambda x, b: GRADIENTS[name](x, b).sum(), argnums=(0, 1))
+    found, expected = (results(derivative, x, x[::-1] / 2, device=d) for d in ("webgpu", "cpu"))
+    for one, two in zip(found, expected, strict=True):
+        assert_near(one, two)
+
+
 # -- spectra ---------------------------------------------------------------------------------------
 
 

@@ -138,7 +138,7 @@ def test_spectra(n: int, dtype: str):
     assert not np.tril(t, -1 if dtype.startswith("c") else -2).any()
     alone: Any = results(pb.linalg.eigvals, x)[0]
     if dtype == "float32":  # conjugate pairs are pairs to the bit
-        upper, lower = alone[alone.imag > 0], alone[alone.imag < 0]
+        upper, lower = alone[np.imag(alone) > 0], alone[np.imag(alone) < 0]
         assert np.array_equal(upper, lower.conj())
 
 

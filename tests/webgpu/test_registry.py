@@ -56,6 +56,14 @@ def compared(case: Case, way: str, found: list[np.ndarray]) -> list[np.ndarray]:
     return determined(case.entry, np, found) if is_result else found
 
 
+def is_as_right(case: Case, way: str, found: list[np.ndarray], cpu: list[np.ndarray]) -> bool:
+    """Whether results are as near to those in twice the precision as the CPU's are."""
+    wide = pb.complex128 if case.dtype.is_complex else pb.float64
+    right = compared(case, way, values(WAYS[way], case._replace(dtype=wide)))
+    ours, theirs = (max(map(distance, compared(case, way, own), right)) for own in (found, cpu))
+    return ours <= theirs
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_results_have_the_bits_of_the_cpu(case: Case, way: str):
@@ -76,4 +84,4 @@ def test_results_have_the_bits_of_the_cpu(case: Case, way: str):
         assert same_bits(x, y), "the same bits on every run"
         assert same_bits(x, z) or may_be_near(case)
     for x, z in zip(*(compared(case, way, own) for own in (found, expected)), strict=True):
-        assert distance(x, z) <= NEAR
+        assert same_bits(x, z) or distance(x, z) <= NEAR or is_as_right(case, way, found, expected)

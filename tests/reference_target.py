@@ -96,6 +96,7 @@ def finished(kernel: Reduce, accumulators: Sequence[Array]) -> list[Array]:
 class Reference:
     """The target; arguments are those of `Target`."""
 
+    kept = None
     tuning = Tuning(
         1 << 17, 1 << 19, 64, 1 << 16, 400_000, 8, 4, 1 << 20, 1 << 16, 1 << 16, 1 << 15
     )

@@ -19,7 +19,18 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 
 __all__ = [
-    *("Area", "Fault", "Layout", "Place", "Routine", "Shape", "Strides", "Target", "Tuning"),
+    *(
+        "Area",
+        "Fault",
+        "KeptPrograms",
+        "Layout",
+        "Place",
+        "Routine",
+        "Shape",
+        "Strides",
+        "Target",
+        "Tuning",
+    ),
     "WantedPlan",
 ]
 
@@ -126,10 +137,49 @@ class Clock(Protocol):
         ...
 
 
+class KeptPrograms(Protocol):
+    """The programs of a target on disk."""
+
+    def circumstances(self) -> Sequence[str] | None:
+        """What programs depend on besides what they compute; None if none are kept."""
+        ...
+
+    def read(self, key: str, /) -> bytes | None:
+        """What was written under a key."""
+        ...
+
+    def write(self, key: str, data: bytes, /) -> None:
+        """Keep data under a key, as long as there is room."""
+        ...
+
+    def packed(self, program: Program, /) -> bytes | None:
+        """A program as bytes; None if it calls what another process does not have."""
+        ...
+
+    def unpacked(self, data: bytes, inputs: int, /) -> Callable[..., Any] | None:
+        """The program, of so many inputs; None, or an error, if its code is not on disk any more or
+        the data is something else.
+        """
+        ...
+
+    def packed_plan(self, wanted: Any, /) -> list[Any]:
+        """A plan of indices that would be of use, as numbers and texts."""
+        ...
+
+    def unpacked_plan(self, values: Sequence[Any], /) -> WantedPlan:
+        """The plan again."""
+        ...
+
+
 class Target(Protocol):
     """Strides are in elements; outputs are dense unless their strides are given."""
 
     tuning: Tuning
+
+    @property
+    def kept(self) -> KeptPrograms | None:
+        """The programs of earlier processes, where the target keeps them."""
+        ...
 
     @property
     def routines(self) -> Mapping[str, Routine]:

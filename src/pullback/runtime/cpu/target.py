@@ -22,6 +22,7 @@ from pullback.runtime.cpu.indexing import gather_stages
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.loops import fold_stages, map_stages, row_stages, scalar_code
 from pullback.runtime.cpu.native import stages
+from pullback.runtime.cpu.native.stored import Programs
 from pullback.runtime.cpu.routines import ROUTINES
 from pullback.runtime.cpu.scatter import plans, scatter_stages, strategies
 
@@ -58,6 +59,7 @@ class CpuTarget:
     scatter_plan = staticmethod(strategies.wants_plan)
     together = staticmethod(jit.together)
     encode = staticmethod(stages.encode)
+    kept = Programs(strategies.Wanted)
     clock = Clock
     view = staticmethod(native.view)
     empty = staticmethod(native.empty)

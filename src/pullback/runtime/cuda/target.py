@@ -41,6 +41,7 @@ class CudaTarget:
     """Kernels as CUDA C, launched one after the other."""
 
     # Groups are the same as on the CPU, up to how much of a row a block keeps in shared memory.
+    kept = None
     tuning = Tuning(
         block_bytes=1 << 17,
         local_bytes=1 << 19,

@@ -56,6 +56,7 @@ class WebgpuTarget:
     """Kernels as WGSL, dispatched one after the other."""
 
     # Groups are the same as on the CPU, up to how much of a row is kept in scratch memory.
+    kept = None
     tuning = Tuning(
         block_bytes=1 << 17,
         local_bytes=1 << 19,

@@ -19,25 +19,27 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 
 __all__ = [
-    *(
-        "Area",
-        "Fault",
-        "KeptPrograms",
-        "Layout",
-        "Place",
-        "Routine",
-        "Shape",
-        "Strides",
-        "Target",
-        "Tuning",
-    ),
+    "Area",
+    "Fault",
+    "FlatProgram",
+    "KeptPrograms",
+    "Layout",
+    "Place",
+    "Routine",
+    "Shape",
+    "Strides",
+    "Target",
+    "Tuning",
     "WantedPlan",
+    "no_flat_programs",
 ]
 
 Shape: TypeAlias = Sequence[int]
 Strides: TypeAlias = Sequence[int]
 Area: TypeAlias = Callable[[int], int]  # the slot of scratch memory of so many bytes
 Place: TypeAlias = tuple[int, Aval]  # a slot, and what is there
+# From the elements of an array, its bytes, and whether it is heavy, to the program that writes it.
+FlatProgram: TypeAlias = Callable[[int, int, bool], Callable[..., Any]]
 Layout: TypeAlias = tuple[Shape, int, Strides]  # shape, slot and strides in elements
 
 
@@ -100,6 +102,10 @@ class Routine(NamedTuple):
     calls_python: bool = False  # from a stage: the program must not hold Python's lock
     # In eager mode, the function of buffers, where that needs no program.
     direct: Callable[[Sequence[Aval], dict[str, Any], Aval], Callable[..., Any]] | None = None
+
+
+def no_flat_programs(kernel: Map, repeated: tuple[bool, ...]) -> None:
+    """Of a target that has no shorter way to them."""
 
 
 class WantedPlan(Protocol):
@@ -202,6 +208,13 @@ class Target(Protocol):
 
         `by_rows`: one stage whose units are the elements in row-major order, for `Blocks`.
         `shared`: code for this shape alone would not be used again.
+        """
+        ...
+
+    def flat(self, kernel: Map, repeated: tuple[bool, ...], /) -> FlatProgram | None:
+        """What makes programs of a kernel whose operands are dense, or one element repeated.
+
+        The programs are those of `map` with `shared`; None: there is no shorter way to them.
         """
         ...
 

@@ -47,6 +47,7 @@ class CpuTarget:
     )
     routines = ROUTINES
     map = staticmethod(map_stages.map_stages)
+    flat = staticmethod(map_stages.flat_program)
     box = staticmethod(map_stages.map_stage)
     reduce = staticmethod(fold_stages.reduce_stages)
     accumulate = staticmethod(fold_stages.accumulate_stages)

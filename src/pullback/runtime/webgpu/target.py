@@ -11,7 +11,15 @@ import numpy as np
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import (
+    Area,
+    Fault,
+    Routine,
+    Target,
+    Tuning,
+    WantedPlan,
+    no_flat_programs,
+)
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval
@@ -55,8 +63,9 @@ class _Routines(dict[str, Routine]):
 class WebgpuTarget:
     """Kernels as WGSL, dispatched one after the other."""
 
-    # Groups are the same as on the CPU, up to how much of a row is kept in scratch memory.
     kept = None
+    flat = staticmethod(no_flat_programs)
+    # Groups are the same as on the CPU, up to how much of a row is kept in scratch memory.
     tuning = Tuning(
         block_bytes=1 << 17,
         local_bytes=1 << 19,

@@ -19,7 +19,7 @@ from weakref import ref
 from pullback.core.interning import Interned
 from pullback.runtime.code_cache import CodeCache
 from pullback.runtime.cpu.llvm import emission
-from pullback.runtime.cpu.llvm.emission import host
+from pullback.runtime.cpu.llvm.emission import Host, host
 
 __all__ = [
     "KEPT",

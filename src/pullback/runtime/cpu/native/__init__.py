@@ -371,14 +371,23 @@ def single_program(
     n_inputs: int, out_nbytes: int, stage: Stage, heavy: bool
 ) -> Callable[..., Buffer | tuple[int, int, int]]:
     """`program` of one stage without scratch areas: what a new shape in eager mode takes."""
-    code, units, grain, params = stage
+    code, units, grain, _ = stage
     if min(n_inputs, out_nbytes, units) < 0 or grain < 1 or not code:
         return program(n_inputs, out_nbytes, (), [stage], heavy)  # it says what is wrong
+    # a stage has what its words point to
+    return run_array(single_words(n_inputs, out_nbytes, stage, heavy), stage)
+
+
+# Places among the words of a program of one stage.
+OUT_BYTES, HEAVY, UNITS, GRAIN = 1, 3, 8, 9
+
+
+def single_words(n_inputs: int, out_nbytes: int, stage: Stage, heavy: bool) -> array[int]:
+    """The words of a program of one stage without scratch areas."""
+    code, units, grain, params = stage
     split = heavy or units > grain
     words = (n_inputs, out_nbytes, 0, split, 0, 6, 1, code, units, grain, 40, *params)
-    kept = array("q", words)  # type: ignore[arg-type]
-    address, length = kept.buffer_info()
-    return _make(wrap(address, 8 * length, (kept, stage)))  # a stage has what its words point to
+    return array("q", words)  # type: ignore[arg-type]
 
 
 def encode(stages: Sequence[Stage]) -> list[SupportsIndex]:

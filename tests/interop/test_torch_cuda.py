@@ -79,7 +79,7 @@ def emulated(monkeypatch):
     forget()
     monkeypatch.setattr(torch_cuda, "_shared", in_place)
     monkeypatch.setattr(torch_cuda, "_working_on", lambda device: nullcontext(scatter))
-    monkeypatch.setattr(torch_cuda, "current_stream", lambda device: 0)
+    monkeypatch.setattr(torch_cuda, "current_stream", lambda device, mark=None: 0)
     monkeypatch.setattr(torch_cuda, "_device_of", lambda x: 0)
     monkeypatch.setattr(torch_faults, "_watch_reads", lambda: None)
     for name in ("gather", "scatter_sum", "scatter_add"):
@@ -382,6 +382,8 @@ def plain_rows(monkeypatch):
 
     read_rows, add_rows = torch_cuda.read_rows, torch_cuda.add_rows
     monkeypatch.setattr(torch_rows, "is_on_gpu", lambda x: True)
+    plain = frozenset([torch._C._dispatch_keys(torch.empty(0)).raw_repr()])
+    monkeypatch.setattr(torch_rows, "plain_keys", lambda: plain)
     monkeypatch.setattr(torch_cuda, "read_rows", read)
     monkeypatch.setattr(torch_cuda, "add_rows", add)
     return taken

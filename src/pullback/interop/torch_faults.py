@@ -22,7 +22,7 @@ from torch import Tensor
 from pullback.interop.torch_errors import out_of_range
 from pullback.interop.torch_reads import call_after_reads
 
-__all__ = ["Line", "begin", "check", "line_of", "settle"]
+__all__ = ["Line", "begin", "check", "line_of", "own_slot", "settle"]
 
 BATCH = 16  # calls between two events, each of which costs as much as half a launch
 
@@ -181,9 +181,21 @@ def check() -> None:
 atexit.register(check)
 
 
-def begin() -> None:
-    """What comes before every launch: earlier errors, and those at the end of a backward pass."""
+def own_slot(device: int, stream: int) -> int:
+    """The address of the words of a call that looks at indices again: another reports bad ones."""
+    return _executor().Slots.of(device, stream).take()
+
+
+def begin(mark: Any = None) -> None:
+    """What comes before every launch: earlier errors, and those at the end of a backward pass.
+
+    A launch that has nothing to report but what the calls before `mark` report leaves nothing to be
+    done at the end once these have ended.
+    """
+    ended = mark is not None and mark.done
     settle()
+    if ended:
+        return
     task = torch._C._current_graph_task_id()
     if task == -1 or task == _thread.task:
         return

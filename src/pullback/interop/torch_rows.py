@@ -8,6 +8,7 @@ allocate. What is not as plain as that is left to `torch_operators`.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,26 +32,44 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Tensor, padding: Padding, name: str) -> Tensor:
         ctx.save_for_backward(places)
-        ctx.shape, ctx.padding, ctx.name = x.shape, padding, name
-        return torch_cuda.read_rows(x, places, name)
+        out, mark = torch_cuda.read_rows(x, places, name, True)
+        ctx.call = x.shape, padding, name, mark
+        return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple:
+    def backward(ctx: Any, grad: Tensor) -> tuple:
         (places,) = ctx.saved_tensors
-        shape, grad = ctx.shape, grads[0]
+        shape, padding, name, mark = ctx.call
         if torch.is_grad_enabled() or not _is_dense(grad):
             aligned = places[(..., *[None] * (len(shape) - 1))]
-            found = torch_operators.scatter_sum(grad, [aligned], tuple(shape), None, ctx.name)
+            found = torch_operators.scatter_sum(grad, [aligned], tuple(shape), None, name)
         else:
-            found = torch_cuda.add_rows(grad, places, shape, ctx.name)
-        if ctx.padding is not None:
-            found = torch_operators.without_row(found, ctx.padding)
+            found = torch_cuda.add_rows(grad, places, shape, mark)
+        if padding is not None:
+            found = torch_operators.without_row(found, padding)
         return found, None, None, None
+
+
+# What `_Rows.apply` comes to where no transform of torch.func is active.
+_applied = super(torch.autograd.Function, _Rows).apply
 
 
 def is_on_gpu(x: Tensor) -> bool:
     """Whether a tensor is on CUDA."""
     return x.is_cuda
+
+
+@cache
+def plain_keys() -> frozenset[int]:
+    """The dispatch keys of CUDA tensors that are memory and nothing else: not conjugated, not a
+    part of a transform, not traced.
+    """
+    found = []
+    for inference in (False, True):
+        with torch.inference_mode(inference):
+            keys = torch._C._dispatch_keys(torch.empty(0, device="cuda"))
+            found.append(keys.raw_repr())
+    return frozenset(found)
 
 
 def _is_dense(x: Tensor) -> bool:
@@ -59,9 +78,9 @@ def _is_dense(x: Tensor) -> bool:
         (x.__class__ is Tensor or x.__class__ is Parameter)
         and not torch.compiler.is_compiling()
         and is_on_gpu(x)
+        and torch._C._dispatch_keys(x).raw_repr() in plain_keys()
         and not torch._C._are_functorch_transforms_active()
         and not torch._C._len_torch_dispatch_stack()
-        and not (x.is_neg() or x.is_conj() or x._is_zerotensor())
     )
 
 
@@ -83,5 +102,5 @@ def rows(x: Tensor, places: Tensor, padding: Padding, name: str) -> Tensor:
     """The rows of x at places of which `is_plain` holds."""
     x = x.contiguous()
     if x.requires_grad and torch.is_grad_enabled():
-        return _Rows.apply(x, places, padding, name)
-    return torch_cuda.read_rows(x, places, name)
+        return _applied(x, places, padding, name)
+    return torch_cuda.read_rows(x, places, name, False)[0]

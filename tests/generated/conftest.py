@@ -19,8 +19,6 @@ DEVICE = os.environ.get("PULLBACK_TEST_DEVICE")  # "cuda", or "emulated" for tha
 
 FULL = os.environ.get("PULLBACK_FULL") == "1"
 TEST_LIMIT = 2 << 30  # bytes of the cache: all kernels, which workers compile for each other
-    2 << 30
-)  # bytes of the cache: kernels of all tests, which workers compile for each other
 
 # About memory that NumPy can share, and about threads of the CPU.
 collect_ignore = ["test_exports.py", "test_threads.py"] if DEVICE else []

@@ -38,7 +38,15 @@ def both(indices, values, out, fold="add"):
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize(
     ("n", "rows", "width"),
-    [(1, 1, 3), (37, 5, 1), (129, 60, 16), (512, 100, 16), (2048, 7, 30), (400, 9, 200)],
+    [
+        (1, 1, 3),
+        (37, 5, 1),
+        (129, 60, 16),
+        (512, 100, 16),
+        (256, 7, 30),
+        (64, 9, 100),
+        (2048, 7, 3),
+    ],
 )
 def test_sums_have_the_bits_of_sorted_ones(n, rows, width, share):
     indices, values, out = draw("float32", n, rows, width)
@@ -69,5 +77,5 @@ def test_without_a_destination_to_read_every_row_is_written():
 def test_what_is_large_is_sorted():
     small = Case("float32", "int64", "add", 512, 100, 16)
     assert each_row_fits(small)
-    larger = {"n": 1 << 12}, {"rows": MOST_ROWS + 1}, {"width": 1 << 12}
+    larger = {"n": 1 << 12}, {"rows": MOST_ROWS + 1}, {"width": 1 << 6}, {"n": 5000, "width": 1}
     assert not any(each_row_fits(small._replace(**change)) for change in larger)

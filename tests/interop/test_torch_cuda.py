@@ -79,7 +79,7 @@ def emulated(monkeypatch):
     forget()
     monkeypatch.setattr(torch_cuda, "_shared", in_place)
     monkeypatch.setattr(torch_cuda, "_working_on", lambda device: nullcontext(scatter))
-    monkeypatch.setattr(torch_cuda, "current_stream", lambda device, mark=None: 0)
+    monkeypatch.setattr(torch_cuda, "current_stream", lambda device, *marks: 0)
     monkeypatch.setattr(torch_cuda, "_device_of", lambda x: 0)
     monkeypatch.setattr(torch_faults, "_watch_reads", lambda: None)
     for name in ("gather", "scatter_sum", "scatter_add"):
@@ -382,8 +382,6 @@ def plain_rows(monkeypatch):
 
     read_rows, add_rows = torch_cuda.read_rows, torch_cuda.add_rows
     monkeypatch.setattr(torch_rows, "is_on_gpu", lambda x: True)
-    plain = frozenset([torch._C._dispatch_keys(torch.empty(0)).raw_repr()])
-    monkeypatch.setattr(torch_rows, "plain_keys", lambda: plain)
     monkeypatch.setattr(torch_cuda, "read_rows", read)
     monkeypatch.setattr(torch_cuda, "add_rows", add)
     return taken
@@ -441,8 +439,8 @@ def test_a_pass_waits_at_its_end_for_what_has_not_ended(done, plain_rows, monkey
         def __init__(self):
             self.done = done
 
-    def stream(device, mark=None):
-        torch_faults.begin(mark)
+    def stream(device, *marks):
+        torch_faults.begin(*marks)
         return 0
 
     waits = []

@@ -98,7 +98,7 @@ is_capturing: Callable[[], bool] = getattr(
 )
 
 
-def current_stream(device: int, mark: Any = None) -> int:
+def current_stream(device: int, settled: Any = False) -> int:
     """Torch's current stream of a device, on which launches go that report bad indices; see
     `torch_faults.begin`.
     """
@@ -107,7 +107,7 @@ def current_stream(device: int, mark: Any = None) -> int:
             "pullback.torch: a CUDA graph can't hold these launches, got one that is being"
             " captured. They report bad indices to words that serve once: call them outside."
         )
-    torch_faults.begin(mark)
+    torch_faults.begin(settled)
     return torch._C._cuda_getCurrentRawStream(device)
 
 
@@ -261,7 +261,7 @@ def _device_of(x: Tensor) -> int:
 def read_rows(x: Tensor, places: Tensor, name: str, marked: bool) -> tuple[Tensor, Any]:
     """The rows of x at indices, and an event after that if asked for; both are dense, not empty."""
     device, shape = _device_of(x), x.shape
-    stream = current_stream(device)
+    stream = current_stream(device, marked)
     out = x.new_empty((*places.shape, *shape[1:]))
     value, result = x.data_ptr(), out.data_ptr()
     both = value | result

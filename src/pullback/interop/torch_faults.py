@@ -186,13 +186,13 @@ def own_slot(device: int, stream: int) -> int:
     return _executor().Slots.of(device, stream).take()
 
 
-def begin(mark: Any = None) -> None:
+def begin(settled: Any = False) -> None:
     """What comes before every launch: earlier errors, and those at the end of a backward pass.
 
-    A launch that has nothing to report but what the calls before `mark` report leaves nothing to be
-    done at the end once these have ended.
+    Nothing is left for the end if somebody else sees to that (True), or if a launch has nothing to
+    report but what those before an event report, and these have ended.
     """
-    ended = mark is not None and mark.done
+    ended = settled is True or (settled and settled.done)
     settle()
     if ended:
         return

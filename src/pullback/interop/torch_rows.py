@@ -8,7 +8,6 @@ allocate. What is not as plain as that is left to `torch_operators`.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -50,26 +49,14 @@ class _Rows(torch.autograd.Function):
         return found, None, None, None
 
 
-# What `_Rows.apply` comes to where no transform of torch.func is active.
-_applied = super(torch.autograd.Function, _Rows).apply
+# What `_Rows.apply` comes to where no transform of torch.func is active: it takes what transforms
+# that have ended left behind out of its wrapping.
+_applied, _alive = super(torch.autograd.Function, _Rows).apply, torch._C._functorch.unwrap_if_dead
 
 
 def is_on_gpu(x: Tensor) -> bool:
     """Whether a tensor is on CUDA."""
     return x.is_cuda
-
-
-@cache
-def plain_keys() -> frozenset[int]:
-    """The dispatch keys of CUDA tensors that are memory and nothing else: not conjugated, not a
-    part of a transform, not traced.
-    """
-    found = []
-    for inference in (False, True):
-        with torch.inference_mode(inference):
-            keys = torch._C._dispatch_keys(torch.empty(0, device="cuda"))
-            found.append(keys.raw_repr())
-    return frozenset(found)
 
 
 def _is_dense(x: Tensor) -> bool:
@@ -78,9 +65,9 @@ def _is_dense(x: Tensor) -> bool:
         (x.__class__ is Tensor or x.__class__ is Parameter)
         and not torch.compiler.is_compiling()
         and is_on_gpu(x)
-        and torch._C._dispatch_keys(x).raw_repr() in plain_keys()
         and not torch._C._are_functorch_transforms_active()
         and not torch._C._len_torch_dispatch_stack()
+        and not (x.is_neg() or x.is_conj() or x._is_zerotensor())
     )
 
 
@@ -102,5 +89,5 @@ def rows(x: Tensor, places: Tensor, padding: Padding, name: str) -> Tensor:
     """The rows of x at places of which `is_plain` holds."""
     x = x.contiguous()
     if x.requires_grad and torch.is_grad_enabled():
-        return _applied(x, places, padding, name)
+        return _applied(_alive(x), _alive(places), padding, name)
     return torch_cuda.read_rows(x, places, name, False)[0]

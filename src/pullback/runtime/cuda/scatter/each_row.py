@@ -8,15 +8,17 @@ from pullback.runtime.cuda.scatter.recipes import Case, Recipe, ScatterStep, cei
 __all__ = ["each_row_fits", "each_row_recipe"]
 
 THREADS = 128  # of a block, of which a processor holds 16
-MOST_ITEMS = 16  # indices that a thread looks at, at most: a few microseconds
+MOST_ITEMS = 32  # indices of a thread, which has a bit for each
 MOST_ROWS = 2048  # thread blocks that a Hopper holds at a time, roughly
-MOST_ELEMENTS = 1 << 18  # of all contributions: from there on the launches of a sort count little
+MOST_LOOKS = 1 << 20  # at indices: some 8 us on an H200, where the launches of a sort take 16
+MOST_SERIAL = 64  # contributions that a thread adds up, if all go to one row: some 10 us
 
 
 def each_row_fits(case: Case) -> bool:
     """Whether launches would take longer than to look at every index for each row."""
-    few = case.n <= THREADS * MOST_ITEMS and case.rows <= MOST_ROWS
-    return few and case.n * case.width <= MOST_ELEMENTS
+    if case.places > THREADS or case.n > THREADS * MOST_ITEMS or case.rows > MOST_ROWS:
+        return False
+    return case.rows * case.n <= MOST_LOOKS and case.n * case.places <= MOST_SERIAL * THREADS
 
 
 def each_row_recipe(case: Case, fresh: bool) -> Recipe:
@@ -25,7 +27,7 @@ def each_row_recipe(case: Case, fresh: bool) -> Recipe:
     definitions = (
         ("THREADS", THREADS),
         ("ITEMS", per_thread),
-        ("LANES", min(THREADS, case.places)),
+        ("LANES", case.places),
         ("SPAN", piece_of(case.n, case.width, case.value_bytes)),
         ("SLICES", PIECE_THREADS // piece_shape(case.width, case.value_bytes).lanes),
     )

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <utility>
@@ -90,7 +91,7 @@ struct Fiber {
   Dim thread, block;
   Meeting *warp, *all;
   char* shared = nullptr;
-  char exchange[16];
+  char exchange[32];
 };
 constexpr size_t STACK = 1 << 16;
 static std::deque<Fiber> fibers;
@@ -107,14 +108,33 @@ static void meet(Meeting* m) {
   while (m->number == number) yield();
 }
 static inline void __syncthreads() { meet(fibers[current].all); }
-static inline int __syncthreads_or(int says) {
-  Meeting* all = fibers[current].all;
+static int meet_or(Meeting* all, int says) {
   all->some |= says != 0;
   meet(all);
   return all->result;
 }
+static inline int __syncthreads_or(int says) { return meet_or(fibers[current].all, says); }
+// The first N threads of a block, in kernels of loops.
+static std::map<std::pair<Meeting*, int>, Meeting> first_threads;
+template <int N> static Meeting* first() {
+  Meeting* found = &first_threads[{fibers[current].all, N}];
+  found->members = N;
+  return found;
+}
+template <int N> static void pb_meet() { meet(first<N>()); }
+template <int N> static int pb_meet_or(int says) { return meet_or(first<N>(), says); }
+static void pb_meet_grid(unsigned* count, unsigned& goal) {
+  __syncthreads();
+  goal += gridDim.x;
+  if (threadIdx.x == 0) {
+    atomicAdd(count, 1u);
+    while ((int)(*(volatile unsigned*)count - goal) < 0) yield();
+  }
+  __syncthreads();
+}
 static Meeting cluster_meeting;
 static void pb_cluster_barrier() { meet(&cluster_meeting); }
+static void pb_meet_cluster() { meet(&cluster_meeting); }
 template <typename V> static V pb_of_block(const V* own, int rank) {
   const Fiber& here = fibers[current];
   const unsigned first = current / (cluster * blockDim.x) * (cluster * blockDim.x);
@@ -166,6 +186,45 @@ static unsigned __match_any_sync(unsigned, unsigned value) {
   });
 }
 
+// Matrix units on halves: see `attention/kernels/fragments.cu`.
+static void emulated_matrices(unsigned (&m)[4], SharedAddress row, bool transposed) {
+  struct Four { unsigned m[4]; };
+  const Four found = show(row, [=](auto at, int lane) {
+    Four own;
+    for (int k = 0; k < 4; ++k) {
+      unsigned short two[2];
+      for (int e = 0; e < 2; ++e) {
+        const int line = transposed ? lane % 4 * 2 + e : lane / 4;
+        const int column = transposed ? lane / 4 : lane % 4 * 2 + e;
+        memcpy(&two[e], at(k * 8 + line) + column * 2, 2);
+      }
+      own.m[k] = two[0] | (unsigned)two[1] << 16;
+    }
+    return own;
+  });
+  memcpy(m, found.m, sizeof m);
+}
+template <typename F>
+static void emulated_multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, F wide) {
+  struct Operands { unsigned a[4], b[2]; } given = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  struct Sums { float c[4]; };
+  const Sums sums = show(given, [&](auto at, int lane) {
+    Sums own = {{c[0], c[1], c[2], c[3]}};
+    for (int t = 0; t < 4; ++t) {
+      const Operands left = at(lane / 4 * 4 + t);
+      const Operands right[2] = {at(lane % 4 * 8 + t), at(lane % 4 * 8 + 4 + t)};
+      for (int e = 0; e < 4; ++e)
+        for (int k = 0; k < 4; ++k) {
+          const unsigned x = left.a[e / 2 + k / 2 * 2] >> k % 2 * 16;
+          const unsigned y = right[e % 2].b[k / 2] >> k % 2 * 16;
+          own.c[e] += wide((unsigned short)x) * wide((unsigned short)y);
+        }
+    }
+    return own;
+  });
+  memcpy(c, sums.c, sizeof c);
+}
+
 static void fiber_main() {
   run_thread(thread_data);
   Fiber& f = fibers[current];
@@ -179,6 +238,7 @@ static void fiber_main() {
 static void run_blocks(unsigned first, unsigned count, unsigned shared) {
   const unsigned threads = blockDim.x, warps = (threads + 31) / 32;
   std::vector<Meeting> meetings(count * (warps + 1));
+  first_threads.clear();
   std::vector<std::vector<char>> memory(count, std::vector<char>(shared + 16, (char)0x5a));
   while (fibers.size() < count * threads) {
     fibers.emplace_back();

@@ -12,7 +12,14 @@ from generated.matrix import Case, arrays_of, call, determined, directional, jit
 from pullback.compile.kernel.factor_order import JACOBI
 from pullback.core import pytrees
 
-__all__ = ["WAYS", "determined_of", "distance", "is_left_to_lapack", "same_bits"]
+__all__ = [
+    "ON_MATRIX_UNITS",
+    "WAYS",
+    "determined_of",
+    "distance",
+    "is_left_to_lapack",
+    "same_bits",
+]
 
 # Operations that the CPU leaves to LAPACK, whose bits no other machine has: they, or derivatives
 # of theirs, need eigenvalues of matrices that are not symmetric, or functions of matrices.
@@ -45,6 +52,13 @@ def determined_of(case: Case, result: Any) -> list[Any]:
     return determined(case.entry, pb, arrays_of(result))
 
 
+# Operations whose products of float16 and bfloat16 a GPU makes on matrix units, in their order.
+ON_MATRIX_UNITS = {
+    *("nn.scaled_dot_product_attention", "nn.multi_head_attention"),
+    "nn.multi_head_attention_forward",
+}
+
+
 WAYS: dict[str, Callable[[Case], Any]] = {
     "eager": lambda case: call(case.entry, case.sample),
     "jit": jitted,
@@ -66,7 +80,7 @@ def same_bits(x: Any, y: Any) -> bool:
 
 def distance(x: np.ndarray, y: np.ndarray) -> float:
     """The largest difference relative to the largest element."""
-    if x.dtype.kind not in "fc" or not x.size:
+    if x.dtype.kind not in "fcV" or not x.size:  # V: bfloat16
         return 0.0 if np.array_equal(x, y) else np.inf
     x, y = (np.asarray(a, np.complex128) for a in (x, y))
     if not np.array_equal(np.isnan(x), np.isnan(y)):

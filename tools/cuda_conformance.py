@@ -60,7 +60,7 @@ def outcome(case: Any, order: int) -> tuple[str, str]:
     if not wanted:
         return NONE, ""
     try:
-        with pb.device("cuda"):
+        with pb.device("cuda"), pb.matmul_precision("highest"):
             found = results()
     except Exception as error:  # whatever it is, it is to be listed
         return FAIL, f"{type(error).__name__}: {error}"[:300]
@@ -166,7 +166,9 @@ def section(rows: Sequence[Row]) -> str:
         TITLE,
         "",
         'The same samples with `device="cuda"` on an H200, against the CPU: cells with equal bits,'
-        " and cells whose results are near, all of operations that the CPU leaves to LAPACK.",
+        " and cells whose results are near, all of operations that the CPU leaves to LAPACK."
+        " Attention of float16 and bfloat16, which goes to matrix units, is"
+        " [near](cuda.md#attention) too.",
         "",
         *table(rows),
         "",

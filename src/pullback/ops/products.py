@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.core import dtypes as dt
+from pullback.core import precision as precisions
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.core.errors import AxisError, DTypeError, ShapeError
@@ -21,6 +22,7 @@ from pullback.ops.families import broadcast_shapes, composite, normalise_axis, p
 from pullback.ops.labels import Labels, label_sizes, parsed, spelled
 from pullback.ops.movement import both_aligned, permute_dims, reshape
 from pullback.ops.parts import astype, cc
+from pullback.ops.promotion import same_dtype
 from pullback.ops.reductions import sum as sum_
 
 __all__ = ["einsum", "matmul", "matrix_transpose", "outer", "tensordot", "vecdot"]
@@ -28,16 +30,9 @@ __all__ = ["einsum", "matmul", "matrix_transpose", "outer", "tensordot", "vecdot
 MOST_PRODUCTS = 1 << 22  # elements of the intermediate array of an integer matmul
 
 
-def promoted(name: str, *xs: Any) -> list[Any]:
-    """The operands as arrays of one dtype."""
-    arrays = [as_array(x, name) for x in xs]
-    dtype = arrays[0]._aval.dtype
-    for a in arrays[1:]:
-        dtype = dt.promote(dtype, a._aval.dtype)
-    return [astype(a, dtype, copy=False) for a in arrays]
-
-
-def _matmul_infer(x: Aval, y: Aval) -> tuple[tuple[int, ...], DType]:
+def _matmul_infer(
+    x: Aval, y: Aval, precision: str = precisions.DEFAULT
+) -> tuple[tuple[int, ...], DType]:
     if x.shape[-1] != y.shape[-2]:
         raise ShapeError(
             f"matmul: the inner sizes differ, got shapes {x.shape} and {y.shape}."
@@ -78,23 +73,33 @@ def _transposed(x: Any) -> Any:
     return permute_dims(x, (*range(n - 2), n - 1, n - 2))
 
 
-def _matmul_vjp_left(g: Any, y: Any, x_aval: Aval) -> Any:
-    gx = bind(matmul.op, g, _transposed(cc(y)))
+def _precision(x: Aval) -> dict[str, str]:
+    """What a product notes of the setting: nothing where it makes no difference."""
+    name = precisions.current()
+    if name == precisions.DEFAULT or not x.device.runtime.has_fast_products:
+        return {}
+    if x.dtype.itemsize == 2:
+        return {"precision": name} if name == precisions.HIGHEST else {}
+    return {"precision": name} if x.dtype is dt.float32 and name != precisions.HIGHEST else {}
+
+
+def _matmul_vjp_left(g: Any, y: Any, x_aval: Aval, static: dict[str, Any]) -> Any:
+    gx = bind(matmul.op, g, _transposed(cc(y)), **static)
     return gx if gx._aval.shape == x_aval.shape else sum_to(gx, x_aval.shape)
 
 
-def _matmul_vjp_right(g: Any, x: Any, y_aval: Aval) -> Any:
-    gy = bind(matmul.op, _transposed(cc(x)), g)
+def _matmul_vjp_right(g: Any, x: Any, y_aval: Aval, static: dict[str, Any]) -> Any:
+    gy = bind(matmul.op, _transposed(cc(x)), g, **static)
     return gy if gy._aval.shape == y_aval.shape else sum_to(gy, y_aval.shape)
 
 
-def _matmul_batch(x: Any, y: Any) -> Any:
+def _matmul_batch(x: Any, y: Any, static: dict[str, Any]) -> Any:
     """Matrices that meet one and the same matrix are the rows of a single product."""
     a, b = x._aval.shape, y._aval.shape
     if b[0] == 1 and len(b) == 3:
         rows = reshape(x, (size_of(a[:-1]), a[-1]))
-        return reshape(bind(matmul.op, rows, reshape(y, b[1:])), (*a[:-1], b[-1]))
-    return bind(matmul.op, *both_aligned(x, y))
+        return reshape(bind(matmul.op, rows, reshape(y, b[1:]), **static), (*a[:-1], b[-1]))
+    return bind(matmul.op, *both_aligned(x, y), **static)
 
 
 @primitive(
@@ -109,6 +114,7 @@ def _matmul_batch(x: Any, y: Any) -> Any:
     errors=_matmul_errors,
     methods=("__matmul__", "__rmatmul__"),
     front=2,
+    setting=precisions.current,
 )
 def matmul(x: Any, y: Any, /) -> Any:
     """The product of matrices in the last two axes, over broadcast batches.
@@ -118,7 +124,7 @@ def matmul(x: Any, y: Any, /) -> Any:
     >>> pb.matmul(pb.tensor([[1.0, 2.0], [3.0, 4.0]]), pb.tensor([10.0, 1.0]))
     tensor([12., 34.], float32, cpu)
     """
-    x, y = promoted("matmul", x, y)
+    x, y = same_dtype("matmul", x, y)
     a, b = x._aval, y._aval
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(
@@ -131,7 +137,8 @@ def matmul(x: Any, y: Any, /) -> Any:
         x = reshape(x, (1, *a.shape))
     if b.ndim == 1:
         y = reshape(y, (*b.shape, 1))
-    out = bind(matmul.op, x, y) if a.dtype.is_inexact else _whole_matmul(x, y)
+    whole = not a.dtype.is_inexact
+    out = _whole_matmul(x, y) if whole else bind(matmul.op, x, y, **_precision(x._aval))
     if a.ndim > 1 and b.ndim > 1:
         return out
     shape = out._aval.shape
@@ -242,7 +249,7 @@ def vecdot(x1: Any, x2: Any, /, axis: int = -1) -> Any:
     >>> pb.vecdot(pb.tensor([1.0, 2.0]), pb.tensor([10.0, 1.0]))
     tensor(12., float32, cpu)
     """
-    x, y = promoted("vecdot", x1, x2)
+    x, y = same_dtype("vecdot", x1, x2)
     if not isinstance(axis, int) or not -min(x._aval.ndim, y._aval.ndim) <= axis < 0:
         raise AxisError(f"vecdot: axis must be negative and belong to both arrays, got {axis!r}.")
     if x._aval.shape[axis] != y._aval.shape[axis]:
@@ -294,7 +301,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
     >>> pb.tensordot(pb.tensor([1.0, 2.0]), pb.tensor([10.0, 1.0]), axes=1)
     tensor(12., float32, cpu)
     """
-    x, y = promoted("tensordot", x1, x2)
+    x, y = same_dtype("tensordot", x1, x2)
     a, b = x._aval, y._aval
     left, right = _tensordot_axes(axes, a, b)
     meeting = [a.shape[d] for d in left]
@@ -445,7 +452,7 @@ def einsum(subscripts: Any, /, *operands: Any) -> Any:
     """
     if not isinstance(subscripts, str):
         subscripts, operands = spelled((subscripts, *operands))
-    arrays = promoted("einsum", *operands)
+    arrays = same_dtype("einsum", *operands)
     avals = [a._aval for a in arrays]
     terms, out = parsed(subscripts, avals)
     sizes = label_sizes(terms, avals, subscripts)

@@ -1,8 +1,6 @@
-"""Factorisations and solutions of real matrices by tiles, with the bits of the CPU.
+"""Factorisations and solutions of matrices by tiles; those of real ones have the bits of the CPU.
 
-A product that is taken from a matrix is made chunk by chunk of the order, and each is taken when
-it is made. A matrix has a status: 0, or what was found about it; -1 is an element that is no finite
-number.
+A matrix has a status: 0, or what was found about it; -1 is an element that is no finite number.
 """
 
 from __future__ import annotations
@@ -10,22 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import count
 from typing import Any
 
-from pullback.compile.kernel.order import CHUNK
+from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.program import matrices
 from pullback.compile.program.nest import coalesce
+from pullback.compile.program.queued_tiles import AS_IT_IS, QueuedTiles
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Fault, Place
-from pullback.compile.program.tiles import Block, TiledSteps
+from pullback.compile.program.tiles import TILED, Block
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
-from pullback.core.errors import DeviceError
 from pullback.runtime.webgpu.maps import zero_steps
 from pullback.runtime.webgpu.matrix_kernels import kernel
 from pullback.runtime.webgpu.nests import MAIN, THREADS, nest_words
+from pullback.runtime.webgpu.printer import item
 from pullback.runtime.webgpu.products import product_steps
 from pullback.runtime.webgpu.stages import (
     Array,
@@ -36,9 +34,9 @@ from pullback.runtime.webgpu.stages import (
     stage,
 )
 
-__all__ = ["NAMES", "matrix_faults", "matrix_stages"]
+__all__ = ["NAMES", "Tiles", "matrix_faults", "matrix_stages", "report_steps"]
 
-NAMES = ("cholesky", "solve_triangular", "lu", "lu_solve", "det")  # of the intrinsics
+NAMES = (*TILED, "det")  # of the intrinsics
 
 
 @cache
@@ -66,26 +64,29 @@ def report_steps(status: int, number: int, start: int, error: int) -> list[Dispa
     return [find, Dispatch(_report_source(True), arrays, words, groups)]
 
 
-class _Tiles(TiledSteps):
-    """The dispatches of a factorisation, in the order in which they are asked for."""
+class Tiles(QueuedTiles[Dispatch]):
+    """The dispatches of a factorisation, in the order in which they are asked for.
 
-    def __init__(self, dtype: DType, batch: tuple[int, ...], area: Area, small: bool):
-        super().__init__(dtype, batch, area)
+    `small`: the matrices of the batch are worked on undivided. With a `status`, what is found goes
+    there.
+    """
+
+    status_bytes = 4
+
+    def __init__(
+        self,
+        dtype: DType,
+        batch: tuple[int, ...],
+        area: Area,
+        small: bool,
+        status: int | None = None,
+    ):
+        super().__init__(dtype, batch, area, product_steps)
         self._small = small
-        self._scratch: dict[tuple[int, int], int] = {}  # of products, one after the other
-        self._head: list[Dispatch] = []
-        self._steps: list[Dispatch] = []
-        self._products: dict[int, int] = {}  # rooms for products, by their elements
-        self.status = self._area(4)
-        self._clear(self.status, 4)
-
-    def steps(self) -> list[Dispatch]:
-        return [*self._head, *self._steps]
+        if status is not None:
+            self._steps, self.status = [], status
 
     # -- memory ------------------------------------------------------------------------------------
-
-    def _area(self, nbytes: int) -> int:
-        return self.area(self.count * nbytes)
 
     def _clear(self, slot: int, each: int) -> None:
         self._steps += zero_steps(dt.uint32, self.count * each // 4, slot)
@@ -105,11 +106,12 @@ class _Tiles(TiledSteps):
         if threads == 0:
             return
         nest = coalesce(self.batch, [b.batch for b in blocks])
-        source, modes, whole = kernel(name, len(nest.shape), len(more))
+        source, modes, whole = kernel(name, self.dtype, len(nest.shape), len(more))
         words = [threads, self.count]
         for b in blocks:
             words += [b.at, b.rows, b.columns, b.row, b.column]
-        arrays = [Array(At(b.slot), "u32", m) for b, m in zip(blocks, modes, strict=True)]
+        kind = item(self.dtype)
+        arrays = [Array(At(b.slot), kind, m) for b, m in zip(blocks, modes, strict=True)]
         if status is not None:
             arrays.append(Array(At(status), "u32", "write" if writes else "read"))
         groups = self.count if whole else linear_groups(threads, THREADS)
@@ -123,44 +125,22 @@ class _Tiles(TiledSteps):
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def take(self, x: Block, target: Block) -> None:
-        before, self._steps = self._steps, []
-        self._elements("copy", (target, x), 0, 0, status=self.status, writes=True)
-        self._head += self._steps
-        self._steps = before
+    def dense_copy(self, operand: Place, looks: bool) -> int:
+        """The slot of an operand's matrices, one after the other."""
+        slot, av = operand
+        assert av.strides is not None
+        rows, columns = av.shape[-2:]
+        *batch, row, column = broadcast_strides(av, (*self.batch, rows, columns))
+        target = self.scratch(rows, columns)
+        x = Block(slot, 0, rows, columns, row, column, tuple(batch))
+        self._copied(x, target, AS_IT_IS, looks)
+        return target.slot
 
-    def _room(self, which: int, rows: int, columns: int) -> Block:
-        """Dense for the whole batch, as products are."""
-        return self.dense(self._rooms[which], 0, rows, columns, rows * columns)
+    def _copied(self, x: Block, target: Block, way: int, looks: bool) -> None:
+        self._elements("copy", (target, x), way, int(looks), status=self.status, writes=True)
 
-    def multiply(self, c: Block, a: Block, b: Block, minus: bool, lower: bool = False) -> None:
-        if 0 in (c.rows, c.columns):
-            return
-        if not minus:
-            self._product(c, a, b)
-            return
-        size = c.rows * c.columns
-        if size not in self._products:
-            self._products[size] = self._area(size * self.size)
-        made = self.dense(self._products[size], 0, c.rows, c.columns, size)
-        for k in range(0, a.columns, CHUNK):
-            width = min(CHUNK, a.columns - k)
-            self._product(made, a.part(0, k, columns=width), b.part(k, 0, rows=width))
-            self._elements("take", (c, made))
-
-    def _product(self, c: Block, a: Block, b: Block) -> None:
-        """A product whose rows are dense, for the whole batch."""
-        left, right = ((At(x.slot, x.at * self.size), (*x.batch, x.row, x.column)) for x in (a, b))
-        sides, out = (c.rows, c.columns, a.columns), At(c.slot, c.at * self.size)
-        numbers = count()
-
-        def area(nbytes: int) -> int:
-            key = next(numbers), nbytes
-            if key not in self._scratch:
-                self._scratch[key] = self.area(nbytes)
-            return self._scratch[key]
-
-        self._steps += product_steps(self.dtype, self.batch, sides, left, right, out, area)
+    def _take_product(self, c: Block, product: Block) -> None:
+        self._elements("take", (c, product))
 
     def solve(self, t: Block, x: Block, lower: bool, unit: bool) -> None:
         if self._small and not lower:  # rows of few elements are summed from left to right
@@ -178,18 +158,13 @@ class _Tiles(TiledSteps):
         self._launch("panel", self.count, (a, swaps), first)
 
     def _qr_leaf(self, a: Block, v: Block, t: Block) -> None:
-        raise DeviceError("qr: there are no WebGPU kernels for it yet.")
+        self._launch("reflect", self.count, (a, v, t))
 
     def _exchange(self, a: Block, swaps: Block, top: int, start: int, stop: int) -> None:
         self._launch("exchange", self.count * a.columns, (a, swaps), top, start, stop)
 
     def order(self, swaps: Block, n: int, count: int) -> None:
         self._launch("order", self.count, (swaps,), n, count, status=self.status)
-
-    def copy(self, x: Block, out: Block, symmetric: bool = False) -> None:
-        if symmetric and x.column != 1:
-            x = x.turned
-        self._elements("copy", (out, x), int(symmetric), 1, status=self.status, writes=True)
 
     def permute(self, x: Block, out: Block, numbers: Block, back: bool) -> None:
         self._elements("permute", (out, x, numbers), int(back))
@@ -198,8 +173,7 @@ class _Tiles(TiledSteps):
         self._elements("identity", (a,))
 
     def require_regular(self, a: Block, error: int) -> None:
-        status = self._area(4)
-        self._clear(status, 4)
+        status = self._clean_status()
         self._launch("regular", self.count, (a,), status=status, writes=True)
         self._steps += report_steps(status, self.count, 0, error)
 
@@ -223,16 +197,11 @@ def matrix_stages(
 ) -> list[Stage]:
     """The stages of a primitive; the result is dense."""
     slot, out = result
-    if out.dtype.is_complex:
-        raise DeviceError(
-            f"{name}: there are no WebGPU kernels for complex matrices yet. Move its operands to"
-            ' the CPU with to_device("cpu").'
-        )
     batch = matrices.batch_of(name, out)
     if out.size == 0 or math.prod(batch) == 0:
         return []
     small = matrices.is_small(name, [av for _, av in operands])
-    tiles = _Tiles(out.dtype, batch, area, small)
+    tiles = Tiles(out.dtype, batch, area, small)
     if name == "det":
         tiles.determinant(operands[1], tiles.dense(slot, 0, 1, 1, 1))
     else:

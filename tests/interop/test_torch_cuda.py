@@ -79,7 +79,7 @@ def emulated(monkeypatch):
     forget()
     monkeypatch.setattr(torch_cuda, "_shared", in_place)
     monkeypatch.setattr(torch_cuda, "_working_on", lambda device: nullcontext(scatter))
-    monkeypatch.setattr(torch_cuda, "current_stream", lambda device, *marks: 0)
+    monkeypatch.setattr(torch_cuda, "current_stream", lambda device: 0)
     monkeypatch.setattr(torch_cuda, "_device_of", lambda x: 0)
     monkeypatch.setattr(torch_faults, "_watch_reads", lambda: None)
     for name in ("gather", "scatter_sum", "scatter_add"):
@@ -439,8 +439,8 @@ def test_a_pass_waits_at_its_end_for_what_has_not_ended(done, plain_rows, monkey
         def __init__(self):
             self.done = done
 
-    def stream(device, *marks):
-        torch_faults.begin(*marks)
+    def stream(device):
+        torch_faults.begin()
         return 0
 
     waits = []

@@ -98,16 +98,14 @@ is_capturing: Callable[[], bool] = getattr(
 )
 
 
-def current_stream(device: int, settled: Any = False) -> int:
-    """Torch's current stream of a device, on which launches go that report bad indices; see
-    `torch_faults.begin`.
-    """
+def current_stream(device: int) -> int:
+    """Torch's current stream of a device, on which launches go that report bad indices."""
     if is_capturing():
         raise DeviceError(
             "pullback.torch: a CUDA graph can't hold these launches, got one that is being"
             " captured. They report bad indices to words that serve once: call them outside."
         )
-    torch_faults.begin(settled)
+    torch_faults.begin()
     return torch._C._cuda_getCurrentRawStream(device)
 
 
@@ -258,10 +256,12 @@ def _device_of(x: Tensor) -> int:
     return x.get_device()
 
 
-def read_rows(x: Tensor, places: Tensor, name: str, marked: bool) -> tuple[Tensor, Any]:
-    """The rows of x at indices, and an event after that if asked for; both are dense, not empty."""
+def read_rows(x: Tensor, places: Tensor, name: str, marked: bool) -> Tensor:
+    """The rows of x at indices; both are dense and not empty. If it is `marked`, a backward pass
+    that comes when it has ended need not look for that.
+    """
     device, shape = _device_of(x), x.shape
-    stream = current_stream(device, marked)
+    stream = current_stream(device)
     out = x.new_empty((*places.shape, *shape[1:]))
     value, result = x.data_ptr(), out.data_ptr()
     both = value | result
@@ -269,16 +269,16 @@ def read_rows(x: Tensor, places: Tensor, name: str, marked: bool) -> tuple[Tenso
     launch = _reading(shape, x.dtype, places.dtype, places.numel(), unit, device)
     line = torch_faults.line_of(device, stream)
     launch((value, places.data_ptr(), result, line.slot(name, (places,), shape[:1])), stream)
-    return out, line.mark() if marked else None
+    if marked:
+        line.mark()
+    return out
 
 
-def add_rows(updates: Tensor, places: Tensor, shape: torch.Size, mark: Any) -> Tensor:
-    """Zeros of a shape, with the updates of rows at dense indices added; a call that `mark` comes
-    after has looked at the indices.
-    """
+def add_rows(updates: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
+    """Zeros of a shape, with the updates of rows at dense indices added, which were read before."""
     updates = updates.contiguous()
     device = _device_of(updates)
-    stream = current_stream(device, mark)
+    stream = current_stream(device)
     out = updates.new_empty(shape)
     index, value, result = places.data_ptr(), updates.data_ptr(), out.data_ptr()
     vectors = (value | result) % 16 == 0

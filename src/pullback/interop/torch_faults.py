@@ -186,25 +186,20 @@ def own_slot(device: int, stream: int) -> int:
     return _executor().Slots.of(device, stream).take()
 
 
-def begin(settled: Any = False) -> None:
-    """What comes before every launch: earlier errors, and those at the end of a backward pass.
-
-    Nothing is left for the end if somebody else sees to that (True), or if a launch has nothing to
-    report but what those before an event report, and these have ended.
-    """
-    ended = settled is True or (settled and settled.done)
-    settle()
-    if ended:
-        return
+def begin() -> None:
+    """What comes before every launch: earlier errors, and those at the end of a backward pass."""
     task = torch._C._current_graph_task_id()
     if task == -1 or task == _thread.task:
+        settle()
         return
     _thread.task = task
-    marks = [mark for line in list(_lines) if (mark := line.mark()) is not None]
-    if marks:
+    marks = [line.mark() for line in list(_lines)]
+    late = [mark for mark in marks if mark is not None and not mark.done]
+    settle()
+    if late:
         # Waiting for these at the end keeps no device waiting: the launches of the pass itself are
         # enqueued by then.
-        settled = partial(_settle_marks, marks)
+        settled = partial(_settle_marks, late)
         torch.autograd.Variable._execution_engine.queue_callback(settled)
 
 

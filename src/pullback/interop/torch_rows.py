@@ -31,19 +31,18 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Tensor, padding: Padding, name: str) -> Tensor:
         ctx.save_for_backward(places)
-        out, mark = torch_cuda.read_rows(x, places, name, True)
-        ctx.call = x.shape, padding, name, mark
-        return out
+        ctx.call = x.shape, padding, name
+        return torch_cuda.read_rows(x, places, name, True)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
         (places,) = ctx.saved_tensors
-        shape, padding, name, mark = ctx.call
+        shape, padding, name = ctx.call
         if torch.is_grad_enabled() or not _is_dense(grad):
             aligned = places[(..., *[None] * (len(shape) - 1))]
             found = torch_operators.scatter_sum(grad, [aligned], tuple(shape), None, name)
         else:
-            found = torch_cuda.add_rows(grad, places, shape, mark)
+            found = torch_cuda.add_rows(grad, places, shape)
         if padding is not None:
             found = torch_operators.without_row(found, padding)
         return found, None, None, None
@@ -90,4 +89,4 @@ def rows(x: Tensor, places: Tensor, padding: Padding, name: str) -> Tensor:
     x = x.contiguous()
     if x.requires_grad and torch.is_grad_enabled():
         return _applied(_alive(x), _alive(places), padding, name)
-    return torch_cuda.read_rows(x, places, name, False)[0]
+    return torch_cuda.read_rows(x, places, name, False)

@@ -41,6 +41,11 @@ def _searches(x1: Any, x2: Any, *, sorter: Any = None, **_: Any) -> bool:
     return _is_rising(x1 if sorter is None else x1[np.asarray(sorter)])
 
 
+def _terms_are_few(n: Any, x: Any) -> bool:
+    """SciPy adds a term for each number between `x` and 0."""
+    return bool(np.all(np.asarray(x) > -1e4))
+
+
 def _interpolates(x: Any, xp: Any, fp: Any, *_: Any, **__: Any) -> bool:
     return _is_rising(xp) and len(np.unique(np.asarray(xp))) == np.asarray(xp).size
 
@@ -100,6 +105,7 @@ KNOWN: dict[str, Known] = {
     **{f"fft.{name}": _scales_all for name in ("dct", "idct", "dst", "idst")},
     "searchsorted": _searches,
     "interp": _interpolates,
+    "polygamma": _terms_are_few,
     "nn.embedding_bag": _bags,
     "roots": _leads,
     "polymul": _leads,

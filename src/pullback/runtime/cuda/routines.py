@@ -14,6 +14,12 @@ from pullback.compile.program.planes import NAMES as PLANES
 from pullback.compile.program.target import Fault, Routine
 from pullback.compile.program.windows import CONVOLUTIONS, EXTREMA
 from pullback.core.avals import Aval
+from pullback.runtime.cuda.attention.attention_stages import NAMES as ATTENTION
+from pullback.runtime.cuda.attention.attention_stages import (
+    attention_stages,
+    has_units,
+    shared_bytes,
+)
 from pullback.runtime.cuda.fft.fft_stages import fourier_stages
 from pullback.runtime.cuda.host_calls import call_stages
 from pullback.runtime.cuda.linalg.linalg_stages import NAMES as MATRICES
@@ -38,9 +44,11 @@ def _failures(
     return [matrices.failure(name, avals, static, out)]
 
 
-def routines_of(products: Products) -> Mapping[str, Routine]:
-    """The intrinsics of a GPU that has these products."""
+def routines_of(products: Products, architecture: str) -> Mapping[str, Routine]:
+    """The intrinsics of a GPU that has these products, of an architecture like "sm_90"."""
     convolve = partial(convolution_stages, products)
+    attend = partial(attention_stages, shared_bytes(architecture))
+    attention = ATTENTION if has_units(architecture) else ()
     return {
         "matmul": Routine(products.stages, _is_heavy),
         "argsort": Routine(argsort_stages, _is_heavy),
@@ -52,6 +60,7 @@ def routines_of(products: Products) -> Mapping[str, Routine]:
             n: Routine(partial(linalg_stages, products, n), _is_heavy, partial(_failures, n))
             for n in MATRICES
         },
+        **{n: Routine(partial(attend, n), _is_heavy) for n in attention},
         **host_routines(call_stages, _is_heavy),
         **{n: Routine(partial(extremum_stages, n), _is_heavy) for n in EXTREMA},
     }

@@ -20,6 +20,8 @@ from pullback.runtime.webgpu.planes import plane_stages
 from pullback.runtime.webgpu.products import product_stages
 from pullback.runtime.webgpu.requirements import require_faults, require_stages
 from pullback.runtime.webgpu.sorting import argsort_stages, search_stages
+from pullback.runtime.webgpu.spectra import NAMES as SPECTRA
+from pullback.runtime.webgpu.spectra import spectrum_stages
 from pullback.runtime.webgpu.windows import convolution_stages, extremum_stages
 
 __all__ = ["ROUTINES"]
@@ -41,6 +43,10 @@ ROUTINES: Mapping[str, Routine] = {
     **{
         n: Routine(partial(matrix_stages, n), _is_heavy, partial(matrix_faults, n))
         for n in MATRICES
+    },
+    **{
+        n: Routine(partial(spectrum_stages, n), _is_heavy, partial(matrix_faults, n))
+        for n in SPECTRA
     },
     "require": Routine(require_stages, _is_heavy, require_faults),
     **host_routines(call_stages, _is_heavy),

@@ -62,7 +62,7 @@ define internal ptr @entry(ptr %call, i32 %number) alwaysinline {
 
 ; LAUNCH: function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an attribute
 ; of cuda.h or 0, then n pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a
-; struct).
+; struct), or (-3, the place of slot, bytes after it, 15 words: a struct that begins with the address).
 define internal i64 @launch(ptr %call, i64 %at) noinline {
 start:
   %table = load ptr, ptr %call
@@ -94,7 +94,8 @@ fill:
   %slot = call i64 @word(ptr %table, i64 %pair)
   %more = call i64 @word(ptr %table, i64 %pair.more)
   switch i64 %slot, label %address [ i64 -1, label %number
-                                     i64 -2, label %struct ]
+                                     i64 -2, label %struct
+                                     i64 -3, label %map ]
 
 address:
   %slot.at = getelementptr i64, ptr %slots, i64 %slot
@@ -113,6 +114,23 @@ struct:
   %struct.at = getelementptr i64, ptr %table, i64 %more
   store i64 0, ptr %value.at
   store ptr %struct.at, ptr %param.at
+  br label %filled
+
+map:
+  %map.at = getelementptr i64, ptr %table, i64 %more
+  %map.slot = load i64, ptr %map.at
+  %map.bytes.at = getelementptr i64, ptr %map.at, i64 1
+  %map.bytes = load i64, ptr %map.bytes.at
+  %map.slot.at = getelementptr i64, ptr %slots, i64 %map.slot
+  %map.base = load i64, ptr %map.slot.at
+  %map.address = add i64 %map.base, %map.bytes
+  %map.struct = alloca [16 x i64], align 64
+  %map.rest = getelementptr i64, ptr %map.struct, i64 1
+  %map.words = getelementptr i64, ptr %map.at, i64 2
+  call void @llvm.memcpy.p0.p0.i64(ptr %map.rest, ptr %map.words, i64 120, i1 false)
+  store i64 %map.address, ptr %map.struct
+  store i64 %map.address, ptr %value.at
+  store ptr %map.struct, ptr %param.at
   br label %filled
 
 filled:

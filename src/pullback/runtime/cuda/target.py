@@ -26,12 +26,14 @@ from pullback.runtime.cuda import (
     nvrtc,
     programs,
 )
-from pullback.runtime.cuda.clock import Clock
+from pullback.compile.program.clock import HostClock
+from pullback.compile.program.target import Clock
 from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.routines import routines_of
 from pullback.runtime.cuda.row_kernels import row_kernel_stages, shared_bytes
+from pullback.runtime.cuda.stages import stage
 from pullback.runtime.cuda.row_passes import LongRows
 
 __all__ = ["CudaRuntime", "CudaTarget"]
@@ -99,7 +101,7 @@ class CudaTarget:
 
     def clock(self) -> Clock:
         """A clock that waits for the device."""
-        return Clock()
+        return HostClock(stage)
 
     def together(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Kernels are compiled side by side when their program is encoded."""

@@ -30,7 +30,8 @@ from pullback.runtime.webgpu import (
     stages,
 )
 from pullback.runtime.webgpu.arithmetic import COUNT, PROBE, probe_words, probed
-from pullback.runtime.webgpu.clock import Clock
+from pullback.compile.program.clock import HostClock
+from pullback.compile.program.target import Clock
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
 from pullback.runtime.webgpu.printer import MISSING, check_dtype
@@ -107,7 +108,7 @@ class WebgpuTarget:
 
     def clock(self) -> Clock:
         """A clock that waits for the device."""
-        return Clock()
+        return HostClock(stages.stage)
 
     def together(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Kernels are compiled when their program is encoded."""

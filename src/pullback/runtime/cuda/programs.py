@@ -10,12 +10,14 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from pullback.core.avals import Aval
-from pullback.runtime.cuda.host_calls import read_array
+import numpy as np
+
 from pullback.compile.program.stages import Loop, Node, Program, Stage, While
 from pullback.compile.program.target import Fault
+from pullback.core.avals import Aval
 from pullback.runtime.cuda.gpu import Buffer, Gpu
 from pullback.runtime.cuda.graphs import LEAST_NODES, MOST_NODES, RETIRED, Graph
+from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.launcher import LAUNCH, MISCOUNTED, STOPPED, launcher
 from pullback.runtime.cuda.stages import Clear, Code, Either, HostCall, Step
 from pullback.runtime.cuda.table import LaunchTable, copy_step, inner

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from pullback.compile.kernel.lower import copy_kernel
+from pullback.compile.program.clock import HostClock
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import Area, Clock, Fault, Routine, Target, Tuning, WantedPlan
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval, aval, dense_strides, device
@@ -26,15 +27,13 @@ from pullback.runtime.cuda import (
     nvrtc,
     programs,
 )
-from pullback.compile.program.clock import HostClock
-from pullback.compile.program.target import Clock
 from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.routines import routines_of
 from pullback.runtime.cuda.row_kernels import row_kernel_stages, shared_bytes
-from pullback.runtime.cuda.stages import stage
 from pullback.runtime.cuda.row_passes import LongRows
+from pullback.runtime.cuda.stages import stage
 
 __all__ = ["CudaRuntime", "CudaTarget"]
 

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from pullback.core.avals import Aval
-from pullback.runtime.webgpu.host_calls import read_array
 from pullback.compile.program.stages import Branch, Loop, Node, Program, Stage, While
 from pullback.compile.program.target import Fault
+from pullback.core.avals import Aval
 from pullback.core.dtypes import complex128
 from pullback.runtime.webgpu.gpu import (
     MOST_ACROSS,
@@ -25,6 +24,7 @@ from pullback.runtime.webgpu.gpu import (
     Pipeline,
     copy_command,
 )
+from pullback.runtime.webgpu.host_calls import read_array
 from pullback.runtime.webgpu.kernels_text import whole_text
 from pullback.runtime.webgpu.printer import check_dtype
 from pullback.runtime.webgpu.stages import (

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from pullback.compile.program.clock import HostClock
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import Area, Clock, Fault, Routine, Target, Tuning, WantedPlan
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval
@@ -30,8 +31,6 @@ from pullback.runtime.webgpu import (
     stages,
 )
 from pullback.runtime.webgpu.arithmetic import COUNT, PROBE, probe_words, probed
-from pullback.compile.program.clock import HostClock
-from pullback.compile.program.target import Clock
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
 from pullback.runtime.webgpu.printer import MISSING, check_dtype

@@ -27,6 +27,7 @@ from pullback.runtime.cuda import (
     nvrtc,
     programs,
 )
+from pullback.runtime.cuda.gemm.tensor_cores import Cores
 from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.products import Products
@@ -136,6 +137,7 @@ class CudaRuntime(Runtime):
         self._gpu = gpu_of(index)
         self.dlpack_device = (dlpack.CUDA, index)
         self.target: Target = CudaTarget(self._gpu)
+        self.has_fast_products = Cores(self._gpu).are_there()
         self._plans = PlanCache(lambda *_: (0, 0, 0), lambda _: True)
 
     def from_numpy(self, array: np.ndarray, copy: bool) -> Buffer:

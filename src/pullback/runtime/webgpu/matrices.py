@@ -65,7 +65,11 @@ def report_steps(status: int, number: int, start: int, error: int) -> list[Dispa
 
 
 class Tiles(QueuedTiles[Dispatch]):
-    """The dispatches of a factorisation, in the order in which they are asked for."""
+    """The dispatches of a factorisation, in the order in which they are asked for.
+
+    `small`: the matrices of the batch are worked on undivided. With a `status`, what is found goes
+    there.
+    """
 
     status_bytes = 4
 
@@ -125,12 +129,9 @@ class Tiles(QueuedTiles[Dispatch]):
         assert av.strides is not None
         rows, columns = av.shape[-2:]
         *batch, row, column = broadcast_strides(av, (*self.batch, rows, columns))
-        target = self.dense(
-            self._area(rows * columns * self.size), 0, rows, columns, rows * columns
-        )
-        self._copied(
-            Block(slot, 0, rows, columns, row, column, tuple(batch)), target, AS_IT_IS, looks
-        )
+        target = self.scratch(rows, columns)
+        x = Block(slot, 0, rows, columns, row, column, tuple(batch))
+        self._copied(x, target, AS_IT_IS, looks)
         return target.slot
 
     def _copied(self, x: Block, target: Block, way: int, looks: bool) -> None:

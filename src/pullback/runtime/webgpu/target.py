@@ -42,16 +42,6 @@ __all__ = ["WebgpuRuntime", "WebgpuTarget"]
 DLPACK_KIND = 15  # of WebGPU's memory, as DLPack numbers it
 
 
-class _Routines(dict[str, Routine]):
-    """The intrinsics; what is missing is an error that names it."""
-
-    def __missing__(self, name: str) -> Routine:
-        raise DeviceError(
-            f"{name}: there are no WebGPU kernels for it yet. Move its operands to the CPU with"
-            ' to_device("cpu").'
-        )
-
-
 class WebgpuTarget:
     """Kernels as WGSL, dispatched one after the other."""
 
@@ -69,7 +59,7 @@ class WebgpuTarget:
         light_bytes=1 << 16,
         light_values=1 << 15,
     )
-    routines: Mapping[str, Routine] = _Routines(ROUTINES)
+    routines: Mapping[str, Routine] = ROUTINES
     map = staticmethod(maps.map_stages)
     box = staticmethod(maps.box_stage)
     reduce = staticmethod(folds.reduce_stages)
@@ -131,6 +121,7 @@ class WebgpuRuntime(Runtime):
 
     name = "webgpu"
     dtypes = tuple(d for d in ALL if d not in MISSING)
+    names_classes = True
 
     def __init__(self, index: int):
         self._gpu = Gpu(index)

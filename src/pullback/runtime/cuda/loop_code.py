@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["HEAD", "STATIC_BYTES", "Kernel", "function", "kernel_of", "namespaces"]
+__all__ = ["HEAD", "OWN_NAME", "STATIC_BYTES", "Kernel", "function", "kernel_of", "namespaces"]
 
+OWN_NAME = "@NAME@"  # of a function, before it has one
 STATIC_BYTES = 48 << 10  # of shared memory that a kernel may have beside what a launch gives it
 
 HEAD = r"""
@@ -46,12 +47,14 @@ template <int N> PB_DEVICE int pb_meet_or(const int says) {
 }
 PB_DEVICE void pb_meet_cluster() {
 #if __CUDA_ARCH__ >= 900
+  __syncwarp();  // threads of a warp have come from functions, one by one
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
                ::: "memory");
 #endif
 }
 // All blocks of the grid wait for each other; `count` was 0, and `goal` is what it will be.
 PB_DEVICE void pb_meet_grid(unsigned* const count, unsigned& goal) {
+  __syncwarp();
   __syncthreads();
   goal += gridDim.x;
   if (threadIdx.x == 0) {
@@ -152,7 +155,7 @@ def function(
     threads: int,
     start: int,
 ) -> str:
-    """A function NAME(block, shared memory, pointers).
+    """The function OWN_NAME(block, shared memory, pointers).
 
     `arguments` are initialisers of what is the same in all rounds, None for a pointer. What a
     launch gives of shared memory ends at `start`.
@@ -163,8 +166,9 @@ def function(
         if value is None:
             pointers.append(parameter)
         elif value.startswith("{"):
-            constants.append(f"static __device__ {kind}NAME_{name} = {value};")
-            own.append(f"{kind}& {name} = NAME_{name};")
+            fixed = kind if kind.startswith("const ") else f"const {kind}"
+            constants.append(f"static __device__ {fixed}{OWN_NAME}_{name} = {value};")
+            own.append(f"{kind}{'&' if fixed == kind else ''}{name} = {OWN_NAME}_{name};")
         else:
             own.append(f"{kind}{name} = ({kind.replace('__restrict__', '')}){value};")
     across, down = grid
@@ -172,7 +176,7 @@ def function(
     place = "pb_block, 0, 0" if down == 1 else f"pb_block % {across}, pb_block / {across}, 0"
     lines = [
         *constants,
-        f"static __device__ __noinline__ void NAME({', '.join(given)}) {{",
+        f"static __device__ __noinline__ void {OWN_NAME}({', '.join(given)}) {{",
         f"  const PbDim blockIdx{{{place}}}, gridDim{{{across}, {down}, 1}};",
         f"  const PbDim blockDim{{{threads}, 1, 1}};",
         f"  unsigned char* const pb_static = pb_memory + {start};",

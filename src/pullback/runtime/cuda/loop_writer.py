@@ -32,7 +32,7 @@ from pullback.runtime.cuda.loop_code import (
     kernel_of,
     namespaces,
 )
-from pullback.runtime.cuda.stages import RECORD, VECTOR_BYTES, At, Code, Either, Step, Table
+from pullback.runtime.cuda.stages import RECORD, VECTOR_BYTES, At, Code, Either, Step, Table, TensorMap
 from pullback.runtime.cuda.table import copy_step, inner
 
 __all__ = ["Refused", "Writer", "code_of"]
@@ -319,12 +319,13 @@ class Writer:
         start = -(-step.shared // VECTOR_BYTES) * VECTOR_BYTES
         self.room = max(self.room, start + (STATIC_BYTES if kernel.has_static else 0))
         space = self._spaces.setdefault((kernel.before, step.block), f"s{len(self._spaces)}")
-        given = [_initialiser(a) for a in step.arguments]
+        arguments = [a for a in step.arguments if not isinstance(a, TensorMap)]
+        if len(arguments) < len(step.arguments):
+            raise Refused
+        given = [_initialiser(a) for a in arguments]
         code = function(kernel, given, step.grid, step.block, start)
         name = self._functions.setdefault((space, code), f"call_{len(self._functions)}")
-        places = [
-            f"PbPlace{{{self._address(a)}}}" for a in step.arguments if isinstance(a, At | Table)
-        ]
+        places = [f"PbPlace{{{self._address(a)}}}" for a in arguments if isinstance(a, At | Table)]
         call = f"{space}::{name}({', '.join(['b', 'pb_memory', *places])});"
         return _Call(call, first, math.prod(step.grid), step.block)
 

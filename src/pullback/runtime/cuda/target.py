@@ -11,7 +11,15 @@ import numpy as np
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import (
+    Area,
+    Fault,
+    Routine,
+    Target,
+    Tuning,
+    WantedPlan,
+    no_flat_programs,
+)
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval, aval, dense_strides, device
@@ -41,6 +49,8 @@ __all__ = ["CudaRuntime", "CudaTarget"]
 class CudaTarget:
     """Kernels as CUDA C, launched one after the other."""
 
+    kept = None
+    flat = staticmethod(no_flat_programs)
     # Groups are the same as on the CPU, up to how much of a row a block keeps in shared memory.
     tuning = Tuning(
         block_bytes=1 << 17,

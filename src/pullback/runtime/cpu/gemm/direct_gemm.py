@@ -123,12 +123,24 @@ def direct_params(
     of its columns, of b's rows and of its columns, in elements. `batch` are `builder.index_params`
     of a and b, in bytes. For `lengths` see `_chosen`.
     """
+    return (*slots, *_after_slots(dtype, sizes, strides, tuple(batch), tuple(lengths)))
+
+
+@functools.lru_cache(jit.KEPT)
+def _after_slots(
+    dtype: DType,
+    sizes: tuple[int, int, int],
+    strides: tuple[int, int, int, int],
+    batch: tuple[int, ...],
+    lengths: tuple[int, ...],
+) -> tuple[Any, ...]:
+    """The params after the three slots."""
     m, n, k = sizes
     size = dtype.itemsize
     *steps, b_column = strides
-    head = (*slots, m, k, *(s * size for s in steps), n * size, n, b_column)
+    head = (m, k, *(s * size for s in steps), n * size, n, b_column)
     rules = _chosen(lengths)
-    at = len(head) + 3 * RULES + len(batch)
+    at = 3 + len(head) + 3 * RULES + len(batch)
     places, tables = {}, []
     for height in sorted(_reached(rules, lengths)):
         places[height] = at + len(tables)

@@ -11,7 +11,15 @@ import numpy as np
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import (
+    Area,
+    Fault,
+    Routine,
+    Target,
+    Tuning,
+    WantedPlan,
+    no_flat_programs,
+)
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval
@@ -52,6 +60,8 @@ DLPACK_KIND = 15  # of WebGPU's memory, as DLPack numbers it
 class WebgpuTarget:
     """Kernels as WGSL, dispatched one after the other."""
 
+    kept = None
+    flat = staticmethod(no_flat_programs)
     # Groups are the same as on the CPU, up to how much of a row is kept in scratch memory.
     tuning = Tuning(
         block_bytes=1 << 17,

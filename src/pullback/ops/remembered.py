@@ -56,6 +56,8 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
                 key = (x._aval, bytes_of(rest, kwargs))
                 static, plan = calls[key]
             except KeyError:
+                if x._aval.strides is None:  # traced
+                    return function(x, *rest, **kwargs)
                 return first_call((x, *rest), kwargs, key)
             except (AttributeError, ValueError):  # no array, or arguments that can't be a key
                 return first_call((x, *rest), kwargs, None)
@@ -74,6 +76,8 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
                 key = (x._aval, y._aval, bytes_of(rest, kwargs))
                 static, plan = calls[key]
             except KeyError:
+                if x._aval.strides is None or y._aval.strides is None:
+                    return function(x, y, *rest, **kwargs)
                 return first_call((x, y, *rest), kwargs, key)
             except (AttributeError, ValueError):
                 return first_call((x, y, *rest), kwargs, None)

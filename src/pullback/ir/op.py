@@ -8,6 +8,7 @@ whose *parameter names* say what it needs, and so what a recorded node keeps ali
     out         the output
     x           the operand named x              x_aval      only its shape and dtype
     axis        the static parameter named axis  out_aval    shape and dtype of the output
+    static      all static parameters, by name
     xs          all operands of a variadic tail `*xs`, as a tuple (xs_avals: their avals)
     position    which one of them the rule is for
 
@@ -15,10 +16,10 @@ Rules are written with operations of the library, so their results can be differ
 rule returns None for a derivative that is zero everywhere.
 
 A `batch` rule computes the operation for many examples at once. Its parameters are operands, with
-the axis of examples in front (of size 1 where all examples share the operand), static parameters,
-`examples`, their number, and `op`, the operation itself; the axis of examples is the first one of
-its result. "elementwise" stands for broadcasting, "rows" for an operation that acts on trailing
-axes, as it is. Folds, gathers and scatters need no rule.
+the axis of examples in front (of size 1 where all examples share the operand), static parameters
+(or `static`, all of them), `examples`, their number, and `op`, the operation itself; the axis of
+examples is the first one of its result. "elementwise" stands for broadcasting, "rows" for an
+operation that acts on trailing axes, as it is. Folds, gathers and scatters need no rule.
 """
 
 from __future__ import annotations

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from pullback.compile.program.clock import HostClock
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
 from pullback.compile.program.target import (
     Area,
+    Clock,
     Fault,
     Routine,
     Target,
@@ -38,7 +40,6 @@ from pullback.runtime.webgpu import (
     stages,
 )
 from pullback.runtime.webgpu.arithmetic import COUNT, PROBE, probe_words, probed
-from pullback.runtime.webgpu.clock import Clock
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
 from pullback.runtime.webgpu.printer import MISSING, check_dtype
@@ -48,16 +49,6 @@ from pullback.runtime.webgpu.stages import Array, At, Dispatch
 __all__ = ["WebgpuRuntime", "WebgpuTarget"]
 
 DLPACK_KIND = 15  # of WebGPU's memory, as DLPack numbers it
-
-
-class _Routines(dict[str, Routine]):
-    """The intrinsics; what is missing is an error that names it."""
-
-    def __missing__(self, name: str) -> Routine:
-        raise DeviceError(
-            f"{name}: there are no WebGPU kernels for it yet. Move its operands to the CPU with"
-            ' to_device("cpu").'
-        )
 
 
 class WebgpuTarget:
@@ -79,7 +70,7 @@ class WebgpuTarget:
         light_bytes=1 << 16,
         light_values=1 << 15,
     )
-    routines: Mapping[str, Routine] = _Routines(ROUTINES)
+    routines: Mapping[str, Routine] = ROUTINES
     map = staticmethod(maps.map_stages)
     box = staticmethod(maps.box_stage)
     reduce = staticmethod(folds.reduce_stages)
@@ -117,7 +108,7 @@ class WebgpuTarget:
 
     def clock(self) -> Clock:
         """A clock that waits for the device."""
-        return Clock()
+        return HostClock(stages.stage)
 
     def together(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Kernels are compiled when their program is encoded."""
@@ -141,6 +132,7 @@ class WebgpuRuntime(Runtime):
 
     name = "webgpu"
     dtypes = tuple(d for d in ALL if d not in MISSING)
+    names_classes = True
 
     def __init__(self, index: int):
         self._gpu = Gpu(index)

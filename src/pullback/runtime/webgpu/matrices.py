@@ -81,10 +81,8 @@ class Tiles(QueuedTiles[Dispatch]):
         small: bool,
         status: int | None = None,
     ):
-        super().__init__(dtype, batch, area, product_steps)
+        super().__init__(dtype, batch, area, product_steps, status)
         self._small = small
-        if status is not None:
-            self._steps, self.status = [], status
 
     # -- memory ------------------------------------------------------------------------------------
 

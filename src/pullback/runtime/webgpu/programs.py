@@ -13,6 +13,7 @@ import numpy as np
 
 from pullback.compile.program.stages import Branch, Loop, Node, Program, Stage, While
 from pullback.compile.program.target import Fault
+from pullback.core.avals import Aval
 from pullback.core.dtypes import complex128
 from pullback.core.errors import DeviceError
 from pullback.runtime.webgpu.gpu import (
@@ -24,6 +25,7 @@ from pullback.runtime.webgpu.gpu import (
     Pipeline,
     copy_command,
 )
+from pullback.runtime.webgpu.host_calls import read_array
 from pullback.runtime.webgpu.kernels_text import whole_text
 from pullback.runtime.webgpu.printer import check_dtype
 from pullback.runtime.webgpu.stages import (
@@ -86,6 +88,14 @@ class Run:
         """The memory that a slot is in, and the byte."""
         root, offset = divmod(self.places[slot], ROOT)
         return self.memories[root], offset
+
+    def read(self, slot: int, av: Aval) -> np.ndarray:
+        """An array at a slot, when all commands are done."""
+        return read_array(self.gpu, *self.memory(slot), av)
+
+    def wait(self) -> None:
+        """Return when all commands are done."""
+        self.gpu.wait()
 
     def byte(self, slot: int) -> int:
         """The byte at a slot, when all commands are done."""

@@ -10,11 +10,12 @@ that is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from pullback.compile.program.host_calls import HostCall
 from pullback.compile.program.stages import (
     At,
     Blocks,
@@ -26,9 +27,6 @@ from pullback.compile.program.stages import (
     Stage,
     While,
 )
-
-if TYPE_CHECKING:
-    from pullback.runtime.webgpu.programs import Run
 
 __all__ = [
     "CONSTANT",
@@ -90,12 +88,6 @@ class Dispatch(NamedTuple):
     groups: int
     checked: bool = False
     rounds: int = 0
-
-
-class HostCall(NamedTuple):
-    """A function of the host, which gives (code, position, value) of an error, or None."""
-
-    function: Callable[[Run], tuple[int, int, int] | None]
 
 
 Step: TypeAlias = Dispatch | HostCall

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from pullback.compile.program.clock import HostClock
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
 from pullback.compile.program.target import (
     Area,
+    Clock,
     Fault,
     Routine,
     Target,
@@ -45,7 +47,6 @@ from pullback.runtime.webgpu.arithmetic import (
     probe_words,
     probed,
 )
-from pullback.runtime.webgpu.clock import Clock
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
 from pullback.runtime.webgpu.printer import MISSING, check_dtype
@@ -114,7 +115,7 @@ class WebgpuTarget:
 
     def clock(self) -> Clock:
         """A clock that waits for the device."""
-        return Clock()
+        return HostClock(stages.stage)
 
     def together(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Kernels are compiled when their program is encoded."""

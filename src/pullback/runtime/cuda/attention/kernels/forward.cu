@@ -1,4 +1,3 @@
-constexpr float LAG = 8;  // weights up to 2^8 lose nothing as floats of 16 bits
 // softmax(scale query @ key.T) @ value for OWN queries of a head, by a running maximum. A head of the
 // result begins with the base-2 logarithm of each row's sum of exponentials.
 extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
@@ -70,20 +69,9 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
         for (int j = 0; j < SN; ++j) most = fmaxf(most, fmaxf(p[i][j][h * 2], p[i][j][h * 2 + 1]));
         most = fmaxf(most, __shfl_sync(~0u, most, lane ^ 1, 32));
         most = fmaxf(most, __shfl_sync(~0u, most, lane ^ 2, 32));
-        // Sums are relative to a score that is at most 2^LAG below the largest one: it seldom changes.
-        const bool larger = (most - top[i][h]) * scale > LAG;
-        if (__ballot_sync(~0u, larger)) {
-          const float old = larger ? pb_power((top[i][h] - most) * scale) : 1.0f;
-          if (larger) top[i][h] = most;
-          total[i][h] *= old;
-#pragma unroll
-          for (int n = 0; n < DN; ++n) {
-            sums[i][n][h * 2] *= old;
-            sums[i][n][h * 2 + 1] *= old;
-          }
-        }
-        const float origin = top[i][h] == PB_NOTHING ? 0.0f : top[i][h] * scale;
-        float sum = total[i][h];
+        const float origin = most == PB_NOTHING ? 0.0f : most * scale;
+        const float old = pb_power(top[i][h] * scale - origin);
+        float sum = total[i][h] * old;
 #pragma unroll
         for (int j = 0; j < SN; ++j)
 #pragma unroll
@@ -93,7 +81,13 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
             const int c = column + j * 8 + lane % 4 * 2 + e % 2, r = own + i * 16 + h * 8 + lane / 4;
             if (DROPOUT && !dropout.keeps(r, c)) p[i][j][e] = 0;
           }
+        top[i][h] = most;
         total[i][h] = sum;
+#pragma unroll
+        for (int n = 0; n < DN; ++n) {
+          sums[i][n][h * 2] *= old;
+          sums[i][n][h * 2 + 1] *= old;
+        }
       }
     pb_weigh(sums, p, panel + STEP * LD);
   }

@@ -146,7 +146,7 @@ def section(known: dict[str, dict[str, str]], count: int) -> str:
         "",
         f"**{by_word[PASS]} of {by_word.total()} cells pass**: results and derivatives, eager and"
         f" compiled, have the bits of the CPU; {by_word[NEAR]} more are near, within"
-        f" {NEAR_EPS:.0e} units of float32's rounding: the CPU leaves these matrices to LAPACK, or"
+        f" {NEAR_EPS:,.0f} units of float32's rounding: the CPU leaves these matrices to LAPACK, or"
         " their derivatives go through what it does. On Mesa's software driver, with"
         f" {'all samples' if count > 99 else 'the first sample'} of each operation in float32, of"
         f" one in {EVERY} operations in the other dtypes; samples that hold float64 or complex128"

@@ -464,19 +464,24 @@ def function_source(name: str, dtype: DType) -> str:
 
 
 def function_rounds(name: str, m: int, n: int) -> int:
-    """What loops of a thread go round, about: with a dozen roots or squares."""
+    """What loops of a thread go round, about: with a dozen roots or squares, and once more for each
+    loop, which is where it ends.
+    """
     own, rows = -(-n * n // THREADS), -(-n // THREADS)
+    root = n * n // 2 * (rows + 1)
     if name == "sylvester":
         below = -(-m // THREADS)
-        return 2 * -(-m * n // THREADS) * (m + n) + n * below * (m + n) + 8 * (m + n)
-    if name == "ldl":
-        return n * (2 * n + own + 4 * rows)
-    root = n * n // 2 * rows
-    if name == "sqrtm":
-        return 2 * own * n + root + 8 * n
-    if name == "logm":
-        return 2 * own * n + (len(LOG_NODES) + 12) * root + 100 * n
-    return 18 * own * n + n * n * (1 + 3 * rows)
+        columns = n * (n * (below + 1) // 2 + m * (2 + below))
+        rounds = 2 * -(-m * n // THREADS) * (m + n + 4) + columns + 8 * (m + n)
+    elif name == "ldl":
+        rounds = n * (2 * n + own + 4 * rows + 20)
+    elif name == "sqrtm":
+        rounds = 2 * own * (n + 2) + root + 8 * n
+    elif name == "logm":
+        rounds = 2 * own * (n + 2) + (len(LOG_NODES) + 12) * root + 100 * n
+    else:
+        rounds = 18 * own * (n + 2) + n * n * (1 + 3 * rows)
+    return rounds
 
 
 def function_room(name: str, m: int, n: int) -> int:

@@ -263,8 +263,10 @@ def test_short_loops_are_launched(cuda: Any, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.skipif(not nvrtc.is_available(), reason="there is no NVRTC")
 @pytest.mark.parametrize("target", ["sm_75", "sm_90"])
 def test_nvrtc_compiles_them(target: str, cuda: Any):
-    for name in ("gates", "layer_norm", "inside"):
+    for name in ("gates", "layer_norm", "inside", "either"):
         check(loss_of(looped(name)), drawn(3), cuda)
+    check(looped("while"), drawn(3), cuda)
+    check(counted, (np.ones((9, 9), np.float32),), cuda)
     sources = [s for s in cuda_fake.printed if "loop_" in s and "namespace" in s]
     assert sources
     for source in sources:

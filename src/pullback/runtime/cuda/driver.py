@@ -134,7 +134,7 @@ class Driver:
             _Handle(at), kind, rank, _Handle(start),
             (ctypes.c_uint64 * rank)(*sides), (ctypes.c_uint64 * (rank - 1))(*steps),
             (ctypes.c_uint32 * rank)(*box, *ones[2:]), (ctypes.c_uint32 * rank)(*ones),
-            0, 3, 3, 0,  # as they lie, exchange over 128 bytes, 256 to L2 at once, zeros outside
+            0, 3, 2, 0,  # as they lie, exchange over 128 bytes, 128 to L2 at once, zeros outside
         )  # fmt: skip
         self.check(status, "cuTensorMapEncodeTiled")
         return ctypes.string_at(at, 128)

@@ -233,12 +233,7 @@ PB_DEVICE void pb_products(Stored* out, const Given* a, const Given* b, const Ne
 }
 #endif
 
-#if CLUSTER > 1 && !defined(PB_EMULATED)
-#define PB_TOGETHER __cluster_dims__(CLUSTER, 1, 1)
-#else
-#define PB_TOGETHER
-#endif
-extern "C" __global__ void PB_TOGETHER __launch_bounds__(NT, RESIDENT) NAME(Stored* __restrict__ out,
+extern "C" __global__ void PB_CLUSTER(CLUSTER) __launch_bounds__(NT, RESIDENT) NAME(Stored* __restrict__ out,
     const Given* __restrict__ a, const Given* __restrict__ b, const __grid_constant__ Map a_map,
     const __grid_constant__ Map b_map, const Nest<2> batch, const Sides s) {
 #ifdef PB_EMULATED

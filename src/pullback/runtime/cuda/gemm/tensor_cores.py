@@ -80,7 +80,7 @@ class Tile(NamedTuple):
     """How a thread block makes a tile: see `kernels/tensor_cores.cu`.
 
     `resident` blocks are on a processor; `rate` is the part of the arithmetic that they reach
-    together, `alone` that of one. `cluster` blocks share the tiles of the right operand.
+    together, `alone` that of one.
     """
 
     bm: int
@@ -89,7 +89,6 @@ class Tile(NamedTuple):
     resident: int
     rate: float
     alone: float
-    cluster: int = 1
 
     @property
     def threads(self) -> int:
@@ -122,8 +121,7 @@ def tile_of(kind: Kind, batch: int, m: int, n: int, k: int, least: int = 0) -> T
     """
 
     def cycles(tile: Tile) -> float:
-        high = tile.bm * tile.cluster
-        blocks = batch * math.ceil(m / high) * math.ceil(n / tile.bn) * tile.cluster
+        blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
         rate = UNITS_RATE * 2 / kind.unit.itemsize
         work = tile.bm * tile.bn * max(k, kind.per_row) / rate  # of a block
         full, rest = divmod(math.ceil(blocks / PROCESSORS), tile.resident)
@@ -245,10 +243,9 @@ class Cores:
         if None in lies or len(nest.shape) > MAP_AXES - 2:
             return [*before, other]
         tile = tile_of(kind, math.prod(batch), *sides, LINE_BLOCK if lies[1] else 0)
-        boxes = tile.bm, tile.bn // tile.cluster
         left, right = (
             self._map(kind, side, k, lie, lines, nest.shape, steps)
-            for side, lie, lines, steps in zip(pair, lies, boxes, nest.strides, strict=True)
+            for side, lie, lines, steps in zip(pair, lies, tile[:2], nest.strides, strict=True)
         )
         return [*before, Either(product.step(out, tile, (left, right), lies), other)]
 
@@ -299,15 +296,14 @@ class _Product(NamedTuple):
         (m, n, k), (a, b) = self.sides, (self.a, self.b)
         axes = 0 if maps[0] is NO_MAP else MAP_AXES if self.batch.shape else 2
         words = {
-            "BM": tile.bm, "BN": tile.bn, "STAGES": tile.stages, "CLUSTER": tile.cluster,
+            "BM": tile.bm, "BN": tile.bn, "STAGES": tile.stages,
             "RESIDENT": tile.resident, "MAPS": axes, "A_LINES": lies[0], "B_LINES": lies[1],
         }  # fmt: skip
         name = f"cores_{self.kind.name}"
         given = tuple(words.items())
         source = _source(name, self.kind, self.given, self.stored, given, tile.bn)
-        tiles = math.ceil(m / (tile.bm * tile.cluster)) * math.ceil(n / tile.bn)
-        most = PROCESSORS * tile.resident // tile.cluster
-        blocks = min(self.batch.size * tiles, most) * tile.cluster
+        tiles = math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
+        blocks = min(self.batch.size * tiles, PROCESSORS * tile.resident)
         sides = struct.pack("<8q", m, n, k, a.line, a.k, b.line, b.k, tiles)
         arguments = (out, a.at, b.at, *maps, packed(self.batch, 2), sides)
         return Step(source, name, (blocks, 1), tile.threads, arguments, shared=tile.shared)

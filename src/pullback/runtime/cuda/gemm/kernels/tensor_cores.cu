@@ -4,7 +4,6 @@
 // whatever the tile. Each warpgroup but the last multiplies 64 rows; the last one copies tiles of 128
 // bytes of k to shared memory, STAGES of them on their way. MAPS: by the copy engine, from operands of
 // so many axes whose lines (A_LINES, B_LINES) or products lie side by side; 0: element by element.
-// CLUSTER thread blocks, one below the other, share the tiles of the right operand.
 constexpr int GROUPS = BM / 64, NT = GROUPS * 128 + 128, DEEP = 128 / (int)sizeof(Unit);
 constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128, STAGE = A_BYTES + B_BYTES, SUMS = BN / 2;
 constexpr int ATOM = 1024;  // bytes of 8 rows, within which pieces of 16 are exchanged
@@ -21,11 +20,10 @@ struct Sides { i64 m, n, k, a_line, a_k, b_line, b_k, tiles; };
 
 struct Place { int m, n; };
 PB_DEVICE Place pb_place(int tile, int m, int n) {
-  constexpr int HIGH = BM * CLUSTER;
-  const int down = (m + HIGH - 1) / HIGH, across = (n + BN - 1) / BN;
+  const int down = (m + BM - 1) / BM, across = (n + BN - 1) / BN;
   const int strip = tile / (STRIP * across), in = tile % (STRIP * across), left = down - strip * STRIP;
   const int high = left < STRIP ? left : STRIP;
-  return {(strip * STRIP + in % high) * HIGH, in / high * BN};
+  return {(strip * STRIP + in % high) * BM, in / high * BN};
 }
 
 #ifndef PB_EMULATED
@@ -44,15 +42,8 @@ PB_DEVICE void pb_expect(SharedAddress barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// At the barrier that is there in a block of the cluster.
-PB_DEVICE void pb_arrive(SharedAddress barrier, int block) {
-  if (CLUSTER > 1)
-    asm volatile(
-        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(block)
-        : "memory");
-  else
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+PB_DEVICE void pb_arrive(SharedAddress barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // -- tiles of an operand ---------------------------------------------------------------------------
@@ -61,34 +52,18 @@ PB_DEVICE void pb_arrive(SharedAddress barrier, int block) {
 template <int BL, bool LINES_LIE> struct Mapped {
   const Map* map;
   int first, item[3];
-  // One of so many shares, which all blocks of the cluster get, or all.
-  PB_MEMBER void load(SharedAddress to, int k, SharedAddress ready, int share, int shares) const {
-    const int lines = BL / shares, start = share * lines;
+  PB_MEMBER void load(SharedAddress to, int k, SharedAddress ready) const {
     if (LINES_LIE) {
-      for (int i = start; i < start + lines; i += BLOCK_ROWS)
-        box(to + i / BLOCK_ROWS * BLOCK, first + i, k, ready, shares > 1);
+      for (int i = 0; i < BL; i += BLOCK_ROWS) box(to + i / BLOCK_ROWS * BLOCK, first + i, k, ready);
     } else {
-      box(to + start * 128, k, first + start, ready, shares > 1);
+      box(to, k, first, ready);
     }
   }
-  PB_MEMBER void box(SharedAddress to, int x, int y, SharedAddress ready, bool shared) const {
-    const unsigned short all = (1 << CLUSTER) - 1;
-    if (MAPS == 2 && shared)
-      asm volatile(
-          "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-          ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to), "l"(map), "r"(x), "r"(y),
-          "r"(ready), "h"(all)
-          : "memory");
-    else if (MAPS == 2)
+  PB_MEMBER void box(SharedAddress to, int x, int y, SharedAddress ready) const {
+    if (MAPS == 2)
       asm volatile(
           "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
           " [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(ready)
-          : "memory");
-    else if (shared)
-      asm volatile(
-          "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-          ".multicast::cluster [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to), "l"(map), "r"(x),
-          "r"(y), "r"(item[0]), "r"(item[1]), "r"(item[2]), "r"(ready), "h"(all)
           : "memory");
     else
       asm volatile(
@@ -217,7 +192,7 @@ PB_DEVICE void pb_products(Stored* out, const Given* a, const Given* b, const Ne
     i64 at[2] = {};
     pb_locate(batch, item, at);
     const Place place = pb_place((int)(index - item * (u32)s.tiles), (int)s.m, (int)s.n);
-    for (int e = threadIdx.x; e < BM * CLUSTER * BN; e += NT) {
+    for (int e = threadIdx.x; e < BM * BN; e += NT) {
       const i64 row = place.m + e / BN, column = place.n + e % BN;
       if (row >= s.m || column >= s.n) continue;
       float sum = 0;
@@ -233,7 +208,7 @@ PB_DEVICE void pb_products(Stored* out, const Given* a, const Given* b, const Ne
 }
 #endif
 
-extern "C" __global__ void PB_CLUSTER(CLUSTER) __launch_bounds__(NT, RESIDENT) NAME(Stored* __restrict__ out,
+extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(Stored* __restrict__ out,
     const Given* __restrict__ a, const Given* __restrict__ b, const __grid_constant__ Map a_map,
     const __grid_constant__ Map b_map, const Nest<2> batch, const Sides s) {
 #ifdef PB_EMULATED
@@ -244,57 +219,55 @@ extern "C" __global__ void PB_CLUSTER(CLUSTER) __launch_bounds__(NT, RESIDENT) N
   const SharedAddress memory = (pb_shared(given) + ATOM - 1) / ATOM * ATOM;
   const SharedAddress full = pb_shared(barriers), empty = full + 8 * STAGES;
   const int group = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
-  const int rank = (int)blockIdx.x % CLUSTER;
   if (threadIdx.x == 0) {
     if (MAPS)
       asm volatile("prefetch.tensormap [%0];\nprefetch.tensormap [%1];" ::"l"(&a_map), "l"(&b_map));
     for (int i = 0; i < STAGES; ++i) {
       pb_begin(full + 8 * i, MAPS ? 1 : 128);
-      pb_begin(empty + 8 * i, CLUSTER * GROUPS);
+      pb_begin(empty + 8 * i, GROUPS * 4);
     }
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
   }
   __syncthreads();
-  if (CLUSTER > 1) pb_cluster_barrier();
   const int steps = (int)((s.k + DEEP - 1) / DEEP);
-  const u32 tiles = (u32)s.tiles, all = (u32)batch.size * tiles, by = gridDim.x / CLUSTER;
+  const u32 tiles = (u32)s.tiles, all = (u32)batch.size * tiles;
   Turn turn;
   if (group == GROUPS) {
     if (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     const bool works = !MAPS || threadIdx.x == GROUPS * 128;
-    for (u32 index = blockIdx.x / CLUSTER; works && index < all; index += by) {
+    for (u32 index = blockIdx.x; works && index < all; index += gridDim.x) {
       const u32 item = index / tiles;
       i64 at[2] = {};
       pb_locate(batch, item, at);
       const Place place = pb_place((int)(index - item * tiles), (int)s.m, (int)s.n);
-      const auto left = pb_mapped<BM, A_LINES>(&a_map, place.m + rank * BM, batch, 0, item);
+      const auto left = pb_mapped<BM, A_LINES>(&a_map, place.m, batch, 0, item);
       const auto right = pb_mapped<BN, B_LINES>(&b_map, place.n, batch, 1, item);
       for (int t = 0; t < steps; ++t) {
         const SharedAddress ready = full + 8 * turn.stage, to = memory + turn.stage * STAGE;
         pb_await(empty + 8 * turn.stage, turn.parity ^ 1);
         if (MAPS) {
           pb_expect(ready, STAGE);
-          left.load(to, t * DEEP, ready, 0, 1);
-          right.load(to + A_BYTES, t * DEEP, ready, rank, CLUSTER);
+          left.load(to, t * DEEP, ready);
+          right.load(to + A_BYTES, t * DEEP, ready);
         } else {
           pb_fill<BM>(to, a + at[0], s.a_line, s.a_k, place.m, s.m, t * DEEP, s.k);
           pb_fill<BN>(to + A_BYTES, b + at[1], s.b_line, s.b_k, place.n, s.n, t * DEEP, s.k);
           asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-          pb_arrive(ready, 0);
+          pb_arrive(ready);
         }
         turn.next();
       }
     }
   } else {
     if (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, own = threadIdx.x % 128;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
     float c[SUMS];
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) c[i] = 0;
     auto release = [&](int stage) {
-      if (own < CLUSTER) pb_arrive(empty + 8 * stage, own);
+      if (lane == 0) pb_arrive(empty + 8 * stage);
     };
-    for (u32 index = blockIdx.x / CLUSTER; index < all; index += by) {
+    for (u32 index = blockIdx.x; index < all; index += gridDim.x) {
       const u32 item = index / tiles;
       const Place place = pb_place((int)(index - item * tiles), (int)s.m, (int)s.n);
       int before = 0;
@@ -318,13 +291,9 @@ extern "C" __global__ void PB_CLUSTER(CLUSTER) __launch_bounds__(NT, RESIDENT) N
       asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
       pb_hold(c);
       release(before);
-      const int row = place.m + rank * BM + group * 64 + warp * 16 + lane / 4;
+      const int row = place.m + group * 64 + warp * 16 + lane / 4;
       pb_write(out + item * s.m * s.n, c, row, place.n, s.m, s.n);
     }
-  }
-  if (CLUSTER > 1) {  // nobody leaves while another still writes to its memory
-    __syncthreads();
-    pb_cluster_barrier();
   }
 #endif
 }

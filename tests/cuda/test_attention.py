@@ -13,6 +13,7 @@ import pullback as pb
 from cuda_device import emulated
 from cuda_emulator import COMPILER, Emulator
 from generated.matrix import FULL
+from pullback.compile.kernel.order import attended as keys_together
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.nn.attention.matrix_units import has_units
@@ -23,6 +24,7 @@ from pullback.runtime.cuda.attention.steps import (
     FORWARD,
     KEYS,
     QUERIES,
+    Given,
     Matrices,
     Problem,
     Tile,
@@ -89,12 +91,15 @@ def matrices(s: Shape) -> list[Matrices]:
     return [Matrices(At(k + 1), own) for k, own in enumerate((near, far, far, near))]
 
 
-def step_of(s: Shape, kernel: str, tile: Tile | None = None) -> Step:
+def step_of(
+    s: Shape, kernel: str, tile: Tile | None = None, mask: Matrices | None = None,
+    words: At | None = None,
+) -> Step:  # fmt: skip
     """The launch of a kernel; slot 0 is its result, 5 and 6 what the forward pass left."""
     own = matrices(s)[: 3 if kernel == FORWARD else 4]
     rest = () if kernel == FORWARD else (At(5), At(6))
     tile = tile or tile_of(kernel, s.width, MOST_SHARED)
-    step = problem(s).step(kernel, At(0), own, rest, tile)
+    step = problem(s).step(kernel, At(0), Given(own, rest, mask, words), tile)
     if isinstance(step, Either):
         return step.aligned if s.wide else step.other
     return step
@@ -147,7 +152,7 @@ def test_kernels_are_as_near_as_their_results_are_rounded(name: str):
 
 
 OTHERS = {
-    FORWARD: Tile(1, 2, steps.ATTENDED, False, 1),
+    FORWARD: Tile(1, 2, keys_together(16), False, 1),
     QUERIES: Tile(1, 2, 16, False, 1),
     KEYS: Tile(2, 1, 32, True, 1),
 }
@@ -163,9 +168,11 @@ def test_tiles_change_no_bit():
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("width", [64, 128])
 def test_nvrtc_compiles_the_kernels(width: int, target: str):
+    shape = Shape(dt.bfloat16, 1, 1, 256, 256, width, causal=True)
     for kernel in KERNELS:
-        step = step_of(Shape(dt.bfloat16, 1, 1, 256, 256, width, causal=True), kernel)
-        assert nvrtc.compile_source(step.source, target, nvrtc.QUICK)
+        assert nvrtc.compile_source(step_of(shape, kernel).source, target, nvrtc.QUICK)
+        masked = step_of(shape, kernel, mask=Matrices(At(7), (0, 0, 0, 1)), words=At(8))
+        assert nvrtc.compile_source(masked.source, target, nvrtc.QUICK)
 
 
 # -- as an operation -------------------------------------------------------------------------------
@@ -245,6 +252,33 @@ def test_masks(name: str, cuda: Any):
     near(f, drawn((2, 4, 20, 16), *SQUARE[1:]), cuda)
 
 
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_dropout_of_the_places_of_the_cpu(order: int, cuda: Any):
+    def f(wide: str) -> Callable[..., Any]:
+        def g(*xs: Any) -> Any:
+            key = pb.random.key(5).to_device(xs[0].device)
+            return attended(dropout_p=0.3, dropout_key=key, enable_gqa=True, is_causal=True)(*xs)
+
+        return derivatives(g, wide, order)
+
+    near(f, drawn((2, 4, 20, 16), *SQUARE[1:]), cuda)
+
+
+def test_examples_of_a_batch_have_dropouts_of_their_own(cuda: Any):
+    def f(wide: str) -> Callable[..., Any]:
+        def g(q: Any, k: Any, v: Any) -> Any:
+            keys = pb.random.split(pb.random.key(5), 3).to_device(q.device)
+
+            def one(key: Any, *xs: Any) -> Any:
+                return attended(dropout_p=0.3, dropout_key=key)(*xs)
+
+            return pb.vmap(one)(keys, q, k, v)
+
+        return derivatives(g, wide, 1)
+
+    near(f, drawn((3, 2, 9, 16), (3, 2, 11, 16), (3, 2, 11, 16)), cuda)
+
+
 def test_tangents_and_batches(cuda: Any):
     q, k, v = drawn((3, 9, 16), (11, 16), (3, 11, 16))
 
@@ -284,7 +318,7 @@ def test_tiles_fit_into_the_memory_of_smaller_devices(width: int):
     for kernel in KERNELS:
         tile = tile_of(kernel, width, LEAST_SHARED)
         assert tile.shared(kernel, steps.rounded(width)) <= LEAST_SHARED
-        assert kernel != FORWARD or tile.step == steps.ATTENDED
+        assert kernel != FORWARD or tile.step == keys_together(width)
 
 
 def test_older_devices_have_no_such_kernels(cuda: Any):

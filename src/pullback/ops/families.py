@@ -37,6 +37,12 @@ __all__ = [
 def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that all `shapes` broadcast to."""
     first = shapes[0]
+    if len(shapes) == 2:
+        second = shapes[1]
+        if first == second or not second:
+            return first
+        if not first:
+            return second
     if all(s == first for s in shapes):
         return first
     ndim = max(map(len, shapes))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Accumulate, Map, MultiMap
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program import control, operations
-from pullback.compile.program.slots import SlotTable
+from pullback.compile.program.slots import CopyStep, GroupStep, SlotTable
 from pullback.compile.program.stages import Blocks, Node, Parts, Stage
 from pullback.compile.program.target import Target, Tuning
 from pullback.compile.schedule.fusion import fuse
@@ -81,22 +80,6 @@ def local_values_of(grouped: Grouped, tuning: Tuning) -> dict[int, list[Stored]]
     return found
 
 
-class GroupStep(NamedTuple):
-    """What became of a group: bytes of its scratch, after all values, and where its stages are."""
-
-    group: Group
-    scratch_nbytes: int
-    stages: range
-
-    @property
-    def label(self) -> str:
-        """What the group computes."""
-        if not isinstance(self.group, (SequenceGroup, ParallelGroup)):
-            return self.group.label
-        inside = dict.fromkeys(m.label for m in self.group.members)
-        return f"{self.group.label} of {', '.join(inside)}"
-
-
 class Frame:
     """The stages of one graph.
 
@@ -131,8 +114,11 @@ class Frame:
             self.stages += self.stages_of(group)
             scratch = max(table.reserved[known:], default=base) - base
             self.steps.append(GroupStep(group, scratch, range(first, len(self.stages))))
+        self.copies: list[CopyStep] = []
         for region, slot in copies:
-            self.stages += self.copy(region, slot)
+            copied = self.copy(region, slot)
+            self.stages += copied
+            self.copies.append(CopyStep(region.stored, slot, len(copied)))
 
     @property
     def peak_bytes(self) -> int:
@@ -161,10 +147,10 @@ class Frame:
         layouts: Sequence[Aval],
         inputs: Sequence[int],
         outputs: Sequence[int],
-    ) -> Sequence[Node]:
-        """The stages of a graph inside, which uses the free part of the arena."""
+    ) -> Frame:
+        """The frame of a graph inside, which uses the free part of the arena."""
         grouped = fuse(graph, layouts)
-        return Frame(grouped, self.table, self.target, graph, inputs, outputs, self.free).stages
+        return Frame(grouped, self.table, self.target, graph, inputs, outputs, self.free)
 
     def copy(self, region: Region, slot: int) -> Sequence[Node]:
         """Stages that write a region to a slot, dense."""
@@ -177,6 +163,12 @@ class Frame:
         return self.target.map(
             copy_kernel(av.dtype), av.shape, [slot], [dense], [source], [av.strides]
         )
+
+    def own_slot(self, value: Stored) -> int | None:
+        """The slot of a value that has no place in arena or output: what it was given, or local."""
+        if value.origin == "input":
+            return self.inputs[value.position]
+        return self._own_slots.get(value)
 
     def slot(self, value: Stored, offset: int = 0) -> int:
         """The slot of element `offset` of a value; an empty one may be anywhere."""

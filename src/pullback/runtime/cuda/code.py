@@ -27,6 +27,6 @@ def machine_code(source: str, target: str) -> bytes:
     key = hashlib.sha256(text.encode()).hexdigest()
     code = _CACHE.read(key)
     if code is None:
-        code = compile_source(source, target)
+        code = compile_source(source, target, OPTIONS)
         _CACHE.write(key, code)
     return code

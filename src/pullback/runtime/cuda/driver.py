@@ -25,6 +25,7 @@ ENTRIES = (
     "cuGraphLaunch",
     "cuLaunchKernelEx",
     "cuMemsetD8Async",
+    "cuGraphKernelNodeSetAttribute",
 )
 LOCKED = 1 << 16
 _Handle = ctypes.c_void_p

@@ -4,7 +4,7 @@
 ; meanwhile. A status is 0, an error of the driver, or one of `launcher.py`.
 
 ; The driver's functions, in the order of `driver.ENTRIES`, and 64 kB of page-locked memory.
-%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
 
 ; A call: 0 table, 1 entries, 2 slots, 3 stream, 4 what launches become, 5 graph, 6 thread state,
 ; 7 launches since signals were looked at
@@ -326,16 +326,16 @@ wait.one:
 wait.add:
   %add.waiting = call ptr @entry(ptr %call, i32 5)
   %put.waiting = call i32 %add.waiting(ptr %own, ptr %drawn, ptr %list, i64 %wait.count, ptr %node)
-  %put.waiting.wide = zext i32 %put.waiting to i64
-  ret i64 %put.waiting.wide
+  %put.waiting.told = call i64 @cooperate(ptr %call, i64 %at, ptr %own, i32 %put.waiting)
+  ret i64 %put.waiting.told
 
 add.next:
   %needs = select i1 %first, ptr null, ptr %before
   %needed = select i1 %first, i64 0, i64 1
   %add.node = call ptr @entry(ptr %call, i32 5)
   %added = call i32 %add.node(ptr %own, ptr %drawn, ptr %needs, i64 %needed, ptr %node)
-  %added.wide = zext i32 %added to i64
-  ret i64 %added.wide
+  %added.told = call i64 @cooperate(ptr %call, i64 %at, ptr %own, i32 %added)
+  ret i64 %added.told
 
 set:
   %at.exec = getelementptr %Graph, ptr %graph, i32 0, i32 1
@@ -345,6 +345,28 @@ set:
   %put = call i32 %set.node(ptr %exec, ptr %which, ptr %node)
   %put.wide = zext i32 %put to i64
   ret i64 %put.wide
+}
+
+; A new node is told the attribute of its launch, if there is one; the status.
+define internal i64 @cooperate(ptr %call, i64 %at, ptr %own, i32 %status) noinline {
+  %table = load ptr, ptr %call
+  %attribute = call i32 @number(ptr %table, i64 %at, i64 8)
+  %good = icmp eq i32 %status, 0
+  %special = icmp ne i32 %attribute, 0
+  %both = and i1 %good, %special
+  br i1 %both, label %tell, label %end
+tell:
+  %value = alloca [16 x i32]
+  store [16 x i32] zeroinitializer, ptr %value
+  store i32 1, ptr %value
+  %node = load ptr, ptr %own
+  %set = call ptr @entry(ptr %call, i32 10)
+  %answer = call i32 %set(ptr %node, i32 %attribute, ptr %value)
+  %answer.wide = zext i32 %answer to i64
+  ret i64 %answer.wide
+end:
+  %wide = zext i32 %status to i64
+  ret i64 %wide
 }
 
 ; -- loops and branches ----------------------------------------------------------------------------
@@ -376,7 +398,7 @@ define internal i64 @flag(ptr %call, i64 %slot) noinline {
   ; one of 1024 places, so that threads do not meet
   %turn = atomicrmw add ptr @turn, i64 64 monotonic
   %where = and i64 %turn, 65535
-  %locked = call ptr @entry(ptr %call, i32 10)
+  %locked = call ptr @entry(ptr %call, i32 11)
   %byte = getelementptr i8, ptr %locked, i64 %where
   store volatile i64 0, ptr %byte
   %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2

@@ -269,7 +269,7 @@ class LaunchTable:
         across, down = step.grid
         count = len(step.arguments)
         attribute = TOGETHER if step.together else EARLY if step.early else 0
-        self.straight = self.straight and not attribute
+        self.straight = self.straight and attribute != EARLY
         sizes = (across, down, step.block, step.shared, count, most + 1, attribute)
         self._words += [LAUNCH, self._gpu.step_function(step), *sizes]
         for argument in step.arguments:

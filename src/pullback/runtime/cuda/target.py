@@ -9,9 +9,19 @@ from typing import Any
 import numpy as np
 
 from pullback.compile.kernel.lower import copy_kernel
+from pullback.compile.program.clock import HostClock
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import (
+    Area,
+    Clock,
+    Fault,
+    Routine,
+    Target,
+    Tuning,
+    WantedPlan,
+    no_flat_programs,
+)
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval, aval, dense_strides, device
@@ -26,7 +36,6 @@ from pullback.runtime.cuda import (
     nvrtc,
     programs,
 )
-from pullback.runtime.cuda.clock import Clock
 from pullback.runtime.cuda.gemm.tensor_cores import Cores
 from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.host_calls import read_array
@@ -34,6 +43,7 @@ from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.routines import routines_of
 from pullback.runtime.cuda.row_kernels import row_kernel_stages, shared_bytes
 from pullback.runtime.cuda.row_passes import LongRows
+from pullback.runtime.cuda.stages import stage
 
 __all__ = ["CudaRuntime", "CudaTarget"]
 
@@ -41,6 +51,8 @@ __all__ = ["CudaRuntime", "CudaTarget"]
 class CudaTarget:
     """Kernels as CUDA C, launched one after the other."""
 
+    kept = None
+    flat = staticmethod(no_flat_programs)
     # Groups are the same as on the CPU, up to how much of a row a block keeps in shared memory.
     tuning = Tuning(
         block_bytes=1 << 17,
@@ -100,7 +112,7 @@ class CudaTarget:
 
     def clock(self) -> Clock:
         """A clock that waits for the device."""
-        return Clock()
+        return HostClock(stage)
 
     def together(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Kernels are compiled side by side when their program is encoded."""

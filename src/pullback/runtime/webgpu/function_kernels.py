@@ -12,7 +12,7 @@ from functools import cache
 
 from pullback.compile.kernel.matrix_functions import LOG_NODES, LOG_NORM, PADE, PADE_NORM
 from pullback.core.dtypes import DType
-from pullback.runtime.webgpu.block_kernels import literal
+from pullback.runtime.webgpu.block_kernels import THREADS, literal
 from pullback.runtime.webgpu.schur_kernels import (
     COMPLEX_PARTS,
     complex_source,
@@ -20,7 +20,7 @@ from pullback.runtime.webgpu.schur_kernels import (
     widened,
 )
 
-__all__ = ["OPERANDS", "function_room", "function_source"]
+__all__ = ["OPERANDS", "function_room", "function_rounds", "function_source"]
 
 # How many operands are looked at, the last ones of a primitive.
 OPERANDS = {"sylvester": 3, "sqrtm": 1, "logm": 1, "expm": 1, "ldl": 1}
@@ -461,6 +461,22 @@ def function_source(name: str, dtype: DType) -> str:
     for word, value in words.items():
         text = text.replace(word, value)
     return text
+
+
+def function_rounds(name: str, m: int, n: int) -> int:
+    """What loops of a thread go round, about: with a dozen roots or squares."""
+    own, rows = -(-n * n // THREADS), -(-n // THREADS)
+    if name == "sylvester":
+        below = -(-m // THREADS)
+        return 2 * -(-m * n // THREADS) * (m + n) + n * below * (m + n) + 8 * (m + n)
+    if name == "ldl":
+        return n * (2 * n + own + 4 * rows)
+    root = n * n // 2 * rows
+    if name == "sqrtm":
+        return 2 * own * n + root + 8 * n
+    if name == "logm":
+        return 2 * own * n + (len(LOG_NODES) + 12) * root + 100 * n
+    return 18 * own * n + n * n * (1 + 3 * rows)
 
 
 def function_room(name: str, m: int, n: int) -> int:

@@ -8,10 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from pullback.compile.program.clock import HostClock
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import (
+    Area,
+    Clock,
+    Fault,
+    Routine,
+    Target,
+    Tuning,
+    WantedPlan,
+    no_flat_programs,
+)
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval
@@ -29,8 +39,14 @@ from pullback.runtime.webgpu import (
     programs,
     stages,
 )
-from pullback.runtime.webgpu.arithmetic import COUNT, PROBE, probe_words, probed
-from pullback.runtime.webgpu.clock import Clock
+from pullback.runtime.webgpu.arithmetic import (
+    COUNT,
+    LONG_LOOP,
+    LOOP_PROBE,
+    PROBE,
+    probe_words,
+    probed,
+)
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
 from pullback.runtime.webgpu.printer import MISSING, check_dtype
@@ -42,19 +58,11 @@ __all__ = ["WebgpuRuntime", "WebgpuTarget"]
 DLPACK_KIND = 15  # of WebGPU's memory, as DLPack numbers it
 
 
-class _Routines(dict[str, Routine]):
-    """The intrinsics; what is missing is an error that names it."""
-
-    def __missing__(self, name: str) -> Routine:
-        raise DeviceError(
-            f"{name}: there are no WebGPU kernels for it yet. Move its operands to the CPU with"
-            ' to_device("cpu").'
-        )
-
-
 class WebgpuTarget:
     """Kernels as WGSL, dispatched one after the other."""
 
+    kept = None
+    flat = staticmethod(no_flat_programs)
     # Groups are the same as on the CPU, up to how much of a row is kept in scratch memory.
     tuning = Tuning(
         block_bytes=1 << 17,
@@ -69,7 +77,7 @@ class WebgpuTarget:
         light_bytes=1 << 16,
         light_values=1 << 15,
     )
-    routines: Mapping[str, Routine] = _Routines(ROUTINES)
+    routines: Mapping[str, Routine] = ROUTINES
     map = staticmethod(maps.map_stages)
     box = staticmethod(maps.box_stage)
     reduce = staticmethod(folds.reduce_stages)
@@ -107,7 +115,7 @@ class WebgpuTarget:
 
     def clock(self) -> Clock:
         """A clock that waits for the device."""
-        return Clock()
+        return HostClock(stages.stage)
 
     def together(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Kernels are compiled when their program is encoded."""
@@ -131,6 +139,7 @@ class WebgpuRuntime(Runtime):
 
     name = "webgpu"
     dtypes = tuple(d for d in ALL if d not in MISSING)
+    names_classes = True
 
     def __init__(self, index: int):
         self._gpu = Gpu(index)
@@ -140,7 +149,7 @@ class WebgpuRuntime(Runtime):
         self._ask()
 
     def _ask(self) -> None:
-        """Let the adapter show which of its operations are exact."""
+        """Let the adapter show which of its operations are exact, and whether loops end early."""
         given = probe_words()
         arrays = (Array(At(0), "u32", "write"), Array(At(1), "u32"))
         step = Dispatch(PROBE, arrays, (COUNT,), stages.linear_groups(COUNT, 64))
@@ -148,6 +157,10 @@ class WebgpuRuntime(Runtime):
         found = programs.encode(self._gpu, program)(self._gpu.uploaded(given))
         words = self._gpu.download(found.memory, 0, given.nbytes).view(np.uint32)
         self._gpu.arithmetic = probed(given, words)
+        loop = Dispatch(LOOP_PROBE, arrays[:1], (LONG_LOOP,), 1)
+        found = programs.encode(self._gpu, Program(0, 4, (), (), stages.stage(loop)))()
+        rounds = int(self._gpu.download(found.memory, 0, 4).view(np.uint32)[0])
+        self._gpu.most_rounds = rounds if rounds < LONG_LOOP else None
 
     def plan(self, op: Op, avals: tuple[Aval, ...], static: dict[str, Any], out: Aval) -> Plan:
         """The operation as a program of its own."""
@@ -216,4 +229,5 @@ class WebgpuRuntime(Runtime):
             "backend": str(info["backend_type"]),
             "wgpu": wgpu_module().__version__,
             "exact": ", ".join(exact) or "sums and products",
+            "loops": f"{self._gpu.most_rounds} rounds" if self._gpu.most_rounds else "any length",
         }

@@ -2,8 +2,8 @@
 // result begins with the base-2 logarithm of each row's sum of exponentials.
 extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     Stored* __restrict__ out, const Stored* __restrict__ query, const Stored* __restrict__ key,
-    const Stored* __restrict__ value, const unsigned char* __restrict__ mask, const Nest<4> heads,
-    const Sizes s) {
+    const Stored* __restrict__ value, const unsigned char* __restrict__ mask,
+    const u32* __restrict__ words, const Nest<4> heads, const Sizes s) {
   PB_SHARED(Stored, shared);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = (int)s.rows, columns = (int)s.columns, width = (int)s.width;
@@ -27,6 +27,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
   pb_panel<OWN>(shared, query, s.row[0], s.element[0], first, rows, width);
   load(0);
   Left left(shared);
+  const Dropout dropout(words, s, head);
   float sums[TM][DN][4], top[TM][2], total[TM][2];
   pb_clear(sums);
 #pragma unroll
@@ -77,6 +78,8 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
           for (int e = h * 2; e < h * 2 + 2; ++e) {
             p[i][j][e] = pb_power(pb_fma(p[i][j][e], scale, -origin));
             sum += p[i][j][e];
+            const int c = column + j * 8 + lane % 4 * 2 + e % 2, r = own + i * 16 + h * 8 + lane / 4;
+            if (DROPOUT && !dropout.keeps(r, c)) p[i][j][e] = 0;
           }
         top[i][h] = most;
         total[i][h] = sum;
@@ -99,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
       sum += __shfl_sync(~0u, sum, lane ^ 2, 32);
       const int row = own + i * 16 + h * 8 + lane / 4;
       if (row < rows && lane % 4 == 0) logarithms[row] = pb_fma(top[i][h], scale, log2f(sum));
-      total[i][h] = sum == 0 ? 0.0f : 1.0f / sum;
+      total[i][h] = sum == 0 ? 0.0f : (DROPOUT ? (float)s.factor : 1.0f) / sum;
     }
   pb_leave(out + s.start, sums, own, rows, width, [&](int i, int h) { return total[i][h]; });
 }

@@ -12,7 +12,7 @@ import numpy as np
 
 __all__ = ["SAFE", "Arithmetic", "exact_functions", "probe_words", "probed"]
 
-COUNT = 4096  # operands of each probe
+COUNT = 4096  # operands of each probe, which lie in a buffer of 16 kB
 
 
 class Arithmetic(NamedTuple):

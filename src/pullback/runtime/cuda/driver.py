@@ -27,7 +27,7 @@ ENTRIES = (
     "cuMemsetD8Async",
     "cuGraphKernelNodeSetAttribute",
 )
-LOCKED = 1 << 16
+LOCKED = 1 << 16  # bytes of page-locked memory in which the launcher reads flags
 _Handle = ctypes.c_void_p
 
 

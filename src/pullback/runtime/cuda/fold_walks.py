@@ -18,9 +18,9 @@ __all__ = [
 ]
 
 THREADS = 128  # of a thread block: few, so that the last ones of a launch end together
-MERGE_THREADS = 256
+MERGE_THREADS = 256  # of a thread block that joins what others have folded
 MERGE = 8 * MERGE_THREADS  # accumulators of a thread block that joins, eight for each thread
-JOINED = 16  # accumulators that one thread joins
+JOINED = 16  # accumulators of an output that one thread joins in sequence
 # Loads of an input that a thread waits for at a time, by the instructions of an element.
 FLIGHTS = ((24, 8), (100, 4))
 

@@ -75,7 +75,7 @@ _PASS = """
 _LANES_JOINED = """
 #pragma unroll
       for (int by = {lanes} / 2; by; by /= 2) g{m} = {f}_combine(g{m}, {f}_down(g{m}, by, {lanes}));
-      if (blocks == 1) f{m} = {f}_of(g{m}, 0, {lanes});
+      if (blocks == 1) f{m} = {f}_of(g{m}, 0, {span});
       else if (place == 0 && q < blocks) slots{m}[q] = g{m};"""
 
 _BLOCKS_JOINED = """
@@ -158,6 +158,11 @@ class RowCode:
         """What is folded along rows, pass by pass."""
         passes = self.kernel.passes
         return [r for p in passes for r in (*(r for _, r in p.folds), *p.wholes)]
+
+    @cached_property
+    def joining(self) -> int:
+        """The instructions that join an element to what is folded, of the fold that has most."""
+        return max((weight(r.combine) for r in self.folds), default=0)
 
     def room(self, length: int) -> tuple[list[int], int]:
         """Where areas start in the room of a row, and the bytes of that."""
@@ -313,7 +318,8 @@ class _Printer:
             inits="\n".join(f"      {f}_acc g{m} = {f}_init();" for m, f in numbered),
             many=self._elements(p, numbered, flight), one=self._elements(p, numbered, 0),
             lanes_joined="".join(
-                _LANES_JOINED.format(lanes=LANES, m=m, f=f) for m, f in numbered
+                _LANES_JOINED.format(lanes=LANES, span=LANES * self.rows.turns, m=m, f=f)
+                for m, f in numbered
             ),
             blocks_joined=joined, finished="\n".join(finished),
         )  # fmt: skip
@@ -366,18 +372,19 @@ class _Printer:
         return "\n".join([*declared, *lines, loop, *self._folded(folds, not flight), "        }"])
 
     def _folded(self, folds: Sequence[tuple[int, str]], tail: bool) -> list[str]:
-        """What follows each other in a lane is combined, by all threads that have the lane."""
+        """What follows each other in a lane is combined by the first thread that has the lane.
+
+        The others send it what they made, and go through the same motions with what is no use.
+        """
         lines = []
         for turn in range(self.rows.turns):
-            there = f"round + {LANES * turn} + lane < n" if tail else ""
+            there = f"if (round + {LANES * turn} + lane < n) " if tail else ""
             for m, f in folds:
                 value = f"a{m}[u]"
-                if self.rows.turns > 1:
-                    other = f"{f}_of({value}, lane + {LANES * turn}, 32)"
-                    lines.append(f"          const {f}_acc b{m}_{turn} = {other};")
-                    value = f"b{m}_{turn}"
-                given = f"if ({there}) " if there else ""
-                lines.append(f"          {given}g{m} = {f}_combine(g{m}, {value});")
+                if turn:
+                    lines.append(f"          const {f}_acc b{m} = {f}_down({value}, {LANES}, 32);")
+                    value = f"b{m}"
+                lines.append(f"          {there}g{m} = {f}_combine(g{m}, {value});")
         return lines
 
     def _computed(self, p: Pass, folds: Sequence[tuple[int, str]], fast: bool) -> list[str]:

@@ -29,6 +29,7 @@ FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block 
 FEW_BLOCKS = 4  # of the tree, up to which a row is short
 # Bytes of shared memory for a lane: with more, few threads fit to wait for what is not there.
 LANE_BYTES = 160
+HEAVY_JOIN = 12  # instructions of a fold from which on two threads do not take turns: both do them
 NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others are to fit beside
 
 
@@ -73,7 +74,7 @@ class _Launches:
         if self.number < FEW_ROWS and blocks > FEW_BLOCKS:
             return None
         lanes = LANES * (1 << (blocks - 1).bit_length())
-        if own.has_fixed and room > lanes * LANE_BYTES:
+        if own.has_fixed and room > lanes * LANE_BYTES and own.joining < HEAVY_JOIN:
             own = RowCode(self.kernel, fixed, 2)
         threads = min(THREADS, lanes * own.turns)
         together = max(1, 32 // threads)

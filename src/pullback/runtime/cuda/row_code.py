@@ -410,7 +410,7 @@ class _Printer:
         if not self._is_quotient(e):
             return ""
         n = self.divisors[e.args[1]]
-        found = f"pb_quotient({operands[0]}, d{n}, r{n})"
+        found = f"pb_quotient({operands[0]}, d{n})"
         return (
             found
             if self._is_quotient(e.args[0])
@@ -444,7 +444,7 @@ class _Printer:
         self.divisors = {e: n for n, e in enumerate(found)}
         lines, names = emit(self.source, list(found), self._leaf)
         for n, name in enumerate(names):
-            lines.append(f"  const float d{n} = {name}, r{n} = 1.0f / d{n};")
+            lines.append(f"  const Divisor d{n} = pb_divisor({name});")
         return "\n".join("  " + line for line in lines)
 
     def _is_uniform(self, root: Expr) -> bool:

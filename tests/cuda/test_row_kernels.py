@@ -147,7 +147,8 @@ def test_divisions_by_a_number_of_the_row_are_rounded_right(cuda: Any):
 
     def f(x: Any) -> Any:
         y = x / x.max(axis=-1, keepdims=True)
-        return y, y.sum(axis=-1)
+        z = x / x.min(axis=-1, keepdims=True)
+        return y, y.sum(axis=-1), z, z.sum(axis=-1)
 
     found = []
     for device in (cuda, "cpu"):

@@ -97,7 +97,8 @@ class RowCode:
 
     kernel: RowKernel
     fixed: tuple[bool, ...]
-    turns: int  # threads that have a lane in turns: 1 or 2
+    turns: int = 1  # threads that have a lane in turns: 1 or 2
+    threads: int = THREADS  # of a thread block at most
 
     @cached_property
     def memory(self) -> list[int]:
@@ -199,7 +200,7 @@ def _text(rows: RowCode) -> str:
         words += [f"{k} = {text(*body)}" for k, body in (*p.scalars, *p.stores)]
         words += [f"{k} = {r.text}" for k, r in p.folds]
         words += [r.text for r in p.wholes]
-    return "\n".join([*words, str(rows.kernel.kept), str(rows.turns)])
+    return "\n".join([*words, str(rows.kernel.kept), str(rows.turns), str(rows.threads)])
 
 
 @lru_cache(1024)
@@ -232,7 +233,7 @@ class _Printer:
         self.whole = 0
         kept = [f"  x{target}[0] = x{scalar};" for scalar, target in kernel.kept]
         return _KERNEL.format(
-            name=self.name, threads=THREADS, pointers=", ".join(pointers), m=len(rows.memory),
+            name=self.name, threads=rows.threads, pointers=", ".join(pointers), m=len(rows.memory),
             s=max(1, len(rows.areas[1])), lanes=LANES, block=BLOCK, span=LANES * rows.turns,
             starts=self._starts(), fetches=self._fetches(), passes="".join(
                 self._arrivals(n) + self._pass(p) for n, p in enumerate(kernel.passes)
@@ -265,10 +266,18 @@ class _Printer:
         return "\n".join(lines)
 
     def _fetches(self) -> str:
-        return "\n".join(
-            f"  if (valid) pb_fetch(s{k}, x{k}, length, first, own);\n  pb_begun();"
-            for k in self.rows.fetched
-        )
+        fetched = self.rows.fetched
+        if not fetched:
+            return ""
+        lines = [
+            f"  __shared__ unsigned long long bars[{len(fetched)}];",
+            "  const long long left = r.rows - blockIdx.x * (long long)together;",
+            f"  pb_prepare(bars, {len(fetched)}, left < together ? (int)left : together);",
+        ]
+        for n, k in enumerate(fetched):
+            lines.append(f"  if (valid) pb_fetch(s{k}, x{k}, length, first, own, bars + {n});")
+            lines.append("  pb_begun();")
+        return "\n".join(lines)
 
     def _arrivals(self, number: int) -> str:
         """Waits for what a pass is the first to read."""
@@ -276,7 +285,8 @@ class _Printer:
         if number not in first:
             return ""
         later = sum(p > number for p in first)
-        return f"\n  pb_arrived<{later}>();\n  __syncthreads();"
+        begin, count = first.index(number), first.count(number)
+        return f"\n  pb_arrived<{later}>(bars + {begin}, {count});\n  __syncthreads();"
 
     def _leaf(self, e: Expr) -> str:
         if e.op == "index":
@@ -394,7 +404,8 @@ class _Printer:
             roots += parts(body, self.streams[k].dtype)
         elements = [r.element for r in (*(r for _, r in p.folds), *p.wholes)]
         roots += [e for element in elements for e in element]
-        made, names = emit(self.source, roots, self._leaf, self._divided if fast else None)
+        divided = self._divided if fast else self._divided_slowly
+        made, names = emit(self.source, roots, self._leaf, divided)
         rest, results = iter(names), []
         for k, body in p.stores:
             own = [next(rest) for _ in body]
@@ -416,6 +427,10 @@ class _Printer:
             if self._is_quotient(e.args[0])
             else f"(pb_note({operands[0]}, low, high), {found})"
         )
+
+    def _divided_slowly(self, e: Expr, operands: Sequence[str]) -> str:
+        """The same where quotients are not fair: a call, which costs no registers."""
+        return f"pb_divide({', '.join(operands)})" if self._is_quotient(e) else ""
 
     def _is_quotient(self, e: Expr) -> bool:
         return e.op == "div" and e.dtype is dt.float32 and e.args[1] in self.divisors

@@ -68,14 +68,14 @@ class _Launches:
         """The launch of all passes, and those that join what it leaves; None if rows do not fit."""
         streams = range(len(self.kernel.streams))
         fixed = tuple(k in self.places and self.places[k][1] == 0 for k in streams)
-        own = RowCode(self.kernel, fixed, 1)
+        own = RowCode(self.kernel, fixed)
         starts, room = own.room(self.length)
         blocks = -(-self.length // BLOCK)
         if self.number < FEW_ROWS and blocks > FEW_BLOCKS:
             return None
         lanes = LANES * (1 << (blocks - 1).bit_length())
         if own.has_fixed and room > lanes * LANE_BYTES and own.joining < HEAVY_JOIN:
-            own = RowCode(self.kernel, fixed, 2)
+            own = replace(own, turns=2)
         threads = min(THREADS, lanes * own.turns)
         together = max(1, 32 // threads)
         while threads * together < FEW and 2 * together * room <= NEAR_BYTES:
@@ -84,6 +84,8 @@ class _Launches:
         shared = together * room + slots
         if shared > most:
             return None
+        if threads * together <= THREADS // 2:
+            own = replace(own, threads=THREADS // 2)  # with registers for each
         name, source = row_source(own)
         pointers = [self.places[k][0] for k in own.memory]
         steps = [self.places[k][1] for k in own.memory]

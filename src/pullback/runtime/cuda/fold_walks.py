@@ -186,7 +186,6 @@ _BLOCKS = """
   else partials[unit] = a[0];
 }}"""
 
-# The last rows come first: the L2 cache may still have them from whoever made or read them.
 _COLUMNS = """
 extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
     {name}_acc* __restrict__ partials, {ins}, const Nest<{k}> kept, const Steps<{k}> steps,
@@ -195,8 +194,7 @@ extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
   constexpr int V = {v};
   __shared__ {name}_acc slots[{most}][V];
   const int t = (int)threadIdx.x, wide = (int)blockDim.x / {lanes}, x = t % wide, lane = t / wide;
-  const long long output = (blockIdx.x % across * wide + x) * V;
-  const long long block = (length - 1) / {block} - blockIdx.x / across;
+  const long long output = (blockIdx.x % across * wide + x) * V, block = blockIdx.x / across;
   const bool valid = output < kept.size;
   const long long left = length - block * {block}, j = block * {block} + lane;
   const int n = !valid ? 0 : left < {block} ? (int)left : {block};

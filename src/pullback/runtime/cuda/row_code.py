@@ -25,14 +25,15 @@ from pullback.runtime.cuda.folds import accumulator_bytes, fold_functions
 from pullback.runtime.cuda.kernels import NEST, name_of, parts, stored, weight
 from pullback.runtime.cuda.printer import Source, emit, inline_nodes, storage
 from pullback.runtime.cuda.row_functions import HEAD, PAD
+from pullback.runtime.cuda.row_joins import blocks_joined, lanes_joined
 
 __all__ = ["THREADS", "RowCode", "loads_of", "row_source"]
 
 THREADS = 512  # of a thread block at most
-FLIGHTS = ((24, 8), (160, 4))  # elements that a thread has at a time, by instructions of each
+FLIGHTS = ((24, 16), (160, 8))  # elements that a thread has at a time, by instructions of each
 
 _KERNEL = """
-extern "C" __global__ void __launch_bounds__({threads}) {name}_passes({pointers},
+extern "C" __global__ void __launch_bounds__({bounds}) {name}_passes({pointers},
     const Rows<{m}, {s}> r) {{
   DYNAMIC_SHARED(unsigned char, memory);
   const int t = (int)threadIdx.x, together = (int)r.together, own = (int)blockDim.x / together;
@@ -72,24 +73,6 @@ _PASS = """
 {finished}
   }}"""
 
-_LANES_JOINED = """
-#pragma unroll
-      for (int by = {lanes} / 2; by; by /= 2) g{m} = {f}_combine(g{m}, {f}_down(g{m}, by, {lanes}));
-      if (blocks == 1) f{m} = {f}_of(g{m}, 0, {span});
-      else if (place == 0 && q < blocks) slots{m}[q] = g{m};"""
-
-_BLOCKS_JOINED = """
-    if (blocks > 1) {{
-      for (int s = 1; s < blocks; s *= 2) {{
-        __syncthreads();
-        for (int q = first * 2 * s; q + s < blocks; q += own * 2 * s) {{
-{each}
-        }}
-      }}
-      __syncthreads();
-{last}
-    }}"""
-
 
 @dataclass(frozen=True)
 class RowCode:
@@ -98,7 +81,7 @@ class RowCode:
     kernel: RowKernel
     fixed: tuple[bool, ...]
     turns: int = 1  # threads that have a lane in turns: 1 or 2
-    threads: int = THREADS  # of a thread block at most
+    bounds: tuple[int, int] = (THREADS, 1)  # of registers: threads of a block, blocks at a time
 
     @cached_property
     def memory(self) -> list[int]:
@@ -200,7 +183,7 @@ def _text(rows: RowCode) -> str:
         words += [f"{k} = {text(*body)}" for k, body in (*p.scalars, *p.stores)]
         words += [f"{k} = {r.text}" for k, r in p.folds]
         words += [r.text for r in p.wholes]
-    return "\n".join([*words, str(rows.kernel.kept), str(rows.turns), str(rows.threads)])
+    return "\n".join([*words, str(rows.kernel.kept), str(rows.turns), str(rows.bounds)])
 
 
 @lru_cache(1024)
@@ -233,7 +216,8 @@ class _Printer:
         self.whole = 0
         kept = [f"  x{target}[0] = x{scalar};" for scalar, target in kernel.kept]
         return _KERNEL.format(
-            name=self.name, threads=rows.threads, pointers=", ".join(pointers), m=len(rows.memory),
+            name=self.name, bounds=", ".join(map(str, rows.bounds)),
+            pointers=", ".join(pointers), m=len(rows.memory),
             s=max(1, len(rows.areas[1])), lanes=LANES, block=BLOCK, span=LANES * rows.turns,
             starts=self._starts(), fetches=self._fetches(), passes="".join(
                 self._arrivals(n) + self._pass(p) for n, p in enumerate(kernel.passes)
@@ -313,24 +297,14 @@ class _Printer:
         for m in own[len(p.folds) :]:
             finished.append(f"    if (valid && !first) partials{self.whole}[row] = f{m};")
             self.whole += 1
-        joined = ""
-        if folds:
-            each = [
-                f"          slots{m}[q] = {f}_combine(slots{m}[q], slots{m}[q + s]);"
-                for m, f in numbered
-            ]
-            last = [f"      f{m} = slots{m}[0];" for m, _ in numbered]
-            joined = _BLOCKS_JOINED.format(each="\n".join(each), last="\n".join(last))
+        joined = blocks_joined(folds, numbered) if folds else ""
         return scalars + _PASS.format(
             block=BLOCK, span=LANES * self.rows.turns, flight=flight,
             divisors=self._divisors(p),
             accumulators="\n".join(f"    {f}_acc f{m} = {f}_init();" for m, f in numbered),
             inits="\n".join(f"      {f}_acc g{m} = {f}_init();" for m, f in numbered),
             many=self._elements(p, numbered, flight), one=self._elements(p, numbered, 0),
-            lanes_joined="".join(
-                _LANES_JOINED.format(lanes=LANES, span=LANES * self.rows.turns, m=m, f=f)
-                for m, f in numbered
-            ),
+            lanes_joined=lanes_joined(numbered, self.rows.turns),
             blocks_joined=joined, finished="\n".join(finished),
         )  # fmt: skip
 

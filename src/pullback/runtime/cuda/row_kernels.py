@@ -20,6 +20,7 @@ from pullback.runtime.cuda.launch import merged
 from pullback.runtime.cuda.loops import fold_steps
 from pullback.runtime.cuda.printer import Source
 from pullback.runtime.cuda.row_code import THREADS, RowCode, loads_of, row_source
+from pullback.runtime.cuda.row_joins import HEAVY_JOIN
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = ["row_kernel_stages", "shared_bytes"]
@@ -29,7 +30,8 @@ FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block 
 FEW_BLOCKS = 4  # of the tree, up to which a row is short
 # Bytes of shared memory for a lane: with more, few threads fit to wait for what is not there.
 LANE_BYTES = 160
-HEAVY_JOIN = 12  # instructions of a fold from which on two threads do not take turns: both do them
+PROCESSOR_BYTES = 227 << 10  # shared memory of a Hopper's multiprocessor
+PROCESSOR_THREADS = 1024  # it is to hold, with 64 registers each
 NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others are to fit beside
 
 
@@ -84,8 +86,9 @@ class _Launches:
         shared = together * room + slots
         if shared > most:
             return None
-        if threads * together <= THREADS // 2:
-            own = replace(own, threads=THREADS // 2)  # with registers for each
+        block = threads * together
+        resident = min(PROCESSOR_BYTES // (shared + 1024), PROCESSOR_THREADS // block)
+        own = replace(own, bounds=(block, max(1, resident)))
         name, source = row_source(own)
         pointers = [self.places[k][0] for k in own.memory]
         steps = [self.places[k][1] for k in own.memory]

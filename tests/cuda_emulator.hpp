@@ -90,7 +90,7 @@ struct Fiber {
   Dim thread, block;
   Meeting *warp, *all;
   char* shared = nullptr;
-  char exchange[16];
+  char exchange[32];
 };
 constexpr size_t STACK = 1 << 16;
 static std::deque<Fiber> fibers;
@@ -164,6 +164,45 @@ static unsigned __match_any_sync(unsigned, unsigned value) {
     for (unsigned k = 0; k < warp_size(); ++k) mask |= (unsigned)(at(k) == value) << k;
     return mask;
   });
+}
+
+// Matrix units on halves: see `attention/kernels/fragments.cu`.
+static void emulated_matrices(unsigned (&m)[4], SharedAddress row, bool transposed) {
+  struct Four { unsigned m[4]; };
+  const Four found = show(row, [=](auto at, int lane) {
+    Four own;
+    for (int k = 0; k < 4; ++k) {
+      unsigned short two[2];
+      for (int e = 0; e < 2; ++e) {
+        const int line = transposed ? lane % 4 * 2 + e : lane / 4;
+        const int column = transposed ? lane / 4 : lane % 4 * 2 + e;
+        memcpy(&two[e], at(k * 8 + line) + column * 2, 2);
+      }
+      own.m[k] = two[0] | (unsigned)two[1] << 16;
+    }
+    return own;
+  });
+  memcpy(m, found.m, sizeof m);
+}
+template <typename F>
+static void emulated_multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, F wide) {
+  struct Operands { unsigned a[4], b[2]; } given = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  struct Sums { float c[4]; };
+  const Sums sums = show(given, [&](auto at, int lane) {
+    Sums own = {{c[0], c[1], c[2], c[3]}};
+    for (int t = 0; t < 4; ++t) {
+      const Operands left = at(lane / 4 * 4 + t);
+      const Operands right[2] = {at(lane % 4 * 8 + t), at(lane % 4 * 8 + 4 + t)};
+      for (int e = 0; e < 4; ++e)
+        for (int k = 0; k < 4; ++k) {
+          const unsigned x = left.a[e / 2 + k / 2 * 2] >> k % 2 * 16;
+          const unsigned y = right[e % 2].b[k / 2] >> k % 2 * 16;
+          own.c[e] += wide((unsigned short)x) * wide((unsigned short)y);
+        }
+    }
+    return own;
+  });
+  memcpy(c, sums.c, sizeof c);
 }
 
 static void fiber_main() {

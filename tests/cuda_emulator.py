@@ -27,6 +27,7 @@ _FLAGS = (
     "-std=c++17",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
+    "-fno-gnu-unique",  # or static variables of templates would be one for all sources of a process
     "-fPIC",
     "-shared",
     "-w",
@@ -93,7 +94,7 @@ def waits(source: str) -> dict[str, bool]:
 
 def library_of(source: str, level: str) -> Path:
     """The library of the kernels of a source, for the host."""
-    code = [f'#include "{_header(level)}"', source]
+    code = [f'#include "{_header(level)}"', "namespace kernels {", source]
     for name in _KERNEL.findall(source):
         code.append(
             f'extern "C" void run_{name}(unsigned grid, unsigned grid_y, unsigned block,'
@@ -101,7 +102,7 @@ def library_of(source: str, level: str) -> Path:
             f" {{ launch({name}, grid, grid_y, block, shared, args, mode); }}\n"
             f'extern "C" int sizes_{name}(int* to) {{ return sizes({name}, to); }}'
         )
-    return _made(".so", "\n".join(code), level)
+    return _made(".so", "\n".join([*code, "}"]), level)
 
 
 class Emulator:

@@ -7,21 +7,55 @@ from typing import Any
 
 import numpy as np
 
-from generated.matrix import Case, call, directional, jitted
+import pullback as pb
+from generated.matrix import Case, arrays_of, call, determined, directional, jitted
+from pullback.compile.kernel.factor_order import JACOBI
+from pullback.core import pytrees
 
-__all__ = ["LEFT_TO_LAPACK", "WAYS", "distance", "same_bits"]
+__all__ = [
+    "ON_MATRIX_UNITS",
+    "WAYS",
+    "determined_of",
+    "distance",
+    "is_left_to_lapack",
+    "same_bits",
+]
 
-# Operations that the CPU leaves to LAPACK for some matrices, whose bits no other machine has.
-LEFT_TO_LAPACK = {
-    *("roots", "primitive.known_svdvals"),
-    *(
-        f"linalg.{name}"
-        for name in (
-            *("cond", "eig", "eigh", "eigvals", "eigvalsh", "expm", "ldl", "logm", "lstsq"),
-            *("matrix_norm", "null_space", "orth", "pinv", "polar", "schur", "solve_lyapunov"),
-            *("sqrtm", "svd", "svdvals"),
-        )
-    ),
+# Operations that the CPU leaves to LAPACK, whose bits no other machine has: they, or derivatives
+# of theirs, need eigenvalues of matrices that are not symmetric, or functions of matrices.
+_LEFT = {
+    *("roots", "linalg.eig", "linalg.eigvals", "linalg.expm", "linalg.ldl", "linalg.logm"),
+    *("linalg.polar", "linalg.schur", "linalg.solve_lyapunov", "linalg.solve_sylvester"),
+    "linalg.sqrtm",
+}
+# Those made of eigh and svd, for which it has a method of its own where matrices are small.
+_SPECTRAL = {
+    *("primitive.known_svdvals", "linalg.cond", "linalg.eigh", "linalg.eigvalsh", "linalg.lstsq"),
+    *("linalg.matrix_norm", "linalg.null_space", "linalg.orth", "linalg.pinv", "linalg.svd"),
+    "linalg.svdvals",
+}
+
+
+def is_left_to_lapack(case: Case) -> bool:
+    """Whether the CPU calls LAPACK for a sample or its derivatives."""
+    if case.key not in _SPECTRAL:
+        return case.key in _LEFT
+    leaves = pytrees.leaves((case.sample.args, case.sample.kwargs))
+    matrices = [a for a in leaves if isinstance(a, np.ndarray) and a.ndim > 1]
+    return any(
+        a.dtype.kind == "c" or a.shape[-2] != a.shape[-1] or a.shape[-1] > JACOBI for a in matrices
+    )
+
+
+def determined_of(case: Case, result: Any) -> list[Any]:
+    """What does not depend on signs, phases and orders in the result of an operation."""
+    return determined(case.entry, pb, arrays_of(result))
+
+
+# Operations whose products of float16 and bfloat16 a GPU makes on matrix units, in their order.
+ON_MATRIX_UNITS = {
+    *("nn.scaled_dot_product_attention", "nn.multi_head_attention"),
+    "nn.multi_head_attention_forward",
 }
 
 

@@ -76,16 +76,15 @@ def stage(run: Callable[[Slots], None]) -> list[Stage]:
     return [Stage(run, 1, 1, ())]  # type: ignore[arg-type]
 
 
-def places(slots: Slots, kernel: Any, shape: Any, index_slots: Any, index_strides: Any,
-           indexed: Any, first_code: int) -> Array:  # fmt: skip
+def places(slots: Slots, kernel: Any, shape: Any, indices: Any) -> Array:
     """The offsets that indices stand for, in elements; checked."""
     total = np.zeros(shape, np.int64)
     bad: list[tuple[int, int, int]] = []
-    given = zip(index_slots, kernel.indices, index_strides, indexed, strict=True)
+    given = zip(indices.slots, kernel.indices, indices.strides, indices.axes, strict=True)
     for k, (slot, dtype, strides, (size, step)) in enumerate(given):
         index = look(slots, slot, dtype, shape, strides).astype(np.int64)
         wrong = np.flatnonzero((index < -size) | (index >= size))
-        bad += [(int(w), first_code + k, int(index.reshape(-1)[w])) for w in wrong[:1]]
+        bad += [(int(w), indices.first_code + k, int(index.reshape(-1)[w])) for w in wrong[:1]]
         total += np.where(index < 0, index + size, index) * step
     if bad:
         position, code, value = min(bad)

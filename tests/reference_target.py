@@ -17,7 +17,7 @@ from pullback.compile.kernel import order
 from pullback.compile.kernel.forms import Gather, Map, MultiMap, Reduce, Scatter
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.stages import Blocks, Branch, Loop, Node, Parts, Program, Stage, While
-from pullback.compile.program.target import Target, Tuning
+from pullback.compile.program.target import IndexArrays, Target, Tuning
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import ALL, DType
 from pullback.ir.scalar import Expr
@@ -229,20 +229,21 @@ class Reference:
 
         return stage(run)
 
-    def product_rows(self, dtype: DType, m: int, n: int, k: int, a_slot: int, a_strides: Any,
-                     b_slot: int, b_strides: Any, out_slot: int, area: Any) -> Any:  # fmt: skip
+    def product_rows(self, dtype: DType, sides: Any, a: Any, b: Any, out_slot: int,
+                     area: Any) -> Any:  # fmt: skip
+        m, n, k = sides
+
         def run(slots: Slots) -> None:
-            a = look(slots, a_slot, dtype, (m, k), a_strides)
-            b = look(slots, b_slot, dtype, (k, n), b_strides)
-            look(slots, out_slot, dtype, (m, n), (n, 1))[...] = product(a, b)
+            left = look(slots, a[0], dtype, (m, k), a[1])
+            right = look(slots, b[0], dtype, (k, n), b[1])
+            look(slots, out_slot, dtype, (m, n), (n, 1))[...] = product(left, right)
 
         return stage(run)
 
-    def gather(self, kernel: Gather, shape: Any, x_slot: int, x_strides: Any, index_slots: Any,
-               index_strides: Any, indexed: Any, out_slot: int, first_code: int, plan: Any
-               ) -> list[Stage]:  # fmt: skip
+    def gather(self, kernel: Gather, shape: Any, x_slot: int, x_strides: Any, indices: IndexArrays,
+               out_slot: int, plan: Any) -> list[Stage]:  # fmt: skip
         def run(slots: Slots) -> None:
-            at = places(slots, kernel, shape, index_slots, index_strides, indexed, first_code)
+            at = places(slots, kernel, shape, indices)
             at = at + spread(shape, x_strides)
             low, high = int(at.min(initial=0)), int(at.max(initial=0))
             first = look(slots, x_slot, kernel.dtype, (1 - low,), (-1,))[-1:]  # a view may go back
@@ -257,13 +258,12 @@ class Reference:
 
     scatter_plan = gather_plan
 
-    def scatter(self, kernel: Scatter, x: Any, updates: Any, out: Any, index_slots: Any,
-                index_strides: Any, indexed: Any, area: Any, first_code: int, plan: Any
-                ) -> list[Stage]:  # fmt: skip
+    def scatter(self, kernel: Scatter, x: Any, updates: Any, out: Any, indices: IndexArrays,
+                area: Any, plan: Any) -> list[Stage]:  # fmt: skip
         (x_shape, x_slot, x_strides), (shape, slot, strides) = x, updates
 
         def run(slots: Slots) -> None:
-            at = places(slots, kernel, shape, index_slots, index_strides, indexed, first_code)
+            at = places(slots, kernel, shape, indices)
             at = np.broadcast_to(at + spread(shape, out[1]), shape).reshape(-1)
             before = np.array(look(slots, x_slot, kernel.dtype, x_shape, x_strides)).reshape(-1)
             news = np.array(look(slots, slot, kernel.dtype, shape, strides)).reshape(-1)

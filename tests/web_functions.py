@@ -76,6 +76,27 @@ def either(x: Any) -> Any:
     return pb.fori_loop(0, 6, one, x)
 
 
+def spectra(x: Any) -> Any:
+    """What says no more than the matrix: vectors have signs."""
+    u, s, vh = pb.linalg.svd(x[..., :4], full_matrices=False)
+    h = x + x.mT
+    values, vectors = pb.linalg.eigh(h)
+    w, v = pb.linalg.eig(x)
+    again = pb.linalg.solve(v.mT, (v * w[..., None, :]).mT).mT
+    return (s, (u * s[..., None, :]) @ vh, values, (vectors * values[..., None, :]) @ vectors.mT,
+            again.real, pb.linalg.qr(x).R, pb.linalg.svdvals(h[..., :3, :3]))  # fmt: skip
+
+
+def functions(x: Any) -> Any:
+    square = x @ pb.conj(x.mT) + 5 * pb.eye(5, dtype="complex64")
+    root = pb.linalg.sqrtm(square)
+    low, middle, _ = pb.linalg.ldl(square - 20 * pb.eye(5, dtype="complex64"))
+    made = low @ middle @ pb.conj(low.mT)
+    parts = (root, pb.linalg.logm(square), pb.linalg.expm(x / 5), made,
+             pb.linalg.solve_sylvester(square, root, x))  # fmt: skip
+    return [(p.real, p.imag) for p in parts]
+
+
 CASES: dict[str, Case] = {
     "train": Case(train, (PARAMS, pb.optim.Adam(lr=0.01).init(PARAMS), draw(40, 2), draw(40))),
     "curvature": Case(pb.grad(lambda x: pb.grad(lambda v: (pb.exp(v) * v).sum())(x).sum()),
@@ -89,6 +110,9 @@ CASES: dict[str, Case] = {
     "root": Case(root_of, (pb.tensor([2.0, 9.0, 0.3]),)),
     "either": Case(either, (draw(3),)),
     "waves": Case(lambda x: pb.abs(pb.fft.fft(x, n=100)), (draw(3, 50),), exact=False),
+    "long_waves": Case(lambda x: pb.abs(pb.fft.rfft(x)), (draw(2, 1009),), exact=False),
+    "spectra": Case(spectra, (draw(2, 6, 6),), exact=False),
+    "functions": Case(functions, (draw(2, 5, 5, dtype="complex64"),), exact=False),
     "product": Case(pb.grad(lambda w, x: (pb.tanh(x @ w) ** 2).sum()),
                     (draw(20, 9), draw(30, 20)), exact=False),
     "windows": Case(pb.grad(lambda w, x: (pb.nn.conv2d(x, w, padding=1) ** 2).sum()),

@@ -5,6 +5,9 @@ CUDA section of docs/conformance.md.
         [--workers 8] [--cells float32:0 float64:1] [--like REGEX] [--samples 100]
     PYTHONPATH=src:tests:. python tools/cuda_conformance.py write RESULT.json ..
 
+RESULT.json has a row of JSON for each sample on a line of its own: first all of them as not run,
+then what became of them, as it is known, so that a run that is ended early loses nothing.
+
 A cell is an operation, a dtype and an order of derivative (order 2 compiled): it is equal if all
 its samples have the CPU's bits, near if some differ by rounding, as where the CPU calls LAPACK.
 """
@@ -29,9 +32,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "conformance.md"
 TITLE = "## On CUDA"
 SECTION = re.compile(rf"^{TITLE}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-EQUAL, NEAR, FAIL, REFUSED, NONE, LATE = "equal", "near", "FAIL", "refused", "none", "no time"
+EQUAL, NEAR, FAIL, REFUSED, NONE, LATE = "equal", "near", "FAIL", "refused", "none", "not run"
 CELLS = [f"{d}:{k}" for k in (0, 1, 2) for d in ("float32", "float64", "complex128")]
 NEAR_EPS = 1e4  # differences in units of eps: derivatives of decompositions magnify rounding
+Row = Sequence[Any]  # of a sample: operation, position, dtype, order, what became of it, a text
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "generated")]
 
 
@@ -102,14 +106,31 @@ def run(options: argparse.Namespace) -> int:
     ]
     jobs.sort(key=lambda j: j[1])  # a sample of each operation first
     context = multiprocessing.get_context("spawn")  # a GPU's context does not survive a fork
-    with context.Pool(options.workers) as pool:
-        rows = list(pool.imap_unordered(job, jobs, chunksize=4))
-    options.result[0].write_text(json.dumps(rows), encoding="utf-8")
+    path = options.result[0]
+    with path.open("w", encoding="utf-8") as file, context.Pool(options.workers) as pool:
+        for *given, _ in jobs:
+            print(json.dumps([*given, LATE, ""]), file=file)
+        for row in pool.imap_unordered(job, jobs, chunksize=4):
+            if row[4] != LATE:
+                print(json.dumps(row), file=file, flush=True)
+    rows = rows_of([path])
     print(*table(rows), *failures(rows), sep="\n")
     return 0
 
 
-def cells(rows: Sequence[Sequence[Any]]) -> dict[tuple[str, str, int], str]:
+def rows_of(paths: Sequence[Path]) -> list[Row]:
+    """The samples of results; what a later line says of a sample counts, if it was run there."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            sample = tuple(row[:4])
+            if sample not in found or row[4] != LATE:
+                found[sample] = row
+    return list(found.values())
+
+
+def cells(rows: Sequence[Row]) -> dict[tuple[str, str, int], str]:
     """What to say of an operation, a dtype and an order: the worst of its samples."""
     worst = (NONE, REFUSED, EQUAL, NEAR, LATE, FAIL)
     found: dict[tuple[str, str, int], str] = {}
@@ -119,7 +140,7 @@ def cells(rows: Sequence[Sequence[Any]]) -> dict[tuple[str, str, int], str]:
     return found
 
 
-def table(rows: Sequence[Sequence[Any]]) -> list[str]:
+def table(rows: Sequence[Row]) -> list[str]:
     """Numbers of cells by dtype and order."""
     count = Counter((d, order, what) for (_, d, order), what in cells(rows).items())
     lines = ["| dtype | order | equal bits | near | fail | not run |", "|---" * 6 + "|"]
@@ -129,7 +150,7 @@ def table(rows: Sequence[Sequence[Any]]) -> list[str]:
     return lines
 
 
-def failures(rows: Sequence[Sequence[Any]]) -> list[str]:
+def failures(rows: Sequence[Row]) -> list[str]:
     """One line for each sample that failed."""
     return [
         f"- `{key}` {position} {dtype}, order {order}: {text}"
@@ -138,14 +159,16 @@ def failures(rows: Sequence[Sequence[Any]]) -> list[str]:
     ]
 
 
-def section(rows: Sequence[Sequence[Any]]) -> str:
+def section(rows: Sequence[Row]) -> str:
     """The text of the section."""
     near = sorted({key for (key, _, _), what in cells(rows).items() if what == NEAR})
     lines = [
         TITLE,
         "",
         'The same samples with `device="cuda"` on an H200, against the CPU: cells with equal bits,'
-        " and cells whose results are near, all of operations that the CPU leaves to LAPACK.",
+        " and cells whose results are near, all of operations that the CPU leaves to LAPACK."
+        " Attention of float16 and bfloat16, which goes to matrix units, is"
+        " [near](cuda.md#attention) too.",
         "",
         *table(rows),
         "",
@@ -160,7 +183,7 @@ def section(rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def farthest(rows: Sequence[Sequence[Any]]) -> str:
+def farthest(rows: Sequence[Row]) -> str:
     """How far apart results are that are near, relative to the largest element."""
     found: dict[str, float] = {}
     for _, _, dtype, _, what, text in rows:
@@ -176,16 +199,8 @@ def kept(page: str) -> str:
 
 
 def write(options: argparse.Namespace) -> int:
-    """Put results into the page; what a later one says of a cell counts."""
-    found: dict[tuple[str, str, int], list[list[Any]]] = {}
-    for path in options.result:
-        own: dict[tuple[str, str, int], list[list[Any]]] = {}
-        for row in json.loads(path.read_text(encoding="utf-8")):
-            if row[4] != LATE:
-                own.setdefault((row[0], row[2], row[3]), []).append(row)
-        found |= own
-    rows = [row for cell in found.values() for row in cell]
-    page, text = PAGE.read_text(encoding="utf-8"), section(rows)
+    """Put results into the page."""
+    page, text = PAGE.read_text(encoding="utf-8"), section(rows_of(options.result))
     if SECTION.search(page):
         page = SECTION.sub(lambda _: text + "\n", page).rstrip() + "\n"
     else:

@@ -3,16 +3,18 @@
     PYTHONPATH=src:. python tools/cuda_rivals.py [--only NAME ...] [--seconds 90]
 
 Times are host and device together, a call and a wait for its result, the medians of turns; `host`
-is what a call takes before it returns, many in a row. Values are compared first.
+is what a call takes before it returns, many in a row. Values are compared first. Each library has a
+process of its own: what one does to the device, or how it ends, is nobody else's matter.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
+import statistics
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +50,10 @@ WORKS = {
     "pinn": _sized("pinn", width=64, points=1 << 16),
     "lstm": replace(_sized("lstm", steps=512, width=64, batch=32), inputs=_lstm),
 }
-UNROLLED = {"lstm": ("torch.compile",)}  # who would unroll the loop
+EAGER = "eager"  # an addition of ten elements, one call at a time
+# Who would unroll a loop, and who has nothing of its own for single calls.
+UNABLE = {"lstm": ("torch.compile",), EAGER: ("torch.compile",)}
+TURNS, LEAST, SHARE = 7, 3, 3.0  # turns, those that everyone gets, seconds from which on no more
 
 
 class _Batches(Programs):
@@ -118,109 +123,172 @@ def _row(name: str, cells: dict[str, float], unit: str = "us") -> None:
     print(f"{name:<18}{text}{ratio}", flush=True)
 
 
-def _host(work: Work, wait: Callable[[Any], None], calls: int = 200) -> float:
-    """The seconds of a call, many in a row, before their results are there."""
-    best = float("inf")
-    for _ in range(5):
-        wait(None)
-        began = time.perf_counter()
-        for _ in range(calls):
-            work()
-        best = min(best, (time.perf_counter() - began) / calls)
-    wait(None)
-    return best
+# -- in the process of a library -------------------------------------------------------------------
 
 
-def eager(libraries: dict[str, Any]) -> None:
-    """Host times of an addition of ten elements."""
-    cells: dict[str, dict[str, float]] = {"add of 10, host": {}, "add of 10, and wait": {}}
-    for name, library in libraries.items():
-        if name == "torch.compile":
-            continue
-        x = library.array(np.ones(10, np.float32))
+class _Served:
+    """A library and what it was asked to prepare."""
 
-        def work(x: Any = x) -> Any:
-            return x + x
+    def __init__(self, name: str):
+        self._name, self._library = name, LIBRARIES[name](1)
 
-        wait = library.wait
-        if name == "jax":
-            cells["add of 10, host"][name] = _host(work, lambda _, w=work: w().block_until_ready())
+    def prepare(self, name: str) -> list[np.ndarray]:
+        """Compile a workload and run it; its values."""
+        library = self._library
+        if name == EAGER:
+            x = library.array(np.ones(10, np.float32))
+            self._work: Work = lambda: x + x
         else:
-            cells["add of 10, host"][name] = _host(work, wait)
-        cells["add of 10, and wait"][name] = taking_turns({name: work}, 7, {name: wait})[name]
-    for title, found in cells.items():
-        _row(title, found)
+            function = getattr(library, name)()
+            given = library.prepared(name, WORKS[name].arrays(False))
+            self._work = lambda: function(*given)
+        result = self._work()
+        for _ in range(2):
+            library.wait(result)
+            result = self._work()
+        library.wait(result)
+        return [np.asarray(library.host(x)) for x in leaves(result)]
+
+    def turn(self) -> float:
+        """The seconds of a call and of a wait for its result."""
+        works, waits = {self._name: self._work}, {self._name: self._library.wait}
+        return taking_turns(works, 1, waits)[self._name]
+
+    def host(self, calls: int) -> float:
+        """The seconds of a call, many in a row, before their results are there."""
+        best, result = float("inf"), None
+        for _ in range(5):
+            self._library.wait(result if result is not None else self._work())
+            began = time.perf_counter()
+            for _ in range(calls):
+                result = self._work()
+            best = min(best, (time.perf_counter() - began) / calls)
+        self._library.wait(result)
+        return best
 
 
-def _difference(a: Any, b: Any, library: Any, ours: Any) -> float:
-    pairs = zip(leaves(a), leaves(b), strict=True)
+def _serve(name: str, pipe: Any) -> None:
+    """Do what is asked for through a pipe, until it is closed."""
+    served = _Served(name)
+    while True:
+        try:
+            method, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((True, getattr(served, method)(*args)))
+        except Exception as error:  # it is told of where it was asked for
+            pipe.send((False, f"{type(error).__name__} {str(error)[:300]}"))
+
+
+# -- in the first process --------------------------------------------------------------------------
+
+
+class Rival:
+    """A library in a process of its own, which is started anew when it has failed."""
+
+    def __init__(self, name: str, patience: float):
+        self.name, self._patience, self._process = name, patience, None
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """What a method of `_Served` gives there; a RuntimeError if it fails, or says nothing."""
+        if self._process is None:
+            context = multiprocessing.get_context("spawn")  # a GPU's context survives no fork
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(self.name, theirs), daemon=True)
+            self._process.start()
+            theirs.close()
+        try:
+            self._pipe.send((method, args))
+            if not self._pipe.poll(self._patience):
+                raise RuntimeError(f"no answer in {self._patience:.0f} s")
+            good, found = self._pipe.recv()
+        except (EOFError, OSError):
+            good, found = False, "the process ended"
+        except RuntimeError:
+            self.stop()
+            raise
+        if not good:
+            self.stop()  # the device may be of no more use there
+            raise RuntimeError(found)
+        return found
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+
+def _difference(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
+    """The largest difference of two results, relative to the largest element of each array."""
     worst = 0.0
-    for x, y in pairs:
-        left, right = ours.host(x).astype(np.float64), library.host(y).astype(np.float64)
-        worst = max(worst, float(np.abs(left - right).max() / max(1e-30, np.abs(right).max())))
+    for x, y in zip(found, wanted, strict=True):
+        x, y = x.astype(np.float64), y.astype(np.float64).reshape(x.shape)
+        worst = max(worst, float(np.abs(x - y).max() / max(1e-30, np.abs(y).max())))
     return worst
 
 
-def compiled(name: str, libraries: dict[str, Any]) -> None:
-    """A workload in all libraries: first values, then times."""
-    work, works, waits, hosts = WORKS[name], {}, {}, {}
-    results = {}
-    for kind, library in libraries.items():
-        if kind in UNROLLED.get(name, ()):
+def _ready(name: str, rivals: list[Rival]) -> list[Rival]:
+    """Those that can run a workload; their values are compared."""
+    ready, first = [], None
+    for rival in rivals:
+        if rival.name in UNABLE.get(name, ()):
             continue
+        began = time.perf_counter()
         try:
-            began = time.perf_counter()
-            function = getattr(library, name)()
-            given = library.prepared(name, work.arrays(False))
-
-            def call(function: Function = function, given: tuple = given) -> Any:
-                return function(*given)
-
-            for _ in range(3):
-                results[kind] = call()
-            library.wait(results[kind])
-            works[kind], waits[kind] = call, library.wait
-            print(f"  {name} {kind}: ready in {time.perf_counter() - began:.1f} s", flush=True)
-        except Exception as error:
-            print(f"  {name} {kind}: {type(error).__name__} {str(error)[:300]}", flush=True)
-            if kind == "pullback":
-                traceback.print_exc()
-    if "pullback" in results and "jax" in results:
-        off = _difference(
-            results["pullback"], results["jax"], libraries["jax"], libraries["pullback"]
-        )
-        print(f"  {name}: largest difference from jax {off:.1e}", flush=True)
-    _row(name, taking_turns(works, 7, waits))
-    for kind, call in works.items():
-        if kind != "jax":
-            hosts[kind] = _host(call, waits[kind], 20)
-    _row(f"{name}, host", hosts)
+            values = rival.ask("prepare", name)
+        except RuntimeError as error:
+            print(f"  {name} {rival.name}: {error}", flush=True)
+            continue
+        text = f"ready in {time.perf_counter() - began:.1f} s"
+        if first is None:
+            first = rival.name, values
+        else:
+            text += f", {_difference(values, first[1]):.1e} from {first[0]}"
+        print(f"  {name} {rival.name}: {text}", flush=True)
+        ready.append(rival)
+    return ready
 
 
-def _chosen(names: list[str]) -> Iterator[tuple[str, Any]]:
-    for name in names:
-        try:
-            yield name, LIBRARIES[name](1)
-        except Exception as error:
-            print(f"{name}: {error}")
+def measure(name: str, rivals: list[Rival]) -> None:
+    """A workload in all libraries: first values, then times."""
+    ready = _ready(name, rivals)
+    times: dict[str, list[float]] = {rival.name: [] for rival in ready}
+    hosts: dict[str, float] = {}
+    for _ in range(TURNS):
+        for rival in [r for r in ready if len(times[r.name]) < LEAST or sum(times[r.name]) < SHARE]:
+            times[rival.name].append(rival.ask("turn"))
+    title = "add of 10, and wait" if name == EAGER else name
+    _row(title, {rival: statistics.median(found) for rival, found in times.items()})
+    for rival in ready:
+        if rival.name != "jax" or name == EAGER:
+            hosts[rival.name] = rival.ask("host", 200 if name == EAGER else 20)
+    _row(f"{'add of 10' if name == EAGER else name}, host", hosts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=["eager", *WORKS])
+    parser.add_argument("--only", nargs="*", default=[EAGER, *WORKS])
     parser.add_argument("--libraries", nargs="*", default=list(LIBRARIES))
     parser.add_argument("--seconds", type=float, default=90.0, help="begin nothing after these")
+    parser.add_argument(
+        "--patience", type=float, default=120.0, help="seconds to wait for a library"
+    )
     options = parser.parse_args()
     began = time.perf_counter()
-    libraries = dict(_chosen(options.libraries))
+    rivals = [Rival(name, options.patience) for name in options.libraries]
     for name in options.only:
         if time.perf_counter() - began > options.seconds:
-            print(f"{name}: no time left")
+            print(f"{name}: not run")
             continue
         try:
-            eager(libraries) if name == "eager" else compiled(name, libraries)
-        except Exception:
-            traceback.print_exc()
+            measure(name, rivals)
+        except RuntimeError as error:
+            print(f"{name}: {error}", flush=True)
+    for rival in rivals:
+        rival.stop()
 
 
 if __name__ == "__main__":

@@ -135,26 +135,27 @@ def bits(until: float, workers: int) -> None:
         ("complex factorisations", ["complex64", "complex128"], False),
         ("eigenvalues", ["float32", "float64", "complex64", "complex128"], False),
     ):  # fmt: skip
-        started, count, good = time.perf_counter(), 0, 0
+        started, done, rest, good = time.perf_counter(), 0, 0, 0
         for dtype in dtypes:
             if label == "transforms":
                 todo: Any = ((w, f, [x]) for w, f, x in transforms())
             else:
                 todo = unlike(dtype) if label == "eigenvalues" else factorisations(dtype, equal)
 
-            def one(job: Any, equal: bool = equal) -> bool:
+            def one(job: Any, equal: bool = equal) -> bool | None:
                 what, f, arrays = job
                 if time.perf_counter() > until:
-                    return False
+                    return None
                 return compare(f"{what} {arrays[0].dtype}", f, *arrays, equal=equal)
 
             # Most of the time goes into the compilation of kernels: several at a time.
             with ThreadPoolExecutor(workers) as pool:
                 found = list(pool.map(one, todo))
-            count, good = count + len(found), good + sum(found)
-        kind = "equal" if equal else "close"
+            late = found.count(None)
+            done, rest, good = done + len(found) - late, rest + late, good + found.count(True)
         spent = time.perf_counter() - started
-        print(f"{label}: {good} of {count} {kind}, {spent:.1f} s", flush=True)
+        text = f"{good} of {done} {'equal' if equal else 'close'}, {rest} not run, {spent:.1f} s"
+        print(f"{label}: {text}", flush=True)
 
 
 # -- times -----------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ def times(until: float, workers: int) -> None:
     print(f"{'what':40} {'ours':>9} {'CuPy':>9}  ratio  bits", flush=True)
     for (name, ours, theirs, x, _), kind in zip(jobs, said, strict=True):
         if time.perf_counter() > until:
-            print("no time left")
+            print("the rest was not run")
             return
         found = []
         given = (ours, pb.tensor(x, device="cuda")), (attrgetter(theirs)(cupy), cupy.asarray(x))
@@ -259,7 +260,7 @@ def registry(until: float) -> None:
             if not any(w in case.key for w in WORDS):
                 continue
             if time.perf_counter() > until:
-                count["no time"] += 1
+                count["not run"] += 1
                 continue
             count[outcome(case, way)] += 1
         print(way, dtype.name, dict(count.most_common()), flush=True)

@@ -2,8 +2,8 @@
 
 python tools/linalg_peers.py --sizes 512 2048 --threads 1 2
 
-A process may use as many cores as there are threads. What is printed is the best time of a few
-calls in milliseconds, and ours over the best of the others.
+A process may use as many cores of this one as there are threads. What is printed is the best time
+of a few calls in milliseconds, and ours over the best of the others.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def main() -> int:
                 for library in there:
                     command = [sys.executable, __file__, "--one", library, "--sizes", str(n)]
                     command += ["--dtypes", dtype, "--calls", *options.calls]
-                    cores = ",".join(map(str, range(threads)))
+                    own = sorted(os.sched_getaffinity(0))[:threads]
+                    cores = ",".join(map(str, own))
                     env = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads)}
                     env |= {"OMP_NUM_THREADS": str(threads), "PULLBACK_NUM_THREADS": str(threads)}
                     done = subprocess.run(

@@ -138,6 +138,9 @@ def test_complex_factorisations(n: int, dtype: str, cuda: Any):
     assert_near(q @ r, x, dtype)
     assert_near(np.swapaxes(q.conj(), -1, -2) @ q, np.eye(n), dtype)
     assert_near(a @ results(pb.linalg.solve, a, b, device=cuda)[0], b, dtype)
+    at = pb.tensor(x, device=cuda), pb.tensor(b, device=cuda)
+    (g,) = pb.vjp(lambda b: pb.linalg.solve(at[0], b), at[1])[1](at[1])  # X^-H b
+    assert_near(np.swapaxes(x.conj(), -1, -2) @ g.numpy(), b, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

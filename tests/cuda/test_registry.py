@@ -18,13 +18,21 @@ import cuda_fake
 import pullback as pb
 from cuda_device import emulated
 from cuda_emulator import COMPILER
-from cuda_registry import LEFT_TO_LAPACK, WAYS, distance, same_bits
+from cuda_registry import (
+    ON_MATRIX_UNITS,
+    WAYS,
+    determined_of,
+    distance,
+    is_left_to_lapack,
+    same_bits,
+)
 from generated.matrix import FULL, Case, arrays_of, cases
 from pullback.runtime.cuda import nvrtc
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
 NEAR = 1e-4  # of the largest element: roundings in float32, of derivatives too
+HALVES = {pb.float16: 2.0**-11, pb.bfloat16: 2.0**-8}  # the largest relative error of rounding
 SAMPLE = {
     *("add", "where", "logsumexp", "cumulative_sum", "sort", "scatter_add", "matmul"),
     *("nn.layer_norm", "nn.conv2d", "nn.max_pool1d"),
@@ -51,27 +59,34 @@ def values(f: Callable[[Case], Any], case: Case) -> list[np.ndarray]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_results_have_the_bits_of_the_cpu(case: Case, way: str, cuda: Any):
+    near, result = is_left_to_lapack(case), WAYS[way]
+    if near and way in ("eager", "jit"):
+        result = lambda case: determined_of(case, WAYS[way](case))  # noqa: E731
     try:
-        expected = values(WAYS[way], case)
+        expected = values(result, case)
     except (pb.DTypeError, pb.GradientError) as error:
         pytest.skip(str(error))
     if not expected:
         pytest.skip("nothing to differentiate in this sample")
     with cuda:
-        found = values(WAYS[way], case)
+        found = values(result, case)
     for x, y in zip(found, expected, strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
-        if case.key in LEFT_TO_LAPACK:
+        if near:
             assert distance(x, y) <= NEAR
+        elif case.key in ON_MATRIX_UNITS and case.dtype in HALVES:
+            assert distance(x, y) <= 4 * HALVES[case.dtype]
         else:
             assert same_bits(x, y)
 
 
 @pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
-@pytest.mark.parametrize("target", ["sm_75", "sm_90"])
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90"])
 def test_nvrtc_compiles_what_was_printed(target: str, cuda: Any):
     """What the tests before this one have run in this process, and some kernels at least."""
     x = pb.ones((3, 40), device=cuda)
     (pb.sort(x, axis=0) @ x.T).sum().numpy()
     for source in sorted(cuda_fake.printed)[:: 1 if FULL else 10]:
+        if target == "sm_75" and "void attention_" in source:
+            continue  # for matrix units of sm_80; `routines_of` gives them to no older GPU
         assert nvrtc.compile_source(source, target, nvrtc.QUICK)

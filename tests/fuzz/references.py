@@ -20,8 +20,9 @@ NARROW = (
     "nextafter", "linalg.matrix_rank", "linalg.pinv", "cumprod", "cumulative_prod", "nancumprod",
     "nn.normalize",
 )  # fmt: skip
-# At zero, copysign(x, x) has a derivative that the rule for two operands can't know.
-KINKED = ("copysign",)
+# At zero, copysign(x, x) has a derivative that the rule for two operands can't know. The vectors of
+# spectral_norm are constants, as everywhere: its derivative is that of what they converge to.
+KINKED = ("copysign", "nn.spectral_norm")
 
 Known = Callable[..., bool]
 
@@ -38,6 +39,11 @@ def _is_rising(x: Any) -> bool:
 def _searches(x1: Any, x2: Any, *, sorter: Any = None, **_: Any) -> bool:
     x1 = np.asarray(x1)
     return _is_rising(x1 if sorter is None else x1[np.asarray(sorter)])
+
+
+def _terms_are_few(n: Any, x: Any) -> bool:
+    """SciPy adds a term for each number between `x` and 0."""
+    return bool(np.all(np.asarray(x) > -1e4))
 
 
 def _interpolates(x: Any, xp: Any, fp: Any, *_: Any, **__: Any) -> bool:
@@ -99,6 +105,7 @@ KNOWN: dict[str, Known] = {
     **{f"fft.{name}": _scales_all for name in ("dct", "idct", "dst", "idst")},
     "searchsorted": _searches,
     "interp": _interpolates,
+    "polygamma": _terms_are_few,
     "nn.embedding_bag": _bags,
     "roots": _leads,
     "polymul": _leads,

@@ -53,6 +53,11 @@ def test_compiled_and_mapped_taylor_mode_is_that_of_eager_mode(case: Case):
     phi = along_line(f, xs, case.sample.order)
     t = pb.tensor(0.0, dtype="float64")
     eager = pb.jet(phi, t, order=order)
+    try:
+        pb.trace(phi)(t)
+    except pb.DTypeError as error:
+        assert "traced" in str(error)
+        pytest.skip("the shape of the result depends on values")
     for other in (
         pb.jit(lambda t: pb.jet(phi, t, order=order))(t),
         [x[1] for x in pb.vmap(lambda t: pb.jet(phi, t, order=order))(pb.stack([t + 1e-3, t]))],

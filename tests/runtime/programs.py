@@ -8,6 +8,7 @@ from typing import Any
 
 from pullback.compile.kernel.forms import Accumulate, Gather, Map, Reduce, Scatter
 from pullback.compile.program.stages import Scratch
+from pullback.compile.program.target import IndexArrays
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu import native
@@ -64,9 +65,8 @@ def gather_program(
 ) -> Run:
     """The function (x, *indices) -> out."""
     slots = range(2, 2 + len(kernel.indices))
-    stages = gather_stages.gather_stages(
-        kernel, shape, 1, x_strides, slots, index_strides, indexed, 0
-    )
+    arrays = IndexArrays(slots, index_strides, indexed)
+    stages = gather_stages.gather_stages(kernel, shape, 1, x_strides, arrays, 0)
     nbytes = math.prod(shape) * kernel.dtype.itemsize
     return native.program(1 + len(kernel.indices), nbytes, (), stages)
 
@@ -89,9 +89,7 @@ def scatter_program(
         (x_shape, 1, x_strides),
         (shape, inputs, update_strides),
         (0, out_strides),
-        range(2, inputs),
-        index_strides,
-        indexed,
+        IndexArrays(range(2, inputs), index_strides, indexed),
         area,
     )
     return native.program(inputs, math.prod(x_shape) * kernel.dtype.itemsize, area.sizes, stages)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pullback.compile.kernel.forms import Accumulate, Gather, Map, Scatter
+from pullback.compile.program.target import IndexArrays
 from pullback.core import dtypes as dt
 from pullback.ir.scalar import acc, const, load
 from pullback.runtime.cpu import native
@@ -67,7 +68,7 @@ def test_gather_and_scatter_in_slots(thread_count):
         kernel = Gather(dt.float64, (dt.int64,))
         source, index = slots
         return gather_stages.gather_stages(
-            kernel, (80, 6), source, (0, 1), [index], [(1, 0)], [(50, 6)], out
+            kernel, (80, 6), source, (0, 1), IndexArrays([index], [(1, 0)], [(50, 6)]), out
         )
 
     assert np.array_equal(in_slots([x, at], 80 * 6 * 8, gather, np.float64), x[at].reshape(-1))
@@ -83,9 +84,7 @@ def test_gather_and_scatter_in_slots(thread_count):
             ((50, 6), target, (6, 1)),
             ((80, 6), update, (6, 1)),
             (out, (0, 1)),
-            [index],
-            [(1, 0)],
-            [(50, 6)],
+            IndexArrays([index], [(1, 0)], [(50, 6)]),
             take,
         )
 

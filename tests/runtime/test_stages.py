@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pullback.compile.kernel.forms import Gather, Map, MultiMap, Reduce
+from pullback.compile.program.target import IndexArrays
 from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 from pullback.ir.scalar import acc, cast, const, index, load, select
@@ -182,7 +183,7 @@ def test_parts(thread_count):
 def test_error_in_a_part():
     good = dense(COPY, 2, [0], [1])
     gathered = gather_stages.gather_stages(
-        Gather(dt.float64, (dt.int64,)), (5,), 1, (0,), [2], [(1,)], [(3, 1)], 0, 40
+        Gather(dt.float64, (dt.int64,)), (5,), 1, (0,), IndexArrays([2], [(1,)], [(3, 1)], 40), 0
     )
     program = native.arena_program(2, 40, 0, [], [stages.parts_stage([good, gathered])])
     bad = np.array([0, 1, -7, 9, 2])
@@ -192,7 +193,8 @@ def test_error_in_a_part():
 def test_error_in_a_loop():
     """The third round reads out of range; its code names the kernel."""
     gather = Gather(dt.float64, (dt.int64,))
-    body = gather_stages.gather_stages(gather, (1,), 1, (0,), [4], [(1,)], [(3, 1)], 0, 40)
+    indices = IndexArrays([4], [(1,)], [(3, 1)], 40)
+    body = gather_stages.gather_stages(gather, (1,), 1, (0,), indices, 0)
     loop = stages.loop_stage(body, 5, [(4, 8)])
     program = native.arena_program(2, 8, 0, [(2, 0)], [loop])
     x, good, bad = np.arange(3.0), np.array([0, 1, 2, 1, 2]), np.array([0, 1, -7, 9, 2])
@@ -293,8 +295,8 @@ def test_product_and_bias_by_rows(m, n, k, layout, thread_count):
         sizes.append(nbytes)
         return 7 + len(sizes)
 
-    first = matmul.matmul_row_stages(dt.float64, m, n, k, 1, steps(a), 2, steps(b), 6, take)
-    last = matmul.matmul_row_stages(dt.float64, m, n, n, 7, (n, 1), 3, steps(c), 0, take)
+    first = matmul.matmul_row_stages(dt.float64, (m, n, k), (1, steps(a)), (2, steps(b)), 6, take)
+    last = matmul.matmul_row_stages(dt.float64, (m, n, n), (7, (n, 1)), (3, steps(c)), 0, take)
     assert first is not None and last is not None
     own = (n, 1)
     add = map_stages.map_stages(ADD, (m, n), [7], [own], [6, 4], [own, (0, 1)], True)
@@ -308,9 +310,10 @@ def test_product_and_bias_by_rows(m, n, k, layout, thread_count):
 
 def test_no_product_by_rows():
     take = native.Scratch(4)
-    assert matmul.matmul_row_stages(dt.complex64, 3, 3, 3, 1, (3, 1), 2, (3, 1), 0, take) is None
-    assert matmul.matmul_row_stages(dt.float32, 3, 3, 0, 1, (0, 1), 2, (3, 1), 0, take) is None
-    big = matmul.matmul_row_stages(dt.float32, 3, 4096, 4096, 1, (4096, 1), 2, (4096, 1), 0, take)
+    rows = matmul.matmul_row_stages
+    assert rows(dt.complex64, (3, 3, 3), (1, (3, 1)), (2, (3, 1)), 0, take) is None
+    assert rows(dt.float32, (3, 3, 0), (1, (0, 1)), (2, (3, 1)), 0, take) is None
+    big = rows(dt.float32, (3, 4096, 4096), (1, (4096, 1)), (2, (4096, 1)), 0, take)
     assert big is None
 
 

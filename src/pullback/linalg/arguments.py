@@ -9,7 +9,7 @@ import numpy as np
 
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
-from pullback.core.dtypes import default_float, promote
+from pullback.core.dtypes import default_float
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import make
 from pullback.ir.convert import as_array
@@ -22,6 +22,7 @@ from pullback.ops.extrema import max as max_
 from pullback.ops.families import broadcast_shapes
 from pullback.ops.movement import broadcast_to, permute_dims, reshape
 from pullback.ops.parts import astype, cc, conj
+from pullback.ops.promotion import same_dtype
 from pullback.ops.reductions import sum as sum_
 
 __all__ = [
@@ -70,11 +71,7 @@ def square(name: str, x: Any) -> Any:
 
 def together(name: str, *xs: Any) -> list[Any]:
     """Arrays of one dtype that LAPACK takes."""
-    arrays = [inexact(name, x) for x in xs]
-    dtype = arrays[0]._aval.dtype
-    for a in arrays[1:]:
-        dtype = promote(dtype, a._aval.dtype)
-    return [astype(a, dtype, copy=False) for a in arrays]
+    return [inexact(name, x) for x in same_dtype(name, *xs)]
 
 
 def right_sides(name: str, a: Any, b: Any) -> tuple[Any, Any, bool]:

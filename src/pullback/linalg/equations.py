@@ -29,7 +29,8 @@ from pullback.ops.families import broadcast_shapes, composite, primitive
 from pullback.ops.indexing import take
 from pullback.ops.movement import broadcast_to, concat, repeated, reshape
 from pullback.ops.parts import astype, cc
-from pullback.ops.products import matmul, promoted
+from pullback.ops.products import matmul
+from pullback.ops.promotion import same_dtype
 from pullback.ops.ranges import positions
 from pullback.ops.selection import where
 
@@ -260,7 +261,7 @@ def _diagonals(values: Any, m: int, n: int, sign: int) -> Any:
 
 
 def _vectors(name: str, *xs: Any) -> list[Any]:
-    arrays = promoted(name, *xs)
+    arrays = same_dtype(name, *xs)
     for x in arrays:
         if x._aval.ndim < 1 or x._aval.shape[-1] == 0:
             raise ShapeError(f"{name}: takes vectors with elements, got shape {x._aval.shape}.")

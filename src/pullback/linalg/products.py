@@ -18,7 +18,8 @@ from pullback.ops.diagonals import diagonal as diagonal_along
 from pullback.ops.families import broadcast_shapes, composite, normalise_axis
 from pullback.ops.movement import broadcast_to, concat, reshape
 from pullback.ops.padding import pad
-from pullback.ops.products import matmul, promoted
+from pullback.ops.products import matmul
+from pullback.ops.promotion import same_dtype
 from pullback.ops.reductions import sum as sum_
 
 __all__ = [
@@ -152,7 +153,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     >>> pb.linalg.cross(pb.tensor([1.0, 0.0, 0.0]), pb.tensor([0.0, 1.0, 0.0]))
     tensor([0., 0., 1.], float32, cpu)
     """
-    x, y = promoted("cross", x1, x2)
+    x, y = same_dtype("cross", x1, x2)
     axes = [normalise_axis("cross", axis, v._aval.ndim) for v in (x, y)]
     if any(v._aval.shape[a] != 3 for v, a in zip((x, y), axes, strict=True)):
         raise ShapeError(
@@ -184,7 +185,7 @@ def kron(a: Any, b: Any, /) -> Any:
     tensor([[1., 2.],
             [3., 6.]], float32, cpu)
     """
-    a, b = promoted("kron", a, b)
+    a, b = same_dtype("kron", a, b)
     ndim = max(a._aval.ndim, b._aval.ndim)
     first, second = ((1,) * (ndim - v._aval.ndim) + v._aval.shape for v in (a, b))
     left = reshape(a, [n for size in first for n in (size, 1)])
@@ -215,7 +216,7 @@ def khatri_rao(a: Any, b: Any, /) -> Any:
     tensor([[ 3.,  8.],
             [ 5., 12.]], float32, cpu)
     """
-    a, b = promoted("khatri_rao", _of_matrices("khatri_rao", a), _of_matrices("khatri_rao", b))
+    a, b = (_of_matrices("khatri_rao", x) for x in same_dtype("khatri_rao", a, b))
     p, q = a._aval.shape, b._aval.shape
     if p[-1] != q[-1]:
         raise ShapeError(f"khatri_rao: the matrices need as many columns, got shapes {p} and {q}.")
@@ -254,7 +255,7 @@ def block_diag(*blocks: Any) -> Any:
     """
     if not blocks:
         raise ShapeError("block_diag: needs at least one matrix, got none.")
-    arrays = promoted("block_diag", *blocks)
+    arrays = same_dtype("block_diag", *blocks)
     arrays = [
         reshape(a, (*(1,) * (2 - a._aval.ndim), *a._aval.shape)) if a._aval.ndim < 2 else a
         for a in arrays
@@ -312,7 +313,7 @@ def multi_dot(arrays: Sequence[Any], /) -> Any:
     """
     if len(arrays) < 2:
         raise ShapeError(f"multi_dot: needs at least two matrices, got {len(arrays)}.")
-    xs = promoted("multi_dot", *arrays)
+    xs = same_dtype("multi_dot", *arrays)
     row, column = xs[0]._aval.ndim == 1, xs[-1]._aval.ndim == 1
     if row:
         xs[0] = reshape(xs[0], (1, -1))

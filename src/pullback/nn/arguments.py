@@ -11,14 +11,14 @@ import numpy as np
 
 from pullback.core import dtypes as dt
 from pullback.core import errors
-from pullback.core.dtypes import default_float, promote
+from pullback.core.dtypes import default_float
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import Array
-from pullback.ir.convert import as_array
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.fused import fused
 from pullback.ops.families import broadcast_shapes, composite
 from pullback.ops.parts import astype
+from pullback.ops.promotion import same_dtype
 from pullback.ops.reductions import sum
 from pullback.ops.selection import where
 from pullback.ops.statistics import mean
@@ -50,15 +50,10 @@ REDUCTIONS = ("none", "mean", "sum")
 
 def inexact(name: str, *xs: Any) -> list[Any]:
     """The operands as arrays of one floating or complex dtype; None stays None."""
-    arrays = [None if x is None else as_array(x, name) for x in xs]
-    dtype = None
-    for a in arrays:
-        if a is not None:
-            dtype = a._aval.dtype if dtype is None else promote(dtype, a._aval.dtype)
-    assert dtype is not None
-    if not dtype.is_inexact:
-        dtype = default_float()
-    return [a if a is None or a._aval.dtype is dtype else astype(a, dtype) for a in arrays]
+    arrays = same_dtype(name, *xs)
+    if next(a for a in arrays if a is not None)._aval.dtype.is_inexact:
+        return arrays
+    return [a if a is None else astype(a, default_float()) for a in arrays]
 
 
 def floating(name: str, *xs: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from pullback.ops.extrema import ordered
 from pullback.ops.families import composite
 from pullback.ops.movement import concat, reshape
 from pullback.ops.parts import astype
-from pullback.ops.products import promoted
+from pullback.ops.promotion import same_dtype
 from pullback.ops.reductions import all as all_
 from pullback.ops.requirements import require
 from pullback.ops.selection import where
@@ -52,7 +52,7 @@ def digitize(x: Any, bins: Any, /, right: bool = False) -> Any:
     x, bins = ordered("digitize", x), ordered("digitize", bins)
     if bins._aval.ndim != 1:
         raise ShapeError(f"digitize: edges are 1-D, got shape {bins._aval.shape}.")
-    x, bins = promoted("digitize", x, bins)
+    x, bins = same_dtype("digitize", x, bins)
     n = bins._aval.shape[0]
     rising = searchsorted(bins, x, side="left" if right else "right")
     if n < 2:
@@ -205,7 +205,7 @@ def histogram2d(
             [1, 0]], int64, cpu)
     """
     name = "histogram2d"
-    x, y = promoted(name, ordered(name, x), ordered(name, y))
+    x, y = (ordered(name, v) for v in same_dtype(name, x, y))
     if x._aval.ndim != 1 or x._aval.shape != y._aval.shape:
         raise ShapeError(
             f"{name}: takes as many x as y, both 1-D, got {x._aval.shape} and {y._aval.shape}."

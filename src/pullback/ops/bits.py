@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.dtypes import DType, default_float, promote
+from pullback.core.dtypes import DType, default_float
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir import scalar
-from pullback.ir.convert import as_array
 from pullback.ir.lowering import Elementwise
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Expr, select
 from pullback.ops.families import broadcast_shapes, elementwise, primitive, sum_to
 from pullback.ops.parts import astype
+from pullback.ops.promotion import same_dtype
 
 __all__ = [
     "bitwise_and",
@@ -271,9 +271,8 @@ def nextafter(x: Any, y: Any, /) -> Any:
     >>> pb.nextafter(pb.tensor([1.0, 0.0]), 2.0)
     tensor([1.0000001e+00, 1.4012985e-45], float32, cpu)
     """
-    x = as_array(x, "nextafter")
-    y = as_array(y, "nextafter", dtype=x._aval.dtype if isinstance(y, float) else None)
-    dtype = promote(x._aval.dtype, y._aval.dtype)
+    x, y = same_dtype("nextafter", x, y)
+    dtype = x._aval.dtype
     if dtype.is_complex:
         raise DTypeError(f"nextafter: expected a floating dtype, got {dtype.name}.")
     dtype = dtype if dtype.is_float else default_float()

@@ -21,6 +21,7 @@ from pullback.ops.indexing import take
 from pullback.ops.logic import isfinite
 from pullback.ops.movement import broadcast_to, concat
 from pullback.ops.parts import astype
+from pullback.ops.promotion import same_dtype
 from pullback.ops.reductions import sum
 from pullback.ops.rounding import floor
 from pullback.ops.selection import clip, where
@@ -276,7 +277,7 @@ def interp(
     Outside it is `left` and `right`, by default the first and the last value. With a `period` the
     places may be in any order. It can be differentiated by `x`, `xp` and `fp`.
     """
-    x, xp = (_inexact("interp", ordered("interp", v)) for v in (x, xp))
+    x, xp = (_inexact("interp", ordered("interp", v)) for v in same_dtype("interp", x, xp))
     fp = _inexact("interp", fp)
     if xp._aval.ndim != 1 or fp._aval.shape != xp._aval.shape:
         raise ShapeError(

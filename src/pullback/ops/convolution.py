@@ -27,7 +27,7 @@ from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.examples import batches, groups
 from pullback.ops.families import primitive
 from pullback.ops.parts import astype, imag, real
-from pullback.ops.products import promoted
+from pullback.ops.promotion import same_dtype
 
 __all__ = ["Window", "conv", "conv_dw", "conv_dx", "per_axis", "window_of", "window_pads"]
 
@@ -199,7 +199,7 @@ def trilinear(op: Any, a: Any, b: Any, **static: Any) -> Any:
 
 def _prepared(name: str, a: Any, b: Any, *options: Any) -> tuple[Any, Any, Window]:
     """Two operands in one dtype with a derivative, and the window of their options."""
-    a, b = promoted(name, a, b)
+    a, b = same_dtype(name, a, b)
     if not a._aval.dtype.is_inexact:
         a, b = (astype(v, default_float()) for v in (a, b))
     axes = check_rank(name, a._aval.shape, b._aval.shape)

@@ -19,7 +19,8 @@ from pullback.ops.indexing import take
 from pullback.ops.movement import concat, permute_dims, reshape
 from pullback.ops.padding import pad
 from pullback.ops.parts import astype, conj, real
-from pullback.ops.products import matmul, promoted
+from pullback.ops.products import matmul
+from pullback.ops.promotion import same_dtype
 from pullback.ops.reductions import sum
 from pullback.ops.selection import clip
 
@@ -176,7 +177,7 @@ def corrcoef(x: Any, /, y: Any = None, rowvar: bool = True) -> Any:
 def _pair(name: str, a: Any, v: Any, mode: Any) -> tuple[Any, Any]:
     if mode not in MODES:
         raise DTypeError(f"{name}: mode must be one of {', '.join(MODES)}, got {mode!r}.")
-    a, v = promoted(name, a, v)
+    a, v = same_dtype(name, a, v)
     for x in (a, v):
         if x._aval.ndim != 1 or x._aval.size == 0:
             raise ShapeError(

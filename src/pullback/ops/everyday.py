@@ -19,7 +19,7 @@ from pullback.ops.indexing import take
 from pullback.ops.logic import isnan
 from pullback.ops.movement import broadcast_to
 from pullback.ops.parts import astype
-from pullback.ops.products import promoted
+from pullback.ops.promotion import same_dtype
 from pullback.ops.selection import clip, where
 from pullback.ops.special import logaddexp
 from pullback.ops.trigonometry import sin
@@ -153,7 +153,7 @@ def logaddexp2(x1: Any, x2: Any, /) -> Any:
     >>> pb.logaddexp2(pb.tensor(3.0), pb.tensor(3.0))
     tensor(4., float32, cpu)
     """
-    x, y = promoted("logaddexp2", ordered("logaddexp2", x1), ordered("logaddexp2", x2))
+    x, y = (ordered("logaddexp2", x) for x in same_dtype("logaddexp2", x1, x2))
     broadcast_shapes("logaddexp2", x._aval.shape, y._aval.shape)
     x, y = _inexact("logaddexp2", x), _inexact("logaddexp2", y)
     return logaddexp(x * _LN2, y * _LN2) * (1 / _LN2)
@@ -213,7 +213,7 @@ def heaviside(x1: Any, x2: Any, /) -> Any:
     >>> pb.heaviside(pb.tensor([-1.0, 0.0, 2.0]), pb.tensor(0.5))
     tensor([0. , 0.5, 1. ], float32, cpu)
     """
-    x, middle = promoted("heaviside", ordered("heaviside", x1), ordered("heaviside", x2))
+    x, middle = (ordered("heaviside", x) for x in same_dtype("heaviside", x1, x2))
     broadcast_shapes("heaviside", x._aval.shape, middle._aval.shape)
     x, middle = _inexact("heaviside", x), _inexact("heaviside", middle)
     step = where(x < 0, 0.0, where(x > 0, 1.0, middle))

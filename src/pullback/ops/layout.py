@@ -19,6 +19,7 @@ from pullback.ops.exponential import pow as pow_
 from pullback.ops.families import composite, normalise_axis
 from pullback.ops.movement import common_dtype, concat, embed, reshape
 from pullback.ops.parts import astype
+from pullback.ops.promotion import same_dtype
 from pullback.ops.ranges import linspace
 
 __all__ = [
@@ -169,7 +170,7 @@ def diag_embed(x: Any, /, offset: int = 0, dim1: int = -2, dim2: int = -1) -> An
 def _arrays(name: str, arrays: Any) -> list[Any]:
     if not isinstance(arrays, (list, tuple)) or not arrays:
         raise ShapeError(f"{name}: takes a sequence of arrays, got {arrays!r}.")
-    return common_dtype(name, [as_array(a, name) for a in arrays])
+    return common_dtype(name, arrays)
 
 
 def _raised(x: Any, ndim: int) -> Any:
@@ -312,7 +313,7 @@ def block(arrays: Any, /) -> Any:
     depth = _depth(arrays)
     flat: list[Any] = []
     _collect(arrays, flat)
-    found = common_dtype("block", [as_array(a, "block") for a in flat])
+    found = common_dtype("block", flat)
     ndim = max(depth, *[a._aval.ndim for a in found])
     return _assembled(arrays, depth, iter([_raised(a, ndim) for a in found]))
 
@@ -435,7 +436,8 @@ def geomspace(
         sign = -1.0 if start < 0 else 1.0
         ends: tuple[Any, Any] = (math.log(abs(start)), math.log(abs(stop)))
     else:
-        ends = (log(as_array(start, "geomspace")), log(as_array(stop, "geomspace")))
+        first, last = same_dtype("geomspace", start, stop)
+        ends = (log(first), log(last))
     values = linspace(*ends, num, endpoint=endpoint, device=device, dtype=_wider(dtype))
     return _narrowed(exp(values) * sign, dtype)
 

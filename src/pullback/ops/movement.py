@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from pullback.core.avals import Aval, dense_strides
-from pullback.core.dtypes import DType, promote
+from pullback.core.dtypes import DType
 from pullback.core.errors import CopyError, DTypeError, ShapeError
 from pullback.ir.convert import as_array, scalar, shape_of
 from pullback.ir.lowering import Boxes, Placement, View
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.families import broadcast_shapes, normalise_axis, primitive, sum_to
-from pullback.ops.parts import astype
+from pullback.ops.promotion import same_dtype
 from pullback.ops.remembered import SEQUENCE
 
 __all__ = ["broadcast_to", "concat", "embed", "permute_dims", "reshape", "slice"]
@@ -479,12 +479,7 @@ def common_dtype(name: str, arrays: Sequence[Any]) -> list[Any]:
     """The arrays, at least one, cast to the dtype that they promote to."""
     if not isinstance(arrays, Iterable):
         raise DTypeError(f"{name}: expected a sequence of arrays, got {type(arrays).__name__}.")
-    xs = [as_array(a, name) for a in arrays]
+    xs = list(arrays)
     if not xs:
         raise ShapeError(f"{name}: needs at least one array, got an empty sequence.")
-    dtype = first = xs[0]._aval.dtype
-    for x in xs[1:]:
-        dtype = promote(dtype, x._aval.dtype)
-    if all([x._aval.dtype is first for x in xs]):
-        return xs
-    return [astype(x, dtype) for x in xs]
+    return same_dtype(name, *xs)

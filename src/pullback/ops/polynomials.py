@@ -16,7 +16,7 @@ from pullback.ops.creation import zeros
 from pullback.ops.families import composite
 from pullback.ops.movement import broadcast_to, concat, reshape
 from pullback.ops.parts import astype
-from pullback.ops.products import promoted
+from pullback.ops.promotion import same_dtype
 
 __all__ = ["polyadd", "polyder", "polyint", "polymul", "polysub", "polyval"]
 
@@ -56,7 +56,8 @@ def polyval(p: Any, x: Any, /) -> Any:
     >>> pb.polyval(pb.tensor([1.0, 0.0, -2.0]), pb.tensor([0.0, 3.0]))
     tensor([-2.,  7.], float32, cpu)
     """
-    p, x = promoted("polyval", _coefficients("polyval", p), x)
+    p, x = same_dtype("polyval", p, x)
+    p = _coefficients("polyval", p)
     if p._aval.size == 0:
         return zeros(x._aval.shape, dtype=x._aval.dtype, device=x._aval.device)
     value = broadcast_to(p[0], x._aval.shape)
@@ -72,7 +73,7 @@ def polymul(a1: Any, a2: Any, /) -> Any:
     >>> pb.polymul(pb.tensor([1, 2]), pb.tensor([1, -2]))
     tensor([ 1,  0, -4], int64, cpu)
     """
-    a, b = promoted("polymul", _coefficients("polymul", a1), _coefficients("polymul", a2))
+    a, b = (_coefficients("polymul", a) for a in same_dtype("polymul", a1, a2))
     if a._aval.size == 0 or b._aval.size == 0:
         return zeros((1,), dtype=a._aval.dtype, device=a._aval.device)
     return convolve(a, b)
@@ -80,7 +81,7 @@ def polymul(a1: Any, a2: Any, /) -> Any:
 
 def _aligned(name: str, a1: Any, a2: Any) -> tuple[Any, Any]:
     """Both with as many coefficients, by zeros in front."""
-    a, b = promoted(name, _coefficients(name, a1), _coefficients(name, a2))
+    a, b = (_coefficients(name, a) for a in same_dtype(name, a1, a2))
     n = max(a._aval.size, b._aval.size)
     first, second = (
         concat([zeros((n - v._aval.size,), dtype=v._aval.dtype, device=v._aval.device), v])

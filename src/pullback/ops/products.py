@@ -21,20 +21,12 @@ from pullback.ops.families import broadcast_shapes, composite, normalise_axis, p
 from pullback.ops.labels import Labels, label_sizes, parsed, spelled
 from pullback.ops.movement import both_aligned, permute_dims, reshape
 from pullback.ops.parts import astype, cc
+from pullback.ops.promotion import same_dtype
 from pullback.ops.reductions import sum as sum_
 
 __all__ = ["einsum", "matmul", "matrix_transpose", "outer", "tensordot", "vecdot"]
 
 MOST_PRODUCTS = 1 << 22  # elements of the intermediate array of an integer matmul
-
-
-def promoted(name: str, *xs: Any) -> list[Any]:
-    """The operands as arrays of one dtype."""
-    arrays = [as_array(x, name) for x in xs]
-    dtype = arrays[0]._aval.dtype
-    for a in arrays[1:]:
-        dtype = dt.promote(dtype, a._aval.dtype)
-    return [astype(a, dtype, copy=False) for a in arrays]
 
 
 def _matmul_infer(x: Aval, y: Aval) -> tuple[tuple[int, ...], DType]:
@@ -118,7 +110,7 @@ def matmul(x: Any, y: Any, /) -> Any:
     >>> pb.matmul(pb.tensor([[1.0, 2.0], [3.0, 4.0]]), pb.tensor([10.0, 1.0]))
     tensor([12., 34.], float32, cpu)
     """
-    x, y = promoted("matmul", x, y)
+    x, y = same_dtype("matmul", x, y)
     a, b = x._aval, y._aval
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(
@@ -242,7 +234,7 @@ def vecdot(x1: Any, x2: Any, /, axis: int = -1) -> Any:
     >>> pb.vecdot(pb.tensor([1.0, 2.0]), pb.tensor([10.0, 1.0]))
     tensor(12., float32, cpu)
     """
-    x, y = promoted("vecdot", x1, x2)
+    x, y = same_dtype("vecdot", x1, x2)
     if not isinstance(axis, int) or not -min(x._aval.ndim, y._aval.ndim) <= axis < 0:
         raise AxisError(f"vecdot: axis must be negative and belong to both arrays, got {axis!r}.")
     if x._aval.shape[axis] != y._aval.shape[axis]:
@@ -294,7 +286,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
     >>> pb.tensordot(pb.tensor([1.0, 2.0]), pb.tensor([10.0, 1.0]), axes=1)
     tensor(12., float32, cpu)
     """
-    x, y = promoted("tensordot", x1, x2)
+    x, y = same_dtype("tensordot", x1, x2)
     a, b = x._aval, y._aval
     left, right = _tensordot_axes(axes, a, b)
     meeting = [a.shape[d] for d in left]
@@ -445,7 +437,7 @@ def einsum(subscripts: Any, /, *operands: Any) -> Any:
     """
     if not isinstance(subscripts, str):
         subscripts, operands = spelled((subscripts, *operands))
-    arrays = promoted("einsum", *operands)
+    arrays = same_dtype("einsum", *operands)
     avals = [a._aval for a in arrays]
     terms, out = parsed(subscripts, avals)
     sizes = label_sizes(terms, avals, subscripts)

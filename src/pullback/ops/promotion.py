@@ -14,7 +14,7 @@ from pullback.ir.array import Array
 from pullback.ir.convert import SCALARS, Exchanged, as_array, default_device, is_number, scalar
 from pullback.ir.op import REGISTRY, bind
 
-__all__ = ["is_operand", "promoted"]
+__all__ = ["is_operand", "promoted", "same_dtype"]
 
 # What an operation accepts, by dtype kind, and what it says when it does not.
 KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "floating", "c": "complex"}
@@ -56,6 +56,23 @@ def promoted(
             a = _cast(a, dtype)
         result.append(a)
     return result
+
+
+def same_dtype(name: str, *xs: Any) -> list[Any]:
+    """The operands as arrays of the dtype that they promote to; None stays None.
+
+    A Python number takes its dtype from the arrays beside it, from its own digits.
+    """
+    given = [x if x is None or is_number(x) else as_array(x, name) for x in xs]
+    present = [x for x in given if x is not None]
+    dtype = _common_dtype(present)
+    first = next((x for x in present if isinstance(x, Array)), None)
+    dev = default_device() if first is None else first._aval.device
+    return [
+        x if x is None else _cast(x, dtype) if isinstance(x, Array) and x._aval.dtype is not dtype
+        else as_array(x, name, dtype=dtype, dev=dev)
+        for x in given
+    ]  # fmt: skip
 
 
 def _common_dtype(given: Sequence[Any]) -> DType:

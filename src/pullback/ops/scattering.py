@@ -14,7 +14,7 @@ import numpy as np
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import promote
 from pullback.core.errors import DTypeError, IndexOutOfRange, ShapeError
-from pullback.ir.convert import as_array
+from pullback.ir.convert import as_array, is_number
 from pullback.ir.op import bind
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops import gather_scatter
@@ -25,6 +25,7 @@ from pullback.ops.index_plans import as_indices
 from pullback.ops.indexing import along_axis, bind_named, from_front, to_front
 from pullback.ops.movement import broadcast_to, permute_dims, reshape
 from pullback.ops.parts import astype
+from pullback.ops.promotion import same_dtype
 
 __all__ = ["index_add", "put", "put_along_axis", "scatter", "scatter_add", "scatter_along"]
 
@@ -93,7 +94,7 @@ def _folded(
 
 def _values(name: str, x: Any, updates: Any, shape: tuple[int, ...]) -> Any:
     """The updates in the dtype of `x`, broadcast to the shape of what they replace."""
-    updates = as_array(updates, name, dev=x._aval.device)
+    _, updates = same_dtype(name, x, updates)
     if promote(x._aval.dtype, updates._aval.dtype) is not x._aval.dtype:
         raise DTypeError(
             f"{name}: updates of dtype {updates._aval.dtype.name} can't be put into an array of"
@@ -256,7 +257,7 @@ def index_add(x: Any, indices: Any, updates: Any, /, axis: int = 0, alpha: Any =
     >>> pb.index_add(pb.tensor([1, 1]), pb.tensor([0, 0]), pb.tensor([3, 4]), alpha=2)
     tensor([15,  1], int64, cpu)
     """
-    updates = as_array(updates, "index_add")
+    updates = updates if is_number(updates) else as_array(updates, "index_add")
     scaled = updates if isinstance(alpha, int) and alpha == 1 else updates * alpha
     return scatter_along("index_add", x, indices, scaled, axis, "add")
 

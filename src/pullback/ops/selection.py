@@ -279,9 +279,8 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
                 f"clip: expected an integer or floating dtype, got {a._aval.dtype.name}."
                 " Cast with astype."
             )
-    x = given[0]
     if min is None and max is None:
-        return +x
+        return +given[0]
     if max is None:
         return at_least(x, min)
     return at_most(x, max) if min is None else between(x, min, max)

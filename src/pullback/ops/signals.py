@@ -20,7 +20,7 @@ from pullback.ops.creation import zeros
 from pullback.ops.families import composite, normalise_axes, normalise_axis
 from pullback.ops.fourier import complex_of, dft, irdft, operand, points, rdft, resized
 from pullback.ops.movement import concat, cut, reshape
-from pullback.ops.products import promoted
+from pullback.ops.promotion import same_dtype
 
 __all__ = [
     "czt", "fast_length", "fftconvolve", "framed", "hilbert", "oaconvolve", "overlap_added",
@@ -81,7 +81,7 @@ def fast_length(n: int) -> int:
 
 
 def _operands(name: str, x: Any, y: Any) -> tuple[Any, Any]:
-    x, y = promoted(name, x, y)
+    x, y = same_dtype(name, x, y)
     real = not x._aval.dtype.is_complex
     x, y = (operand(name, v, real=real) for v in (x, y))
     if x._aval.ndim != y._aval.ndim:

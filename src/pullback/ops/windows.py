@@ -6,6 +6,7 @@ An index counts through the spatial axes of its own batch and channel.
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import product
 from math import prod
 from typing import Any
@@ -102,20 +103,22 @@ def _windows_by_numpy(x: np.ndarray, options: dict[str, Any], index: bool) -> np
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, k, s, d, p in zip(x.shape[2:], kernel, stride, dilation, padding, strict=True)
     ]
-    out = np.zeros((*x.shape[:2], *counts), np.int64 if index else x.dtype)
-    for at in np.ndindex(*out.shape):
-        best = None
-        for k in product(*map(range, kernel)):
-            i = [q * s + j * d - p for q, s, j, d, p in
-                 zip(at[2:], stride, k, dilation, padding, strict=True)]  # fmt: skip
-            if not all(0 <= a < n for a, n in zip(i, x.shape[2:], strict=True)):
-                continue
-            value = x[(*at[:2], *i)]
-            if best is None or value > best[0] or value != value:
-                best = value, int(np.ravel_multi_index(i, x.shape[2:]))
-        assert best is not None
-        out[at] = best[index]
-    return out
+    best = np.full((*x.shape[:2], *counts), -np.inf, x.dtype)
+    where_from = np.full(best.shape, -1)
+    for k in product(*map(range, kernel)):
+        places = [
+            np.arange(q) * s + j * d - p
+            for q, s, j, d, p in zip(counts, stride, k, dilation, padding, strict=True)
+        ]
+        inside = reduce(
+            np.logical_and.outer,
+            [(i >= 0) & (i < n) for i, n in zip(places, x.shape[2:], strict=True)],
+        )
+        grid = np.ix_(*(np.clip(i, 0, n - 1) for i, n in zip(places, x.shape[2:], strict=True)))
+        values, flat = x[(..., *grid)], np.ravel_multi_index(grid, x.shape[2:])
+        wins = inside & ((where_from < 0) | (values > best) | np.isnan(values))
+        best, where_from = np.where(wins, values, best), np.where(wins, flat, where_from)
+    return where_from if index else best
 
 
 def _max_samples(d: Draw) -> list[Sample]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from pullback.compile.kernel.forms import Accumulate, Gather, Map, Reduce, Scatter
 from pullback.core.avals import Aval
-from pullback.core.dtypes import DType
+from pullback.core.dtypes import DType, bool_
 from pullback.ir.lowering import Elementwise, Fold, ScatterRows, compute_dtype, operand, parts
-from pullback.ir.scalar import Complex, Expr, Value, acc, cast, load
+from pullback.ir.scalar import Complex, Expr, Value, acc, cast, const, load
 
 __all__ = [
     "broadcast_strides",
@@ -21,6 +21,7 @@ __all__ = [
     "gather_kernel",
     "map_kernel",
     "scatter_kernel",
+    "zero_kernel",
 ]
 
 
@@ -54,6 +55,13 @@ def copy_kernel(dtype: DType) -> Map:
     """The kernel that copies elements as they are, NaN payloads included."""
     value = operand(0, dtype) if dtype.is_complex else load(0, dtype)
     return Map((dtype,), dtype, parts(value))
+
+
+@cache
+def zero_kernel(dtype: DType) -> Map:
+    """The kernel that writes zeros."""
+    part = const(False if dtype is bool_ else 0, dtype.real)
+    return Map((), dtype, (part, part) if dtype.is_complex else (part,))
 
 
 def fold_kernel(low: Fold, av: Aval, static: dict[str, Any], out: DType) -> Any:

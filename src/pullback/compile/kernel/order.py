@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 __all__ = [
+    "ATTENDED",
     "BLOCK",
     "CHUNK",
     "LANES",
@@ -57,6 +58,9 @@ __all__ = [
 ]
 
 VERSION = 2  # of all orders together: a change of one is a new number
+# Keys that attention on matrix units takes between two looks for the largest score of a row. What
+# the units add up is theirs: each 16 numbers in some order, these in theirs.
+ATTENDED = 64
 
 Array = np.ndarray
 Combine = Callable[[Array, Array], Array]

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from pullback.compile.kernel import fft_order, transforms
 from pullback.compile.kernel.fft_order import FINE_ROWS
 from pullback.compile.kernel.roots import roots
+from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 
-__all__ = ["NAMES", "Numbers", "Points", "Transform"]
+__all__ = ["NAMES", "Formula", "Numbers", "Passes", "Points", "Transform", "fourier_stages"]
 
 NAMES = ("fft", "rfft", "irfft")  # of the intrinsics
+S = TypeVar("S")  # a launch of the target
 
 
 class Numbers(NamedTuple):
@@ -72,44 +74,51 @@ class Points(NamedTuple):
     imaginary: int
 
 
-class Transform(ABC):
+class Formula(NamedTuple):
+    """One of "half", "whole" and "times", for so many results of each row."""
+
+    kind: str
+    source: Points
+    target: Points
+    n: int
+    results: int
+    table: Numbers | None = None
+    swap: tuple[bool, bool] = (False, False)  # whether parts are exchanged before and after
+    factors: tuple[float, float] = (1.0, 1.0)
+
+
+class Passes(NamedTuple):
+    """All passes of a transform of n points.
+
+    Result k of item i is number `k width + i % width` of a row; so many of these are stored.
+    """
+
+    n: int
+    batch: tuple[int, ...]
+    source: Points
+    target: Points
+    swap: tuple[bool, bool]
+    factor: float
+    stored: int
+    twist: Sequence[Numbers] = ()
+    width: int = 1
+
+
+class Transform(ABC, Generic[S]):
     """The launches of a transform, in order; `batch` is what all arrays have in common."""
 
     def __init__(self, dtype: DType, batch: tuple[int, ...], area: Area):
         self.dtype, self.batch, self.area = dtype, batch, area
         self.items = math.prod(batch)
+        self.steps: list[S] = []
 
     @abstractmethod
-    def elementwise(
-        self,
-        end: str,
-        source: Points,
-        target: Points,
-        n: int,
-        count: int,
-        table: Numbers | None = None,
-        swap: tuple[bool, bool] = (False, False),
-        factors: tuple[float, float] = (1.0, 1.0),
-    ) -> None:
-        """Launch "half", "whole" or "times" for `count` numbers of a row."""
+    def formula(self, given: Formula) -> None:
+        """Launch a formula."""
 
     @abstractmethod
-    def passes(
-        self,
-        n: int,
-        batch: tuple[int, ...],
-        source: Points,
-        target: Points,
-        swap: tuple[bool, bool],
-        factor: float,
-        stored: int,
-        twist: Sequence[Numbers] = (),
-        width: int = 1,
-    ) -> None:
-        """Launch all passes of a transform of n points.
-
-        Result k of item i is number `k width + i % width` of a row; so many of these are stored.
-        """
+    def passes(self, given: Passes) -> None:
+        """Launch all passes of a transform."""
 
     def scratch(self, points: int, batch: tuple[int, ...] | None = None) -> Points:
         """Dense rows of complex numbers."""
@@ -136,11 +145,11 @@ class Transform(ABC):
         one, two = self.scratch(longer), self.scratch(longer)
         # A factor is taken after the product, but for numbers that were real: see `recipes` of CPU.
         factors = (1.0, factor) if source.imaginary else (factor, 1.0)
-        self.elementwise("times", source, one, n, longer, chirps, (swap[0], False), factors)
+        self.formula(Formula("times", source, one, n, longer, chirps, (swap[0], False), factors))
         self._smooth(longer, one, two, (False, False), 1.0, longer)
-        self.elementwise("times", two, one, longer, longer, spectrum, (False, True))
+        self.formula(Formula("times", two, one, longer, longer, spectrum, (False, True)))
         self._smooth(longer, one, two, (False, True), 1.0, longer)
-        self.elementwise("times", two, target, stored, stored, chirps, (False, swap[1]))
+        self.formula(Formula("times", two, target, stored, stored, chirps, (False, swap[1])))
 
     def _smooth(
         self,
@@ -152,7 +161,7 @@ class Transform(ABC):
         stored: int,
     ) -> None:
         if n <= fft_order.LONGEST:
-            self.passes(n, self.batch, source, target, swap, factor, stored)
+            self.passes(Passes(n, self.batch, source, target, swap, factor, stored))
             return
         a, b = fft_order.halves_of(n)
         between = self.scratch(n)
@@ -160,10 +169,14 @@ class Transform(ABC):
         rows = between._replace(batch=(*between.batch, 2), step=2 * b)
         # The roots between the stages, as products: of k1 by 16 and the rest of it.
         twist = [Numbers(kind, self.dtype, n, a) for kind in ("coarse", "fine")]
-        self.passes(a, (*self.batch, b), columns, rows, (swap[0], False), factor, n, twist, b)
+        self.passes(
+            Passes(a, (*self.batch, b), columns, rows, (swap[0], False), factor, n, twist, b)
+        )
         columns = between._replace(batch=(*between.batch, 2 * b))
         rows = target._replace(batch=(*target.batch, target.step), step=target.step * a)
-        self.passes(b, (*self.batch, a), columns, rows, (False, swap[1]), 1.0, stored, (), a)
+        self.passes(
+            Passes(b, (*self.batch, a), columns, rows, (False, swap[1]), 1.0, stored, (), a)
+        )
 
     def whole(self, name: str, operand: Place, result: Place, static: Mapping[str, Any]) -> None:
         """All launches of an intrinsic; the result is dense."""
@@ -179,17 +192,17 @@ class Transform(ABC):
             pairs = source._replace(step=2 * source.step, imaginary=source.step)
             self.complex(half, pairs, made, (False, False), factor)
             table = Numbers("half", self.dtype, n)
-            self.elementwise("half", made, target, half, half + 1, table)
+            self.formula(Formula("half", made, target, half, half + 1, table))
         elif name == "rfft":
             self.complex(n, source, target, (False, False), factor, half + 1)
         elif n % 2 == 0:
             made, table = self.scratch(half), Numbers("half", self.dtype, n, 1)
-            self.elementwise("half", source, made, half, half, table, factors=(factor, 1.0))
+            self.formula(Formula("half", source, made, half, half, table, factors=(factor, 1.0)))
             pairs = target._replace(step=2 * target.step, imaginary=target.step)
             self.complex(half, made, pairs, (True, True), 1.0)
         else:
             made = self.scratch(n)
-            self.elementwise("whole", source, made, n, n, factors=(factor, 1.0))
+            self.formula(Formula("whole", source, made, n, n, factors=(factor, 1.0)))
             self.complex(n, made, target, (True, True), 1.0)
 
 
@@ -200,3 +213,24 @@ def points_of(place: Place, axis: int) -> Points:
     strides = dense_strides(av.shape) if av.strides is None else av.strides
     batch = tuple(s * parts for d, s in enumerate(strides) if d != axis)
     return Points(slot, batch, strides[axis] * parts, parts - 1)
+
+
+def fourier_stages(
+    transform: Callable[[DType, tuple[int, ...], Area], Transform[S]],
+    stage: Callable[..., list[Stage]],
+    name: str,
+    operands: Sequence[Place],
+    static: Mapping[str, Any],
+    result: Place,
+    area: Area,
+    _: int,
+) -> list[Stage]:
+    """The stages of an intrinsic, by a target's launches; the result is dense."""
+    (operand,) = operands
+    y = result[1]
+    if y.size == 0:
+        return []
+    batch = tuple(size for d, size in enumerate(y.shape) if d != static["axis"])
+    t = transform(operand[1].dtype.real, batch, area)
+    t.whole(name, operand, result, static)
+    return stage(*t.steps)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from pullback.compile.program.target import Fault, Place
+from pullback.compile.program.stages import Node
+from pullback.compile.program.target import Area, Fault, Place, Routine
 from pullback.core.avals import Aval
 
-__all__ = ["HostFunction", "called_effect", "called_function", "effect_faults", "host_faults"]
-__all__ += ["keep_exception"]
+__all__ = ["HostFunction", "called_function", "fetched_array", "host_routines", "keep_exception"]
 
 HostFunction: TypeAlias = Callable[[list[np.ndarray]], Any]
+Heavy: TypeAlias = Callable[[Sequence[Aval], Aval], bool]
+Direct: TypeAlias = Callable[[Sequence[Aval], "dict[str, Any]", Aval], Callable[..., Any]]
 
 _exceptions: dict[int, BaseException] = {}
 _numbers = itertools.count()
@@ -38,18 +41,43 @@ class HostFault:
         return _exceptions.pop(position)
 
 
-def host_faults(
-    avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
-) -> list[tuple[str, Fault]]:
-    """What the error code of a function among operations stands for."""
-    return [("pure_callback", HostFault())]
+Call: TypeAlias = Callable[[HostFunction, Sequence[Place], Area, int, "int | None"], Sequence[Node]]
 
 
-def effect_faults(
-    avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
+def host_routines(call: Call, heavy: Heavy, direct: Direct | None = None) -> dict[str, Routine]:
+    """The intrinsics that call functions: "host", one among operations, and "effect".
+
+    `call(function, operands, area, code, out)` are the nodes that call one and write its result to
+    the slot `out`, if there is one, or fail with the error code.
+    """
+
+    def host(
+        operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
+    ) -> Sequence[Node]:
+        slot, out = result
+        return call(called_function(static), operands, area, code, slot) if out.size else []
+
+    def effect(
+        operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
+    ) -> Sequence[Node]:
+        """Nobody reads the token; operands before those of the call order the calls."""
+        receiver = static["receiver"]
+        given = operands[len(operands) - receiver.count :]
+        return call(receiver, given, area, code, None)
+
+    return {
+        "host": Routine(
+            host, heavy, partial(_faults, "pure_callback"), calls_python=True, direct=direct
+        ),
+        "effect": Routine(effect, heavy, partial(_faults, "effect"), calls_python=True),
+    }
+
+
+def _faults(
+    name: str, avals: Sequence[Aval], static: Mapping[str, Any], result: Aval
 ) -> list[tuple[str, Fault]]:
-    """What the error code of an effect stands for."""
-    return [("effect", HostFault())]
+    """What the error code of a call stands for."""
+    return [(name, HostFault())]
 
 
 def called_function(static: Mapping[str, Any]) -> HostFunction:
@@ -61,9 +89,17 @@ def called_function(static: Mapping[str, Any]) -> HostFunction:
     return function
 
 
-def called_effect(
-    operands: Sequence[Place], static: Mapping[str, Any]
-) -> tuple[HostFunction, Sequence[Place]]:
-    """What an equation of an effect calls, and with which operands; the others order the calls."""
-    receiver = static["receiver"]
-    return receiver, operands[len(operands) - receiver.count :]
+def fetched_array(av: Aval, fetch: Callable[[int, int], np.ndarray]) -> np.ndarray:
+    """The contents of an array from memory that is not the host's.
+
+    `fetch(start, count)` gives so many bytes as uint8s, from a byte on that is counted from the
+    first element.
+    """
+    assert av.strides is not None
+    if av.size == 0:
+        return np.empty(av.shape, av.dtype.numpy)
+    spans = [(n - 1) * s for n, s in zip(av.shape, av.strides, strict=True)]
+    low, high = sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
+    item = av.dtype.itemsize
+    first = fetch(low * item, (1 + high - low) * item).view(av.dtype.numpy)[-low:]
+    return np.lib.stride_tricks.as_strided(first, av.shape, [s * item for s in av.strides])

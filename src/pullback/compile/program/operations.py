@@ -8,7 +8,7 @@ from pullback.compile.kernel.lower import broadcast_strides, gather_kernel, scat
 from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.slots import Context
 from pullback.compile.program.stages import Node, Stage
-from pullback.compile.program.target import Fault
+from pullback.compile.program.target import Fault, IndexArrays
 from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
@@ -74,11 +74,13 @@ def _gather(frame: Context, group: CallGroup) -> list[Stage]:
         shape,
         _slot(frame, group.operands[0]),
         x_strides,
-        slots,
-        index_strides,
-        list(zip(x.shape[:n], strides[:n], strict=True)),
+        IndexArrays(
+            slots,
+            index_strides,
+            list(zip(x.shape[:n], strides[:n], strict=True)),
+            _axes_code(frame, group.label, x.shape[:n], indices, result.aval, lead),
+        ),
         frame.slot(result),
-        _axes_code(frame, group.label, x.shape[:n], indices, result.aval, lead),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -101,11 +103,13 @@ def _scatter(frame: Context, group: CallGroup) -> list[Stage]:
         (x.shape, _slot(frame, base), x_strides),
         (new.shape, _slot(frame, updates), new_strides),
         (frame.slot(result), (0,) * (new.ndim - (x.ndim - n)) + dense[n:]),
-        slots,
-        index_strides,
-        list(zip(x.shape[:n], dense[:n], strict=True)),
+        IndexArrays(
+            slots,
+            index_strides,
+            list(zip(x.shape[:n], dense[:n], strict=True)),
+            _axes_code(frame, group.label, x.shape[:n], indices, new, new.ndim - (x.ndim - n)),
+        ),
         frame.scratch,
-        _axes_code(frame, group.label, x.shape[:n], indices, new, new.ndim - (x.ndim - n)),
         frame.table.plan(slots[0], kernel.indices[0], wanted),
     )
 
@@ -118,7 +122,7 @@ def product_rows(frame: Context, group: CallGroup) -> list[Stage]:
     m, n = result.aval.shape
     out = frame.slot(result)
     found = frame.target.product_rows(
-        result.dtype, m, n, a.shape[1], x, a_strides, y, b_strides, out, frame.scratch
+        result.dtype, (m, n, a.shape[1]), (x, a_strides), (y, b_strides), out, frame.scratch
     )
     if found is None:
         raise PullbackError(f"matmul: no kernel makes the rows of a product of {a} and {b}.")

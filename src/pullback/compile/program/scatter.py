@@ -17,7 +17,7 @@ from pullback.compile.kernel import order
 from pullback.compile.kernel.fixed_point import FORMATS
 from pullback.compile.kernel.forms import Scatter
 from pullback.compile.program.nest import Nest, coalesce
-from pullback.compile.program.target import Area, Layout, Shape, Strides
+from pullback.compile.program.target import Area, IndexArrays, Layout, Shape, Strides
 from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
@@ -69,25 +69,17 @@ class ScatterKernels(Protocol[S_co]):
         ...
 
     def check(
-        self,
-        indices: tuple[DType, ...],
-        shape: Shape,
-        slots: Sequence[int],
-        strides: Sequence[Strides],
-        indexed: Sequence[tuple[int, int]],
-        first_code: int,
+        self, dtypes: tuple[DType, ...], shape: Shape, indices: IndexArrays
     ) -> Sequence[S_co]:
         """Looks whether indices are good; positions are those in `shape`."""
         ...
 
     def rows(
         self,
-        indices: tuple[DType, ...],
+        dtypes: tuple[DType, ...],
         shape: Shape,
         places: Strides,
-        slots: Sequence[int],
-        strides: Sequence[Strides],
-        indexed: Sequence[tuple[int, int]],
+        indices: IndexArrays,
         numbers: int,
     ) -> Sequence[S_co]:
         """Writes the places in the output where updates go."""
@@ -146,11 +138,8 @@ def scatter_steps(
     x: Layout,
     updates: Layout,
     out: tuple[int, Strides],
-    index_slots: Sequence[int],
-    index_strides: Sequence[Strides],
-    indexed: Sequence[tuple[int, int]],
+    indices: IndexArrays,
     area: Area,
-    first_code: int,
 ) -> list[S_co]:
     """What `Target.scatter` launches."""
     (x_shape, x_slot, x_strides), (shape, slot, strides) = x, updates
@@ -160,17 +149,14 @@ def scatter_steps(
         steps += kernels.copy(kernel.dtype, x_shape, out_slot, x_slot, x_strides)
     if math.prod(shape) == 0:
         return steps
-    given = (index_slots, index_strides, indexed, first_code)
-    check = kernels.check(kernel.indices, shape, *given)
+    check = kernels.check(kernel.indices, shape, indices)
     if math.prod(x_shape) == 0:  # every index is bad
         return [*check]
-    taken = _indexed_axes(shape, len(shape) - (len(x_shape) - len(indexed)), index_strides)
+    taken = _indexed_axes(shape, len(shape) - (len(x_shape) - len(indices.axes)), indices.strides)
     count, width = math.prod(shape[:taken]), math.prod(shape[taken:])
     numbers = area(kernels.number_bytes * count)
-    own = [s[:taken] for s in index_strides]
-    rows = kernels.rows(
-        kernel.indices, shape[:taken], out_strides[:taken], index_slots, own, indexed, numbers
-    )
+    own = indices._replace(strides=[s[:taken] for s in indices.strides])
+    rows = kernels.rows(kernel.indices, shape[:taken], out_strides[:taken], own, numbers)
     # places count row-major
     nest = coalesce(shape, [strides, dense_strides(shape)])
     walk = Updates(slot, count, width, Nest(nest.shape, nest.strides[:1]))

@@ -16,7 +16,7 @@ from pullback.compile.kernel.lower import (
 )
 from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.stages import Program, Scratch, Stage
-from pullback.compile.program.target import Fault, Target, WantedPlan
+from pullback.compile.program.target import Fault, IndexArrays, Target, WantedPlan
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
@@ -146,15 +146,13 @@ def _gather(target: Target, op: Any, avals: Avals, static: Static, out: Aval) ->
     kernel = gather_kernel(avals)
     x_strides = (0,) * lead + x.strides[n:]
     index_strides = [broadcast_strides(i, out.shape) for i in indices]
-    indexed = list(zip(sizes, x.strides[:n], strict=True))
     slots = range(2, 2 + n)
+    arrays = IndexArrays(slots, index_strides, list(zip(sizes, x.strides[:n], strict=True)))
     heavy = out.size > target.tuning.light_elements
     faults = _axes(op.name, sizes, indices, out, lead)
 
     def program(plan: Sequence[int] | None) -> Run:
-        stages = target.gather(
-            kernel, out.shape, 1, x_strides, slots, index_strides, indexed, 0, 1, plan
-        )
+        stages = target.gather(kernel, out.shape, 1, x_strides, arrays, 0, plan)
         return _program(target, 1 + n, out, stages, heavy, (), faults)
 
     run = program(None)
@@ -187,11 +185,8 @@ def _scatter(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -
             (x.shape, 1, x.strides or ()),
             (updates.shape, inputs, updates.strides or ()),
             (0, (0,) * lead + dense[n:]),
-            range(2, 2 + n),
-            index_strides,
-            list(zip(sizes, dense[:n], strict=True)),
+            IndexArrays(range(2, 2 + n), index_strides, list(zip(sizes, dense[:n], strict=True))),
             area,
-            1,
             range(2, inputs) if arrays else None,
         )
         return _program(target, inputs, out, stages, heavy, area.sizes, faults)

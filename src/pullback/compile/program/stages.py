@@ -11,7 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, SupportsIndex, TypeAlias
 
-__all__ = ["Blocks", "Branch", "Loop", "Node", "Parts", "Program", "Scratch", "Stage", "While"]
+__all__ = [
+    "At",
+    "Blocks",
+    "Branch",
+    "Loop",
+    "Node",
+    "Parts",
+    "Program",
+    "Scratch",
+    "Stage",
+    "While",
+]
 
 
 class Stage(NamedTuple):
@@ -21,6 +32,13 @@ class Stage(NamedTuple):
     units: int
     grain: int
     params: tuple[SupportsIndex, ...]
+
+
+class At(NamedTuple):
+    """The place of a slot, or so many bytes after it."""
+
+    slot: int
+    nbytes: int = 0
 
 
 class Loop(NamedTuple):

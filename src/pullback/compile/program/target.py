@@ -19,7 +19,16 @@ from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 
 __all__ = [
-    *("Area", "Fault", "Layout", "Place", "Routine", "Shape", "Strides", "Target", "Tuning"),
+    "Area",
+    "Fault",
+    "IndexArrays",
+    "Layout",
+    "Place",
+    "Routine",
+    "Shape",
+    "Strides",
+    "Target",
+    "Tuning",
     "WantedPlan",
 ]
 
@@ -28,6 +37,18 @@ Strides: TypeAlias = Sequence[int]
 Area: TypeAlias = Callable[[int], int]  # the slot of scratch memory of so many bytes
 Place: TypeAlias = tuple[int, Aval]  # a slot, and what is there
 Layout: TypeAlias = tuple[Shape, int, Strides]  # shape, slot and strides in elements
+
+
+class IndexArrays(NamedTuple):
+    """Index arrays, one for each of the first axes of an array: slots and strides over the places
+    that are read or written, size and stride of each axis, the error code of a bad index of the
+    first array (the others follow).
+    """
+
+    slots: Sequence[int]
+    strides: Sequence[Strides]
+    axes: Sequence[tuple[int, int]]
+    first_code: int = 1
 
 
 @dataclass(frozen=True)
@@ -236,18 +257,17 @@ class Target(Protocol):
     def product_rows(
         self,
         dtype: DType,
-        m: int,
-        n: int,
-        k: int,
-        a_slot: int,
-        a_strides: Strides,
-        b_slot: int,
-        b_strides: Strides,
+        sides: tuple[int, int, int],
+        a: tuple[int, Strides],
+        b: tuple[int, Strides],
         out_slot: int,
         area: Area,
         /,
     ) -> list[Stage] | None:
-        """A product whose last stage has one unit per row, for `Blocks`; None if there is none."""
+        """A product (m, k) @ (k, n) whose last stage has one unit per row, for `Blocks`.
+
+        None: there is none.
+        """
         ...
 
     def gather(
@@ -256,19 +276,12 @@ class Target(Protocol):
         shape: Shape,
         x_slot: int,
         x_strides: Strides,
-        index_slots: Sequence[int],
-        index_strides: Sequence[Strides],
-        indexed: Sequence[tuple[int, int]],
+        indices: IndexArrays,
         out_slot: int,
-        first_code: int,
         plan: Sequence[int] | None,
         /,
     ) -> list[Stage]:
-        """Stages that read at indices; `indexed` are size and stride of each indexed axis of x.
-
-        `plan` are the slots of the arrays of a plan. A bad index of array k gives the error code
-        `first_code` + k.
-        """
+        """Stages that read at indices; `plan` are the slots of the arrays of a plan."""
         ...
 
     def gather_plan(
@@ -289,11 +302,8 @@ class Target(Protocol):
         x: Layout,
         updates: Layout,
         out: tuple[int, Strides],
-        index_slots: Sequence[int],
-        index_strides: Sequence[Strides],
-        indexed: Sequence[tuple[int, int]],
+        indices: IndexArrays,
         area: Area,
-        first_code: int,
         plan: Sequence[int] | None,
         /,
     ) -> list[Stage]:

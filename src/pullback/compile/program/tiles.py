@@ -312,9 +312,9 @@ def _lu_solve(
     both, numbers = f.part(0, 0, rows=n).turned, f.part(n + 1, 0)
     tiles.require_regular(both, error)
     if static["adjoint"]:
-        x = tiles.taken(b)
-        tiles.solve(both.turned, x, lower=True, unit=False)
-        tiles.solve(both.turned, x, lower=False, unit=True)
+        x, across = tiles.taken(b), tiles.adjoint(both)
+        tiles.solve(across, x, lower=True, unit=False)
+        tiles.solve(across, x, lower=False, unit=True)
         tiles.permute(x, out, numbers, back=True)
     else:
         tiles.permute(b, out, numbers, back=False)

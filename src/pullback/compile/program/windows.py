@@ -21,7 +21,9 @@ from pullback.compile.program.convolution import (
     side_of,
     strides_of,
 )
-from pullback.compile.program.target import Area, Place, Strides
+from pullback.compile.program.products import ProductKernels
+from pullback.compile.program.stages import At
+from pullback.compile.program.target import Area, Place
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 
@@ -30,10 +32,11 @@ __all__ = [
     "CONVOLUTIONS",
     "EXTREMA",
     "WINDOW",
+    "ExtremumKernels",
     "Sums",
     "WindowKernels",
     "convolution_steps",
-    "extremum_of",
+    "extremum_steps",
     "outputs_of",
     "window_words",
 ]
@@ -63,24 +66,30 @@ class Sums(NamedTuple):
     tiles: int
 
 
-class WindowKernels(Protocol[S_co]):
-    """The kernels that a target has."""
+class ExtremumKernels(Protocol[S_co]):
+    """The kernels for extrema that a target has."""
 
     def zeros(self, dtype: DType, size: int, slot: int) -> Sequence[S_co]:
         """Writes so many zeros."""
         ...
 
-    def product(
-        self,
-        dtype: DType,
-        batch: Sequence[int],
-        sides: tuple[int, int, int],
-        a: tuple[int, Strides],
-        b: tuple[int, Strides],
-        out: int,
-        area: Area,
-    ) -> Sequence[S_co]:
-        """Products (m, k) @ (k, n) of what is at two slots; the output is dense."""
+    def largest(
+        self, end: str, x: Place, result: Place, outputs: int, words: Sequence[int]
+    ) -> S_co:
+        """Finds "largest" elements, or "where" they are; the words are those of `window_words`."""
+        ...
+
+
+class WindowKernels(Protocol[S_co]):
+    """The kernels for convolutions that a target has."""
+
+    def zeros(self, dtype: DType, size: int, slot: int) -> Sequence[S_co]:
+        """Writes so many zeros."""
+        ...
+
+    @property
+    def product(self) -> ProductKernels[S_co]:
+        """Products of matrices."""
         ...
 
     def forward(self, c: Convolution, weight: Weight, start: int) -> Sequence[S_co]:
@@ -156,14 +165,14 @@ def _product(
     x, y = c.x, c.y
     m, n = y.channels, y.size[2]
     places, pixel = (x.batch_stride, x.channels * x.channel_stride), x.strides[2]
-    a = weight.slot, (0, weight.group, weight.out, weight.into)
-    b = x.slot, (*places, x.channel_stride, pixel)
+    a = At(weight.slot), (0, weight.group, weight.out, weight.into)
+    b = At(x.slot), (*places, x.channel_stride, pixel)
     if y.channel_stride == 1:  # the transpose of it
         m, n = n, m
-        a = x.slot, (*places, pixel, x.channel_stride)
-        b = weight.slot, (0, weight.group, weight.into, weight.out)
+        a = At(x.slot), (*places, pixel, x.channel_stride)
+        b = At(weight.slot), (0, weight.group, weight.into, weight.out)
     sides = (m, n, x.channels)
-    return kernels.product(c.dtype, (x.batch, x.groups), sides, a, b, y.slot, area)
+    return kernels.product(c.dtype, (x.batch, x.groups), sides, a, b, At(y.slot), area)
 
 
 def _forward(
@@ -237,11 +246,19 @@ def convolution_steps(
     return _STEPS[name](kernels, operands, static["window"], result, area)
 
 
-def extremum_of(
-    operands: Sequence[Place], static: Mapping[str, Any], result: Place
-) -> tuple[Convolution, list[int]]:
-    """The largest element under each window as a convolution of one channel, and its numbers."""
-    ((slot, x),) = operands
+def extremum_steps(
+    kernels: ExtremumKernels[S_co],
+    name: str,
+    operands: Sequence[Place],
+    static: Mapping[str, Any],
+    result: Place,
+) -> Sequence[S_co]:
+    """The largest element under each window, or its index, as a convolution of one channel."""
+    ((slot, x),), out = operands, result[1]
+    if out.size == 0:
+        return []
+    if x.size == 0:
+        return kernels.zeros(out.dtype, out.size, result[0])
     window, kernel = static["window"], static["kernel"]
     window = window._replace(groups=window.channels(x.shape))
     source, target = side_of((slot, x), window), side_of(result, window)
@@ -249,4 +266,5 @@ def extremum_of(
     axes = reading_axes(window, shape, dense_strides(shape), target.size)
     c = Convolution(x.dtype, source, target, axes)
     dilation = (*(1,) * (3 - len(window.dilation)), *window.dilation)
-    return c, window_words(c, Weight(0, 0, 0, 0), dilation=dilation)
+    words = window_words(c, Weight(0, 0, 0, 0), dilation=dilation)
+    return [kernels.largest(EXTREMA[name], (slot, x), result, outputs_of(c), words)]

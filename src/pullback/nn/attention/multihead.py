@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pullback.core.errors import DTypeError, ShapeError
+from pullback.ir.convert import as_array
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import floating
 from pullback.nn.attention.heads import multi_head
@@ -287,11 +288,11 @@ def multi_head_attention(
     weight = tuple(weights) if separate else weights[0]
     _checked_inputs(arrays, batch_first)
     width = _checked_weights(arrays, weight, extras, num_heads)
-    flat = query.ndim == 2
+    flat = arrays[0].ndim == 2
     arrays = [_batch_first(x, batch_first) for x in arrays]
     batch, rows, _ = arrays[0].shape
-    columns = arrays[1].shape[1] if static_k is None else static_k.shape[-2]
     _checked_extras(extras[3:5], extras[5:], batch, num_heads, width)
+    columns = arrays[1].shape[1] if static_k is None else static_k.shape[-2]
     attn_mask = checked_mask(NAME, "attn_mask", attn_mask)
     padding = checked_mask(NAME, "key_padding_mask", key_padding_mask)
     _checked_masks(attn_mask, padding, batch, num_heads, rows, columns)
@@ -419,7 +420,8 @@ def multi_head_attention_forward(
         )
     if not use_separate_proj_weight and in_proj_weight is None:
         raise DTypeError(f"{name}: in_proj_weight is missing, got None.")
-    if query.shape[-1] != embed_dim_to_check:
+    query = as_array(query, name)
+    if query.shape[-1:] != (embed_dim_to_check,):
         raise ShapeError(
             f"{name}: embed_dim_to_check is {embed_dim_to_check}, got a query of shape"
             f" {query.shape}."

@@ -12,6 +12,7 @@ from pullback.ir.convert import as_array
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import floating
 from pullback.nn.attention.blockwise import PURPOSE, attended
+from pullback.nn.attention.matrix_units import attended_by_units, has_units
 from pullback.nn.fused import fused
 from pullback.ops.families import broadcast_shapes, composite
 from pullback.ops.movement import broadcast_to, reshape
@@ -134,8 +135,12 @@ def weighted(
     dropout: float,
     factor: Any,
 ) -> Any:
-    """`attended`, in at least float32, of queries times `factor`; a dropout of 1 leaves nothing."""
+    """`attended` of queries times `factor`, in at least float32, or on matrix units where a device
+    has them; a dropout of 1 leaves nothing.
+    """
     dtype = query.dtype
+    if bias is None and not dropout and has_units(query, key, value, factor):
+        return attended_by_units(query, key, value, mask, factor, causal)
     wide = float64 if dtype is float64 else float32
     query, key, value, bias = (
         x if x is None or x.dtype is wide else astype(x, wide) for x in (query, key, value, bias)

@@ -380,4 +380,4 @@ def multilabel_soft_margin_loss(
         raise ShapeError(f"{name}: the input has no axis of classes, got a 0-d array.")
     loss = (1.0 - y) * x + logaddexp(-x, 0.0)
     loss = loss if w is None else loss * w
-    return reduced(name, sum(loss, axis=-1) / x._aval.shape[-1], reduction)
+    return reduced(name, sum(loss, axis=-1) / loss._aval.shape[-1], reduction)

@@ -143,6 +143,11 @@ def _stepped(name: str, kind: CellKind, x: Any, hx: Any, *weights: Any) -> State
         raise ShapeError(f"{name}: the state is {kind.states} arrays, got {len(given)}.")
     x, *rest = floating(name, x, *weights, *given)
     cell = CellWeights(*rest[:4])
+    if cell.weight_ih.ndim != 2 or cell.weight_hh.ndim != 2:
+        raise ShapeError(
+            f"{name}: weight_ih and weight_hh must be matrices, got shapes {cell.weight_ih.shape}"
+            f" and {cell.weight_hh.shape}."
+        )
     blank = (*x.shape[:-1], cell.weight_hh.shape[-1])
     state = tuple(zeros(blank, dtype=x.dtype) if h is None else h for h in rest[4:])
     _checked(name, kind, x, state, cell)

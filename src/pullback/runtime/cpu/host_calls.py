@@ -7,28 +7,22 @@ one that calls takes Python's lock for the call.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from pullback.compile.kernel.forms import Map
-from pullback.compile.program.host_calls import (
-    HostFunction,
-    called_effect,
-    called_function,
-    keep_exception,
-)
+from pullback.compile.kernel.lower import zero_kernel
+from pullback.compile.program.host_calls import HostFunction, called_function, keep_exception
 from pullback.compile.program.stages import Branch, Node
 from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval
 from pullback.core.dtypes import bool_
-from pullback.ir.scalar import const
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["HostCall", "effect_stages", "host_program", "host_stage", "host_stages"]
+__all__ = ["HostCall", "call_stages", "host_program", "host_stage"]
 
 Words = ctypes.POINTER(ctypes.c_int64)
 KERNEL = ctypes.CFUNCTYPE(
@@ -99,27 +93,8 @@ def host_stage(call: HostCall) -> Stage:
     return Stage(call, 1, 1, ())
 
 
-def host_stages(
-    operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
-) -> list[Node]:
-    """The stages of a function among operations."""
-    slot, out = result
-    return _checked(called_function(static), operands, area, code, slot) if out.size else []
-
-
-def effect_stages(
-    operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
-) -> list[Node]:
-    """The stages of an effect, whose token nobody reads."""
-    return _checked(*called_effect(operands, static), area, code)
-
-
-def _checked(
-    function: HostFunction,
-    operands: Sequence[Place],
-    area: Area,
-    code: int,
-    out: int | None = None,
+def call_stages(
+    function: HostFunction, operands: Sequence[Place], area: Area, code: int, out: int | None
 ) -> list[Node]:
     """The stages of a call that notice if it was not made.
 
@@ -133,7 +108,7 @@ def _checked(
     return [*clear, host_stage(call), Branch(flag, [], [host_stage(missed)])]
 
 
-CLEARED = Map((), bool_, (const(False, bool_),))
+CLEARED = zero_kernel(bool_)
 
 
 def _interrupted(arrays: list[Any]) -> None:

@@ -10,7 +10,7 @@ from pullback.compile.kernel import fft_order
 from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.program import matrices
 from pullback.compile.program.convolution import bad_places
-from pullback.compile.program.host_calls import effect_faults, host_faults
+from pullback.compile.program.host_calls import host_routines
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Fault, Place, Routine
 from pullback.core.avals import Aval
@@ -131,19 +131,7 @@ ROUTINES: Mapping[str, Routine] = {
         n: Routine(partial(_fourier, n), _is_heavy, large=partial(_has_large_tables, n))
         for n in fft_stages.NAMES
     },
-    "host": Routine(
-        host_calls.host_stages,
-        lambda avals, out: True,
-        host_faults,
-        calls_python=True,
-        direct=host_calls.host_program,
-    ),
-    "effect": Routine(
-        host_calls.effect_stages,
-        lambda avals, out: True,
-        effect_faults,
-        calls_python=True,
-    ),
+    **host_routines(host_calls.call_stages, lambda avals, out: True, host_calls.host_program),
     **{
         n: Routine(partial(_linalg, n), _is_heavy_matrix, partial(_failures, n))
         for n in matrices.NAMES

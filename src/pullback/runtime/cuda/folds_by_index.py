@@ -26,13 +26,13 @@ from pullback.compile.program.scatter import (
     scatter_steps,
 )
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Layout, Shape, Strides
+from pullback.compile.program.target import Area, IndexArrays, Layout, Shape, Strides
 from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, cast
 from pullback.runtime.cuda.exact_sums import exact_sum
-from pullback.runtime.cuda.indexing import Indexed, check_steps, row_steps
+from pullback.runtime.cuda.indexing import check_steps, row_step
 from pullback.runtime.cuda.kernels import NEST
 from pullback.runtime.cuda.lanes import LANES, lane_steps
 from pullback.runtime.cuda.launch import THREADS, grid_of, packed
@@ -182,28 +182,18 @@ class _Kernels:
         dense = [dense_strides(shape)]
         return map_steps(copy_kernel(dtype), shape, [At(slot)], dense, [At(x_slot)], [x_strides])
 
-    def check(
-        self,
-        indices: tuple[DType, ...],
-        shape: Shape,
-        slots: Sequence[int],
-        strides: Sequence[Strides],
-        indexed: Indexed,
-        first_code: int,
-    ) -> Sequence[Step | Either]:
-        return check_steps(indices, shape, slots, strides, indexed, first_code)
+    def check(self, dtypes: tuple[DType, ...], shape: Shape, indices: IndexArrays) -> list[Step]:
+        return check_steps(dtypes, shape, indices)
 
     def rows(
         self,
-        indices: tuple[DType, ...],
+        dtypes: tuple[DType, ...],
         shape: Shape,
         places: Strides,
-        slots: Sequence[int],
-        strides: Sequence[Strides],
-        indexed: Indexed,
+        indices: IndexArrays,
         numbers: int,
-    ) -> list[Step | Either]:
-        return [row_steps(indices, shape, places, slots, strides, indexed, At(numbers))]
+    ) -> list[Step]:
+        return [row_step(dtypes, shape, places, indices, At(numbers))]
 
     def fold(
         self, kernel: Scatter, slot: int, updates: Updates, numbers: int, area: Area
@@ -232,15 +222,11 @@ def scatter_stages(
     x: Layout,
     updates: Layout,
     out: tuple[int, Strides],
-    index_slots: Sequence[int],
-    index_strides: Sequence[Strides],
-    indexed: Indexed,
+    indices: IndexArrays,
     area: Area,
-    first_code: int,
     plan: Sequence[int] | None,
     /,
 ) -> list[Stage]:
     """See `Target.scatter`."""
     kernels: ScatterKernels[Step | Either] = _Kernels()
-    given = (index_slots, index_strides, indexed, area, first_code)
-    return stage(*scatter_steps(kernels, kernel, x, updates, out, *given))
+    return stage(*scatter_steps(kernels, kernel, x, updates, out, indices, area))

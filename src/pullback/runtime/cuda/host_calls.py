@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from pullback.compile.program.host_calls import (
-    HostFunction,
-    called_effect,
-    called_function,
-    keep_exception,
-)
+from pullback.compile.program.host_calls import HostFunction, fetched_array, keep_exception
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval
@@ -20,41 +14,19 @@ from pullback.runtime.cuda.gpu import Gpu
 from pullback.runtime.cuda.programs import Run
 from pullback.runtime.cuda.stages import HostCall, stage
 
-__all__ = ["effect_stages", "host_stages", "read_array"]
+__all__ = ["call_stages", "read_array"]
 
 
 def read_array(gpu: Gpu, address: int, av: Aval, stream: int) -> np.ndarray:
     """The contents of an array, when the device has computed them."""
-    assert av.strides is not None
-    if av.size == 0:
-        return np.empty(av.shape, av.dtype.numpy)
-    spans = [(n - 1) * s for n, s in zip(av.shape, av.strides, strict=True)]
-    low, high = sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
-    item = av.dtype.itemsize
-    raw = gpu.download(address + low * item, (1 + high - low) * item, stream)
-    first = raw.view(av.dtype.numpy)[-low:]
-    strides = [s * item for s in av.strides]
-    return np.lib.stride_tricks.as_strided(first, av.shape, strides)
+    return fetched_array(av, lambda start, count: gpu.download(address + start, count, stream))
 
 
-def host_stages(
-    operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
+def call_stages(
+    function: HostFunction, operands: Sequence[Place], area: Area, code: int, out: int | None
 ) -> list[Stage]:
-    """The stages of a function among operations."""
-    slot, out = result
-    return _called(called_function(static), operands, code, slot) if out.size else []
+    """The stages of a call, for `host_routines`."""
 
-
-def effect_stages(
-    operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, code: int
-) -> list[Stage]:
-    """The stages of an effect, whose token nobody reads."""
-    return _called(*called_effect(operands, static), code, None)
-
-
-def _called(
-    function: HostFunction, operands: Sequence[Place], code: int, out: int | None
-) -> list[Stage]:
     def call(run: Run) -> tuple[int, int, int] | None:
         gpu, slots, stream = run.gpu, run.slots, run.stream
         arrays = [np.array(read_array(gpu, slots[s], av, stream), order="C") for s, av in operands]

@@ -23,7 +23,7 @@ from functools import cache
 from pullback.compile.kernel.forms import Gather
 from pullback.compile.program.nest import Nest, coalesce
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Shape, Strides
+from pullback.compile.program.target import IndexArrays, Shape, Strides
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.kernels import NEST
@@ -31,7 +31,7 @@ from pullback.runtime.cuda.launch import THREADS, grid_of, packed
 from pullback.runtime.cuda.printer import Source, storage
 from pullback.runtime.cuda.stages import RECORD, At, Either, Step, stage
 
-__all__ = ["INDICES", "axes_of", "check_steps", "gather_stages", "head", "row_steps"]
+__all__ = ["INDICES", "axes_of", "check_steps", "gather_stages", "head", "row_step"]
 
 READS = 4  # elements, or packs of them, that a thread waits for at a time
 VECTOR_BYTES = 16  # of the widest load that a thread has
@@ -181,41 +181,29 @@ def axes_of(indexed: Indexed, wraps: bool = True) -> bytes:
 
 
 def check_steps(
-    indices: tuple[DType, ...],
-    shape: Shape,
-    slots: Sequence[int],
-    strides: Sequence[Strides],
-    indexed: Indexed,
-    first_code: int,
-    wraps: bool = True,
+    dtypes: tuple[DType, ...], shape: Shape, indices: IndexArrays, wraps: bool = True
 ) -> list[Step]:
     """The launch that looks at indices; positions are those in `shape`."""
     # Along an axis on which no index depends, the first position has the number 0.
-    taken = [d for d, n in enumerate(shape) if n > 1 and any(own[d] for own in strides)]
+    taken = [d for d, n in enumerate(shape) if n > 1 and any(own[d] for own in indices.strides)]
     dense = dense_strides(shape)
-    streams = [[own[d] for d in taken] for own in (dense, *strides)]
+    streams = [[own[d] for d in taken] for own in (dense, *indices.strides)]
     nest = coalesce([shape[d] for d in taken], streams)
-    name, source = _source(_CHECK, indices)
-    ins = map(At, slots)
-    arguments = (At(RECORD), *ins, packed(nest), axes_of(indexed, wraps), first_code)
+    name, source = _source(_CHECK, dtypes)
+    words = packed(nest), axes_of(indices.axes, wraps), indices.first_code
+    arguments = (At(RECORD), *map(At, indices.slots), *words)
     grid = grid_of(nest.size), 1
     return [Step(source, f"{name}_check", grid, THREADS, arguments, checked=True)]
 
 
-def row_steps(
-    indices: tuple[DType, ...],
-    shape: Shape,
-    places: Strides,
-    slots: Sequence[int],
-    strides: Sequence[Strides],
-    indexed: Indexed,
-    out: At,
+def row_step(
+    dtypes: tuple[DType, ...], shape: Shape, places: Strides, indices: IndexArrays, out: At
 ) -> Step:
     """The launch that writes what indices stand for, as uint64."""
-    dense = dense_strides(shape)
-    nest = coalesce(shape, [places, *strides, dense])
-    name, source = _source(_ROWS, indices)
-    arguments = (out, *map(At, slots), packed(nest, 1 + len(slots)), axes_of(indexed))
+    nest = coalesce(shape, [places, *indices.strides, dense_strides(shape)])
+    name, source = _source(_ROWS, dtypes)
+    words = packed(nest, 1 + len(dtypes)), axes_of(indices.axes)
+    arguments = (out, *map(At, indices.slots), *words)
     return Step(source, f"{name}_rows", (grid_of(nest.size), 1), THREADS, arguments)
 
 
@@ -224,27 +212,24 @@ def gather_stages(
     shape: Shape,
     x_slot: int,
     x_strides: Strides,
-    index_slots: Sequence[int],
-    index_strides: Sequence[Strides],
-    indexed: Indexed,
+    indices: IndexArrays,
     out_slot: int,
-    first_code: int,
     plan: Sequence[int] | None,
     /,
 ) -> list[Stage]:
     """See `Target.gather`."""
     if math.prod(shape) == 0:
         return []
-    check = check_steps(kernel.indices, shape, index_slots, index_strides, indexed, first_code)
-    nest = coalesce(shape, [x_strides, *index_strides, dense_strides(shape)])
-    given = (At(out_slot), At(x_slot), *map(At, index_slots))
+    check = check_steps(kernel.indices, shape, indices)
+    nest = coalesce(shape, [x_strides, *indices.strides, dense_strides(shape)])
+    given = (At(out_slot), At(x_slot), *map(At, indices.slots))
     reads = []
     for most in (VECTOR_BYTES // kernel.dtype.itemsize, 1):
-        together = _together(nest, indexed, most)
+        together = _together(nest, indices.axes, most)
         name, source = _source(_READ, kernel.indices, kernel.dtype.itemsize * together)
         items = _items(nest, together)
-        axes = axes_of([(n, step // together) for n, step in indexed])
-        arguments = (*given, packed(items, 1 + len(index_slots)), axes)
+        axes = axes_of([(n, step // together) for n, step in indices.axes])
+        arguments = (*given, packed(items, 1 + len(indices.slots)), axes)
         grid = math.ceil(items.size / (THREADS * READS)), 1
         reads.append(Step(source, f"{name}_read", grid, THREADS, arguments))
     read = reads[0] if reads[0] == reads[1] else Either(*reads)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from pullback.compile.kernel.forms import Accumulate, Map, MultiMap, Reduce
+from pullback.compile.kernel.lower import zero_kernel
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Shape, Strides
-from pullback.core.dtypes import DType, bool_
-from pullback.ir.scalar import const
+from pullback.core.dtypes import DType
 from pullback.runtime.cuda.fold_kernels import Fold, Folds
 from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import name_of
@@ -103,9 +103,7 @@ def map_stages(
 
 def zero_steps(dtype: DType, size: int, slot: int) -> list[Step | Either]:
     """The launch that writes so many zeros."""
-    part = const(False if dtype is bool_ else 0, dtype.real)
-    kernel = Map((), dtype, (part, part) if dtype.is_complex else (part,))
-    return map_steps(kernel, (size,), [At(slot)], [(1,)], [], [])
+    return map_steps(zero_kernel(dtype), (size,), [At(slot)], [(1,)], [], [])
 
 
 def box_stage(

@@ -13,21 +13,18 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pullback.compile.program.convolution import plane_size, strides_of
-from pullback.compile.program.nest import coalesce
+from pullback.compile.program.convolution import strides_of
+from pullback.compile.program.planes import Pick, PlaneKernels, Put, plane_steps
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Place
-from pullback.core.avals import Aval, dense_strides
+from pullback.compile.program.target import Area, IndexArrays, Place
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.indexing import check_steps, head
 from pullback.runtime.cuda.launch import THREADS, grid_of, packed
 from pullback.runtime.cuda.loops import zero_steps
 from pullback.runtime.cuda.printer import Source, storage
-from pullback.runtime.cuda.stages import At, Step, stage
+from pullback.runtime.cuda.stages import At, Either, Step, stage
 
-__all__ = ["NAMES", "plane_stages"]
-
-NAMES = ("pick", "place")  # of the intrinsics
+__all__ = ["plane_stages"]
 
 _PICK = """
 extern "C" __global__ void pick({value}* __restrict__ out, const {value}* __restrict__ values,
@@ -73,10 +70,30 @@ def _source(name: str, dtype: DType, index: DType) -> str:
     return source.text()
 
 
-def _split(av: Aval, last: bool, values: Sequence[int]) -> tuple[list[int], list[int]]:
-    """What belongs to batch and channels, and to pixels, of the numbers of all axes."""
-    own = list(values)
-    return ([own[0], own[-1]], own[1:-1]) if last else (own[:2], own[2:])
+class _Kernels:
+    """The kernels of this module, and those of indices."""
+
+    def zeros(self, dtype: DType, size: int, slot: int) -> list[Step | Either]:
+        return zero_steps(dtype, size, slot)
+
+    def check(self, index: Place, places: int, code: int) -> list[Step]:
+        slot, av = index
+        indices = IndexArrays([slot], [strides_of(av)], [(places, 0)], code)
+        return check_steps((av.dtype,), av.shape, indices, wraps=False)
+
+    def pick(self, given: Pick) -> Step:
+        nests = packed(given.elements, 3), packed(given.plane, 1)
+        return self._step("pick", given, given.elements.size, nests)
+
+    def put(self, given: Put) -> Step:
+        nests = packed(given.planes), packed(given.elements, 2)
+        return self._step("place", given, given.planes.size, (*nests, given.places, given.step))
+
+    def _step(self, name: str, given: Pick | Put, threads: int, more: Sequence[Any]) -> Step:
+        slots = (At(slot) for slot, _ in given.arrays)
+        (_, out), _, (_, index) = given.arrays
+        source = _source(name, out.dtype, index.dtype)
+        return Step(source, name, (grid_of(threads), 1), THREADS, (*slots, *more))
 
 
 def plane_stages(
@@ -87,40 +104,6 @@ def plane_stages(
     area: Area,
     code: int,
 ) -> list[Stage]:
-    """The stages of a primitive; the result is dense. A bad index gives the error code."""
-    (values_slot, values), (index_slot, index) = operands
-    slot, out = result
-    if out.size == 0:
-        return []
-    if 0 in (values.size, index.size):
-        return stage(*zero_steps(out.dtype, out.size, slot))
-    last, size = static["last"], plane_size(name, [values, index], static)
-    check = check_steps(
-        (index.dtype,), index.shape, [index_slot], [strides_of(index)], [(size, 0)], code, False
-    )
-    slots = (At(slot), At(values_slot), At(index_slot))
-    source = _source(name, out.dtype, index.dtype)
-    own, given, places = (
-        _split(av, last, strides)
-        for av, strides in (
-            (out, dense_strides(out.shape)),
-            (values, strides_of(values)),
-            (index, strides_of(index)),
-        )
-    )
-    if name == "pick":
-        lines, pixels = _split(out, last, out.shape)
-        streams = [(*own[0], *own[1]), (*given[0], *(0 for _ in pixels)), (*places[0], *places[1])]
-        plane = coalesce(
-            _split(values, last, values.shape)[1],
-            [given[1], dense_strides(_split(values, last, values.shape)[1])],
-        )
-        arguments = (*slots, packed(coalesce((*lines, *pixels), streams)), packed(plane, 1))
-        return stage(*check, Step(source, name, (grid_of(out.size), 1), THREADS, arguments))
-    lines, pixels = _split(index, last, index.shape)
-    planes = coalesce(lines, [own[0], given[0], places[0]])
-    elements = coalesce(pixels, [given[1], places[1], dense_strides(pixels)])
-    step = out.shape[-1] if last else 1
-    arguments = (*slots, packed(planes), packed(elements, 2), size, step)
-    put = Step(source, name, (grid_of(planes.size), 1), THREADS, arguments)
-    return stage(*check, *zero_steps(out.dtype, out.size, slot), put)
+    """The stages of an intrinsic; the result is dense."""
+    kernels: PlaneKernels[Step | Either] = _Kernels()
+    return stage(*plane_steps(kernels, name, operands, static, result, code))

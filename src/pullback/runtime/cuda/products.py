@@ -11,11 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pullback.compile.kernel.lower import broadcast_strides
+from pullback.compile.program.products import Matrices, Sides, matmul_steps
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place, Strides
 from pullback.core.dtypes import DType
-from pullback.core.errors import DTypeError
 from pullback.runtime.cuda.gemm.sources import kernel_source, wide_of
 from pullback.runtime.cuda.gemm.steps import Operand, row_steps, tile_steps, widened_steps
 from pullback.runtime.cuda.gemm.units import Units
@@ -26,7 +25,6 @@ from pullback.runtime.cuda.stages import At, Either, Step, stage
 __all__ = ["Products"]
 
 ROW_BYTES = 1 << 17  # of a matrix: a row times a larger one is bound by memory
-Sides = tuple[int, int, int]
 
 
 class Products:
@@ -44,43 +42,29 @@ class Products:
         _: int,
     ) -> list[Stage]:
         """The stages of a batch of products of matrices."""
-        (a_slot, a), (b_slot, b) = operands
-        slot, out = result
-        if not out.dtype.is_inexact:
-            raise DTypeError(f"matmul: takes floats and complex numbers, got {out.dtype.name}.")
-        if out.size == 0:
-            return []
-        *batch, m, n = out.shape
-        k = a.shape[-1]
-        a_strides, b_strides = (broadcast_strides(x, (*batch, *x.shape[-2:])) for x in (a, b))
-        given = (At(a_slot), a_strides), (At(b_slot), b_strides), At(slot)
-        return stage(*self.steps(out.dtype, batch, (m, n, k), *given, area))
+        return stage(*matmul_steps(self.steps, operands, result, area))
 
     def rows(
         self,
         dtype: DType,
-        m: int,
-        n: int,
-        k: int,
-        a_slot: int,
-        a_strides: Strides,
-        b_slot: int,
-        b_strides: Strides,
+        sides: tuple[int, int, int],
+        a: tuple[int, Strides],
+        b: tuple[int, Strides],
         out_slot: int,
         area: Area,
         /,
     ) -> list[Stage] | None:
         """See `Target.product_rows`: the whole product, in the order of one of many rows."""
-        given = (At(a_slot), a_strides), (At(b_slot), b_strides), At(out_slot)
-        return stage(*self.steps(dtype, (), (m, n, k), *given, area))
+        left, right = ((At(slot), strides) for slot, strides in (a, b))
+        return stage(*self.steps(dtype, (), sides, left, right, At(out_slot), area))
 
     def steps(
         self,
         dtype: DType,
         batch: Sequence[int],
         sides: Sides,
-        a: tuple[At, Strides],
-        b: tuple[At, Strides],
+        a: Matrices,
+        b: Matrices,
         out: At,
         area: Area,
     ) -> list[Step | Either]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pullback.compile.program.stages import Stage
+from pullback.compile.program.stages import At, Stage
 
 if TYPE_CHECKING:
     from pullback.runtime.cuda.programs import Run
@@ -33,13 +33,6 @@ __all__ = [
 RECORD = -1
 RECORD_BYTES = 48
 VECTOR_BYTES = 16  # at a multiple of which arrays start that are read several elements at a time
-
-
-class At(NamedTuple):
-    """The address of a slot, or so many bytes after it."""
-
-    slot: int
-    nbytes: int = 0
 
 
 class Table:

@@ -66,7 +66,7 @@ class CudaTarget:
     def __init__(self, gpu: Gpu):
         self._gpu = gpu
         products = Products(gpu)
-        self.routines: Mapping[str, Routine] = routines_of(products)
+        self.routines: Mapping[str, Routine] = routines_of(products, gpu.architecture)
         self.product_rows = products.rows
 
     def scalar_loop(self, *given: Any) -> list[Stage] | None:

@@ -18,17 +18,16 @@ from typing import Any
 
 from pullback.compile.program.convolution import Convolution, Weight
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Place, Strides
+from pullback.compile.program.target import Area, Place
 from pullback.compile.program.windows import (
-    EXTREMA,
+    ExtremumKernels,
     Sums,
     WindowKernels,
     convolution_steps,
-    extremum_of,
+    extremum_steps,
     outputs_of,
     window_words,
 )
-from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.gemm.convolutions import forward_steps, is_gemm, sums_steps
 from pullback.runtime.cuda.gemm.sources import text_of
@@ -225,27 +224,25 @@ def _source(dtype: DType, body: str, result: DType, end: str) -> tuple[str, str]
     return words["name"], source.text()
 
 
-class _Kernels:
-    """The kernels of this module, and those of products."""
-
-    def __init__(self, products: Products, area: Area):
-        self._products, self._area = products, area
+class _Extrema:
+    """The kernels of extrema."""
 
     def zeros(self, dtype: DType, size: int, slot: int) -> list[Step | Either]:
         return zero_steps(dtype, size, slot)
 
-    def product(
-        self,
-        dtype: DType,
-        batch: Sequence[int],
-        sides: tuple[int, int, int],
-        a: tuple[int, Strides],
-        b: tuple[int, Strides],
-        out: int,
-        area: Area,
-    ) -> list[Step | Either]:
-        left, right = ((At(slot), strides) for slot, strides in (a, b))
-        return self._products.steps(dtype, batch, sides, left, right, At(out), area)
+    def largest(
+        self, end: str, x: Place, result: Place, outputs: int, words: Sequence[int]
+    ) -> Step:
+        name, text = _source(x[1].dtype, _LARGEST, result[1].dtype, end)
+        arguments = (At(result[0]), At(x[0]), _packed(words))
+        return Step(text, f"{name}_{end}", (grid_of(outputs), 1), THREADS, arguments)
+
+
+class _Kernels(_Extrema):
+    """The kernels of convolutions, and those of products."""
+
+    def __init__(self, products: Products, area: Area):
+        self.product, self._area = products.steps, area
 
     def forward(self, c: Convolution, weight: Weight, start: int) -> list[Step]:
         if is_gemm(c):
@@ -300,14 +297,5 @@ def extremum_stages(
     _: int,
 ) -> list[Stage]:
     """The stages of the largest element under each window, or of its index."""
-    ((slot, x),) = operands
-    out: Aval = result[1]
-    if out.size == 0:
-        return []
-    if x.size == 0:
-        return stage(*zero_steps(out.dtype, out.size, result[0]))
-    c, words = extremum_of(operands, static, result)
-    end = EXTREMA[name]
-    start, text = _source(x.dtype, _LARGEST, out.dtype, end)
-    arguments = (At(result[0]), At(slot), _packed(words))
-    return stage(Step(text, f"{start}_{end}", (grid_of(outputs_of(c)), 1), THREADS, arguments))
+    kernels: ExtremumKernels[Step | Either] = _Extrema()
+    return stage(*extremum_steps(kernels, name, operands, static, result))

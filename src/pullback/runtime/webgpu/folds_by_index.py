@@ -25,14 +25,13 @@ from pullback.compile.program.scatter import (
     scatter_steps,
 )
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Layout, Shape, Strides
+from pullback.compile.program.target import Area, IndexArrays, Layout, Shape, Strides
 from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, cast
 from pullback.runtime.webgpu.exact_sums import exact_sum
 from pullback.runtime.webgpu.indexing import (
-    Indexed,
     axes_words,
     check_steps,
     index_functions,
@@ -213,34 +212,26 @@ class _Kernels:
         return map_steps(copy_kernel(dtype), shape, [At(slot)], dense, [At(x_slot)], [x_strides])
 
     def check(
-        self,
-        indices: tuple[DType, ...],
-        shape: Shape,
-        slots: Sequence[int],
-        strides: Sequence[Strides],
-        indexed: Indexed,
-        first_code: int,
+        self, dtypes: tuple[DType, ...], shape: Shape, indices: IndexArrays
     ) -> list[Dispatch]:
-        return check_steps(indices, shape, slots, strides, indexed, first_code)
+        return check_steps(dtypes, shape, indices)
 
     def rows(
         self,
-        indices: tuple[DType, ...],
+        dtypes: tuple[DType, ...],
         shape: Shape,
         places: Strides,
-        slots: Sequence[int],
-        strides: Sequence[Strides],
-        indexed: Indexed,
+        indices: IndexArrays,
         numbers: int,
     ) -> list[Dispatch]:
-        nest = coalesce(shape, [places, *strides, dense_strides(shape)])
+        nest = coalesce(shape, [places, *indices.strides, dense_strides(shape)])
         count = nest.size
-        words = (count, *nest_words(nest, 1 + len(slots)), *axes_words(indexed))
+        words = (count, *nest_words(nest, 1 + len(dtypes)), *axes_words(indices.axes))
         arrays = (
             Array(At(numbers), "u32", "write"),
-            *(Array(At(s), item(d)) for s, d in zip(slots, indices, strict=True)),
+            *(Array(At(s), item(d)) for s, d in zip(indices.slots, dtypes, strict=True)),
         )
-        source = _rows_source(indices, len(nest.shape))
+        source = _rows_source(dtypes, len(nest.shape))
         return [Dispatch(source, arrays, words, linear_groups(count, THREADS))]
 
     def fold(
@@ -281,16 +272,12 @@ def scatter_stages(
     x: Layout,
     updates: Layout,
     out: tuple[int, Strides],
-    index_slots: Sequence[int],
-    index_strides: Sequence[Strides],
-    indexed: Indexed,
+    indices: IndexArrays,
     area: Area,
-    first_code: int,
     plan: Sequence[int] | None,
     /,
 ) -> list[Stage]:
     """See `Target.scatter`."""
-    faults = [Array(fault_words(first_code + k), "u32") for k in range(len(kernel.indices))]
+    faults = [Array(fault_words(indices.first_code + k), "u32") for k in range(len(kernel.indices))]
     kernels: ScatterKernels[Dispatch] = _Kernels(faults)
-    given = (index_slots, index_strides, indexed, area, first_code)
-    return stage(*scatter_steps(kernels, kernel, x, updates, out, *given))
+    return stage(*scatter_steps(kernels, kernel, x, updates, out, indices, area))

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Sequence
+from functools import cache, partial
 
 from pullback.compile.kernel import fft_order
 from pullback.compile.kernel.codelets import ComplexArithmetic, ComplexPair, transform
 from pullback.compile.kernel.fft_order import FINE_ROWS
-from pullback.compile.program.fourier import Numbers, Points, Transform
+from pullback.compile.program import fourier
+from pullback.compile.program.fourier import Formula, Numbers, Passes, Transform
 from pullback.compile.program.nest import coalesce
-from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Place
-from pullback.core.dtypes import DType, float32
+from pullback.core.dtypes import float32
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import literal
 from pullback.runtime.webgpu.stages import (
@@ -172,7 +170,7 @@ _BODIES = {
 
 
 @cache
-def _elementwise_source(end: str, rank: int) -> str:
+def _formula_source(kind: str, rank: int) -> str:
     """Words: numbers, n, numbers of a row, steps and imaginary parts of input and output, whether
     to exchange parts before and after, two factors, the nest of the batch. Arrays: output, input,
     table.
@@ -185,7 +183,7 @@ def _elementwise_source(end: str, rank: int) -> str:
         locate(rank, ["from_", "to"], 11, "row"),
         "  let before = bitcast<f32>(arg(9u));",
         "  var made = vec2<f32>(pb_c(0u), pb_c(0u));",
-        _BODIES[end],
+        _BODIES[kind],
         "  pb_write(to + k * arg(5u), arg(6u), made);",
         "}",
     ])  # fmt: skip
@@ -199,28 +197,15 @@ def _table(numbers: Numbers) -> Array:
     return Array(At(CONSTANT), "u64", "read", numbers)
 
 
-class _Dispatches(Transform):
+class _Dispatches(Transform[Dispatch]):
     """The dispatches of a transform."""
-
-    def __init__(self, dtype: DType, batch: tuple[int, ...], area: Area):
-        super().__init__(dtype, batch, area)
-        self.steps: list[Dispatch] = []
 
     def _add(self, source: str, words: Sequence[int], arrays: Sequence[Array]) -> None:
         groups = linear_groups(words[0], THREADS)
         self.steps.append(Dispatch(source, tuple(arrays), tuple(words), groups))
 
-    def elementwise(
-        self,
-        end: str,
-        source: Points,
-        target: Points,
-        n: int,
-        count: int,
-        table: Numbers | None = None,
-        swap: tuple[bool, bool] = (False, False),
-        factors: tuple[float, float] = (1.0, 1.0),
-    ) -> None:
+    def formula(self, given: Formula) -> None:
+        kind, source, target, n, count, table, swap, factors = given
         nest = coalesce(self.batch, [source.batch, target.batch])
         words = (
             *(self.items * count, n, count, source.step, source.imaginary),
@@ -230,20 +215,10 @@ class _Dispatches(Transform):
         arrays = [Array(At(target.slot), "u32", "write"), Array(At(source.slot), "u32")]
         if table is not None:
             arrays.append(_table(table))
-        self._add(_elementwise_source(end, len(nest.shape)), words, arrays)
+        self._add(_formula_source(kind, len(nest.shape)), words, arrays)
 
-    def passes(
-        self,
-        n: int,
-        batch: tuple[int, ...],
-        source: Points,
-        target: Points,
-        swap: tuple[bool, bool],
-        factor: float,
-        stored: int,
-        twist: Sequence[Numbers] = (),
-        width: int = 1,
-    ) -> None:
+    def passes(self, given: Passes) -> None:
+        n, batch, source, target, swap, factor, stored, twist, width = given
         before, rest, here = 1, n, source
         items = math.prod(batch)
         for radix in fft_order.radices(n):
@@ -267,20 +242,4 @@ class _Dispatches(Transform):
             before, here = before * radix, there
 
 
-def fourier_stages(
-    name: str,
-    operands: Sequence[Place],
-    static: Mapping[str, Any],
-    result: Place,
-    area: Area,
-    _: int,
-) -> list[Stage]:
-    """The stages of a primitive; the result is dense."""
-    (operand,) = operands
-    y = result[1]
-    if y.size == 0:
-        return []
-    batch = tuple(size for d, size in enumerate(y.shape) if d != static["axis"])
-    t = _Dispatches(operand[1].dtype.real, batch, area)
-    t.whole(name, operand, result, static)
-    return stage(*t.steps)
+fourier_stages = partial(fourier.fourier_stages, _Dispatches, stage)

@@ -17,7 +17,7 @@ from functools import cache
 from pullback.compile.kernel.forms import Gather
 from pullback.compile.program.nest import coalesce
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Shape, Strides
+from pullback.compile.program.target import IndexArrays, Shape, Strides
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType, int64, uint64
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
@@ -112,32 +112,30 @@ def _check_source(indices: tuple[DType, ...], rank: int, notes: bool) -> str:
 
 
 def check_steps(
-    indices: tuple[DType, ...],
+    dtypes: tuple[DType, ...],
     shape: Shape,
-    slots: Sequence[int],
-    strides: Sequence[Strides],
-    indexed: Indexed,
-    first_code: int,
+    indices: IndexArrays,
     wraps: bool = True,
     notes: bool = True,
 ) -> list[Dispatch]:
     """The dispatches that look at indices; positions are those in `shape`."""
     # Along an axis on which no index depends, the first position has the number 0.
-    taken = [d for d, n in enumerate(shape) if n > 1 and any(own[d] for own in strides)]
+    taken = [d for d, n in enumerate(shape) if n > 1 and any(own[d] for own in indices.strides)]
     dense = dense_strides(shape)
-    streams = [[own[d] for d in taken] for own in (dense, *strides)]
+    streams = [[own[d] for d in taken] for own in (dense, *indices.strides)]
     nest = coalesce([shape[d] for d in taken], streams)
-    words = (nest.size, *nest_words(nest), *axes_words(indexed, wraps))
+    words = (nest.size, *nest_words(nest), *axes_words(indices.axes, wraps))
     groups, rank = linear_groups(nest.size, THREADS), len(nest.shape)
-    arrays = (*_errors(len(slots), first_code), *_arrays(slots, indices))
-    steps = [Dispatch(_check_source(indices, rank, False), arrays, words, groups, checked=True)]
+    arrays = (*_errors(indices), *_arrays(indices.slots, dtypes))
+    steps = [Dispatch(_check_source(dtypes, rank, False), arrays, words, groups, checked=True)]
     if notes:
-        steps.append(Dispatch(_check_source(indices, rank, True), arrays, words, groups))
+        steps.append(Dispatch(_check_source(dtypes, rank, True), arrays, words, groups))
     return steps
 
 
-def _errors(count: int, first_code: int) -> list[Array]:
-    return [Array(fault_words(first_code + k), "u32", "atomic") for k in range(count)]
+def _errors(indices: IndexArrays) -> list[Array]:
+    codes = range(indices.first_code, indices.first_code + len(indices.slots))
+    return [Array(fault_words(code), "u32", "atomic") for code in codes]
 
 
 def _arrays(slots: Sequence[int], dtypes: Sequence[DType]) -> list[Array]:
@@ -165,33 +163,28 @@ def gather_stages(
     shape: Shape,
     x_slot: int,
     x_strides: Strides,
-    index_slots: Sequence[int],
-    index_strides: Sequence[Strides],
-    indexed: Indexed,
+    indices: IndexArrays,
     out_slot: int,
-    first_code: int,
     plan: Sequence[int] | None,
     /,
 ) -> list[Stage]:
     """See `Target.gather`."""
-    size, indices = math.prod(shape), kernel.indices
+    size, dtypes = math.prod(shape), kernel.indices
     if size == 0:
         return []
-    check = check_steps(
-        indices, shape, index_slots, index_strides, indexed, first_code, notes=False
-    )
+    check = check_steps(dtypes, shape, indices, notes=False)
     dense = dense_strides(shape)
-    taken = [any(own[d] for own in index_strides) for d in range(len(shape))]
+    taken = [any(own[d] for own in indices.strides) for d in range(len(shape))]
     position = [s if t else 0 for s, t in zip(dense, taken, strict=True)]
-    nest = coalesce(shape, [x_strides, position, *index_strides, dense])
-    words = (size, *nest_words(nest, 2 + len(indices)), *axes_words(indexed))
+    nest = coalesce(shape, [x_strides, position, *indices.strides, dense])
+    words = (size, *nest_words(nest, 2 + len(dtypes)), *axes_words(indices.axes))
     own = item(kernel.dtype)
     arrays = (
-        *_errors(len(indices), first_code),
-        *_arrays(index_slots, indices),
+        *_errors(indices),
+        *_arrays(indices.slots, dtypes),
         Array(At(out_slot), own, "write"),
         Array(At(x_slot), own),
     )
-    source = _read_source(indices, len(nest.shape))
+    source = _read_source(dtypes, len(nest.shape))
     read = Dispatch(source, arrays, words, linear_groups(size, THREADS))
     return stage(*check, read)

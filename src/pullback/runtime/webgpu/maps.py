@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from pullback.compile.kernel.forms import Map, MultiMap
+from pullback.compile.kernel.lower import zero_kernel
 from pullback.compile.program.nest import Nest, coalesce
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Shape, Strides
 from pullback.core.avals import dense_strides
-from pullback.core.dtypes import DType, bool_
-from pullback.ir.scalar import Expr, cast, const
+from pullback.core.dtypes import DType
+from pullback.ir.scalar import Expr, cast
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import Source, emit, item, loaded, stored
 from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
@@ -116,9 +117,7 @@ def map_stages(
 
 def zero_steps(dtype: DType, size: int, slot: int) -> list[Dispatch]:
     """The dispatch that writes so many zeros."""
-    part = const(False if dtype is bool_ else 0, dtype.real)
-    kernel = Map((), dtype, (part, part) if dtype.is_complex else (part,))
-    return map_steps(kernel, (size,), [At(slot)], [(1,)], [], [])
+    return map_steps(zero_kernel(dtype), (size,), [At(slot)], [(1,)], [], [])
 
 
 def box_stage(

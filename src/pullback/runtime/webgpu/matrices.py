@@ -1,4 +1,4 @@
-"""Factorisations and solutions of real matrices by tiles, with the bits of the CPU.
+"""Factorisations and solutions of matrices by tiles; those of real ones have the bits of the CPU.
 
 A product that is taken from a matrix is made chunk by chunk of the order, and each is taken when
 it is made. A matrix has a status: 0, or what was found about it; -1 is an element that is no finite
@@ -13,19 +13,20 @@ from functools import cache
 from itertools import count
 from typing import Any
 
+from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.kernel.order import CHUNK
 from pullback.compile.program import matrices
 from pullback.compile.program.nest import coalesce
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Fault, Place
-from pullback.compile.program.tiles import Block, TiledSteps
+from pullback.compile.program.tiles import TILED, Block, TiledSteps
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
-from pullback.core.errors import DeviceError
 from pullback.runtime.webgpu.maps import zero_steps
 from pullback.runtime.webgpu.matrix_kernels import kernel
 from pullback.runtime.webgpu.nests import MAIN, THREADS, nest_words
+from pullback.runtime.webgpu.printer import item
 from pullback.runtime.webgpu.products import product_steps
 from pullback.runtime.webgpu.stages import (
     Array,
@@ -36,9 +37,10 @@ from pullback.runtime.webgpu.stages import (
     stage,
 )
 
-__all__ = ["NAMES", "matrix_faults", "matrix_stages"]
+__all__ = ["NAMES", "Tiles", "matrix_faults", "matrix_stages", "report_steps"]
 
-NAMES = ("cholesky", "solve_triangular", "lu", "lu_solve", "det")  # of the intrinsics
+NAMES = (*TILED, "det")  # of the intrinsics
+_AS_IT_IS, _SYMMETRIC, _CONJUGATED = range(3)  # ways of a copy
 
 
 @cache
@@ -66,18 +68,26 @@ def report_steps(status: int, number: int, start: int, error: int) -> list[Dispa
     return [find, Dispatch(_report_source(True), arrays, words, groups)]
 
 
-class _Tiles(TiledSteps):
+class Tiles(TiledSteps):
     """The dispatches of a factorisation, in the order in which they are asked for."""
 
-    def __init__(self, dtype: DType, batch: tuple[int, ...], area: Area, small: bool):
+    def __init__(
+        self,
+        dtype: DType,
+        batch: tuple[int, ...],
+        area: Area,
+        small: bool,
+        status: int | None = None,
+    ):
         super().__init__(dtype, batch, area)
         self._small = small
         self._scratch: dict[tuple[int, int], int] = {}  # of products, one after the other
         self._head: list[Dispatch] = []
         self._steps: list[Dispatch] = []
         self._products: dict[int, int] = {}  # rooms for products, by their elements
-        self.status = self._area(4)
-        self._clear(self.status, 4)
+        self.status = self._area(4) if status is None else status
+        if status is None:
+            self._clear(self.status, 4)
 
     def steps(self) -> list[Dispatch]:
         return [*self._head, *self._steps]
@@ -105,11 +115,12 @@ class _Tiles(TiledSteps):
         if threads == 0:
             return
         nest = coalesce(self.batch, [b.batch for b in blocks])
-        source, modes, whole = kernel(name, len(nest.shape), len(more))
+        source, modes, whole = kernel(name, self.dtype, len(nest.shape), len(more))
         words = [threads, self.count]
         for b in blocks:
             words += [b.at, b.rows, b.columns, b.row, b.column]
-        arrays = [Array(At(b.slot), "u32", m) for b, m in zip(blocks, modes, strict=True)]
+        kind = item(self.dtype)
+        arrays = [Array(At(b.slot), kind, m) for b, m in zip(blocks, modes, strict=True)]
         if status is not None:
             arrays.append(Array(At(status), "u32", "write" if writes else "read"))
         groups = self.count if whole else linear_groups(threads, THREADS)
@@ -125,9 +136,37 @@ class _Tiles(TiledSteps):
 
     def take(self, x: Block, target: Block) -> None:
         before, self._steps = self._steps, []
-        self._elements("copy", (target, x), 0, 0, status=self.status, writes=True)
+        self._copied(x, target, _AS_IT_IS)
         self._head += self._steps
         self._steps = before
+
+    def dense_copy(self, operand: Place, looks: bool) -> int:
+        """The slot of an operand's matrices, one after the other."""
+        slot, av = operand
+        assert av.strides is not None
+        rows, columns = av.shape[-2:]
+        *batch, row, column = broadcast_strides(av, (*self.batch, rows, columns))
+        target = self.dense(
+            self._area(rows * columns * self.size), 0, rows, columns, rows * columns
+        )
+        self._copied(
+            Block(slot, 0, rows, columns, row, column, tuple(batch)), target, _AS_IT_IS, looks
+        )
+        return target.slot
+
+    def _copied(self, x: Block, target: Block, way: int, looks: bool = False) -> None:
+        self._elements("copy", (target, x), way, int(looks), status=self.status, writes=True)
+
+    def conjugate(self, x: Block, target: Block) -> None:
+        """A conjugated copy; in place if both are the same."""
+        self._copied(x, target, _CONJUGATED)
+
+    def adjoint(self, x: Block) -> Block:
+        if not self.dtype.is_complex:
+            return x.turned
+        target = self.scratch(x.rows, x.columns)
+        self.conjugate(x, target)
+        return target.turned
 
     def _room(self, which: int, rows: int, columns: int) -> Block:
         """Dense for the whole batch, as products are."""
@@ -171,6 +210,14 @@ class _Tiles(TiledSteps):
     def _solve_leaf(self, t: Block, x: Block, unit: bool) -> None:
         self._launch("solve", self.count * x.columns, (x, t), int(unit))
 
+    def _solve_below(self, left: Block, below: Block) -> None:
+        """Of complex matrices the conjugate is found, and conjugated."""
+        if self.dtype.is_complex:
+            self.conjugate(below, below)
+        super()._solve_below(left, below)
+        if self.dtype.is_complex:
+            self.conjugate(below, below)
+
     def _cholesky_leaf(self, a: Block, first: int) -> None:
         self._launch("cholesky", self.count, (a,), first, status=self.status, writes=True)
 
@@ -178,7 +225,7 @@ class _Tiles(TiledSteps):
         self._launch("panel", self.count, (a, swaps), first)
 
     def _qr_leaf(self, a: Block, v: Block, t: Block) -> None:
-        raise DeviceError("qr: there are no WebGPU kernels for it yet.")
+        self._launch("reflect", self.count, (a, v, t))
 
     def _exchange(self, a: Block, swaps: Block, top: int, start: int, stop: int) -> None:
         self._launch("exchange", self.count * a.columns, (a, swaps), top, start, stop)
@@ -187,9 +234,9 @@ class _Tiles(TiledSteps):
         self._launch("order", self.count, (swaps,), n, count, status=self.status)
 
     def copy(self, x: Block, out: Block, symmetric: bool = False) -> None:
-        if symmetric and x.column != 1:
+        if symmetric and x.column != 1 and not self.dtype.is_complex:
             x = x.turned
-        self._elements("copy", (out, x), int(symmetric), 1, status=self.status, writes=True)
+        self._copied(x, out, _SYMMETRIC if symmetric else _AS_IT_IS, looks=True)
 
     def permute(self, x: Block, out: Block, numbers: Block, back: bool) -> None:
         self._elements("permute", (out, x, numbers), int(back))
@@ -223,16 +270,11 @@ def matrix_stages(
 ) -> list[Stage]:
     """The stages of a primitive; the result is dense."""
     slot, out = result
-    if out.dtype.is_complex:
-        raise DeviceError(
-            f"{name}: there are no WebGPU kernels for complex matrices yet. Move its operands to"
-            ' the CPU with to_device("cpu").'
-        )
     batch = matrices.batch_of(name, out)
     if out.size == 0 or math.prod(batch) == 0:
         return []
     small = matrices.is_small(name, [av for _, av in operands])
-    tiles = _Tiles(out.dtype, batch, area, small)
+    tiles = Tiles(out.dtype, batch, area, small)
     if name == "det":
         tiles.determinant(operands[1], tiles.dense(slot, 0, 1, 1, 1))
     else:

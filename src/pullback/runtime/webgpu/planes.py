@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pullback.compile.program.convolution import plane_size, strides_of
-from pullback.compile.program.nest import coalesce
+from pullback.compile.program.convolution import strides_of
+from pullback.compile.program.planes import Pick, PlaneKernels, Put, plane_steps
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Place
-from pullback.core.avals import dense_strides
+from pullback.compile.program.target import Area, IndexArrays, Place
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.indexing import axes_words, check_steps, index_functions
 from pullback.runtime.webgpu.maps import zero_steps
@@ -22,9 +21,7 @@ from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import item
 from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
 
-__all__ = ["NAMES", "plane_stages"]
-
-NAMES = ("pick", "place")  # of the intrinsics
+__all__ = ["plane_stages"]
 
 
 @cache
@@ -71,10 +68,37 @@ def _place_source(index: DType, complex_: bool, rank: int, inner: int) -> str:
     ])  # fmt: skip
 
 
-def _split(last: bool, values: Sequence[int]) -> tuple[list[int], list[int]]:
-    """What belongs to batch and channels, and to pixels, of the numbers of all axes."""
-    own = list(values)
-    return ([own[0], own[-1]], own[1:-1]) if last else (own[:2], own[2:])
+class _Kernels:
+    """The kernels of this module, and those of indices."""
+
+    def zeros(self, dtype: DType, size: int, slot: int) -> list[Dispatch]:
+        return zero_steps(dtype, size, slot)
+
+    def check(self, index: Place, places: int, code: int) -> list[Dispatch]:
+        slot, av = index
+        indices = IndexArrays([slot], [strides_of(av)], [(places, 0)], code)
+        return check_steps((av.dtype,), av.shape, indices, wraps=False)
+
+    def pick(self, given: Pick) -> Dispatch:
+        elements, plane = given.elements, given.plane
+        axis = axes_words([(given.places, 1)], False)
+        words = (elements.size, *axis, *nest_words(elements, 3), *nest_words(plane, 1))
+        source = _pick_source(given.arrays[2][1].dtype, len(elements.shape), len(plane.shape))
+        return Dispatch(source, _arrays(given), words, linear_groups(elements.size, THREADS))
+
+    def put(self, given: Put) -> Dispatch:
+        planes, elements, dtype = given.planes, given.elements, given.arrays[0][1].dtype
+        axis = axes_words([(given.places, given.step)], False)
+        words = (planes.size, *axis, elements.size, *nest_words(planes), *nest_words(elements, 2))
+        ranks = len(planes.shape), len(elements.shape)
+        source = _place_source(given.arrays[2][1].dtype, dtype.is_complex, *ranks)
+        return Dispatch(source, _arrays(given), words, linear_groups(planes.size, THREADS))
+
+
+def _arrays(given: Pick | Put) -> tuple[Array, ...]:
+    modes = ("write", "read", "read")
+    places = zip(given.arrays, modes, strict=True)
+    return tuple(Array(At(slot), item(av.dtype), mode) for (slot, av), mode in places)
 
 
 def plane_stages(
@@ -85,44 +109,6 @@ def plane_stages(
     area: Area,
     code: int,
 ) -> list[Stage]:
-    """The stages of a primitive; the result is dense. A bad index gives the error code."""
-    (values_slot, values), (index_slot, index) = operands
-    slot, out = result
-    if out.size == 0:
-        return []
-    if 0 in (values.size, index.size):
-        return stage(*zero_steps(out.dtype, out.size, slot))
-    last, size = static["last"], plane_size(name, [values, index], static)
-    check = check_steps(
-        (index.dtype,), index.shape, [index_slot], [strides_of(index)], [(size, 0)], code, False
-    )
-    kind = item(out.dtype)
-    arrays = (
-        Array(At(slot), kind, "write"),
-        Array(At(values_slot), kind),
-        Array(At(index_slot), item(index.dtype)),
-    )
-    own, given, places = (
-        _split(last, strides)
-        for strides in (dense_strides(out.shape), strides_of(values), strides_of(index))
-    )
-    if name == "pick":
-        lines, pixels = _split(last, out.shape)
-        streams = [(*own[0], *own[1]), (*given[0], *(0 for _ in pixels)), (*places[0], *places[1])]
-        nest = coalesce((*lines, *pixels), [*streams, dense_strides((*lines, *pixels))])
-        extent = _split(last, values.shape)[1]
-        plane = coalesce(extent, [given[1], dense_strides(extent)])
-        axis = axes_words([(size, 1)], False)
-        words = (out.size, *axis, *nest_words(nest, 3), *nest_words(plane, 1))
-        source = _pick_source(index.dtype, len(nest.shape), len(plane.shape))
-        groups = linear_groups(out.size, THREADS)
-        return stage(*check, Dispatch(source, arrays, words, groups))
-    lines, pixels = _split(last, index.shape)
-    planes = coalesce(lines, [own[0], given[0], places[0]])
-    elements = coalesce(pixels, [given[1], places[1], dense_strides(pixels)])
-    axis = axes_words([(size, out.shape[-1] if last else 1)], False)
-    words = (planes.size, *axis, elements.size, *nest_words(planes), *nest_words(elements, 2))
-    is_pair = out.dtype.is_complex
-    source = _place_source(index.dtype, is_pair, len(planes.shape), len(elements.shape))
-    put = Dispatch(source, arrays, words, linear_groups(planes.size, THREADS))
-    return stage(*check, *zero_steps(out.dtype, out.size, slot), put)
+    """The stages of an intrinsic; the result is dense."""
+    kernels: PlaneKernels[Dispatch] = _Kernels()
+    return stage(*plane_steps(kernels, name, operands, static, result, code))

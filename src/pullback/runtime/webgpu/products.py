@@ -15,12 +15,11 @@ from functools import cache
 from typing import Any
 
 from pullback.compile.kernel import order
-from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.program.nest import coalesce
+from pullback.compile.program.products import Matrices, Sides, matmul_steps
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place, Strides
 from pullback.core.dtypes import DType
-from pullback.core.errors import DTypeError
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import item
 from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
@@ -81,9 +80,9 @@ def _tiles_source(dtype: DType, rank: int, t: Tile) -> str:
 def _tiled_step(
     dtype: DType,
     batch: Sequence[int],
-    sides: tuple[int, int, int],
-    a: tuple[At, Strides],
-    b: tuple[At, Strides],
+    sides: Sides,
+    a: Matrices,
+    b: Matrices,
     out: At,
 ) -> Dispatch:
     """The dispatch of a batch of products (m, k) @ (k, n)."""
@@ -163,9 +162,9 @@ def join_step(dtype: DType, out: At, sums: At, chunks: int, size: int) -> Dispat
 def product_steps(
     dtype: DType,
     batch: Sequence[int],
-    sides: tuple[int, int, int],
-    a: tuple[At, Strides],
-    b: tuple[At, Strides],
+    sides: Sides,
+    a: Matrices,
+    b: Matrices,
     out: At,
     area: Area,
 ) -> list[Dispatch]:
@@ -185,32 +184,18 @@ def product_stages(
     operands: Sequence[Place], static: Mapping[str, Any], result: Place, area: Area, _: int
 ) -> list[Stage]:
     """The stages of a batch of products of matrices."""
-    (a_slot, a), (b_slot, b) = operands
-    slot, out = result
-    if not out.dtype.is_inexact:
-        raise DTypeError(f"matmul: takes floats and complex numbers, got {out.dtype.name}.")
-    if out.size == 0:
-        return []
-    *batch, m, n = out.shape
-    k = a.shape[-1]
-    a_strides, b_strides = (broadcast_strides(x, (*batch, *x.shape[-2:])) for x in (a, b))
-    given = (At(a_slot), a_strides), (At(b_slot), b_strides), At(slot)
-    return stage(*product_steps(out.dtype, batch, (m, n, k), *given, area))
+    return stage(*matmul_steps(product_steps, operands, result, area))
 
 
 def product_row_stages(
     dtype: DType,
-    m: int,
-    n: int,
-    k: int,
-    a_slot: int,
-    a_strides: Strides,
-    b_slot: int,
-    b_strides: Strides,
+    sides: tuple[int, int, int],
+    a: tuple[int, Strides],
+    b: tuple[int, Strides],
     out_slot: int,
     area: Area,
     /,
 ) -> list[Stage] | None:
     """See `Target.product_rows`: the whole product."""
-    given = (At(a_slot), a_strides), (At(b_slot), b_strides)
-    return stage(_tiled_step(dtype, (), (m, n, k), *given, At(out_slot)))
+    left, right = ((At(slot), strides) for slot, strides in (a, b))
+    return stage(_tiled_step(dtype, (), sides, left, right, At(out_slot)))

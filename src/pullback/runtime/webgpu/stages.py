@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from pullback.compile.program.stages import (
+    At,
     Blocks,
     Branch,
     Loop,
@@ -54,13 +55,6 @@ FAULT = -1
 CONSTANT = -2  # the slot of tables
 FAULT_WORDS = 4  # of an error code
 LINE = 256  # bytes at a multiple of which scratch memory starts
-
-
-class At(NamedTuple):
-    """The place of a slot, or so many bytes after it."""
-
-    slot: int
-    nbytes: int = 0
 
 
 class Table(Protocol):

@@ -18,13 +18,13 @@ from typing import Any
 
 from pullback.compile.program.convolution import Convolution, Weight
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Place, Strides
+from pullback.compile.program.target import Area, Place
 from pullback.compile.program.windows import (
-    EXTREMA,
+    ExtremumKernels,
     Sums,
     WindowKernels,
     convolution_steps,
-    extremum_of,
+    extremum_steps,
     outputs_of,
     window_words,
 )
@@ -225,24 +225,25 @@ def _largest_source(dtype: DType, where: bool) -> str:
     ])  # fmt: skip
 
 
-class _Kernels:
-    """The kernels of this module, and those of products."""
+class _Extrema:
+    """The kernels of extrema."""
 
     def zeros(self, dtype: DType, size: int, slot: int) -> list[Dispatch]:
         return zero_steps(dtype, size, slot)
 
-    def product(
-        self,
-        dtype: DType,
-        batch: Sequence[int],
-        sides: tuple[int, int, int],
-        a: tuple[int, Strides],
-        b: tuple[int, Strides],
-        out: int,
-        area: Area,
-    ) -> list[Dispatch]:
-        left, right = ((At(slot), strides) for slot, strides in (a, b))
-        return product_steps(dtype, batch, sides, left, right, At(out), area)
+    def largest(
+        self, end: str, x: Place, result: Place, outputs: int, words: Sequence[int]
+    ) -> Dispatch:
+        (slot, av), (out_slot, out) = x, result
+        source = _largest_source(av.dtype, end == "where")
+        arrays = (Array(At(out_slot), item(out.dtype), "write"), Array(At(slot), item(av.dtype)))
+        return Dispatch(source, arrays, (*words, outputs), linear_groups(outputs, THREADS))
+
+
+class _Kernels(_Extrema):
+    """The kernels of convolutions, and those of products."""
+
+    product = staticmethod(product_steps)
 
     def forward(self, c: Convolution, weight: Weight, start: int) -> list[Dispatch]:
         if is_wide_enough(c):
@@ -293,13 +294,5 @@ def extremum_stages(
     _: int,
 ) -> list[Stage]:
     """The stages of the largest element under each window, or of its index."""
-    ((slot, x),), (out_slot, out) = operands, result
-    if out.size == 0:
-        return []
-    if x.size == 0:
-        return stage(*zero_steps(out.dtype, out.size, out_slot))
-    c, words = extremum_of(operands, static, result)
-    source = _largest_source(x.dtype, EXTREMA[name] == "where")
-    arrays = (Array(At(out_slot), item(out.dtype), "write"), Array(At(slot), item(x.dtype)))
-    count = outputs_of(c)
-    return stage(Dispatch(source, arrays, (*words, count), linear_groups(count, THREADS)))
+    kernels: ExtremumKernels[Dispatch] = _Extrema()
+    return stage(*extremum_steps(kernels, name, operands, static, result))

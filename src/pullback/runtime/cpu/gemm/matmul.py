@@ -114,13 +114,9 @@ def matmul_stages(
 
 def matmul_row_stages(
     dtype: DType,
-    m: int,
-    n: int,
-    k: int,
-    a_slot: int,
-    a_strides: Sequence[int],
-    b_slot: int,
-    b_strides: Sequence[int],
+    sides: tuple[int, int, int],
+    a: tuple[int, Sequence[int]],
+    b: tuple[int, Sequence[int]],
     out_slot: int,
     area: Callable[[int], int],
 ) -> list[native.Stage] | None:
@@ -128,11 +124,11 @@ def matmul_row_stages(
 
     The stages before it prepare b. None if there is no such kernel for these arguments.
     """
-    if dtype not in _OWN or 0 in (m, n, k):
+    if dtype not in _OWN or 0 in sides:
         return None
-    a, b = MatrixOperand(a_slot, (), *a_strides), MatrixOperand(b_slot, (), *b_strides)
+    left, right = (MatrixOperand(slot, (), *strides) for slot, strides in (a, b))
     plan = _Plan(dtype, area, any_rows=True)
-    return plan.stages if plan.multiply_rows(Product((), m, n, k, a, b), out_slot) else None
+    return plan.stages if plan.multiply_rows(Product((), *sides, left, right), out_slot) else None
 
 
 def _compute_dtype(dtype: DType) -> DType:

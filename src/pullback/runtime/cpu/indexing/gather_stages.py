@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pullback.compile.kernel.forms import Gather
 from pullback.compile.program.nest import coalesce, step_of
+from pullback.compile.program.target import IndexArrays
 from pullback.core.avals import dense_strides
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.indexing import gather_code, index_code
@@ -26,18 +27,12 @@ def gather_stages(
     iteration_shape: Sequence[int],
     x_slot: int,
     x_strides: Strides,
-    index_slots: Sequence[int],
-    index_strides: Sequence[Strides],
-    indexed: Sequence[tuple[int, int]],
+    indices: IndexArrays,
     out_slot: int,
-    first_code: int = 1,
     plan: Sequence[int] | None = None,
 ) -> list[native.Stage]:
-    """The stages of `gather_program` at the given slots.
-
-    The units are the elements of the output in row-major order. A bad index of array k gives the
-    error code `first_code` + k.
-    """
+    """See `Target.gather`; the units are the elements of the output in row-major order."""
+    index_slots, index_strides, indexed, first_code = indices
     item = kernel.dtype.itemsize
     plain = plain_gather(iteration_shape, x_strides, index_strides)
     if plain is not None:

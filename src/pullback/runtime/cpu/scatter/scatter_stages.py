@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from pullback.compile.kernel.forms import Scatter
 from pullback.compile.program.nest import Nest, coalesce, step_of
+from pullback.compile.program.target import IndexArrays
 from pullback.core.avals import dense_strides
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.indexing import index_code
@@ -45,23 +46,14 @@ def scatter_stages(
     x: tuple[Sequence[int], int, Strides],
     updates: tuple[Sequence[int], int, Strides],
     out: tuple[int, Strides],
-    index_slots: Sequence[int],
-    index_strides: Sequence[Strides],
-    indexed: Sequence[tuple[int, int]],
+    indices: IndexArrays,
     area: Callable[[int], int],
-    first_code: int = 1,
     plan: PlanSlots | None = None,
 ) -> list[native.Stage]:
-    """The stages of a fold by index; `area` gives scratch memory a slot.
-
-    `x` and `updates` are shape, slot and strides, `out` is slot and strides over the iteration
-    space. No copy is made where x is at the slot of the output. A bad index of array k gives the
-    error code `first_code` + k.
-    """
+    """See `Target.scatter`; `out` is slot and strides over the iteration space."""
     if strategies.is_folded(kernel):
-        return strategies.sum_stages(
-            kernel, x, updates, out, index_slots, index_strides, indexed, area, first_code, plan
-        )
+        return strategies.sum_stages(kernel, x, updates, out, indices, area, plan)
+    index_slots, index_strides, indexed, first_code = indices
     (x_shape, x_slot, x_strides), (shape, update_slot, update_strides) = x, updates
     if _sets_short_rows(kernel, x_shape, shape, index_strides):
         return _set_stages(kernel, x, updates, out[0], index_slots[0], area, first_code)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from pullback.compile.kernel import order
 from pullback.compile.kernel.forms import Scatter
+from pullback.compile.program.target import IndexArrays
 from pullback.core import dtypes as dt
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
@@ -213,11 +214,8 @@ def sum_stages(
     x: tuple[Sequence[int], int, Strides],
     updates: tuple[Sequence[int], int, Strides],
     out: tuple[int, Strides],
-    index_slots: Sequence[int],
-    index_strides: Sequence[Strides],
-    indexed: Sequence[tuple[int, int]],
+    indices: IndexArrays,
     area: Area,
-    first_code: int = 1,
     plan: PlanSlots | None = None,
 ) -> list[native.Stage]:
     """The stages that add updates to a copy of x: arguments as in `scatter_stages.scatter_stages`.
@@ -225,6 +223,7 @@ def sum_stages(
     `plan` has the positions of the rows sorted already.
     """
     (x_shape, x_slot, x_strides), (shape, update_slot, update_strides) = x, updates
+    index_slots, index_strides, indexed, first_code = indices
     dtype, depth = kernel.dtype, len(indexed)
     elements = math.prod(x_shape)
     if math.prod(shape) == 0:

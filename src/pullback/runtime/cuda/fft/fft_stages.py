@@ -8,52 +8,37 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterator
+from functools import lru_cache, partial
 
 from pullback.compile.kernel import fft_order
-from pullback.compile.program.fourier import NAMES, Numbers, Points, Transform
+from pullback.compile.program import fourier
+from pullback.compile.program.fourier import Formula, Numbers, Passes, Points, Transform
 from pullback.compile.program.nest import coalesce
-from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Place
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.fft.kernels import (
-    Passes,
-    elementwise_source,
+    Group,
+    formula_source,
+    group_source,
     lines_of,
     most_points,
-    passes_source,
 )
 from pullback.runtime.cuda.launch import MAX_GRID, THREADS, grid_of, packed
 from pullback.runtime.cuda.stages import At, Step, Table, stage
 
-__all__ = ["NAMES", "fourier_stages"]
+__all__ = ["fourier_stages"]
 
 _SECTOR = 32  # bytes that memory is read in: neighbouring lines that are read together fill it
 _MOST_THREADS = 1024  # of a thread block
 
 
-class _Launches(Transform):
+class _Launches(Transform[Step]):
     """The launches of a transform."""
 
-    def __init__(self, dtype: DType, batch: tuple[int, ...], area: Area):
-        super().__init__(dtype, batch, area)
-        self.steps: list[Step] = []
-
-    def elementwise(
-        self,
-        end: str,
-        source: Points,
-        target: Points,
-        n: int,
-        count: int,
-        table: Numbers | None = None,
-        swap: tuple[bool, bool] = (False, False),
-        factors: tuple[float, float] = (1.0, 1.0),
-    ) -> None:
-        """A kernel of `elementwise_source`: a thread for each of `count` numbers of a row."""
-        name, text = elementwise_source(self.dtype)
+    def formula(self, given: Formula) -> None:
+        """A thread for each result."""
+        kind, source, target, n, count, table, swap, factors = given
+        name, text = formula_source(self.dtype)
         nest = packed(coalesce(self.batch, [source.batch, target.batch]))
         words = struct.pack(
             "<9q2d", self.items, n, count, source.step, source.imaginary, target.step,
@@ -67,24 +52,11 @@ class _Launches(Transform):
             words,
         )
         grid = grid_of(self.items * count), 1
-        self.steps.append(Step(text, f"{name}_{end}", grid, THREADS, arguments))
+        self.steps.append(Step(text, f"{name}_{kind}", grid, THREADS, arguments))
 
-    def passes(
-        self,
-        n: int,
-        batch: tuple[int, ...],
-        source: Points,
-        target: Points,
-        swap: tuple[bool, bool],
-        factor: float,
-        stored: int,
-        twist: Sequence[Numbers] = (),
-        width: int = 1,
-    ) -> None:
-        """All passes of a transform of n points, by groups of them.
-
-        Result k of item i is number `k width + i % width` of a row; so many of these are stored.
-        """
+    def passes(self, given: Passes) -> None:
+        """A launch for each group of passes."""
+        n, batch, source, target, swap, factor, stored, twist, width = given
         groups = list(_groups(self.dtype, n))
         before, rest, here = 1, n, source
         items = math.prod(batch)
@@ -93,7 +65,7 @@ class _Launches(Transform):
             points = math.prod(radices)
             rest //= points
             there = target if last else self.scratch(n, batch)
-            passes = Passes(
+            group = Group(
                 self.dtype, radices, rest > 1, last and bool(twist),
                 (_beside(here, before * rest), _beside(there, before)),
             )  # fmt: skip
@@ -107,15 +79,15 @@ class _Launches(Transform):
             tables: list[Table] = []
             remaining = n // before
             for i, radix in enumerate(radices):
-                if passes.turned(i):
+                if group.turned(i):
                     tables.append(_table(Numbers("pass", self.dtype, remaining, radix)))
                 remaining //= radix
             arguments = (At(there.slot), At(here.slot), nest, words, *tables)
             if last:
                 arguments = (*arguments, *map(_table, twist))
-            grid = min(MAX_GRID, -(-lines // lines_of(passes))), 1
-            text = passes_source(passes)
-            self.steps.append(Step(text, passes.name, grid, passes.threads, arguments))
+            grid = min(MAX_GRID, -(-lines // lines_of(group))), 1
+            text = group_source(group)
+            self.steps.append(Step(text, group.name, grid, group.threads, arguments))
             before, here = before * points, there
 
 
@@ -147,20 +119,4 @@ def _table(numbers: Numbers) -> Table:
     return Table(numbers.values())
 
 
-def fourier_stages(
-    name: str,
-    operands: Sequence[Place],
-    static: Mapping[str, Any],
-    result: Place,
-    area: Area,
-    _: int,
-) -> list[Stage]:
-    """The stages of a primitive; the result is dense."""
-    (operand,) = operands
-    y = result[1]
-    if y.size == 0:
-        return []
-    batch = tuple(size for d, size in enumerate(y.shape) if d != static["axis"])
-    t = _Launches(operand[1].dtype.real, batch, area)
-    t.whole(name, operand, result, static)
-    return stage(*t.steps)
+fourier_stages = partial(fourier.fourier_stages, _Launches, stage)

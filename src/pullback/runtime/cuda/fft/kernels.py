@@ -25,7 +25,7 @@ from pullback.compile.kernel.fft_order import FINE_ROWS
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.fft.codelets import codelet, source_of
 
-__all__ = ["Passes", "elementwise_source", "lines_of", "most_points", "passes_source"]
+__all__ = ["Group", "formula_source", "group_source", "lines_of", "most_points"]
 
 _SHARED_BYTES = 1 << 15  # of a thread block's points: several blocks fit a multiprocessor
 _MOST_THREADS = 512  # of a thread block, so that each can have 128 registers
@@ -36,7 +36,7 @@ def most_points(dtype: DType) -> int:
     return _SHARED_BYTES // (2 * dtype.itemsize)
 
 
-class Passes(NamedTuple):
+class Group(NamedTuple):
     """A group of passes: the dtype of parts, the radices, whether passes follow, whether results
     are twisted, and whether lines lie side by side in input and output.
     """
@@ -70,10 +70,10 @@ class Passes(NamedTuple):
 
 
 @cache
-def lines_of(passes: Passes) -> int:
+def lines_of(group: Group) -> int:
     """Lines of a thread block."""
-    by_memory = most_points(passes.dtype) // passes.points
-    by_threads = _MOST_THREADS * min(passes.radices) // passes.points
+    by_memory = most_points(group.dtype) // group.points
+    by_threads = _MOST_THREADS * min(group.radices) // group.points
     return max(1, min(by_memory, by_threads))
 
 
@@ -126,15 +126,15 @@ _TWIST = """
         x[j] = pb_times(x[j], root);"""
 
 
-def _pass(passes: Passes, k: int, table: int) -> str:
+def _pass(group: Group, k: int, table: int) -> str:
     """The statements of pass k, whose roots are those of a table; `here` says of a thread whether
     it has a transform, which is that of points p + groups k of line t, q of its spans further on.
     """
-    radix, points, lines = passes.radices[k], passes.points, lines_of(passes)
-    across, span = points // radix, math.prod(passes.radices[:k])
-    first, last = k == 0, k + 1 == len(passes.radices)
+    radix, points, lines = group.radices[k], group.points, lines_of(group)
+    across, span = points // radix, math.prod(group.radices[:k])
+    first, last = k == 0, k + 1 == len(group.radices)
     words = {"radix": radix, "points": points, "span": span, "groups": across // span}
-    beside = passes.beside[0] if first else last and passes.beside[1]
+    beside = group.beside[0] if first else last and group.beside[1]
     split = f"i % {lines}, c = i / {lines}" if beside else f"i / {across}, c = i % {across}"
     parts = [
         f"    {{ Pair x[{radix}];",
@@ -142,39 +142,39 @@ def _pass(passes: Passes, k: int, table: int) -> str:
         f"    const bool here = i < {lines * across} && first + t < g.lines;",
         "    if (here) {",
     ]
-    if first or last or passes.more:
+    if first or last or group.more:
         parts.append("      const Line line = pb_line(g, batch, first + t);")
     parts += [(_READ if first else _FETCH).format(**words), f"      pb_transform_{radix}(x);"]
-    if passes.turned(k):
-        row = "line.p + g.rest * p" if passes.more else "p"
+    if group.turned(k):
+        row = "line.p + g.rest * p" if group.more else "p"
         parts.append(_TURN.format(table=table, row=row, others=radix - 1, **words))
         table += 1
     if last:
         twist = _TWIST.format(table=table, next=table + 1, fine=FINE_ROWS)
-        parts.append(_WRITE.format(twist=twist if passes.twisted else "", **words))
+        parts.append(_WRITE.format(twist=twist if group.twisted else "", **words))
     else:
         parts.append(_KEEP.format(wait="" if first else "    __syncthreads();\n", **words))
     return "\n".join([*parts, "    }"])
 
 
 @cache
-def passes_source(passes: Passes) -> str:
+def group_source(group: Group) -> str:
     """The source of the kernel of a group."""
-    source = source_of(passes.dtype)
-    for radix in sorted(set(passes.radices)):
-        source.add(f"pb_transform_{radix}", codelet(passes.dtype, radix))
+    source = source_of(group.dtype)
+    for radix in sorted(set(group.radices)):
+        source.add(f"pb_transform_{radix}", codelet(group.dtype, radix))
     source.add("pb_group", _GROUP)
-    lines, count = lines_of(passes), len(passes.radices)
-    tables = "".join(f", const Pair* __restrict__ table{k}" for k in range(passes.tables))
-    shared = f"  __shared__ Pair memory[{lines * passes.points}];\n" if count > 1 else ""
-    before = [sum(passes.turned(i) for i in range(k)) for k in range(count)]
-    source.add(passes.name, "\n".join([
-        f'extern "C" __global__ void __launch_bounds__({passes.threads})'
-        f" {passes.name}(Real* __restrict__ out,",
+    lines, count = lines_of(group), len(group.radices)
+    tables = "".join(f", const Pair* __restrict__ table{k}" for k in range(group.tables))
+    shared = f"  __shared__ Pair memory[{lines * group.points}];\n" if count > 1 else ""
+    before = [sum(group.turned(i) for i in range(k)) for k in range(count)]
+    source.add(group.name, "\n".join([
+        f'extern "C" __global__ void __launch_bounds__({group.threads})'
+        f" {group.name}(Real* __restrict__ out,",
         f"    const Real* __restrict__ in, const Nest<2> batch, const Group g{tables}) {{",
         f"{shared}  for (long long first = blockIdx.x * {lines}LL; first < g.lines;",
         f"       first += gridDim.x * {lines}LL) {{",
-        *(_pass(passes, k, table) for k, table in enumerate(before)),
+        *(_pass(group, k, table) for k, table in enumerate(before)),
         *(["    __syncthreads();"] if count > 1 else []),
         "  }",
         "}",
@@ -183,7 +183,7 @@ def passes_source(passes: Passes) -> str:
 
 
 # The formulas of `fft_order` for real numbers: see `docs/fft.md`.
-_ELEMENTWISE = """
+_FORMULAS = """
 struct Step {{
   long long items, n, count;
   Points in, out;
@@ -249,8 +249,8 @@ extern "C" __global__ void {name}_times(Real* __restrict__ out, const Real* __re
 
 
 @cache
-def elementwise_source(dtype: DType) -> tuple[str, str]:
+def formula_source(dtype: DType) -> tuple[str, str]:
     """The start of the names of the kernels before and after the passes, and their source."""
     source, name = source_of(dtype), f"fft_{dtype.name}"
-    source.add("pb_steps", _ELEMENTWISE.format(name=name))
+    source.add("pb_steps", _FORMULAS.format(name=name))
     return name, source.text()

@@ -12,7 +12,7 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cuda.kernels import NEST
 from pullback.runtime.cuda.printer import Source, convert, storage
 
-__all__ = ["kernel_source", "text_of", "wide_of"]
+__all__ = ["head_of", "kernel_source", "text_of", "wide_of"]
 
 
 def wide_of(dtype: DType) -> DType:
@@ -27,7 +27,7 @@ def text_of(name: str) -> str:
     return (folder / f"{name}.cu").read_text()
 
 
-def _head(stored: DType, value: DType) -> str:
+def head_of(stored: DType, value: DType) -> str:
     """The types that kernels are about, and what lies between them."""
     return (
         f"typedef {storage(stored)} Stored;\ntypedef {storage(value)} Value;\n"
@@ -53,7 +53,7 @@ def _source(
 ) -> str:
     source = Source()
     source.add("pb_nest", NEST)
-    source.add("pb_head", _head(stored, value))
+    source.add("pb_head", head_of(stored, value))
     defined = [f"#define {w} {v}" for w, v in (*words, ("CHAIN", order.CHUNK))]
     source.add("pb_words", "\n".join(defined))
     for file in ("copies", *files):

@@ -50,7 +50,7 @@ def linalg_stages(
         return []
     if name == "require":
         return _require_stages(operands, result, area, error)
-    tiles = Tiles(operands[0][1].dtype, batch_of(name, out), area, products)
+    tiles = Tiles(operands[0][1].dtype, batch_of(name, out), area, products.steps)
     avals = [av for _, av in operands]
     if name == "det":
         tiles.determinant(_matrices(operands[1], tiles.batch), result)

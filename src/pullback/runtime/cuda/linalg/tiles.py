@@ -1,33 +1,24 @@
-"""The steps of tiled factorisations as launches: leaves, products, copies.
-
-A product that is taken from a matrix is made chunk by chunk of the order, and each is taken when
-it is made.
-"""
+"""The steps of tiled factorisations as launches: leaves and copies."""
 
 from __future__ import annotations
 
-import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from itertools import count
-from typing import Any
+from collections.abc import Sequence
 
-from pullback.compile.kernel.order import CHUNK
 from pullback.compile.program.nest import coalesce
+from pullback.compile.program.queued_tiles import QueuedTiles
 from pullback.compile.program.target import Place
-from pullback.compile.program.tiles import Block, TiledSteps
+from pullback.compile.program.tiles import Block
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.launch import MAX_GRID, THREADS, grid_of, packed
 from pullback.runtime.cuda.linalg import reflections, tile_kernels
 from pullback.runtime.cuda.loops import zero_steps
-from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.stages import RECORD, At, Either, Step
 
 __all__ = ["Tiles", "report_step"]
 
 _SMALL_THREADS = 64  # of a thread block whose threads have matrices: many blocks share few ones
-_AS_IT_IS, _SYMMETRIC, _CONJUGATED = range(3)  # ways of a copy
 
 
 def report_step(dtype: DType, status: int, count: int, start: int, error: int) -> Step:
@@ -49,53 +40,16 @@ def packed_nest(batch: Sequence[int], *blocks: Block) -> bytes:
     return packed(coalesce(batch, [b.batch for b in blocks]))
 
 
-class Tiles(TiledSteps):
+class Tiles(QueuedTiles[Step | Either]):
     """The launches of a factorisation, in the order in which they are asked for."""
 
-    def __init__(
-        self,
-        dtype: DType,
-        batch: tuple[int, ...],
-        area: Callable[[int], int],
-        products: Products,
-    ):
-        super().__init__(dtype, batch, area)
-        self._multiply = products.steps
-        self._scratch: dict[tuple[int, int], int] = {}  # of products, one after the other
-        self._head: list[Step | Either] = []
-        self._steps: list[Step | Either] = []
-        self._largest = 0  # elements of a matrix that a product is taken from, at most
-        self._made: int | None = None  # the slot of such products
-        self.status = self._area(8)
-        self._clear(self.status, 8)
-
-    def run(
-        self,
-        name: str,
-        operands: Sequence[Place],
-        static: Mapping[str, Any],
-        out: Place,
-        error: int,
-    ) -> None:
-        matrices = [math.prod(av.shape[-2:]) for _, av in operands]
-        self._largest = max(out[1].size // self.count, *matrices)
-        super().run(name, operands, static, out, error)
-
-    def steps(self) -> list[Step | Either]:
-        return [*self._head, *self._steps]
+    status_bytes = 8
 
     # -- memory ------------------------------------------------------------------------------------
-
-    def _area(self, nbytes: int) -> int:
-        return self.area(self.count * nbytes)
 
     def _clear(self, slot: int, each: int) -> None:
         kind, size = (dt.int64, 8) if each % 8 == 0 else (dt.uint8, 1)
         self._steps += zero_steps(kind, self.count * each // size, slot)
-
-    def _room(self, which: int, rows: int, columns: int) -> Block:
-        """Dense for the whole batch, as products are."""
-        return self.dense(self._rooms[which], 0, rows, columns, rows * columns)
 
     # -- launches ----------------------------------------------------------------------------------
 
@@ -128,65 +82,16 @@ class Tiles(TiledSteps):
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def take(self, x: Block, target: Block) -> None:
-        before, self._steps = self._steps, []
-        self._elements("copy", (target, x), _AS_IT_IS, 0, before=(At(self.status),))
-        self._head += self._steps
-        self._steps = before
+    def _copied(self, x: Block, target: Block, way: int, looks: bool) -> None:
+        self._elements("copy", (target, x), way, int(looks), before=(At(self.status),))
 
-    def conjugate(self, x: Block, target: Block) -> None:
-        """A conjugated copy; in place if both are the same."""
-        self._elements("copy", (target, x), _CONJUGATED, 0, before=(At(self.status),))
-
-    def adjoint(self, x: Block) -> Block:
-        if not self.dtype.is_complex:
-            return x.turned
-        target = self.scratch(x.rows, x.columns)
-        self.conjugate(x, target)
-        return target.turned
-
-    def multiply(self, c: Block, a: Block, b: Block, minus: bool, lower: bool = False) -> None:
-        if 0 in (c.rows, c.columns):
-            return
-        if not minus:
-            self._product(c, a, b)
-            return
-        size = c.rows * c.columns
-        assert size <= self._largest
-        if self._made is None:
-            self._made = self._area(self._largest * self.size)
-        made = self.dense(self._made, 0, c.rows, c.columns, size)
-        for k in range(0, a.columns, CHUNK):
-            width = min(CHUNK, a.columns - k)
-            self._product(made, a.part(0, k, columns=width), b.part(k, 0, rows=width))
-            self._elements("take", (c, made))
-
-    def _product(self, c: Block, a: Block, b: Block) -> None:
-        """A product whose rows are dense, for the whole batch."""
-        left, right = ((At(x.slot, x.at * self.size), (*x.batch, x.row, x.column)) for x in (a, b))
-        sides, out = (c.rows, c.columns, a.columns), At(c.slot, c.at * self.size)
-        numbers = count()
-
-        def area(nbytes: int) -> int:
-            key = next(numbers), nbytes
-            if key not in self._scratch:
-                self._scratch[key] = self.area(nbytes)
-            return self._scratch[key]
-
-        self._steps += self._multiply(self.dtype, self.batch, sides, left, right, out, area)
+    def _take_product(self, c: Block, product: Block) -> None:
+        self._elements("take", (c, product))
 
     def _solve_leaf(self, t: Block, x: Block, unit: bool) -> None:
         if x.columns:
             grid = grid_of(self.count * x.columns)
             self._launch("solve", grid, THREADS, (x, t), int(unit))
-
-    def _solve_below(self, left: Block, below: Block) -> None:
-        """Of complex matrices the conjugate is found, and conjugated."""
-        if self.dtype.is_complex:
-            self.conjugate(below, below)
-        super()._solve_below(left, below)
-        if self.dtype.is_complex:
-            self.conjugate(below, below)
 
     def _cholesky_leaf(self, a: Block, first: int) -> None:
         self._matrices("cholesky", 32, (a,), first, before=(At(self.status),))
@@ -205,12 +110,6 @@ class Tiles(TiledSteps):
     def order(self, swaps: Block, n: int, count: int) -> None:
         self._matrices("order", THREADS, (swaps,), n, count, before=(At(self.status),))
 
-    def copy(self, x: Block, out: Block, symmetric: bool = False) -> None:
-        way = _SYMMETRIC if symmetric else _AS_IT_IS
-        if symmetric and x.column != 1 and not self.dtype.is_complex:
-            x = x.turned
-        self._elements("copy", (out, x), way, 1, before=(At(self.status),))
-
     def permute(self, x: Block, out: Block, numbers: Block, back: bool) -> None:
         self._elements("permute", (out, x, numbers), int(back))
 
@@ -218,8 +117,7 @@ class Tiles(TiledSteps):
         self._elements("identity", (a,))
 
     def require_regular(self, a: Block, error: int) -> None:
-        status = self._area(8)
-        self._clear(status, 8)
+        status = self._clean_status()
         grid = grid_of(self.count * a.rows)
         self._launch("regular", grid, THREADS, (a,), before=(At(status),))
         self._steps.append(report_step(self.dtype, status, self.count, a.rows + 1, error))

@@ -50,6 +50,12 @@ extern "C" __global__ void __launch_bounds__({bounds}) {name}_passes({pointers},
 {kept}
 }}"""
 
+_MANY = """
+      for (; round + {step} <= n; round += {step}) {{
+        const int i = round + place;
+{elements}
+      }}"""
+
 _PASS = """
   {{
 {divisors}
@@ -59,10 +65,7 @@ _PASS = """
       const int n = !valid || q >= blocks ? 0 : length - base < {block} ? length - base : {block};
       int round = 0;
 {inits}
-      for (; round + {span} * {flight} <= n; round += {span} * {flight}) {{
-        const int i = round + place;
 {many}
-      }}
       for (; round < n; round += {span}) {{
         const int i = round + place;
 {one}
@@ -288,7 +291,6 @@ class _Printer:
         if not p.stores and not folds:
             return scalars
         own = [next(self.numbers) for _ in folds]
-        flight = _flight(_roots(p))
         names = [name_of(r) for r in folds]
         numbered = list(zip(own, names, strict=True))
         finished = [
@@ -298,12 +300,19 @@ class _Printer:
             finished.append(f"    if (valid && !first) partials{self.whole}[row] = f{m};")
             self.whole += 1
         joined = blocks_joined(folds, numbered) if folds else ""
+        divisors = self._divisors(p)
+        span, flight = LANES * self.rows.turns, _flight(_roots(p))
+        many = [
+            _MANY.format(step=span * count, elements=self._elements(p, numbered, count))
+            for count in (flight, flight // 4)  # fewer for what is left of a block
+            if count > 1
+        ]
         return scalars + _PASS.format(
-            block=BLOCK, span=LANES * self.rows.turns, flight=flight,
-            divisors=self._divisors(p),
+            block=BLOCK, span=span, many="".join(many),
+            divisors=divisors,
             accumulators="\n".join(f"    {f}_acc f{m} = {f}_init();" for m, f in numbered),
             inits="\n".join(f"      {f}_acc g{m} = {f}_init();" for m, f in numbered),
-            many=self._elements(p, numbered, flight), one=self._elements(p, numbered, 0),
+            one=self._elements(p, numbered, 0),
             lanes_joined=lanes_joined(numbered, self.rows.turns),
             blocks_joined=joined, finished="\n".join(finished),
         )  # fmt: skip

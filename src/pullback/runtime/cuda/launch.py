@@ -38,7 +38,6 @@ __all__ = [
 THREADS = 256  # of a thread block: eight of these fill a processor's 2048
 MAX_GRID = 132 * 16  # thread blocks of a kernel that strides over its elements
 MOST_TILE_BYTES = 48 << 10  # of shared memory, which every GPU gives a thread block
-FEW_BLOCKS = 16  # of the tree, up to which threads are few: each has one lane, and less to run
 LEAST_COLUMNS = 8  # outputs side by side: 32 bytes, which are read from memory at once
 Strides = Sequence[int]
 
@@ -193,8 +192,7 @@ def reduce_plan(
     if _side_by_side(kept, reduced):
         return _columns_plan(kernel, kept, reduced, aligned)
     if _is_flat(reduced):
-        few = outputs * math.ceil(reduced.size / BLOCK) <= FEW_BLOCKS
-        lanes = 1 if few else lane_width(kernel)
+        lanes = lane_width(kernel)
         kinds = _kinds([own[0] for own in reduced.strides], kept.strides, lanes, aligned)
         walk, along = f"wide_{kinds}{lanes}", reduced.size
     else:

@@ -26,55 +26,12 @@ from pullback.runtime.cuda.kernels import NEST, name_of, parts, stored, weight
 from pullback.runtime.cuda.printer import Source, emit, inline_nodes, storage
 from pullback.runtime.cuda.row_functions import HEAD, PAD
 from pullback.runtime.cuda.row_joins import blocks_joined, lanes_joined
+from pullback.runtime.cuda.row_templates import KERNEL, LAST, MANY, PASS
 
 __all__ = ["THREADS", "RowCode", "loads_of", "row_source"]
 
 THREADS = 512  # of a thread block at most
 FLIGHTS = ((24, 16), (160, 8))  # elements that a thread has at a time, by instructions of each
-
-_KERNEL = """
-extern "C" __global__ void __launch_bounds__({bounds}) {name}_passes({pointers},
-    const Rows<{m}, {s}> r) {{
-  DYNAMIC_SHARED(unsigned char, memory);
-  const int t = (int)threadIdx.x, together = (int)r.together, own = (int)blockDim.x / together;
-  const int here = t / own, first = t % own, lane = t % {lanes}, place = first % {span};
-  const int team = first / {span}, teams = own / {span};
-  const int length = (int)r.length, blocks = (length + {block} - 1) / {block};
-  const long long row = blockIdx.x * (long long)together + here;
-  const bool valid = row < r.rows;
-  unsigned char* const room = memory + here * (int)r.room;
-{starts}
-{fetches}
-{passes}
-  if (!valid || first) return;
-{kept}
-}}"""
-
-_MANY = """
-      for (; round + {step} <= n; round += {step}) {{
-        const int i = round + place;
-{elements}
-      }}"""
-
-_PASS = """
-  {{
-{divisors}
-{accumulators}
-    for (int begin = 0; begin < blocks; begin += teams) {{
-      const int q = begin + team, base = q * {block};
-      const int n = !valid || q >= blocks ? 0 : length - base < {block} ? length - base : {block};
-      int round = 0;
-{inits}
-{many}
-      for (; round < n; round += {span}) {{
-        const int i = round + place;
-{one}
-      }}
-{lanes_joined}
-    }}
-{blocks_joined}
-{finished}
-  }}"""
 
 
 @dataclass(frozen=True)
@@ -218,7 +175,7 @@ class _Printer:
         pointers += [f"{name_of(r)}_acc* const partials{m}" for m, r in enumerate(wholes)]
         self.whole = 0
         kept = [f"  x{target}[0] = x{scalar};" for scalar, target in kernel.kept]
-        return _KERNEL.format(
+        return KERNEL.format(
             name=self.name, bounds=", ".join(map(str, rows.bounds)),
             pointers=", ".join(pointers), m=len(rows.memory),
             s=max(1, len(rows.areas[1])), lanes=LANES, block=BLOCK, span=LANES * rows.turns,
@@ -253,18 +210,10 @@ class _Printer:
         return "\n".join(lines)
 
     def _fetches(self) -> str:
-        fetched = self.rows.fetched
-        if not fetched:
-            return ""
-        lines = [
-            f"  __shared__ unsigned long long bars[{len(fetched)}];",
-            "  const long long left = r.rows - blockIdx.x * (long long)together;",
-            f"  pb_prepare(bars, {len(fetched)}, left < together ? (int)left : together);",
-        ]
-        for n, k in enumerate(fetched):
-            lines.append(f"  if (valid) pb_fetch(s{k}, x{k}, length, first, own, bars + {n});")
-            lines.append("  pb_begun();")
-        return "\n".join(lines)
+        return "\n".join(
+            f"  if (valid) pb_fetch(s{k}, x{k}, length, first, own);\n  pb_begun();"
+            for k in self.rows.fetched
+        )
 
     def _arrivals(self, number: int) -> str:
         """Waits for what a pass is the first to read."""
@@ -272,8 +221,7 @@ class _Printer:
         if number not in first:
             return ""
         later = sum(p > number for p in first)
-        begin, count = first.index(number), first.count(number)
-        return f"\n  pb_arrived<{later}>(bars + {begin}, {count});\n  __syncthreads();"
+        return f"\n  pb_arrived<{later}>();\n  __syncthreads();"
 
     def _leaf(self, e: Expr) -> str:
         if e.op == "index":
@@ -290,6 +238,10 @@ class _Printer:
         folds = [*(r for _, r in p.folds), *p.wholes]
         if not p.stores and not folds:
             return scalars
+        if not folds and p is self.rows.kernel.passes[-1]:
+            outs = [k for k, _ in p.stores]
+            if all(self.streams[k].kind == "unit" and k not in self.rows.areas[0] for k in outs):
+                return scalars + self._last(p)
         own = [next(self.numbers) for _ in folds]
         names = [name_of(r) for r in folds]
         numbered = list(zip(own, names, strict=True))
@@ -303,11 +255,11 @@ class _Printer:
         divisors = self._divisors(p)
         span, flight = LANES * self.rows.turns, _flight(_roots(p))
         many = [
-            _MANY.format(step=span * count, elements=self._elements(p, numbered, count))
+            MANY.format(step=span * count, elements=self._elements(p, numbered, count))
             for count in (flight, flight // 4)  # fewer for what is left of a block
             if count > 1
         ]
-        return scalars + _PASS.format(
+        return scalars + PASS.format(
             block=BLOCK, span=span, many="".join(many),
             divisors=divisors,
             accumulators="\n".join(f"    {f}_acc f{m} = {f}_init();" for m, f in numbered),
@@ -316,6 +268,44 @@ class _Printer:
             lanes_joined=lanes_joined(numbered, self.rows.turns),
             blocks_joined=joined, finished="\n".join(finished),
         )  # fmt: skip
+
+    def _last(self, p: Pass) -> str:
+        """A pass that folds nothing and after which nobody reads: any thread has any elements."""
+        rows, roots = self.rows, _roots(p)
+        read = [k for k in loads_of(roots) if self.streams[k].kind in ("unit", "buffer")]
+        touched = [*read, *(k for k, _ in p.stores)]
+        width = max(1, 16 // max(self.streams[k].dtype.itemsize for k in touched))
+        packs = max(1, _flight(roots) // width)
+        outside = [k for k in touched if k not in rows.areas[0]]
+        starts = " | ".join(f"(unsigned long long)x{k}" for k in outside)
+        waits = any(k in rows.written for k in read)
+        return LAST.format(
+            divisors=self._divisors(p), waits="    __syncthreads();" if waits else "",
+            aligned=f"length % {width} == 0 && (({starts}) & 15) == 0",
+            width=width, packs=packs, more=packs - 1, many=self._packed(p, read, packs, width),
+            one=self._packed(p, read, 1, width), single=self._packed(p, read, 1, 1),
+        )  # fmt: skip
+
+    def _packed(self, p: Pass, read: Sequence[int], packs: int, width: int) -> str:
+        """Elements of `packs` packs, of `width` each."""
+        count, lines = packs * width, []
+        loop = f"#pragma unroll\n        for (int u = 0; u < {packs}; ++u) {{"
+        for k in (*read, *(k for k, _ in p.stores)):
+            name = "e" if k in read else "o"
+            lines.append(f"        {storage(self.streams[k].dtype)} {name}{k}[{count}];")
+        lines += [loop, "          const unsigned at = (unsigned)(i + step * u);"]
+        for k in read:
+            c = storage(self.streams[k].dtype)
+            place = f"x{k} + at"
+            if k in self.rows.areas[0]:
+                place = f"s{k} + at + at / {BLOCK} * ({PAD} / (int)sizeof({c}))"
+            lines.append(f"          pb_unpack<{width}>(e{k} + {width} * u, {place});")
+        at = f"i + step * (u / {width}) + u % {width}"
+        lines += ["        }", *self._made(p, (), count, at), loop]
+        for k, _ in p.stores:
+            made = f"o{k} + {width} * u"
+            lines.append(f"          pb_repack<{width}>(x{k} + (unsigned)(i + step * u), {made});")
+        return "\n".join([*lines, "        }"])
 
     def _scalars(self, p: Pass) -> str:
         lines = []
@@ -349,15 +339,7 @@ class _Printer:
         declared += [f"        {f}_acc a{m}[{count}];" for m, f in folds]
         loop = f"#pragma unroll\n        for (int u = 0; u < {count}; ++u) {{"
         lines = [loop, *loads, "        }"]
-        if self.divisors:
-            lines += [
-                "        unsigned low = 0xffffffffu;", "        float high = 0;",
-                loop, *self._computed(p, folds, True), "        }",
-                f"        if (!({self._fair(p)})) {{",
-                loop, *self._computed(p, folds, False), "        }", "        }",
-            ]  # fmt: skip
-        else:
-            lines += [loop, *self._computed(p, folds, False), "        }"]
+        lines += self._made(p, folds, count, at)
         lines += [loop, *stores, "        }"]
         if not flight:
             declared += [f"        a{m}[0] = {f}_init();" for m, f in folds]
@@ -380,7 +362,21 @@ class _Printer:
                 lines.append(f"          {there}g{m} = {f}_combine(g{m}, {value});")
         return lines
 
-    def _computed(self, p: Pass, folds: Sequence[tuple[int, str]], fast: bool) -> list[str]:
+    def _made(self, p: Pass, folds: Sequence[tuple[int, str]], count: int, at: str) -> list[str]:
+        """What is made of `count` elements that were read, with quotients that are right."""
+        loop = f"#pragma unroll\n        for (int u = 0; u < {count}; ++u) {{"
+        if not self.divisors:
+            return [loop, *self._computed(p, folds, at, False), "        }"]
+        return [
+            "        unsigned low = 0xffffffffu;", "        float high = 0;",
+            loop, *self._computed(p, folds, at, True), "        }",
+            f"        if (!({self._fair(p)})) {{",
+            loop, *self._computed(p, folds, at, False), "        }", "        }",
+        ]  # fmt: skip
+
+    def _computed(
+        self, p: Pass, folds: Sequence[tuple[int, str]], at: str, fast: bool
+    ) -> list[str]:
         """What is made of an element; `fast`: with quotients that may not be right."""
         roots: list[Expr] = []
         for k, body in p.stores:
@@ -396,8 +392,7 @@ class _Printer:
         for (m, f), element in zip(folds, elements, strict=True):
             values = ", ".join(next(rest) for _ in element)
             results.append(f"  a{m}[u] = {f}_acc{{{values}}};")
-        index = f"  const long long j = base + i + {LANES * self.rows.turns} * u;"
-        return ["        " + line for line in (index, *made, *results)]
+        return ["        " + line for line in (f"  const long long j = {at};", *made, *results)]
 
     def _divided(self, e: Expr, operands: Sequence[str]) -> str:
         """A division by what is the same for the whole row; a quotient is known to be fair."""

@@ -17,29 +17,10 @@ template <int M, int S> struct Rows {
   extern __shared__ __align__(16) unsigned char pb_bytes[]; \\
   type* name = reinterpret_cast<type*>(pb_bytes)
 #endif
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define PB_BULK 1
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-#define PB_ASYNC 1
-#endif
-// Barriers of copies in bulk, one for each stream, of so many threads; for all threads of a block.
-PB_DEVICE void pb_prepare(unsigned long long* bars, const int streams, const int threads) {
-#ifdef PB_BULK
-  if (threadIdx.x == 0) {
-    for (int k = 0; k < streams; ++k) {
-      const unsigned at = (unsigned)__cvta_generic_to_shared(bars + k);
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(threads) : "memory");
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  __syncthreads();
-#endif
-}
 // Begins to copy 16 bytes to shared memory. `pb_begun` ends a group of such copies; `pb_arrived`
-// waits for all groups that this thread began but the last LATER, or for the copies in bulk of
-// these barriers.
+// waits for all groups that this thread began but the last LATER.
 PB_DEVICE void pb_begin(void* to, const void* from) {
-#ifdef PB_ASYNC
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   const unsigned at = (unsigned)__cvta_generic_to_shared(to);
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 #else
@@ -47,22 +28,12 @@ PB_DEVICE void pb_begin(void* to, const void* from) {
 #endif
 }
 PB_DEVICE void pb_begun() {
-#ifdef PB_ASYNC
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-template <int LATER>
-PB_DEVICE void pb_arrived(const unsigned long long* bars, const int streams) {
-#if defined(PB_BULK)
-  for (int k = 0; k < streams; ++k) {
-    const unsigned at = (unsigned)__cvta_generic_to_shared(bars + k);
-    unsigned done = 0;
-    while (!done)
-      asm volatile(
-          "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;"
-          " selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(at) : "memory");
-  }
-#elif defined(PB_ASYNC)
+template <int LATER> PB_DEVICE void pb_arrived() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 #endif
 }
@@ -88,34 +59,27 @@ PB_DEVICE void pb_note(const float x, unsigned& low, float& high) {
   low = size < low ? size : low;
   high = fmaxf(high, fabsf(x));
 }
-// Copies a row to shared memory, with gaps between blocks: in bulk, by one thread, where a device
-// can do that.
+// V neighbours, which are read or written at once.
+template <int V, typename T> PB_DEVICE void pb_unpack(T* to, const T* from) {
+  const Pack<T, V> all = pb_pack<T, V>(from);
+#pragma unroll
+  for (int v = 0; v < V; ++v) to[v] = all.v[v];
+}
+template <int V, typename T> PB_DEVICE void pb_repack(T* to, const T* from) {
+  Pack<T, V> all;
+#pragma unroll
+  for (int v = 0; v < V; ++v) all.v[v] = from[v];
+  *reinterpret_cast<Pack<T, V>*>(to) = all;
+}
+// Copies a row to shared memory, with gaps between blocks.
 template <typename T>
-PB_DEVICE void pb_fetch(T* to, const T* from, const int n, const int first, const int step,
-    unsigned long long* bar) {
+PB_DEVICE void pb_fetch(T* to, const T* from, const int n, const int first, const int step) {
   constexpr int V = 16 / sizeof(T), GAP = @PAD@ / sizeof(T);
-  const bool aligned = (((unsigned long long)from | n * sizeof(T)) & 15) == 0;
-#ifdef PB_BULK
-  if (first == 0) {
-    const unsigned done = (unsigned)__cvta_generic_to_shared(bar);
-    const unsigned all = aligned ? n * (unsigned)sizeof(T) : 0;
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(done), "r"(all)
-                 : "memory");
-    for (int i = 0; aligned && i < n; i += @BLOCK@) {
-      const unsigned at = (unsigned)__cvta_generic_to_shared(to + i + i / @BLOCK@ * GAP);
-      const unsigned size = (n - i < @BLOCK@ ? n - i : @BLOCK@) * (unsigned)sizeof(T);
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-          ::"r"(at), "l"(from + i), "r"(size), "r"(done) : "memory");
-    }
+  if ((((unsigned long long)from | n * sizeof(T)) & 15) == 0) {
+    for (unsigned i = first * V; i < (unsigned)n; i += step * V)
+      pb_begin(to + i + i / @BLOCK@ * GAP, from + i);
+  } else {
+    for (unsigned i = first; i < (unsigned)n; i += step) to[i + i / @BLOCK@ * GAP] = from[i];
   }
-  if (aligned) return;
-#else
-  if (aligned) {
-    for (int i = first * V; i < n; i += step * V) pb_begin(to + i + i / @BLOCK@ * GAP, from + i);
-    return;
-  }
-#endif
-  for (int i = first; i < n; i += step) to[i + i / @BLOCK@ * GAP] = from[i];
 }
 """.replace("@PAD@", str(PAD)).replace("@BLOCK@", str(BLOCK))

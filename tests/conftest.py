@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 
 import pytest
 from hypothesis import settings
@@ -28,6 +29,16 @@ def pytest_collection_finish() -> None:
     """The items stay to the end: the garbage collector need not look at them again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_kept_programs():
+    """Tests compile what they look at, whatever an earlier run has left on disk."""
+    from pullback.compile.function import keys
+
+    before, keys.LEAST_EQUATIONS = keys.LEAST_EQUATIONS, sys.maxsize
+    yield
+    keys.LEAST_EQUATIONS = before
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <utility>
@@ -107,14 +108,33 @@ static void meet(Meeting* m) {
   while (m->number == number) yield();
 }
 static inline void __syncthreads() { meet(fibers[current].all); }
-static inline int __syncthreads_or(int says) {
-  Meeting* all = fibers[current].all;
+static int meet_or(Meeting* all, int says) {
   all->some |= says != 0;
   meet(all);
   return all->result;
 }
+static inline int __syncthreads_or(int says) { return meet_or(fibers[current].all, says); }
+// The first N threads of a block, in kernels of loops.
+static std::map<std::pair<Meeting*, int>, Meeting> first_threads;
+template <int N> static Meeting* first() {
+  Meeting* found = &first_threads[{fibers[current].all, N}];
+  found->members = N;
+  return found;
+}
+template <int N> static void pb_meet() { meet(first<N>()); }
+template <int N> static int pb_meet_or(int says) { return meet_or(first<N>(), says); }
+static void pb_meet_grid(unsigned* count, unsigned& goal) {
+  __syncthreads();
+  goal += gridDim.x;
+  if (threadIdx.x == 0) {
+    atomicAdd(count, 1u);
+    while ((int)(*(volatile unsigned*)count - goal) < 0) yield();
+  }
+  __syncthreads();
+}
 static Meeting cluster_meeting;
 static void pb_cluster_barrier() { meet(&cluster_meeting); }
+static void pb_meet_cluster() { meet(&cluster_meeting); }
 template <typename V> static V pb_of_block(const V* own, int rank) {
   const Fiber& here = fibers[current];
   const unsigned first = current / (cluster * blockDim.x) * (cluster * blockDim.x);
@@ -218,6 +238,7 @@ static void fiber_main() {
 static void run_blocks(unsigned first, unsigned count, unsigned shared) {
   const unsigned threads = blockDim.x, warps = (threads + 31) / 32;
   std::vector<Meeting> meetings(count * (warps + 1));
+  first_threads.clear();
   std::vector<std::vector<char>> memory(count, std::vector<char>(shared + 16, (char)0x5a));
   while (fibers.size() < count * threads) {
     fibers.emplace_back();

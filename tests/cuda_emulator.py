@@ -41,7 +41,7 @@ _KERNEL = re.compile(
 )
 _ALONE = frozenset({"exact_clear", "exact_add", "exact_finish", "gather_rows"})
 # What waits, and a function of `folds` that does.
-_WAITS = re.compile(r"__sync|_sync\(|_down\(|pb_tile\(|pb_multiply\(")
+_WAITS = re.compile(r"__sync|pb_meet|_sync\(|_down\(|pb_tile\(|pb_multiply\(")
 _HEADER = Path(__file__).with_name("cuda_emulator.hpp")
 
 

@@ -43,7 +43,7 @@ class _Kept:
     """A launch with its arguments."""
 
     def __init__(self, node: _Node, before: list[int]):
-        self.before = before
+        self.before, self.together = before, False
         sizes = cuda_fake.Function.sizes(node.function or 0)
         places = (_Pointer * len(sizes)).from_address(node.arguments or 0)
         raw = [ctypes.string_at(p or 0, n) for p, n in zip(places, sizes, strict=True)]
@@ -52,7 +52,8 @@ class _Kept:
         self._launch = node.function or 0, (node.x, node.y), node.block, node.shared
 
     def run(self) -> None:
-        cuda_fake.Function.launch(*self._launch, ctypes.addressof(self._places), False)
+        arguments = ctypes.addressof(self._places)
+        cuda_fake.Function.launch(*self._launch, arguments, self.together)
 
 
 class FakeDriver:
@@ -127,7 +128,13 @@ class FakeDriver:
             return INVALID
         self.forks += before != [len(nodes)]
         nodes.append(_Kept(_Node.from_address(node), before))
+        self._added = nodes[-1]
         _Pointer.from_address(to).value = len(nodes)
+        return 0
+
+    def _graph_kernel_node_set_attribute(self, node, attribute, value):
+        assert attribute == TOGETHER and _Int.from_address(value).value == 1
+        self._added.together = True
         return 0
 
     def _graph_instantiate_with_flags(self, to, graph, flags):
@@ -139,8 +146,9 @@ class FakeDriver:
 
     def _graph_exec_kernel_node_set_params(self, graph, node, params):
         self.updates += 1
-        before = self.graphs[graph][node - 1].before
-        self.graphs[graph][node - 1] = _Kept(_Node.from_address(params), before)
+        old = self.graphs[graph][node - 1]
+        new = self.graphs[graph][node - 1] = _Kept(_Node.from_address(params), old.before)
+        new.together = old.together
         return 0
 
     def _graph_launch(self, graph, stream):
@@ -176,6 +184,7 @@ _SIGNATURES = {
     "cuCtxSetCurrent": ("_ctx_set_current", "p"),
     "cuGraphCreate": ("_graph_create", "pi"),
     "cuGraphAddKernelNode_v2": ("_graph_add_kernel_node", "pppwp"),
+    "cuGraphKernelNodeSetAttribute": ("_graph_kernel_node_set_attribute", "pip"),
     "cuGraphInstantiateWithFlags": ("_graph_instantiate_with_flags", "ppu"),
     "cuGraphExecKernelNodeSetParams_v2": ("_graph_exec_kernel_node_set_params", "ppp"),
     "cuGraphLaunch": ("_graph_launch", "pp"),

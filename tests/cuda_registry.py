@@ -80,7 +80,7 @@ def same_bits(x: Any, y: Any) -> bool:
 
 def distance(x: np.ndarray, y: np.ndarray) -> float:
     """The largest difference relative to the largest element."""
-    if x.dtype.kind not in "fc" or not x.size:
+    if x.dtype.kind not in "fcV" or not x.size:  # V: bfloat16
         return 0.0 if np.array_equal(x, y) else np.inf
     x, y = (np.asarray(a, np.complex128) for a in (x, y))
     if not np.array_equal(np.isnan(x), np.isnan(y)):

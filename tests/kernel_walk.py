@@ -59,7 +59,12 @@ def _uses(entry: Public, dtype: DType) -> Iterator[Use]:
             continue
         for op, avals, static, out in bound:
             if isinstance(op.lowering, Elementwise):
-                yield Use(op, avals, static, map_kernel(op.lowering, avals, static, out))
+                yield Use(
+                    op,
+                    avals,
+                    static,
+                    map_kernel(op.lowering, [a.dtype for a in avals], static, out),
+                )
             elif isinstance(op.lowering, Fold):
                 yield Use(op, avals, static, fold_kernel(op.lowering, avals[0], static, out))
 

@@ -17,7 +17,7 @@ from pullback.compile.kernel import order
 from pullback.compile.kernel.forms import Gather, Map, MultiMap, Reduce, Scatter
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.stages import Blocks, Branch, Loop, Node, Parts, Program, Stage, While
-from pullback.compile.program.target import IndexArrays, Target, Tuning
+from pullback.compile.program.target import IndexArrays, Target, Tuning, no_flat_programs
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import ALL, DType
 from pullback.ir.scalar import Expr
@@ -96,6 +96,10 @@ def finished(kernel: Reduce, accumulators: Sequence[Array]) -> list[Array]:
 class Reference:
     """The target; arguments are those of `Target`."""
 
+    kept = None
+    flat = staticmethod(no_flat_programs)
+    kept = None
+    flat = staticmethod(no_flat_programs)
     tuning = Tuning(
         1 << 17, 1 << 19, 64, 1 << 16, 400_000, 8, 4, 1 << 20, 1 << 16, 1 << 16, 1 << 15
     )

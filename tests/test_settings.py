@@ -105,7 +105,7 @@ print(pb.config.cache_folder)
 
 def test_the_table_of_settings_says_how_to_change_each() -> None:
     lines = repr(pb.config).splitlines()
-    assert len(lines) == 8 and all(line.endswith("]") for line in lines)
+    assert len(lines) == 9 and all(line.endswith("]") for line in lines)
     with pb.no_grad():
         assert "recording       off" in repr(pb.config)
     before = pb.default_float()

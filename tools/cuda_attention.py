@@ -2,8 +2,9 @@
 
     python tools/cuda_attention.py [--heads 16] [--batch 8] [--rows 2048 512] [--widths 64 128]
 
-Times are milliseconds of the result, and of result and gradients for a given cotangent: ours by
-`pb.jit`, PyTorch's by its flash attention and by cuDNN, in one CUDA graph. Errors are those of two
+Times are milliseconds of the result, and of result and gradients for a given cotangent, the fastest
+of several rows of calls: ours by `pb.jit`, PyTorch's by its flash attention and by cuDNN, in one
+CUDA graph. Errors are those of two
 heads of 1000 rows against float64: the largest of result and gradients, relative to the largest
 element. The second derivative is the gradient of the squares of the gradients, which PyTorch's
 kernels don't have.
@@ -21,10 +22,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import pullback as pb
-from cuda_products import milliseconds, normal, theirs
+from cuda_products import normal
 
 PEERS = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
-CALLS = 5
+CALLS, REPEATS = 5, 15  # calls in a row, and rows
 CHECKED_ROWS = 1000  # no multiple of a tile
 SECOND = 2, 4  # batch and heads of the second derivative
 
@@ -107,18 +108,31 @@ def kind(causal: bool) -> str:
     return "causal" if causal else "all keys"
 
 
-def timed(f: Callable[..., Any], arrays: list[Any]) -> float:
-    """Milliseconds of a compiled function; what it gives last is waited for."""
-    kept: list[Any] = [None]
+def fastest(work: Callable[[], Any]) -> float:
+    """Milliseconds of a call, by events of the device."""
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(CALLS):
+            work()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / CALLS)
+    return min(times)
 
-    def work() -> None:
-        kept[0] = f(*arrays)
 
-    def wait() -> None:
-        last = kept[0][-1] if isinstance(kept[0], tuple) else kept[0]
-        last[(0,) * last.ndim].item()
-
-    return milliseconds(work, wait, CALLS)
+def theirs(f: Callable[..., Any], tensors: list[Any]) -> float:
+    """The time of a function of PyTorch's, as a CUDA graph."""
+    for _ in range(3):
+        f(*tensors)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        f(*tensors)
+    return fastest(graph.replay)
 
 
 def same(f: Callable[..., Any], arrays: list[Any]) -> bool:
@@ -130,12 +144,13 @@ def same(f: Callable[..., Any], arrays: list[Any]) -> bool:
 def case(shape: tuple[int, ...], causal: bool) -> str:
     own, tensors = drawn(shape)
     both = pulled(causal)
-    ours = timed(pb.jit(attend(causal)), own[:3]), timed(both, own)
+    alone = pb.jit(attend(causal))
+    ours = fastest(lambda: alone(*own[:3])), fastest(lambda: both(*own))
     line = f"{shape}, {kind(causal)} | ours {ours[0]:.3f}, {ours[1]:.3f}"
     for name, backend in PEERS.items():
         times = (
-            theirs(peer(backend, causal), tensors[:3], CALLS),
-            theirs(peer_pulled(backend, causal), tensors, CALLS),
+            theirs(peer(backend, causal), tensors[:3]),
+            theirs(peer_pulled(backend, causal), tensors),
         )
         ratios = " and ".join(f"{a / b:.2f}" for a, b in zip(ours, times, strict=True))
         line += f" | {name} {times[0]:.3f}, {times[1]:.3f}: {ratios}"
@@ -151,7 +166,7 @@ def second(rows: int, width: int) -> str:
 
     first = pb.grad(lambda *a: squares(attend(True)(*a)), argnums=(0, 1, 2))
     f = pb.jit(pb.grad(lambda *a: squares(*first(*a)), argnums=(0, 1, 2)))
-    return f"second derivative, {shape}, causal | {timed(f, arrays):.2f} ms"
+    return f"second derivative, {shape}, causal | {fastest(lambda: f(*arrays)):.2f} ms"
 
 
 def lines(options: argparse.Namespace) -> Iterator[str]:

@@ -60,7 +60,7 @@ def outcome(case: Any, order: int) -> tuple[str, str]:
     if not wanted:
         return NONE, ""
     try:
-        with pb.device("cuda"):
+        with pb.device("cuda"), pb.matmul_precision("highest"):
             found = results()
     except Exception as error:  # whatever it is, it is to be listed
         return FAIL, f"{type(error).__name__}: {error}"[:300]

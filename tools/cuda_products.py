@@ -114,7 +114,12 @@ def multiplied(layout: str, count: int) -> Callable[[Any, Any], list[Any]]:
     return multiply
 
 
-def products(dtype: str) -> Iterator[str]:
+def products(dtype: str, precision: str = "default") -> Iterator[str]:
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    pb.set_matmul_precision(precision)
+    name = dtype if precision == "default" else precision
     for (m, n, k), layout in itertools.product(SIDES, LAYOUTS):
         count = TOGETHER if m * n * k < LARGE else 2
         a = (count, m, k) if layout[0] == "n" else (count, k, m)
@@ -126,7 +131,7 @@ def products(dtype: str) -> Iterator[str]:
         peer = theirs(f, peers, calls) / count
         rate = 2e-9 * m * n * k / own
         yield (
-            f"{dtype} {m}x{n}x{k} {layout} | {own * 1e3:.1f} us, {rate:.1f} TF | torch"
+            f"{name} {m}x{n}x{k} {layout} | {own * 1e3:.1f} us, {rate:.1f} TF | torch"
             f" {peer * 1e3:.1f} us | {own / peer:.2f}"
         )
 
@@ -205,6 +210,48 @@ def differs(case: tuple[str, tuple[tuple[int, ...], ...]]) -> bool:
     return found.tobytes() != expected.tobytes()
 
 
+PRECISIONS = (
+    ("bfloat16", "default", 2.0**-8),
+    ("float16", "default", 2.0**-10),
+    ("float32", "tf32", 2.0**-9),
+    ("float32", "bfloat16", 2.0**-7),
+)  # dtype, precision, the relative error of a product that rounding may make
+CORES = (
+    ((200, 264), (264, 136)), ((131, 1037), (1037, 67)), ((33, 9000), (9000, 17)),
+    ((8, 64, 96), (96, 40)), ((4, 3, 128, 64), (4, 1, 64, 128)), ((2, 16), (16, 2)),
+    ((1000, 520), (520, 1000)), ((5, 7), (7, 3)),
+)  # fmt: skip
+
+
+def cores() -> Iterator[str]:
+    """Products by tensor cores: errors, and whether bits repeat in any layout, compiled or not."""
+    for (dtype, precision, rounding), (x, y) in itertools.product(PRECISIONS, CORES):
+        wrong, worst = 0, 0.0
+        a, b = (pb.tensor(normal(s, "float32"), device="cuda").astype(dtype) for s in (x, y))
+        wide = [np.asarray(v.astype("float64").cpu()) for v in (a, b)]
+        exact, size = np.matmul(*wide), np.matmul(*map(np.abs, wide))
+        with pb.matmul_precision(precision):
+            compiled, first = pb.jit(pb.matmul), None
+            for left, right in itertools.product(layouts(a), layouts(b)):
+                for f in (pb.matmul, compiled, compiled, compiled):
+                    found = np.asarray(f(left, right).astype("float64").cpu())
+                    worst = max(worst, float((np.abs(found - exact) / size).max()))
+                    first = found if first is None else first
+                    wrong += found.tobytes() != first.tobytes()
+            repeated = {(a @ b).numpy().tobytes() for _ in range(100)}
+        good = worst <= rounding and not wrong and len(repeated) == 1
+        yield (
+            f"{dtype} at {precision} {x} @ {y} | error {worst:.1e} | {wrong} other bits"
+            f" | {len(repeated)} of 100 runs | {'good' if good else 'WRONG'}"
+        )
+
+
+def layouts(x: Any) -> list[Any]:
+    """The same matrices as they lie, transposed in memory, and away from multiples of 16 bytes."""
+    flat = pb.concat([x.reshape(-1)[:1], x.reshape(-1)])
+    return [x, pb.matrix_transpose(x).copy().mT, flat[1:].reshape(x.shape)]
+
+
 def differ(case: tuple[tuple[int, ...], tuple[int, ...], int]) -> int:
     """How many of value and gradients of a convolution have other bits than on the CPU."""
     x, w, padding = case
@@ -218,6 +265,7 @@ def differ(case: tuple[tuple[int, ...], tuple[int, ...], int]) -> int:
 def bits() -> Iterator[str]:
     """Elements that differ from the CPU's."""
     dtypes = "float32", "float64", "complex64", "bfloat16"
+    pb.set_matmul_precision("highest")
     cases = list(itertools.product(dtypes, CHECKED))
     wrong = {case: differs(case) for case in cases}
     for dtype in dtypes:
@@ -225,6 +273,7 @@ def bits() -> Iterator[str]:
         yield f"{dtype}: {len(found)} of {len(CHECKED)} products differ from the CPU's {found}"
     for name, case in CONVOLUTIONS.items():
         yield f"{name}: {differ(case)} of 3 arrays differ from the CPU's"
+    pb.set_matmul_precision("default")
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
@@ -232,6 +281,9 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "conv": convolutions,
     "float32": lambda: products("float32"),
     "float64": lambda: products("float64"),
+    "cores": cores,
+    "bfloat16": lambda: products("bfloat16"),
+    "tf32": lambda: products("float32", "tf32"),
     "rows": lambda: rows("float32"),
     "attention": attention,
 }

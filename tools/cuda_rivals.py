@@ -40,6 +40,12 @@ def _lstm(rng: np.random.Generator, s: dict[str, int]) -> tuple:
     return weights, xs, np.zeros((batch, w), np.float32)
 
 
+def _turned(rng: np.random.Generator, s: dict[str, int]) -> tuple:
+    w = s["width"]
+    turn = (rng.standard_normal((w, w)) * w**-0.5).astype(np.float32)
+    return turn, np.ones(w, np.float32), np.zeros(s["steps"], np.float32)
+
+
 def _sized(name: str, **sizes: int) -> Workload:
     return replace(WORKLOADS[name], sizes=sizes)
 
@@ -49,10 +55,13 @@ WORKS = {
     "hvp": _sized("hvp", layers=8, width=256, batch=64),
     "pinn": _sized("pinn", width=64, points=1 << 16),
     "lstm": replace(_sized("lstm", steps=512, width=64, batch=32), inputs=_lstm),
+    "three_body": WORKLOADS["three_body"],
+    "tanh_scan": replace(_sized("three_body", width=16, steps=400), inputs=_turned),
 }
+LOOPS = ("lstm", "three_body", "tanh_scan")
 EAGER = "eager"  # an addition of ten elements, one call at a time
 # Who would unroll a loop, and who has nothing of its own for single calls.
-UNABLE = {"lstm": ("torch.compile",), EAGER: ("torch.compile",)}
+UNABLE = {**dict.fromkeys(LOOPS, ("torch.compile",)), EAGER: ("torch.compile",)}
 TURNS, LEAST, SHARE = 7, 3, 3.0  # turns, those that everyone gets, seconds from which on no more
 
 
@@ -67,6 +76,18 @@ class _Batches(Programs):
         cell = forget * cell + (1 - forget) * self.xp.tanh(gates[:, 2 * n :])
         hidden = out * self.xp.tanh(cell)
         return (hidden, cell), hidden
+
+    def tanh_scan(self) -> Function:
+        return self.value_and_grad(self.tanh_scan_loss, loop=True)
+
+    def tanh_scan_loss(self, turn: Any, start: Any, steps: Any) -> Any:
+        """Steps of tanh(A x), one after the other: nothing but how long a step takes."""
+        last, _ = self.scan(self.tanh_scan_step, turn, start, steps)
+        return self.xp.sum(last * last)
+
+    def tanh_scan_step(self, turn: Any, carry: Any, _: Any) -> Any:
+        carry = self.xp.tanh(turn @ carry)
+        return carry, carry[0]
 
 
 class _Ours(_Batches, Pullback):

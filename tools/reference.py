@@ -80,7 +80,7 @@ PAGES = {
     "settings": (
         "Settings",
         "Threads, printing, and what is chosen. [All settings](../settings.md).",
-        ("pullback.settings",),
+        ("pullback.settings", "pullback.core.precision"),
     ),
     "types": (
         "Dtypes, devices, containers",

@@ -62,6 +62,11 @@ from pullback.core.errors import (
     ShapeError,
     TraceError,
 )
+from pullback.core.precision import (
+    get_matmul_precision,
+    matmul_precision,
+    set_matmul_precision,
+)
 from pullback.core.pytrees import map_tree, register_pytree
 from pullback.curvature import (
     divergence,

@@ -63,6 +63,9 @@ from pullback.core.errors import PullbackError as PullbackError
 from pullback.core.errors import RetraceWarning as RetraceWarning
 from pullback.core.errors import ShapeError as ShapeError
 from pullback.core.errors import TraceError as TraceError
+from pullback.core.precision import get_matmul_precision as get_matmul_precision
+from pullback.core.precision import matmul_precision as matmul_precision
+from pullback.core.precision import set_matmul_precision as set_matmul_precision
 from pullback.core.pytrees import map_tree as map_tree
 from pullback.core.pytrees import register_pytree as register_pytree
 from pullback.curvature import divergence as divergence
@@ -264,6 +267,7 @@ __all__ = [
     "full_like",
     "gather_nd",
     "geomspace",
+    "get_matmul_precision",
     "get_num_threads",
     "get_printoptions",
     "gnvp",
@@ -330,6 +334,7 @@ __all__ = [
     "masked_fill",
     "masked_select",
     "matmul",
+    "matmul_precision",
     "matrix_transpose",
     "max",
     "maximum",
@@ -418,6 +423,7 @@ __all__ = [
     "segment_sum",
     "set_default_device",
     "set_default_float",
+    "set_matmul_precision",
     "set_num_threads",
     "set_printoptions",
     "sigmoid",

@@ -26,6 +26,7 @@ from pullback.core.errors import (
     briefly,
     shorten_caused,
 )
+from pullback.core.precision import get_matmul_precision
 from pullback.ir.array import Array, make, mode
 from pullback.ir.convert import as_array
 from pullback.ir.graph import Graph, Var
@@ -428,6 +429,7 @@ class Jitted:
         found["recording"] = str(mode.recording)
         found["the default float"] = dtypes.default_float().name
         found["the default device"] = str(default_device())
+        found["the precision of products"] = get_matmul_precision()
         return found
 
 

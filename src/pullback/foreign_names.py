@@ -47,6 +47,7 @@ ALIASES = {
     "right_shift": "bitwise_right_shift",
     "rint": "round",
     "set_default_dtype": "set_default_float",
+    "set_float32_matmul_precision": "set_matmul_precision",
     "sub": "subtract",
     "swapdims": "swapaxes",
     "trapz": "trapezoid",

@@ -10,6 +10,7 @@ import numpy as np
 from pullback.core import dtypes, pytrees
 from pullback.core.avals import Aval, _defaults, default_device, symbolic
 from pullback.core.errors import DTypeError
+from pullback.core.precision import current
 from pullback.ir.convert import as_array, from_numpy
 from pullback.ir.numbers import Moving
 from pullback.ir.tracing import Static
@@ -95,10 +96,13 @@ def take_all(xs: Iterable[Any], arrays: list[Any], key: list[Any]) -> None:
             take(x, arrays, key)
 
 
-def context() -> tuple[Any, Any]:
-    """What a trace depends on besides arguments: the dtype of floats, the place of new arrays."""
+def context() -> tuple[Any, Any, str]:
+    """What a trace depends on besides arguments: the dtype of floats, the place of new arrays, the
+    precision of products.
+    """
     stack = _defaults.stack
-    return dtypes._default_float, stack[-1] if stack else _defaults.base
+    place = stack[-1] if stack else _defaults.base
+    return dtypes._default_float, place, current()
 
 
 def _static_key(x: Any) -> tuple[type, Any]:

@@ -23,6 +23,7 @@ from pullback.runtime.cuda.attention.steps import (
     FORWARD,
     KEYS,
     QUERIES,
+    Given,
     Matrices,
     Problem,
     Tile,
@@ -89,12 +90,15 @@ def matrices(s: Shape) -> list[Matrices]:
     return [Matrices(At(k + 1), own) for k, own in enumerate((near, far, far, near))]
 
 
-def step_of(s: Shape, kernel: str, tile: Tile | None = None) -> Step:
+def step_of(
+    s: Shape, kernel: str, tile: Tile | None = None, mask: Matrices | None = None,
+    words: At | None = None,
+) -> Step:  # fmt: skip
     """The launch of a kernel; slot 0 is its result, 5 and 6 what the forward pass left."""
     own = matrices(s)[: 3 if kernel == FORWARD else 4]
     rest = () if kernel == FORWARD else (At(5), At(6))
     tile = tile or tile_of(kernel, s.width, MOST_SHARED)
-    step = problem(s).step(kernel, At(0), own, rest, tile)
+    step = problem(s).step(kernel, At(0), Given(own, rest, mask, words), tile)
     if isinstance(step, Either):
         return step.aligned if s.wide else step.other
     return step
@@ -163,9 +167,11 @@ def test_tiles_change_no_bit():
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("width", [64, 128])
 def test_nvrtc_compiles_the_kernels(width: int, target: str):
+    shape = Shape(dt.bfloat16, 1, 1, 256, 256, width, causal=True)
     for kernel in KERNELS:
-        step = step_of(Shape(dt.bfloat16, 1, 1, 256, 256, width, causal=True), kernel)
-        assert nvrtc.compile_source(step.source, target, nvrtc.QUICK)
+        assert nvrtc.compile_source(step_of(shape, kernel).source, target, nvrtc.QUICK)
+        masked = step_of(shape, kernel, mask=Matrices(At(7), (0, 0, 0, 1)), words=At(8))
+        assert nvrtc.compile_source(masked.source, target, nvrtc.QUICK)
 
 
 # -- as an operation -------------------------------------------------------------------------------
@@ -245,6 +251,33 @@ def test_masks(name: str, cuda: Any):
     near(f, drawn((2, 4, 20, 16), *SQUARE[1:]), cuda)
 
 
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_dropout_of_the_places_of_the_cpu(order: int, cuda: Any):
+    def f(wide: str) -> Callable[..., Any]:
+        def g(*xs: Any) -> Any:
+            key = pb.random.key(5).to_device(xs[0].device)
+            return attended(dropout_p=0.3, dropout_key=key, enable_gqa=True, is_causal=True)(*xs)
+
+        return derivatives(g, wide, order)
+
+    near(f, drawn((2, 4, 20, 16), *SQUARE[1:]), cuda)
+
+
+def test_examples_of_a_batch_have_dropouts_of_their_own(cuda: Any):
+    def f(wide: str) -> Callable[..., Any]:
+        def g(q: Any, k: Any, v: Any) -> Any:
+            keys = pb.random.split(pb.random.key(5), 3).to_device(q.device)
+
+            def one(key: Any, *xs: Any) -> Any:
+                return attended(dropout_p=0.3, dropout_key=key)(*xs)
+
+            return pb.vmap(one)(keys, q, k, v)
+
+        return derivatives(g, wide, 1)
+
+    near(f, drawn((3, 2, 9, 16), (3, 2, 11, 16), (3, 2, 11, 16)), cuda)
+
+
 def test_tangents_and_batches(cuda: Any):
     q, k, v = drawn((3, 9, 16), (11, 16), (3, 11, 16))
 
@@ -295,6 +328,8 @@ def test_older_devices_have_no_such_kernels(cuda: Any):
 def test_what_is_computed_elsewhere(cuda: Any):
     q, k, v = (pb.tensor(x, device=cuda) for x in drawn(*SQUARE))
     assert has_units(q, k, v, 0.5)
+    with pb.matmul_precision("highest"):
+        assert not has_units(q, k, v, 0.5)
     assert not has_units(q, k, v, pb.tensor(0.5, device=cuda))  # which may be differentiated by
     assert not has_units(q, k, v, -0.5)
     assert not has_units(q, k, v[..., :8], 0.5)

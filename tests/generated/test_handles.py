@@ -51,6 +51,7 @@ def test_the_exceptions_return_their_argument():
     assert pb.asarray(x) is x
     assert pb.asarray(x, copy=True) is not x
     assert pb.astype(x, x.dtype, copy=False) is x
-    assert x.to_device("cpu") is x
-    assert x.to("cpu") is x
-    assert x.cpu() is x
+    assert x.to_device(x.device) is x
+    assert x.to(x.device) is x
+    here = pb.tensor([1.0], device="cpu")
+    assert here.cpu() is here

@@ -431,6 +431,33 @@ def test_a_bad_row_is_told_of(plain_rows):
     assert value.tolist() == [[1, 1, 1], [0, 0, 0]]
 
 
+@pytest.mark.parametrize("done", [False, True])
+def test_a_pass_waits_at_its_end_for_what_has_not_ended(done, plain_rows, monkeypatch):
+    class Mark:
+        """The end of a launch."""
+
+        def __init__(self):
+            self.done = done
+
+    def stream(device):
+        torch_faults.begin()
+        return 0
+
+    waits = []
+    monkeypatch.setattr(torch_cuda, "current_stream", stream)
+    monkeypatch.setattr(gpu.Gpu, "mark", lambda self, stream, event: Mark())
+    monkeypatch.setattr(torch_faults, "_settle_marks", waits.append)
+    w = torch.ones(5, 3, requires_grad=True)
+    (
+        pbt.embedding(torch.tensor([1, 2]), w) * pbt.embedding(torch.tensor([0, 4]), w)
+    ).sum().backward()
+    assert len(waits) == (not done)
+    value = pbt.embedding(torch.tensor([1, 7]), w).sum()
+    with pytest.raises(IndexError, match="index 7 at position 1"):
+        value.backward()
+    pbt.check()  # which the pass has not told of again
+
+
 def test_a_graph_that_is_being_captured_is_refused(monkeypatch):
     monkeypatch.setattr(torch_cuda, "is_capturing", lambda: True)
     with pytest.raises(DeviceError, match="CUDA graph"):

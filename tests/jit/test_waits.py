@@ -21,7 +21,8 @@ def frame(*groups: tuple[str, str, int], places: dict[str, tuple[str, int]]) -> 
             values_written=lambda writes=writes: [values[n] for n in writes],
         )
         steps.append(SimpleNamespace(group=group, scratch_nbytes=scratch, stages=range(2)))
-    return SimpleNamespace(steps=steps, plan=SimpleNamespace(places=found), base=1000)
+    plan = SimpleNamespace(places=found)
+    return SimpleNamespace(steps=steps, plan=plan, base=1000, start=0, own_slot=lambda value: None)
 
 
 class _Value:

@@ -137,6 +137,39 @@ define i64 @constant() {
         forbid_compiling(monkeypatch)
 
 
+CALLS_HOOK = """
+declare i64 @pullback_test_called()
+define i64 @constant() {
+  %found = call i64 @pullback_test_called()
+  ret i64 %found
+}"""
+
+
+def test_code_keeps_what_it_calls() -> None:
+    called = jit.compile_ir(constant(6000), ["constant"])["constant"]
+    key = called.origin.key
+    jit.add_symbol("pullback_test_called", called)
+    calling = jit.compile_ir(CALLS_HOOK, ["constant"])["constant"]
+    del called
+    jit.add_symbol("pullback_test_called", jit.compile_ir(constant(6001), ["constant"])["constant"])
+    assert jit._live.get(key) is not None
+    assert ctypes.CFUNCTYPE(ctypes.c_int64)(calling)() == 6000
+    del calling
+    assert jit._live.get(key) is None
+
+
+def test_code_is_linked_again_by_its_origin(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PULLBACK_CACHE_DIR", str(tmp_path))
+    origin = jit.compile_ir(constant(6100), ["constant"])["constant"].origin
+    forbid_compiling(monkeypatch)
+    found = jit.linked(origin)
+    assert found is not None and ctypes.CFUNCTYPE(ctypes.c_int64)(found["constant"])() == 6100
+    same = jit.linked(origin)
+    assert same is not None and int(same["constant"]) == int(found["constant"])
+    assert jit.linked(origin._replace(key="0" * 64)) is None
+    assert jit.linked(origin._replace(key="1" * 64, imports=("pullback_nowhere",))) is None
+
+
 def test_optimised_code_is_another_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULLBACK_CACHE_DIR", str(tmp_path))
     jit.compile_ir(constant(5), ["constant"])

@@ -349,3 +349,27 @@ def test_a_large_block_takes_the_memory_that_was_asked_for():
     assert resident() - before < nbytes + (300 << 10), resident() - before - nbytes
     """
     run_python(code)
+
+
+LITTLE_MEMORY = """
+import os
+
+real = os.sysconf
+os.sysconf = lambda name: 1 << 14 if name == "SC_PHYS_PAGES" else real(name)
+import pullback as pb
+
+from pathlib import Path
+swap = [line for line in Path("/proc/meminfo").read_text().splitlines() if "SwapTotal" in line]
+assert swap, "no such system"
+room = (1 << 14) * real("SC_PAGE_SIZE") + 1024 * int(swap[0].split()[1])
+pb.ones(1 << 20, dtype="uint8") + 1
+try:
+    pb.ones(room + 1, dtype="uint8") + 1
+except MemoryError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the size of swap")
+def test_an_array_larger_than_memory_and_swap_is_refused_whatever_the_system_promises() -> None:
+    assert run_python(LITTLE_MEMORY).startswith("cpu: out of memory, got a request for")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import pullback as pb
 from cuda_registry import same_bits
 from pullback.core import pytrees
+from pullback.core.errors import IndexOutOfRange
 from pullback.runtime.webgpu.gpu import Gpu
 from webgpu_device import needs_adapter
 
@@ -211,9 +213,43 @@ def test_doubles_are_refused_with_a_hint():
         pb.jit(lambda x: x.astype("complex128") * 2.0)(pb.ones(3, device="webgpu"))
 
 
-def test_what_has_no_kernels_is_an_error_that_names_it():
-    with pytest.raises(pb.DeviceError, match="svd: there are no WebGPU kernels"):
-        pb.linalg.svd(pb.ones((3, 3), device="webgpu"))
+@pytest.mark.parametrize("change", [lambda f: f, pb.jit, pb.grad], ids=["eager", "jit", "grad"])
+def test_a_class_out_of_range_is_an_error_that_says_so(change: Any):
+    loss = change(lambda x, target: pb.nn.cross_entropy(x, target, ignore_index=9))
+    fine = pb.tensor([0, 9], device="webgpu")
+    assert np.isfinite(loss(pb.ones((2, 3), device="webgpu"), fine).numpy()).all()
+    said = (
+        r"^cross_entropy: the class at 1 of the batch is out of range, there are 3 classes\."
+        r" Targets that do not count equal ignore_index\.$"
+    )
+    for bad in ([0, 5], [2, -1]):
+        with pytest.raises(IndexOutOfRange, match=said):
+            loss(pb.ones((2, 3), device="webgpu"), pb.tensor(bad, device="webgpu")).numpy()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_quantiles_without_nan_need_no_arrays_of_float64(dtype: str):
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((40, 31)).astype(dtype)
+    x[rng.random(x.shape) < 0.3], x[0] = np.nan, np.nan
+
+    def f(x: Any) -> Any:
+        return pb.nanmedian(x, axis=1), pb.nanquantile(x, [0.0, 0.41, 1.0], axis=0)
+
+    found, expected = (f(pb.tensor(x, device=d)) for d in ("webgpu", "cpu"))
+    for a, b in zip(found, expected, strict=True):
+        assert same_bits(a.numpy(), b.numpy())
+
+
+def test_memory_is_released_by_any_thread_while_another_one_waits():
+    """wgpu's own thread collects garbage, and whoever waits for a read waits for that thread."""
+    gpu = vars(pb.device("webgpu").runtime)["_gpu"]
+    held = [pb.ones(5, device="webgpu")]
+    with gpu.lock:
+        other = threading.Thread(target=held.clear, daemon=True)
+        other.start()
+        other.join(timeout=20)
+        assert not other.is_alive()
 
 
 def test_an_adapter_that_is_not_there_is_an_error():

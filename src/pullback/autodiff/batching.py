@@ -239,7 +239,7 @@ def _parameters(rule: Callable[..., Any]) -> tuple[str, ...]:
 
 def _by_rule(op: Op, operands: Sequence[Any], static: dict[str, Any], size: int) -> Any:
     """The operation's own rule, with what it asks for by name."""
-    values: dict[str, Any] = {**static, "examples": size, "op": op}
+    values: dict[str, Any] = {**static, "examples": size, "op": op, "static": static}
     count = len(op.names) - op.variadic
     values |= zip(op.names[:count], operands[:count], strict=True)
     if op.variadic:

@@ -47,7 +47,7 @@ class DType:
     object per type, and `is` tells them apart too.
     """
 
-    __slots__ = ("_hash", "itemsize", "kind", "name", "rank")
+    __slots__ = ("_hash", "itemsize", "kind", "name", "rank", "real")
 
     def __init__(self, name: str, kind: str, itemsize: int, rank: int):
         self.name = name
@@ -55,6 +55,7 @@ class DType:
         self.kind = kind  # b(ool) i(nt) u(nsigned) f(loat) c(omplex)
         self.itemsize = itemsize
         self.rank = rank  # position among its kind, narrow to wide
+        self.real: DType = self  # the dtype of the real part
 
     def __hash__(self) -> int:
         return self._hash
@@ -94,11 +95,6 @@ class DType:
         return self.kind in "iu"
 
     @property
-    def real(self) -> DType:
-        """The dtype of the real part."""
-        return {"complex64": float32, "complex128": float64}.get(self.name, self)
-
-    @property
     def numpy(self) -> np.dtype:
         """The NumPy dtype with the same layout (bfloat16 comes from ml_dtypes)."""
         return _numpy_dtype(self.name)
@@ -127,6 +123,7 @@ float32 = DType("float32", "f", 4, 1)
 float64 = DType("float64", "f", 8, 2)
 complex64 = DType("complex64", "c", 8, 1)
 complex128 = DType("complex128", "c", 16, 2)
+complex64.real, complex128.real = float32, float64
 
 ALL = (
     bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,

@@ -23,6 +23,10 @@ class Memory(ABC):
     dlpack_device: tuple[int, int]  # as DLPack numbers it
     dtypes: tuple[DType, ...]  # that arrays here may have
     target: Any  # for the compiler
+    has_fast_products = False  # whether products of matrices may be faster if they are less precise
+    # Whether losses look at class numbers before they read with them: an error that is found when
+    # a result is read knows an index of `gather`, and no class.
+    names_classes: bool = False
 
     @abstractmethod
     def plan(self, op: Any, avals: tuple[Any, ...], static: dict[str, Any], out: Any) -> Any:

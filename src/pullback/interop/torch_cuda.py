@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib import import_module
 from math import prod
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -232,50 +233,57 @@ def _reading(
     scatter = _module("pullback.runtime.cuda.scatter")
     work = scatter.reading(row_bytes, _carrier(index).name, n, shape[0], unit, device)
     assert work.names == ("value", "index", "out", "slot")
-    return work
+    return work.launch
 
 
 @lru_cache(4096)
 def _adding(
     shape: torch.Size, dtype: torch.dtype, index: torch.dtype, n: int, vectors: bool, device: int
-) -> Any:
-    """What adds n rows to zeros of a shape."""
+) -> tuple[Any, Any]:
+    """What adds n rows to zeros of a shape, and what it takes of `_GIVEN`, in order."""
     carrier, width = _carrier(dtype), prod(shape[1:])
     name = "bfloat16" if dtype is torch.bfloat16 else None
     shapes = (n, width), (shape[0], width)
     scatter = _module("pullback.runtime.cuda.scatter")
-    return scatter.adding(_carrier(index), n, carrier, shapes, name, vectors, device)
+    work = scatter.adding(_carrier(index), n, carrier, shapes, name, vectors, device)
+    return work.launch, itemgetter(*map(_GIVEN.index, work.names))
+
+
+_GIVEN = ("index", "value", "out", "aligned", "slot")
 
 
 def _device_of(x: Tensor) -> int:
     return x.get_device()
 
 
-def read_rows(x: Tensor, places: Tensor, name: str) -> Tensor:
-    """The rows of x at indices; both are dense and not empty."""
+def read_rows(x: Tensor, places: Tensor, name: str, marked: bool) -> Tensor:
+    """The rows of x at indices; both are dense and not empty. If it is `marked`, a backward pass
+    that comes when it has ended need not look for that.
+    """
     device, shape = _device_of(x), x.shape
     stream = current_stream(device)
     out = x.new_empty((*places.shape, *shape[1:]))
     value, result = x.data_ptr(), out.data_ptr()
     both = value | result
     unit = 16 if both % 16 == 0 else both & -both
-    work = _reading(shape, x.dtype, places.dtype, places.numel(), unit, device)
-    slot = torch_faults.line_of(device, stream).slot(name, (places,), shape[:1])
-    work.launch((value, places.data_ptr(), result, slot), stream)
+    launch = _reading(shape, x.dtype, places.dtype, places.numel(), unit, device)
+    line = torch_faults.line_of(device, stream)
+    launch((value, places.data_ptr(), result, line.slot(name, (places,), shape[:1])), stream)
+    if marked:
+        line.mark()
     return out
 
 
-def add_rows(updates: Tensor, places: Tensor, shape: torch.Size, name: str) -> Tensor:
-    """Zeros of a shape, with the updates of rows at dense indices added."""
+def add_rows(updates: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
+    """Zeros of a shape, with the updates of rows at dense indices added, which were read before."""
     updates = updates.contiguous()
     device = _device_of(updates)
     stream = current_stream(device)
     out = updates.new_empty(shape)
     index, value, result = places.data_ptr(), updates.data_ptr(), out.data_ptr()
     vectors = (value | result) % 16 == 0
-    work = _adding(shape, updates.dtype, places.dtype, places.numel(), vectors, device)
-    slot = torch_faults.line_of(device, stream).slot(name, (places,), shape[:1])
+    n = places.numel()
+    launch, taken = _adding(shape, updates.dtype, places.dtype, n, vectors, device)
     aligned = (index % 16 == 0) + 2 * (value % 16 == 0)
-    buffers = {"index": index, "value": value, "out": result, "aligned": aligned, "slot": slot}
-    work.run(buffers, stream)
+    launch(taken((index, value, result, aligned, torch_faults.own_slot(device, stream))), stream)
     return out

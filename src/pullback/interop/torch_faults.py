@@ -22,7 +22,7 @@ from torch import Tensor
 from pullback.interop.torch_errors import out_of_range
 from pullback.interop.torch_reads import call_after_reads
 
-__all__ = ["Line", "begin", "check", "line_of", "settle"]
+__all__ = ["Line", "begin", "check", "line_of", "own_slot", "settle"]
 
 BATCH = 16  # calls between two events, each of which costs as much as half a launch
 
@@ -181,18 +181,25 @@ def check() -> None:
 atexit.register(check)
 
 
+def own_slot(device: int, stream: int) -> int:
+    """The address of the words of a call that looks at indices again: another reports bad ones."""
+    return _executor().Slots.of(device, stream).take()
+
+
 def begin() -> None:
     """What comes before every launch: earlier errors, and those at the end of a backward pass."""
-    settle()
     task = torch._C._current_graph_task_id()
     if task == -1 or task == _thread.task:
+        settle()
         return
     _thread.task = task
-    marks = [mark for line in list(_lines) if (mark := line.mark()) is not None]
-    if marks:
+    marks = [line.mark() for line in list(_lines)]
+    late = [mark for mark in marks if mark is not None and not mark.done]
+    settle()
+    if late:
         # Waiting for these at the end keeps no device waiting: the launches of the pass itself are
         # enqueued by then.
-        settled = partial(_settle_marks, marks)
+        settled = partial(_settle_marks, late)
         torch.autograd.Variable._execution_engine.queue_callback(settled)
 
 

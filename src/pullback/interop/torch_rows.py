@@ -31,21 +31,26 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Tensor, padding: Padding, name: str) -> Tensor:
         ctx.save_for_backward(places)
-        ctx.shape, ctx.padding, ctx.name = x.shape, padding, name
-        return torch_cuda.read_rows(x, places, name)
+        ctx.call = x.shape, padding, name
+        return torch_cuda.read_rows(x, places, name, True)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple:
+    def backward(ctx: Any, grad: Tensor) -> tuple:
         (places,) = ctx.saved_tensors
-        shape, grad = ctx.shape, grads[0]
+        shape, padding, name = ctx.call
         if torch.is_grad_enabled() or not _is_dense(grad):
             aligned = places[(..., *[None] * (len(shape) - 1))]
-            found = torch_operators.scatter_sum(grad, [aligned], tuple(shape), None, ctx.name)
+            found = torch_operators.scatter_sum(grad, [aligned], tuple(shape), None, name)
         else:
-            found = torch_cuda.add_rows(grad, places, shape, ctx.name)
-        if ctx.padding is not None:
-            found = torch_operators.without_row(found, ctx.padding)
+            found = torch_cuda.add_rows(grad, places, shape)
+        if padding is not None:
+            found = torch_operators.without_row(found, padding)
         return found, None, None, None
+
+
+# What `_Rows.apply` comes to where no transform of torch.func is active: it takes what transforms
+# that have ended left behind out of its wrapping.
+_applied, _alive = super(torch.autograd.Function, _Rows).apply, torch._C._functorch.unwrap_if_dead
 
 
 def is_on_gpu(x: Tensor) -> bool:
@@ -83,5 +88,5 @@ def rows(x: Tensor, places: Tensor, padding: Padding, name: str) -> Tensor:
     """The rows of x at places of which `is_plain` holds."""
     x = x.contiguous()
     if x.requires_grad and torch.is_grad_enabled():
-        return _Rows.apply(x, places, padding, name)
-    return torch_cuda.read_rows(x, places, name)
+        return _applied(_alive(x), _alive(places), padding, name)
+    return torch_cuda.read_rows(x, places, name, False)

@@ -49,6 +49,10 @@ class Control:
         self.plans: dict[tuple, Any] = {}  # stays empty: `bind` takes the slow path, `run`
         self.vjp: dict[str, Any] = {}
 
+    def inferred(self, avals: tuple[Aval, ...], static: dict[str, Any]) -> list[Type]:
+        """See `Op.inferred`."""
+        return self.infer(*avals, **static)
+
     def run(self, arrays: Sequence[Array], static: dict[str, Any]) -> Any:
         """The results for arrays: a list, or the only one."""
         traced = any(a._aval.is_symbolic for a in arrays)

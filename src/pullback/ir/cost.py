@@ -38,6 +38,11 @@ _FREE = frozenset({"const", "load", "index", "cast", "bitcast", "acc"})
 
 def instructions(roots: Iterable[Expr]) -> int:
     """Instructions that make the values of these expressions; reading operands is not counted."""
+    return _instructions(tuple(roots))
+
+
+@lru_cache(1024)
+def _instructions(roots: tuple[Expr, ...]) -> int:
     return sum(0 if e.op in _FREE else _SLOW.get(e.op, 1) for e in _evaluated(roots))
 
 

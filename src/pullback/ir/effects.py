@@ -63,6 +63,12 @@ class Effect:
     def infer(self, *avals: Aval, receiver: Receiver) -> tuple[tuple[int, ...], DType]:
         return (), bool_
 
+    def inferred(
+        self, avals: tuple[Aval, ...], static: dict[str, Any]
+    ) -> list[tuple[tuple[int, ...], DType]]:
+        """See `Op.inferred`."""
+        return [self.infer(*avals, **static)]
+
     def run(self, arrays: Sequence[Array], static: dict[str, Any]) -> Any:
         """A token."""
         receiver: Receiver = static["receiver"]

@@ -63,8 +63,7 @@ def inferred(
     op: Any, avals: Iterable[Aval], static: dict[str, Any]
 ) -> list[tuple[tuple[int, ...], Any]]:
     """Shape and dtype of every output; operations with one output infer one pair."""
-    found = op.infer(*avals, **static)
-    return found if isinstance(found, list) else [found]
+    return op.inferred(tuple(avals), static)
 
 
 class Graph:

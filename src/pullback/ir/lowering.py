@@ -34,7 +34,7 @@ __all__ = [
 def compute_dtype(dtype: DType) -> DType:
     """The dtype of the expressions that stand for (a part of) an element."""
     part = dtype.real
-    return dt.float32 if part in (dt.float16, dt.bfloat16) else part
+    return dt.float32 if part is dt.float16 or part is dt.bfloat16 else part
 
 
 def operand(position: int, dtype: DType) -> Value:

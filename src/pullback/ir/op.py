@@ -8,6 +8,7 @@ whose *parameter names* say what it needs, and so what a recorded node keeps ali
     out         the output
     x           the operand named x              x_aval      only its shape and dtype
     axis        the static parameter named axis  out_aval    shape and dtype of the output
+    static      all static parameters, by name
     xs          all operands of a variadic tail `*xs`, as a tuple (xs_avals: their avals)
     position    which one of them the rule is for
 
@@ -15,10 +16,10 @@ Rules are written with operations of the library, so their results can be differ
 rule returns None for a derivative that is zero everywhere.
 
 A `batch` rule computes the operation for many examples at once. Its parameters are operands, with
-the axis of examples in front (of size 1 where all examples share the operand), static parameters,
-`examples`, their number, and `op`, the operation itself; the axis of examples is the first one of
-its result. "elementwise" stands for broadcasting, "rows" for an operation that acts on trailing
-axes, as it is. Folds, gathers and scatters need no rule.
+the axis of examples in front (of size 1 where all examples share the operand), static parameters
+(or `static`, all of them), `examples`, their number, and `op`, the operation itself; the axis of
+examples is the first one of its result. "elementwise" stands for broadcasting, "rows" for an
+operation that acts on trailing axes, as it is. Folds, gathers and scatters need no rule.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class Op(Public):
     def __post_init__(self) -> None:
         self.plans: dict[tuple, Plan] = {}
         plan_caches.append(self.plans)
+        self.types: dict[tuple, list[tuple[tuple[int, ...], Any]]] = {}  # what was inferred
+        plan_caches.append(self.types)
         self.variadic = bool(self.operands) and self.operands[-1].startswith("*")
         self.names = tuple(n.lstrip("*") for n in self.operands)
         _check_complete(self)
@@ -111,6 +114,22 @@ class Op(Public):
     @property
     def differentiable(self) -> bool:
         return bool(self.vjp)
+
+    def inferred(
+        self, avals: tuple[Aval, ...], static: dict[str, Any]
+    ) -> list[tuple[tuple[int, ...], Any]]:
+        """`infer(*avals, **static)` in a list, remembered: graphs repeat themselves."""
+        key = (avals, *static.items()) if static else avals
+        try:
+            return self.types[key]
+        except KeyError:
+            found = [self.infer(*avals, **static)]
+        except TypeError:  # a static parameter without a hash
+            return [self.infer(*avals, **static)]
+        if len(self.types) >= MAX_PLANS:
+            self.types.clear()
+        self.types[key] = found
+        return found
 
     def name_of(self, position: int) -> str:
         """The name of the operand at `position`; a variadic name covers the tail."""
@@ -212,10 +231,11 @@ def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any
         return op.run(arrays, static)
     avals = tuple(a._aval for a in arrays)
     dev = common_device(op.name, avals) if avals else static["device"]
-    shape, dtype = op.infer(*avals, **static)
-    for a in arrays:
-        if a._aval.is_symbolic:
+    for av in avals:
+        if av.strides is None:  # traced
+            ((shape, dtype),) = op.inferred(avals, static)
             return newest_graph(arrays).add(op, arrays, static, [symbolic(shape, dtype, dev)])[0]
+    shape, dtype = op.infer(*avals, **static)
     plan = dev.runtime.plan(op, avals, static, aval(shape, dtype, dev))
     if active:
         plan = observed(op, plan, avals)

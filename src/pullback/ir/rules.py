@@ -59,6 +59,8 @@ def _argument(op: Ruled, node: Node, name: str, position: int) -> Any:
         if op.variadic and k == len(op.names) - 1:
             return tuple(node.saved_operand(i) for i in range(k, len(node.edges)))
         return node.saved_operand(k)
+    if name == "static":
+        return node.static
     base = name.removesuffix("_avals")
     if base != name:
         return node.avals[op.names.index(base) :]
@@ -178,4 +180,4 @@ def _expression(op: Ruled, name: str) -> str:
     base = name.removesuffix("_aval")
     if base != name:
         return f"avals[{op.names.index(base)}]"
-    return f"node.static[{name!r}]"
+    return "node.static" if name == "static" else f"node.static[{name!r}]"

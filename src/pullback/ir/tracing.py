@@ -42,9 +42,18 @@ _open = _OpenTrace()
 _OURS = (_PACKAGE, "<elementwise", "<pull ", "<record ")
 
 
+_is_ours: dict[str, bool] = {}  # by file names that were met
+
+
 def _place(frame: FrameType | None) -> tuple[str, int]:
     """File and line of the innermost frame outside the library."""
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        ours = _is_ours.get(filename)
+        if ours is None:
+            ours = _is_ours[filename] = filename.startswith(_OURS)
+        if not ours:
+            break
         frame = frame.f_back
     return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 

@@ -37,6 +37,12 @@ __all__ = [
 def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that all `shapes` broadcast to."""
     first = shapes[0]
+    if len(shapes) == 2:
+        second = shapes[1]
+        if first == second or not second:
+            return first
+        if not first:
+            return second
     if all(s == first for s in shapes):
         return first
     ndim = max(map(len, shapes))
@@ -189,6 +195,7 @@ def primitive(
     batch: Callable[..., Any] | str = "",
     no_gradient: str = "",
     front: int = 0,
+    setting: Callable[[], Any] | None = None,
     returns_argument: bool = False,
     **public: Any,
 ) -> Callable[[Callable[..., Any]], Any]:
@@ -197,9 +204,9 @@ def primitive(
 
     It receives the record as its attribute `op` once declared. `front=n` promises that the function
     only normalises: on n leading arrays, what it binds follows from their avals and its other
-    arguments. Such calls are remembered; `SEQUENCE` promises it for one sequence of arrays in
-    front. `returns_argument` says that the result may be an argument itself, which is otherwise
-    given another handle.
+    arguments, and from `setting`. Such calls are remembered; `SEQUENCE` promises it for one
+    sequence of arrays in front. `returns_argument` says that the result may be an argument itself,
+    which is otherwise given another handle.
     """
 
     def declare(function: Callable[..., Any]) -> Any:
@@ -221,9 +228,9 @@ def primitive(
         )
         function.op = op  # type: ignore[attr-defined]
         own = function if returns_argument else apart(function)
-        op.function = remembering(op, own, front) if front else own
+        op.function = remembering(op, own, front, setting) if front else own
         if any(name.startswith("__r") for name in op.methods):
-            op.function.operator = remembering(op, _stepping_back(op.name, own), front)  # type: ignore[attr-defined]
+            op.function.operator = remembering(op, _stepping_back(op.name, own), front, setting)  # type: ignore[attr-defined]
         register(op)
         return op.function
 

@@ -23,6 +23,7 @@ from pullback.ops.indexing import take_along_axis
 from pullback.ops.logic import isinf, isnan, logical_not
 from pullback.ops.movement import concat, permute_dims, reshape
 from pullback.ops.parts import astype, imag, real
+from pullback.ops.quantile_places import place_below, place_beyond
 from pullback.ops.reductions import all as all_
 from pullback.ops.reductions import axis_errors, prod, reduced_shape, sum
 from pullback.ops.requirements import require
@@ -349,10 +350,9 @@ def _nan_quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool, percent:
 def _at_fraction(ranked: Any, present: Any, q: float) -> Any:
     """The value at a fraction of those elements of sorted rows that are present."""
     n = ranked._aval.shape[-1]
-    place = astype(present - 1, dt.float64) * q
-    low = clip(astype(place, dt.int64), 0, n - 1)
+    low = place_below(present, q)
     high = clip(low + 1, 0, clip(present - 1, 0, n - 1))
-    weight = astype(place - astype(low, dt.float64), ranked._aval.dtype)
+    weight = place_beyond(present, q, ranked._aval.dtype)
     a, b = (take_along_axis(ranked, i, axis=-1) for i in (low, high))
     return a + (b - a) * weight
 

@@ -35,7 +35,7 @@ __all__ = ["bits", "child_keys", "philox", "unit_normal", "unit_uniform"]
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
-DRAW, SPLIT, FOLD = 0, 1, 2  # purposes
+DRAW, SPLIT, FOLD, ATTENTION = range(4)  # purposes: the last word of a counter
 
 
 # -- the generator -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.core import dtypes as dt
+from pullback.core import precision as precisions
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.core.errors import AxisError, DTypeError, ShapeError
@@ -29,7 +30,9 @@ __all__ = ["einsum", "matmul", "matrix_transpose", "outer", "tensordot", "vecdot
 MOST_PRODUCTS = 1 << 22  # elements of the intermediate array of an integer matmul
 
 
-def _matmul_infer(x: Aval, y: Aval) -> tuple[tuple[int, ...], DType]:
+def _matmul_infer(
+    x: Aval, y: Aval, precision: str = precisions.DEFAULT
+) -> tuple[tuple[int, ...], DType]:
     if x.shape[-1] != y.shape[-2]:
         raise ShapeError(
             f"matmul: the inner sizes differ, got shapes {x.shape} and {y.shape}."
@@ -70,23 +73,33 @@ def _transposed(x: Any) -> Any:
     return permute_dims(x, (*range(n - 2), n - 1, n - 2))
 
 
-def _matmul_vjp_left(g: Any, y: Any, x_aval: Aval) -> Any:
-    gx = bind(matmul.op, g, _transposed(cc(y)))
+def _precision(x: Aval) -> dict[str, str]:
+    """What a product notes of the setting: nothing where it makes no difference."""
+    name = precisions.current()
+    if name == precisions.DEFAULT or not x.device.runtime.has_fast_products:
+        return {}
+    if x.dtype.itemsize == 2:
+        return {"precision": name} if name == precisions.HIGHEST else {}
+    return {"precision": name} if x.dtype is dt.float32 and name != precisions.HIGHEST else {}
+
+
+def _matmul_vjp_left(g: Any, y: Any, x_aval: Aval, static: dict[str, Any]) -> Any:
+    gx = bind(matmul.op, g, _transposed(cc(y)), **static)
     return gx if gx._aval.shape == x_aval.shape else sum_to(gx, x_aval.shape)
 
 
-def _matmul_vjp_right(g: Any, x: Any, y_aval: Aval) -> Any:
-    gy = bind(matmul.op, _transposed(cc(x)), g)
+def _matmul_vjp_right(g: Any, x: Any, y_aval: Aval, static: dict[str, Any]) -> Any:
+    gy = bind(matmul.op, _transposed(cc(x)), g, **static)
     return gy if gy._aval.shape == y_aval.shape else sum_to(gy, y_aval.shape)
 
 
-def _matmul_batch(x: Any, y: Any) -> Any:
+def _matmul_batch(x: Any, y: Any, static: dict[str, Any]) -> Any:
     """Matrices that meet one and the same matrix are the rows of a single product."""
     a, b = x._aval.shape, y._aval.shape
     if b[0] == 1 and len(b) == 3:
         rows = reshape(x, (size_of(a[:-1]), a[-1]))
-        return reshape(bind(matmul.op, rows, reshape(y, b[1:])), (*a[:-1], b[-1]))
-    return bind(matmul.op, *both_aligned(x, y))
+        return reshape(bind(matmul.op, rows, reshape(y, b[1:]), **static), (*a[:-1], b[-1]))
+    return bind(matmul.op, *both_aligned(x, y), **static)
 
 
 @primitive(
@@ -101,6 +114,7 @@ def _matmul_batch(x: Any, y: Any) -> Any:
     errors=_matmul_errors,
     methods=("__matmul__", "__rmatmul__"),
     front=2,
+    setting=precisions.current,
 )
 def matmul(x: Any, y: Any, /) -> Any:
     """The product of matrices in the last two axes, over broadcast batches.
@@ -123,7 +137,8 @@ def matmul(x: Any, y: Any, /) -> Any:
         x = reshape(x, (1, *a.shape))
     if b.ndim == 1:
         y = reshape(y, (*b.shape, 1))
-    out = bind(matmul.op, x, y) if a.dtype.is_inexact else _whole_matmul(x, y)
+    whole = not a.dtype.is_inexact
+    out = _whole_matmul(x, y) if whole else bind(matmul.op, x, y, **_precision(x._aval))
     if a.ndim > 1 and b.ndim > 1:
         return out
     shape = out._aval.shape

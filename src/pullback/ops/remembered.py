@@ -18,10 +18,15 @@ __all__ = ["SEQUENCE", "remembering"]
 SEQUENCE = -1  # stands for the number of arrays in front, where they come as one sequence
 
 
-def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..., Any]:
+def remembering(
+    op: Op, function: Callable[..., Any], front: int, setting: Callable[[], Any] | None = None
+) -> Callable[..., Any]:
     """`function` with a memory of what its calls came to, so that a repeated call goes straight to
-    its plan.
+    its plan; what they come to depends on `setting` too.
     """
+    noted = bytes_of
+    if setting is not None:
+        noted = lambda rest, kwargs: (setting(), bytes_of(rest, kwargs))  # noqa: E731
     calls: dict[tuple, tuple[dict[str, Any], Any]] = {}
     plan_caches.append(calls)
 
@@ -53,7 +58,7 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
         key = None
         try:
             try:
-                key = (x._aval, bytes_of(rest, kwargs))
+                key = (x._aval, noted(rest, kwargs))
                 static, plan = calls[key]
             except KeyError:
                 return first_call((x, *rest), kwargs, key)
@@ -71,7 +76,7 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
         key = None
         try:
             try:
-                key = (x._aval, y._aval, bytes_of(rest, kwargs))
+                key = (x._aval, y._aval, noted(rest, kwargs))
                 static, plan = calls[key]
             except KeyError:
                 return first_call((x, y, *rest), kwargs, key)
@@ -91,7 +96,7 @@ def remembering(op: Op, function: Callable[..., Any], front: int) -> Callable[..
             try:
                 if xs.__class__ is not list and xs.__class__ is not tuple:
                     return first_call((xs, *rest), kwargs, None)
-                key = (tuple([x._aval for x in xs]), bytes_of(rest, kwargs))
+                key = (tuple([x._aval for x in xs]), noted(rest, kwargs))
                 static, plan = calls[key]
             except KeyError:
                 return first_call((xs, *rest), kwargs, key)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from pullback.compile.program.executable import Executable
+from pullback.compile.program.kept import KeptExecutable, Key, Source, read, write
 from pullback.compile.program.target import Target
 from pullback.core.avals import Aval, aval
 from pullback.core.collector import paused_collector
@@ -52,15 +54,50 @@ class Compiled:
     ("constant", (buffer, aval)). Only what is computed is compiled; an output that is an input
     keeps that input's buffer and strides. What is allocated stays within the `budget`, in bytes.
     The target is that of the graph's device unless another one is given.
+
+    With a key, what an earlier process made of the graph is read from the disk, and the function
+    that gives the graph is not called before somebody looks at it.
     """
 
     @paused_collector()
-    def __init__(self, graph: Graph, budget: int | None = None, target: Target | None = None):
+    def __init__(
+        self,
+        graph: Graph | Callable[[], Graph],
+        budget: int | None = None,
+        target: Target | None = None,
+        key: Key | None = None,
+    ):
         began = time.perf_counter()
-        self.graph = graph
+        self._graph, self._budget, self._target, self._key = graph, budget, target, key
+        self.run: Callable[[Sequence[Any], Sequence[Aval]], list[Any]] = _nothing
+        self.executable: Executable | KeptExecutable | None = None
+        if key is None or not self._restored(key):
+            self._compile()
+        self.plain = [s for s, _ in self.sources] == ["computed"] * len(self.avals)
+        self.seconds = time.perf_counter() - began
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that was compiled."""
+        if not isinstance(self._graph, Graph):
+            self._graph = self._graph()
+        return self._graph
+
+    def _restored(self, key: Key) -> bool:
+        """Whether the program was found on disk."""
+        target: Target = key.device.runtime.target  # type: ignore[attr-defined]
+        found = read(key, target)
+        if found is None:
+            return False
+        self.sources, self.avals = found.sources, found.avals
+        self.executable = self.run = KeptExecutable(key, found, target, self._executable)
+        return True
+
+    def _compile(self) -> None:
+        graph = self.graph
         inputs = {id(v): i for i, v in enumerate(graph.inputs)}
         computed: dict[int, int] = {}
-        self.sources: list[tuple[str, Any]] = []
+        self.sources: list[Source] = []
         for v in graph.outputs:
             if id(v) in inputs:
                 self.sources.append(("input", inputs[id(v)]))
@@ -68,17 +105,21 @@ class Compiled:
                 self.sources.append(("constant", v.constant[:2]))
             else:
                 self.sources.append(("computed", computed.setdefault(id(v), len(computed))))
-        unique = {id(v): v for v in graph.outputs if id(v) in computed}
-        outputs = list(unique.values())
+        outputs = _computed(graph)
         self.avals = [aval(v.aval.shape, v.aval.dtype, v.aval.device) for v in outputs]
-        self.plain = [s for s, _ in self.sources] == ["computed"] * len(outputs)
-        self.run: Callable[[Sequence[Any], Sequence[Aval]], list[Any]] = _nothing
-        self.executable: Executable | None = None
-        if outputs or any(map(may_raise, graph.equations)):
-            computing = part(graph.name, graph.inputs, graph.equations, outputs)
-            own = target or computing.equations[-1].inputs[0].aval.device.runtime.target
-            self.executable = self.run = Executable(computing, own, budget)
-        self.seconds = time.perf_counter() - began
+        if not outputs and not any(map(may_raise, graph.equations)):
+            return
+        self.executable = self.run = self._executable()
+
+    def _executable(self) -> Executable:
+        """What is computed, compiled."""
+        graph = self.graph
+        computing = part(graph.name, graph.inputs, graph.equations, _computed(graph))
+        own = self._target or computing.equations[-1].inputs[0].aval.device.runtime.target
+        key, keep = self._key, None
+        if key is not None:
+            keep = partial(write, key, own, self.sources, self.avals)
+        return Executable(computing, own, self._budget, keep)
 
     def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[tuple[Any, Aval]]:
         """Buffer and aval of every output."""
@@ -104,6 +145,13 @@ class Compiled:
         if self.executable is None:
             return "nothing to compute"
         return self.executable.describe()
+
+
+def _computed(graph: Graph) -> list[Var]:
+    """The outputs that are neither inputs nor constants, each once."""
+    inputs = {id(v) for v in graph.inputs}
+    found = {id(v): v for v in graph.outputs if id(v) not in inputs and v.constant is None}
+    return list(found.values())
 
 
 def _nothing(buffers: Sequence[Any], avals: Sequence[Aval]) -> list[Any]:

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from pullback.autodiff.reverse import cotangents, fresh, with_recording, zeros
 from pullback.autodiff.series import expanded
 from pullback.compile.function.compiled import Compiled, part
+from pullback.compile.function.keys import key_of
 from pullback.compile.graph.passes import optimise
+from pullback.compile.program.kept import Key
 from pullback.core.avals import Aval, symbolic
 from pullback.core.errors import TraceError
 from pullback.ir.graph import Equation, Graph, Var
@@ -64,18 +66,13 @@ class Linearised:
         self.name = flat.name
         self._exact = exact
         self.tracked = tuple(tracked)
-        joint, self.connected, self._found = _joint(flat, tracked)
-        n, m = len(flat.inputs) + len(flat.lifted), len(flat.outputs)
-        joint = optimise(joint, exact, late=len(joint.inputs) - n)
-        self._primals, self._cotangents = joint.inputs[:n], joint.inputs[n:]
-        outputs, self._gradients = joint.outputs[:m], joint.outputs[m:]
-        before, self._after = _cut(joint.equations, self._cotangents)
-        self._residuals, again = _residuals(self._primals, before, self._after, self._gradients)
-        self._after = again + self._after
-        self._whole = part(self.name, self._primals, before, outputs + self._residuals)
+        self._joint, self.connected, self._found = _joint(flat, tracked)
+        self._sizes = len(flat.inputs) + len(flat.lifted), len(flat.outputs)
+        self._key = key_of(self._joint, "linearised", exact, self._sizes)
+        self._cuts: _Cut | None = None
         self._forward: Compiled | None = None
         self._programs: dict[tuple, Compiled] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def forward(self) -> Compiled:
@@ -83,7 +80,7 @@ class Linearised:
         if self._forward is None:
             with self._lock:
                 if self._forward is None:
-                    self._forward = Compiled(self._whole)
+                    self._forward = Compiled(lambda: self._cut.forward, key=self._part("forward"))
         return self._forward
 
     def backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Compiled:
@@ -93,32 +90,70 @@ class Linearised:
             with self._lock:
                 found = self._programs.get((present, wanted))
                 if found is None:
-                    found = self._programs[present, wanted] = self._compiled(present, wanted)
+                    key = self._part("backward", present, wanted)
+                    found = Compiled(lambda: self._backward(present, wanted), key=key)
+                    self._programs[present, wanted] = found
         return found
 
-    def _compiled(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Compiled:
-        given = [v for v, here in zip(self._cotangents, present, strict=True) if here]
-        absent = [v for v, here in zip(self._cotangents, present, strict=True) if not here]
+    def _part(self, *which: Any) -> Key | None:
+        return None if self._key is None else self._key.part(*which)
+
+    @property
+    def _cut(self) -> _Cut:
+        """The two parts, simplified; only what is not found on disk asks for them."""
+        with self._lock:
+            if self._cuts is None:
+                self._cuts = _Cut.of(self._joint, *self._sizes, self._exact)
+            return self._cuts
+
+    def _backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Graph:
+        cut = self._cut
+        given = [v for v, here in zip(cut.cotangents, present, strict=True) if here]
+        absent = [v for v, here in zip(cut.cotangents, present, strict=True) if not here]
         gradients = [
-            self._gradients[k]
+            cut.gradients[k]
             for k, here in zip(self._found, wanted, strict=True)
             if here and k is not None
         ]
-        inputs = [*self._primals, *self._residuals, *given]
+        inputs = [*cut.forward.inputs, *cut.residuals, *given]
         name = f"{self.name}.pullback"
         if not absent:
-            return Compiled(part(name, inputs, self._after, gradients, checks=False))
+            return part(name, inputs, cut.after, gradients, checks=False)
         zero = {id(v): _zero(v) for v in absent}
-        equations = [replaced(eq, zero) for eq in self._after]
+        equations = [replaced(eq, zero) for eq in cut.after]
         gradients = [zero.get(id(v), v) for v in gradients]
         small = part(name, inputs, equations, gradients, checks=False)
-        return Compiled(optimise(small, self._exact))
+        return optimise(small, self._exact)
 
     def aligned(self, wanted: tuple[bool, ...], values: Sequence[Any]) -> list[Any]:
         """The results of `backward` for each tracked input; None if zero or not wanted."""
         rest = iter(values)
         pairs = zip(self._found, wanted, strict=True)
         return [next(rest) if here and k is not None else None for k, here in pairs]
+
+
+class _Cut(NamedTuple):
+    """A graph of values and gradients, cut where the cotangents come in.
+
+    `forward` gives the outputs and the residuals; `after` are the equations from there on.
+    """
+
+    forward: Graph
+    cotangents: list[Var]
+    gradients: list[Var]
+    residuals: list[Var]
+    after: list[Equation]
+
+    @staticmethod
+    def of(joint: Graph, n: int, m: int, exact: bool) -> _Cut:
+        """Cut a graph of n inputs and then cotangents, and of m outputs and then gradients."""
+        joint = optimise(joint, exact, late=len(joint.inputs) - n)
+        primals, cotangents = joint.inputs[:n], joint.inputs[n:]
+        outputs, gradients = joint.outputs[:m], joint.outputs[m:]
+        before, after = _divided(joint.equations, cotangents)
+        residuals, again = _residuals(primals, before, after, gradients)
+        forward = part(joint.name, primals, before, outputs + residuals)
+        return _Cut(forward, cotangents, gradients, residuals, again + after)
 
 
 def _joint(flat: Flat, tracked: Sequence[int]) -> tuple[Graph, list[int], list[int | None]]:
@@ -166,7 +201,7 @@ def symbolic_of(x: Any) -> Aval:
     return symbolic(x._aval.shape, x._aval.dtype, x._aval.device)
 
 
-def _cut(
+def _divided(
     equations: Sequence[Equation], cotangents: Sequence[Var]
 ) -> tuple[list[Equation], list[Equation]]:
     """The equations that can be done before any cotangent is known, and the others."""

@@ -18,6 +18,7 @@ from pullback.compile.function.derivatives import (
     series_of,
     symbolic_of,
 )
+from pullback.compile.function.keys import key_of
 from pullback.compile.function.traced import Traced, first
 from pullback.compile.graph.passes import optimise
 from pullback.core.avals import Aval
@@ -83,7 +84,8 @@ class Unit:
         return self._program
 
     def _compiled(self) -> Compiled:
-        program = Compiled(self.optimised, self.budget)
+        key = key_of(self.graph, "unit", self._jit.exact, self.budget)
+        program = Compiled(lambda: self.optimised, self.budget, key=key)
         self.avals = program.avals
         if self.build is first:
             self.single = program.avals[0] if program.plain else None

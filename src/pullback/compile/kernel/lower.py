@@ -36,9 +36,11 @@ def _stored(value: Value, dtype: DType) -> tuple[Expr, ...]:
     return tuple(cast(p, dtype.real) for p in parts(value))
 
 
-def map_kernel(low: Elementwise, avals: Sequence[Aval], static: dict[str, Any], out: DType) -> Map:
+def map_kernel(
+    low: Elementwise, inputs: Sequence[DType], static: dict[str, Any], out: DType
+) -> Map:
     """The kernel of an elementwise operation."""
-    return _map_kernel(low, tuple([a.dtype for a in avals]), tuple(static.items()), out)
+    return _map_kernel(low, tuple(inputs), tuple(static.items()), out)
 
 
 # Kernels know no shapes: an operation on ever new shapes finds its kernel here.

@@ -8,6 +8,7 @@ from pullback.compile.graph.passes.control import is_slight
 from pullback.compile.kernel.scalar_loops import scalar_loop
 from pullback.compile.program.slots import Context, LoopSlots
 from pullback.compile.program.stages import Branch, Loop, Node, While
+from pullback.compile.program.waits import round_waits
 from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, aval
 from pullback.ir.graph import Equation, Graph, Var
@@ -108,7 +109,9 @@ def _scan(frame: Context, group: CallGroup) -> Sequence[Node]:
     inputs = [*constants.slots, *carried.slots, *places]
     body = frame.inner(static["body"], layouts, inputs, [*carried.spares, *targets])
     table.loops.pop()
-    looped = Loop(body, length, list(loop.moves.items()), loop.carry_entries())
+    waits = round_waits(body, loop) if frame.target.tuning.side_by_side else ()
+    moves = list(loop.moves.items())
+    looped = Loop(body.stages, length, moves, loop.carry_entries(), waits)
     return [*constants.before, *carried.before, looped]
 
 
@@ -134,14 +137,14 @@ def _while(frame: Context, group: CallGroup) -> Sequence[Node]:
     flag = frame.scratch(1)
     layouts = [*constants.layouts, *carried.layouts]
     inputs = [*constants.slots, *carried.slots]
-    test = frame.inner(static["test"], layouts, inputs, [flag])
+    test = frame.inner(static["test"], layouts, inputs, [flag]).stages
     before: Sequence[Node] = ()
     if is_slight(static["test"]):  # a step then tells whether there is another one
         step = _with_test(static["test"], static["body"], fixed)
-        body = frame.inner(step, layouts, inputs, [*carried.spares, flag])
+        body = frame.inner(step, layouts, inputs, [*carried.spares, flag]).stages
         before, test = test, ()
     else:
-        body = frame.inner(static["body"], layouts, inputs, carried.spares)
+        body = frame.inner(static["body"], layouts, inputs, carried.spares).stages
     table.loops.pop()
     looped = While(test, flag, body, loop.carry_entries())
     return [*constants.before, *carried.before, *before, looped]
@@ -176,7 +179,7 @@ def _cond(frame: Context, group: CallGroup) -> Sequence[Node]:
     inputs = [_slot(frame, r) for r in operands]
     results = [frame.slot(s) for s in group.results]
     then, otherwise = (
-        frame.inner(static[name], layouts, inputs, results) for name in ("then", "otherwise")
+        frame.inner(static[name], layouts, inputs, results).stages for name in ("then", "otherwise")
     )
     return [Branch(_slot(frame, predicate), then, otherwise)]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from pullback.compile.program.budgeted import FusedGraph, Rounds
+from pullback.compile.program.calls import Calls, Surroundings
 from pullback.compile.program.frame import Frame, inner_graphs
 from pullback.compile.program.slots import Planned, SlotTable
 from pullback.compile.program.stages import Program
@@ -40,6 +41,15 @@ class Assembled(NamedTuple):
     labels: Sequence[tuple[str, range]]  # what is computed by which stages
 
 
+class Made(NamedTuple):
+    """What became of a graph: its stages and slots, the program, and that as its target runs it."""
+
+    frame: Frame
+    table: SlotTable
+    program: Program
+    run: Callable[..., Any]
+
+
 def _calls_python(target: Target, eq: Equation) -> bool:
     low = getattr(eq.op, "lowering", None)
     return isinstance(low, Intrinsic) and target.routines[low.name].calls_python
@@ -52,8 +62,15 @@ class Executable:
     no call allocates more bytes: see `Version.within`.
     """
 
-    def __init__(self, graph: Graph, target: Target, budget: int | None = None):
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        budget: int | None = None,
+        made: Callable[[Version], None] | None = None,
+    ):
         self.graph, self.target, self.budget = graph, target, budget
+        self._made = made  # called with each version
         self._versions: dict[tuple[Aval, ...], Version] = {}
         dense = [aval(v.aval.shape, v.aval.dtype, v.aval.device) for v in graph.inputs]
         self._first = self._version(tuple(dense))
@@ -61,18 +78,24 @@ class Executable:
     def __call__(self, buffers: Sequence[Any], avals: Sequence[Aval]) -> list[Any]:
         version = self._versions.get(tuple(avals))
         if version is None:
-            version = self._version(tuple(avals))
+            version = self.version(tuple(avals))
         return version.run(buffers)
+
+    def version(self, avals: tuple[Aval, ...]) -> Version:
+        """What there is for inputs of these layouts."""
+        return self._versions.get(avals) or self._version(avals)
 
     def _version(self, avals: tuple[Aval, ...]) -> Version:
         version = self._versions[avals] = Version(self.graph, self.target, avals, self.budget)
+        if self._made is not None:
+            self._made(version)
         return version
 
     def timed(
         self, buffers: Sequence[Any], avals: Sequence[Aval]
     ) -> tuple[list[Any], list[Timing]]:
         """The buffers of the outputs, and what each step took; plans of indices are not used."""
-        version = self._versions.get(tuple(avals)) or self._version(tuple(avals))
+        version = self.version(tuple(avals))
         return version.timed(buffers)
 
     @property
@@ -105,47 +128,43 @@ class Version:
         self, graph: Graph, target: Target, avals: Sequence[Aval], budget: int | None = None
     ):
         began = time.perf_counter()
-        self._target, self._view = target, target.view
+        self._target = target
         self.grouped = fuse(graph, avals)
         inner = [v for g in inner_graphs(graph) for v in g.constants]
         read = {id(s) for g in self.grouped.groups for s in g.values_read()}
         known = zip(graph.constants, self.grouped.constants, strict=True)
         used = [*(v for v, s in known if id(s) in read), *inner]
-        self._constants = [v.constant[0] for v in graph.constants]
-        self._graph, self._used, self._avals = graph, used, avals
-        self._passed = [v.constant[0] for v in used]
+        self._graph, self._used, self.avals = graph, used, avals
+        passed = [v.constant[0] for v in used]
+        constants = [v.constant[0] for v in graph.constants]
         work = sum(s.aval.size for s in self.grouped.computed())
         # a stage that calls Python waits for its lock, which whoever runs the program must not hold
-        calls = any(_calls_python(target, eq) for eq in graph.equations)
+        python = any(_calls_python(target, eq) for eq in graph.equations)
         inner_ones = any(True for _ in inner_graphs(graph))
-        self._heavy = work > target.tuning.light_values or calls or inner_ones
-        frame, table, self._program = self.assembled(())
-        self._fused = FusedGraph.of(frame)
-        if budget is not None and frame.peak_bytes > budget:
-            frame, table, self._program = self.within(budget)
+        self._heavy = work > target.tuning.light_values or python or inner_ones
+        made = self.assembled(())
+        self._fused = FusedGraph.of(made.frame)
+        if budget is not None and made.frame.peak_bytes > budget:
+            made = self.within(budget)
+        frame, table, self.program, self._program = made
         self.plan, self.errors, self.stages = frame.plan, table.errors, frame.stages
         self.steps = frame.steps
         self.arena_nbytes = table.arena_nbytes
         self.peak_bytes = frame.peak_bytes
-        self._plannable = list(table.plannable)
-        if self._plannable:
+        self.planned = list(table.plannable)
+        if self.planned:
             self._programs: dict[tuple[bool, ...], Any] = {}
             self._program, self._unplanned = self._run_planned, self._program
         self._outputs = [self._where(r) for r in self.grouped.outputs]
-        only = len(self._outputs) == 1 and self._outputs[0][:2] == ("out", 0)
-        self.run = self._run_single if only else self._run_several
-        self._offsets = [at for kind, at, _ in self._outputs if kind == "out"]
-        if not only and len(self._offsets) == len(self._outputs):
-            self.run = self._run_views
-        if not self.stages:
-            self.run = self._run_nothing
+        self.around = Surroundings(passed, constants, self._outputs, not self.stages)
+        self.run_program = self._program
+        calls = Calls(target, self._program, self.around, lambda: self.errors)
+        self.run, self.run_other = calls.run, calls.run_other
         self._timing = Lock()
         self._timed: Timed | None = None
         self.seconds = time.perf_counter() - began
 
-    def assembled(
-        self, planned: Sequence[Planned], clock: Clock | None = None
-    ) -> tuple[Frame, SlotTable, Callable[..., Any]]:
+    def assembled(self, planned: Sequence[Planned], clock: Clock | None = None) -> Made:
         """The program; one with plans takes their arrays after all other buffers.
 
         With a clock, that is read before and after each step.
@@ -165,7 +184,7 @@ class Version:
             self._heavy or clock is not None,
             waits_of(frame) if beside and clock is None else (),
         )
-        return frame, table, self._target.encode(program, table.errors)
+        return Made(frame, table, program, self._target.encode(program, table.errors))
 
     def parts(self) -> Assembled:
         """See `Executable.assembled`."""
@@ -174,9 +193,9 @@ class Version:
 
     def rounds(self) -> Rounds:
         """The ways to run the graph."""
-        return Rounds(self._graph, self._avals, self._used, self._target, self._fused)
+        return Rounds(self._graph, self.avals, self._used, self._target, self._fused)
 
-    def within(self, budget: int) -> tuple[Frame, SlotTable, Callable[..., Any]]:
+    def within(self, budget: int) -> Made:
         """The fastest program that allocates so many bytes at most, outputs included."""
         least = None
         for found in self.rounds():
@@ -184,9 +203,9 @@ class Version:
                 least = way if least is None or way.peak_bytes < least.peak_bytes else least
                 if way.peak_bytes <= budget:
                     self.grouped = way.grouped
-                    program = self.assembled(())
-                    if program[0].peak_bytes <= budget:
-                        return program
+                    made = self.assembled(())
+                    if made.frame.peak_bytes <= budget:
+                        return made
         assert least is not None
         outputs = sum(s.nbytes for s in least.grouped.computed() if s.is_output)
         raise MemoryBudgetError(
@@ -199,13 +218,13 @@ class Version:
     def _run_planned(self, *buffers: Any) -> Any:
         """Uses the plans that there are of these buffers, by the rule of single operations."""
         find = self._target.plan_arrays
-        found = [find(buffers[p.slot - 1], p.dtype, p.wanted) for p in self._plannable]
+        found = [find(buffers[p.slot - 1], p.dtype, p.wanted) for p in self.planned]
         known = tuple(f is not None for f in found)
         if not any(known):
             return self._unplanned(*buffers)
         if known not in self._programs:
-            chosen = [p for p, is_known in zip(self._plannable, known, strict=True) if is_known]
-            self._programs[known] = self.assembled(chosen)[2]
+            chosen = [p for p, is_known in zip(self.planned, known, strict=True) if is_known]
+            self._programs[known] = self.assembled(chosen).run
         arrays = [array for arrays in found if arrays is not None for array in arrays]
         return self._programs[known](*buffers, *arrays)
 
@@ -228,47 +247,6 @@ class Version:
             return "empty", 0, 0
         return "out", self.plan.places[r.stored].offset, 0
 
-    def _run_single(self, buffers: Sequence[Any]) -> list[Any]:
-        out = self._program(*buffers, *self._passed)
-        if isinstance(out, tuple):
-            self._fail(out)
-        return [out]
-
-    def run_other(self, program: Callable[..., Any], buffers: Sequence[Any]) -> list[Any]:
-        """The outputs by another program of the same graph."""
-        out = program(*buffers, *self._passed)
-        if isinstance(out, tuple):
-            self._fail(out)
-        return [self._found(out, buffers, *where) for where in self._outputs]
-
-    def _run_views(self, buffers: Sequence[Any]) -> list[Any]:
-        out = self._program(*buffers, *self._passed)
-        if isinstance(out, tuple):
-            self._fail(out)
-        return [self._view(out, at) if at else out for at in self._offsets]
-
-    def _run_several(self, buffers: Sequence[Any]) -> list[Any]:
-        out = self._program(*buffers, *self._passed)
-        if isinstance(out, tuple):
-            self._fail(out)
-        return [self._found(out, buffers, *where) for where in self._outputs]
-
-    def _run_nothing(self, buffers: Sequence[Any]) -> list[Any]:
-        return [self._found(None, buffers, *where) for where in self._outputs]
-
-    def _found(self, out: Any, buffers: Sequence[Any], kind: str, at: int, offset: int) -> Any:
-        if kind == "out":
-            return self._view(out, at) if at else out
-        if kind == "empty":
-            return self._target.empty(0)
-        buf = buffers[at] if kind == "input" else self._constants[at]
-        return self._view(buf, offset) if offset else buf
-
-    def _fail(self, error: tuple[int, int, int]) -> NoReturn:
-        code, position, value = error
-        name, fault = self.errors[code - 1]
-        raise fault.error(name, position, value)
-
     def describe(self) -> str:
         lines = [
             str(self.grouped),
@@ -287,7 +265,7 @@ class Timed:
     def __init__(self, version: Version, target: Target):
         self._version = version
         self._clock = target.clock()
-        frame, _, self._program = version.assembled((), self._clock)
+        frame, _, _, self._program = version.assembled((), self._clock)
         self._kernels = [
             (s.label, least_bytes(s.group, frame.local.get(id(s.group), ()))) for s in frame.steps
         ]

@@ -97,6 +97,14 @@ class GroupStep(NamedTuple):
         return f"{self.group.label} of {', '.join(inside)}"
 
 
+class CopyStep(NamedTuple):
+    """A value that is copied to a slot in the end, by so many stages."""
+
+    source: Stored
+    slot: int
+    stages: int
+
+
 class Frame:
     """The stages of one graph.
 
@@ -131,8 +139,11 @@ class Frame:
             self.stages += self.stages_of(group)
             scratch = max(table.reserved[known:], default=base) - base
             self.steps.append(GroupStep(group, scratch, range(first, len(self.stages))))
+        self.copies: list[CopyStep] = []
         for region, slot in copies:
-            self.stages += self.copy(region, slot)
+            copied = self.copy(region, slot)
+            self.stages += copied
+            self.copies.append(CopyStep(region.stored, slot, len(copied)))
 
     @property
     def peak_bytes(self) -> int:
@@ -161,10 +172,10 @@ class Frame:
         layouts: Sequence[Aval],
         inputs: Sequence[int],
         outputs: Sequence[int],
-    ) -> Sequence[Node]:
-        """The stages of a graph inside, which uses the free part of the arena."""
+    ) -> Frame:
+        """The frame of a graph inside, which uses the free part of the arena."""
         grouped = fuse(graph, layouts)
-        return Frame(grouped, self.table, self.target, graph, inputs, outputs, self.free).stages
+        return Frame(grouped, self.table, self.target, graph, inputs, outputs, self.free)
 
     def copy(self, region: Region, slot: int) -> Sequence[Node]:
         """Stages that write a region to a slot, dense."""
@@ -177,6 +188,12 @@ class Frame:
         return self.target.map(
             copy_kernel(av.dtype), av.shape, [slot], [dense], [source], [av.strides]
         )
+
+    def own_slot(self, value: Stored) -> int | None:
+        """The slot of a value that has no place in arena or output: what it was given, or local."""
+        if value.origin == "input":
+            return self.inputs[value.position]
+        return self._own_slots.get(value)
 
     def slot(self, value: Stored, offset: int = 0) -> int:
         """The slot of element `offset` of a value; an empty one may be anywhere."""

@@ -16,7 +16,13 @@ from pullback.compile.kernel.lower import (
 )
 from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.stages import Program, Scratch, Stage
-from pullback.compile.program.target import Fault, IndexArrays, Target, WantedPlan
+from pullback.compile.program.target import (
+    Fault,
+    FlatProgram,
+    IndexArrays,
+    Target,
+    WantedPlan,
+)
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
@@ -51,9 +57,43 @@ def _program(
 
 
 def _elementwise(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -> Plan:
-    kernel = map_kernel(op.lowering, avals, static, out.dtype)
+    repeated = _repeated(avals, out)
+    if repeated is not None:
+        dtypes = tuple([a.dtype for a in avals])
+        make = _flat(target, op.lowering, dtypes, tuple(static.items()), out.dtype, repeated)
+        if make is not None:
+            return Plan(make(out.size, out.nbytes, out.size > target.tuning.light_elements), out)
+    kernel = map_kernel(op.lowering, [a.dtype for a in avals], static, out.dtype)
     strides = [broadcast_strides(a, out.shape) for a in avals]
     return Plan(_mapped(target, kernel, out, strides), out)
+
+
+def _repeated(avals: Avals, out: Aval) -> tuple[bool, ...] | None:
+    """Of operands that are all dense, or one element repeated, which are the latter."""
+    if out.size < 2:
+        return None
+    found = []
+    for a in avals:
+        if a.dense and a.shape == out.shape:
+            found.append(False)
+        elif any(a.strides or ()):
+            return None
+        else:
+            found.append(True)
+    return tuple(found)
+
+
+# Programs know no shape but the number of elements: those of ever new shapes are made from here.
+@lru_cache(64)  # of which each may keep a kernel
+def _flat(
+    target: Target,
+    low: Elementwise,
+    inputs: tuple[DType, ...],
+    static: tuple[tuple[str, Any], ...],
+    out: DType,
+    repeated: tuple[bool, ...],
+) -> FlatProgram | None:
+    return target.flat(map_kernel(low, inputs, dict(static), out), repeated)
 
 
 def _mapped(target: Target, kernel: Any, out: Aval, strides: Sequence[tuple[int, ...]]) -> Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pullback.compile.program.stages import Node
 from pullback.compile.program.target import Fault, Target, WantedPlan
@@ -13,6 +13,9 @@ from pullback.compile.schedule.memory import aligned
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.ir.graph import Graph, Var
+
+if TYPE_CHECKING:
+    from pullback.compile.program.frame import Frame
 
 __all__ = ["Context", "LoopSlots", "Planned", "SlotTable"]
 
@@ -126,6 +129,6 @@ class Context(Protocol):
         layouts: Sequence[Aval],
         inputs: Sequence[int],
         outputs: Sequence[int],
-    ) -> Sequence[Node]:
-        """The stages of a graph inside, which uses the free part of the arena."""
+    ) -> Frame:
+        """The frame of a graph inside, which uses the free part of the arena."""
         ...

@@ -21,6 +21,7 @@ __all__ = [
     "Program",
     "Scratch",
     "Stage",
+    "Wait",
     "While",
 ]
 
@@ -32,6 +33,16 @@ class Stage(NamedTuple):
     units: int
     grain: int
     params: tuple[SupportsIndex, ...]
+
+
+class Wait(NamedTuple):
+    """A group of so many nodes: which groups before it have to end first, and which of the round
+    before that.
+    """
+
+    nodes: int
+    after: Sequence[int]
+    again: Sequence[int]
 
 
 class At(NamedTuple):
@@ -46,13 +57,15 @@ class Loop(NamedTuple):
 
     After each round the pointer of `slot` moves by `nbytes` for each of `moves` (slot, nbytes), and
     for each of `carries` (slot, spare, nbytes) what the body wrote to `spare` is found at `slot`.
-    In the end all pointers are as before, and the memory of `slot` holds the last carry.
+    In the end all pointers are as before, and the memory of `slot` holds the last carry. `waits`
+    divides the body into groups, if it is not in line.
     """
 
     body: Sequence[Node]
     rounds: int
     moves: Sequence[tuple[int, int]]
     carries: Sequence[tuple[int, int, int]]
+    waits: Sequence[Wait] = ()
 
 
 class While(NamedTuple):

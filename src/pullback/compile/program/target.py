@@ -21,7 +21,9 @@ from pullback.core.dtypes import DType
 __all__ = [
     "Area",
     "Fault",
+    "FlatProgram",
     "IndexArrays",
+    "KeptPrograms",
     "Layout",
     "Place",
     "Routine",
@@ -30,12 +32,15 @@ __all__ = [
     "Target",
     "Tuning",
     "WantedPlan",
+    "no_flat_programs",
 ]
 
 Shape: TypeAlias = Sequence[int]
 Strides: TypeAlias = Sequence[int]
 Area: TypeAlias = Callable[[int], int]  # the slot of scratch memory of so many bytes
 Place: TypeAlias = tuple[int, Aval]  # a slot, and what is there
+# From the elements of an array, its bytes, and whether it is heavy, to the program that writes it.
+FlatProgram: TypeAlias = Callable[[int, int, bool], Callable[..., Any]]
 Layout: TypeAlias = tuple[Shape, int, Strides]  # shape, slot and strides in elements
 
 
@@ -112,6 +117,10 @@ class Routine(NamedTuple):
     direct: Callable[[Sequence[Aval], dict[str, Any], Aval], Callable[..., Any]] | None = None
 
 
+def no_flat_programs(kernel: Map, repeated: tuple[bool, ...]) -> None:
+    """Of a target that has no shorter way to them."""
+
+
 class WantedPlan(Protocol):
     """A plan of indices that would be of use; equal ones are interchangeable."""
 
@@ -147,10 +156,49 @@ class Clock(Protocol):
         ...
 
 
+class KeptPrograms(Protocol):
+    """The programs of a target on disk."""
+
+    def circumstances(self) -> Sequence[str] | None:
+        """What programs depend on besides what they compute; None if none are kept."""
+        ...
+
+    def read(self, key: str, /) -> bytes | None:
+        """What was written under a key."""
+        ...
+
+    def write(self, key: str, data: bytes, /) -> None:
+        """Keep data under a key, as long as there is room."""
+        ...
+
+    def packed(self, program: Program, /) -> bytes | None:
+        """A program as bytes; None if it calls what another process does not have."""
+        ...
+
+    def unpacked(self, data: bytes, inputs: int, /) -> Callable[..., Any] | None:
+        """The program, of so many inputs; None, or an error, if its code is not on disk any more or
+        the data is something else.
+        """
+        ...
+
+    def packed_plan(self, wanted: Any, /) -> list[Any]:
+        """A plan of indices that would be of use, as numbers and texts."""
+        ...
+
+    def unpacked_plan(self, values: Sequence[Any], /) -> WantedPlan:
+        """The plan again."""
+        ...
+
+
 class Target(Protocol):
     """Strides are in elements; outputs are dense unless their strides are given."""
 
     tuning: Tuning
+
+    @property
+    def kept(self) -> KeptPrograms | None:
+        """The programs of earlier processes, where the target keeps them."""
+        ...
 
     @property
     def routines(self) -> Mapping[str, Routine]:
@@ -173,6 +221,13 @@ class Target(Protocol):
 
         `by_rows`: one stage whose units are the elements in row-major order, for `Blocks`.
         `shared`: code for this shape alone would not be used again.
+        """
+        ...
+
+    def flat(self, kernel: Map, repeated: tuple[bool, ...], /) -> FlatProgram | None:
+        """What makes programs of a kernel whose operands are dense, or one element repeated.
+
+        The programs are those of `map` with `shared`; None: there is no shorter way to them.
         """
         ...
 

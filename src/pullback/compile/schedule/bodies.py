@@ -7,7 +7,7 @@ its operations run one by one.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,7 +174,7 @@ class Bodies:
         values = [
             self.value(u, path if u.aval.shape == shape else (shape, *path)) for u in eq.inputs
         ]
-        return _rounded(eq.op.lowering.body(*values, **eq.static), v.aval.dtype)
+        return _rounded(element(eq.op.lowering.body, values, eq.static), v.aval.dtype)
 
     def _through(self, region: Region, path: tuple[Step, ...]) -> Region:
         for step in path:
@@ -193,6 +193,30 @@ class Bodies:
             self._positions[access] = len(self.reads)
             self.reads.append(access)
         return self._positions[access]
+
+
+# What functions of elements came to for the operands in front, which stay as long as their ids are
+# part of a key. Layers of a network are mostly the same few.
+_elements: dict[tuple, tuple[Sequence[Value], Value]] = {}
+_PLAIN = frozenset([int, float, bool, str, DType])  # what is as its text says
+MOST_ELEMENTS = 512  # that are kept; those of a function have some hundred expressions
+
+
+def element(
+    body: Callable[..., Value], values: Sequence[Value], static: Mapping[str, Any]
+) -> Value:
+    """`body(*values, **static)`; an equal call gives the same expression."""
+    if not all(type(v) in _PLAIN for v in static.values()):
+        return body(*values, **static)
+    ids = [id(part) for value in values for part in parts(value)]
+    key = (body, *map(type, values), *ids, repr(static) if static else "")
+    found = _elements.get(key)
+    if found is None:
+        found = values, body(*values, **static)
+        if len(_elements) >= MOST_ELEMENTS:
+            _elements.clear()
+        _elements[key] = found
+    return found[1]
 
 
 def _literal(number: Any, dtype: DType) -> Value:

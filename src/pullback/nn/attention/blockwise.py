@@ -29,6 +29,7 @@ from pullback.ops.exponential import exp, log
 from pullback.ops.extrema import max as max_
 from pullback.ops.families import sum_to
 from pullback.ops.movement import concat, reshape
+from pullback.ops.philox import ATTENTION as PURPOSE
 from pullback.ops.philox import philox
 from pullback.ops.products import matmul, matrix_transpose
 from pullback.ops.ranges import arange
@@ -42,7 +43,6 @@ TILE = 1 << 20  # scores of a tile, of all its heads together: what stays in cac
 # More heads at a time change no bit; rows would, in sums along them, and stay as they are.
 TOGETHER = {"cuda": 1 << 26}
 SIDE = 512  # rows and columns of a tile, if there are enough heads
-PURPOSE = 3  # the last word of the counter keeps these random bits apart from other draws
 
 _BY_ROWS = {"query", "out", "lse", "g", "delta"}
 _BY_COLUMNS = {"key", "value"}

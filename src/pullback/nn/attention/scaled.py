@@ -96,6 +96,11 @@ def checked_mask(name: str, what: str, mask: Any) -> Any:
     return mask
 
 
+def _spread(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` broadcast where it has to be: its cotangent is then a sum, if only of one term."""
+    return x if x.shape == shape else broadcast_to(x, shape)
+
+
 def _attention(
     query: Any,
     key: Any,
@@ -115,9 +120,9 @@ def _attention(
     if attn_mask is not None:
         whole = _mask(attn_mask, (*heads, rows, columns), group)
         bias, mask = (None, whole) if attn_mask.dtype is bool_ else (whole, None)
-    query = reshape(broadcast_to(query, (*heads, rows, width)), (*lead, group, rows, width))
-    key = broadcast_to(key, (*lead, columns, width))
-    value = broadcast_to(value, (*lead, *value.shape[-2:]))
+    query = reshape(_spread(query, (*heads, rows, width)), (*lead, group, rows, width))
+    key = _spread(key, (*lead, columns, width))
+    value = _spread(value, (*lead, *value.shape[-2:]))
     # Vectors without elements have products of 0, by any factor.
     factor = max(width, 1) ** -0.5 if scale is None else scale
     out = weighted(query, key, value, bias, mask, dropout_key, is_causal, dropout_p, factor)
@@ -139,8 +144,8 @@ def weighted(
     has them; a dropout of 1 leaves nothing.
     """
     dtype = query.dtype
-    if bias is None and not dropout and has_units(query, key, value, factor):
-        return attended_by_units(query, key, value, mask, factor, causal)
+    if bias is None and dropout != 1.0 and has_units(query, key, value, factor):
+        return attended_by_units(query, key, value, mask, words, factor, causal, dropout)
     wide = float64 if dtype is float64 else float32
     query, key, value, bias = (
         x if x is None or x.dtype is wide else astype(x, wide) for x in (query, key, value, bias)

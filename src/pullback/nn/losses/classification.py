@@ -31,6 +31,7 @@ from pullback.ops.movement import reshape
 from pullback.ops.parts import astype
 from pullback.ops.ranges import positions
 from pullback.ops.reductions import sum
+from pullback.ops.requirements import require
 from pullback.ops.selection import where
 
 __all__ = ["cross_entropy", "cross_entropy_by_numpy", "focal_loss", "nll_loss"]
@@ -64,6 +65,10 @@ def _checked_target(name: str, x: Any, target: Any, axis: int) -> None:
         )
 
 
+def _hint(classes: int) -> str:
+    return f"there are {classes} classes. Targets that do not count equal ignore_index."
+
+
 class Picked:
     """What the classes named by a target pick out of arrays over the classes."""
 
@@ -75,7 +80,11 @@ class Picked:
         if self.shape[self.axis] == 0 and target._aval.size:
             raise ShapeError(f"{name}: there are no classes, got an input of shape {self.shape}.")
         _class_weights(name, weight, self.shape[self.axis])
-        self.index, self.counts = class_numbers(name, target, self.shape[self.axis], ignore_index)
+        classes = self.shape[self.axis]
+        self.index, self.counts = class_numbers(name, target, classes, ignore_index)
+        if x._aval.device.runtime.names_classes:
+            fits, fact = self.index < classes, f"is out of range, {_hint(classes)}"
+            self.index = require(self.index, fits, name, fact, "the class", "IndexOutOfRange")
         self.weight, self.target, self.ignored = weight, target, ignore_index
 
     def of(self, x: Any) -> Any:
@@ -101,8 +110,8 @@ class Picked:
             bad = (target != self.ignored) & ((target < 0) | (target >= classes))
             place = tuple(int(i) for i in np.argwhere(bad)[0])
             raise IndexOutOfRange(
-                f"{self.name}: class {target[place]} at target{list(place)} is out of range, there"
-                f" are {classes} classes. Targets that do not count equal ignore_index."
+                f"{self.name}: class {target[place]} at target{list(place)} is out of range,"
+                f" {_hint(classes)}"
             ) from None
 
     def weights(self) -> Any:

@@ -22,6 +22,7 @@ from pullback.runtime.cpu.indexing import gather_stages
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.loops import fold_stages, map_stages, row_stages, scalar_code
 from pullback.runtime.cpu.native import stages
+from pullback.runtime.cpu.native.stored import Programs
 from pullback.runtime.cpu.routines import ROUTINES
 from pullback.runtime.cpu.scatter import plans, scatter_stages, strategies
 
@@ -46,6 +47,7 @@ class CpuTarget:
     )
     routines = ROUTINES
     map = staticmethod(map_stages.map_stages)
+    flat = staticmethod(map_stages.flat_program)
     box = staticmethod(map_stages.map_stage)
     reduce = staticmethod(fold_stages.reduce_stages)
     accumulate = staticmethod(fold_stages.accumulate_stages)
@@ -58,6 +60,7 @@ class CpuTarget:
     scatter_plan = staticmethod(strategies.wants_plan)
     together = staticmethod(jit.together)
     encode = staticmethod(stages.encode)
+    kept = Programs(strategies.Wanted)
     clock = Clock
     view = staticmethod(native.view)
     empty = staticmethod(native.empty)

@@ -15,12 +15,18 @@ __all__ = ["machine_code"]
 _CACHE = CodeCache("cuda")
 
 
+# Instructions that are of one architecture, and not of those that follow it.
+_SPECIAL = {"sm_90": "wgmma."}
+
+
 def machine_code(source: str, target: str) -> bytes:
     """The machine code of a source for a target like "sm_90"."""
+    if _SPECIAL.get(target, source + ".") in source:
+        target += "a"
     text = "\n".join([source, target, *OPTIONS, str(version())])
     key = hashlib.sha256(text.encode()).hexdigest()
     code = _CACHE.read(key)
     if code is None:
-        code = compile_source(source, target)
+        code = compile_source(source, target, OPTIONS)
         _CACHE.write(key, code)
     return code

@@ -108,6 +108,11 @@ class Gpu:
         name = self._runtime.getDeviceProperties(self.index)["name"]
         return name.decode() if isinstance(name, bytes) else name
 
+    @cached_property
+    def processors(self) -> int:
+        """Its multiprocessors."""
+        return int(self._runtime.getDeviceProperties(self.index)["multiProcessorCount"])
+
     # -- memory: copies are to be made where this GPU is current -----------------------------------
 
     def _allocate(self, nbytes: int) -> Any:

@@ -82,8 +82,9 @@ template <typename T, int V> PB_DEVICE Pack<T, V> pb_singles(const T* at) {{
   for (int v = 0; v < V; ++v) p.v[v] = at[v];
   return p;
 }}
-PB_DEVICE long long pb_first() {{ return blockIdx.x * (long long)blockDim.x + threadIdx.x; }}
-PB_DEVICE long long pb_step() {{ return gridDim.x * (long long)blockDim.x; }}
+// macros: where a kernel has become a function, its thread blocks have numbers of their own
+#define pb_first() (blockIdx.x * (long long)blockDim.x + threadIdx.x)
+#define pb_step() (gridDim.x * (long long)blockDim.x)
 """
 
 

@@ -4,7 +4,7 @@
 ; meanwhile. A status is 0, an error of the driver, or one of `launcher.py`.
 
 ; The driver's functions, in the order of `driver.ENTRIES`, and 64 kB of page-locked memory.
-%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
 
 ; A call: 0 table, 1 entries, 2 slots, 3 stream, 4 what launches become, 5 graph, 6 thread state,
 ; 7 launches since signals were looked at
@@ -62,7 +62,7 @@ define internal ptr @entry(ptr %call, i32 %number) alwaysinline {
 
 ; LAUNCH: function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an attribute
 ; of cuda.h or 0, then n pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a
-; struct).
+; struct), or (-3, the place of slot, bytes after it, 15 words: a struct that begins with the address).
 define internal i64 @launch(ptr %call, i64 %at) noinline {
 start:
   %table = load ptr, ptr %call
@@ -94,7 +94,8 @@ fill:
   %slot = call i64 @word(ptr %table, i64 %pair)
   %more = call i64 @word(ptr %table, i64 %pair.more)
   switch i64 %slot, label %address [ i64 -1, label %number
-                                     i64 -2, label %struct ]
+                                     i64 -2, label %struct
+                                     i64 -3, label %map ]
 
 address:
   %slot.at = getelementptr i64, ptr %slots, i64 %slot
@@ -113,6 +114,23 @@ struct:
   %struct.at = getelementptr i64, ptr %table, i64 %more
   store i64 0, ptr %value.at
   store ptr %struct.at, ptr %param.at
+  br label %filled
+
+map:
+  %map.at = getelementptr i64, ptr %table, i64 %more
+  %map.slot = load i64, ptr %map.at
+  %map.bytes.at = getelementptr i64, ptr %map.at, i64 1
+  %map.bytes = load i64, ptr %map.bytes.at
+  %map.slot.at = getelementptr i64, ptr %slots, i64 %map.slot
+  %map.base = load i64, ptr %map.slot.at
+  %map.address = add i64 %map.base, %map.bytes
+  %map.struct = alloca [16 x i64], align 64
+  %map.rest = getelementptr i64, ptr %map.struct, i64 1
+  %map.words = getelementptr i64, ptr %map.at, i64 2
+  call void @llvm.memcpy.p0.p0.i64(ptr %map.rest, ptr %map.words, i64 120, i1 false)
+  store i64 %map.address, ptr %map.struct
+  store i64 %map.address, ptr %value.at
+  store ptr %map.struct, ptr %param.at
   br label %filled
 
 filled:
@@ -308,16 +326,16 @@ wait.one:
 wait.add:
   %add.waiting = call ptr @entry(ptr %call, i32 5)
   %put.waiting = call i32 %add.waiting(ptr %own, ptr %drawn, ptr %list, i64 %wait.count, ptr %node)
-  %put.waiting.wide = zext i32 %put.waiting to i64
-  ret i64 %put.waiting.wide
+  %put.waiting.told = call i64 @cooperate(ptr %call, i64 %at, ptr %own, i32 %put.waiting)
+  ret i64 %put.waiting.told
 
 add.next:
   %needs = select i1 %first, ptr null, ptr %before
   %needed = select i1 %first, i64 0, i64 1
   %add.node = call ptr @entry(ptr %call, i32 5)
   %added = call i32 %add.node(ptr %own, ptr %drawn, ptr %needs, i64 %needed, ptr %node)
-  %added.wide = zext i32 %added to i64
-  ret i64 %added.wide
+  %added.told = call i64 @cooperate(ptr %call, i64 %at, ptr %own, i32 %added)
+  ret i64 %added.told
 
 set:
   %at.exec = getelementptr %Graph, ptr %graph, i32 0, i32 1
@@ -327,6 +345,28 @@ set:
   %put = call i32 %set.node(ptr %exec, ptr %which, ptr %node)
   %put.wide = zext i32 %put to i64
   ret i64 %put.wide
+}
+
+; A new node is told the attribute of its launch, if there is one; the status.
+define internal i64 @cooperate(ptr %call, i64 %at, ptr %own, i32 %status) noinline {
+  %table = load ptr, ptr %call
+  %attribute = call i32 @number(ptr %table, i64 %at, i64 8)
+  %good = icmp eq i32 %status, 0
+  %special = icmp ne i32 %attribute, 0
+  %both = and i1 %good, %special
+  br i1 %both, label %tell, label %end
+tell:
+  %value = alloca [16 x i32]
+  store [16 x i32] zeroinitializer, ptr %value
+  store i32 1, ptr %value
+  %node = load ptr, ptr %own
+  %set = call ptr @entry(ptr %call, i32 10)
+  %answer = call i32 %set(ptr %node, i32 %attribute, ptr %value)
+  %answer.wide = zext i32 %answer to i64
+  ret i64 %answer.wide
+end:
+  %wide = zext i32 %status to i64
+  ret i64 %wide
 }
 
 ; -- loops and branches ----------------------------------------------------------------------------
@@ -358,7 +398,7 @@ define internal i64 @flag(ptr %call, i64 %slot) noinline {
   ; one of 1024 places, so that threads do not meet
   %turn = atomicrmw add ptr @turn, i64 64 monotonic
   %where = and i64 %turn, 65535
-  %locked = call ptr @entry(ptr %call, i32 10)
+  %locked = call ptr @entry(ptr %call, i32 11)
   %byte = getelementptr i8, ptr %locked, i64 %where
   store volatile i64 0, ptr %byte
   %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2

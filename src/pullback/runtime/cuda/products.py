@@ -3,20 +3,25 @@
 Products are added up in chunks of k that are joined in sequence; k is never cut elsewhere, nor
 padded with what could change a sum. Floats of 16 bits are copied to float32 first; complex products
 are four real ones, of each part with each part, which are then joined.
+
+Tensor cores, where they may be used, have an order of their own: see `gemm/tensor_cores.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pullback.compile.program.products import Matrices, Sides, matmul_steps
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place, Strides
 from pullback.core.dtypes import DType
+from pullback.core.precision import DEFAULT, HIGHEST
 from pullback.runtime.cuda.gemm.sources import kernel_source, wide_of
 from pullback.runtime.cuda.gemm.steps import Operand, row_steps, tile_steps, widened_steps
+from pullback.runtime.cuda.gemm.tensor_cores import Cores, kind_of
 from pullback.runtime.cuda.gemm.units import Units
 from pullback.runtime.cuda.gpu import Gpu
 from pullback.runtime.cuda.launch import THREADS, grid_of
@@ -24,6 +29,7 @@ from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = ["Products"]
 
+MOST_SIDE = 1 << 30  # of a matrix for tensor cores, which count in 32 bits
 ROW_BYTES = 1 << 17  # of a matrix: a row times a larger one is bound by memory
 
 
@@ -31,7 +37,7 @@ class Products:
     """The products of one GPU."""
 
     def __init__(self, gpu: Gpu):
-        self._units = Units(gpu)
+        self._units, self._cores = Units(gpu), Cores(gpu)
 
     def stages(
         self,
@@ -42,7 +48,9 @@ class Products:
         _: int,
     ) -> list[Stage]:
         """The stages of a batch of products of matrices."""
-        return stage(*matmul_steps(self.steps, operands, result, area))
+        precision = static.get("precision", DEFAULT)
+        kernels = partial(self.steps, precision=precision)
+        return stage(*matmul_steps(kernels, operands, result, area))
 
     def rows(
         self,
@@ -67,11 +75,15 @@ class Products:
         b: Matrices,
         out: At,
         area: Area,
+        precision: str = HIGHEST,
     ) -> list[Step | Either]:
         """The launches of products (m, k) @ (k, n); the output is dense."""
         (a_at, (*a_batch, a_line, a_k)), (b_at, (*b_batch, b_k, b_line)) = a, b
         left = Operand(a_at, tuple(a_batch), a_line, a_k)
         right = Operand(b_at, tuple(b_batch), b_line, b_k)
+        kind = kind_of(dtype, precision) if sides[2] and max(sides) < MOST_SIDE else None
+        if kind is not None and self._cores.are_there():
+            return self._cores.steps(kind, dtype, tuple(batch), sides, left, right, out, area)
         if dtype.is_complex:
             return self._complex(dtype, tuple(batch), sides, left, right, out, area)
         return self._real(dtype, tuple(batch), sides, left, right, out, area)

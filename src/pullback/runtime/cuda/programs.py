@@ -15,6 +15,7 @@ from pullback.compile.program.target import Fault
 from pullback.runtime.cuda.gpu import Buffer, Gpu
 from pullback.runtime.cuda.graphs import LEAST_NODES, MOST_NODES, RETIRED, Graph
 from pullback.runtime.cuda.launcher import LAUNCH, MISCOUNTED, STOPPED, launcher
+from pullback.runtime.cuda.loop_kernels import with_loop_kernels
 from pullback.runtime.cuda.stages import Clear, Code, Either, HostCall, Step
 from pullback.runtime.cuda.table import LaunchTable, copy_step, inner
 
@@ -28,7 +29,7 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, cty
 
 def encode(gpu: Gpu, program: Program, meanings: Meanings = ()) -> Callable[..., Buffer]:
     """The program as a function of buffers: see `Target.encode`."""
-    encoded = Encoded(gpu, program, meanings)
+    encoded = Encoded(gpu, with_loop_kernels(gpu, program), meanings)
     if encoded.makes_graphs:
         return encoded.replayed
     return encoded.plain() if encoded.is_plain else encoded.launched

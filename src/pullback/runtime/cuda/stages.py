@@ -27,12 +27,20 @@ __all__ = [
     "HostCall",
     "Step",
     "Table",
+    "TensorMap",
     "stage",
 ]
 
 RECORD = -1
 RECORD_BYTES = 48
 VECTOR_BYTES = 16  # at a multiple of which arrays start that are read several elements at a time
+
+
+class TensorMap(NamedTuple):
+    """A CUtensorMap of what starts at an address, which its first 8 bytes are; the others."""
+
+    at: At
+    rest: bytes
 
 
 class Table:
@@ -47,7 +55,8 @@ class Table:
 class Step(NamedTuple):
     """A launch: a function of a source, thread blocks, threads of each, arguments.
 
-    An argument is an address, a table, an int64, or the bytes of a struct that is passed by value.
+    An argument is an address, a table, a map for the copy engine, an int64, or the bytes of a
+    struct that is passed by value.
     `checked`: it notes errors. `shared`: bytes of shared memory that the launch gives a block.
     `together`: all thread blocks are on the device at the same time. `early`: it may begin before
     the launch that comes before it has ended, and waits for that in the kernel.
@@ -57,7 +66,7 @@ class Step(NamedTuple):
     function: str
     grid: tuple[int, int]
     block: int
-    arguments: tuple[At | Table | int | bytes, ...]
+    arguments: tuple[At | Table | TensorMap | int | bytes, ...]
     checked: bool = False
     shared: int = 0
     together: bool = False

@@ -3,8 +3,9 @@
     head    inputs, areas, pointers, local arrays, slots, place of the nodes, context, entries,
             then the offsets of the areas, (origin, bytes) of pointers, (slot, offset) of arrays
     LAUNCH  function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an
-            attribute of cuda.h or 0, then n arguments: (slot, bytes after it), (-1, an int64) or
-            (-2, the place of a struct)
+            attribute of cuda.h or 0, then n arguments: (slot, bytes after it), (-1, an int64),
+            (-2, the place of a struct) or (-3, the place of slot, bytes after it, 15 words of a
+            struct which follow the address)
     EITHER  length, pairs, place of the second launch, (slot, bytes).., a launch, the second one
     LOOP    length, rounds, moves, carries, (slot, bytes).., (slot, spare).., body
     WHILE   length, flag, carries, place of the body, of what follows an odd number of rounds,
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from struct import pack
 from typing import TYPE_CHECKING
 
 from pullback.compile.program.stages import (
@@ -33,7 +35,17 @@ from pullback.compile.program.stages import (
     Stage,
     While,
 )
-from pullback.runtime.cuda.stages import RECORD, At, Clear, Code, Either, HostCall, Step, Table
+from pullback.runtime.cuda.stages import (
+    RECORD,
+    At,
+    Clear,
+    Code,
+    Either,
+    HostCall,
+    Step,
+    Table,
+    TensorMap,
+)
 
 if TYPE_CHECKING:
     from pullback.runtime.cuda.gpu import Gpu
@@ -257,13 +269,17 @@ class LaunchTable:
         across, down = step.grid
         count = len(step.arguments)
         attribute = TOGETHER if step.together else EARLY if step.early else 0
-        self.straight = self.straight and not attribute
+        self.straight = self.straight and attribute != EARLY
         sizes = (across, down, step.block, step.shared, count, most + 1, attribute)
         self._words += [LAUNCH, self._gpu.step_function(step), *sizes]
         for argument in step.arguments:
             if isinstance(argument, bytes):
                 self._structs.append((len(self._words) + 1, argument))
                 self._words += [-2, 0]
+            elif isinstance(argument, TensorMap):
+                words = pack("<2q", *argument.at) + argument.rest
+                self._structs.append((len(self._words) + 1, words))
+                self._words += [-3, 0]
             else:
                 self._words += self._argument(argument)
 

@@ -11,7 +11,15 @@ import numpy as np
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import (
+    Area,
+    Fault,
+    Routine,
+    Target,
+    Tuning,
+    WantedPlan,
+    no_flat_programs,
+)
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval, aval, dense_strides, device
@@ -27,6 +35,7 @@ from pullback.runtime.cuda import (
     programs,
 )
 from pullback.runtime.cuda.clock import Clock
+from pullback.runtime.cuda.gemm.tensor_cores import Cores
 from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.products import Products
@@ -40,6 +49,8 @@ __all__ = ["CudaRuntime", "CudaTarget"]
 class CudaTarget:
     """Kernels as CUDA C, launched one after the other."""
 
+    kept = None
+    flat = staticmethod(no_flat_programs)
     # Groups are the same as on the CPU, up to how much of a row a block keeps in shared memory.
     tuning = Tuning(
         block_bytes=1 << 17,
@@ -135,6 +146,7 @@ class CudaRuntime(Runtime):
         self._gpu = gpu_of(index)
         self.dlpack_device = (dlpack.CUDA, index)
         self.target: Target = CudaTarget(self._gpu)
+        self.has_fast_products = Cores(self._gpu).are_there()
         self._plans = PlanCache(lambda *_: (0, 0, 0), lambda _: True)
 
     def from_numpy(self, array: np.ndarray, copy: bool) -> Buffer:

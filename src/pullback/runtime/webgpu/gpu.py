@@ -173,6 +173,7 @@ class Gpu:
         self._buffers: dict[int, Any] = {}
         self._free: dict[int, list[_Free]] = {}
         self._free_bytes = 0
+        self._returned: deque[tuple[int, _Free]] = deque()  # to the pool, when it is looked at
         self._batch = 0
         self._number = 0
         self._commands: list[Command] = []
@@ -210,6 +211,7 @@ class Gpu:
                 f" {nbytes}. Work on parts of it."
             )
         with self.lock:
+            self._take_back()
             free = self._free.get(size)
             if free and not (idle and free[0].batch == self._batch):
                 taken = free.pop(0 if idle else -1)
@@ -242,13 +244,22 @@ class Gpu:
         return self._number
 
     def release(self, buffer: Any, size: int, number: int) -> None:
-        """Take memory back that nobody has any more."""
-        with self.lock:
+        """Note memory that nobody has any more.
+
+        Python collects garbage in any thread, in the one too that the holder of the lock waits for
+        (wgpu's, which says when a read is done): so this waits for nothing.
+        """
+        self._returned.append((size, _Free(buffer, number, self._batch)))
+
+    def _take_back(self) -> None:
+        """Let the pool have what was released."""
+        while self._returned:
+            size, free = self._returned.popleft()
             if self._free_bytes + size > POOL_BYTES:
-                self._drop(number)
-                return
-            self._free.setdefault(size, []).append(_Free(buffer, number, self._batch))
-            self._free_bytes += size
+                self._drop(free.number)
+            else:
+                self._free.setdefault(size, []).append(free)
+                self._free_bytes += size
 
     def _drop(self, number: int) -> None:
         """Let a buffer go, which bind groups that are kept would hold."""
@@ -319,6 +330,7 @@ class Gpu:
     def flush(self) -> None:
         """Give all commands that wait to the device, in one submission."""
         with self.lock:
+            self._take_back()
             commands, self._commands = self._commands, []
             if commands:
                 self._batch += 1

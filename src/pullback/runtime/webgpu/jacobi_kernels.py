@@ -240,7 +240,9 @@ _SVD_TURN = """  if (status == 0u || status == ODD) { return; }
       let app = v_real(dot(one, one, count, t));
       let aqq = v_real(dot(two, two, count, t));
       let turn = turn_of(app, aqq, dot(one, two, count, t));
-      if (plays && r_abs(turn.a) > limit * r_root(app) * r_root(aqq)) {
+      // what is left of a column that depends on others has no direction
+      let some = plays && min(app, aqq) >= NONE;
+      if (some && r_abs(turn.a) > limit * r_root(app) * r_root(aqq)) {
         turned = 1.0;
         for (var k = t % LANESu; k < m; k += LANESu) { rotate(turn, turn.phase, one + k, two + k); }
         for (var k = t % LANESu; k < n && own(7u) != 0u; k += LANESu) {

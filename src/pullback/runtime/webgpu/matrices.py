@@ -1,8 +1,6 @@
 """Factorisations and solutions of matrices by tiles; those of real ones have the bits of the CPU.
 
-A product that is taken from a matrix is made chunk by chunk of the order, and each is taken when
-it is made. A matrix has a status: 0, or what was found about it; -1 is an element that is no finite
-number.
+A matrix has a status: 0, or what was found about it; -1 is an element that is no finite number.
 """
 
 from __future__ import annotations
@@ -10,16 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import count
 from typing import Any
 
 from pullback.compile.kernel.lower import broadcast_strides
-from pullback.compile.kernel.order import CHUNK
 from pullback.compile.program import matrices
 from pullback.compile.program.nest import coalesce
+from pullback.compile.program.queued_tiles import AS_IT_IS, QueuedTiles
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Fault, Place
-from pullback.compile.program.tiles import TILED, Block, TiledSteps
+from pullback.compile.program.tiles import TILED, Block
 from pullback.core import dtypes as dt
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
@@ -40,7 +37,6 @@ from pullback.runtime.webgpu.stages import (
 __all__ = ["NAMES", "Tiles", "matrix_faults", "matrix_stages", "report_steps"]
 
 NAMES = (*TILED, "det")  # of the intrinsics
-_AS_IT_IS, _SYMMETRIC, _CONJUGATED = range(3)  # ways of a copy
 
 
 @cache
@@ -68,8 +64,14 @@ def report_steps(status: int, number: int, start: int, error: int) -> list[Dispa
     return [find, Dispatch(_report_source(True), arrays, words, groups)]
 
 
-class Tiles(TiledSteps):
-    """The dispatches of a factorisation, in the order in which they are asked for."""
+class Tiles(QueuedTiles[Dispatch]):
+    """The dispatches of a factorisation, in the order in which they are asked for.
+
+    `small`: the matrices of the batch are worked on undivided. With a `status`, what is found goes
+    there.
+    """
+
+    status_bytes = 4
 
     def __init__(
         self,
@@ -79,23 +81,12 @@ class Tiles(TiledSteps):
         small: bool,
         status: int | None = None,
     ):
-        super().__init__(dtype, batch, area)
+        super().__init__(dtype, batch, area, product_steps)
         self._small = small
-        self._scratch: dict[tuple[int, int], int] = {}  # of products, one after the other
-        self._head: list[Dispatch] = []
-        self._steps: list[Dispatch] = []
-        self._products: dict[int, int] = {}  # rooms for products, by their elements
-        self.status = self._area(4) if status is None else status
-        if status is None:
-            self._clear(self.status, 4)
-
-    def steps(self) -> list[Dispatch]:
-        return [*self._head, *self._steps]
+        if status is not None:
+            self._steps, self.status = [], status
 
     # -- memory ------------------------------------------------------------------------------------
-
-    def _area(self, nbytes: int) -> int:
-        return self.area(self.count * nbytes)
 
     def _clear(self, slot: int, each: int) -> None:
         self._steps += zero_steps(dt.uint32, self.count * each // 4, slot)
@@ -134,72 +125,22 @@ class Tiles(TiledSteps):
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def take(self, x: Block, target: Block) -> None:
-        before, self._steps = self._steps, []
-        self._copied(x, target, _AS_IT_IS)
-        self._head += self._steps
-        self._steps = before
-
     def dense_copy(self, operand: Place, looks: bool) -> int:
         """The slot of an operand's matrices, one after the other."""
         slot, av = operand
         assert av.strides is not None
         rows, columns = av.shape[-2:]
         *batch, row, column = broadcast_strides(av, (*self.batch, rows, columns))
-        target = self.dense(
-            self._area(rows * columns * self.size), 0, rows, columns, rows * columns
-        )
-        self._copied(
-            Block(slot, 0, rows, columns, row, column, tuple(batch)), target, _AS_IT_IS, looks
-        )
+        target = self.scratch(rows, columns)
+        x = Block(slot, 0, rows, columns, row, column, tuple(batch))
+        self._copied(x, target, AS_IT_IS, looks)
         return target.slot
 
-    def _copied(self, x: Block, target: Block, way: int, looks: bool = False) -> None:
+    def _copied(self, x: Block, target: Block, way: int, looks: bool) -> None:
         self._elements("copy", (target, x), way, int(looks), status=self.status, writes=True)
 
-    def conjugate(self, x: Block, target: Block) -> None:
-        """A conjugated copy; in place if both are the same."""
-        self._copied(x, target, _CONJUGATED)
-
-    def adjoint(self, x: Block) -> Block:
-        if not self.dtype.is_complex:
-            return x.turned
-        target = self.scratch(x.rows, x.columns)
-        self.conjugate(x, target)
-        return target.turned
-
-    def _room(self, which: int, rows: int, columns: int) -> Block:
-        """Dense for the whole batch, as products are."""
-        return self.dense(self._rooms[which], 0, rows, columns, rows * columns)
-
-    def multiply(self, c: Block, a: Block, b: Block, minus: bool, lower: bool = False) -> None:
-        if 0 in (c.rows, c.columns):
-            return
-        if not minus:
-            self._product(c, a, b)
-            return
-        size = c.rows * c.columns
-        if size not in self._products:
-            self._products[size] = self._area(size * self.size)
-        made = self.dense(self._products[size], 0, c.rows, c.columns, size)
-        for k in range(0, a.columns, CHUNK):
-            width = min(CHUNK, a.columns - k)
-            self._product(made, a.part(0, k, columns=width), b.part(k, 0, rows=width))
-            self._elements("take", (c, made))
-
-    def _product(self, c: Block, a: Block, b: Block) -> None:
-        """A product whose rows are dense, for the whole batch."""
-        left, right = ((At(x.slot, x.at * self.size), (*x.batch, x.row, x.column)) for x in (a, b))
-        sides, out = (c.rows, c.columns, a.columns), At(c.slot, c.at * self.size)
-        numbers = count()
-
-        def area(nbytes: int) -> int:
-            key = next(numbers), nbytes
-            if key not in self._scratch:
-                self._scratch[key] = self.area(nbytes)
-            return self._scratch[key]
-
-        self._steps += product_steps(self.dtype, self.batch, sides, left, right, out, area)
+    def _take_product(self, c: Block, product: Block) -> None:
+        self._elements("take", (c, product))
 
     def solve(self, t: Block, x: Block, lower: bool, unit: bool) -> None:
         if self._small and not lower:  # rows of few elements are summed from left to right
@@ -209,14 +150,6 @@ class Tiles(TiledSteps):
 
     def _solve_leaf(self, t: Block, x: Block, unit: bool) -> None:
         self._launch("solve", self.count * x.columns, (x, t), int(unit))
-
-    def _solve_below(self, left: Block, below: Block) -> None:
-        """Of complex matrices the conjugate is found, and conjugated."""
-        if self.dtype.is_complex:
-            self.conjugate(below, below)
-        super()._solve_below(left, below)
-        if self.dtype.is_complex:
-            self.conjugate(below, below)
 
     def _cholesky_leaf(self, a: Block, first: int) -> None:
         self._launch("cholesky", self.count, (a,), first, status=self.status, writes=True)
@@ -233,11 +166,6 @@ class Tiles(TiledSteps):
     def order(self, swaps: Block, n: int, count: int) -> None:
         self._launch("order", self.count, (swaps,), n, count, status=self.status)
 
-    def copy(self, x: Block, out: Block, symmetric: bool = False) -> None:
-        if symmetric and x.column != 1 and not self.dtype.is_complex:
-            x = x.turned
-        self._copied(x, out, _SYMMETRIC if symmetric else _AS_IT_IS, looks=True)
-
     def permute(self, x: Block, out: Block, numbers: Block, back: bool) -> None:
         self._elements("permute", (out, x, numbers), int(back))
 
@@ -245,8 +173,7 @@ class Tiles(TiledSteps):
         self._elements("identity", (a,))
 
     def require_regular(self, a: Block, error: int) -> None:
-        status = self._area(4)
-        self._clear(status, 4)
+        status = self._clean_status()
         self._launch("regular", self.count, (a,), status=status, writes=True)
         self._steps += report_steps(status, self.count, 0, error)
 

@@ -44,6 +44,8 @@ def require_stages(
     """The stages that copy x and look at flags."""
     (x_slot, x), (flags_slot, flags) = operands
     slot, out = result
+    if out.size == 0:
+        return []
     dense = [dense_strides(out.shape)]
     copies = map_steps(
         copy_kernel(out.dtype), out.shape, [At(slot)], dense, [At(x_slot)], [strides_of(x)]

@@ -11,7 +11,15 @@ import numpy as np
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import Area, Fault, Routine, Target, Tuning, WantedPlan
+from pullback.compile.program.target import (
+    Area,
+    Fault,
+    Routine,
+    Target,
+    Tuning,
+    WantedPlan,
+    no_flat_programs,
+)
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval
@@ -42,19 +50,11 @@ __all__ = ["WebgpuRuntime", "WebgpuTarget"]
 DLPACK_KIND = 15  # of WebGPU's memory, as DLPack numbers it
 
 
-class _Routines(dict[str, Routine]):
-    """The intrinsics; what is missing is an error that names it."""
-
-    def __missing__(self, name: str) -> Routine:
-        raise DeviceError(
-            f"{name}: there are no WebGPU kernels for it yet. Move its operands to the CPU with"
-            ' to_device("cpu").'
-        )
-
-
 class WebgpuTarget:
     """Kernels as WGSL, dispatched one after the other."""
 
+    kept = None
+    flat = staticmethod(no_flat_programs)
     # Groups are the same as on the CPU, up to how much of a row is kept in scratch memory.
     tuning = Tuning(
         block_bytes=1 << 17,
@@ -69,7 +69,7 @@ class WebgpuTarget:
         light_bytes=1 << 16,
         light_values=1 << 15,
     )
-    routines: Mapping[str, Routine] = _Routines(ROUTINES)
+    routines: Mapping[str, Routine] = ROUTINES
     map = staticmethod(maps.map_stages)
     box = staticmethod(maps.box_stage)
     reduce = staticmethod(folds.reduce_stages)
@@ -131,6 +131,7 @@ class WebgpuRuntime(Runtime):
 
     name = "webgpu"
     dtypes = tuple(d for d in ALL if d not in MISSING)
+    names_classes = True
 
     def __init__(self, index: int):
         self._gpu = Gpu(index)

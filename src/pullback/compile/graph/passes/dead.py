@@ -7,6 +7,7 @@ elements. The check is a read of one repeated byte at these indices.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -65,20 +66,30 @@ class _Living:
 
     def __init__(self, graph: Graph):
         self.source = graph
-        self.made = {v: eq for eq in graph.equations for v in eq.outs}
         needed = set(graph.outputs)
         done: set[_Check | None] = set()
+        kept: list[Equation] = []
+        self.checks = False
         for eq in reversed(graph.equations):
+            check = _check(eq)
+            self.checks = self.checks or check is not None
             if self._is_needed(eq, needed):
+                kept.append(eq)
                 needed.update(eq.inputs)
                 if eq.outs and eq.outs[0].aval.size:
-                    done.add(_check(eq))
-        self.done = done
+                    done.add(check)
+        self.done, self.kept, self.needed = done, kept, needed
+
+    @cached_property
+    def made(self) -> dict[Var, Equation]:
+        """The equation of each variable."""
+        return {v: eq for eq in self.source.equations for v in eq.outs}
 
     def _is_needed(self, eq: Equation, needed: set[Var]) -> bool:
         """Whether an equation stays as it is."""
-        if any(v in needed for v in eq.outs):
-            return True
+        for v in eq.outs:
+            if v in needed:
+                return True
         return may_raise(eq) and _check(eq) is None and not self._has_its_places(eq)
 
     def _has_its_places(self, eq: Equation) -> bool:
@@ -98,6 +109,8 @@ class _Living:
         source = self.source
         result = Graph(source.name)
         result._count = source._count
+        if not self.checks:
+            return self._with(result, self.kept, self.needed)
         needed = set(source.outputs)
         kept: list[Equation] = []
         for eq in reversed(source.equations):
@@ -111,6 +124,11 @@ class _Living:
                 more = [eq] if self._is_plain(eq) else self._checking(result, check)
                 kept += more[::-1]
                 needed.update(v for e in more for v in e.inputs)
+        return self._with(result, kept, needed)
+
+    def _with(self, result: Graph, kept: list[Equation], needed: set[Var]) -> Graph:
+        """The graph of these equations, the last one first; the source if these are all."""
+        source = self.source
         if kept == source.equations[::-1] and all(v in needed for v in source.constants):
             return source
         result.inputs, result.outputs, result.equations = source.inputs, source.outputs, kept[::-1]

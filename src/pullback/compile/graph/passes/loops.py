@@ -128,7 +128,7 @@ class _Outside(Rewriter):
         x, w = scan.made[product].inputs
         m, inner = x.aval.shape
         rows = self.reshape(self._stack(scan, x, {}), (scan.length * m, inner))
-        out = self.emit(matmul.op, (rows, self._constant(scan, w)))
+        out = self.emit(matmul.op, (rows, self._constant(scan, w)), scan.made[product].static)
         return self.reshape(out, (scan.length, *product.aval.shape))
 
     def _constant(self, scan: _Scan, w: Var) -> Var:
@@ -158,7 +158,8 @@ class _Outside(Rewriter):
         tall = scan.length * b.aval.shape[0]
         left = self.reshape(left, (tall, a.aval.shape[1]))
         turned = self.emit(permute_dims.op, (left,), {"axes": (1, 0)})
-        return self.emit(matmul.op, (turned, self.reshape(right, (tall, b.aval.shape[1]))))
+        right = self.reshape(right, (tall, b.aval.shape[1]))
+        return self.emit(matmul.op, (turned, right), term.static)
 
 
 def _find(scan: _Scan) -> None:

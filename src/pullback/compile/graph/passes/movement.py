@@ -139,7 +139,7 @@ def _transposed_product(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: 
     eq = rw.made[x]
     if eq.op is matmul.op:
         a, b = (_swapped(rw, v) for v in eq.inputs)
-        return rw.emit(matmul.op, (b, a))
+        return rw.emit(matmul.op, (b, a), eq.static)
     operands = tuple([_swapped(rw, v) if v.aval.ndim else v for v in eq.inputs])
     return rw.emit(eq.op, operands, eq.static)
 
@@ -241,9 +241,9 @@ def _repeated_rows(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval)
     x, y = inputs
     row = _once(rw, x, -2)
     if row is not None:
-        return rw.broadcast(rw.emit(op, (row, y)), av.shape)
+        return rw.broadcast(rw.emit(op, (row, y), static), av.shape)
     column = _once(rw, y, -1)
-    return None if column is None else rw.broadcast(rw.emit(op, (x, column)), av.shape)
+    return None if column is None else rw.broadcast(rw.emit(op, (x, column), static), av.shape)
 
 
 def _repeated_inside(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> Var | None:
@@ -290,7 +290,8 @@ def _sliced_product(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval
     inner = a.aval.shape[1]
     left = {"starts": (s0, 0), "shape": (n0, inner), "steps": (t0, 1), "to": (n0, inner)}
     right = {"starts": (0, s1), "shape": (inner, n1), "steps": (1, t1), "to": (inner, n1)}
-    part = rw.emit(matmul.op, (rw.emit(op, (a,), left), rw.emit(op, (b,), right)))
+    pair = rw.emit(op, (a,), left), rw.emit(op, (b,), right)
+    part = rw.emit(matmul.op, pair, eq.static)
     return rw.reshape(part, av.shape)
 
 

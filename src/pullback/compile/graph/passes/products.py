@@ -62,11 +62,12 @@ def _shared(
     found = []
     left = [v for v in dict.fromkeys(terms) if own(v, matmul.op) and _is_worth(v.aval)]
     for side in (0, 1):
-        groups: dict[tuple, list[Var]] = {}
+        groups: dict[tuple, list[Var]] = {}  # of one precision, too
         for v in left:
             operands = made[v].inputs
-            groups.setdefault((operands[side], operands[1 - side].aval), []).append(v)
-        for (factor, _), group in groups.items():
+            key = operands[side], operands[1 - side].aval, *made[v].static.values()
+            groups.setdefault(key, []).append(v)
+        for (factor, *_), group in groups.items():
             if len(group) > 1:
                 found.append((side, factor, group))
                 left = [v for v in left if v not in group]
@@ -102,7 +103,8 @@ class _Factored(Rewriter):
         for side, factor, group in _shared(terms, self.makers, self.own):
             others = [self.env[self.makers[v].inputs[1 - side]] for v in group]
             pair = (self.env[factor], self._added(others))
-            product[group[0]] = self.emit(matmul.op, pair if side == 0 else pair[::-1])
+            operands, static = pair if side == 0 else pair[::-1], self.makers[group[0]].static
+            product[group[0]] = self.emit(matmul.op, operands, static)
             gone.update(group[1:])
         return (self._added([product.get(v, self.env[v]) for v in terms if v not in gone]),)
 

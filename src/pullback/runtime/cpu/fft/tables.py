@@ -1,4 +1,4 @@
-"""Tables of roots in memory, kept for as long as a program uses them."""
+"""Tables of roots in memory."""
 
 from __future__ import annotations
 
@@ -9,22 +9,9 @@ import numpy as np
 from pullback.compile.kernel.roots import roots
 from pullback.compile.kernel.transforms import pass_powers
 from pullback.core.dtypes import DType
+from pullback.runtime.cpu.native.tables import NumberTable
 
 __all__ = ["NumberTable", "half_roots", "numbers", "pass_roots", "planes", "twist_roots"]
-
-
-class NumberTable:
-    """Numbers in memory; as an integer, their address. A program keeps its parameters alive."""
-
-    def __init__(self, values: np.ndarray):
-        raw = np.empty(values.nbytes + 64, np.uint8)
-        start = -raw.ctypes.data % 64
-        self._values = raw[start : start + values.nbytes]
-        self._values[:] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        self._address = self._values.ctypes.data
-
-    def __index__(self) -> int:
-        return self._address
 
 
 def numbers(values: np.ndarray, dtype: DType) -> NumberTable:

@@ -15,18 +15,23 @@ from typing import Any
 
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
+from pullback.runtime.cpu.gemm.transpose_code import turned
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, lanes_of
 from pullback.runtime.cpu.llvm.writer import Function, Module, literal
 
-__all__ = ["direct_kernel", "direct_params", "part_lengths", "task_rows"]
-__tuning__ = ("_SUMS",)
+__all__ = ["direct_kernel", "direct_params", "part_lengths", "task_rows", "turned_pitch"]
+__tuning__ = ("_BY_VECTORS", "_PADDED", "_SUMS")
 
 # Strides are in bytes; then come RULES, then the batch, then what the rules refer to.
-WORDS = ("a", "b", "out", "m", "k", "a_row", "a_column", "b_row", "out_row")
+WORDS = (*("a", "b", "out", "m", "k", "a_row", "a_column", "b_row", "out_row"), "n", "b_column")
 _BLOCK = (("ptr", "%a"), ("ptr", "%b"), ("ptr", "%out"), ("i64", "%panels"), ("ptr", "%params"))
 BLOCKS = 24  # rows that are a whole number of the highest blocks
 _SUMS = 8  # in registers at least: so many are on their way at a time
+_PADDED = 2  # times the elements of a matrix, at most, are worth a copy by vectors
+_BY_VECTORS = (
+    1024  # elements from which on that is faster: smaller matrices come from memory anyway
+)
 # A rule is for a number of rows that are left; the last one is for all larger numbers.
 RULES = 12  # one for each number of rows below that, one for all others
 
@@ -108,21 +113,34 @@ def direct_params(
     dtype: DType,
     slots: Sequence[int],
     sizes: tuple[int, int, int],
-    strides: tuple[int, int, int],
+    strides: tuple[int, int, int, int],
     batch: Sequence[int],
     lengths: Sequence[int] = (),
 ) -> tuple[Any, ...]:
     """The params of `direct_kernel`.
 
     `slots` are those of a, b and the output, `sizes` m, n and k; `strides` are those of a's rows,
-    of its columns and of b's rows, in elements. `batch` are `builder.index_params` of a and b, in
-    bytes. For `lengths` see `_chosen`.
+    of its columns, of b's rows and of its columns, in elements. `batch` are `builder.index_params`
+    of a and b, in bytes. For `lengths` see `_chosen`.
     """
+    return (*slots, *_after_slots(dtype, sizes, strides, tuple(batch), tuple(lengths)))
+
+
+@functools.lru_cache(jit.KEPT)
+def _after_slots(
+    dtype: DType,
+    sizes: tuple[int, int, int],
+    strides: tuple[int, int, int, int],
+    batch: tuple[int, ...],
+    lengths: tuple[int, ...],
+) -> tuple[Any, ...]:
+    """The params after the three slots."""
     m, n, k = sizes
     size = dtype.itemsize
-    head = (*slots, m, k, *(s * size for s in strides), n * size)
+    *steps, b_column = strides
+    head = (m, k, *(s * size for s in steps), n * size, n, b_column)
     rules = _chosen(lengths)
-    at = len(head) + 3 * RULES + len(batch)
+    at = 3 + len(head) + 3 * RULES + len(batch)
     places, tables = {}, []
     for height in sorted(_reached(rules, lengths)):
         places[height] = at + len(tables)
@@ -134,16 +152,31 @@ def direct_params(
     return (*head, *words, *batch, *tables)
 
 
+def turned_pitch(dtype: DType, n: int, k: int) -> tuple[int, bool]:
+    """How far apart the rows lie that `direct_kernel` copies, and whether it copies by vectors."""
+    lanes = lanes_of(dtype)
+    pitch, height = (-(-extent // lanes) * lanes for extent in (n, k))
+    by_vectors = pitch * height <= _PADDED * n * k and n * k >= _BY_VECTORS
+    return pitch if by_vectors else n, by_vectors
+
+
 @functools.cache
-def direct_kernel() -> int:
-    """A kernel over the rows of all matrices of a batch; its params are `direct_params`."""
+def direct_kernel(turn: DType | None = None, by_vectors: bool = False) -> int:
+    """A kernel over the rows of all matrices of a batch; its params are `direct_params`.
+
+    With `turn`, the dtype, the columns of b are dense: of each matrix that it comes to the kernel
+    copies b to rows that are dense, `by_vectors` or one element after the other.
+    """
     module = Module()
     f = Function(module, "@kernel")
     p = NamedParams(f, WORDS, 3, 3 * RULES)
     a, b, out = p.pointers
+    turning = None if turn is None else _Turning(f, p, turn, by_vectors)
     with p.parts() as part:
         end = f.add(part.row, part.rows)
         columns = f.offset(b, part.b)
+        if turning is not None:
+            columns = turning.copied(columns)
         with f.loop(part.row, end) as block:
             left = f.minimum(f.sub(end, block.i), str(RULES - 1))
             rule = f.element("%params", "i64", f.add(f.mul(left, "3"), str(len(WORDS))))
@@ -162,6 +195,27 @@ def direct_kernel() -> int:
             block.step = f.sub(height, back)
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+
+
+class _Turning:
+    """Copies of matrices of which the columns are dense, in memory of the thread's own."""
+
+    def __init__(self, f: Function, p: NamedParams, dtype: DType, by_vectors: bool):
+        self.f, self.p, self.v, self.by_vectors = f, p, Vectors(f, dtype), by_vectors
+        height = f.add(p["k"], str(self.v.lanes)) if by_vectors else p["k"]
+        self.copy = f(f"alloca i8, i64 {f.mul(height, p['b_row'])}, align 64")
+
+    def copied(self, source: str) -> str:
+        f, p, v = self.f, self.p, self.v
+        k, n, stride = p["k"], p["n"], p["b_column"]
+        pitch = f(f"udiv i64 {p['b_row']}, {v.size}")
+        if self.by_vectors:
+            turned(v, source, self.copy, k, n, stride, pitch)
+            return self.copy
+        with f.loop("0", n) as j, f.loop("0", k) as i:
+            value = f(f"load {v.scalar}, ptr {v.at(source, f.add(f.mul(j.i, stride), i.i))}")
+            f.do(f"store {v.scalar} {value}, ptr {v.at(self.copy, f.add(f.mul(i.i, pitch), j.i))}")
+        return self.copy
 
 
 def _call(f: Function, code: str, values: Sequence[str]) -> None:

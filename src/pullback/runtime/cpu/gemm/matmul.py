@@ -247,6 +247,9 @@ class _Plan:
         if not side_by_side:
             if p.b.row != 1 and p.k > 1:
                 return False
+            if any(p.b.batch) and not self.any_rows:
+                self._direct(p, out, turn=True)
+                return True
             p = p._replace(b=self._transposed(p))
         self._direct(p, out)
         return True
@@ -269,19 +272,23 @@ class _Plan:
         code = vector_gemm.sum_kernel(self.dtype)
         self.stages.append(native.Stage(code, size, _TASK_ELEMENTS, params))
 
-    def _direct(self, p: Product, out: int) -> None:
+    def _direct(self, p: Product, out: int, turn: bool = False) -> None:
         rows = math.prod(p.batch) * p.m
+        b_row, kernel = p.b.row, direct_gemm.direct_kernel
+        if turn:
+            b_row, by_vectors = direct_gemm.turned_pitch(self.dtype, p.n, p.k)
+            kernel = functools.partial(kernel, self.dtype, by_vectors)
         tasks = 2 * rows * p.n * p.k // _TASK_FLOPS
         grain = direct_gemm.task_rows(rows, tasks, native.get_threads())
         params = direct_gemm.direct_params(
             self.dtype,
             (p.a.slot, p.b.slot, out),
             (p.m, p.n, p.k),
-            (p.a.row, p.a.column, p.b.row),
+            (p.a.row, p.a.column, b_row, p.b.column),
             index_params(p.batch, *self._bytes(p)),
             () if self.any_rows else direct_gemm.part_lengths(p.m, rows, grain),
         )
-        self.stages.append(native.Stage(direct_gemm.direct_kernel(), rows, grain, params))
+        self.stages.append(native.Stage(kernel(), rows, grain, params))
 
     def _vector(self, parts: int, p: Product, out: int, all_k: int = _ALL) -> None:
         size, items = self.dtype.itemsize, math.prod(p.batch)

@@ -9,7 +9,7 @@ from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, squared
 from pullback.runtime.cpu.llvm.writer import Function, Module
 
-__all__ = ["TRANSPOSE", "transpose_kernel"]
+__all__ = ["TRANSPOSE", "transpose_kernel", "turned"]
 
 TRANSPOSE = ("source", "target", "rows", "columns", "stride", "pitch")
 
@@ -33,17 +33,30 @@ def transpose_kernel(dtype: DType) -> int:
         i = f.mul(block, lanes)
         first = v.at(source, f.add(p.offsets(item, 1)[0], i))
         out = v.at(target, f.mul(f.mul(unit.i, lanes), pitch))
-        mask = v.mask(f.sub(p["rows"], i))
-        with f.loop("0", pitch, lanes) as j:
-            for r, row in enumerate(_square(f, v, p, first, j.i, mask)):
-                v.store(row, v.at(out, f.add(f.mul(pitch, str(r)), j.i)))
+        _rows(v, first, out, f.sub(p["rows"], i), p["columns"], p["stride"], pitch)
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-def _square(f: Function, v: Vectors, p: NamedParams, first: str, j: str, mask: str) -> list[str]:
-    """Columns from j on, as rows; the last column again where there are fewer than lanes."""
-    last = f.sub(p["columns"], "1")
-    columns = [f.minimum(f.add(j, str(c)), last) for c in range(v.lanes)]
-    vectors = [v.load(v.at(first, f.mul(c, p["stride"])), mask) for c in columns]
-    return squared(v, vectors)
+def turned(
+    v: Vectors, source: str, target: str, rows: str, columns: str, stride: str, pitch: str
+) -> None:
+    """Code that copies the dense columns of a matrix to rows of whole vectors."""
+    f = v.f
+    with f.loop("0", rows, str(v.lanes)) as block:
+        first, out = v.at(source, block.i), v.at(target, f.mul(block.i, pitch))
+        _rows(v, first, out, f.sub(rows, block.i), columns, stride, pitch)
+
+
+def _rows(
+    v: Vectors, first: str, out: str, rows: str, columns: str, stride: str, pitch: str
+) -> None:
+    """As many rows as a vector has lanes; zeros where fewer are left."""
+    f, mask = v.f, v.mask(rows)
+    last = f.sub(columns, "1")
+    with f.loop("0", pitch, str(v.lanes)) as j:
+        # The last column again where there are fewer than lanes.
+        chosen = [f.minimum(f.add(j.i, str(c)), last) for c in range(v.lanes)]
+        vectors = [v.load(v.at(first, f.mul(c, stride)), mask) for c in chosen]
+        for r, row in enumerate(squared(v, vectors)):
+            v.store(row, v.at(out, f.add(f.mul(pitch, str(r)), j.i)))

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llvmlite import ir
-
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.builder import I8, I32, I64, PTR, Code, Value
+from pullback.runtime.cpu.llvm.builder import Callee, Code, Module
+from pullback.runtime.cpu.llvm.values import I8, I32, I64, PTR, VOID, Type, Value, constant, integer
 
 __all__ = [
     "LINE",
@@ -60,21 +59,21 @@ class Indices:
         self.code, self.dtype, self.pointer = code, dtype, pointer
         self.rows, self.width = rows, width
         self.signed = dtype.kind == "i"
-        self.word = ir.IntType(8 * dtype.itemsize)
+        self.word = integer(8 * dtype.itemsize)
 
     def given(self, i: Value) -> Value:
         raw = self.code.load(self.pointer, i, self.word)
         if self.word == I64:
             return raw
-        return self.code.b.sext(raw, I64) if self.signed else self.code.b.zext(raw, I64)
+        return raw.sext(I64) if self.signed else raw.zext(I64)
 
     def wrapped(self, given: Value) -> Value:
         """With negative ones counted from the end."""
         if not self.signed:
             return given
-        b = self.code.b
-        negative = b.icmp_signed("<", given, self.code.int(0))
-        return b.select(negative, b.add(given, self.rows), given)
+        code = self.code
+        negative = given < 0
+        return code.select(negative, given + self.rows, given)
 
     def check(
         self,
@@ -86,80 +85,71 @@ class Indices:
         error: Value | None = None,
     ) -> None:
         """Leaves the function with an error unless `shifted` is below `limit`."""
-        code, b = self.code, self.code.b
-        with b.if_then(b.icmp_unsigned(">=", shifted, limit), likely=False):
+        code = self.code
+        with code.when(code.unsigned(">=", shifted, limit), likely=False):
             error = code.args[4] if error is None else error
-            code.store(b.mul(i, self.width), error, 1)
+            code.store(i * self.width, error, 1)
             code.store(given, error, 2)
             code.store(first, error, 0)
-            b.ret_void()
+            code.leave()
 
 
-def report(module: ir.Module, index: DType) -> ir.Function:
+def report(module: Module, index: DType) -> Callee:
     """A function that finds the first bad index of a span and sets the error word."""
-    code = Code(module, "report", (PTR, I64, I64, I64, I64, I64, PTR))
+    types = (PTR, I64, I64, I64, I64, I64, PTR)
+    code = Code(module, "report", types, qualifiers="internal ", attributes="noinline")
     pointer, start, stop, rows, width, first, error = code.args
     indices = Indices(code, index, pointer, rows, width)
     with code.range(start, stop) as i:
         given = indices.given(i)
         indices.check(indices.wrapped(given), rows, given, i, first, error)
-    code.function.attributes.add("noinline")
-    return code.internal()
+    return code.finish()
 
 
-def local_memory(code: Code, type_: ir.Type, count: int | Value) -> Value:
+def local_memory(code: Code, type_: Type, count: int | Value) -> Value:
     """Memory on the stack; where `count` is a value, from this point on."""
     if isinstance(count, int):
-        with code.b.goto_entry_block():
-            memory = code.b.alloca(type_, size=code.int(count))
-    else:
-        memory = code.b.alloca(type_, size=count)
-    memory.align = 64
-    memory.type = PTR  # llvmlite would give it a type, and refuse to store any other
-    return memory
+        return code.local(type_, count, 64)
+    return code.memory(type_, count)
 
 
 def chunk_bounds(code: Code, chunk: Value, size: Value, total: Value) -> tuple[Value, Value]:
-    start = code.b.mul(chunk, size)
-    return start, code.minimum(code.b.add(start, size), total)
+    start = chunk * size
+    return start, code.minimum(start + size, total)
 
 
 def prefetch(code: Code, place: Value) -> None:
     """Asks for a line of memory."""
-    fetch = code.declare("llvm.prefetch.p0", ir.VoidType(), (PTR, I32, I32, I32))
-    code.b.call(fetch, [place, *(code.int(word, I32) for word in (0, 3, 1))])
+    fetch = code.declare("llvm.prefetch.p0", VOID, (PTR, I32, I32, I32))
+    code.call(fetch, [place, *(code.int(word, I32) for word in (0, 3, 1))])
 
 
 def ask(code: Code, place: Value, nbytes: int) -> None:
     """Asks for the lines of so many bytes."""
     for line in range(0, nbytes, LINE):
-        prefetch(code, code.at(place, code.int(line), I8))
+        prefetch(code, code.at(place, line, I8))
 
 
-def unpacked(code: Code, word: ir.IntType, pointer: Value, first: Value, count: int) -> list[Value]:
+def unpacked(code: Code, word: Type, pointer: Value, first: Value, count: int) -> list[Value]:
     """`count` small numbers from `first` on, loaded in few words."""
-    b = code.b
-    wide = ir.IntType(min(64, word.width * count))
+    wide = integer(min(64, word.width * count))
     kept = wide.width // word.width
     place = code.at(pointer, first, word)
-    words = [
-        b.load(code.at(place, code.int(k), wide), typ=wide, align=1) for k in range(count // kept)
-    ]
-    mask = ir.Constant(wide, (1 << word.width) - 1)
+    words = [code.read(code.at(place, k, wide), wide, 1) for k in range(count // kept)]
+    mask = constant(wide, (1 << word.width) - 1)
     found = []
     for k in range(count):
-        shifted = b.lshr(words[k // kept], ir.Constant(wide, word.width * (k % kept)))
-        number = b.and_(shifted, mask)
-        found.append(b.zext(number, I64) if wide.width < 64 else number)
+        shifted = words[k // kept] >> constant(wide, word.width * (k % kept))
+        number = shifted & mask
+        found.append(number.zext(I64) if wide.width < 64 else number)
     return found
 
 
-def are_equal(code: Code, word: ir.IntType, pointer: Value, first: Value, count: int) -> Value:
+def are_equal(code: Code, word: Type, pointer: Value, first: Value, count: int) -> Value:
     """Whether `count` small numbers from `first` on are all the same."""
-    b, wide = code.b, ir.IntType(word.width * count)
-    found = b.load(code.at(pointer, first, word), typ=wide, align=1)
-    turned = b.or_(
-        b.shl(found, ir.Constant(wide, word.width)),
-        b.lshr(found, ir.Constant(wide, wide.width - word.width)),
+    wide = integer(word.width * count)
+    found = code.read(code.at(pointer, first, word), wide, 1)
+    turned = (found << constant(wide, word.width)) | (
+        found >> constant(wide, wide.width - word.width)
     )
-    return b.icmp_unsigned("==", found, turned)
+    return code.equal(found, turned)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from llvmlite import ir
 
 from pullback.compile.kernel.factor_order import JACOBI_NOTHING, JACOBI_ROUNDS, JACOBI_SWEEPS
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.lane_code import LANES, Lanes, LaneTile
-from pullback.runtime.cpu.llvm.builder import Value, address
+from pullback.runtime.cpu.llvm.builder import address
+from pullback.runtime.cpu.llvm.values import Value, constant, integer, vector
 
 __all__ = ["eigh", "svd"]
 
@@ -32,7 +32,7 @@ def eigh(dtype: DType, n: int, vectors: bool) -> int:
         oddity = m.oddity(x, n * n)
         for i in range(n):
             for j in range(n):
-                mean = m.b.fadd(m.b.fmul(x.get(i, j), half), m.b.fmul(x.get(j, i), half))
+                mean = x.get(i, j) * half + x.get(j, i) * half
                 a.put(mean, i, j)
                 if vectors:
                     out.put(one if i == j else zero, 1 + i, j)  # row 1 + i is vector i
@@ -52,12 +52,12 @@ def eigh(dtype: DType, n: int, vectors: bool) -> int:
 
 def _rotate(m: Lanes, a: LaneTile, out: LaneTile | None, p: int, q: int) -> None:
     """Turns rows and columns p and q so that the element (p, q) vanishes."""
-    b, zero = m.b, m.number(0.0)
+    zero = m.number(0.0)
     app, aqq, apq = a.get(p, p), a.get(q, q), a.get(p, q)
     t, c, s = _turn(m, app, aqq, apq)
-    shift = b.fmul(t, apq)
-    a.put(b.fsub(app, shift), p, p)
-    a.put(b.fadd(aqq, shift), q, q)
+    shift = t * apq
+    a.put(app - shift, p, p)
+    a.put(aqq + shift, q, q)
     a.put(zero, p, q)
     a.put(zero, q, p)
     for r in range(m.n):
@@ -108,7 +108,7 @@ def svd(dtype: DType, n: int, vectors: bool) -> int:
         scale = _power_of_two(m, x, n, dtype)
         for i in range(n):
             for j in range(n):
-                g.put(m.b.fdiv(x.get(j, i), scale), i, j)
+                g.put(x.get(j, i) / scale, i, j)
                 v.put(one if i == j else zero, i, j)
         for _ in range(JACOBI_ROUNDS[dtype.name]):
             for p in range(n):
@@ -122,12 +122,12 @@ def svd(dtype: DType, n: int, vectors: bool) -> int:
         for i in range(n):
             square = out.get(0, i)
             length = m.call("sqrt", square)
-            out.put(m.b.fmul(length, scale), 0, i)
+            out.put(length * scale, 0, i)
             if vectors:
                 nothing = m.less(square, m.number(JACOBI_NOTHING[dtype.name]))
                 safe = m.choose(nothing, one, length)
                 for j in range(n):
-                    g.put(m.b.fdiv(g.get(i, j), safe), i, j)
+                    g.put(g.get(i, j) / safe, i, j)
                 _complete(m, g, i, nothing)
         if vectors:
             for i in range(n):
@@ -145,17 +145,17 @@ def _power_of_two(m: Lanes, x: LaneTile, n: int, dtype: DType) -> Value:
     for k in range(n * n):
         size = m.call("fabs", x.get(0, k))
         largest = m.choose(m.less(largest, size), size, largest)
-    word = ir.VectorType(ir.IntType(8 * m.bytes), LANES)
+    word = vector(integer(8 * m.bytes), LANES)
     exponent = 0x7F800000 if m.bytes == 4 else 0x7FF << 52
-    mask = ir.Constant(word, [ir.Constant(word.element, exponent)] * LANES)
-    power = m.b.bitcast(m.b.and_(m.b.bitcast(largest, word), mask), m.vector)
+    mask = constant(word, exponent)
+    power = (largest.bitcast(word) & mask).bitcast(m.vector)
     normal = m.number(float(np.finfo(dtype.numpy).tiny))
-    fine = m.b.and_(m.b.fcmp_ordered(">=", power, normal), m.less(power, m.number(float(np.inf))))
+    fine = (power >= normal) & m.less(power, m.number(float(np.inf)))
     return m.choose(fine, power, m.number(1.0))
 
 
 def _dot(m: Lanes, g: LaneTile, p: int, q: int) -> Value:
-    total = m.b.fmul(g.get(p, 0), g.get(q, 0))
+    total = g.get(p, 0) * g.get(q, 0)
     for k in range(1, m.n):
         total = m.fused(g.get(p, k), g.get(q, k), total)
     return total
@@ -163,19 +163,18 @@ def _dot(m: Lanes, g: LaneTile, p: int, q: int) -> Value:
 
 def _turn(m: Lanes, app: Value, aqq: Value, apq: Value) -> tuple[Value, Value, Value]:
     """Tangent, cosine and sine of the rotation that makes a symmetric 2 x 2 matrix diagonal."""
-    b, one, zero = m.b, m.number(1.0), m.number(0.0)
+    one, zero = m.number(1.0), m.number(0.0)
     none = m.equal(apq, zero)
-    ratio = b.fdiv(b.fmul(b.fsub(aqq, app), m.number(0.5)), m.choose(none, one, apq))
+    ratio = (aqq - app) * m.number(0.5) / m.choose(none, one, apq)
     root = m.call("sqrt", m.fused(ratio, ratio, one))
-    t = b.fdiv(m.call("copysign", one, ratio), b.fadd(m.call("fabs", ratio), root))
+    t = m.call("copysign", one, ratio) / (m.call("fabs", ratio) + root)
     t = m.choose(none, zero, t)
-    c = b.fdiv(one, m.call("sqrt", m.fused(t, t, one)))
-    return t, c, b.fmul(t, c)
+    c = one / m.call("sqrt", m.fused(t, t, one))
+    return t, c, t * c
 
 
 def _turned(m: Lanes, c: Value, s: Value, x: Value, y: Value) -> tuple[Value, Value]:
-    b = m.b
-    return m.fused(c, x, b.fneg(b.fmul(s, y))), m.fused(s, x, b.fmul(c, y))
+    return m.fused(c, x, -(s * y)), m.fused(s, x, c * y)
 
 
 def _orthogonalise(m: Lanes, g: LaneTile, v: LaneTile | None, p: int, q: int) -> None:
@@ -204,17 +203,17 @@ def _complete(m: Lanes, g: LaneTile, i: int, nothing: Value) -> None:
     """In lanes with nothing in column i, a unit vector orthogonal to those before: what is left of
     the axis that they are farthest from.
     """
-    b, n = m.b, m.n
+    n = m.n
     best, kept = m.number(-1.0), [m.number(0.0)] * n
     for axis in range(n):
         rest = [m.number(1.0 if k == axis else 0.0) for k in range(n)]
         for _ in range(2):  # the second time takes away what rounding left
             for before in range(i):
-                along = b.fmul(g.get(before, 0), rest[0])
+                along = g.get(before, 0) * rest[0]
                 for k in range(1, n):
                     along = m.fused(g.get(before, k), rest[k], along)
-                rest = [m.fused(b.fneg(along), g.get(before, k), rest[k]) for k in range(n)]
-        square = b.fmul(rest[0], rest[0])
+                rest = [m.fused(-along, g.get(before, k), rest[k]) for k in range(n)]
+        square = rest[0] * rest[0]
         for k in range(1, n):
             square = m.fused(rest[k], rest[k], square)
         better = m.less(best, square)
@@ -222,4 +221,4 @@ def _complete(m: Lanes, g: LaneTile, i: int, nothing: Value) -> None:
         kept = [m.choose(better, x, y) for x, y in zip(rest, kept, strict=True)]
     length = m.call("sqrt", m.choose(m.less(m.number(0.0), best), best, m.number(1.0)))
     for k in range(n):
-        g.put(m.choose(nothing, b.fdiv(kept[k], length), g.get(i, k)), i, k)
+        g.put(m.choose(nothing, kept[k] / length, g.get(i, k)), i, k)

@@ -8,14 +8,23 @@ code; small ones are unrolled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from llvmlite import ir
+from typing import TypeAlias
 
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.builder import I32, I64, PTR, Value, kernel
+from pullback.runtime.cpu.llvm.builder import Module, kernel
+from pullback.runtime.cpu.llvm.values import (
+    DOUBLE,
+    FLOAT,
+    I64,
+    PTR,
+    Value,
+    constant,
+    integer,
+    vector,
+)
 
 __all__ = ["LANES", "LaneTile", "Lanes"]
 __tuning__ = ("LANES",)
@@ -23,7 +32,7 @@ __tuning__ = ("LANES",)
 LANES = 8  # matrices at once: a register of AVX2 in float32, of AVX-512 in float64
 UNROLLED = 8  # rows up to which code has no loops; beyond, it would take long to compile
 
-Index = Value  # an int, or a value of a loop
+Index: TypeAlias = Value | int  # an int, or a value of a loop
 
 
 class LaneTile:
@@ -31,20 +40,17 @@ class LaneTile:
 
     def __init__(self, lanes: Lanes, rows: int, columns: int):
         self.rows, self.columns, self._lanes = rows, columns, lanes
-        with lanes.b.goto_entry_block():
-            self._slot = lanes.b.alloca(lanes.vector, size=lanes.code.int(rows * columns))
-            self._slot.align = 64
+        self._slot = lanes.code.local(lanes.vector, rows * columns, 64)
 
     def _at(self, i: Index, j: Index) -> Value:
         lanes = self._lanes
-        flat = lanes.add(lanes.times(i, self.columns), j)
-        return lanes.b.gep(self._slot, [lanes.value(flat)], source_etype=lanes.vector)
+        return lanes.code.at(self._slot, i * self.columns + j, lanes.vector)
 
     def get(self, i: Index, j: Index) -> Value:
-        return self._lanes.b.load(self._at(i, j), typ=self._lanes.vector)
+        return self._lanes.code.read(self._at(i, j), self._lanes.vector)
 
     def put(self, value: Value, i: Index, j: Index) -> None:
-        self._lanes.b.store(value, self._at(i, j))
+        self._lanes.code.write(value, self._at(i, j))
 
 
 class Lanes:
@@ -55,26 +61,14 @@ class Lanes:
     """
 
     def __init__(self, name: str, dtype: DType, operands: int, n: int):
-        self.code = kernel(ir.Module(), name)
-        self.b = self.code.b
+        self.code = kernel(Module(), name)
         self.n, self.unrolled = n, n <= UNROLLED
-        self.real = ir.FloatType() if dtype is dtypes.float32 else ir.DoubleType()
+        self.real = FLOAT if dtype is dtypes.float32 else DOUBLE
         self.bytes = dtype.itemsize
-        self.vector = ir.VectorType(self.real, LANES)
+        self.vector = vector(self.real, LANES)
         self._operands = operands
 
     # -- indices and loops -------------------------------------------------------------------------
-
-    def value(self, i: Index) -> Value:
-        return self.code.int(i) if isinstance(i, int) else i
-
-    def add(self, i: Index, j: Index) -> Index:
-        if isinstance(i, int) and isinstance(j, int):
-            return i + j
-        return self.b.add(self.value(i), self.value(j))
-
-    def times(self, i: Index, count: int) -> Index:
-        return i * count if isinstance(i, int) else self.b.mul(i, self.code.int(count))
 
     def each(self, start: Index, stop: Index, body: Callable[[Index], None]) -> None:
         """The body for all of [start, stop)."""
@@ -82,7 +76,7 @@ class Lanes:
             for i in range(start, stop):
                 body(i)
             return
-        with self.code.range(self.value(start), self.value(stop)) as i:
+        with self.code.range(start, stop) as i:
             body(i)
 
     def down(self, count: int, body: Callable[[Index], None]) -> None:
@@ -92,31 +86,29 @@ class Lanes:
                 body(i)
             return
         with self.code.range(0, count) as step:
-            body(self.b.sub(self.code.int(count - 1), step))
+            body(count - 1 - step)
 
     @contextmanager
     def groups(self) -> Iterator[list[Value]]:
         """The loop over groups: it yields the numbers of its matrices; those beyond the last are
         the last.
         """
-        code, b = self.code, self.b
+        code = self.code
         params, ptrs, lo, hi, _ = code.args
         slots = [code.load(params, k, I64) for k in range(1 + self._operands)]
         first = 1 + self._operands
         count, self._error = (code.load(params, first + k, I64) for k in range(2))
         self._steps = [code.load(params, first + 2 + k, I64) for k in range(1 + self._operands)]
         self._bases = [code.load(ptrs, slot, PTR) for slot in slots]
-        last = b.sub(count, code.int(1))
+        last = count - 1
         with code.range(lo, hi) as group:
-            start = b.mul(group, code.int(LANES))
-            self.numbers = [
-                code.minimum(b.add(start, code.int(lane)), last) for lane in range(LANES)
-            ]
+            start = group * LANES
+            self.numbers = [code.minimum(start + lane, last) for lane in range(LANES)]
             yield self.numbers
 
     def _pointers(self, which: int) -> list[Value]:
         base, step = self._bases[which], self._steps[which]
-        return [self.code.at(base, self.b.mul(n, step), self.real) for n in self.numbers]
+        return [self.code.at(base, n * step, self.real) for n in self.numbers]
 
     # -- transposition -----------------------------------------------------------------------------
 
@@ -130,21 +122,15 @@ class Lanes:
         starts = list(range(0, size - width + 1, width))
         return width, starts if starts[-1] + width == size else [*starts, size - width]
 
-    def _shuffled(self, x: Value, y: Value, mask: Sequence[int]) -> Value:
-        chosen = ir.Constant(ir.VectorType(I32, len(mask)), [ir.Constant(I32, k) for k in mask])
-        return self.b.shuffle_vector(x, y, chosen)
-
     def read(self, operand: int, tile: LaneTile, rows: int, columns: int) -> None:
         """Operand (from 1 on), matrices stored row after row, into a tile."""
-        pointers = self._pointers(operand)
+        pointers, shuffled = self._pointers(operand), self.code.shuffled
         width, starts = self._chunks(rows * columns)
-        type_ = ir.VectorType(self.real, width)
+        type_ = vector(self.real, width)
 
         def piece(start: Index) -> None:
             loaded = [
-                self.b.load(
-                    self.code.at(p, self.value(start), self.real), typ=type_, align=self.bytes
-                )
+                self.code.read(self.code.at(p, start, self.real), type_, self.bytes)
                 for p in pointers
             ]
             # Joining the halves element by element, again and again, puts the lanes of each
@@ -153,34 +139,32 @@ class Lanes:
                 half = len(loaded) // 2
                 size = width * LANES // len(loaded)
                 mask = [k for i in range(size) for k in (i, i + size)]
-                loaded = [self._shuffled(loaded[i], loaded[i + half], mask) for i in range(half)]
+                loaded = [shuffled(loaded[i], loaded[i + half], mask) for i in range(half)]
             for k in range(width):
                 mask = range(k * LANES, (k + 1) * LANES)
-                flat = self.add(start, k)
-                tile.put(self._shuffled(loaded[0], loaded[0], mask), 0, flat)
+                flat = start + k
+                tile.put(shuffled(loaded[0], loaded[0], mask), 0, flat)
 
         self._each_start(starts, width, piece)
 
     def write(self, tile: LaneTile, rows: int, columns: int) -> None:
         """The tile to the output, each matrix row after row."""
-        pointers = self._pointers(0)
+        pointers, shuffled = self._pointers(0), self.code.shuffled
         width, starts = self._chunks(rows * columns)
 
         def piece(start: Index) -> None:
-            parts = [tile.get(0, self.add(start, k)) for k in range(width)]
+            parts = [tile.get(0, start + k) for k in range(width)]
             while len(parts) > 1:  # one long vector
                 size = LANES * width // len(parts)
                 mask = range(2 * size)
-                parts = [
-                    self._shuffled(parts[i], parts[i + 1], mask) for i in range(0, len(parts), 2)
-                ]
+                parts = [shuffled(parts[i], parts[i + 1], mask) for i in range(0, len(parts), 2)]
             lanes = parts
             while len(lanes) < LANES:
                 size = width * LANES // len(lanes)
-                split = [[self._shuffled(x, x, range(k, size, 2)) for x in lanes] for k in range(2)]
+                split = [[shuffled(x, x, range(k, size, 2)) for x in lanes] for k in range(2)]
                 lanes = split[0] + split[1]
             for p, x in zip(pointers, lanes, strict=True):
-                self.b.store(x, self.code.at(p, self.value(start), self.real), align=self.bytes)
+                self.code.write(x, self.code.at(p, start, self.real), self.bytes)
 
         self._each_start(starts, width, piece)
 
@@ -191,33 +175,31 @@ class Lanes:
             return
         whole = [s for s in starts if s % width == 0]
         with self.code.range(0, len(whole)) as k:
-            piece(self.times(k, width))
+            piece(k * width)
         for start in starts[len(whole) :]:
             piece(start)
 
     # -- arithmetic --------------------------------------------------------------------------------
 
-    def number(self, value: float) -> ir.Constant:
-        return ir.Constant(self.vector, [value] * LANES)
+    def number(self, value: float) -> Value:
+        return self.code.constant(self.vector, value)
 
     def call(self, name: str, *args: Value) -> Value:
         """A function of LLVM on vectors."""
-        bits = 8 * self.bytes
-        full = f"llvm.{name}.v{LANES}f{bits}"
-        return self.b.call(self.code.declare(full, self.vector, [self.vector] * len(args)), args)
+        return self.code.intrinsic(name, *args)
 
     def fused(self, x: Value, y: Value, z: Value) -> Value:
         """x y + z, rounded once."""
         return self.call("fma", x, y, z)
 
     def less(self, x: Value, y: Value) -> Value:
-        return self.b.fcmp_ordered("<", x, y)
+        return x < y
 
     def equal(self, x: Value, y: Value) -> Value:
-        return self.b.fcmp_ordered("==", x, y)
+        return self.code.equal(x, y)
 
     def choose(self, condition: Value, x: Value, y: Value) -> Value:
-        return self.b.select(condition, x, y)
+        return self.code.select(condition, x, y)
 
     def variable(self, value: Value) -> LaneVariable:
         return LaneVariable(self, value)
@@ -226,17 +208,14 @@ class Lanes:
         """An index as the same number in all lanes."""
         if isinstance(i, int):
             return self.number(float(i))
-        one = self.b.insert_element(
-            ir.Constant(self.vector, ir.Undefined), self.b.sitofp(i, self.real), self.code.int(0)
-        )
-        return self._shuffled(one, one, [0] * LANES)
+        return self.code.spread(i.sitofp(self.real), LANES)
 
     def oddity(self, tile: LaneTile, size: int) -> Value:
         """0 in lanes whose elements are numbers, else NaN."""
         found = self.variable(self.number(0.0))
         zero = self.number(0.0)
         self.each(0, size, lambda k: found.set(self.fused(tile.get(0, k), zero, found.get())))
-        return self.b.fmul(found.get(), zero)
+        return found.get() * zero
 
     def spoil(self, tile: LaneTile, size: int, oddity: Value) -> None:
         """NaN in all elements of the lanes that had one, or an infinity."""
@@ -245,30 +224,29 @@ class Lanes:
 
     def fail_if(self, found: Value) -> None:
         """Ends the kernel with an error about the first matrix whose number found is positive."""
-        code, b, error = self.code, self.b, self.code.args[4]
-        bad = b.fcmp_ordered(">", found, self.number(0.0))
-        bits = b.bitcast(bad, ir.IntType(LANES))
-        with b.if_then(b.icmp_unsigned("!=", bits, ir.Constant(ir.IntType(LANES), 0))):
+        code, error = self.code, self.code.args[4]
+        bad = found > self.number(0.0)
+        bits = bad.bitcast(integer(LANES))
+        with code.when(code.differ(bits, constant(integer(LANES), 0))):
             for lane in range(LANES):
-                with b.if_then(b.extract_element(bad, code.int(lane))):
-                    value = b.extract_element(found, code.int(lane))
+                with code.when(code.lane(bad, lane)):
+                    value = code.lane(found, lane)
                     code.store(self.numbers[lane], error, 1)
-                    code.store(b.fptosi(value, I64), error, 2)
+                    code.store(value.fptosi(I64), error, 2)
                     code.store(self._error, error, 0)
-                    b.ret_void()
+                    code.leave()
 
 
 class LaneVariable:
     """A vector that changes."""
 
     def __init__(self, lanes: Lanes, value: Value):
-        with lanes.b.goto_entry_block():
-            self._slot = lanes.b.alloca(lanes.vector)
+        self._slot = lanes.code.local(lanes.vector)
         self._lanes = lanes
         self.set(value)
 
     def get(self) -> Value:
-        return self._lanes.b.load(self._slot, typ=self._lanes.vector)
+        return self._lanes.code.read(self._slot, self._lanes.vector)
 
     def set(self, value: Value) -> None:
-        self._lanes.b.store(value, self._slot)
+        self._lanes.code.write(value, self._slot)

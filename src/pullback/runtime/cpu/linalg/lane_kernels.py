@@ -9,7 +9,8 @@ import functools
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.lane_code import Index, Lanes, LaneTile
-from pullback.runtime.cpu.llvm.builder import Value, address
+from pullback.runtime.cpu.llvm.builder import address
+from pullback.runtime.cpu.llvm.values import Value
 
 __all__ = ["cholesky", "det", "lu", "lu_solve", "solve_triangular"]
 
@@ -28,11 +29,11 @@ def cholesky(dtype: DType, n: int) -> int:
         def column(j: Index) -> None:
             def row(i: Index) -> None:
                 half = m.number(0.5)
-                mean = m.b.fmul(a.get(i, j), half)
-                total = m.variable(m.b.fadd(mean, m.b.fmul(a.get(j, i), half)))
+                mean = a.get(i, j) * half
+                total = m.variable(mean + a.get(j, i) * half)
 
                 def product(k: Index) -> None:
-                    minus = m.b.fneg(factor.get(i, k))
+                    minus = -factor.get(i, k)
                     total.set(m.fused(minus, factor.get(j, k), total.get()))
 
                 m.each(0, j, product)
@@ -40,16 +41,16 @@ def cholesky(dtype: DType, n: int) -> int:
 
             m.each(j, n, row)
             d = factor.get(j, j)
-            bad = m.b.and_(m.b.fcmp_ordered("<=", d, zero), m.equal(failed.get(), zero))
-            failed.set(m.choose(bad, m.whole(m.add(j, 1)), failed.get()))
+            bad = (d <= zero) & m.equal(failed.get(), zero)
+            failed.set(m.choose(bad, m.whole(j + 1), failed.get()))
             root = m.call("sqrt", d)
             factor.put(root, j, j)
 
             def divided(i: Index) -> None:
-                factor.put(m.b.fdiv(factor.get(i, j), root), i, j)
+                factor.put(factor.get(i, j) / root, i, j)
                 factor.put(zero, j, i)
 
-            m.each(m.add(j, 1), n, divided)
+            m.each(j + 1, n, divided)
 
         m.each(0, n, column)
         m.fail_if(m.choose(m.equal(oddity, oddity), failed.get(), zero))
@@ -78,7 +79,7 @@ def lu(dtype: DType, n: int) -> int:
                 best.set(m.choose(larger, size, best.get()))
                 place.set(m.choose(larger, m.whole(i), place.get()))
 
-            m.each(m.add(k, 1), n, compare)
+            m.each(k + 1, n, compare)
             packed.put(place.get(), n, k)
 
             def exchange(tile: LaneTile, i: Index, other: Index, j: Index, held: Value) -> None:
@@ -92,26 +93,24 @@ def lu(dtype: DType, n: int) -> int:
             def swapped(j: Index) -> None:
                 held = a.get(k, j)
                 moved.set(held)
-                m.each(m.add(k, 1), n, lambda i: exchange(a, i, i, j, held))
+                m.each(k + 1, n, lambda i: exchange(a, i, i, j, held))
                 a.put(moved.get(), k, j)
 
             m.each(0, n, swapped)
             held = packed.get(n + 1, k)
             moved.set(held)
-            m.each(m.add(k, 1), n, lambda i: exchange(packed, n + 1, i, i, held))
+            m.each(k + 1, n, lambda i: exchange(packed, n + 1, i, i, held))
             packed.put(moved.get(), n + 1, k)
             pivot = a.get(k, k)
             pivot = m.choose(m.equal(pivot, zero), one, pivot)
 
             def eliminate(i: Index) -> None:
-                ratio = m.b.fdiv(a.get(i, k), pivot)
+                ratio = a.get(i, k) / pivot
                 a.put(ratio, i, k)
-                minus = m.b.fneg(ratio)
-                m.each(
-                    m.add(k, 1), n, lambda j: a.put(m.fused(minus, a.get(k, j), a.get(i, j)), i, j)
-                )
+                minus = -ratio
+                m.each(k + 1, n, lambda j: a.put(m.fused(minus, a.get(k, j), a.get(i, j)), i, j))
 
-            m.each(m.add(k, 1), n, eliminate)
+            m.each(k + 1, n, eliminate)
 
         m.each(0, n, column)
         m.spoil(a, n * n, oddity)
@@ -142,7 +141,7 @@ def _zero_on_diagonal(m: Lanes, a: LaneTile, n: int) -> Value:
 
     def look(i: Index) -> None:
         bad = m.equal(a.get(i, i), zero)
-        found.set(m.choose(bad, m.whole(m.add(i, 1)), found.get()))
+        found.set(m.choose(bad, m.whole(i + 1), found.get()))
 
     m.down(n, look)
     return found.get()
@@ -160,12 +159,12 @@ def _solve(
 
             def product(k: Index) -> None:
                 factor = a.get(k, i) if turned else a.get(i, k)
-                total.set(m.fused(m.b.fneg(factor), x.get(k, c), total.get()))
+                total.set(m.fused(-factor, x.get(k, c), total.get()))
 
-            first, last = (0, i) if lower else (m.add(i, 1), n)
+            first, last = (0, i) if lower else (i + 1, n)
             m.each(first, last, product)
             value = total.get()
-            x.put(value if unit else m.b.fdiv(value, a.get(i, i)), i, c)
+            x.put(value if unit else value / a.get(i, i), i, c)
 
         m.each(0, columns, column)
 
@@ -212,7 +211,7 @@ def _exchange(m: Lanes, packed: LaneTile, x: LaneTile, columns: int, i: Index) -
             x.put(m.choose(mine, held, there), k, c)
             moved.set(m.choose(mine, there, moved.get()))
 
-        m.each(m.add(i, 1), n, other)
+        m.each(i + 1, n, other)
         x.put(moved.get(), i, c)
 
     m.each(0, columns, column)
@@ -230,8 +229,8 @@ def det(dtype: DType, n: int) -> int:
         def factor(i: Index) -> None:
             pivot = packed.get(i, i)
             stayed = m.equal(packed.get(n, i), m.whole(i))
-            pivot = m.choose(stayed, pivot, m.b.fneg(pivot))
-            total.set(m.b.fmul(total.get(), pivot))
+            pivot = m.choose(stayed, pivot, -pivot)
+            total.set(total.get() * pivot)
 
         m.each(0, n, factor)
         out.put(total.get(), 0, 0)

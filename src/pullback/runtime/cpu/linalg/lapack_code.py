@@ -11,11 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from llvmlite import ir
-
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.builder import I1, I8, I32, I64, PTR, VOID, Value, kernel, offsets
+from pullback.runtime.cpu.llvm.builder import Module, kernel, offsets
+from pullback.runtime.cpu.llvm.values import (
+    DOUBLE,
+    FLOAT,
+    I1,
+    I8,
+    I32,
+    I64,
+    PTR,
+    VOID,
+    Value,
+    constant,
+    integer,
+)
 
 __all__ = ["PREFIX", "Matrices"]
 
@@ -36,12 +47,11 @@ class Matrices:
         self, name: str, dtype: DType, operands: int, sizes: int, out_complex: bool | None = None
     ):
         self.dtype, self.operands = dtype, operands
-        self.module = ir.Module()
+        self.module = Module()
         self.code = kernel(self.module, name)
-        self.b = self.code.b
         self.parts = 2 if dtype.is_complex else 1
         self._out_parts = 1 + (dtype.is_complex if out_complex is None else out_complex)
-        self.real = ir.FloatType() if dtype.real is dtypes.float32 else ir.DoubleType()
+        self.real = FLOAT if dtype.real is dtypes.float32 else DOUBLE
         self.real_bytes = 4 if dtype.real is dtypes.float32 else 8
         first = 1 + operands
         self._work, self._bytes, self._grain, self._code, self._result = (
@@ -60,17 +70,17 @@ class Matrices:
     @contextmanager
     def each(self) -> Iterator[None]:
         """The loop over matrices: inside are `index`, `out`, `inputs` and the work area."""
-        code, b = self.code, self.b
+        code = self.code
         params, ptrs, lo, hi, _ = code.args
-        task = b.udiv(lo, self._grain)
+        task = lo // self._grain
         base = code.load(ptrs, self._work, PTR)
-        area = code.at(base, b.mul(task, self._bytes), I8)
+        area = code.at(base, task * self._bytes, I8)
         bases = [code.load(ptrs, code.load(params, i, I64), PTR) for i in range(1 + self.operands)]
         with code.range(lo, hi) as index:
             self.index = index
             self._area, self._used = area, self.int(0)
-            self._out_reals = b.mul(self._result, self.int(self._out_parts))
-            self.out = code.at(bases[0], b.mul(index, self._out_reals), self.real)
+            self._out_reals = self._result * self._out_parts
+            self.out = code.at(bases[0], index * self._out_reals, self.real)
             found = offsets(code, self._batch_at, index, self.operands)
             self.inputs = [self.at(p, o) for p, o in zip(bases[1:], found, strict=True)]
             yield
@@ -82,28 +92,26 @@ class Matrices:
 
     def work(self, nbytes: Value) -> Value:
         """The next bytes of the work area, at a multiple of 64."""
-        b = self.b
         pointer = self.code.at(self._area, self._used, I8)
-        rounded = b.and_(b.add(nbytes, self.int(63)), self.int(-64))
-        self._used = b.add(self._used, rounded)
+        rounded = (nbytes + 63) & -64
+        self._used = self._used + rounded
         return pointer
 
     def elements(self, count: Value) -> Value:
         """A work area of so many elements."""
-        return self.work(self.b.mul(count, self.int(self.parts * self.real_bytes)))
+        return self.work(count * (self.parts * self.real_bytes))
 
     def reals(self, count: Value) -> Value:
-        return self.work(self.b.mul(count, self.int(self.real_bytes)))
+        return self.work(count * self.real_bytes)
 
     def integers(self, count: Value) -> Value:
-        return self.work(self.b.mul(count, self.int(4)))
+        return self.work(count * 4)
 
     # -- elements --------------------------------------------------------------------------------
 
     def at(self, pointer: Value, index: Value) -> Value:
         """The address of an element."""
-        b = self.b
-        return self.code.at(pointer, b.mul(index, self.int(self.parts)), self.real)
+        return self.code.at(pointer, index * self.parts, self.real)
 
     def get(self, pointer: Value, index: Value) -> list[Value]:
         """The parts of an element."""
@@ -117,33 +125,32 @@ class Matrices:
 
     def number(self, value: float) -> list[Value]:
         """A constant as the parts of an element."""
-        return [ir.Constant(self.real, value), ir.Constant(self.real, 0.0)][: self.parts]
+        return [self.code.constant(self.real, v) for v in (value, 0.0)][: self.parts]
 
     def conjugate(self, parts: list[Value]) -> list[Value]:
-        return parts if self.parts == 1 else [parts[0], self.b.fneg(parts[1])]
+        return parts if self.parts == 1 else [parts[0], -parts[1]]
 
     def product(self, x: list[Value], y: list[Value]) -> list[Value]:
         """The product of two elements."""
-        b = self.b
         if self.parts == 1:
-            return [b.fmul(x[0], y[0])]
+            return [x[0] * y[0]]
         (p, q), (r, s) = x, y
-        return [b.fsub(b.fmul(p, r), b.fmul(q, s)), b.fadd(b.fmul(p, s), b.fmul(q, r))]
+        return [p * r - q * s, p * s + q * r]
 
     def place(self, i: Value, j: Value, rows: Value, columns: Value) -> Value:
         """The offset of element (i, j) by strides."""
-        return self.b.add(self.b.mul(i, rows), self.b.mul(j, columns))
+        return i * rows + j * columns
 
     # -- matrices --------------------------------------------------------------------------------
 
     @contextmanager
     def entries(self, rows: Value, columns: Value) -> Iterator[tuple[Value, Value]]:
         """A loop over (i, j) by tiles of columns, row by row inside of them."""
-        b, code, step = self.b, self.code, self.int(TILE)
-        tiles = b.sdiv(b.add(columns, self.int(TILE - 1)), step)
+        code, step = self.code, self.int(TILE)
+        tiles = (columns + (TILE - 1)) // step
         with code.range(0, tiles) as tile:
-            start = b.mul(tile, step)
-            stop = code.minimum(b.add(start, step), columns)
+            start = tile * step
+            stop = code.minimum(start + step, columns)
             with code.range(0, rows) as i, code.range(start, stop) as j:
                 yield i, j
 
@@ -167,15 +174,13 @@ class Matrices:
         self, target: Value, strides: tuple[Value, Value], operand: int, n: Value
     ) -> None:
         """target = (x + x^H) / 2 of an operand."""
-        b, half = self.b, ir.Constant(self.real, 0.5)
+        half = constant(self.real, 0.5)
         own = self.strides(operand)
         x = self.inputs[operand]
         with self.entries(n, n) as (i, j):
             one = self.get(x, self.place(i, j, *own))
             other = self.conjugate(self.get(x, self.place(j, i, *own)))
-            mean = [
-                b.fadd(b.fmul(p, half), b.fmul(q, half)) for p, q in zip(one, other, strict=True)
-            ]
+            mean = [p * half + q * half for p, q in zip(one, other, strict=True)]
             self.put(mean, target, self.place(i, j, *strides))
 
     def clear(self, target: Value, count: Value) -> None:
@@ -185,27 +190,27 @@ class Matrices:
 
     def oddities(self, source: Value, count: Value) -> Value:
         """1 if among `count` elements is a NaN or an infinity, else 0."""
-        b, code = self.b, self.code
-        word = ir.IntType(8 * self.real_bytes)
+        code = self.code
+        word = integer(8 * self.real_bytes)
         exponent = code.int(0x7F800000 if self.real_bytes == 4 else 0x7FF << 52, word)
         bad = code.variable(code.int(0, I32))
-        with code.range(0, b.mul(count, self.int(self.parts))) as i:
-            bits = b.and_(code.load(source, i, word), exponent)
-            bad.set(b.or_(bad.get(), b.zext(b.icmp_unsigned("==", bits, exponent), I32)))
-        return b.zext(bad.get(), I64)
+        with code.range(0, count * self.parts) as i:
+            bits = code.load(source, i, word) & exponent
+            bad.set(bad.get() | code.equal(bits, exponent).zext(I32))
+        return bad.get().zext(I64)
 
     @contextmanager
     def if_finite(self, source: Value, count: Value, result: Value | None = None) -> Iterator[None]:
         """Does what is inside if `count` elements are numbers; else the result, or as many of its
         elements as are said, become NaN.
         """
-        b, code = self.b, self.code
-        fine = b.icmp_signed("==", self.oddities(source, count), self.int(0))
-        with b.if_else(fine) as (then, otherwise):
+        code = self.code
+        fine = code.equal(self.oddities(source, count), 0)
+        with code.either(fine) as (then, otherwise):
             with otherwise:
-                parts = self._out_reals if result is None else b.mul(result, self.int(self.parts))
+                parts = self._out_reals if result is None else result * self.parts
                 with code.range(0, parts) as i:
-                    code.store(ir.Constant(self.real, float("nan")), self.out, i)
+                    code.store(constant(self.real, float("nan")), self.out, i)
             with then:
                 yield
 
@@ -213,40 +218,39 @@ class Matrices:
 
     def fail_if_any(self, value: Value) -> None:
         """Ends the kernel with an error about this matrix if the value is positive."""
-        self.fail_if(self.b.icmp_signed(">", value, self.int(0)), value)
+        self.fail_if(value > 0, value)
 
     def fail_if(self, condition: Value, value: Value) -> None:
         """Ends the kernel with an error about this matrix if the condition holds."""
-        code, b, error = self.code, self.b, self.code.args[4]
-        with b.if_then(condition):
+        code, error = self.code, self.code.args[4]
+        with code.when(condition):
             code.store(self.index, error, 1)
             code.store(value, error, 2)
             code.store(self._code, error, 0)
-            b.ret_void()
+            code.leave()
 
     def call(self, routine: str, *args: Value | str) -> Value:
         """Calls a routine of LAPACK with characters, int64 values and addresses; gives `info`."""
         info = self._fortran(routine, (*args, self.int(0)))[-1]
-        return self.b.sext(self.b.load(info, typ=I32), I64)
+        return self.code.read(info, I32).sext(I64)
 
     def _fortran(self, routine: str, args: Sequence[Value | str]) -> list[Value]:
         """Calls the routine of this dtype; gives the addresses of its arguments."""
-        b, code = self.b, self.code
+        code = self.code
         passed, lengths = [], []
-        for k, a in enumerate(args):
+        for a in args:
             if isinstance(a, str):
                 passed.append(self._character(a))
                 lengths.append(self.int(1))
             elif a.type == I64:
-                with b.goto_entry_block():
-                    slot = b.alloca(I32, name=f"integer{k}")
-                b.store(b.trunc(a, I32), slot)
+                slot = code.local(I32)
+                code.write(a.trunc(I32), slot)
                 passed.append(slot)
             else:
                 passed.append(a)
         name = f"{PREFIX}{LETTERS[self.dtype.name]}{routine}"
         types = (*[PTR] * len(passed), *[I64] * len(lengths))
-        b.call(code.declare(name, VOID, types), (*passed, *lengths))
+        code.call(code.declare(name, VOID, types), (*passed, *lengths))
         return passed
 
     def multiply(
@@ -277,33 +281,25 @@ class Matrices:
 
     def _one(self) -> Value:
         """The address of 1."""
-        return self._constant("one", ir.Constant(ir.ArrayType(self.real, 2), [1.0, 0.0]))
+        return self.code.constants(self.real, [1.0, 0.0])
 
     def _zero(self) -> Value:
         """The address of 0."""
-        return self._constant("zero", ir.Constant(ir.ArrayType(self.real, 2), [0.0, 0.0]))
+        return self.code.constants(self.real, [0.0, 0.0])
 
     def _character(self, letter: str) -> Value:
         """The address of a character."""
-        return self._constant(f"character.{letter}", ir.Constant(I8, ord(letter)))
-
-    def _constant(self, name: str, value: ir.Constant) -> Value:
-        """The address of a constant, which the module has once."""
-        if name in self.module.globals:
-            return self.module.globals[name]
-        made: Value = ir.GlobalVariable(self.module, value.type, name)
-        made.initializer, made.global_constant, made.linkage = value, True, "internal"
-        return made
+        return self.code.constants(I8, [ord(letter)])
 
     def zero_on_diagonal(self, factor: Value, n: Value, step: Value) -> Value:
         """1 + the position of the first 0 on the diagonal of n x n elements, or 0."""
-        b, code = self.b, self.code
+        code = self.code
         found = code.variable(self.int(0))
         with code.range(0, n) as k:
-            i = b.sub(b.sub(n, self.int(1)), k)
-            parts = self.get(factor, b.mul(i, step))
+            i = n - 1 - k
+            parts = self.get(factor, i * step)
             zero = code.int(1, I1)
             for part in parts:
-                zero = b.and_(zero, b.fcmp_ordered("==", part, ir.Constant(self.real, 0.0)))
-            found.set(b.select(zero, b.add(i, self.int(1)), found.get()))
+                zero = zero & code.equal(part, constant(self.real, 0.0))
+            found.set(code.select(zero, i + 1, found.get()))
         return found.get()

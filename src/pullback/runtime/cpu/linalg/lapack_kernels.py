@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import functools
 
-from llvmlite import ir
-
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.lapack_code import Matrices
-from pullback.runtime.cpu.llvm.builder import I8, I32, I64, PTR, Value, address, kernel
+from pullback.runtime.cpu.llvm.builder import Module, address, kernel
+from pullback.runtime.cpu.llvm.values import I8, I32, I64, PTR, Value, constant
 
 __all__ = [
     "cholesky",
@@ -41,11 +40,11 @@ def cholesky(dtype: DType) -> int:
     one = m.int(1)
     with m.each():
         m.symmetric(m.out, (n, one), 0, n)
-        with m.if_finite(m.out, m.b.mul(n, n)):
+        with m.if_finite(m.out, n * n):
             # Row-major L is the transpose, for Fortran, of the upper factor of the conjugate.
             info = m.call("potrf", "U", n, m.out, n)
             m.fail_if_any(info)
-            with m.code.range(0, n) as i, m.code.range(m.b.add(i, one), n) as j:
+            with m.code.range(0, n) as i, m.code.range(i + one, n) as j:
                 m.put(m.number(0.0), m.out, m.place(i, j, n, one))
     return address(m.code)
 
@@ -57,11 +56,11 @@ def solve_triangular(dtype: DType, lower: bool, unit: bool) -> int:
     n, k = m.sizes
     one = m.int(1)
     with m.each():
-        a = m.elements(m.b.mul(n, n))
+        a = m.elements(n * n)
         m.copy(a, (n, one), m.inputs[0], m.strides(0), n, n)
         m.copy(m.out, (k, one), m.inputs[1], m.strides(1), n, k)
         if not unit:
-            found = m.zero_on_diagonal(a, n, m.b.add(n, one))
+            found = m.zero_on_diagonal(a, n, n + one)
             m.fail_if_any(found)
         how = "UN" if lower else "LN"  # Fortran sees the transpose
         m.triangular_solve(a, n, m.out, k, how, "U" if unit else "N")
@@ -75,12 +74,12 @@ def lu(dtype: DType) -> int:
     Row i of the product L U is the row of x that the permutation has at i.
     """
     m = Matrices("lu", dtype, 1, 2)
-    b, (rows, columns) = m.b, m.sizes
+    (rows, columns) = m.sizes
     one = m.int(1)
     with m.each():
         swaps = m.integers(_least(m, rows, columns))
         m.copy(m.out, (one, rows), m.inputs[0], m.strides(0), rows, columns)
-        size = b.mul(rows, columns)
+        size = rows * columns
         last = m.at(m.out, size)
         order = m.at(last, rows)
         m.clear(last, rows)
@@ -89,7 +88,7 @@ def lu(dtype: DType) -> int:
         with m.if_finite(m.out, size, size):
             m.call("getrf", rows, columns, m.out, rows, swaps)
             with m.code.range(0, _least(m, rows, columns)) as i:
-                row = b.sub(b.sext(m.code.load(swaps, i, I32), I64), one)
+                row = m.code.load(swaps, i, I32).sext(I64) - one
                 m.put(_whole(m, row), last, i)
                 _swap(m, order, i, row)
     return address(m.code)
@@ -97,16 +96,16 @@ def lu(dtype: DType) -> int:
 
 def _whole(m: Matrices, value: Value) -> list[Value]:
     """An integer as an element."""
-    return [m.b.sitofp(value, m.real), *m.number(0.0)[1:]]
+    return [value.sitofp(m.real), *m.number(0.0)[1:]]
 
 
 def _exchange(m: Matrices, x: Value, width: Value, swaps: Value, n: Value, back: bool) -> None:
     """Exchanges rows of x (row-major) as the numbers at `swaps` say, first to last or back."""
-    b, one = m.b, m.int(1)
+    code, one = m.code, m.int(1)
     with m.code.range(0, n) as step:
-        i = b.sub(b.sub(n, one), step) if back else step
-        row = b.fptosi(m.get(swaps, i)[0], I64)
-        with b.if_then(b.icmp_signed("!=", row, i)), m.code.range(0, width) as j:
+        i = n - one - step if back else step
+        row = m.get(swaps, i)[0].fptosi(I64)
+        with code.when(code.differ(row, i)), m.code.range(0, width) as j:
             _swap(m, x, m.place(i, j, width, one), m.place(row, j, width, one))
 
 
@@ -118,11 +117,11 @@ def lu_solve(dtype: DType, adjoint: bool) -> int:
     """
     m = Matrices("lu_solve", dtype, 3, 2)
     n, k = m.sizes
-    b, one = m.b, m.int(1)
+    one = m.int(1)
     with m.each():
         _, right, factor = m.inputs
-        swaps = m.at(factor, b.mul(n, n))
-        found = m.zero_on_diagonal(factor, n, b.add(n, one))
+        swaps = m.at(factor, n * n)
+        found = m.zero_on_diagonal(factor, n, n + one)
         m.fail_if_any(found)
         # Fortran sees X^T: A^-1 b comes from X^T U^T L^T, A^-H b from conj(X)^T U, then L.
         m.copy(m.out, (k, one), right, m.strides(1), n, k, conjugate=adjoint)
@@ -146,15 +145,15 @@ def det(dtype: DType) -> int:
     """
     m = Matrices("det", dtype, 2, 1)
     (n,) = m.sizes
-    b = m.b
+    code = m.code
     with m.each():
         packed = m.inputs[1]
         total = [m.code.variable(p) for p in m.number(1.0)]
         with m.code.range(0, n) as i:
-            pivot = m.get(packed, b.mul(i, b.add(n, m.int(1))))
-            row = m.get(packed, b.add(b.mul(n, n), i))[0]
-            moved = b.fcmp_unordered("!=", row, b.sitofp(i, m.real))
-            pivot = [b.select(moved, b.fneg(p), p) for p in pivot]
+            pivot = m.get(packed, i * (n + 1))
+            row = m.get(packed, n * n + i)[0]
+            moved = code.differ(row, i.sitofp(m.real))
+            pivot = [code.select(moved, -p, p) for p in pivot]
             product = m.product([t.get() for t in total], pivot)
             for t, p in zip(total, product, strict=True):
                 t.set(p)
@@ -171,17 +170,17 @@ def qr(dtype: DType) -> int:
     """
     m = Matrices("qr", dtype, 1, 5)
     rows, columns, q, r, room = m.sizes
-    b, one = m.b, m.int(1)
+    one = m.int(1)
     with m.each():
         least = _least(m, rows, columns)
-        a = m.elements(b.mul(rows, columns))
+        a = m.elements(rows * columns)
         tau, work = m.elements(least), m.elements(room)
         m.copy(a, (one, rows), m.inputs[0], m.strides(0), rows, columns)
-        with m.if_finite(a, b.mul(rows, columns)):
+        with m.if_finite(a, rows * columns):
             m.call("geqrf", rows, columns, a, rows, tau, work, room)
             m.copy(m.out, (one, rows), a, (one, rows), rows, least)
-            triangle = m.at(m.out, b.mul(rows, q))
-            m.clear(triangle, b.mul(r, columns))
+            triangle = m.at(m.out, rows * q)
+            m.clear(triangle, r * columns)
             with m.code.range(0, least) as i, m.code.range(i, columns) as j:
                 m.put(m.get(a, m.place(i, j, one, rows)), triangle, m.place(i, j, columns, one))
             name = "ungqr" if dtype.is_complex else "orgqr"
@@ -198,27 +197,27 @@ def ldl(dtype: DType) -> int:
     """
     m = Matrices("ldl", dtype, 1, 2)
     n, room = m.sizes
-    b, code, one = m.b, m.code, m.int(1)
+    code, one = m.code, m.int(1)
     with m.each():
-        a, work, swaps = m.elements(b.mul(n, n)), m.elements(room), m.integers(n)
-        lower, middle = m.out, m.at(m.out, b.mul(n, n))
-        order = m.at(middle, b.mul(n, n))
+        a, work, swaps = m.elements(n * n), m.elements(room), m.integers(n)
+        lower, middle = m.out, m.at(m.out, n * n)
+        order = m.at(middle, n * n)
         m.symmetric(a, (one, n), 0, n)
         m.clear(m.out, m._result)
         with code.range(0, n) as i:
             m.put(m.number(1.0), lower, m.place(i, i, n, one))
             m.put(_whole(m, i), order, i)
-        with m.if_finite(a, b.mul(n, n), b.mul(b.mul(n, n), m.int(2))):
+        with m.if_finite(a, n * n, n * n * 2):
             m.call("hetrf" if dtype.is_complex else "sytrf", "L", n, a, n, swaps, work, room)
             column = code.variable(m.int(0))
             with code.loop() as leave:
                 k = column.get()
-                leave(b.icmp_signed(">=", k, n))
-                swap = b.sext(code.load(swaps, k, I32), I64)
-                double = b.icmp_signed("<", swap, m.int(0))
-                width = b.select(double, m.int(2), one)
-                end = b.add(k, width)
-                last = b.sub(end, one)
+                leave(k >= n)
+                swap = code.load(swaps, k, I32).sext(I64)
+                double = swap < 0
+                width = code.select(double, m.int(2), one)
+                end = k + width
+                last = end - one
                 with code.range(k, end) as j:
                     with code.range(j, end) as i:
                         value = m.get(a, m.place(i, j, one, n))
@@ -227,13 +226,13 @@ def ldl(dtype: DType) -> int:
                     with code.range(end, n) as i:
                         value = m.get(a, m.place(i, j, one, n))
                         m.put(value, lower, m.place(i, j, n, one))
-                other = b.sub(b.select(double, b.sub(m.int(0), swap), swap), one)
+                other = code.select(double, 0 - swap, swap) - one
                 with code.range(0, k) as j:
                     _swap(m, lower, m.place(last, j, n, one), m.place(other, j, n, one))
                 _swap(m, order, last, other)
                 column.set(end)
             # Of a matrix of low rank, rounding may leave pivots of nearly nothing.
-            m.fail_if_any(m.oddities(m.out, b.mul(b.mul(n, n), m.int(2))))
+            m.fail_if_any(m.oddities(m.out, n * n * 2))
     return address(m.code)
 
 
@@ -258,14 +257,14 @@ def eigh(dtype: DType, vectors: bool) -> int:
     complex_values = dtype.is_complex and vectors
     m = Matrices("eigh", dtype, 1, 4, complex_values)
     n, room, real_room, integer_room = m.sizes
-    b, one = m.b, m.int(1)
+    one = m.int(1)
     with m.each():
         values = m.reals(n) if complex_values else m.out
-        a = m.at(m.out, n) if vectors else m.elements(b.mul(n, n))
+        a = m.at(m.out, n) if vectors else m.elements(n * n)
         work, integers = m.elements(room), m.integers(integer_room)
         more = (m.reals(real_room), real_room) if dtype.is_complex else ()
         m.symmetric(a, (one, n), 0, n)
-        with m.if_finite(a, b.mul(n, n)):
+        with m.if_finite(a, n * n):
             job = "V" if vectors else "N"
             name = "heevd" if dtype.is_complex else "syevd"
             info = m.call(
@@ -285,27 +284,27 @@ def svd(dtype: DType, job: str) -> int:
     complex_values = dtype.is_complex and job != "N"
     m = Matrices("svd", dtype, 1, 4, complex_values)
     rows, columns, room, real_room = m.sizes
-    b, one, zero = m.b, m.int(1), m.int(0)
+    code, one, zero = m.code, m.int(1), m.int(0)
     with m.each():
         least = _least(m, rows, columns)
         values = m.reals(least) if complex_values else m.out
-        a = m.elements(b.mul(rows, columns))
-        work, integers = m.elements(room), m.integers(b.mul(least, m.int(8)))
+        a = m.elements(rows * columns)
+        work, integers = m.elements(room), m.integers(least * 8)
         more = (m.reals(real_room),) if dtype.is_complex else ()
         m.copy(a, (columns, one), m.inputs[0], m.strides(0), rows, columns)
-        with m.if_finite(a, b.mul(rows, columns)):
+        with m.if_finite(a, rows * columns):
             # Fortran sees the transpose, V* S U^T: each factor comes out row-major.
             left = least if job == "S" else rows
             if job == "N":
                 u = vh = a
             else:
                 u = m.at(m.out, least)
-                vh = m.at(u, b.mul(rows, left))
+                vh = m.at(u, rows * left)
             info = m.call(
                 "gesdd", job, columns, rows, a, columns, values, vh, columns, u, left, work, room,
                 *more, integers,
             )  # fmt: skip
-            m.fail_if(b.icmp_signed("!=", info, zero), info)
+            m.fail_if(code.differ(info, zero), info)
             if complex_values:
                 _spread(m, values, m.out, least)
     return address(m.code)
@@ -316,16 +315,16 @@ def eig(dtype: DType, vectors: bool) -> int:
     """x (n x n) -> complex eigenvalues, then eigenvectors column after column; sizes: n, lwork."""
     m = Matrices("eig", dtype, 1, 2, True)
     n, room = m.sizes
-    b, one = m.b, m.int(1)
+    one = m.int(1)
     job = "V" if vectors else "N"
     with m.each():
-        a, work, unused = m.elements(b.mul(n, n)), m.elements(room), m.elements(one)
+        a, work, unused = m.elements(n * n), m.elements(room), m.elements(one)
         real, imag = m.reals(n), m.reals(n)
         vr = unused
         if vectors:
-            vr = m.at(m.out, n) if dtype.is_complex else m.elements(b.mul(n, n))
+            vr = m.at(m.out, n) if dtype.is_complex else m.elements(n * n)
         m.copy(a, (one, n), m.inputs[0], m.strides(0), n, n)
-        with m.if_finite(a, b.mul(n, n)):
+        with m.if_finite(a, n * n):
             values = (m.out,) if dtype.is_complex else (real, imag)
             more = (real,) if dtype.is_complex else ()  # room for 2 n, with what follows it
             info = m.call("geev", "N", job, n, a, n, *values, unused, one, vr, n, work, room, *more)
@@ -333,49 +332,48 @@ def eig(dtype: DType, vectors: bool) -> int:
             if not dtype.is_complex:
                 _join(m, m.out, real, imag, n)
                 if vectors:
-                    _join_vectors(m, m.code.at(m.out, b.mul(n, m.int(2)), m.real), vr, imag, n)
+                    _join_vectors(m, m.code.at(m.out, n * 2, m.real), vr, imag, n)
     return address(m.code)
 
 
 def _join(m: Matrices, out: Value, real: Value, imag: Value, count: Value) -> None:
     """Complex numbers from their parts."""
     with m.code.range(0, count) as j:
-        at = m.b.mul(j, m.int(2))
+        at = j * 2
         m.code.store(m.code.load(real, j, m.real), out, at)
-        m.code.store(m.code.load(imag, j, m.real), out, m.b.add(at, m.int(1)))
+        m.code.store(m.code.load(imag, j, m.real), out, at + 1)
 
 
 def _join_vectors(m: Matrices, out: Value, vectors: Value, imag: Value, n: Value) -> None:
     """Complex columns from real ones: of a conjugate pair (the one with the positive imaginary part
     of its eigenvalue is first) real and imaginary part stand side by side.
     """
-    b, code, one, none = m.b, m.code, m.int(1), ir.Constant(m.real, 0.0)
+    code, one, none = m.code, m.int(1), constant(m.real, 0.0)
     with code.range(0, n) as j:
         part = code.load(imag, j, m.real)
-        is_real, is_second = b.fcmp_ordered("==", part, none), b.fcmp_ordered("<", part, none)
-        first = b.select(is_second, b.sub(j, one), j)
-        other = b.select(is_real, j, b.add(first, one))
+        is_real, is_second = code.equal(part, none), part < none
+        first = code.select(is_second, j - one, j)
+        other = code.select(is_real, j, first + one)
         with code.range(0, n) as i:
-            x = code.load(vectors, b.add(b.mul(first, n), i), m.real)
-            y = code.load(vectors, b.add(b.mul(other, n), i), m.real)
-            y = b.select(is_real, none, b.select(is_second, b.fneg(y), y))
-            at = b.mul(b.add(b.mul(j, n), i), m.int(2))
+            x = code.load(vectors, first * n + i, m.real)
+            y = code.load(vectors, other * n + i, m.real)
+            y = code.select(is_real, none, code.select(is_second, -y, y))
+            at = (j * n + i) * 2
             code.store(x, out, at)
-            code.store(y, out, b.add(at, one))
+            code.store(y, out, at + one)
 
 
 @functools.cache
 def require() -> int:
     """Looks for the first byte that is 0 among `units`; params: its slot, the error code."""
-    code = kernel(ir.Module(), "require")
+    code = kernel(Module(), "require")
     params, ptrs, lo, hi, error = code.args
-    b = code.b
     flags = code.load(ptrs, code.load(params, 0, I64), PTR)
     with code.range(lo, hi) as i:
-        unset = b.icmp_signed("==", code.load(flags, i, I8), code.int(0, I8))
-        with b.if_then(unset):
+        unset = code.equal(code.load(flags, i, I8), 0)
+        with code.when(unset):
             code.store(i, error, 1)
             code.store(code.int(0), error, 2)
             code.store(code.load(params, 1, I64), error, 0)
-            b.ret_void()
+            code.leave()
     return address(code)

@@ -63,6 +63,9 @@ def _register() -> None:
             jit.add_symbol(f"{PREFIX}{letter}{routine}", address)
 
 
+jit.add_source(PREFIX, _register)
+
+
 class _Job(NamedTuple):
     """How a kernel is called: sizes for it, and the work area of a task by parts."""
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from llvmlite import ir
-
 from pullback.compile.kernel.matrix_functions import LOG_NODES, LOG_NORM, PADE, PADE_NORM
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.lapack_code import Matrices
-from pullback.runtime.cpu.llvm.builder import PTR, Value, address
+from pullback.runtime.cpu.llvm.builder import address
+from pullback.runtime.cpu.llvm.values import PTR, Value, constant
 
 __all__ = ["expm", "logm", "schur", "sqrtm", "sylvester"]
 
@@ -22,15 +21,15 @@ def schur(dtype: DType) -> int:
     """x (n x n) -> T, then Z, both column after column, with x = Z T Z^H; sizes: n, lwork."""
     m = Matrices("schur", dtype, 1, 2)
     n, room = m.sizes
-    b, one = m.b, m.int(1)
+    one = m.int(1)
     with m.each():
-        z = m.at(m.out, b.mul(n, n))
+        z = m.at(m.out, n * n)
         work, chosen, count = m.elements(room), m.integers(n), m.integers(one)
         values = [m.elements(n)] if dtype.is_complex else [m.reals(n), m.reals(n)]
         more = (m.reals(n),) if dtype.is_complex else ()
         m.copy(m.out, (one, n), m.inputs[0], m.strides(0), n, n)
-        with m.if_finite(m.out, b.mul(n, n)):
-            none = ir.Constant(PTR, None)
+        with m.if_finite(m.out, n * n):
+            none = constant(PTR, 0)
             info = m.call(
                 "gees", "V", "N", none, n, m.out, n, count, *values, z, n, work, room, *more, chosen
             )
@@ -47,12 +46,12 @@ def sylvester(dtype: DType, adjoint: bool) -> int:
     """
     m = Matrices("sylvester", dtype, 5, 2)
     rows, columns = m.sizes
-    b, one = m.b, m.int(1)
+    one = m.int(1)
     with m.each():
         _, _, q, left, right = m.inputs
-        x, y = m.elements(b.mul(rows, columns)), m.elements(b.mul(rows, columns))
+        x, y = m.elements(rows * columns), m.elements(rows * columns)
         scale = m.reals(one)
-        zl, zr = m.at(left, b.mul(rows, rows)), m.at(right, b.mul(columns, columns))
+        zl, zr = m.at(left, rows * rows), m.at(right, columns * columns)
         m.copy(x, (one, rows), q, m.strides(2), rows, columns)
         m.multiply("C", "N", (rows, columns, rows), (zl, rows), (x, rows), (y, rows))
         m.multiply("N", "N", (rows, columns, columns), (y, rows), (zr, columns), (x, rows))
@@ -61,12 +60,12 @@ def sylvester(dtype: DType, adjoint: bool) -> int:
             "trsyl", how, how, one, rows, columns, left, rows, right, columns, x, rows, scale
         )
         m.fail_if_any(info)
-        factor = b.fdiv(ir.Constant(m.real, 1.0), m.code.load(scale, 0, m.real))
+        factor = constant(m.real, 1.0) / m.code.load(scale, 0, m.real)
         m.multiply("N", "N", (rows, columns, rows), (zl, rows), (x, rows), (y, rows))
         m.multiply("N", "C", (rows, columns, columns), (y, rows), (zr, columns), (x, rows))
         with m.entries(rows, columns) as (i, j):
             parts = m.get(x, m.place(i, j, one, rows))
-            m.put([b.fmul(p, factor) for p in parts], m.out, m.place(i, j, columns, one))
+            m.put([p * factor for p in parts], m.out, m.place(i, j, columns, one))
     return address(m.code)
 
 
@@ -81,9 +80,9 @@ def expm(dtype: DType) -> int:
     """
     m = Matrices("expm", dtype, 1, 1)
     (n,) = m.sizes
-    b, one = m.b, m.int(1)
+    one = m.int(1)
     with m.each():
-        size = b.mul(n, n)
+        size = n * n
         a, a2, a4, a6, u, v = (m.elements(size) for _ in range(6))
         swaps = m.integers(n)
         m.copy(a, (n, one), m.inputs[0], m.strides(0), n, n)
@@ -114,26 +113,26 @@ def expm(dtype: DType) -> int:
 
 def _halved(m: Matrices, a: Value, n: Value) -> Value:
     """Divides a matrix by a power of 2 so that its norm is small; gives the exponent."""
-    b, code = m.b, m.code
-    largest = code.variable(ir.Constant(m.real, 0.0))
+    code = m.code
+    largest = code.variable(constant(m.real, 0.0))
     magnitude = code.declare(_intrinsic(m, "fabs"), m.real, (m.real,))
     with code.range(0, n) as j:
-        total = code.variable(ir.Constant(m.real, 0.0))
+        total = code.variable(constant(m.real, 0.0))
         with code.range(0, n) as i:
             for part in m.get(a, m.place(i, j, m.int(1), n)):
-                total.set(b.fadd(total.get(), b.call(magnitude, (part,))))
-        more = b.fcmp_ordered(">", total.get(), largest.get())
-        largest.set(b.select(more, total.get(), largest.get()))
-    count, factor = code.variable(m.int(0)), code.variable(ir.Constant(m.real, 1.0))
-    half = ir.Constant(m.real, 0.5)
+                total.set(total.get() + code.call(magnitude, (part,)))
+        more = total.get() > largest.get()
+        largest.set(code.select(more, total.get(), largest.get()))
+    count, factor = code.variable(m.int(0)), code.variable(constant(m.real, 1.0))
+    half = constant(m.real, 0.5)
     with code.loop() as leave:
-        small = b.fcmp_ordered("<=", largest.get(), ir.Constant(m.real, PADE_NORM))
-        leave(b.or_(small, b.icmp_signed(">=", count.get(), m.int(_MOST_HALVINGS))))
-        largest.set(b.fmul(largest.get(), half))
-        factor.set(b.fmul(factor.get(), half))
+        small = largest.get() <= constant(m.real, PADE_NORM)
+        leave(small | (count.get() >= _MOST_HALVINGS))
+        largest.set(largest.get() * half)
+        factor.set(factor.get() * half)
         count.add(m.int(1))
-    with code.range(0, b.mul(n, n)) as i:
-        m.put([b.fmul(p, factor.get()) for p in m.get(a, i)], a, i)
+    with code.range(0, n * n) as i:
+        m.put([p * factor.get() for p in m.get(a, i)], a, i)
     return count.get()
 
 
@@ -150,18 +149,17 @@ def _combine(
     diagonal: float = 0.0,
 ) -> None:
     """out = the sum of factors times matrices, and a multiple of the identity."""
-    b = m.b
-    with m.code.range(0, b.mul(n, n)) as i:
-        total = [ir.Constant(m.real, 0.0)] * m.parts
+    with m.code.range(0, n * n) as i:
+        total = [constant(m.real, 0.0)] * m.parts
         for term, factor in zip(terms, factors, strict=True):
-            scaled = [b.fmul(p, ir.Constant(m.real, factor)) for p in m.get(term, i)]
-            total = [b.fadd(x, y) for x, y in zip(total, scaled, strict=True)]
+            scaled = [p * constant(m.real, factor) for p in m.get(term, i)]
+            total = [x + y for x, y in zip(total, scaled, strict=True)]
         m.put(total, out, i)
     if diagonal:
         with m.code.range(0, n) as i:
-            place = b.mul(i, b.add(n, m.int(1)))
+            place = i * (n + 1)
             first, *rest = m.get(out, place)
-            m.put([b.fadd(first, ir.Constant(m.real, diagonal)), *rest], out, place)
+            m.put([first + constant(m.real, diagonal), *rest], out, place)
 
 
 # -- roots and logarithms, of complex matrices -----------------------------------------------------
@@ -169,32 +167,32 @@ def _combine(
 
 def _root(m: Matrices, z: list[Value]) -> list[Value]:
     """The principal square root of a complex number."""
-    b = m.b
+    code = m.code
     re, im = z
-    zero, half = ir.Constant(m.real, 0.0), ir.Constant(m.real, 0.5)
+    zero, half = constant(m.real, 0.0), constant(m.real, 0.5)
     fabs = m.code.declare(_intrinsic(m, "fabs"), m.real, (m.real,))
     sqrt = m.code.declare(_intrinsic(m, "sqrt"), m.real, (m.real,))
     sign = m.code.declare(_intrinsic(m, "copysign"), m.real, (m.real, m.real))
-    size = b.call(sqrt, (b.fadd(b.fmul(re, re), b.fmul(im, im)),))
-    large = b.call(sqrt, (b.fmul(b.fadd(size, b.call(fabs, (re,))), half),))
-    none = b.fcmp_ordered("==", large, zero)
-    safe = b.select(none, ir.Constant(m.real, 1.0), large)
-    other = b.fdiv(b.fmul(b.call(fabs, (im,)), half), safe)
-    right = b.fcmp_ordered(">=", re, zero)
-    first, second = b.select(right, large, other), b.select(right, other, large)
-    return [first, b.call(sign, (second, im))]
+    size = code.call(sqrt, (re * re + im * im,))
+    large = code.call(sqrt, ((size + code.call(fabs, (re,))) * half,))
+    none = code.equal(large, zero)
+    safe = code.select(none, constant(m.real, 1.0), large)
+    other = code.call(fabs, (im,)) * half / safe
+    right = re >= zero
+    first, second = code.select(right, large, other), code.select(right, other, large)
+    return [first, code.call(sign, (second, im))]
 
 
 def _quotient(m: Matrices, x: list[Value], y: list[Value]) -> list[Value]:
     """x / y, and 0 if both are 0."""
-    b = m.b
+    code = m.code
     (p, q), (r, s) = x, y
-    size = b.fadd(b.fmul(r, r), b.fmul(s, s))
-    numbers = (b.fadd(b.fmul(p, r), b.fmul(q, s)), b.fsub(b.fmul(q, r), b.fmul(p, s)))
-    zero = ir.Constant(m.real, 0.0)
-    nothing = b.fcmp_ordered("==", b.fadd(size, b.fadd(b.fmul(p, p), b.fmul(q, q))), zero)
-    safe = b.select(nothing, ir.Constant(m.real, 1.0), size)
-    return [b.fdiv(v, safe) for v in numbers]
+    size = r * r + s * s
+    numbers = (p * r + q * s, q * r - p * s)
+    zero = constant(m.real, 0.0)
+    nothing = code.equal(size + (p * p + q * q), zero)
+    safe = code.select(nothing, constant(m.real, 1.0), size)
+    return [v / safe for v in numbers]
 
 
 def _triangular_root(m: Matrices, t: Value, n: Value) -> None:
@@ -202,20 +200,20 @@ def _triangular_root(m: Matrices, t: Value, n: Value) -> None:
 
     By columns, from the diagonal up: an element needs those to its left and below it.
     """
-    b, code, one = m.b, m.code, m.int(1)
+    code, one = m.code, m.int(1)
     with code.range(0, n) as j:
         at = m.place(j, j, one, n)
         m.put(_root(m, m.get(t, at)), t, at)
         with code.range(0, j) as step:
-            i = b.sub(b.sub(j, one), step)
+            i = j - one - step
             at_ij = m.place(i, j, one, n)
             parts = [code.variable(p) for p in m.get(t, at_ij)]
-            with code.range(b.add(i, one), j) as k:
+            with code.range(i + one, j) as k:
                 x = m.product(m.get(t, m.place(i, k, one, n)), m.get(t, m.place(k, j, one, n)))
                 for part, p in zip(parts, x, strict=True):
-                    part.set(b.fsub(part.get(), p))
+                    part.set(part.get() - p)
             first, second = m.get(t, m.place(i, i, one, n)), m.get(t, at)
-            total = [b.fadd(p, q) for p, q in zip(first, second, strict=True)]
+            total = [p + q for p, q in zip(first, second, strict=True)]
             m.put(_quotient(m, [p.get() for p in parts], total), t, at_ij)
 
 
@@ -233,9 +231,9 @@ def sqrtm(dtype: DType) -> int:
     """x (n x n) and the result of `schur` -> the principal square root, row-major; size: n."""
     m = Matrices("sqrtm", dtype, 2, 1)
     (n,) = m.sizes
-    b, one = m.b, m.int(1)
+    one = m.int(1)
     with m.each():
-        size = b.mul(n, n)
+        size = n * n
         t, work = m.elements(size), m.elements(size)
         m.copy(t, (one, n), m.inputs[1], (one, n), n, n)
         _triangular_root(m, t, n)
@@ -251,16 +249,16 @@ def logm(dtype: DType) -> int:
     """x (n x n) and the result of `schur` -> the principal logarithm, row-major; size: n."""
     m = Matrices("logm", dtype, 2, 1)
     (n,) = m.sizes
-    b, code, one = m.b, m.code, m.int(1)
+    code, one = m.code, m.int(1)
     with m.each():
-        size = b.mul(n, n)
+        size = n * n
         t, x, total, below = (m.elements(size) for _ in range(4))
         m.copy(t, (one, n), m.inputs[1], (one, n), n, n)
         roots = code.variable(m.int(0))
         with code.loop() as leave:
             far = _distance(m, t, n)
-            near = b.fcmp_unordered("<=", far, ir.Constant(m.real, LOG_NORM))
-            leave(b.or_(near, b.icmp_signed(">=", roots.get(), m.int(_MOST_ROOTS))))
+            near = ~(far > constant(m.real, LOG_NORM))
+            leave(near | (roots.get() >= _MOST_ROOTS))
             _triangular_root(m, t, n)
             roots.add(one)
         _combine(m, x, n, (t,), (1.0,), -1.0)
@@ -272,29 +270,27 @@ def logm(dtype: DType) -> int:
             m.copy(t, (n, one), x, (n, one), n, n)
             m.triangular_solve(below, n, t, n, "UN", "N")
             _combine(m, total, n, (total, t), (1.0, weight))
-        factor = code.variable(ir.Constant(m.real, 1.0))
+        factor = code.variable(constant(m.real, 1.0))
         with code.range(0, roots.get()):
-            factor.set(b.fadd(factor.get(), factor.get()))
+            factor.set(factor.get() + factor.get())
         with code.range(0, size) as i:
-            m.put([b.fmul(p, factor.get()) for p in m.get(total, i)], total, i)
+            m.put([p * factor.get() for p in m.get(total, i)], total, i)
         _conjugate_back(m, total, m.at(m.inputs[1], size), x, n)
     return address(m.code)
 
 
 def _distance(m: Matrices, t: Value, n: Value) -> Value:
     """The largest sum over a column of t - 1."""
-    b, code, one = m.b, m.code, m.int(1)
+    code, one = m.code, m.int(1)
     fabs = code.declare(_intrinsic(m, "fabs"), m.real, (m.real,))
-    largest = code.variable(ir.Constant(m.real, 0.0))
+    largest = code.variable(constant(m.real, 0.0))
     with code.range(0, n) as j:
-        total = code.variable(ir.Constant(m.real, 0.0))
-        with code.range(0, b.add(j, one)) as i:
+        total = code.variable(constant(m.real, 0.0))
+        with code.range(0, j + one) as i:
             re, im = m.get(t, m.place(i, j, one, n))
-            unit = b.select(
-                b.icmp_signed("==", i, j), *(ir.Constant(m.real, v) for v in (1.0, 0.0))
-            )
-            for part in (b.fsub(re, unit), im):
-                total.set(b.fadd(total.get(), b.call(fabs, (part,))))
-        less = b.fcmp_ordered("<=", total.get(), largest.get())
-        largest.set(b.select(less, largest.get(), total.get()))
+            unit = code.select(code.equal(i, j), constant(m.real, 1.0), constant(m.real, 0.0))
+            for part in (re - unit, im):
+                total.set(total.get() + code.call(fabs, (part,)))
+        less = total.get() <= largest.get()
+        largest.set(code.select(less, largest.get(), total.get()))
     return largest.get()

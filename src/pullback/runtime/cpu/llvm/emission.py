@@ -30,8 +30,13 @@ class Host(NamedTuple):
     @property
     def vector_bits(self) -> int:
         """The widest vector registers, in bits."""
-        flags = set(self.features.split(","))
-        return 512 if "+avx512f" in flags else 256 if "+avx2" in flags else 128
+        return _vector_bits(self.features)
+
+
+@functools.cache
+def _vector_bits(features: str) -> int:
+    flags = set(features.split(","))
+    return 512 if "+avx512f" in flags else 256 if "+avx2" in flags else 128
 
 
 # Levels of the x86-64 psABI by name: instructions that all CPUs of a level have.

@@ -13,17 +13,28 @@ import os
 import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 from weakref import ref
 
+from pullback.core.interning import Interned
 from pullback.runtime.code_cache import CodeCache
 from pullback.runtime.cpu.llvm import emission
 from pullback.runtime.cpu.llvm.emission import Host, host
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["KEPT", "Address", "Host", "add_symbol", "compile_ir", "host", "together"]
+__all__ = [
+    "KEPT",
+    "Address",
+    "Host",
+    "Origin",
+    "add_source",
+    "add_symbol",
+    "compile_ir",
+    "host",
+    "linked",
+    "origin",
+    "symbol",
+    "together",
+]
 
 # Kernels of a kind, by what they compute, that are found again after the last program with them is
 # gone. One has some 40 kB linked, so that each kind keeps some 3 MB; to link it again from the
@@ -36,6 +47,7 @@ _CACHE = CodeCache("cpu")
 _DECLARED = re.compile(r'^declare\b[^@]*@"?([\w.$]+)', re.MULTILINE)
 
 _symbols: dict[str, SupportsIndex] = {}
+_sources: dict[str, Callable[[], None]] = {}  # by the beginnings of the names they add
 _lock = threading.RLock()  # of the linker
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
@@ -45,6 +57,22 @@ os.register_at_fork(
 def add_symbol(name: str, address: SupportsIndex) -> None:
     """Lets IR compiled from now on call the C function at `address` by `name`."""
     _symbols[name] = address
+
+
+def add_source(prefix: str, load: Callable[[], None]) -> None:
+    """Lets `load` add the symbols whose names begin with `prefix`, when one is looked for."""
+    _sources[prefix] = load
+
+
+def symbol(name: str) -> SupportsIndex | None:
+    """What was added by `name`."""
+    return _symbols.get(name)
+
+
+def origin(word: SupportsIndex) -> tuple[Origin, str] | None:
+    """Where the code of an address is from, and its name there; None if it is no such address."""
+    address = word.address if isinstance(word, _Awaited) else word
+    return (address.origin, address.name) if isinstance(address, Address) else None
 
 
 def compile_ir(
@@ -65,10 +93,20 @@ def compile_ir(
     return module.addresses()
 
 
+class Origin(NamedTuple):
+    """Where linked code is on disk, what it defines, and which names it looks for elsewhere."""
+
+    key: str
+    symbols: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
 class Address(int):
     """The address of a function; as long as there is this object, the function is there."""
 
     library: _Library
+    origin: Origin
+    name: str
 
 
 class _Module:
@@ -96,7 +134,10 @@ class _Module:
     def addresses(self) -> dict[str, Address]:
         """The addresses of the symbols, linked if need be."""
         if self._addresses is None:
-            self._addresses = _link(self.emit(), self.text, self.symbols)
+            code = self.emit()
+            imports = tuple(n for n in _DECLARED.findall(self.text) if n in _symbols)
+            origin = Origin(self._key, tuple(self.symbols), imports)
+            self._addresses = _link(code, origin, self.text)
         return self._addresses
 
 
@@ -114,6 +155,12 @@ class _Awaited:
         if isinstance(found, _Module):
             self._found = found = found.addresses()[self._name]  # the module may be large
         return int(found)
+
+    @property
+    def address(self) -> Address:
+        """The address itself, which knows where its code is from."""
+        found = self._found
+        return found.addresses()[self._name] if isinstance(found, _Module) else found
 
 
 class _Batch:
@@ -190,31 +237,57 @@ def _emit(text: str, passes: str) -> bytes:
     return emission.emit(text, passes)
 
 
-def _link(code: bytes, text: str, symbols: Sequence[str]) -> dict[str, Address]:
+def _link(code: bytes, origin: Origin, text: str = "") -> dict[str, Address]:
     import llvmlite.binding as llvm
 
-    declared = [name for name in _DECLARED.findall(text) if name in _symbols]
-    imported = {name: operator.index(_symbols[name]) for name in declared}
+    needed = {name: _symbols[name] for name in origin.imports}
+    imported = {name: operator.index(address) for name, address in needed.items()}
     with _lock:
         library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for name, address in imported.items():
             library.import_symbol(name, address)
-        for name in symbols:
+        for name in origin.symbols:
             library.export_symbol(name)
         try:
             mine, tracker = _linked(library)
         except RuntimeError as error:
             raise RuntimeError(f"compile_ir: cannot link, {error}\n{text}") from error
-    addresses = {name: Address(tracker[name]) for name in symbols}
-    for found in addresses.values():
-        found.library = mine
-    return addresses
+    mine.places = {name: tracker[name] for name in origin.symbols}
+    mine.needed = needed
+    _live.add(origin.key, mine)
+    return _addresses(mine, origin)
+
+
+def _addresses(library: _Library, origin: Origin) -> dict[str, Address]:
+    found = {name: Address(place) for name, place in library.places.items()}
+    for name, address in found.items():
+        address.library, address.origin, address.name = library, origin, name
+    return found
+
+
+def linked(origin: Origin) -> dict[str, Address] | None:
+    """The addresses of what an earlier process compiled; None if its code is not on disk, or calls
+    what this process does not have.
+    """
+    library = _live.get(origin.key)
+    if library is not None:
+        return _addresses(library, origin) if {*origin.symbols} == {*library.places} else None
+    for prefix, load in _sources.items():
+        if any(name not in _symbols and name.startswith(prefix) for name in origin.imports):
+            load()
+    if not all(name in _symbols for name in origin.imports):
+        return None
+    code = _CACHE.read(origin.key)
+    return None if code is None else _link(code, origin)
 
 
 class _Library:
     """Stands for linked code; there is one as long as somebody has an address in it."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "needed", "places")
+
+    places: dict[str, int]  # of what it defines
+    needed: dict[str, SupportsIndex]  # what it calls, which has to stay as long
 
 
 class _Linker:
@@ -257,6 +330,7 @@ class _Linker:
 
 
 _linkers: list[_Linker] = []
+_live: Interned[_Library] = Interned()  # by the keys of their entries on disk
 
 
 def _linked(library: Any) -> tuple[_Library, Any]:

@@ -125,6 +125,7 @@ class Function:
         parameters: Sequence[tuple[str, str]] = KERNEL_PARAMETERS,
         result: str = "void",
         qualifiers: str = "",
+        attributes: str = "#0",
     ):
         self.module = module
         self.name = name
@@ -133,12 +134,25 @@ class Function:
         self._allocas: list[str] = []
         self._names = 0
         signature = ", ".join(f"{t} {n}" for t, n in parameters)
-        self._head = f"define {qualifiers}{result} {name}({signature}) #0 {{\nentry:"
+        self._head = f"define {qualifiers}{result} {name}({signature}) {attributes} {{\nentry:"
 
     def finish(self, value: str = "void") -> None:
         """Return `value` and add the function to its module."""
         self.do(f"ret {value}")
-        self.module.add("\n".join([self._head, *self._allocas, *self._lines, "}"]))
+        self.close()
+
+    def close(self, order: Sequence[str] = ()) -> None:
+        """Add the function, all of whose blocks have ended, to its module.
+
+        `order`: that of the blocks after the first, if not the one in which they were written.
+        """
+        lines = self._lines
+        if order:
+            starts = [k for k, line in enumerate(lines) if line[0] != " "]
+            ends = [*starts[1:], len(lines)]
+            blocks = {lines[a][:-1]: lines[a:b] for a, b in zip(starts, ends, strict=True)}
+            lines = [*lines[: starts[0]], *(line for label in order for line in blocks[label])]
+        self.module.add("\n".join([self._head, *self._allocas, *lines, "}"]))
 
     def fresh(self) -> str:
         self._names += 1
@@ -163,8 +177,12 @@ class Function:
 
     def array(self, element: str, count: int) -> str:
         """The address of an array on the stack."""
+        return self.local(f"[{count} x {element}]", 64)
+
+    def local(self, kind: str, align: int | None = None) -> str:
+        """The address of memory on the stack."""
         name = self.fresh()
-        self._allocas.append(f"  {name} = alloca [{count} x {element}], align 64")
+        self._allocas.append(f"  {name} = alloca {kind}{f', align {align}' if align else ''}")
         return name
 
     # Arithmetic on int64, with the trivial cases folded away.

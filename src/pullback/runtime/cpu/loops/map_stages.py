@@ -8,10 +8,10 @@ for the innermost step of each array (dense, repeated, anything); shapes and str
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.compile.program.nest import Nest, coalesce, step_of
@@ -216,6 +216,27 @@ def _flat_stage(
             return None
     code, head, steps, weight = _flat(kernel, tuple(slots), repeated)
     return native.Stage(code, size, grain_of(size, weight), (*head, size, *steps))
+
+
+def flat_program(
+    kernel: Map, repeated: tuple[bool, ...]
+) -> Callable[[int, int, bool], Callable[..., Any]]:
+    """What makes the program of the flat stage of so many elements, by writing them into a copy."""
+    inputs = len(repeated)
+    code, head, steps, weight = _flat(kernel, tuple(range(1 + inputs)), (False, *repeated))
+    sample = native.Stage(code, 1, 1, (*head, 1, *steps))
+    words = native.single_words(inputs, 1, sample, False)
+    at = len(words) - len(steps) - 1  # where the size is an argument of the stage
+
+    def made(size: int, nbytes: int, heavy: bool) -> Callable[..., Any]:
+        grain, own = grain_of(size, weight), words[:]
+        own[native.OUT_BYTES], own[native.UNITS], own[native.GRAIN], own[at] = (
+            nbytes, size, grain, size,
+        )  # fmt: skip
+        own[native.HEAVY] = heavy or size > grain
+        return native.run_array(own, sample)
+
+    return made
 
 
 @lru_cache(jit.KEPT)

@@ -159,6 +159,24 @@ def _memory_size() -> int:
     return size
 
 
+# The last size class of the allocator has an index below 320.
+_LARGEST_BLOCK = 1 << 45
+
+
+def _most_bytes() -> int:
+    """Bytes that one array may have: what memory and swap hold together.
+
+    A system that promises more than it has would kill the process when the array is written.
+    """
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:  # a system that makes swap as it is needed
+        return _LARGEST_BLOCK
+    sizes = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    swap = 1024 * int(sizes.get("SwapTotal", "0 kB").split()[0])
+    return min(_memory_size() + swap, _LARGEST_BLOCK)
+
+
 def _default_threads() -> int:
     chosen = os.environ.get("PULLBACK_NUM_THREADS", "")
     if chosen:
@@ -204,10 +222,11 @@ LOOP, BRANCH, ROWS, PARTS = (_addresses[name] for name in _KERNELS)
 def _load() -> dict[str, Callable[..., object]]:
     """The functions of the native core by name, and its type Buffer."""
     start = ctypes.PYFUNCTYPE(
-        ctypes.py_object, ctypes.c_int64, *[ctypes.c_int] * 3, *[ctypes.c_int64] * 2
+        ctypes.py_object, *[ctypes.c_int64] * 2, *[ctypes.c_int] * 3, *[ctypes.c_int64] * 2
     )(_addresses["pullback_native"])
     buffer, *functions = start(
         _memory_size() // 8,
+        _most_bytes(),
         getattr(mmap, "MADV_HUGEPAGE", -1),
         time.CLOCK_MONOTONIC,
         signal.SIG_SETMASK,
@@ -297,6 +316,18 @@ def make_program(
     heavy: bool,
 ) -> Callable[..., Buffer | tuple[int, int, int]]:
     """A program with scratch areas (one of them may be an arena) and with derived pointers."""
+    return run_words(*program_words(n_inputs, out_nbytes, scratch, pointers, stages, heavy))
+
+
+def program_words(
+    n_inputs: int,
+    out_nbytes: int,
+    scratch: Sequence[int],
+    pointers: Sequence[tuple[int, int]],
+    stages: Sequence[Stage],
+    heavy: bool,
+) -> tuple[list[SupportsIndex], int]:
+    """The words of a program, and where among them its stages begin."""
     if min((n_inputs, out_nbytes, *scratch)) < 0 or n_inputs + len(scratch) > 4096:
         raise ValueError(
             f"program: needs sizes >= 0 and at most 4096 buffers, got {n_inputs} inputs, "
@@ -317,11 +348,21 @@ def make_program(
     ]  # fmt: skip
     for pair in pointers:
         words += pair
-    encoded = encode(stages)
-    words += encoded
+    return words + encode(stages), first
+
+
+def run_words(
+    words: Sequence[SupportsIndex], first: int
+) -> Callable[..., Buffer | tuple[int, int, int]]:
+    """The program of these words."""
     # A parameter that is no plain integer is the address of memory that it owns.
-    owners = [word for word in encoded if type(word) is not int]
+    owners = [word for word in words[first:] if type(word) is not int]
     kept = array("q", map(operator.index, words) if owners else words)  # type: ignore[arg-type]
+    return run_array(kept, owners)
+
+
+def run_array(kept: array[int], owners: object) -> Callable[..., Buffer | tuple[int, int, int]]:
+    """The program of words that live as long as it does, as do the owners of what they point at."""
     address, length = kept.buffer_info()
     return _make(wrap(address, length * kept.itemsize, (kept, owners)))
 
@@ -330,14 +371,23 @@ def single_program(
     n_inputs: int, out_nbytes: int, stage: Stage, heavy: bool
 ) -> Callable[..., Buffer | tuple[int, int, int]]:
     """`program` of one stage without scratch areas: what a new shape in eager mode takes."""
-    code, units, grain, params = stage
+    code, units, grain, _ = stage
     if min(n_inputs, out_nbytes, units) < 0 or grain < 1 or not code:
         return program(n_inputs, out_nbytes, (), [stage], heavy)  # it says what is wrong
+    # a stage has what its words point to
+    return run_array(single_words(n_inputs, out_nbytes, stage, heavy), stage)
+
+
+# Places among the words of a program of one stage.
+OUT_BYTES, HEAVY, UNITS, GRAIN = 1, 3, 8, 9
+
+
+def single_words(n_inputs: int, out_nbytes: int, stage: Stage, heavy: bool) -> array[int]:
+    """The words of a program of one stage without scratch areas."""
+    code, units, grain, params = stage
     split = heavy or units > grain
     words = (n_inputs, out_nbytes, 0, split, 0, 6, 1, code, units, grain, 40, *params)
-    kept = array("q", words)  # type: ignore[arg-type]
-    address, length = kept.buffer_info()
-    return _make(wrap(address, 8 * length, (kept, stage)))  # a stage has what its words point to
+    return array("q", words)  # type: ignore[arg-type]
 
 
 def encode(stages: Sequence[Stage]) -> list[SupportsIndex]:

@@ -18,6 +18,7 @@
 @peak = internal global i64 0
 @cached = internal global i64 0      ; bytes of free blocks
 @cache_limit = internal global i64 0
+@most = internal global i64 0        ; bytes that a block may have
 @huge_advice = internal global i32 -1 ; MADV_HUGEPAGE, or -1 where there is none
 
 @PyExc_MemoryError = external global ptr
@@ -213,7 +214,8 @@ drop:
 ; A block of at least `nbytes` bytes and its size, or null with MemoryError set.
 define internal { ptr, i64 } @block_new(i64 %nbytes) nounwind {
 entry:
-  %absurd = icmp ugt i64 %nbytes, 35184372088832 ; 2**45: the last class has an index below 320
+  %most = load i64, ptr @most
+  %absurd = icmp ugt i64 %nbytes, %most
   br i1 %absurd, label %failed, label %find
 find:
   %class = call { i64, i64 } @class_of(i64 %nbytes)

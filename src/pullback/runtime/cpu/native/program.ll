@@ -212,9 +212,11 @@ failed:
 
 ; The type and the functions: a list of Buffer and the functions of @methods, or null.
 define ptr @pullback_native(
-    i64 %limit, i32 %advice, i32 %clock, i32 %mask_how, i64 %threads, i64 %main) nounwind {
+    i64 %limit, i64 %most, i32 %advice, i32 %clock, i32 %mask_how, i64 %threads,
+    i64 %main) nounwind {
 entry:
   store i64 %limit, ptr @cache_limit
+  store i64 %most, ptr @most
   store i32 %advice, ptr @huge_advice
   store i32 %clock, ptr @clock_id
   store i32 %mask_how, ptr @mask_how

@@ -21,6 +21,7 @@ __all__ = [
     "LOCAL_BYTES",
     "branch_stage",
     "encode",
+    "encoded",
     "loop_stage",
     "parts_stage",
     "rows_stage",
@@ -42,24 +43,25 @@ def encode(
     if len(p.stages) == 1 and type(p.stages[0]) is Stage and not (p.scratch or p.pointers):
         return native.single_program(p.inputs, p.out_nbytes, p.stages[0], p.heavy)
     return native.make_program(
-        p.inputs, p.out_nbytes, p.scratch, p.pointers, _encoded(p.stages), p.heavy
+        p.inputs, p.out_nbytes, p.scratch, p.pointers, encoded(p.stages), p.heavy
     )
 
 
-def _encoded(nodes: Sequence[Node]) -> list[Stage]:
+def encoded(nodes: Sequence[Node]) -> list[Stage]:
+    """Stages without structure: those made of others are kernels of the native core."""
     return [node if isinstance(node, Stage) else _joint(node) for node in nodes]
 
 
 def _joint(node: Loop | While | Branch | Parts | Blocks) -> Stage:
     """A stage made of stages, as one of the native core's kernels."""
     if isinstance(node, Loop):
-        return loop_stage(_encoded(node.body), node.rounds, node.moves, node.carries)
+        return loop_stage(encoded(node.body), node.rounds, node.moves, node.carries)
     if isinstance(node, While):
-        return while_stage(_encoded(node.test), node.flag, _encoded(node.body), node.carries)
+        return while_stage(encoded(node.test), node.flag, encoded(node.body), node.carries)
     if isinstance(node, Branch):
-        return branch_stage(node.flag, _encoded(node.then), _encoded(node.otherwise))
+        return branch_stage(node.flag, encoded(node.then), encoded(node.otherwise))
     if isinstance(node, Parts):
-        return parts_stage([_encoded(part) for part in node.parts])
+        return parts_stage([encoded(part) for part in node.parts])
     return rows_stage(*node)
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, lru_cache
 
-from llvmlite import ir
-
 from pullback.runtime.cpu.indexing.checked import OwnParams, are_equal, ask, local_memory, unpacked
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value, address, kernel
+from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.values import I8, I16, I32, I64, Value
 from pullback.runtime.cpu.scatter.partition_code import LOCAL_BYTES
 from pullback.runtime.cpu.scatter.rows import add_row, add_to_one, start_rows
 from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
 __all__ = ["sort_runs", "sum_runs"]
 
-BYTE, I16 = ir.IntType(8), ir.IntType(16)
+BYTE = I8
 
 
 class Runs:
@@ -26,7 +25,7 @@ class Runs:
         self.code, self.locals, self.rows, self.row_bytes = code, locals_, rows, row_bytes
 
     def row(self, i: Value) -> Value:
-        return self.code.at(self.rows, self.code.b.mul(i, self.code.int(self.row_bytes)), BYTE)
+        return self.code.at(self.rows, i * self.row_bytes, BYTE)
 
     def local(self, i: Value, count: int) -> list[Value]:
         return unpacked(self.code, I16, self.locals, i, count)
@@ -60,40 +59,39 @@ def _runs(
 
     `crowded` in its place for turns of long runs, in which many may have one destination.
     """
-    b = code.b
-    step = b.add(a["buckets"], code.int(1))
-    last = b.sub(a["chunks"], code.int(1))
+    step = a["buckets"] + 1
+    last = a["chunks"] - 1
 
     def span(chunk: Value) -> tuple[Value, Value]:
-        own = code.at(a["offsets"], b.add(b.mul(chunk, step), bucket), I32)
-        base = b.mul(chunk, a["chunk"])
-        low, high = (b.zext(code.load(own, k, I32), I64) for k in range(2))
-        return b.add(base, low), b.add(base, high)
+        own = code.at(a["offsets"], chunk * step + bucket, I32)
+        base = chunk * a["chunk"]
+        low, high = (code.load(own, k, I32).zext(I64) for k in range(2))
+        return base + low, base + high
 
     with code.range(0, a["chunks"]) as chunk:
         # The hardware can't know where the next run is: it is asked for during this one.
-        following, _ = span(code.minimum(b.add(chunk, code.int(1)), last))
+        following, _ = span(code.minimum(chunk + 1, last))
         runs.ask(following, TURN)
         start, stop = span(chunk)
-        length = b.sub(stop, start)
-        turns = b.udiv(length, code.int(TURN))
+        length = stop - start
+        turns = length // TURN
 
         def each_turn(body: Body) -> None:
             with code.range(0, turns) as turn:
-                done = b.mul(turn, code.int(TURN))
-                runs.ask(b.add(following, b.add(done, code.int(TURN))), TURN)
-                body(b.add(start, done), TURN)
+                done = turn * TURN
+                runs.ask(following + (done + TURN), TURN)
+                body(start + done, TURN)
 
         if crowded is None:
             each_turn(body)
         else:
-            long = b.icmp_unsigned(">", length, code.int(LONG))
-            with b.if_else(long, likely=False) as (many, few):
+            long = code.unsigned(">", length, LONG)
+            with code.either(long, likely=False) as (many, few):
                 with many:
                     each_turn(crowded)
                 with few:
                     each_turn(body)
-        with code.range(b.add(start, b.mul(turns, code.int(TURN))), stop) as i:
+        with code.range(start + turns * TURN, stop) as i:
             body(i, 1)
 
 
@@ -103,15 +101,14 @@ def sum_runs(sums: Sums, width: int, capacity: int) -> int:
 
     Pointers: those of the runs, x, out.
     """
-    code = kernel(ir.Module(), "sum_runs")
-    b = code.b
+    code = kernel(Module(), "sum_runs")
     a = OwnParams(code, (*RUNS_SLOTS, "x", "out"), (*RUNS_WORDS, "x_row"))
     elements = capacity * width
     table = SumTable(code, sums, local_memory(code, sums.wide, sums.parts * elements), elements)
     runs = Runs(code, a["locals"], a["moved"], width * sums.dtype.itemsize)
     with code.range(code.args[2], code.args[3]) as bucket:
-        first = b.shl(bucket, a["shift"])
-        rows = code.minimum(code.int(capacity), b.sub(a["rows"], first))
+        first = bucket << a["shift"]
+        rows = code.minimum(code.int(capacity), a["rows"] - first)
         start_rows(code, sums, a, table, first, rows, width)
 
         def add(i: Value, count: int) -> None:
@@ -119,31 +116,31 @@ def sum_runs(sums: Sums, width: int, capacity: int) -> int:
             if width == 1 and count > 1:
                 values = sums.load(code, a["moved"], i, count)
                 for k, local in enumerate(found):
-                    table.add(local, b.extract_element(values, code.int(k, I32)))
+                    table.add(local, code.lane(values, k))
                 return
             for k, local in enumerate(found):
-                to, row = b.mul(local, code.int(width)), runs.row(b.add(i, code.int(k)))
+                to, row = local * width, runs.row(i + k)
                 add_row(code, sums, table, to, row, code.int(0), width)
 
         def add_to_few(i: Value, count: int) -> None:
             """The same, but equal destinations in a row don't wait for each other's stores."""
             same = are_equal(code, I16, runs.locals, i, count)
-            with b.if_else(same) as (equal, others):
+            with code.either(same) as (equal, others):
                 with equal:
                     (local,) = runs.local(i, 1)
-                    rows = [runs.row(b.add(i, code.int(k))) for k in range(count)]
-                    add_to_one(code, sums, table, b.mul(local, code.int(width)), rows, width)
+                    rows = [runs.row(i + k) for k in range(count)]
+                    add_to_one(code, sums, table, local * width, rows, width)
                 with others:
                     add(i, count)
 
         _runs(code, a, runs, bucket, add, add_to_few)
-        start = b.mul(first, code.int(width))
+        start = first * width
 
         def finish(at: Value, lanes: int) -> None:
             total = sums.finish(code, table.load(at, lanes))
-            sums.store(code, total, a["out"], b.add(start, at))
+            sums.store(code, total, a["out"], start + at)
 
-        each_piece(code, sums, b.mul(rows, code.int(width)), finish)
+        each_piece(code, sums, rows * width, finish)
     return address(code, plain_loops=True)
 
 
@@ -154,41 +151,40 @@ def sort_runs(capacity: int) -> int:
     Pointers: those of the runs, order, starts (where the positions of each row begin). Words:
     RUNS_WORDS.
     """
-    code = kernel(ir.Module(), "sort_runs")
-    b = code.b
+    code = kernel(Module(), "sort_runs")
     a = OwnParams(code, (*RUNS_SLOTS, "order", "starts"), RUNS_WORDS)
     runs = Runs(code, a["locals"], a["moved"], 4)
     counts = local_memory(code, I32, capacity)
     one = code.int(1, I32)
     with code.range(code.args[2], code.args[3]) as bucket:
-        first = b.shl(bucket, a["shift"])
-        rows = code.minimum(code.int(capacity), b.sub(a["rows"], first))
+        first = bucket << a["shift"]
+        rows = code.minimum(code.int(capacity), a["rows"] - first)
         with code.range(0, rows) as k:
             code.store(code.int(0, I32), counts, k)
 
         def count(i: Value, several: int) -> None:
             for row in runs.local(i, several):
-                code.store(b.add(code.load(counts, row, I32), one), counts, row)
+                code.store(code.load(counts, row, I32) + one, counts, row)
 
         _runs(code, a, runs, bucket, count)
         total = code.variable(code.int(0, I32))  # of all buckets before this one
-        step = b.add(a["buckets"], code.int(1))
+        step = a["buckets"] + 1
         with code.range(0, a["chunks"]) as chunk:
-            total.add(code.load(a["offsets"], b.add(b.mul(chunk, step), bucket), I32))
+            total.add(code.load(a["offsets"], chunk * step + bucket, I32))
         with code.range(0, rows) as k:
             found = code.load(counts, k, I32)
             code.store(total.get(), counts, k)
-            code.store(total.get(), a["starts"], b.add(first, k))
+            code.store(total.get(), a["starts"], first + k)
             total.add(found)
-        with b.if_then(b.icmp_signed("==", b.add(first, rows), a["rows"])):
+        with code.when(code.equal(first + rows, a["rows"])):
             code.store(total.get(), a["starts"], a["rows"])
 
         def put(i: Value, several: int) -> None:
             for k, row in enumerate(runs.local(i, several)):
                 at = code.load(counts, row, I32)
-                code.store(b.add(at, one), counts, row)
-                position = runs.position(b.add(i, code.int(k)))
-                code.store(position, a["order"], b.zext(at, I64))
+                code.store(at + one, counts, row)
+                position = runs.position(i + k)
+                code.store(position, a["order"], at.zext(I64))
 
         _runs(code, a, runs, bucket, put)
     return address(code, plain_loops=True)

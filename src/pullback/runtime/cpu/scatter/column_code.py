@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
 
-from llvmlite import ir
-
 from pullback.compile.kernel.order import PAIR_LANES, PAIRED_ROWS, UPDATE_LANES
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import OwnParams, ask, chunk_bounds, local_memory
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.builder import I1, I8, I32, Code, Value, address, kernel
+from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.values import I1, I8, Value
 from pullback.runtime.cpu.scatter.local_code import (
     LATER,
     GivenNumbers,
@@ -33,7 +32,6 @@ from pullback.runtime.cpu.scatter.numbers import (
     Cells,
     RowNumbers,
     each_block,
-    lanes_in,
 )
 from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
@@ -62,7 +60,7 @@ class _Turns:
         step = capacity + 64 // 8
         memory = local_memory(code, sums.wide, self.copies * sums.parts * step)
         self.tables = [
-            SumTable(code, sums, code.at(memory, code.int(k * sums.parts * step), sums.wide), step)
+            SumTable(code, sums, code.at(memory, k * sums.parts * step, sums.wide), step)
             for k in range(self.copies)
         ]
 
@@ -76,41 +74,41 @@ class _Turns:
         """All turns of `count` updates, with `before(first)` before each; a rest goes to the first
         table.
         """
-        code, b = self.code, self.code.b
+        code = self.code
         if not isinstance(count, int):
             self._rest(numbers, updates, count)
             return
         with code.range(0, count // self.turn) as turn:
-            first = b.mul(turn, code.int(self.turn))
+            first = turn * self.turn
             if before:
                 before(first)
             self._turn(numbers, updates, first)
 
     def _turn(self, numbers: Value, updates: Value, first: Value) -> None:
-        code, b = self.code, self.code.b
+        code = self.code
         if self.width > 1:
             for k, table in enumerate(self.tables):
-                self._row(table, numbers, updates, b.add(first, code.int(k)))
+                self._row(table, numbers, updates, first + k)
             return
         for at in range(0, GROUP, self.copies):
-            place = b.add(first, code.int(at))
+            place = first + at
             found = self.numbers.many(code, numbers, place, self.copies)
             values = self.sums.load(code, updates, place, self.copies)
             for k, table in enumerate(self.tables):
-                table.add(found[k], b.extract_element(values, code.int(k, I32)))
+                table.add(found[k], code.lane(values, k))
 
     def _rest(self, numbers: Value, updates: Value, count: Value) -> None:
         with self.code.range(0, count) as i:
             self._row(self.tables[0], numbers, updates, i)
 
     def _row(self, table: SumTable, numbers: Value, updates: Value, i: Value) -> None:
-        code, b = self.code, self.code.b
+        code = self.code
         number = self.numbers.one(code, numbers, i)
-        to, source = (b.mul(v, code.int(self.width)) for v in (number, i))
+        to, source = (v * self.width for v in (number, i))
 
         def piece(at: Value, lanes: int) -> None:
-            value = self.sums.load(code, updates, b.add(source, at), lanes)
-            table.add(b.add(to, at), value, lanes)
+            value = self.sums.load(code, updates, source + at, lanes)
+            table.add(to + at, value, lanes)
 
         each_piece(code, self.sums, self.width, piece)
 
@@ -142,42 +140,38 @@ class _Pairs(_Turns):
         self.cells, self.turn = cells, PAIR_TURN
 
     def _turn(self, numbers: Value, updates: Value, first: Value) -> None:
-        code, b, half = self.code, self.code.b, EIGHT // 2
+        code, half = self.code, EIGHT // 2
         cells = self.cells.turn(code, numbers, first)
         for eight in range(0, PAIR_TURN, EIGHT):
             low, high = (
-                self.sums.load(code, updates, b.add(first, code.int(eight + k)), half)
-                for k in (0, half)
+                self.sums.load(code, updates, first + (eight + k), half) for k in (0, half)
             )
             # Pairs 0 and 2 in one vector, 1 and 3 in another, as instructions leave them.
-            mixed = [
-                b.shuffle_vector(low, high, lanes_in([k, k + half, k + 2, k + 2 + half]))
-                for k in range(2)
-            ]
+            mixed = [code.shuffled(low, high, [k, k + half, k + 2, k + 2 + half]) for k in range(2)]
             for k in range(half):
                 values, lane = mixed[k % 2], k // 2 * 2
-                both = b.shuffle_vector(values, values, lanes_in([lane, lane + 1]))
+                both = code.shuffled(values, values, [lane, lane + 1])
                 self.tables[k].add(cells[eight // 2 + k], both, 2)
 
     def _rest(self, numbers: Value, updates: Value, count: Value) -> None:
-        code, b, table = self.code, self.code.b, self.tables[0]
-        pairs = b.lshr(count, code.int(1))
+        code, table = self.code, self.tables[0]
+        pairs = count >> 1
         with code.range(0, pairs) as k:
-            both = self.sums.load(code, updates, b.mul(k, code.int(2)), 2)
+            both = self.sums.load(code, updates, k * 2, 2)
             table.add(self.cells.one(code, numbers, k), both, 2)
-        with b.if_then(b.trunc(count, I1)):
-            last = self.sums.load(code, updates, b.sub(count, code.int(1)))
+        with code.when(count.trunc(I1)):
+            last = self.sums.load(code, updates, count - 1)
             table.add(self.cells.single(code, numbers, pairs), last)
 
     def clear(self, elements: Value) -> None:
         super().clear(self._accumulators(elements))
 
     def _accumulators(self, elements: Value) -> Value:
-        return self.code.b.mul(self.code.b.mul(elements, elements), self.code.int(2))
+        return elements * elements * 2
 
     def join(self, target: SumTable, elements: Value) -> None:
         """Joins the tables, then for each row the cells where it comes first and second."""
-        code, b, sums = self.code, self.code.b, self.sums
+        code, sums = self.code, self.sums
         joined = self.tables[0]
         super().join(joined, self._accumulators(elements))
         with code.range(0, elements) as row:
@@ -185,9 +179,9 @@ class _Pairs(_Turns):
         with code.range(0, elements) as second:
             odd = [code.variable(v) for v in sums.empty()]
             with code.range(0, elements) as first:
-                cell = b.mul(b.add(first, b.mul(second, elements)), code.int(2))
+                cell = (first + second * elements) * 2
                 target.store(sums.merge(code, target.load(first), joined.load(cell)), first)
-                found = joined.load(b.add(cell, code.int(1)))
+                found = joined.load(cell + 1)
                 odd[0].set(sums.merge(code, [odd[0].get()], found)[0])
             joined.store([odd[0].get()], second)  # over the cells of the first turn
         with code.range(0, elements) as row:
@@ -209,8 +203,7 @@ def columns(
 
     Pointers: index, updates, partial. Without a dtype the indices are numbers that a plan has.
     """
-    code = kernel(ir.Module(), "columns")
-    b = code.b
+    code = kernel(Module(), "columns")
     a = OwnParams(code, ("index", "updates", "partial"), WORDS)
     if paired:
         numbers = Cells() if index is None else LocalCells(code, a, index, number)
@@ -219,11 +212,11 @@ def columns(
         numbers = RowNumbers(number) if index is None else GivenNumbers(code, a, index, number)
         copies = max(1, UPDATE_LANES // (width * sums.parts))
         turns = _Turns(code, sums, numbers, width, capacity, copies)
-    elements = b.mul(a["rows"], code.int(width))
+    elements = a["rows"] * width
     row = width * sums.dtype.itemsize
 
     def updates(first: Value) -> Value:
-        return code.at(a["updates"], b.mul(first, code.int(width)), sums.memory)
+        return code.at(a["updates"], first * width, sums.memory)
 
     def add(found: Value, first: Value, count: int | Value) -> None:
         turns.run(found, updates(first), count)
@@ -231,13 +224,13 @@ def columns(
     def add_planned(first: Value, count: int | Value) -> None:
         found = numbers.at(code, a["index"], first)
         if row <= NARROW:
-            ask(code, code.at(found, code.int(AHEAD // 4), I8), numbers.nbytes(BLOCK))
-            ask(code, code.at(updates(first), code.int(AHEAD), I8), row * BLOCK)
+            ask(code, code.at(found, AHEAD // 4, I8), numbers.nbytes(BLOCK))
+            ask(code, code.at(updates(first), AHEAD, I8), row * BLOCK)
         add(found, first, count)
 
     def add_given(given: GivenNumbers, first: Value, count: int | Value) -> None:
         def before(turn: Value) -> None:
-            at = b.add(b.add(first, turn), code.int(LATER))
+            at = first + turn + LATER
             given.ask(at, turns.turn)
             if row <= NARROW:
                 ask(code, updates(at), row * turns.turn)
@@ -254,7 +247,7 @@ def columns(
                 each_block(code, start, stop, partial(add_given, numbers))
             case _:
                 each_block(code, start, stop, add_planned)
-        place = b.mul(chunk, b.mul(elements, code.int(sums.parts)))
+        place = chunk * (elements * sums.parts)
         turns.join(
             SumTable(code, sums, code.at(a["partial"], place, sums.wide), elements), elements
         )
@@ -264,19 +257,18 @@ def columns(
 @cache
 def join_columns(sums: Sums) -> int:
     """x plus the sums of all chunks; a unit is an element. Words: chunks, elements, x's step."""
-    code = kernel(ir.Module(), "join")
-    b = code.b
+    code = kernel(Module(), "join")
     a = OwnParams(code, ("partial", "x", "out"), ("chunks", "elements", "row", "x_row"))
     lo, hi = code.args[2:4]
-    step = b.mul(a["elements"], code.int(sums.parts))
+    step = a["elements"] * sums.parts
 
     def element(at: Value) -> None:
-        row = b.udiv(at, a["row"])
-        column = b.sub(at, b.mul(row, a["row"]))
-        x = sums.load(code, a["x"], b.add(b.mul(row, a["x_row"]), column))
+        row = at // a["row"]
+        column = at - row * a["row"]
+        x = sums.load(code, a["x"], row * a["x_row"] + column)
         total = [code.variable(v) for v in sums.start(x)]
         with code.range(0, a["chunks"]) as chunk:
-            start = code.at(a["partial"], b.mul(chunk, step), sums.wide)
+            start = code.at(a["partial"], chunk * step, sums.wide)
             found = SumTable(code, sums, start, a["elements"]).load(at)
             for variable, value in zip(
                 total, sums.merge(code, [t.get() for t in total], found), strict=True

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llvmlite import ir
-
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import OwnParams, ask
-from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value
+from pullback.runtime.cpu.llvm.builder import Code
+from pullback.runtime.cpu.llvm.values import I32, I64, Value, constant, integer, vector
 from pullback.runtime.cpu.scatter.numbers import (
     BLOCK,
     EIGHT,
@@ -19,9 +18,7 @@ from pullback.runtime.cpu.scatter.numbers import (
     RowNumbers,
     any_lane,
     cells_of_pairs,
-    spread,
 )
-from pullback.runtime.cpu.scatter.sums import vector_of
 
 __all__ = ["LATER", "GivenNumbers", "LocalCells", "each_block_ahead"]
 
@@ -38,21 +35,21 @@ def each_block_ahead(
     """`body(prepare(first, count, odd), first, count)` for blocks, each prepared before the last
     one is worked on; `odd` is 0 and 1 by turns.
     """
-    b, none, one = code.b, code.int(0), code.int(1)
-    whole = b.lshr(b.sub(stop, start), code.int(BLOCK.bit_length() - 1))
+    none, one = code.int(0), code.int(1)
+    whole = (stop - start) >> (BLOCK.bit_length() - 1)
 
     def at(k: Value) -> Value:
-        return b.add(start, b.mul(k, code.int(BLOCK)))
+        return start + k * BLOCK
 
-    with b.if_then(b.icmp_signed(">", whole, none)):
-        ready, last = code.variable(prepare(start, BLOCK, none)), b.sub(whole, one)
+    with code.when(whole > none):
+        ready, last = code.variable(prepare(start, BLOCK, none)), whole - one
         with code.range(0, whole) as k:
-            found, after = ready.get(), b.add(k, one)
-            ready.set(prepare(at(code.minimum(after, last)), BLOCK, b.and_(after, one)))
+            found, after = ready.get(), k + one
+            ready.set(prepare(at(code.minimum(after, last)), BLOCK, after & one))
             body(found, at(k), BLOCK)
     rest = at(whole)
-    with b.if_then(b.icmp_signed("<", rest, stop)):
-        count = b.sub(stop, rest)
+    with code.when(rest < stop):
+        count = stop - rest
         body(prepare(rest, count, none), rest, count)
 
 
@@ -68,43 +65,43 @@ class GivenNumbers(RowNumbers):
         # Eight bits can count from the end of more rows than they can number.
         super().__init__(index if index.itemsize > 1 else dt.uint16)
         self.code, self.a, self.index = code, a, index
-        self.given = ir.IntType(8 * index.itemsize)
+        self.given = integer(8 * index.itemsize)
         self.checked = CheckedNumbers(code, a, index, number, self)
         self.wrapped = self.room(code, BLOCK)
 
     def block(self, first: Value, count: int | Value) -> Value:
         """The place of the numbers of `count` indices."""
-        code, b = self.code, self.code.b
+        code = self.code
         if not isinstance(count, int) or self.word != self.given:
             self.checked.block(first, count, self.wrapped)
             return self.wrapped
         source = code.at(self.a["index"], first, self.given)
         others = self._are_others(source)
-        with b.if_then(others, likely=False):
+        with code.when(others, likely=False):
             self.checked.block(first, count, self.wrapped)
-        return b.select(others, self.wrapped, source)
+        return code.select(others, self.wrapped, source)
 
     def _are_others(self, source: Value) -> Value:
         """Whether some indices of a block are no row numbers: the largest of all words says so.
 
         Words have at most 32 bits, of which the high halves of longer ones must be zero.
         """
-        code, b = self.code, self.code.b
+        code = self.code
         lane = I32 if self.given == I64 else self.given
         lanes = 256 // lane.width
         most = (1 << lane.width - (self.index.kind == "i")) - 1
-        last = code.minimum(b.sub(self.a["rows"], code.int(1)), code.int(most))
-        limit = spread(code, b.trunc(last, lane), lanes)
+        last = code.minimum(self.a["rows"] - 1, code.int(most))
+        limit = code.spread(last.trunc(lane), lanes)
         if self.given == I64:
-            limit = b.and_(limit, ir.Constant(limit.type, [-1, 0] * (lanes // 2)))
+            limit = limit & constant(limit.type, [-1, 0] * (lanes // 2))
         larger = code.declare(f"llvm.umax.v{lanes}i{lane.width}", limit.type, [limit.type] * 2)
         found = [
-            b.load(code.at(source, code.int(k), lane), typ=limit.type, align=self.index.itemsize)
+            code.read(code.at(source, k, lane), limit.type, self.index.itemsize)
             for k in range(0, BLOCK * self.given.width // lane.width, lanes)
         ]
         while len(found) > 1:
-            found = [b.call(larger, pair) for pair in zip(found[::2], found[1::2], strict=True)]
-        return any_lane(code, b.icmp_unsigned(">", found[0], limit))
+            found = [code.call(larger, pair) for pair in zip(found[::2], found[1::2], strict=True)]
+        return any_lane(code, code.unsigned(">", found[0], limit))
 
     def ask(self, i: Value, count: int) -> None:
         """Asks for the memory of `count` indices from `i` on."""
@@ -124,25 +121,25 @@ class LocalCells(Cells):
         """The place of the cells of a block, in one of two halves of the memory; of a rest, the
         place of its numbers.
         """
-        code, b = self.given.code, self.given.code.b
-        self.given.ask(b.add(first, code.int(LATER)), BLOCK)
+        code = self.given.code
+        self.given.ask(first + LATER, BLOCK)
         numbers = self.given.block(first, count)
         if not isinstance(count, int):
             return numbers
-        target = self.at(code, self.memory, b.mul(odd, code.int(BLOCK)))
+        target = self.at(code, self.memory, odd * BLOCK)
         # Shifts put four numbers in the bits of one: few units of a processor can shuffle.
-        half, word, wide = EIGHT // 2, self.given.word, vector_of(I64, EIGHT // 2)
+        half, word, wide = EIGHT // 2, self.given.word, vector(I64, EIGHT // 2)
         for at in range(0, BLOCK, PAIR_TURN):
-            parts = [ir.Constant(wide, None)] * 2
+            parts = [constant(wide, 0)] * 2
             for eight in range(PAIR_TURN // EIGHT):
-                shift = ir.Constant(wide, [16 * eight] * half)
+                shift = constant(wide, 16 * eight)
                 for k in range(2):
-                    place = code.at(numbers, code.int(at + EIGHT * eight + half * k), word)
-                    rows = b.load(place, typ=vector_of(word, half), align=word.width // 8)
-                    parts[k] = b.or_(parts[k], b.shl(b.zext(rows, wide), shift))
-            parts = [b.bitcast(part, ir.VectorType(self.word, PAIR_TURN // 2)) for part in parts]
+                    place = code.at(numbers, at + EIGHT * eight + half * k, word)
+                    rows = code.read(place, vector(word, half), word.width // 8)
+                    parts[k] = parts[k] | (rows.zext(wide) << shift)
+            parts = [part.bitcast(vector(self.word, PAIR_TURN // 2)) for part in parts]
             cells = cells_of_pairs(code, self.rows, *parts)
-            b.store(cells, self.at(code, target, code.int(at)), align=2)
+            code.write(cells, self.at(code, target, code.int(at)), 2)
         return target
 
     def turn(self, code: Code, numbers: Value, first: Value) -> list[Value]:
@@ -150,10 +147,10 @@ class LocalCells(Cells):
         return [found[eights * k + eight] for eight in range(eights) for k in range(EIGHT // 2)]
 
     def one(self, code: Code, numbers: Value, i: Value) -> Value:
-        at = code.b.mul(i, code.int(2))
-        pair = (self.given.one(code, numbers, code.b.add(at, code.int(k))) for k in range(2))
+        at = i * 2
+        pair = (self.given.one(code, numbers, at + k) for k in range(2))
         return cells_of_pairs(code, self.rows, *pair)
 
     def single(self, code: Code, numbers: Value, i: Value) -> Value:
-        row = self.given.one(code, numbers, code.b.mul(i, code.int(2)))
+        row = self.given.one(code, numbers, i * 2)
         return cells_of_pairs(code, self.rows, row, code.int(0))

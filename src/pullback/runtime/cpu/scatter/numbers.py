@@ -10,8 +10,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
-from llvmlite import ir
-
 from pullback.compile.kernel.order import UPDATE_BLOCK
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
@@ -22,8 +20,8 @@ from pullback.runtime.cpu.indexing.checked import (
     report,
     unpacked,
 )
-from pullback.runtime.cpu.llvm.builder import I32, I64, Code, Value, address, kernel
-from pullback.runtime.cpu.scatter.sums import vector_of
+from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.values import I32, I64, Type, Value, constant, integer, vector
 
 __all__ = [
     "AHEAD",
@@ -40,9 +38,7 @@ __all__ = [
     "each_block",
     "halves",
     "in_order",
-    "lanes_in",
     "narrow",
-    "spread",
 ]
 __tuning__ = ("AHEAD",)
 
@@ -61,13 +57,12 @@ def each_block(
     code: Code, start: Value, stop: Value, body: Callable[[Value, int | Value], None]
 ) -> None:
     """`body(first, count)` for blocks of [start, stop): whole ones, of BLOCK, and what is left."""
-    b = code.b
-    whole = b.lshr(b.sub(stop, start), code.int(BLOCK.bit_length() - 1))
+    whole = (stop - start) >> (BLOCK.bit_length() - 1)
     with code.range(0, whole) as k:
-        body(b.add(start, b.mul(k, code.int(BLOCK))), BLOCK)
-    last = b.add(start, b.mul(whole, code.int(BLOCK)))
-    with b.if_then(b.icmp_signed("<", last, stop)):
-        body(last, b.sub(stop, last))
+        body(start + k * BLOCK, BLOCK)
+    last = start + whole * BLOCK
+    with code.when(last < stop):
+        body(last, stop - last)
 
 
 class Form(Protocol):
@@ -86,7 +81,7 @@ class RowNumbers:
     together = 1
 
     def __init__(self, dtype: DType):
-        self.word = ir.IntType(8 * dtype.itemsize)
+        self.word = integer(8 * dtype.itemsize)
 
     def at(self, code: Code, pointer: Value, row: Value) -> Value:
         """Where the number of a row is."""
@@ -102,7 +97,7 @@ class RowNumbers:
 
     def one(self, code: Code, numbers: Value, i: Value) -> Value:
         """Number i."""
-        return code.b.zext(code.load(numbers, i, self.word), I64)
+        return code.load(numbers, i, self.word).zext(I64)
 
     def many(self, code: Code, numbers: Value, first: Value, count: int) -> list[Value]:
         """`count` numbers."""
@@ -110,7 +105,7 @@ class RowNumbers:
 
     def store(self, rows: CheckedNumbers, found: list[Value], target: Value, at: Value) -> None:
         value = rows.narrowed(found[0], self.word)
-        rows.code.b.store(value, self.at(rows.code, target, at), align=1)
+        rows.code.write(value, self.at(rows.code, target, at), 1)
 
 
 class Cells(RowNumbers):
@@ -128,32 +123,32 @@ class Cells(RowNumbers):
 
     def at(self, code: Code, pointer: Value, row: Value) -> Value:
         """Where the cells of a row's EIGHT begin."""
-        return super().at(code, pointer, code.b.lshr(row, code.int(1)))
+        return super().at(code, pointer, row >> 1)
 
     def turn(self, code: Code, numbers: Value, first: Value) -> list[Value]:
         """The cells of PAIR_TURN rows of a block, from row `first` on."""
-        return self.many(code, numbers, code.b.lshr(first, code.int(1)), PAIR_TURN // 2)
+        return self.many(code, numbers, first >> 1, PAIR_TURN // 2)
 
     def single(self, code: Code, numbers: Value, i: Value) -> Value:
         """The cell of pair i of a rest, which has one row only."""
         return self.one(code, numbers, i)
 
     def store(self, rows: CheckedNumbers, found: list[Value], target: Value, at: Value) -> None:
-        code, b = rows.code, rows.code.b
+        code = rows.code
         found = [rows.narrowed(row, self.word) for row in found]
         if len(found) == 1:
             half = EIGHT // 2
             parts = ([k for k in range(GROUP) if k // half % 2 == part] for part in range(2))
-            found = [b.shuffle_vector(found[0], found[0], lanes_in(part)) for part in parts]
-        b.store(cells_of_pairs(code, rows.a["rows"], *found), self.at(code, target, at), align=1)
+            found = [code.shuffled(found[0], found[0], part) for part in parts]
+        code.write(cells_of_pairs(code, rows.a["rows"], *found), self.at(code, target, at), 1)
 
 
 def cells_of_pairs(code: Code, rows: Value, first: Value, second: Value) -> Value:
     """The cells of pairs of numbers, as `Cells` defines them."""
-    b, type_ = code.b, first.type
-    lanes, lane = getattr(type_, "count", 1), getattr(type_, "element", type_)
-    cell = b.add(first, b.mul(second, spread(code, b.trunc(rows, lane), lanes)))
-    return b.add(cell, cell)
+    type_ = first.type
+    lanes, lane = type_.count, type_.element
+    cell = first + second * code.spread(rows.trunc(lane), lanes)
+    return cell + cell
 
 
 class CheckedNumbers:
@@ -165,108 +160,108 @@ class CheckedNumbers:
     def __init__(self, code: Code, a: OwnParams, index: DType, number: DType, form: Form):
         self.code, self.a, self.index, self.form = code, a, index, form
         self.lane = I64 if number is dt.uint64 else I32
-        self.given = ir.IntType(8 * index.itemsize)
+        self.given = integer(8 * index.itemsize)
         self.halved = self.given.width > self.lane.width
         self.complain = report(code.module, index)
 
     def block(self, first: Value, count: int | Value, target: Value) -> None:
         """Stores the numbers of `count` indices from `first` on."""
-        code, b = self.code, self.code.b
+        code = self.code
         source = code.at(self.a["index"], first, self.given)
         if isinstance(count, int):
             bad, count = self._whole(source, count, target), code.int(count)
         else:
             bad = self._rest(source, count, target)
-        with b.if_then(bad, likely=False):
+        with code.when(bad, likely=False):
             words = (self.a[name] for name in ("rows", "width", "code"))
-            stop = b.add(first, count)
-            b.call(self.complain, (self.a["index"], first, stop, *words, code.args[4]))
-            b.ret_void()
+            stop = first + count
+            code.call(self.complain, (self.a["index"], first, stop, *words, code.args[4]))
+            code.leave()
 
     def _whole(self, source: Value, count: int, target: Value) -> Value:
-        code, b = self.code, self.code.b
-        none = ir.Constant(ir.VectorType(self.lane, GROUP), None)
+        code = self.code
+        none = constant(vector(self.lane, GROUP), 0)
         bad, beyond = code.variable(none), code.variable(none)
         # A loop, though a short one: what it notes would fill all registers otherwise.
         with code.range(0, count // GROUP) as group:
-            at = b.mul(group, code.int(GROUP))
+            at = group * GROUP
             row, below, high = self._rows(code.at(source, at, self.given), GROUP)
-            bad.set(b.or_(bad.get(), below))
-            beyond.set(b.or_(beyond.get(), high))
+            bad.set(bad.get() | below)
+            beyond.set(beyond.get() | high)
             self.form.store(self, [row], target, at)
-        below = b.icmp_signed("<", bad.get(), none)
-        some = b.or_(below, b.icmp_unsigned("!=", beyond.get(), none))
+        below = bad.get() < none
+        some = below | code.differ(beyond.get(), none)
         return any_lane(code, some)
 
     def _rest(self, source: Value, count: Value, target: Value) -> Value:
-        code, b, each = self.code, self.code.b, self.form.together
+        code, each = self.code, self.form.together
         none = code.int(0, self.lane)
         bad, beyond = code.variable(none), code.variable(none)
-        with code.range(0, b.udiv(b.add(count, code.int(each - 1)), code.int(each))) as k:
-            at, found = b.mul(k, code.int(each)), []
+        with code.range(0, (count + (each - 1)) // each) as k:
+            at, found = k * each, []
             for part in range(each):
-                own = b.add(at, code.int(part))
-                there = b.icmp_signed("<", own, count)
-                own = b.select(there, own, at)
+                own = at + part
+                there = own < count
+                own = code.select(there, own, at)
                 row, below, high = self._rows(code.at(source, own, self.given), 1)
-                found.append(b.select(there, row, none))
-                bad.set(b.or_(bad.get(), below))
-                beyond.set(b.or_(beyond.get(), high))
+                found.append(code.select(there, row, none))
+                bad.set(bad.get() | below)
+                beyond.set(beyond.get() | high)
             self.form.store(self, found, target, at)
-        below = b.icmp_signed("<", bad.get(), none)
-        return b.or_(below, b.icmp_unsigned("!=", beyond.get(), none))
+        below = bad.get() < none
+        return below | code.differ(beyond.get(), none)
 
     def _rows(self, source: Value, lanes: int) -> tuple[Value, Value, Value]:
         """Row numbers as they are left in lanes, words below zero where an index is bad, and words
         other than zero where its high half says so.
         """
-        b, signed = self.code.b, self.index.kind == "i"
+        code, signed = self.code, self.index.kind == "i"
         low, high = self._low_and_high(source, lanes)
         row = low
         if signed:
-            sign = b.ashr(low, self.all(self.lane.width - 1, lanes))
-            row = b.add(low, b.and_(sign, self.all(self.a["rows"], lanes)))
-            high = b.xor(high, sign) if self.halved else high
-        last = b.sub(self.a["rows"], self.code.int(1))
-        return row, b.or_(row, b.sub(self.all(last, lanes), row)), high
+            sign = code.ashr(low, self.all(self.lane.width - 1, lanes))
+            row = low + (sign & self.all(self.a["rows"], lanes))
+            high = high ^ sign if self.halved else high
+        last = self.a["rows"] - 1
+        return row, row | (self.all(last, lanes) - row), high
 
     def _low_and_high(self, source: Value, lanes: int) -> tuple[Value, Value]:
         """Indices in lanes and zeros; if they have twice the bits, both halves."""
-        b, align = self.code.b, self.index.itemsize
+        code, align = self.code, self.index.itemsize
         if not self.halved:
-            raw = b.load(source, typ=vector_of(self.given, lanes), align=align)
-            wide = vector_of(self.lane, lanes)
+            raw = code.read(source, vector(self.given, lanes), align)
+            wide = vector(self.lane, lanes)
             if self.given.width < self.lane.width:
-                raw = (b.sext if self.index.kind == "i" else b.zext)(raw, wide)
-            return raw, ir.Constant(wide, None)
-        both = b.load(source, typ=ir.VectorType(I32, 2 * lanes), align=align)
+                raw = raw.sext(wide) if self.index.kind == "i" else raw.zext(wide)
+            return raw, constant(wide, 0)
+        both = code.read(source, vector(I32, 2 * lanes), align)
         if lanes > 1:
             return halves(self.code, both)
-        low, high = (b.extract_element(both, self.code.int(k, I32)) for k in range(2))
+        low, high = (code.lane(both, k) for k in range(2))
         return low, high
 
-    def narrowed(self, row: Value, word: ir.IntType) -> Value:
+    def narrowed(self, row: Value, word: Type) -> Value:
         """Numbers in order, in the bits of a word."""
-        b, lanes = self.code.b, getattr(row.type, "count", 1)
+        lanes = row.type.count
         if word.width < self.lane.width:
-            row = b.trunc(row, vector_of(word, lanes))
+            row = row.trunc(vector(word, lanes))
         ordered = lanes == 1 or not self.halved
         row = row if ordered else in_order(self.code, row)
-        return b.zext(row, vector_of(word, lanes)) if word.width > self.lane.width else row
+        return row.zext(vector(word, lanes)) if word.width > self.lane.width else row
 
     def all(self, value: Value | int, lanes: int) -> Value:
         """A number in every lane."""
         if isinstance(value, int):
             word = self.code.int(value, self.lane)
         else:
-            word = self.code.b.trunc(value, I32) if self.lane is I32 else value
-        return spread(self.code, word, lanes)
+            word = value.trunc(I32) if self.lane is I32 else value
+        return self.code.spread(word, lanes)
 
 
 def any_lane(code: Code, lanes: Value) -> Value:
     """Whether a lane is set."""
-    bits = ir.IntType(lanes.type.count)
-    return code.b.icmp_unsigned("!=", code.b.bitcast(lanes, bits), ir.Constant(bits, 0))
+    bits = integer(lanes.type.count)
+    return code.differ(lanes.bitcast(bits), constant(bits, 0))
 
 
 def halves(code: Code, words: Value) -> tuple[Value, Value]:
@@ -274,36 +269,19 @@ def halves(code: Code, words: Value) -> tuple[Value, Value]:
     order = [0] * GROUP
     for k, at in enumerate(_FOUND):
         order[at] = 2 * k
-    low, high = (
-        code.b.shuffle_vector(words, words, lanes_in([k + part for k in order]))
-        for part in range(2)
-    )
+    low, high = (code.shuffled(words, words, [k + part for k in order]) for part in range(2))
     return low, high
 
 
 def in_order(code: Code, left: Value) -> Value:
     """What was computed from `halves`, in order."""
-    return code.b.shuffle_vector(left, left, lanes_in(_FOUND))
-
-
-def lanes_in(order: list[int]) -> ir.Constant:
-    """The constant by which a shuffle takes lanes in an order."""
-    return ir.Constant(ir.VectorType(I32, len(order)), order)
-
-
-def spread(code: Code, value: Value, lanes: int) -> Value:
-    """A value in every lane."""
-    if lanes == 1:
-        return value
-    nothing = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
-    one = code.b.insert_element(nothing, value, code.int(0, I32))
-    return code.b.shuffle_vector(one, one, ir.Constant(ir.VectorType(I32, lanes), None))
+    return code.shuffled(left, left, _FOUND)
 
 
 @cache
 def narrow(index: DType, number: DType, paired: bool) -> int:
     """A unit narrows a chunk of row numbers. Pointers: index, numbers. Words: WORDS."""
-    code = kernel(ir.Module(), "narrow")
+    code = kernel(Module(), "narrow")
     a = OwnParams(code, ("index", "numbers"), WORDS)
     numbers = Cells() if paired else RowNumbers(number)
     checked = CheckedNumbers(code, a, index, number, numbers)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pullback.runtime.cpu.indexing.checked import OwnParams
-from pullback.runtime.cpu.llvm.builder import Code, Value
+from pullback.runtime.cpu.llvm.builder import Code
+from pullback.runtime.cpu.llvm.values import Value
 from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
 __all__ = [
@@ -25,23 +26,22 @@ def start_rows(
     width: int | Value,
 ) -> None:
     """Puts `rows` rows of x from row `first` on into a table."""
-    b = code.b
     wide = code.int(width) if isinstance(width, int) else width
-    dense = b.icmp_signed("==", a["x_row"], wide)
+    dense = code.equal(a["x_row"], wide)
 
     def copy(source: Value, to: Value, count: int | Value) -> None:
         def piece(at: Value, lanes: int) -> None:
-            value = sums.load(code, a["x"], b.add(source, at), lanes)
-            table.store(sums.start(value), b.add(to, at))
+            value = sums.load(code, a["x"], source + at, lanes)
+            table.store(sums.start(value), to + at)
 
         each_piece(code, sums, count, piece)
 
-    with b.if_else(dense) as (whole, by_rows):
+    with code.either(dense) as (whole, by_rows):
         with whole:
-            copy(b.mul(first, wide), code.int(0), b.mul(rows, wide))
+            copy(first * wide, code.int(0), rows * wide)
         with by_rows, code.range(0, rows) as row:
-            source = b.mul(b.add(first, row), a["x_row"])
-            copy(source, b.mul(row, wide), width)
+            source = (first + row) * a["x_row"]
+            copy(source, row * wide, width)
 
 
 def add_row(
@@ -54,8 +54,8 @@ def add_row(
     width: int | Value,
 ) -> None:
     def piece(at: Value, lanes: int) -> None:
-        value = sums.load(code, updates, code.b.add(source, at), lanes)
-        table.add(code.b.add(to, at), value, lanes)
+        value = sums.load(code, updates, source + at, lanes)
+        table.add(to + at, value, lanes)
 
     each_piece(code, sums, width, piece)
 
@@ -66,7 +66,7 @@ def add_to_one(
     """Adds several rows, one after the other, to one, whose sums stay in registers meanwhile."""
 
     def piece(at: Value, lanes: int) -> None:
-        place = code.b.add(to, at)
+        place = to + at
         total = table.load(place, lanes)
         for row in rows:
             total = sums.add(code, total, sums.load(code, row, at, lanes))

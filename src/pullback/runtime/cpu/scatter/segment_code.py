@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from llvmlite import ir
-
 from pullback.runtime.cpu.indexing.checked import LINE, OwnParams, local_memory, prefetch
-from pullback.runtime.cpu.llvm.builder import I1, I32, I64, PTR, VOID, Code, Value, address, kernel
+from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.values import I1, I8, I32, I64, PTR, VOID, Value
 from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
 __all__ = ["BLOCK", "SLOTS", "WORDS", "SegmentWalk", "segments"]
@@ -35,35 +34,29 @@ class SegmentWalk:
         `span` is the row's in the order, `places` are its first column and its elements in x and
         in the output.
         """
-        code, a, b = self.code, self.a, self.code.b
-        work = b.add(a["count"], a["rows"])
-        same = b.icmp_unsigned("==", a["x"], a["out"])
+        code, a = self.code, self.a
+        work = a["count"] + a["rows"]
+        same = code.equal(a["x"], a["out"])
         with code.range(code.args[2], code.args[3]) as unit:
-            part = b.udiv(unit, a["blocks"])
-            left = b.mul(b.sub(unit, b.mul(part, a["blocks"])), code.int(BLOCK))
-            count = code.minimum(code.int(BLOCK), b.sub(a["width"], left))
-            lo, hi = (
-                _row_of_work(code, a, b.udiv(b.mul(p, work), a["parts"]))
-                for p in (part, b.add(part, code.int(1)))
-            )
+            part = unit // a["blocks"]
+            left = (unit - part * a["blocks"]) * BLOCK
+            count = code.minimum(code.int(BLOCK), a["width"] - left)
+            lo, hi = (_row_of_work(code, a, p * work // a["parts"]) for p in (part, part + 1))
             with code.range(lo, hi) as row:
-                start, stop = (
-                    b.zext(code.load(a["starts"], b.add(row, code.int(k)), I32), I64)
-                    for k in range(2)
-                )
-                x_at = b.add(b.mul(row, a["x_row"]), left)
-                out_at = b.add(b.mul(row, a["width"]), left)
-                with b.if_else(b.icmp_signed("<", start, stop)) as (some, none):
+                start, stop = (code.load(a["starts"], row + k, I32).zext(I64) for k in range(2))
+                x_at = row * a["x_row"] + left
+                out_at = row * a["width"] + left
+                with code.either(start < stop) as (some, none):
                     with some:
                         body((start, stop), (left, x_at, out_at), count)
-                    with none, b.if_then(b.not_(same)):
+                    with none, code.when(~same):
                         _copy_row(code, self.sums, a, x_at, out_at, count)
 
 
 @cache
 def segments(sums: Sums) -> int:
     """A unit sums a block of columns of a part of the rows; words: WORDS."""
-    code = kernel(ir.Module(), "segments")
+    code = kernel(Module(), "segments")
     a = OwnParams(code, SLOTS, WORDS)
     table = SumTable(code, sums, local_memory(code, sums.wide, sums.parts * BLOCK), BLOCK)
 
@@ -76,26 +69,25 @@ def segments(sums: Sums) -> int:
 
 def _row_of_work(code: Code, a: OwnParams, target: Value) -> Value:
     """The first row before which `target` updates and rows come."""
-    b = code.b
     low, high = code.variable(code.int(0)), code.variable(a["rows"])
     with code.loop() as leave:
-        leave(b.icmp_signed(">=", low.get(), high.get()))
-        middle = b.lshr(b.add(low.get(), high.get()), code.int(1))
-        before = b.add(b.zext(code.load(a["starts"], middle, I32), I64), middle)
-        less = b.icmp_unsigned("<", before, target)
-        low.set(b.select(less, b.add(middle, code.int(1)), low.get()))
-        high.set(b.select(less, high.get(), middle))
+        leave(low.get() >= high.get())
+        middle = (low.get() + high.get()) >> 1
+        before = code.load(a["starts"], middle, I32).zext(I64) + middle
+        less = code.unsigned("<", before, target)
+        low.set(code.select(less, middle + 1, low.get()))
+        high.set(code.select(less, high.get(), middle))
     return low.get()
 
 
 def _copy_row(
     code: Code, sums: Sums, a: OwnParams, x_at: Value, out_at: Value, count: Value
 ) -> None:
-    nbytes = code.b.mul(count, code.int(sums.dtype.itemsize))
+    nbytes = count * sums.dtype.itemsize
     copy = code.declare("llvm.memcpy.p0.p0.i64", VOID, (PTR, PTR, I64, I1))
     target = code.at(a["out"], out_at, sums.memory)
     source = code.at(a["x"], x_at, sums.memory)
-    code.b.call(copy, [target, source, nbytes, code.int(0, I1)])
+    code.call(copy, [target, source, nbytes, code.int(0, I1)])
 
 
 def _segment(
@@ -108,31 +100,30 @@ def _segment(
     count: Value,
 ) -> None:
     """The sum of the updates at `span` of the order, and of a row of x, for `count` columns."""
-    b = code.b
     (start, stop), (left, x_at, out_at) = span, places
-    end = b.sub(a["count"], code.int(1))
+    end = a["count"] - 1
 
     def source(i: Value, at: Value) -> Value:
-        position = b.zext(code.load(a["order"], i, I32), I64)
-        return b.add(b.add(b.mul(position, a["width"]), left), at)
+        position = code.load(a["order"], i, I32).zext(I64)
+        return position * a["width"] + left + at
 
     def begin(at: Value, lanes: int) -> None:
-        value = sums.load(code, a["x"], b.add(x_at, at), lanes)
+        value = sums.load(code, a["x"], x_at + at, lanes)
         table.store(sums.start(value), at)
 
     each_piece(code, sums, count, begin)
-    pieces = b.udiv(b.add(b.sub(stop, start), code.int(PIECE - 1)), code.int(PIECE))
+    pieces = (stop - start + (PIECE - 1)) // PIECE
     with code.range(0, pieces) as piece:
-        first = b.add(start, b.mul(piece, code.int(PIECE)))
-        last = code.minimum(b.add(first, code.int(PIECE)), stop)
+        first = start + piece * PIECE
+        last = code.minimum(first + PIECE, stop)
 
         def add(at: Value, lanes: int) -> None:
             totals = [code.variable(v) for v in table.load(at, lanes)]
             with code.range(first, last) as i:
-                ahead = source(code.minimum(b.add(i, code.int(AHEAD)), end), at)
+                ahead = source(code.minimum(i + AHEAD, end), at)
                 for line in range(0, lanes * sums.dtype.itemsize, LINE):
                     place = code.at(a["updates"], ahead, sums.memory)
-                    prefetch(code, code.at(place, code.int(line), ir.IntType(8)))
+                    prefetch(code, code.at(place, line, I8))
                 value = sums.load(code, a["updates"], source(i, at), lanes)
                 found = sums.add(code, [t.get() for t in totals], value)
                 for total, new in zip(totals, found, strict=True):
@@ -143,6 +134,6 @@ def _segment(
 
     def finish(at: Value, lanes: int) -> None:
         total = sums.finish(code, table.load(at, lanes))
-        sums.store(code, total, a["out"], b.add(out_at, at))
+        sums.store(code, total, a["out"], out_at + at)
 
     each_piece(code, sums, count, finish)

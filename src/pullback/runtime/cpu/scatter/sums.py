@@ -15,15 +15,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llvmlite import ir
-
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.builder import Code, Value
+from pullback.runtime.cpu.llvm.builder import Code
+from pullback.runtime.cpu.llvm.values import DOUBLE, FLOAT, Type, Value, constant, integer, vector
 
-__all__ = ["SumTable", "Sums", "each_piece", "two_sum", "vector_of"]
+__all__ = ["SumTable", "Sums", "each_piece", "two_sum"]
 
-DOUBLE, FLOAT = ir.DoubleType(), ir.FloatType()
+DOUBLE, FLOAT = DOUBLE, FLOAT
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,14 @@ class Sums:
         return self.dtype.is_float
 
     @property
-    def memory(self) -> ir.Type:
+    def memory(self) -> Type:
         """The type of an element in memory."""
         if self.inexact:
             return FLOAT if self.dtype is dt.float32 else DOUBLE
-        return ir.IntType(8 * self.dtype.itemsize)
+        return integer(8 * self.dtype.itemsize)
 
     @property
-    def wide(self) -> ir.Type:
+    def wide(self) -> Type:
         """The type of a part of an accumulator."""
         return DOUBLE if self.inexact else self.memory
 
@@ -70,17 +69,14 @@ class Sums:
 
     def load(self, code: Code, pointer: Value, i: Value, lanes: int = 1) -> Value:
         """Elements from `i` on, in the type of an accumulator's part."""
-        type_ = vector_of(self.memory, lanes)
+        type_ = vector(self.memory, lanes)
         at = code.at(pointer, i, self.memory)
-        value = code.b.load(at, typ=type_, align=self.dtype.itemsize)
-        return code.b.fpext(value, vector_of(self.wide, lanes)) if self.memory is FLOAT else value
+        value = code.read(at, type_, self.dtype.itemsize)
+        return value.fpext(vector(self.wide, lanes)) if self.memory is FLOAT else value
 
     def empty(self, lanes: int = 1) -> list[Value]:
         """The accumulator of nothing, which leaves everything as it is."""
-        first = ir.Constant(self.wide, self._neutral())
-        if lanes > 1:
-            first = ir.Constant(vector_of(self.wide, lanes), [first] * lanes)
-        return self.start(first)
+        return self.start(constant(vector(self.wide, lanes), self._neutral()))
 
     def _neutral(self) -> float | int:
         if self.fold == "mul":
@@ -96,66 +92,65 @@ class Sums:
 
     def start(self, value: Value) -> list[Value]:
         """The accumulator that holds a single value."""
-        return [value, *(ir.Constant(value.type, None) for _ in range(self.parts - 1))]
+        return [value, *(constant(value.type, 0) for _ in range(self.parts - 1))]
 
     def add(self, code: Code, sums: Sequence[Value], value: Value) -> list[Value]:
-        b, before = code.b, sums[0]
+        before = sums[0]
         if self.fold in ("max", "min"):
             return [self._extremum(code, before, value)]
         if not self.inexact:
-            joins = {"add": (b.add, b.or_), "mul": (b.mul, b.and_)}[self.fold]
-            return [joins[self.dtype is dt.bool_](before, value)]
+            if self.dtype is dt.bool_:
+                return [before | value if self.fold == "add" else before & value]
+            return [before + value if self.fold == "add" else before * value]
         if self.fold == "mul":
-            return [b.fmul(before, value)]
+            return [before * value]
         if self.parts == 1:
-            return [b.fadd(before, value)]
+            return [before + value]
         total, error = two_sum(code, before, value)
-        return [total, b.fadd(sums[1], error)]
+        return [total, sums[1] + error]
 
     def _extremum(self, code: Code, before: Value, value: Value) -> Value:
         """The value if it is beyond what was before, or a NaN."""
-        b, sign = code.b, ">" if self.fold == "max" else "<"
+        sign = ">" if self.fold == "max" else "<"
         if self.inexact:
-            beyond = b.fcmp_ordered(sign, value, before)
-            return b.select(b.or_(beyond, b.fcmp_unordered("uno", value, value)), value, before)
-        compare = b.icmp_signed if self.dtype.kind == "i" else b.icmp_unsigned
-        return b.select(compare(sign, value, before), value, before)
+            beyond = code.signed(sign, value, before)
+            return code.select(beyond | code.is_nan(value), value, before)
+        compare = code.signed if self.dtype.kind == "i" else code.unsigned
+        return code.select(compare(sign, value, before), value, before)
 
     def merge(self, code: Code, sums: Sequence[Value], others: Sequence[Value]) -> list[Value]:
         """One accumulator for what two of them hold."""
         merged = self.add(code, sums, others[0])
         if self.parts == 2:
-            merged[1] = code.b.fadd(merged[1], others[1])
+            merged[1] = merged[1] + others[1]
         return merged
 
     def finish(self, code: Code, sums: Sequence[Value]) -> Value:
         """The sum as it is stored."""
-        b = code.b
         if self.parts == 2:
             # Once the sum is infinite or NaN, its error means nothing.
             total, error = sums
-            zero = ir.Constant(total.type, None)
-            finite = b.fcmp_ordered("==", b.fsub(total, total), zero)
+            zero = constant(total.type, 0)
+            finite = code.equal(total - total, zero)
             # A sum without error keeps the sign of its zero.
-            used = b.and_(finite, b.fcmp_unordered("!=", error, zero))
-            return b.select(used, b.fadd(total, error), total)
+            used = finite & code.differ(error, zero)
+            return code.select(used, total + error, total)
         if self.memory is FLOAT:
-            narrow = FLOAT if sums[0].type == DOUBLE else ir.VectorType(FLOAT, sums[0].type.count)
-            return b.fptrunc(sums[0], narrow)
+            narrow = vector(FLOAT, sums[0].type.count)
+            return sums[0].fptrunc(narrow)
         return sums[0]
 
     def store(self, code: Code, value: Value, pointer: Value, i: Value) -> None:
         at = code.at(pointer, i, self.memory)
-        code.b.store(value, at, align=self.dtype.itemsize)
+        code.write(value, at, self.dtype.itemsize)
 
 
 def two_sum(code: Code, x: Value, y: Value) -> tuple[Value, Value]:
     """The rounded sum, and what the rounding lost, exactly."""
-    b = code.b
-    total = b.fadd(x, y)
-    from_y = b.fsub(total, x)
-    lost_x = b.fsub(x, b.fsub(total, from_y))
-    return total, b.fadd(lost_x, b.fsub(y, from_y))
+    total = x + y
+    from_y = total - x
+    lost_x = x - (total - from_y)
+    return total, lost_x + (y - from_y)
 
 
 class SumTable:
@@ -164,23 +159,20 @@ class SumTable:
     def __init__(self, code: Code, sums: Sums, pointer: Value, stride: Value | int):
         self.code, self.sums = code, sums
         stride = code.int(stride) if isinstance(stride, int) else stride
-        self.starts = [
-            code.at(pointer, code.b.mul(stride, code.int(p)), sums.wide) for p in range(sums.parts)
-        ]
+        self.starts = [code.at(pointer, stride * p, sums.wide) for p in range(sums.parts)]
 
     def load(self, i: Value, lanes: int = 1) -> list[Value]:
-        b, wide = self.code.b, self.sums.wide
+        code, wide = self.code, self.sums.wide
         align = max(1, wide_bytes(self.sums))
         return [
-            b.load(self.code.at(s, i, wide), typ=vector_of(wide, lanes), align=align)
-            for s in self.starts
+            code.read(self.code.at(s, i, wide), vector(wide, lanes), align) for s in self.starts
         ]
 
     def store(self, values: Sequence[Value], i: Value) -> None:
         align = max(1, wide_bytes(self.sums))
         for start, value in zip(self.starts, values, strict=True):
             at = self.code.at(start, i, self.sums.wide)
-            self.code.b.store(value, at, align=align)
+            self.code.write(value, at, align)
 
     def add(self, i: Value, value: Value, lanes: int = 1) -> None:
         """Adds to the accumulators from `i` on."""
@@ -208,14 +200,9 @@ def each_piece(
             body(code.int(at), lanes)
             at += lanes
         return
-    b, done = code.b, code.int(0)
+    done = code.int(0)
     for lanes in sizes:
-        whole = b.udiv(b.sub(width, done), code.int(lanes))
+        whole = (width - done) // lanes
         with code.range(0, whole) as i:
-            body(b.add(done, b.mul(i, code.int(lanes))), lanes)
-        done = b.add(done, b.mul(whole, code.int(lanes)))
-
-
-def vector_of(type_: ir.Type, lanes: int) -> ir.Type:
-    """The type of so many lanes."""
-    return type_ if lanes == 1 else ir.VectorType(type_, lanes)
+            body(done + i * lanes, lanes)
+        done = done + whole * lanes

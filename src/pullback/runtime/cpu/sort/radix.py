@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from llvmlite import ir
-
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.builder import I1, I32, I64, PTR, Code, Value
+from pullback.runtime.cpu.llvm.builder import Callee, Code, Module
+from pullback.runtime.cpu.llvm.values import I1, I32, I64, PTR, Type, Value, integer
 
 __all__ = ["BUCKETS", "FIELDS", "Radix", "Record", "digit_bits", "emit_key", "passes"]
 
@@ -48,19 +47,19 @@ def emit_key(code: Code, dtype: DType, bits: Value, flip: Value) -> Value:
 
     All NaNs are one key above infinity, and -0 is 0.
     """
-    b, width = code.b, 8 * dtype.itemsize
+    width = 8 * dtype.itemsize
     type_ = bits.type
     sign = code.int(1 << (width - 1), type_)
     if dtype.kind in "bu":
-        return b.xor(bits, flip)
+        return bits ^ flip
     if dtype.kind == "i":
-        return b.xor(b.xor(bits, sign), flip)
-    magnitude = b.and_(bits, code.int((1 << (width - 1)) - 1, type_))
-    spread = b.or_(b.ashr(bits, code.int(width - 1, type_)), sign)
-    zero = b.icmp_unsigned("==", magnitude, code.int(0, type_))
-    key = b.select(zero, sign, b.xor(bits, spread))
-    nan = b.icmp_unsigned(">", magnitude, code.int(_INFINITY[dtype.name], type_))
-    return b.xor(b.select(nan, code.int(-1, type_), key), flip)
+        return bits ^ sign ^ flip
+    magnitude = bits & ((1 << (width - 1)) - 1)
+    spread = code.ashr(bits, code.int(width - 1, type_)) | sign
+    zero = code.equal(magnitude, 0)
+    key = code.select(zero, sign, bits ^ spread)
+    nan = code.unsigned(">", magnitude, _INFINITY[dtype.name])
+    return code.select(nan, code.int(-1, type_), key) ^ flip
 
 
 class Record(NamedTuple):
@@ -69,9 +68,9 @@ class Record(NamedTuple):
     code: Code
     pointer: Value
 
-    def get(self, name: str, type_: ir.Type = I64) -> Value:
-        at = self.code.at(self.pointer, self.code.int(FIELDS.index(name)), I64)
-        return self.code.b.load(at, typ=type_)
+    def get(self, name: str, type_: Type = I64) -> Value:
+        at = self.code.at(self.pointer, FIELDS.index(name), I64)
+        return self.code.read(at, type_)
 
     def set(self, name: str, value: Value) -> None:
         self.code.store(value, self.pointer, FIELDS.index(name))
@@ -92,9 +91,9 @@ class _Step(NamedTuple):
 class Radix:
     """The functions of the sort in one module, over (record, chunk, number of the pass)."""
 
-    def __init__(self, module: ir.Module, dtype: DType):
+    def __init__(self, module: Module, dtype: DType):
         self.module, self.dtype = module, dtype
-        self.word = ir.IntType(8 * dtype.itemsize)
+        self.word = integer(8 * dtype.itemsize)
         self.measure = self._measure()
         self.plan = self._plan()
         self.pack = self._pack()
@@ -102,35 +101,35 @@ class Radix:
         self.place = self._place()
         self.move = self._move()
 
-    def _begin(self, name: str, *more: ir.Type) -> tuple[Code, Record]:
-        code = Code(self.module, name, (PTR, *more))
+    def _begin(self, name: str, *more: Type) -> tuple[Code, Record]:
+        code = Code(self.module, name, (PTR, *more), qualifiers="internal ")
         return code, Record(code, code.args[0])
 
     def _bounds(self, record: Record, chunk: Value) -> tuple[Value, Value]:
         code = record.code
-        lo = code.b.mul(chunk, record.get("chunk"))
-        return lo, code.minimum(code.b.add(lo, record.get("chunk")), record.get("length"))
+        lo = chunk * record.get("chunk")
+        return lo, code.minimum(lo + record.get("chunk"), record.get("length"))
 
     def _key_reader(self, record: Record):
         """A function from a position to its key."""
         code = record.code
         source, stride = record.get("source", PTR), record.get("stride")
         flip = record.get("flip")
-        flip = flip if self.word == I64 else code.b.trunc(flip, self.word)
+        flip = flip if self.word == I64 else flip.trunc(self.word)
 
         def read(position: Value) -> Value:
-            bits = code.load(source, code.b.mul(position, stride), self.word)
+            bits = code.load(source, position * stride, self.word)
             return emit_key(code, self.dtype, bits, flip)
 
         return read
 
     def _wide(self, code: Code, key: Value) -> Value:
-        return key if self.word == I64 else code.b.zext(key, I64)
+        return key if self.word == I64 else key.zext(I64)
 
-    def _measure(self) -> ir.Function:
+    def _measure(self) -> Callee:
         """Stores the least and greatest key of a chunk, and the bits that differ from the first."""
         code, record = self._begin("measure", I64)
-        b, chunk = code.b, code.args[1]
+        chunk = code.args[1]
         lo, hi = self._bounds(record, chunk)
         read = self._key_reader(record)
         first = read(code.int(0))
@@ -141,153 +140,151 @@ class Radix:
         differing = code.variable(code.int(0, self.word))
         with code.range(lo, hi) as i:
             key = read(i)
-            least.set(b.select(b.icmp_unsigned("<", key, least.get()), key, least.get()))
-            greatest.set(b.select(b.icmp_unsigned(">", key, greatest.get()), key, greatest.get()))
-            differing.set(b.or_(differing.get(), b.xor(key, first)))
-        measures, at = record.get("measures", PTR), b.mul(chunk, code.int(3))
+            least.set(code.select(code.unsigned("<", key, least.get()), key, least.get()))
+            greatest.set(code.select(code.unsigned(">", key, greatest.get()), key, greatest.get()))
+            differing.set(differing.get() | (key ^ first))
+        measures, at = record.get("measures", PTR), chunk * 3
         for i, found in enumerate((least, greatest, differing)):
-            code.store(self._wide(code, found.get()), measures, b.add(at, code.int(i)))
-        return code.internal()
+            code.store(self._wide(code, found.get()), measures, at + i)
+        return code.finish()
 
-    def _plan(self) -> ir.Function:
+    def _plan(self) -> Callee:
         """Merges the measures of all chunks and lays out bits and passes."""
         code, record = self._begin("plan")
-        b = code.b
         measures = record.get("measures", PTR)
         least, greatest = code.variable(code.int(-1)), code.variable(code.int(0))
         differing = code.variable(code.int(0))
         with code.range(0, record.get("chunks")) as i:
-            at = b.mul(i, code.int(3))
-            low, high, bits = (code.load(measures, b.add(at, code.int(j)), I64) for j in range(3))
-            least.set(b.select(b.icmp_unsigned("<", low, least.get()), low, least.get()))
-            greatest.set(b.select(b.icmp_unsigned(">", high, greatest.get()), high, greatest.get()))
-            differing.set(b.or_(differing.get(), bits))
-        constant = b.cttz(b.or_(differing.get(), code.int(1 << 63)), code.int(0, I1))
-        span = b.lshr(b.sub(greatest.get(), least.get()), constant)
-        bits = b.sub(code.int(64), b.ctlz(span, code.int(0, I1)))
-        fits = b.icmp_signed("<=", b.add(bits, record.get("position_bits")), code.int(64))
-        low = b.select(fits, bits, code.int(_HALF))
-        high = b.sub(bits, low)
+            at = i * 3
+            low, high, bits = (code.load(measures, at + j, I64) for j in range(3))
+            least.set(code.select(code.unsigned("<", low, least.get()), low, least.get()))
+            greatest.set(
+                code.select(code.unsigned(">", high, greatest.get()), high, greatest.get())
+            )
+            differing.set(differing.get() | bits)
+        constant = code.zeros("cttz", differing.get() | (1 << 63))
+        span = (greatest.get() - least.get()) >> constant
+        bits = 64 - code.zeros("ctlz", span)
+        fits = bits + record.get("position_bits") <= 64
+        low = code.select(fits, bits, code.int(_HALF))
+        high = bits - low
         low_passes, low_digit = self._digits(record, low)
         high_passes, high_digit = self._digits(record, high)
         found = {"least": least.get(), "constant_bits": constant, "low_bits": low}
         found |= {"low_digit": low_digit, "high_digit": high_digit, "low_passes": low_passes}
-        found |= {"passes": b.add(low_passes, high_passes)}
+        found |= {"passes": low_passes + high_passes}
         for name, value in found.items():
             record.set(name, value)
-        return code.internal()
+        return code.finish()
 
     def _digits(self, record: Record, bits: Value) -> tuple[Value, Value]:
         """How many passes `bits` take, and the bits of each."""
-        code, b = record.code, record.code.b
+        code = record.code
         digit = record.get("digit_bits")
-        count = b.udiv(b.add(bits, b.sub(digit, code.int(1))), digit)
-        divisor = b.select(b.icmp_unsigned("==", count, code.int(0)), code.int(1), count)
-        return count, b.udiv(b.add(bits, b.sub(divisor, code.int(1))), divisor)
+        count = (bits + (digit - 1)) // digit
+        divisor = code.select(code.equal(count, 0), code.int(1), count)
+        return count, (bits + (divisor - 1)) // divisor
 
     def _reduced(self, record: Record, key: Value) -> Value:
-        b = record.code.b
         key = self._wide(record.code, key)
-        return b.lshr(b.sub(key, record.get("least")), record.get("constant_bits"))
+        return (key - record.get("least")) >> record.get("constant_bits")
 
-    def _pack(self) -> ir.Function:
+    def _pack(self) -> Callee:
         """Writes the elements of a chunk: the low part of the key above the position."""
         code, record = self._begin("pack", I64)
-        b = code.b
         lo, hi = self._bounds(record, code.args[1])
         read, shift = self._key_reader(record), record.get("position_bits")
-        odd = b.trunc(record.get("passes"), I1)
-        target = b.select(odd, record.get("spare", PTR), record.get("output", PTR))
-        mask = b.sub(b.shl(code.int(1), record.get("low_bits")), code.int(1))
+        odd = record.get("passes").trunc(I1)
+        target = code.select(odd, record.get("spare", PTR), record.get("output", PTR))
+        mask = (1 << record.get("low_bits")) - 1
         least, constant = record.get("least"), record.get("constant_bits")
         with code.range(lo, hi) as i:
-            key = b.lshr(b.sub(self._wide(code, read(i)), least), constant)
-            code.store(b.or_(b.shl(b.and_(key, mask), shift), i), target, i)
-        return code.internal()
+            key = (self._wide(code, read(i)) - least) >> constant
+            code.store(((key & mask) << shift) | i, target, i)
+        return code.finish()
 
     def _step(self, record: Record, number: Value) -> _Step:
-        code, b = record.code, record.code.b
+        code = record.code
         total, low = record.get("passes"), record.get("low_passes")
         position_bits = record.get("position_bits")
-        is_low = b.icmp_signed("<", number, low)
-        digit = b.select(is_low, record.get("low_digit"), record.get("high_digit"))
-        index = b.select(is_low, number, b.sub(number, low))
+        is_low = number < low
+        digit = code.select(is_low, record.get("low_digit"), record.get("high_digit"))
+        index = code.select(is_low, number, number - low)
         one = code.int(1)
-        from_spare = b.trunc(b.sub(total, number), I1)
+        from_spare = (total - number).trunc(I1)
         spare, output = record.get("spare", PTR), record.get("output", PTR)
-        last = b.icmp_signed("==", b.add(number, one), total)
-        positions = b.sub(b.shl(one, position_bits), one)
-        active = b.icmp_signed("<", number, total)
+        last = code.equal(number + one, total)
+        positions = (one << position_bits) - one
+        active = number < total
         return _Step(
-            source=b.select(from_spare, spare, output),
-            target=b.select(from_spare, output, spare),
-            shift=b.add(position_bits, b.mul(index, digit)),
-            mask=b.sub(b.shl(one, digit), one),
-            keep=b.select(last, positions, code.int(-1)),
-            between=b.and_(active, b.icmp_signed("==", number, low)),
+            source=code.select(from_spare, spare, output),
+            target=code.select(from_spare, output, spare),
+            shift=position_bits + index * digit,
+            mask=(one << digit) - one,
+            keep=code.select(last, positions, code.int(-1)),
+            between=active & code.equal(number, low),
             active=active,
         )
 
-    def _count(self) -> ir.Function:
+    def _count(self) -> Callee:
         """Counts the digits of a chunk; before the first high pass, brings in the high parts."""
         code, record = self._begin("count", I64, I64)
-        b, (_, chunk, number) = code.b, code.args
+        (_, chunk, number) = code.args
         step = self._step(record, number)
         lo, hi = self._bounds(record, chunk)
-        with b.if_then(step.active):
+        with code.when(step.active):
             if self.word == I64:
-                with b.if_then(step.between, likely=False):
+                with code.when(step.between, likely=False):
                     self._swap_halves(record, step, lo, hi)
             counts = self._counts(record, chunk)
-            with code.range(0, b.add(step.mask, code.int(1))) as i:
+            with code.range(0, step.mask + 1) as i:
                 code.store(code.int(0, I32), counts, i)
             with code.range(lo, hi) as i:
                 element = code.load(step.source, i, I64)
-                bucket = b.and_(b.lshr(element, step.shift), step.mask)
+                bucket = (element >> step.shift) & step.mask
                 count = code.load(counts, bucket, I32)
-                code.store(b.add(count, code.int(1, I32)), counts, bucket)
-        return code.internal()
+                code.store(count + 1, counts, bucket)
+        return code.finish()
 
     def _swap_halves(self, record: Record, step: _Step, lo: Value, hi: Value) -> None:
-        code, b = record.code, record.code.b
+        code = record.code
         read, shift = self._key_reader(record), record.get("position_bits")
-        positions = b.sub(b.shl(code.int(1), shift), code.int(1))
+        positions = (1 << shift) - 1
         low_bits = record.get("low_bits")
         with code.range(lo, hi) as i:
-            position = b.and_(code.load(step.source, i, I64), positions)
-            high = b.lshr(self._reduced(record, read(position)), low_bits)
-            code.store(b.or_(b.shl(high, shift), position), step.source, i)
+            position = code.load(step.source, i, I64) & positions
+            high = self._reduced(record, read(position)) >> low_bits
+            code.store((high << shift) | position, step.source, i)
 
     def _counts(self, record: Record, chunk: Value) -> Value:
         code = record.code
-        return code.at(record.get("counts", PTR), code.b.mul(chunk, code.int(BUCKETS)), I32)
+        return code.at(record.get("counts", PTR), chunk * BUCKETS, I32)
 
-    def _place(self) -> ir.Function:
+    def _place(self) -> Callee:
         """Turns counts into the first target of each bucket and chunk."""
         code, record = self._begin("place", I64)
-        b = code.b
         step = self._step(record, code.args[1])
         counts, chunks = record.get("counts", PTR), record.get("chunks")
-        with b.if_then(step.active):
+        with code.when(step.active):
             total = code.variable(code.int(0, I32))
-            with code.range(0, b.add(step.mask, code.int(1))) as bucket, code.range(0, chunks) as i:
-                at = b.add(b.mul(i, code.int(BUCKETS)), bucket)
+            with code.range(0, step.mask + 1) as bucket, code.range(0, chunks) as i:
+                at = i * BUCKETS + bucket
                 count = code.load(counts, at, I32)
                 code.store(total.get(), counts, at)
                 total.add(count)
-        return code.internal()
+        return code.finish()
 
-    def _move(self) -> ir.Function:
+    def _move(self) -> Callee:
         """Moves the elements of a chunk to their buckets; the last pass leaves positions alone."""
         code, record = self._begin("move", I64, I64)
-        b, (_, chunk, number) = code.b, code.args
+        (_, chunk, number) = code.args
         step = self._step(record, number)
         lo, hi = self._bounds(record, chunk)
         counts = self._counts(record, chunk)
-        with b.if_then(step.active), code.range(lo, hi) as i:
+        with code.when(step.active), code.range(lo, hi) as i:
             element = code.load(step.source, i, I64)
-            bucket = b.and_(b.lshr(element, step.shift), step.mask)
+            bucket = (element >> step.shift) & step.mask
             at = code.load(counts, bucket, I32)
-            code.store(b.add(at, code.int(1, I32)), counts, bucket)
-            code.store(b.and_(element, step.keep), step.target, b.zext(at, I64))
-        return code.internal()
+            code.store(at + 1, counts, bucket)
+            code.store(element & step.keep, step.target, at.zext(I64))
+        return code.finish()

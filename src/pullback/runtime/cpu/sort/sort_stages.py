@@ -11,21 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from llvmlite import ir
-
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.llvm.builder import (
-    I64,
-    PTR,
-    Code,
-    Value,
-    address,
-    index_params,
-    kernel,
-    offsets,
-)
+from pullback.runtime.cpu.llvm.builder import Code, Module, address, index_params, kernel, offsets
+from pullback.runtime.cpu.llvm.values import I8, I64, PTR, Type, Value, integer
 from pullback.runtime.cpu.sort.radix import (
     BUCKETS,
     FIELDS,
@@ -137,12 +127,12 @@ def _position_bits(length: int) -> int:
     return max(1, (length - 1).bit_length())
 
 
-def _word(dtype: DType) -> ir.IntType:
-    return ir.IntType(8 * dtype.itemsize)
+def _word(dtype: DType) -> Type:
+    return integer(8 * dtype.itemsize)
 
 
-def _narrow(code: Code, value: Value, type_: ir.IntType) -> Value:
-    return value if type_ == I64 else code.b.trunc(value, type_)
+def _narrow(code: Code, value: Value, type_: Type) -> Value:
+    return value if type_ == I64 else value.trunc(type_)
 
 
 def _pointer(code: Code, i: int) -> Value:
@@ -154,64 +144,63 @@ def _pointer(code: Code, i: int) -> Value:
 @functools.cache
 def _short_kernel(dtype: DType) -> int:
     """The rank of an element is how many are smaller, or equal and before it: no branches."""
-    code = kernel(ir.Module(), "short")
+    code = kernel(Module(), "short")
     params, _, lo, hi, _ = code.args
-    b, word = code.b, _word(dtype)
+    word = _word(dtype)
     output, source = (_pointer(code, i) for i in range(2))
     length, stride, flip = (code.load(params, i, I64) for i in range(2, 5))
     flip, sign = _narrow(code, flip, word), code.int(1 << (word.width - 1), word)
-    with b.goto_entry_block():
-        keys = b.alloca(word, size=code.int(_SHORT))
+    keys = code.local(word, _SHORT)
     with code.range(lo, hi) as row:
         x = code.at(source, offsets(code, 5, row, 1)[0], word)
         with code.range(0, length) as i:
-            bits = code.load(x, b.mul(i, stride), word)
+            bits = code.load(x, i * stride, word)
             # Signed comparisons are the ones that vectors have.
-            code.store(b.xor(emit_key(code, dtype, bits, flip), sign), keys, i)
-        out = code.at(output, b.mul(row, length), I64)
+            code.store(emit_key(code, dtype, bits, flip) ^ sign, keys, i)
+        out = code.at(output, row * length, I64)
         with code.range(0, length) as i:
             key, rank = code.load(keys, i, word), code.variable(code.int(0, word))
             for comparison, start, stop in (("<=", code.int(0), i), ("<", i, length)):
                 with code.range(start, stop) as j:
-                    smaller = b.icmp_signed(comparison, code.load(keys, j, word), key)
-                    rank.add(b.zext(smaller, word))
-            rank = rank.get() if word == I64 else b.zext(rank.get(), I64)
+                    smaller = code.signed(comparison, code.load(keys, j, word), key)
+                    rank.add(smaller.zext(word))
+            rank = rank.get() if word == I64 else rank.get().zext(I64)
             code.store(i, out, rank)
     return address(code)
 
 
 @functools.cache
 def _row_kernel(dtype: DType) -> int:
-    module = ir.Module()
+    module = Module()
     radix = Radix(module, dtype)
     code = kernel(module, "rows")
     params, _, lo, hi, _ = code.args
-    b, zero = code.b, code.int(0)
+    zero = code.int(0)
     names = ("length", "stride", "flip", "position_bits", "digit_bits")
     outer_at = _SLOTS + len(names) + 1
     *values, grain = (code.load(params, i, I64) for i in range(_SLOTS, outer_at))
     length = values[0]
     output, source, records, spare, counts, measures = (_pointer(code, i) for i in range(_SLOTS))
-    task = b.udiv(lo, grain)
-    record = Record(code, code.at(records, b.mul(task, code.int(len(FIELDS))), I64))
+    task = lo // grain
+    record = Record(code, code.at(records, task * len(FIELDS), I64))
     for name, value in zip(names, values, strict=True):
         record.set(name, value)
     record.set("chunk", length)
     record.set("chunks", code.int(1))
-    record.set("spare", code.at(spare, b.mul(task, length), I64))
-    record.set("counts", code.at(counts, b.mul(task, code.int(BUCKETS * 4)), ir.IntType(8)))
-    record.set("measures", code.at(measures, b.mul(task, code.int(3)), I64))
+    record.set("spare", code.at(spare, task * length, I64))
+    record.set("counts", code.at(counts, task * (BUCKETS * 4), I8))
+    record.set("measures", code.at(measures, task * 3, I64))
     with code.range(lo, hi) as row:
         start = offsets(code, outer_at, row, 1)[0]
         record.set("source", code.at(source, start, _word(dtype)))
-        record.set("output", code.at(output, b.mul(row, length), I64))
-        b.call(radix.measure, (record.pointer, zero))
-        b.call(radix.plan, (record.pointer,))
-        b.call(radix.pack, (record.pointer, zero))
+        record.set("output", code.at(output, row * length, I64))
+        code.call(radix.measure, (record.pointer, zero))
+        code.call(radix.plan, (record.pointer,))
+        code.call(radix.pack, (record.pointer, zero))
         with code.range(0, record.get("passes")) as number:
-            b.call(radix.count, (record.pointer, zero, number))
-            b.call(radix.place, (record.pointer, number))
-            b.call(radix.move, (record.pointer, zero, number))
+            code.call(radix.count, (record.pointer, zero, number))
+            code.call(radix.place, (record.pointer, number))
+            code.call(radix.move, (record.pointer, zero, number))
     return address(code)
 
 
@@ -220,14 +209,14 @@ def _chunk_kernels(dtype: DType) -> dict[str, int]:
     """The kernels of the stages of one long row, by name."""
     found = {"begin": _begin_kernel(dtype)}
     for name in ("measure", "plan", "pack", "count", "place", "move"):
-        module = ir.Module()
+        module = Module()
         function = getattr(Radix(module, dtype), name)
         code = kernel(module, f"stage_{name}")
         params, _, lo, hi, _ = code.args
         record, number = _pointer(code, 0), code.load(params, 1, I64)
         with code.range(lo, hi) as chunk:
             args = {"plan": (record,), "place": (record, number)}.get(name, (record, chunk, number))
-            code.b.call(function, args[: len(function.args)])
+            code.call(function, args[: len(function.types)])
         found[name] = address(code)
     return found
 
@@ -235,7 +224,7 @@ def _chunk_kernels(dtype: DType) -> dict[str, int]:
 @functools.cache
 def _begin_kernel(dtype: DType) -> int:
     """Fills in the record of a row."""
-    code = kernel(ir.Module(), "begin")
+    code = kernel(Module(), "begin")
     names = ("length", "stride", "flip", "position_bits", "digit_bits", "chunk", "chunks")
     outer_at = _SLOTS + 1 + len(names)
     row, *values = (code.load(code.args[0], i, I64) for i in range(_SLOTS, outer_at))
@@ -247,7 +236,7 @@ def _begin_kernel(dtype: DType) -> int:
         record.set(name, value)
     offset = offsets(code, outer_at, row, 1)[0]
     record.set("source", code.at(source, offset, _word(dtype)))
-    record.set("output", code.at(output, code.b.mul(row, values[0]), I64))
+    record.set("output", code.at(output, row * values[0], I64))
     return address(code)
 
 
@@ -278,9 +267,9 @@ def searchsorted_stages(
 @functools.cache
 def _search_kernel(dtype: DType, side: str) -> int:
     """Binary searches without branches, `_LANES` of them side by side."""
-    code = kernel(ir.Module(), "search")
+    code = kernel(Module(), "search")
     params, _, lo, hi, _ = code.args
-    b, word = code.b, _word(dtype)
+    word = _word(dtype)
     output, row, values = (_pointer(code, i) for i in range(3))
     length, stride, count = (code.load(params, i, I64) for i in range(3, 6))
     none = code.int(0, word)
@@ -289,27 +278,27 @@ def _search_kernel(dtype: DType, side: str) -> int:
     def step(bases, keys, size):
         """Moves each base over `size` elements if the last of them comes before the key."""
         for base, key in zip(bases, keys, strict=True):
-            at = b.sub(b.add(base.get(), size), code.int(1))
-            there = emit_key(code, dtype, code.load(row, b.mul(at, stride), word), none)
-            base.add(b.select(b.icmp_unsigned(comparison, there, key), size, code.int(0)))
+            at = base.get() + size - 1
+            there = emit_key(code, dtype, code.load(row, at * stride, word), none)
+            base.add(code.select(code.unsigned(comparison, there, key), size, code.int(0)))
 
     with code.range(lo, hi) as group:
-        first = b.mul(group, code.int(_LANES))
-        last = b.sub(count, code.int(1))
+        first = group * _LANES
+        last = count - 1
         keys, bases = [], []
         for lane in range(_LANES):
-            at = code.minimum(b.add(first, code.int(lane)), last)
+            at = code.minimum(first + lane, last)
             bits = code.load(values, offsets(code, 6, at, 1)[0], word)
             keys.append(emit_key(code, dtype, bits, none))
             bases.append(code.variable(code.int(0)))
         rest = code.variable(length)
         with code.loop() as leave:
-            leave(b.icmp_signed("<=", rest.get(), code.int(1)))
-            half = b.lshr(rest.get(), code.int(1))
+            leave(rest.get() <= 1)
+            half = rest.get() >> 1
             step(bases, keys, half)
-            rest.set(b.sub(rest.get(), half))
-        with b.if_then(b.icmp_signed("==", rest.get(), code.int(1))):
+            rest.set(rest.get() - half)
+        with code.when(code.equal(rest.get(), 1)):
             step(bases, keys, code.int(1))
         for lane, base in enumerate(bases):
-            code.store(base.get(), output, code.minimum(b.add(first, code.int(lane)), last))
+            code.store(base.get(), output, code.minimum(first + lane, last))
     return address(code)

@@ -9,7 +9,14 @@ from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval, dense_strides
-from pullback.runtime.cuda.attention.steps import FORWARD, NUMBERS, Matrices, Problem, tile_of
+from pullback.runtime.cuda.attention.steps import (
+    FORWARD,
+    NUMBERS,
+    Given,
+    Matrices,
+    Problem,
+    tile_of,
+)
 from pullback.runtime.cuda.loops import map_stages
 from pullback.runtime.cuda.stages import At, stage
 
@@ -50,26 +57,34 @@ def attention_stages(
     query, key = operands[0][1], operands[1][1]
     *batch, group, rows, width = query.shape
     columns = key.shape[-2]
-    matrices = []
+    numbers = []
     for slot, av in operands[:count]:
         strides = _strides(av)
         if width % NUMBERS == 0 and not Matrices(At(slot), strides).is_wide():
             slot, strides = _copied(slot, av, area, before)
         if av.ndim < query.ndim:  # the group shares it
             strides = (*strides[:-2], 0, *strides[-2:])
-        matrices.append(Matrices(At(slot), strides))
-    rest = []
-    for slot, av in operands[count : count + others]:
-        dense = _strides(av) == dense_strides(av.shape)
-        rest.append(At(slot if dense else _copied(slot, av, area, before)[0]))
-    for slot, av in operands[count + others :]:
-        matrices.append(Matrices(At(slot), broadcast_strides(av, (*batch, group, rows, columns))))
+        numbers.append(Matrices(At(slot), strides))
+    left = count + others + (static["dropout"] > 0)
+    rest = [_dense(p, area, before) for p in operands[count:left]]
+    words = rest.pop() if static["dropout"] else None
+    mask = None
+    for slot, av in operands[left:]:
+        mask = Matrices(At(slot), broadcast_strides(av, (*batch, group, rows, columns)))
+    given = Given(numbers, rest, mask, words)
     problem = Problem(
         query.dtype, tuple(batch), group, rows, columns, width, static["factor"],
-        static["causal"], len(operands) > count + others,
+        static["causal"], static["dropout"], static["heads"],
     )  # fmt: skip
     tile = tile_of(kernel, width, most)
-    return [*before, *stage(problem.step(kernel, At(result[0]), matrices, rest, tile))]
+    return [*before, *stage(problem.step(kernel, At(result[0]), given, tile))]
+
+
+def _dense(place: Place, area: Area, stages: list[Stage]) -> At:
+    """Where an array is, or a dense copy of it."""
+    slot, av = place
+    dense = _strides(av) == dense_strides(av.shape)
+    return At(slot if dense else _copied(slot, av, area, stages)[0])
 
 
 def _strides(av: Aval) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ def _text(name: str) -> str:
 
 
 @cache
-def kernel_source(name: str, file: str, dtype: DType, words: tuple[tuple[str, int], ...]) -> str:
+def kernel_source(name: str, file: str, dtype: DType, words: tuple[tuple[str, object], ...]) -> str:
     """The source of a file; NAME in it is `name`, and `words` are defined before it."""
     source = Source()
     source.add("pb_nest", NEST)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pullback.compile.kernel.order import ATTENDED
 from pullback.compile.program.nest import coalesce
 from pullback.core.dtypes import DType
+from pullback.ops import philox
 from pullback.runtime.cuda.attention.sources import kernel_source
 from pullback.runtime.cuda.launch import packed
 from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step
@@ -20,6 +21,7 @@ __all__ = [
     "NUMBERS",
     "QUERIES",
     "TILES",
+    "Given",
     "Matrices",
     "Problem",
     "Tile",
@@ -27,6 +29,12 @@ __all__ = [
     "tile_of",
 ]
 
+KEY_WORDS = 2  # of a random key
+PHILOX = {
+    **{f"MULTIPLIER_{k}": f"{x}u" for k, x in enumerate(philox.MULTIPLIERS)},
+    **{f"WEYL_{k}": f"{x}u" for k, x in enumerate(philox.WEYL)},
+    **{"ROUNDS": philox.ROUNDS, "PURPOSE": philox.ATTENTION},
+}  # constants of the generator
 SIZE = 2  # bytes of a number
 NUMBERS = VECTOR_BYTES // SIZE  # that are read at once
 FORWARD, QUERIES, KEYS = "forward", "queries", "keys"  # kernels
@@ -103,6 +111,17 @@ class Matrices(NamedTuple):
         return last == 1 and all(s % NUMBERS == 0 for s in apart)
 
 
+class Given(NamedTuple):
+    """What a kernel reads: query, key, value (and cotangent); for the backward kernels what the
+    forward pass left, and deltas; a mask and the keys of dropout, where there are such.
+    """
+
+    numbers: Sequence[Matrices]
+    rest: Sequence[At] = ()
+    mask: Matrices | None = None
+    words: At | None = None
+
+
 class Problem(NamedTuple):
     """Attention of `group` queries' heads for each of a batch of heads of keys."""
 
@@ -114,57 +133,36 @@ class Problem(NamedTuple):
     width: int
     scale: float
     causal: bool
-    masked: bool = False
+    dropout: float = 0.0
+    heads: int = 1  # that share a key of dropout
 
-    def step(
-        self,
-        kernel: str,
-        out: At,
-        matrices: Sequence[Matrices],
-        rest: Sequence[At],
-        tile: Tile,
-    ) -> Step | Either:
-        """The launch of a kernel for query, key, value (cotangent, and mask), and what else it
-        reads.
-        """
-        other = self._step(kernel, out, matrices, rest, tile, wide=False)
-        numbers = matrices[: len(matrices) - self.masked]
-        if self.width % NUMBERS or not all(m.is_wide() for m in numbers):
+    def step(self, kernel: str, out: At, given: Given, tile: Tile) -> Step | Either:
+        """The launch of a kernel."""
+        other = self._step(kernel, out, given, tile, wide=False)
+        if self.width % NUMBERS or not all(m.is_wide() for m in given.numbers):
             return other
-        return Either(self._step(kernel, out, matrices, rest, tile, wide=True), other)
+        return Either(self._step(kernel, out, given, tile, wide=True), other)
 
-    def _step(
-        self,
-        kernel: str,
-        out: At,
-        matrices: Sequence[Matrices],
-        rest: Sequence[At],
-        tile: Tile,
-        *,
-        wide: bool,
-    ) -> Step:
-        depth = rounded(self.width)
+    def _step(self, kernel: str, out: At, given: Given, tile: Tile, *, wide: bool) -> Step:
+        depth, by_group = rounded(self.width), kernel != KEYS
         words = {
             "D": depth, "TM": tile.tm, "WARPS": tile.warps, "STEP": tile.step,
-            "KEPT": int(tile.kept), "CAUSAL": int(self.causal), "MASK": int(self.masked),
-            "WIDE": int(wide), "RESIDENT": tile.resident,
+            "KEPT": int(tile.kept), "RESIDENT": tile.resident, "WIDE": int(wide),
+            "CAUSAL": int(self.causal), "MASK": int(given.mask is not None),
+            "DROPOUT": int(given.words is not None), **PHILOX,
         }  # fmt: skip
         name = f"attention_{kernel}_{self.dtype.name}"
         source = kernel_source(name, kernel, self.dtype, tuple(words.items()))
-        by_group = kernel != KEYS
         shape = (*self.batch, self.group) if by_group else self.batch
-        numbers, masks = matrices, []
-        if self.masked:
-            *numbers, mask = matrices
-            masks = [mask]
         nothing = (0,) * (len(self.batch) + 3)
-        strides = [m.strides for m in (*numbers, *masks)] + [nothing] * (not masks)
+        mask = given.mask or Matrices(At(0), nothing)
+        strides = [m.strides for m in (*given.numbers, mask)]
         heads = coalesce(shape, [own[: len(shape)] for own in strides])
         blocks = math.ceil((self.rows if by_group else self.columns) / tile.own)
         grid = math.prod(shape) * blocks, 1
         arguments = (
-            out, *(m.at for m in numbers), *rest, masks[0].at if masks else 0, packed(heads),
-            self._sizes(strides, blocks),
+            out, *(m.at for m in given.numbers), *given.rest, given.mask.at if given.mask else 0,
+            given.words or 0, packed(heads), self._sizes(strides, blocks),
         )  # fmt: skip
         shared = tile.shared(kernel, depth)
         return Step(source, name, grid, 32 * tile.warps, arguments, shared=shared)
@@ -176,4 +174,6 @@ class Problem(NamedTuple):
         *given, mask = strides
         for axis in (-2, -1, -3):
             words += [s[axis] for s in given] + [0] * (4 - len(given)) + [mask[axis]]
-        return struct.pack("<22qd", *words, self.scale)
+        several = math.prod(self.batch) * self.group > self.heads
+        words += [round(self.dropout * 2**32), self.heads, KEY_WORDS if several else 0]
+        return struct.pack("<25q2d", *words, self.scale, 1.0 / (1.0 - self.dropout))

@@ -80,8 +80,9 @@ DOUBLES = (
 )
 # float64 by matrix units; `tm` and `tn` say nothing there
 UNITS = (
-    Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.72, 2, last=False, fewer=0.19),
-    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.66, last=False, fewer=0.19),
+    Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.81, 2, last=False, fewer=0.19),
+    Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.78, 2, last=False, fewer=0.19),
+    Tile(64, 64, 16, 0, 0, 2, 2, 4, (2, 2), 0.82, 2, last=False, fewer=0.25),
     Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55, last=False, fewer=0.19),
     Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.48, last=False, fewer=0.19),
     Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.4, last=False, fewer=0.19),
@@ -112,8 +113,13 @@ def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[Choice]:
         if chains <= LAST_CHAINS and chains * batch * m * n * 8 <= LAST_BYTES:
             merges.append(LAST)
     every = [Choice(tile, merge) for tile in tiles for merge in merges]
-    every = [c for c in every if c.merge != CLUSTER or c.tile.bm * c.tile.bn <= CLUSTER_TILE]
+    every = [c for c in every if c.merge != CLUSTER or _may_be_shared(c.tile)]
     return [c for c in every if c.merge != LAST or c.tile.last]
+
+
+def _may_be_shared(tile: Tile) -> bool:
+    """Whether a cluster may make a tile: totals in shared memory are for a block that makes all."""
+    return tile.bm * tile.bn <= CLUSTER_TILE and tile.totals != 2
 
 
 def tile_of(kind: str, batch: int, m: int, n: int, k: int, *, totals: bool) -> Tile:

@@ -105,7 +105,9 @@ class Tiled(NamedTuple):
             "SPLIT": self.chains if merge == CLUSTER else 1,
             "A_KIND": kinds[0], "B_KIND": kinds[1],
         }  # fmt: skip
-        if not self.units:
+        if self.units:
+            words["REST"] = int(k % tile.bk > 0)
+        else:
             far = any(abs(x.line) * max(tile.bm, tile.bn) >= 1 << 31 for x in (a, b))
             forward = min(a.line, b.line) >= 0  # unsigned offsets take fewer instructions
             words["Distance"] = "i64" if far else "u32" if forward else "int"

@@ -6,7 +6,8 @@ Nothing here uses float atomics. A strategy is chosen by shapes and dtypes alone
 - "buckets": exact integer sums of narrow rows, contributions first moved near their destination
   (with a plan, in chunks that one thread block adds up without atomics);
 - "atomic": exact integer sums in device memory, for any shape;
-- "ordered": a stable sort by row, then folds in a fixed order.
+- "ordered": a stable sort by row, then folds in a fixed order; the same order without a sort where
+  there is little to do.
 
 Sums of float16, bfloat16 and float32 are taken in float64 or exactly, those of float64 in pairs of
 float64, those of integers modulo 2**64.
@@ -27,6 +28,7 @@ from pullback.runtime.cuda.scatter.buckets import (
     is_narrow,
 )
 from pullback.runtime.cuda.scatter.chunks import chunk_plan_recipe, chunk_recipe, chunks_fit
+from pullback.runtime.cuda.scatter.each_row import each_row_fits, each_row_recipe
 from pullback.runtime.cuda.scatter.executor import (
     Array,
     Checked,
@@ -79,13 +81,18 @@ def choose(case: Case) -> str:
     raise ShapeError(f"scatter: at most {MAX_ORDERED} contributions of {case.value}, got {case.n}.")
 
 
-def recipes_of(case: Case, strategy: str, planned: bool) -> tuple[Recipe, ...]:
-    """What a strategy launches: first for the indices alone, if so, then for the values."""
+def recipes_of(case: Case, strategy: str, planned: bool, fresh: bool = False) -> tuple[Recipe, ...]:
+    """What a strategy launches: first for the indices alone, if so, then for the values.
+
+    Where `fresh`, destinations count as zeros, and may hold anything if the recipe writes all.
+    """
     if strategy == "few":
         return (few_recipe(case),)
     if strategy == "atomic":
         return (atomic_recipe(case),)
     if strategy == "ordered":
+        if not planned and each_row_fits(case):
+            return (each_row_recipe(case, fresh),)
         if not planned:
             return (segment_recipe(case, planned),)
         order = order_recipe(case.index_dtype, case.n, case.rows, case.shared)
@@ -125,9 +132,10 @@ def _prepared(
     if 0 in (n, rows, width):
         return Call(case, None, None)
     chosen = strategy or choose(case)
-    *first, recipe = recipes_of(case, chosen, planned)
+    *first, recipe = recipes_of(case, chosen, planned, fresh)
     form = {"ordered": "order", "buckets": "chunks"}[chosen] if first else None
-    cleared = case.rows * case.width * case.value_bytes if fresh else 0
+    clear = fresh and not recipe.writes_all
+    cleared = case.rows * case.width * case.value_bytes if clear else 0
     return Call(case, form, program(recipe, device, cleared))
 
 

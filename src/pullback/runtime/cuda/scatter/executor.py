@@ -57,7 +57,7 @@ class LoadedRecipe:
             asked = Program(len(self.names), 0, list(scratch.values()), (), stages)
             self._table = LaunchTable(gpu, asked)
         self._play = launcher(self._table.address)
-        self._scratch = gpu.maker(self._table.scratch)
+        self._scratch = gpu.maker(self._table.scratch) if self._table.scratch else None
 
     def run(self, buffers: dict[str, int], stream: int) -> None:
         """Enqueue the launches; `buffers` are addresses by name."""
@@ -65,8 +65,11 @@ class LoadedRecipe:
 
     def launch(self, addresses: tuple[int, ...], stream: int) -> None:
         """Enqueue the launches; the addresses are in the order of `names`."""
-        memory = self._scratch(stream)  # what uses it next comes later on the same stream
-        status = self._play(LAUNCH, 0, stream, 0, memory.address, 0, addresses)
+        if self._scratch is None:
+            status = self._play(LAUNCH, 0, stream, 0, 0, 0, addresses)
+        else:
+            memory = self._scratch(stream)  # what uses it next comes later on the same stream
+            status = self._play(LAUNCH, 0, stream, 0, memory.address, 0, addresses)
         if status:
             self._gpu.driver.check(status, "a launch")
 

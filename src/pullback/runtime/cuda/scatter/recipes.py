@@ -82,10 +82,13 @@ class ScatterStep(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """Launches in order, and the bytes of scratch buffers by name."""
+    """Launches in order, the bytes of scratch buffers by name, and whether all of "out" is
+    written, so that it may hold anything before.
+    """
 
     steps: tuple[ScatterStep, ...]
     scratch: tuple[tuple[str, int], ...] = ()
+    writes_all: bool = False
 
 
 @cache

@@ -1,9 +1,10 @@
+constexpr float LAG = 8;  // weights up to 2^8 lose nothing as floats of 16 bits
 // softmax(scale query @ key.T) @ value for OWN queries of a head, by a running maximum. A head of the
 // result begins with the base-2 logarithm of each row's sum of exponentials.
 extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     Stored* __restrict__ out, const Stored* __restrict__ query, const Stored* __restrict__ key,
-    const Stored* __restrict__ value, const unsigned char* __restrict__ mask, const Nest<4> heads,
-    const Sizes s) {
+    const Stored* __restrict__ value, const unsigned char* __restrict__ mask,
+    const u32* __restrict__ words, const Nest<4> heads, const Sizes s) {
   PB_SHARED(Stored, shared);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = (int)s.rows, columns = (int)s.columns, width = (int)s.width;
@@ -27,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
   pb_panel<OWN>(shared, query, s.row[0], s.element[0], first, rows, width);
   load(0);
   Left left(shared);
+  const Dropout dropout(words, s, head);
   float sums[TM][DN][4], top[TM][2], total[TM][2];
   pb_clear(sums);
 #pragma unroll
@@ -68,23 +70,30 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
         for (int j = 0; j < SN; ++j) most = fmaxf(most, fmaxf(p[i][j][h * 2], p[i][j][h * 2 + 1]));
         most = fmaxf(most, __shfl_sync(~0u, most, lane ^ 1, 32));
         most = fmaxf(most, __shfl_sync(~0u, most, lane ^ 2, 32));
-        const float origin = most == PB_NOTHING ? 0.0f : most * scale;
-        const float old = pb_power(top[i][h] * scale - origin);
-        float sum = total[i][h] * old;
+        // Sums are relative to a score that is at most 2^LAG below the largest one: it seldom changes.
+        const bool larger = (most - top[i][h]) * scale > LAG;
+        if (__ballot_sync(~0u, larger)) {
+          const float old = larger ? pb_power((top[i][h] - most) * scale) : 1.0f;
+          if (larger) top[i][h] = most;
+          total[i][h] *= old;
+#pragma unroll
+          for (int n = 0; n < DN; ++n) {
+            sums[i][n][h * 2] *= old;
+            sums[i][n][h * 2 + 1] *= old;
+          }
+        }
+        const float origin = top[i][h] == PB_NOTHING ? 0.0f : top[i][h] * scale;
+        float sum = total[i][h];
 #pragma unroll
         for (int j = 0; j < SN; ++j)
 #pragma unroll
           for (int e = h * 2; e < h * 2 + 2; ++e) {
             p[i][j][e] = pb_power(pb_fma(p[i][j][e], scale, -origin));
             sum += p[i][j][e];
+            const int c = column + j * 8 + lane % 4 * 2 + e % 2, r = own + i * 16 + h * 8 + lane / 4;
+            if (DROPOUT && !dropout.keeps(r, c)) p[i][j][e] = 0;
           }
-        top[i][h] = most;
         total[i][h] = sum;
-#pragma unroll
-        for (int n = 0; n < DN; ++n) {
-          sums[i][n][h * 2] *= old;
-          sums[i][n][h * 2 + 1] *= old;
-        }
       }
     pb_weigh(sums, p, panel + STEP * LD);
   }
@@ -99,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
       sum += __shfl_sync(~0u, sum, lane ^ 2, 32);
       const int row = own + i * 16 + h * 8 + lane / 4;
       if (row < rows && lane % 4 == 0) logarithms[row] = pb_fma(top[i][h], scale, log2f(sum));
-      total[i][h] = sum == 0 ? 0.0f : 1.0f / sum;
+      total[i][h] = sum == 0 ? 0.0f : (DROPOUT ? (float)s.factor : 1.0f) / sum;
     }
   pb_leave(out + s.start, sums, own, rows, width, [&](int i, int h) { return total[i][h]; });
 }

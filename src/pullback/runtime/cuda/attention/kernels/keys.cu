@@ -4,7 +4,8 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     Stored* __restrict__ out, const Stored* __restrict__ query, const Stored* __restrict__ key,
     const Stored* __restrict__ value, const Stored* __restrict__ cotangent,
     const Stored* __restrict__ packed, const float* __restrict__ deltas,
-    const unsigned char* __restrict__ mask, const Nest<5> heads, const Sizes s) {
+    const unsigned char* __restrict__ mask, const u32* __restrict__ words, const Nest<5> heads,
+    const Sizes s) {
   PB_SHARED(Stored, shared);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = (int)s.rows, columns = (int)s.columns, width = (int)s.width;
@@ -62,6 +63,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     if (step + 1 < steps) load(step + 1);
     const int row = now * STEP;
     const unsigned char* seen = mask + step / each * s.grouped[4];
+    const Dropout dropout(words, s, head * s.group + step / each);
     now = now + 1 == all ? skipped : now + 1;
     if (CAUSAL && row + STEP <= own) continue;
     const Stored* panel = other + step % 2 * STAGE;
@@ -87,23 +89,36 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          p[i][j][e] = pb_power(pb_fma(p[i][j][e], scale, e % 2 ? -origin.y : -origin.x));
+        for (int e = 0; e < 4; ++e) {
+          const int r = row + j * 8 + lane % 4 * 2 + e % 2, c = own + i * 16 + e / 2 * 8 + lane / 4;
+          const float x = pb_power(pb_fma(p[i][j][e], scale, e % 2 ? -origin.y : -origin.x));
+          p[i][j][e] = DROPOUT && !dropout.keeps(r, c) ? -x : x;
+        }
     }
-    pb_weigh(of_values, p, panel + STEP * LD);
+    pb_weigh<DROPOUT>(of_values, p, panel + STEP * LD);
     pb_scores(ds, values, panel + STEP * LD, [&](int, int j, int e) {
-      return -numbers[STEP + j * 8 + e % 2];
+      return DROPOUT ? 0.0f : -numbers[STEP + j * 8 + e % 2];
     });
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int j = 0; j < SN; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) p[i][j][e] *= ds[i][j][e];
+        for (int e = 0; e < 4; ++e) {
+          float& x = p[i][j][e];
+          if (DROPOUT) {
+            const float pulled = x < 0 ? 0 : ds[i][j][e] * (float)s.factor;
+            x = fabsf(x) * (pulled - numbers[STEP + j * 8 + e % 2]);
+          } else {
+            x *= ds[i][j][e];
+          }
+        }
     pb_weigh(of_keys, p, panel);
   }
   out += head * 2 * s.columns * s.width;
   const float by = (float)s.scale;
   pb_leave(out, of_keys, own, columns, width, [=](int, int) { return by; });
-  pb_leave(out + s.columns * s.width, of_values, own, columns, width, [](int, int) { return 1.0f; });
+  const float factor = DROPOUT ? (float)s.factor : 1.0f;
+  pb_leave(out + s.columns * s.width, of_values, own, columns, width,
+           [=](int, int) { return factor; });
 }

@@ -11,7 +11,8 @@ struct alignas(16) Eight { Stored v[8]; };
 // `start` are these.
 struct Sizes {
   i64 rows, columns, width, group, blocks, packed, start, row[5], element[5], grouped[5];
-  double scale;
+  i64 threshold, heads, words;  // of dropout: for each `heads` a key, so many words after the last one
+  double scale, factor;
 };
 
 // Whether a row sees a column.
@@ -19,6 +20,33 @@ PB_DEVICE bool pb_sees(const unsigned char* mask, const Sizes& s, int row, int c
   if (column >= (int)s.columns || (CAUSAL && column > row)) return false;
   return !MASK || (row < (int)s.rows && mask[row * s.row[4] + column * s.element[4]] != 0);
 }
+
+// Dropout of the weights of a head: those stay whose word of Philox4x32-10 is at least the threshold.
+struct Dropout {
+  u32 key[2], head, threshold;
+  PB_MEMBER Dropout(const u32* words, const Sizes& s, i64 item) {
+    if (!DROPOUT) return;
+    const u32* own = words + item / s.heads * s.words;
+    key[0] = own[0];
+    key[1] = own[1];
+    head = (u32)(item % s.heads);
+    threshold = (u32)s.threshold;
+  }
+  PB_MEMBER bool keeps(int row, int column) const {
+    u32 a = column, b = row, c = head, d = PURPOSE, k0 = key[0], k1 = key[1];
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round) {
+      const u32 high = __umulhi(a, MULTIPLIER_0), low = a * MULTIPLIER_0;
+      a = __umulhi(c, MULTIPLIER_1) ^ b ^ k0;
+      b = c * MULTIPLIER_1;
+      c = high ^ d ^ k1;
+      d = low;
+      k0 += WEYL_0;
+      k1 += WEYL_1;
+    }
+    return a >= threshold;
+  }
+};
 
 // LINES rows of a matrix from row `first` on, LD numbers apart; what is not there is 0.
 template <int LINES>
@@ -101,7 +129,8 @@ PB_DEVICE void pb_scores(float (&c)[TM][SN][4], const Left& left, const Stored* 
   }
 }
 
-// Adds what a thread has of scores, rounded, times the rows of a panel.
+// Adds what a thread has of weights, rounded, times the rows of a panel. Those below 0 were dropped.
+template <bool DROPPED = false>
 PB_DEVICE void pb_weigh(float (&c)[TM][DN][4], const float (&p)[TM][SN][4], const Stored* panel) {
   const int lane = threadIdx.x % 32;
   const SharedAddress at = pb_shared(panel + lane % 16 * LD + lane / 16 * 8);
@@ -113,7 +142,8 @@ PB_DEVICE void pb_weigh(float (&c)[TM][DN][4], const float (&p)[TM][SN][4], cons
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float(&two)[4] = p[i][j + e / 2];
-        a[i][e] = pb_pair(two[e % 2 * 2], two[e % 2 * 2 + 1]);
+        const float x = two[e % 2 * 2], y = two[e % 2 * 2 + 1];
+        a[i][e] = DROPPED ? pb_pair(x < 0 ? 0 : x, y < 0 ? 0 : y) : pb_pair(x, y);
       }
 #pragma unroll
     for (int n = 0; n < DN; n += 2) {

@@ -3,7 +3,8 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
     Stored* __restrict__ out, const Stored* __restrict__ query, const Stored* __restrict__ key,
     const Stored* __restrict__ value, const Stored* __restrict__ cotangent,
     const Stored* __restrict__ packed, const float* __restrict__ deltas,
-    const unsigned char* __restrict__ mask, const Nest<5> heads, const Sizes s) {
+    const unsigned char* __restrict__ mask, const u32* __restrict__ words, const Nest<5> heads,
+    const Sizes s) {
   PB_SHARED(Stored, shared);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = (int)s.rows, columns = (int)s.columns, width = (int)s.width;
@@ -29,6 +30,7 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
   pb_panel<OWN>(shared + OWN * LD, cotangent, s.row[3], s.element[3], first, rows, width);
   load(0);
   Left left(shared), pulled(shared + OWN * LD);
+  const Dropout dropout(words, s, head);
   const float* logarithms = reinterpret_cast<const float*>(packed + head * s.packed);
   float sums[TM][DN][4], origin[TM][2], delta[TM][2];
   pb_clear(sums);
@@ -67,14 +69,19 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
             if (!pb_sees(mask, s, r, c)) p[i][j][e] = PB_NOTHING;
           }
     }
-    pb_scores(ds, pulled, panel + STEP * LD, [&](int i, int, int e) { return -delta[i][e / 2]; });
+    pb_scores(ds, pulled, panel + STEP * LD,
+              [&](int i, int, int e) { return DROPOUT ? 0.0f : -delta[i][e / 2]; });
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int j = 0; j < SN; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          ds[i][j][e] *= pb_power(pb_fma(p[i][j][e], scale, -origin[i][e / 2]));
+        for (int e = 0; e < 4; ++e) {
+          const int c = column + j * 8 + lane % 4 * 2 + e % 2, r = own + i * 16 + e / 2 * 8 + lane / 4;
+          float& x = ds[i][j][e];
+          if (DROPOUT) x = (dropout.keeps(r, c) ? x * (float)s.factor : 0.0f) - delta[i][e / 2];
+          x *= pb_power(pb_fma(p[i][j][e], scale, -origin[i][e / 2]));
+        }
     pb_weigh(sums, ds, panel);
   }
   const float by = (float)s.scale;

@@ -77,6 +77,11 @@ template <typename V> PB_DEVICE V pb_of_block(const V* own, int rank) {
 
 PB_DEVICE float pb_fma(float a, float b, float c) { return fmaf(a, b, c); }
 PB_DEVICE double pb_fma(double a, double b, double c) { return fma(a, b, c); }
+#ifndef PB_EMULATED
+PB_DEVICE double pb_add(double a, double b) { return __dadd_rn(a, b); }  // which is never folded
+#else
+PB_DEVICE double pb_add(double a, double b) { return a + b; }
+#endif
 // `Value` is what is added up, `Stored` what is written; these, pb_narrow and the constants in capitals
 // stand before this text.
 struct alignas(16) Four { Value v[4]; };

@@ -1,6 +1,6 @@
 // Tiles of float64 products by the matrix units, whose sums are chains of fused multiply-adds in the
 // order of k on the devices that `units.py` lets through. Constants as in tiles.cu, but a warp makes
-// BM / WM x BN / WN elements in blocks of 16 x 8.
+// BM / WM x BN / WN elements in blocks of 16 x 8; REST: k is no multiple of BK.
 constexpr int NT = WM * WN * 32, TM = BM / WM / 16, TN = BN / WN / 8, DEPTH = 4;
 constexpr int SIZE = 8, PIECE = 2;
 
@@ -84,7 +84,7 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, double* shared, Place pla
   Piece* totals = reinterpret_cast<Piece*>(shared + STAGES * (OA::BYTES + OB::BYTES) / SIZE) + threadIdx.x;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t4 = lane % 4;
   const int wm = warp % WM * (BM / WM), wn = warp / WM * (BN / WN);
-  const int steps = count / BK, left = count - steps * BK;
+  const int steps = count / BK, left = REST ? count - steps * BK : 0;
   constexpr bool KEPT = TOTALS == 1;
   double acc[TM][TN][4], total[KEPT ? TM : 1][KEPT ? TN : 1][4];
 #pragma unroll
@@ -96,8 +96,9 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, double* shared, Place pla
         acc[i][j][e] = 0;
         if (KEPT) total[KEPT ? i : 0][KEPT ? j : 0][e] = -0.0;
       }
-  if (TOTALS == 2)
-    for (int q = 0; q < TM * TN * 2; ++q) totals[q * NT] = Piece{{-0.0, -0.0}};
+  // A loop that first filled totals in shared memory, or sums that the compiler may fold, cost it so
+  // many registers that it waits for each number from shared memory: a quarter of the time.
+  bool begun = false;
   auto add = [&]() {  // a chain to the totals
 #pragma unroll
     for (int i = 0; i < TM; ++i)
@@ -108,17 +109,18 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, double* shared, Place pla
           double(&x)[4] = acc[i][j];
           if (TOTALS == 2) {
             Piece* at = totals + ((i * TN + j) * 2 + e / 2) * NT;
-            Piece t = *at;
-            t.v[0] += x[e];
-            t.v[1] += x[e + 1];
+            Piece t = begun ? *at : Piece{{-0.0, -0.0}};
+            t.v[0] = pb_add(t.v[0], x[e]);
+            t.v[1] = pb_add(t.v[1], x[e + 1]);
             *at = t;
           } else {
             double(&t)[4] = total[KEPT ? i : 0][KEPT ? j : 0];
-            t[e] += x[e];
-            t[e + 1] += x[e + 1];
+            t[e] = pb_add(t[e], x[e]);
+            t[e + 1] = pb_add(t[e + 1], x[e + 1]);
           }
           x[e] = x[e + 1] = 0;
         }
+    begun = true;
   };
   auto load = [&](int stage) {
 #pragma unroll

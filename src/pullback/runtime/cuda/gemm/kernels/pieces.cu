@@ -1,0 +1,11 @@
+// Operands element by element: pieces of 16 bytes along k, of any strides, as the tensor cores take them.
+typedef Pack<u32, 4> Words;
+constexpr int PER_PIECE = 16 / (int)sizeof(Unit), PIECES = 8;  // elements of one; in a row of 128 bytes
+
+// The products from `k` on of one line, which `p` is the start of; 0 beyond the last of them.
+PB_DEVICE Words pb_piece(const Given* __restrict__ p, i64 step, i64 k, i64 depth) {
+  union { Words all; Unit each[PER_PIECE]; } piece;
+#pragma unroll
+  for (int i = 0; i < PER_PIECE; ++i) piece.each[i] = k + i < depth ? pb_unit(p[(k + i) * step]) : Unit(0);
+  return piece.all;
+}

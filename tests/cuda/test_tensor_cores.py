@@ -1,0 +1,150 @@
+"""Products by tensor cores: which launches are made, and that they read what they are meant to.
+
+An emulator multiplies one after the other; what the units make of it is looked at on a GPU, by
+`tools/cuda_products.py --only cores`.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import cuda_fake
+import pullback as pb
+from cuda_device import emulated
+from cuda_emulator import COMPILER, Emulator
+from pullback.core import dtypes as dt
+from pullback.runtime.cuda.code import machine_code
+from pullback.runtime.cuda.gemm import tensor_cores
+from pullback.runtime.cuda.gemm.steps import Operand
+from pullback.runtime.cuda.gemm.tensor_cores import Cores, kind_of
+from pullback.runtime.cuda.nvrtc import is_available
+from pullback.runtime.cuda.stages import At, Either, Step, TensorMap
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
+MAP = bytes([7]) * 120
+DRIVER = SimpleNamespace(has_maps=True, tensor_map=lambda *_: MAP)
+GPU: Any = SimpleNamespace(architecture="sm_90", driver=DRIVER)
+
+
+def strides(shape: tuple[int, ...]) -> list[int]:
+    return [int(np.prod(shape[d + 1 :])) for d in range(len(shape))]
+
+
+def launches(
+    dtype: Any, precision: str, a: tuple[int, ...], b: tuple[int, ...], layout: str = "nn"
+) -> tuple[list[Step | Either], list[int]]:
+    """The launches of a product of arrays at slots 0 and 1; the scratch that it wants."""
+    (*batch, m, k), n = a, b[-1]
+    kind = kind_of(dtype, precision)
+    assert kind is not None
+    lying = [
+        s if lay == "n" else (*s[:-2], s[-1], s[-2]) for s, lay in zip((a, b), layout, strict=True)
+    ]
+    (*a_batch, a0, a1), (*b_batch, b0, b1) = map(strides, lying)
+    left = (a0, a1) if layout[0] == "n" else (a1, a0)
+    right = (b1, b0) if layout[1] == "n" else (b0, b1)
+    b_batch = [0 if size == 1 else s for s, size in zip(b_batch, b[:-2], strict=True)]
+    given = Operand(At(0), tuple(a_batch), *left), Operand(At(1), tuple(b_batch), *right)
+    scratch: list[int] = []
+
+    def area(nbytes: int) -> int:
+        scratch.append(nbytes)
+        return 2 + len(scratch)
+
+    return Cores(GPU).steps(kind, dtype, tuple(batch), (m, n, k), *given, At(2), area), scratch
+
+
+def run(steps: list[Step | Either], held: list[Any], aligned: bool) -> None:
+    for each in steps:
+        step = each if isinstance(each, Step) else each.aligned if aligned else each.other
+        given = [bytes(128) if isinstance(x, TensorMap) else x for x in step.arguments]
+        values: list[Any] = [
+            held[x.slot].ctypes.data + x.nbytes if isinstance(x, At) else x for x in given
+        ]
+        emulator = Emulator(step.source, "-O1")
+        mode = emulator.mode(step.function)
+        emulator.launch(step.function, step.grid, step.block, step.shared, values, mode)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("dtype", "precision", "a", "b", "layout"),
+    [
+        (dt.bfloat16, "default", (70, 40), (40, 136), "nn"),  # as they are
+        (dt.float16, "default", (2, 70, 41), (1, 41, 24), "tn"),  # element by element
+        (dt.float32, "bfloat16", (300, 260), (260, 220), "nt"),  # arranged, and rounded
+        (dt.float32, "tf32", (3, 140, 128), (3, 128, 320), "nn"),  # the right one is arranged
+    ],
+)
+def test_operands_are_found(
+    monkeypatch: pytest.MonkeyPatch, dtype: Any, precision: str, a: Any, b: Any, layout: str
+) -> None:
+    monkeypatch.setattr(tensor_cores, "SMALL", 1 << 22)
+    steps, scratch = launches(dtype, precision, a, b, layout)
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(s).astype("f") for s in (a, b))
+    numpy = ml_dtypes.bfloat16 if dtype is dt.bfloat16 else dtype.numpy
+    lie = [v if lay == "n" else v.swapaxes(-1, -2) for v, lay in zip((x, y), layout, strict=True)]
+    carrier = np.float32 if dtype.itemsize == 4 else np.uint16
+    held = [cuda_fake.asarray(np.ascontiguousarray(v.astype(numpy)).view(carrier)) for v in lie]
+    unit = ml_dtypes.bfloat16 if precision == "bfloat16" else numpy
+    expected = np.matmul(*(v.astype(numpy).astype(unit).astype("d") for v in (x, y)))
+    for aligned in (True, False):
+        out = cuda_fake.asarray(np.zeros((*a[:-1], b[-1]), carrier))
+        run(steps, [*held, out, *(cuda_fake.empty(n, np.uint8) for n in scratch)], aligned)
+        found = np.asarray(out).view(numpy).astype("d")
+        np.testing.assert_allclose(found, expected, rtol=2.0**-7, atol=2.0**-6)
+
+
+def test_choices_of_launches() -> None:
+    def names(*given: Any) -> list[str]:
+        steps, _ = launches(*given)
+        return [s.function if isinstance(s, Step) else s.aligned.function for s in steps]
+
+    big = (1024, 1024), (1024, 1024)
+    assert names(dt.bfloat16, "default", *big, "tn") == ["cores_bf16"]
+    assert names(dt.float16, "tf32", *big, "nt") == ["cores_f16"]
+    assert names(dt.float32, "tf32", *big, "nt") == ["cores_tf32"]
+    assert names(dt.float32, "tf32", *big, "nn") == ["pieces_tf32_pack", "cores_tf32"]
+    assert names(dt.float32, "bfloat16", *big) == ["pieces_bf16_pack"] * 2 + ["cores_bf16"]
+    assert names(dt.bfloat16, "default", (9, 7), (7, 3)) == ["cores_bf16"]
+    assert names(dt.bfloat16, "default", (1, 4096), (4096, 8192)) == ["cores_bf16"]  # one of rows
+    odd, scratch = launches(dt.bfloat16, "default", (1001, 1003), (1003, 1024))
+    assert [type(s) for s in odd] == [Step, Either]
+    assert scratch == [1001 * 1008 * 2]  # lines of a multiple of 16 bytes
+    assert kind_of(dt.bfloat16, "highest") is None
+    assert kind_of(dt.float32, "default") is None
+    assert kind_of(dt.float64, "tf32") is None
+
+
+def test_tiles_have_no_rest() -> None:
+    for tile in tensor_cores.TILES:
+        assert tile.bm % 64 == 0
+        assert tile.bn % 8 == 0
+        assert tile.resident * (tile.shared + 1024) <= 228 << 10  # of a processor
+    small, large = (tensor_cores.tile_of(tensor_cores.BFLOAT16, 1, s, s, s) for s in (256, 4096))
+    assert small.bm * small.bn < large.bm * large.bn
+
+
+@pytest.mark.skipif(not is_available(), reason="there is no NVRTC")
+def test_kernels_compile() -> None:
+    for dtype, precision, layout in (
+        (dt.bfloat16, "default", "nn"), (dt.float16, "default", "tn"), (dt.float32, "tf32", "nt"),
+        (dt.float32, "bfloat16", "nn"),
+    ):  # fmt: skip
+        steps, _ = launches(dtype, precision, (512, 1024), (1024, 512), layout)
+        for each in steps:
+            for step in [each] if isinstance(each, Step) else each:
+                assert machine_code(step.source, "sm_90")
+
+
+@needs_compiler
+def test_the_emulated_gpu_has_none() -> None:
+    with emulated():
+        x = pb.ones((4, 4), dtype="bfloat16", device="cuda")
+        assert not x.device.runtime.has_fast_products

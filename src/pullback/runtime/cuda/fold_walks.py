@@ -23,8 +23,8 @@ MERGE = 8 * MERGE_THREADS  # accumulators of a thread block that joins, eight fo
 JOINED = 16  # accumulators that one thread joins
 # Loads of an input that a thread waits for at a time, by the instructions of an element.
 FLIGHTS = ((24, 8), (100, 4))
-# Thread blocks of a launch, half of an H200's processors, up to which it waits for memory and for
-# nothing else: all of it is asked for at once, as the loads of a lane follow each other.
+# Thread blocks of a launch, half of an H200's processors, up to which light elements wait for
+# nothing but memory: all of it is asked for at once, as the loads of a lane follow each other.
 FEW_BLOCKS = 64
 
 FOLD = """
@@ -127,9 +127,7 @@ _ROWS = """
 
 _WIDE = """
 {pointers}
-  if (gridDim.x <= {few}) {{
-{prefetches}
-  }}
+{prefetched}
   int i = 0;
   for (; i + {lanes} * {flight} <= n; i += {lanes} * {flight}) {{
 {loads_in_flight}
@@ -338,7 +336,7 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
         "along": "const long long length" if form == "wide" else f"const Nest<{count}> reduced",
         "threads": THREADS, "lanes": LANES, "block": BLOCK, "flight": flight,
         "most": LANES * (16 if width == "1" else 8), "joined": JOINED, "unroll": flight,
-        "merge": MERGE, "merge_threads": MERGE_THREADS, "few": FEW_BLOCKS,
+        "merge": MERGE, "merge_threads": MERGE_THREADS,
     }  # fmt: skip
     for place, at in _PLACES.items():
         words[place] = ", ".join(f"out{k}[{at}]" for k in range(len(outputs)))
@@ -347,6 +345,8 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
         text = text.replace("length", "reduced.size")
     elif form == "wide":
         words |= _wide_reads(kernel, kinds, flight)
+        if cost >= FLIGHTS[-1][0]:
+            words["prefetched"] = ""
     elif form == "columns":
         words |= _column_reads(kernel, kinds, flight)
     return text.format(**words)
@@ -383,7 +383,8 @@ def _wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
         packed.append(f"p{k}[u].v[v]")
         single.append(f"x{k}[i + v]")
     return {
-        "pointers": "\n".join(pointers), "prefetches": "\n".join(prefetches),
+        "pointers": "\n".join(pointers),
+        "prefetched": "\n".join([f"  if (gridDim.x <= {FEW_BLOCKS}) {{", *prefetches, "  }"]),
         **_in_flight(loads, flight), "made": "\n".join(made),
         "packed": ", ".join(packed), "single": ", ".join(single), "kept": "\n".join(kept),
         "results": "".join(f", r{k}.v[v]" for k in stores),

@@ -31,6 +31,7 @@ def cuda() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def short_loops(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(loop_kernels, "LEAST_LAUNCHES", 1)
+    monkeypatch.setattr(loop_kernels, "TURNS", 100)
     monkeypatch.setitem(cuda_fake.PROPERTIES, "multiProcessorCount", 3)
 
 
@@ -174,7 +175,6 @@ def test_blocks_wait_for_each_other(
     costs = {k: 0 if k == kind else 10**6 for k in loop_kernels.BARRIERS}
     monkeypatch.setattr(loop_kernels, "BARRIERS", costs)
     monkeypatch.setattr(loop_kernels, "CLUSTER", 2)
-    monkeypatch.setattr(loop_kernels, "TURNS", 100)
     w, c, xs = drawn(5)
     large = np.tile(w, (8, 8)), np.tile(c, (8, 8)), np.tile(xs, (1, 8, 8))
     found: list[str] = []
@@ -186,9 +186,8 @@ def test_blocks_wait_for_each_other(
 
 
 @pytest.mark.parametrize("width", [512, 600])
-def test_products_of_several_chains(width: int, cuda: Any, monkeypatch: pytest.MonkeyPatch):
+def test_products_of_several_chains(width: int, cuda: Any):
     """A chain has 256 elements of k; alone, they are made by the blocks of a cluster."""
-    monkeypatch.setattr(loop_kernels, "TURNS", 100)
     rng = np.random.default_rng(5)
     w, c = rng.standard_normal((width, width)) / width, rng.standard_normal((2, width))
     arrays = tuple(a.astype("float32") for a in (w, c, np.zeros((2, 2, width))))
@@ -256,8 +255,11 @@ def test_bad_indices_in_a_round(cuda: Any):
             compiled(given, pb.tensor(bad, device=cuda)).numpy()
 
 
-def test_short_loops_are_launched(cuda: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loop_kernels, "LEAST_LAUNCHES", 100)
+@pytest.mark.parametrize(("limit", "value"), [("LEAST_LAUNCHES", 100), ("TURNS", 0)])
+def test_short_and_large_loops_are_launched(
+    limit: str, value: int, cuda: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(loop_kernels, limit, value)
     assert kernels(check(looped("product"), drawn(4), cuda)) == 0
 
 

@@ -25,7 +25,7 @@ __tuning__ = ("LEAST_LAUNCHES", "TURNS", "TURN", "MOST_ROUNDS")
 
 LEAST_LAUNCHES = 128  # of all rounds, from which on a kernel is compiled: 0.3 ms of an H200
 CLUSTER = 8  # thread blocks of a cluster at most: all GPUs that have clusters have such
-TURNS = 4  # thread blocks of a launch for each one that there is: larger ones keep a GPU busy alone
+TURNS = 1  # thread blocks of a launch for each processor: of larger ones it holds several at a time
 MOST_ROUNDS = 1024  # of a loop until a flag is 0 in one launch: Python may be interrupted then
 CLUSTERS_FROM = 90  # the first architecture whose thread blocks make clusters: Hopper
 # Nanoseconds of a launch of few blocks in such a kernel, and of a barrier with what has to come
@@ -98,7 +98,7 @@ class _Replaced:
         """Thread blocks, and who waits for whom: what is expected to be the fastest."""
         widths = writer.widths
         most = shared_bytes(self._gpu.architecture)
-        if not widths or writer.room > most or max(widths) > TURNS * self._gpu.processors:
+        if not widths or writer.room > most or writer.widest > TURNS * self._gpu.processors:
             raise Refused
         ways = [(1, "block")]
         if int(self._gpu.architecture.removeprefix("sm_")) >= CLUSTERS_FROM:

@@ -167,6 +167,11 @@ class Writer:
         )  # fmt: skip
         return [*before, one]
 
+    @property
+    def widest(self) -> int:
+        """The thread blocks of the largest launch."""
+        return max((math.prod(step.grid) for step in self.launched), default=1)
+
     def _parts(self) -> list[tuple[str, str, int, list[str]]]:
         """The namespaces with their functions."""
         found = []
@@ -265,8 +270,7 @@ class Writer:
     def _copies(self, loop: Loop | While) -> list[_Line]:
         """Copies of what an odd number of rounds left in spare memory, by the blocks there are."""
         copies = [copy_step(*c) for c in loop.carries if c[2]]
-        most = max(self.widths, default=1)
-        fewer = [c._replace(grid=(min(c.grid[0], most), 1)) for c in copies]
+        fewer = [c._replace(grid=(min(c.grid[0], self.widest), 1)) for c in copies]
         return self._at_once(fewer) if copies else []
 
     def _groups(self, loop: Loop) -> tuple[list[_Line], list[_Line]]:

@@ -185,16 +185,6 @@ def test_blocks_wait_for_each_other(
     assert ("pb_loop_begin" in launched) == (kind == "grid")
 
 
-@pytest.mark.parametrize("width", [512, 600])
-def test_products_of_several_chains(width: int, cuda: Any, monkeypatch: pytest.MonkeyPatch):
-    """A chain has 256 elements of k; alone, they are made by the blocks of a cluster."""
-    monkeypatch.setitem(cuda_fake.PROPERTIES, "multiProcessorCount", 64)
-    rng = np.random.default_rng(5)
-    w, c = rng.standard_normal((width, width)) / width, rng.standard_normal((2, width))
-    arrays = tuple(a.astype("float32") for a in (w, c, np.zeros((2, 2, width))))
-    assert kernels(check(looped("product"), arrays, cuda)) == 3
-
-
 def _noted(found: list[str]) -> Callable[..., Any]:
     grid = loop_kernels._Replaced.grid
 
@@ -203,6 +193,15 @@ def _noted(found: list[str]) -> Callable[..., Any]:
         return grid(self, writer)
 
     return noted
+
+
+def test_sums_of_several_chains(cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    """What a cluster of blocks would add up is made by one of them."""
+    monkeypatch.setattr(loop_kernels, "TURNS", 100)
+    rng = np.random.default_rng(2)
+    w, c, xs = ((rng.standard_normal(s) * 0.1).astype(np.float32)
+                for s in ((300, 300), (2, 300), (3, 2, 300)))  # fmt: skip
+    assert kernels(check(looped("product"), (w, c, xs), cuda)) == 3
 
 
 def test_arrays_that_start_anywhere(cuda: Any):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Accumulate, Map, MultiMap
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program import control, operations
-from pullback.compile.program.slots import SlotTable
+from pullback.compile.program.slots import CopyStep, GroupStep, SlotTable
 from pullback.compile.program.stages import Blocks, Node, Parts, Stage
 from pullback.compile.program.target import Target, Tuning
 from pullback.compile.schedule.fusion import fuse
@@ -79,30 +78,6 @@ def local_values_of(grouped: Grouped, tuning: Tuning) -> dict[int, list[Stored]]
                 own.remove(max(own, key=lambda s: s.nbytes))
             found[id(g)] = own
     return found
-
-
-class GroupStep(NamedTuple):
-    """What became of a group: bytes of its scratch, after all values, and where its stages are."""
-
-    group: Group
-    scratch_nbytes: int
-    stages: range
-
-    @property
-    def label(self) -> str:
-        """What the group computes."""
-        if not isinstance(self.group, (SequenceGroup, ParallelGroup)):
-            return self.group.label
-        inside = dict.fromkeys(m.label for m in self.group.members)
-        return f"{self.group.label} of {', '.join(inside)}"
-
-
-class CopyStep(NamedTuple):
-    """A value that is copied to a slot in the end, by so many stages."""
-
-    source: Stored
-    slot: int
-    stages: int
 
 
 class Frame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,16 @@ from pullback.compile.program.stages import Node
 from pullback.compile.program.target import Area, Fault, Place, Routine
 from pullback.core.avals import Aval
 
-__all__ = ["HostFunction", "called_function", "fetched_array", "host_routines", "keep_exception"]
+__all__ = [
+    "HostCall",
+    "HostFunction",
+    "HostRun",
+    "called",
+    "called_function",
+    "fetched_array",
+    "host_routines",
+    "keep_exception",
+]
 
 HostFunction: TypeAlias = Callable[[list[np.ndarray]], Any]
 Heavy: TypeAlias = Callable[[Sequence[Aval], Aval], bool]
@@ -32,6 +41,49 @@ def keep_exception(exception: BaseException) -> int:
     number = next(_numbers)
     _exceptions[number] = exception
     return number
+
+
+class HostRun(Protocol):
+    """A program that runs behind the host, as a function of the host finds it."""
+
+    def read(self, slot: int, av: Aval) -> np.ndarray:
+        """The contents of an array, when they are computed."""
+        ...
+
+    def write(self, slot: int, array: np.ndarray) -> None:
+        """Put a C-contiguous array at a slot."""
+        ...
+
+    def wait(self) -> None:
+        """Return when all that was launched is done."""
+        ...
+
+
+class HostCall(NamedTuple):
+    """A function of the host as a step of a target that runs behind it.
+
+    It gives (code, position, value) of an error, or None.
+    """
+
+    function: Callable[[HostRun], tuple[int, int, int] | None]
+
+
+def called(
+    function: HostFunction, operands: Sequence[Place], code: int, out: int | None
+) -> HostCall:
+    """The call of a function of copies of arrays."""
+
+    def call(run: HostRun) -> tuple[int, int, int] | None:
+        arrays = [np.array(run.read(slot, av), order="C") for slot, av in operands]
+        try:
+            found = function(arrays)
+        except Exception as exception:
+            return code, keep_exception(exception), 0
+        if out is not None:
+            run.write(out, np.ascontiguousarray(found))
+        return None
+
+    return HostCall(call)
 
 
 class HostFault:

@@ -34,7 +34,12 @@ class QueuedTiles(TiledSteps, Generic[S]):
     status_bytes: int
 
     def __init__(
-        self, dtype: DType, batch: tuple[int, ...], area: Area, products: ProductKernels[S]
+        self,
+        dtype: DType,
+        batch: tuple[int, ...],
+        area: Area,
+        products: ProductKernels[S],
+        status: int | None = None,
     ):
         super().__init__(dtype, batch, area)
         self._multiply = products
@@ -43,7 +48,7 @@ class QueuedTiles(TiledSteps, Generic[S]):
         self._steps: list[S] = []
         self._largest = 0  # elements of a matrix that a product is taken from, at most
         self._made: int | None = None  # the slot of such products
-        self.status = self._clean_status()
+        self.status = self._clean_status() if status is None else status
 
     def run(
         self,

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from pullback.compile.program.stages import Node
 from pullback.compile.program.target import Fault, Target, WantedPlan
-from pullback.compile.schedule.groups import Region, Stored
-from pullback.compile.schedule.memory import aligned
+from pullback.compile.schedule.groups import Group, ParallelGroup, Region, SequenceGroup, Stored
+from pullback.compile.schedule.memory import MemoryPlan, aligned
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.ir.graph import Graph, Var
 
-if TYPE_CHECKING:
-    from pullback.compile.program.frame import Frame
-
-__all__ = ["Context", "LoopSlots", "Planned", "SlotTable"]
+__all__ = [
+    *("BuiltFrame", "Context", "CopyStep", "GroupStep", "LoopSlots", "Planned", "SlotTable"),
+]
 
 
 @dataclass(eq=False)
@@ -105,6 +104,47 @@ class SlotTable:
         return self.reserved[-1]
 
 
+class GroupStep(NamedTuple):
+    """What became of a group: bytes of its scratch, after all values, and where its stages are."""
+
+    group: Group
+    scratch_nbytes: int
+    stages: range
+
+    @property
+    def label(self) -> str:
+        """What the group computes."""
+        if not isinstance(self.group, (SequenceGroup, ParallelGroup)):
+            return self.group.label
+        inside = dict.fromkeys(m.label for m in self.group.members)
+        return f"{self.group.label} of {', '.join(inside)}"
+
+
+class CopyStep(NamedTuple):
+    """A value that is copied to a slot in the end, by so many stages."""
+
+    source: Stored
+    slot: int
+    stages: int
+
+
+class BuiltFrame(Protocol):
+    """The frame of a graph, with its stages; values start at `start` in the arena, and the scratch
+    of groups at `base`.
+    """
+
+    stages: list[Node]
+    steps: list[GroupStep]
+    copies: list[CopyStep]
+    plan: MemoryPlan
+    start: int
+    base: int
+
+    def own_slot(self, value: Stored) -> int | None:
+        """The slot of a value that has no place in the arena or the output."""
+        ...
+
+
 class Context(Protocol):
     """The frame of a graph, for those who turn its groups into stages."""
 
@@ -129,6 +169,6 @@ class Context(Protocol):
         layouts: Sequence[Aval],
         inputs: Sequence[int],
         outputs: Sequence[int],
-    ) -> Frame:
+    ) -> BuiltFrame:
         """The frame of a graph inside, which uses the free part of the arena."""
         ...

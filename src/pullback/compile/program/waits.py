@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from pullback.compile.program.slots import LoopSlots
+from pullback.compile.program.slots import BuiltFrame, GroupStep, LoopSlots
 from pullback.compile.program.stages import Wait
 from pullback.compile.schedule.groups import Access, MapGroup, Stored
 from pullback.core.avals import dense_strides
-
-if TYPE_CHECKING:
-    from pullback.compile.program.frame import Frame, GroupStep
 
 __all__ = ["round_waits", "waits_of"]
 
@@ -63,7 +60,7 @@ def _meet(some: Sequence[_Span], others: Sequence[_Span]) -> bool:
     return any(a.meets(b) for a in some for b in others)
 
 
-def waits_of(frame: Frame) -> list[tuple[int, tuple[int, ...]]]:
+def waits_of(frame: BuiltFrame) -> list[tuple[int, tuple[int, ...]]]:
     """For each group of an outermost frame the number of its stages, and the groups that have to
     end before it begins, but for those that these wait for. Empty if it is a line.
     """
@@ -72,7 +69,7 @@ def waits_of(frame: Frame) -> list[tuple[int, tuple[int, ...]]]:
     return _waits([_use(frame, step) for step in frame.steps])
 
 
-def round_waits(frame: Frame, loop: LoopSlots) -> list[Wait]:
+def round_waits(frame: BuiltFrame, loop: LoopSlots) -> list[Wait]:
     """The groups of the body of a loop; copies in the end are groups too. Empty if it is a line."""
     if len(frame.steps) + len(frame.copies) > MOST:
         return []
@@ -111,7 +108,7 @@ def _waits(uses: Sequence[_Use]) -> list[tuple[int, tuple[int, ...]]]:
     return found
 
 
-def _use(frame: Frame, step: GroupStep) -> _Use:
+def _use(frame: BuiltFrame, step: GroupStep) -> _Use:
     group = step.group
     scratch = [_Span("arena", frame.base, frame.base + step.scratch_nbytes)]
     own = scratch if step.scratch_nbytes else []
@@ -148,7 +145,7 @@ def _box(access: Access, shape: Sequence[int]) -> _Box | None:
     return _Box(own, first, last) if fits else None
 
 
-def _spans(frame: Frame, values: Sequence[Stored], box: _Box | None = None) -> list[_Span]:
+def _spans(frame: BuiltFrame, values: Sequence[Stored], box: _Box | None = None) -> list[_Span]:
     """Where values are; constants are never written."""
     found = []
     for value in dict.fromkeys(values):

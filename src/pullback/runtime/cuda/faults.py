@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from pullback.runtime.cuda.stages import RECORD_BYTES
-
-if TYPE_CHECKING:
-    from pullback.runtime.cuda.gpu import Gpu
 
 __all__ = ["Faults"]
 
@@ -32,10 +30,30 @@ class Checked(Protocol):
         ...
 
 
+class Device(Protocol):
+    """What is asked of the GPU: see `gpu.Gpu`."""
+
+    def current(self) -> AbstractContextManager[Any]: ...
+
+    def keep(self, nbytes: int) -> int: ...
+
+    def locked_word(self) -> ctypes.c_int64: ...
+
+    def upload(self, to: int, array: np.ndarray, stream: int) -> None: ...
+
+    def start_download(self, source: int, nbytes: int, stream: int) -> np.ndarray: ...
+
+    def clear(self, address: int, nbytes: int, stream: int) -> None: ...
+
+    def join(self, stream: int) -> None: ...
+
+    def wait(self, stream: int) -> None: ...
+
+
 class Faults:
     """The records of a GPU, and which of them belong to programs that nobody has waited for."""
 
-    def __init__(self, gpu: Gpu):
+    def __init__(self, gpu: Device):
         self._gpu = gpu
         self._clean: list[int] = []
         # By stream and address; a launch puts a new tuple there.

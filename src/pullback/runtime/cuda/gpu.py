@@ -77,7 +77,7 @@ class Gpu:
         self._functions: dict[tuple[str, str], Any] = {}
         self._shared: dict[tuple[str, str], int] = {}  # bytes that launches may ask for by now
         self._kept: list[Any] = []
-        self._pool, self._transfers = Pool(self._allocate), Transfers(self, self._cuda)
+        self._pool, self._transfers = Pool(self._allocate), Transfers(self.mark, self._cuda)
         self.maker = self._pool.maker
         self.stream = _current_stream(cupy, index)
         self.graphs, self.faults = Graphs(), Faults(self)

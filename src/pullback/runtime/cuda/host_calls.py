@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pullback.compile.program.host_calls import HostFunction, fetched_array, keep_exception
+from pullback.compile.program.host_calls import HostFunction, called, fetched_array
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval
 from pullback.runtime.cuda.gpu import Gpu
-from pullback.runtime.cuda.programs import Run
-from pullback.runtime.cuda.stages import HostCall, stage
+from pullback.runtime.cuda.stages import stage
 
 __all__ = ["call_stages", "read_array"]
 
@@ -26,16 +25,4 @@ def call_stages(
     function: HostFunction, operands: Sequence[Place], area: Area, code: int, out: int | None
 ) -> list[Stage]:
     """The stages of a call, for `host_routines`."""
-
-    def call(run: Run) -> tuple[int, int, int] | None:
-        gpu, slots, stream = run.gpu, run.slots, run.stream
-        arrays = [np.array(read_array(gpu, slots[s], av, stream), order="C") for s, av in operands]
-        try:
-            found = function(arrays)
-        except Exception as exception:
-            return code, keep_exception(exception), 0
-        if out is not None:
-            gpu.upload(slots[out], np.ascontiguousarray(found), stream)
-        return None
-
-    return stage(HostCall(call))
+    return stage(called(function, operands, code, out))

@@ -10,10 +10,14 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from pullback.compile.program.stages import Loop, Node, Program, Stage, While
 from pullback.compile.program.target import Fault
+from pullback.core.avals import Aval
 from pullback.runtime.cuda.gpu import Buffer, Gpu
 from pullback.runtime.cuda.graphs import LEAST_NODES, MOST_NODES, RETIRED, Graph
+from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.launcher import LAUNCH, MISCOUNTED, STOPPED, launcher
 from pullback.runtime.cuda.loop_kernels import with_loop_kernels
 from pullback.runtime.cuda.stages import Clear, Code, Either, HostCall, Step
@@ -42,6 +46,15 @@ class Run:
 
     def __init__(self, gpu: Gpu, slots: ctypes.Array[ctypes.c_int64], stream: int):
         self.gpu, self.slots, self.stream = gpu, slots, stream
+
+    def read(self, slot: int, av: Aval) -> np.ndarray:
+        return read_array(self.gpu, self.slots[slot], av, self.stream)
+
+    def write(self, slot: int, array: np.ndarray) -> None:
+        self.gpu.upload(self.slots[slot], array, self.stream)
+
+    def wait(self) -> None:
+        self.gpu.wait(self.stream)
 
 
 class _Stopped(threading.local):

@@ -6,15 +6,12 @@ noted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from pullback.compile.program.host_calls import HostCall
 from pullback.compile.program.stages import At, Stage
-
-if TYPE_CHECKING:
-    from pullback.runtime.cuda.programs import Run
 
 __all__ = [
     "RECORD",
@@ -85,12 +82,6 @@ class Clear(NamedTuple):
 
     slot: int
     nbytes: int
-
-
-class HostCall(NamedTuple):
-    """A function of the host, which gives (code, position, value) of an error, or None."""
-
-    function: Callable[[Run], tuple[int, int, int] | None]
 
 
 class Code(tuple[Step | Either | Clear | HostCall, ...]):

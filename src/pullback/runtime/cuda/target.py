@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from pullback.compile.kernel.lower import copy_kernel
+from pullback.compile.program.clock import HostClock
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.stages import Program, Stage
 from pullback.compile.program.target import (
     Area,
+    Clock,
     Fault,
     Routine,
     Target,
@@ -34,7 +36,6 @@ from pullback.runtime.cuda import (
     nvrtc,
     programs,
 )
-from pullback.runtime.cuda.clock import Clock
 from pullback.runtime.cuda.gemm.tensor_cores import Cores
 from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.host_calls import read_array
@@ -42,6 +43,7 @@ from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.routines import routines_of
 from pullback.runtime.cuda.row_kernels import row_kernel_stages, shared_bytes
 from pullback.runtime.cuda.row_passes import LongRows
+from pullback.runtime.cuda.stages import stage
 
 __all__ = ["CudaRuntime", "CudaTarget"]
 
@@ -110,7 +112,7 @@ class CudaTarget:
 
     def clock(self) -> Clock:
         """A clock that waits for the device."""
-        return Clock()
+        return HostClock(stage)
 
     def together(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Kernels are compiled side by side when their program is encoded."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from pullback.runtime.cuda.gpu import Gpu
 
 __all__ = ["Transfers"]
 
@@ -22,8 +20,9 @@ SMALL = 1 << 16  # bytes that the driver takes a copy of before it returns, as c
 class Transfers:
     """The copies of a GPU, which has to be the current one."""
 
-    def __init__(self, gpu: Gpu, cuda: Any):
-        self._gpu, self._cuda, self._runtime = gpu, cuda, cuda.runtime
+    def __init__(self, mark: Callable[[int], Any], cuda: Any):
+        """`mark` gives an event that is `done` when all work on a stream is."""
+        self._mark, self._cuda, self._runtime = mark, cuda, cuda.runtime
         self._sent: deque[tuple[Any, Any]] = deque()  # events, and memory that is copied until then
 
     def upload(self, to: int, array: np.ndarray, stream: int) -> None:
@@ -38,7 +37,7 @@ class Transfers:
             self._copy(to, source, nbytes, self._runtime.memcpyHostToDevice, stream)
 
     def _keep(self, memory: Any, stream: int) -> None:
-        self._sent.append((self._gpu.mark(stream), memory))
+        self._sent.append((self._mark(stream), memory))
         while self._sent[0][0].done and len(self._sent) > 1:
             self._sent.popleft()
 

@@ -4,14 +4,11 @@ all is well.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from pullback.core.errors import called_name, renamed
-
-if TYPE_CHECKING:
-    from pullback.runtime.webgpu.gpu import Gpu, Memory
 
 __all__ = ["Checked", "Faults"]
 
@@ -28,14 +25,26 @@ class Checked(Protocol):
         ...
 
 
+class Device(Protocol):
+    """What is asked of the GPU: see `gpu.Gpu`."""
+
+    lock: Any
+
+    def empty(self, nbytes: int, /) -> Any: ...
+
+    def copy(self, source: Any, start: int, target: Any, to: int, nbytes: int, /) -> None: ...
+
+    def download(self, memory: Any, offset: int, nbytes: int, /) -> np.ndarray: ...
+
+
 class Faults:
     """The words of calls that nobody has waited for."""
 
-    def __init__(self, gpu: Gpu):
+    def __init__(self, gpu: Device):
         self._gpu = gpu
-        self._open: list[tuple[Memory, Checked, str]] = []
+        self._open: list[tuple[Any, Checked, str]] = []
 
-    def expect(self, words: Memory, program: Checked) -> None:
+    def expect(self, words: Any, program: Checked) -> None:
         """A program has been given to the device, which notes its errors there."""
         self._open.append((words, program, called_name()))
         if len(self._open) >= MOST_OPEN:

@@ -10,11 +10,12 @@ that is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from pullback.compile.program.host_calls import HostCall
 from pullback.compile.program.stages import (
     At,
     Blocks,
@@ -26,9 +27,6 @@ from pullback.compile.program.stages import (
     Stage,
     While,
 )
-
-if TYPE_CHECKING:
-    from pullback.runtime.webgpu.programs import Run
 
 __all__ = [
     "CONSTANT",
@@ -80,7 +78,8 @@ class Array(NamedTuple):
 class Dispatch(NamedTuple):
     """A kernel over `groups` workgroups: see `kernels_text` for what its source may call.
 
-    Negative words wrap. `checked`: it may note errors.
+    Negative words wrap. `checked`: it may note errors. `rounds`: how often loops of a thread go
+    round, about, where that may be more than a driver allows.
     """
 
     source: str
@@ -88,12 +87,7 @@ class Dispatch(NamedTuple):
     words: tuple[int, ...]
     groups: int
     checked: bool = False
-
-
-class HostCall(NamedTuple):
-    """A function of the host, which gives (code, position, value) of an error, or None."""
-
-    function: Callable[[Run], tuple[int, int, int] | None]
+    rounds: int = 0
 
 
 Step: TypeAlias = Dispatch | HostCall

@@ -1,32 +1,32 @@
 """Reading the clock between the steps of a program: the host waits for the device at each of them.
 
-A reading takes tens of microseconds, which is measured first and left out.
+A reading takes tens or hundreds of microseconds, which is measured first and left out.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from pullback.compile.program.host_calls import HostCall, HostRun
 from pullback.compile.program.stages import Node
 from pullback.compile.program.target import Timing
-from pullback.runtime.cuda.programs import Run
-from pullback.runtime.cuda.stages import HostCall, stage
 
-__all__ = ["Clock"]
+__all__ = ["HostClock"]
 
 SPARE = 4  # readings with nothing between them: the quickest tells what one takes
 
 
-class Clock:
-    """See `target.Clock`."""
+class HostClock:
+    """See `target.Clock`; `stage` makes a stage of a call of the host."""
 
-    def __init__(self):
+    def __init__(self, stage: Callable[[HostCall], Sequence[Node]]):
         self._times: list[float] = []
+        self._stage = stage
 
-    def _read(self, run: Run) -> None:
-        run.gpu.wait(run.stream)
+    def _read(self, run: HostRun) -> None:
+        run.wait()
         self._times.append(time.perf_counter())
 
     def start(self) -> None:
@@ -35,7 +35,7 @@ class Clock:
 
     def between(self, stages: Sequence[Node], steps: Sequence[range]) -> list[Node]:
         """The stages with readings around each step, of which the stages in these ranges are."""
-        (reading,) = stage(HostCall(self._read))
+        (reading,) = self._stage(HostCall(self._read))
         found: list[Node] = [reading] * SPARE
         at = 0
         for step in steps:

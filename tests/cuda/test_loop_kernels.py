@@ -185,6 +185,16 @@ def test_blocks_wait_for_each_other(
     assert ("pb_loop_begin" in launched) == (kind == "grid")
 
 
+@pytest.mark.parametrize("width", [512, 600])
+def test_products_of_several_chains(width: int, cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    """A chain has 256 elements of k; alone, they are made by the blocks of a cluster."""
+    monkeypatch.setattr(loop_kernels, "TURNS", 100)
+    rng = np.random.default_rng(5)
+    w, c = rng.standard_normal((width, width)) / width, rng.standard_normal((2, width))
+    arrays = tuple(a.astype("float32") for a in (w, c, np.zeros((2, 2, width))))
+    assert kernels(check(looped("product"), arrays, cuda)) == 3
+
+
 def _noted(found: list[str]) -> Callable[..., Any]:
     grid = loop_kernels._Replaced.grid
 
@@ -193,15 +203,6 @@ def _noted(found: list[str]) -> Callable[..., Any]:
         return grid(self, writer)
 
     return noted
-
-
-def test_sums_of_several_chains(cuda: Any, monkeypatch: pytest.MonkeyPatch):
-    """What a cluster of blocks would add up is made by one of them."""
-    monkeypatch.setattr(loop_kernels, "TURNS", 100)
-    rng = np.random.default_rng(2)
-    w, c, xs = ((rng.standard_normal(s) * 0.1).astype(np.float32)
-                for s in ((300, 300), (2, 300), (3, 2, 300)))  # fmt: skip
-    assert kernels(check(looped("product"), (w, c, xs), cuda)) == 3
 
 
 def test_arrays_that_start_anywhere(cuda: Any):
@@ -263,8 +264,10 @@ def test_short_loops_are_launched(cuda: Any, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.skipif(not nvrtc.is_available(), reason="there is no NVRTC")
 @pytest.mark.parametrize("target", ["sm_75", "sm_90"])
 def test_nvrtc_compiles_them(target: str, cuda: Any):
-    for name in ("gates", "layer_norm", "inside"):
+    for name in ("gates", "layer_norm", "inside", "either"):
         check(loss_of(looped(name)), drawn(3), cuda)
+    check(looped("while"), drawn(3), cuda)
+    check(counted, (np.ones((9, 9), np.float32),), cuda)
     sources = [s for s in cuda_fake.printed if "loop_" in s and "namespace" in s]
     assert sources
     for source in sources:

@@ -71,6 +71,7 @@ FLOATS = (
     Tile(64, 64, 16, 4, 8, 4, 1, 3, (4, 3), 0.59),
     Tile(32, 64, 16, 4, 4, 2, 2, 4, (4, 4), 0.45, last=False),
     Tile(32, 32, 32, 4, 4, 2, 1, 4, (6, 6), 0.37, last=False),
+    Tile(32, 32, 32, 2, 4, 4, 1, 4, (4, 4), 0.36, last=False, fewer=0.0),
 )
 
 # float64 by the arithmetic units, where matrix units do not keep the order

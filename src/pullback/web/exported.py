@@ -100,11 +100,7 @@ class Exported:
 
     def _compiled(self, graph: Graph) -> list[Place]:
         """Plan the program; where its outputs are."""
-        try:
-            compiled = Compiled(graph, self._unit.budget, PrintingTarget())
-        except DeviceError as error:  # there is no kernel
-            fact = str(error).split(". ")[0]
-            raise DeviceError(f"export_web: `{self.name}` can't be printed: {fact}.") from error
+        compiled = Compiled(graph, self._unit.budget, PrintingTarget())
         places = [a.place for a in self.arguments]
         places += [self._weight(x._buf, x._aval) for x in self._unit.lifted]
         computed = self._planned(compiled, places)

@@ -9,6 +9,7 @@ import numpy as np
 
 from pullback.compile.function.compiled import Compiled
 from pullback.compile.function.unit import Unit
+from pullback.compile.program.executable import Executable
 from pullback.core import pytrees
 from pullback.core.avals import Aval
 from pullback.core.dtypes import as_dtype, complex128, float64
@@ -118,6 +119,7 @@ class Exported:
         """The places of what is computed."""
         if compiled.executable is None:
             return []
+        assert isinstance(compiled.executable, Executable)  # none of an earlier process
         assembled = compiled.executable.assembled()
         constants = [self._weight(*v.constant[:2]) for v in assembled.constants]
         assert isinstance(assembled.program, Printed)

@@ -14,7 +14,7 @@ __all__ = [
     "LONG_LOOP", "LOOP_PROBE", "SAFE", "Arithmetic", "exact_functions", "probe_words", "probed",
 ]  # fmt: skip
 
-COUNT = 4096  # operands of each probe
+COUNT = 4096  # operands of each probe, which lie in a buffer of 16 kB
 
 
 class Arithmetic(NamedTuple):

@@ -37,7 +37,7 @@ POOL_BYTES = 1 << 28  # of free memory that is kept for later
 MOST_GROUPS = 4096  # bind groups that are kept
 MOST_PIPELINES = 512  # that are kept though no program has them any more
 RECORD_LINE = 256  # bytes at a multiple of which the words of a kernel start: WebGPU's promise
-CHUNK_BYTES = 1 << 18  # of a buffer of records
+CHUNK_BYTES = 1 << 18  # of a buffer of records: a thousand kernels of 256 bytes of words
 MOST_CHUNKS = 256  # of records, before all are forgotten
 MOST_ACROSS = 65535  # workgroups along one axis of a grid
 # Best first: what wgpu calls the kinds of adapters.

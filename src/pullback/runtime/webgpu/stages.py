@@ -51,7 +51,7 @@ __all__ = [
 
 FAULT = -1
 CONSTANT = -2  # the slot of tables
-FAULT_WORDS = 4  # of an error code
+FAULT_WORDS = 4  # of an error code: position, value in two, whether it is known
 LINE = 256  # bytes at a multiple of which scratch memory starts
 
 

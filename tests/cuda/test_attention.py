@@ -229,6 +229,14 @@ def test_derivatives_of_any_order(order: int, cuda: Any):
     near(lambda wide: pb.jit(derivatives(attended(), wide, order)), drawn(*SQUARE), cuda)
 
 
+def test_the_largest_score_may_come_last(cuda: Any):
+    """By far: what was added up before loses its weight."""
+    q, k, v = drawn((20, 16), (200, 16), (200, 16))
+    k = (np.sort(k.astype(np.float32), axis=0) * 4).astype(k.dtype)
+    for keys in (k, k[::-1]):
+        near(lambda wide: attended(scale=0.5), [np.abs(q), keys, v], cuda)
+
+
 MASKS: dict[str, tuple[int, ...]] = {
     "of keys": (2, 1, 1, 30),
     "of all": (2, 4, 20, 30),

@@ -185,6 +185,16 @@ def test_blocks_wait_for_each_other(
     assert ("pb_loop_begin" in launched) == (kind == "grid")
 
 
+@pytest.mark.parametrize("width", [512, 600])
+def test_products_of_several_chains(width: int, cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    """A chain has 256 elements of k; alone, they are made by the blocks of a cluster."""
+    monkeypatch.setitem(cuda_fake.PROPERTIES, "multiProcessorCount", 64)
+    rng = np.random.default_rng(5)
+    w, c = rng.standard_normal((width, width)) / width, rng.standard_normal((2, width))
+    arrays = tuple(a.astype("float32") for a in (w, c, np.zeros((2, 2, width))))
+    assert kernels(check(looped("product"), arrays, cuda)) == 3
+
+
 def _noted(found: list[str]) -> Callable[..., Any]:
     grid = loop_kernels._Replaced.grid
 

@@ -220,7 +220,7 @@ PIECES = (64, 60, 56, 52, 48)  # updates of a piece: the first of them that fill
 PIECE_BLOCKS = 4 * STREAMS  # thread blocks that fold pieces in one turn
 PIECE_THREADS = 256  # of such a block: some lanes side by side along a row, as many pieces as fit
 PIECE_BYTES = 16  # that a lane takes of a row, or the half or a quarter where rows are no multiple
-MOST_PIECE_LANES = 32
+MOST_PIECE_LANES = 32  # of PIECE_BYTES: so a row of 512 bytes is read by one warp
 
 
 def has_lanes(count: int, rows: int, width: int, parts: int) -> bool:

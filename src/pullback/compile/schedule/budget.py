@@ -15,7 +15,7 @@ from pullback.compile.schedule.groups import Grouped
 __all__ = ["Rung", "ladder", "rungs"]
 __tuning__ = ("MOST_ROUNDS",)
 
-MOST_ROUNDS = 3
+MOST_ROUNDS = 3  # of recomputation, each of which plans memory for every way that there is
 LEAST_GAIN = 0.97  # of the bytes before: a round that leaves more was the last
 
 

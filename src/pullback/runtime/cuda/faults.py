@@ -19,7 +19,7 @@ from pullback.runtime.cuda.stages import RECORD_BYTES
 
 __all__ = ["Faults"]
 
-RECORDS = 512  # of one allocation
+RECORDS = 512  # of one allocation: 24 kB, for as many programs and streams
 
 
 class Checked(Protocol):

@@ -44,7 +44,7 @@ __all__ = [
     "weight",
 ]
 
-MAX_RANK = 8
+MAX_RANK = 8  # axes of a struct Nest, which kernels get by value
 VECTOR_BYTES = 16  # of the widest load that a thread has
 HEAVY = 100  # instructions from which on a thread does one element at a time
 

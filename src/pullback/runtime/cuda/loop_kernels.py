@@ -27,7 +27,7 @@ LEAST_LAUNCHES = 128  # of all rounds, from which on a kernel is compiled: 0.3 m
 CLUSTER = 8  # thread blocks of a cluster at most: all GPUs that have clusters have such
 TURNS = 4  # thread blocks of a launch for each one that there is: larger ones keep a GPU busy alone
 MOST_ROUNDS = 1024  # of a loop until a flag is 0 in one launch: Python may be interrupted then
-CLUSTERS_FROM = 90  # the architecture
+CLUSTERS_FROM = 90  # the first architecture whose thread blocks make clusters: Hopper
 # Nanoseconds of a launch of few blocks in such a kernel, and of a barrier with what has to come
 # from memory after it (H200, 2026-11-19).
 TURN = 600

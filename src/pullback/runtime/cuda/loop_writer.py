@@ -32,7 +32,16 @@ from pullback.runtime.cuda.loop_code import (
     kernel_of,
     namespaces,
 )
-from pullback.runtime.cuda.stages import RECORD, VECTOR_BYTES, At, Code, Either, Step, Table, TensorMap
+from pullback.runtime.cuda.stages import (
+    RECORD,
+    VECTOR_BYTES,
+    At,
+    Code,
+    Either,
+    Step,
+    Table,
+    TensorMap,
+)
 from pullback.runtime.cuda.table import copy_step, inner
 
 __all__ = ["Refused", "Writer", "code_of"]

@@ -14,7 +14,7 @@ from pullback.runtime.cuda.printer import Source, storage
 
 __all__ = ["FLIGHT", "SIDE", "THREADS", "flight", "map_walk", "usual_walks"]
 
-THREADS = 256  # of a thread block
+THREADS = 256  # of a thread block: eight of them fill a multiprocessor with 2048 threads
 FLIGHT = 2  # packs of an input that a thread waits for at a time
 LIGHT = 60  # instructions of an element up to which it does
 SIDE = 32  # elements of a side of a tile: those of a warp

@@ -18,7 +18,7 @@ from pullback.runtime.cuda.printer import storage
 
 __all__ = ["LINE", "LINES", "WAITING", "fits", "scan_code", "stage_of"]
 
-WAITING = 128  # threads that fetch
+WAITING = 128  # threads that fetch the next lines while a warp folds those that are there
 LINES = 32  # of a thread block: a warp folds them
 STAGE_BYTES = 16 << 10  # of one array: two thread blocks have enough under way for a processor
 MOST_SHARED = 48 << 10  # bytes of shared memory, which every GPU gives a thread block

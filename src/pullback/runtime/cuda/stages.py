@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 RECORD = -1
-RECORD_BYTES = 48
+RECORD_BYTES = 48  # of the struct Record of `indexing`: six words of 64 bits
 VECTOR_BYTES = 16  # at a multiple of which arrays start that are read several elements at a time
 
 

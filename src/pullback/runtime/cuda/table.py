@@ -62,7 +62,7 @@ extern "C" __global__ void pb_copy_bytes(unsigned char* out, const unsigned char
   const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   for (long long i = first; i < n; i += (long long)gridDim.x * blockDim.x) out[i] = x[i];
 }"""
-_COPY_THREADS = 256
+_COPY_THREADS = 256  # of a thread block that copies bytes inside a program
 _COPY_GRID = 132  # thread blocks at most: one for each processor of a Hopper
 Carries = Sequence[tuple[int, int, int]]
 

@@ -17,9 +17,9 @@ from pullback.runtime.webgpu.matrix_numbers import numbers_text
 
 __all__ = ["EPSILON", "ODD", "THREADS", "block_source", "literal"]
 
-THREADS = 128  # of a workgroup
+THREADS = 128  # of a workgroup, which has a matrix: all devices allow 256
 ODD = "0xffffffffu"  # the status of a matrix with elements that are no finite numbers
-EPSILON = 2.0**-23
+EPSILON = 2.0**-23  # the distance from 1 to the next float32
 
 _FRAME = f"""
 var<workgroup> pb_reals: array<f32, {THREADS}>;

@@ -9,7 +9,7 @@ from pullback.runtime.webgpu.printer import convert, loaded, stored
 
 __all__ = ["exact_sum"]
 
-WORDS = 12
+WORDS = 12  # of 32 bits of a sum: from 2**-192 to 2**191, which 2**63 updates do not leave
 ORIGIN = 192  # the words count units of 2**-ORIGIN, below every bit of a float
 
 _SUM = """

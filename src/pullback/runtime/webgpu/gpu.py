@@ -37,7 +37,7 @@ POOL_BYTES = 1 << 28  # of free memory that is kept for later
 MOST_GROUPS = 4096  # bind groups that are kept
 MOST_PIPELINES = 512  # that are kept though no program has them any more
 RECORD_LINE = 256  # bytes at a multiple of which the words of a kernel start: WebGPU's promise
-CHUNK_BYTES = 1 << 18  # of a buffer of records
+CHUNK_BYTES = 1 << 18  # of a buffer of records: a thousand kernels of 256 bytes of words
 MOST_CHUNKS = 256  # of records, before all are forgotten
 MOST_ACROSS = 65535  # workgroups along one axis of a grid
 # Best first: what wgpu calls the kinds of adapters.
@@ -166,6 +166,7 @@ class Gpu:
         self._device = self.asked(adapter.request_device_sync, required_limits=limits)
         self._mark = self.asked(self._device.create_buffer, size=4, usage=self._usage)
         self.arithmetic = SAFE  # until the adapter has been asked
+        self.most_rounds: int | None = None  # of a thread's loops, if the driver ends them early
         self.lock = RLock()
         self.faults = Faults(self)
         # All buffers: so none of them is ever part of a garbage cycle, whose members wgpu releases

@@ -35,7 +35,7 @@ __all__ = ["axes_words", "check_steps", "gather_stages", "index_functions", "wra
 
 _WIDE = {"i": int64, "u": uint64, "b": uint64}
 Indexed = Sequence[tuple[int, int]]  # size and stride of each indexed axis
-AXIS_WORDS = 3  # size, the least index, stride
+AXIS_WORDS = 3  # of an axis: its size, the least index, its stride
 
 
 def axes_words(indexed: Indexed, wraps: bool = True) -> tuple[int, ...]:

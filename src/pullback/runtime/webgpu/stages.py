@@ -51,7 +51,7 @@ __all__ = [
 
 FAULT = -1
 CONSTANT = -2  # the slot of tables
-FAULT_WORDS = 4  # of an error code
+FAULT_WORDS = 4  # of an error code: position, value in two, whether it is known
 LINE = 256  # bytes at a multiple of which scratch memory starts
 
 
@@ -78,7 +78,8 @@ class Array(NamedTuple):
 class Dispatch(NamedTuple):
     """A kernel over `groups` workgroups: see `kernels_text` for what its source may call.
 
-    Negative words wrap. `checked`: it may note errors.
+    Negative words wrap. `checked`: it may note errors. `rounds`: how often loops of a thread go
+    round, about, where that may be more than a driver allows.
     """
 
     source: str
@@ -86,6 +87,7 @@ class Dispatch(NamedTuple):
     words: tuple[int, ...]
     groups: int
     checked: bool = False
+    rounds: int = 0
 
 
 Step: TypeAlias = Dispatch | HostCall

@@ -23,7 +23,7 @@ __all__ = ["with_optimised_bodies"]
 
 # A jump to a branch takes some 5 ns, as long as this many simple operations on so few elements.
 MOST_SLIGHT = 32
-SLIGHT_SIZE = 4
+SLIGHT_SIZE = 4  # elements of an array in such a branch, at most
 
 Pass = Callable[[Graph], Graph]
 Known = tuple[Any, Aval, None]  # the constant of a variable

@@ -7,8 +7,6 @@ its row, and the index as given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm.builder import Callee, Code, Module
@@ -17,7 +15,6 @@ from pullback.runtime.cpu.llvm.values import I8, I32, I64, PTR, VOID, Type, Valu
 __all__ = [
     "LINE",
     "Indices",
-    "OwnParams",
     "are_equal",
     "ask",
     "chunk_bounds",
@@ -35,21 +32,6 @@ _BITS = {dt.uint8: 8, dt.uint16: 16, dt.int32: 31, dt.uint64: 64}
 def narrow_dtype(rows: int) -> DType:
     """The least dtype for the numbers of so many rows."""
     return next(d for d, bits in _BITS.items() if rows <= 1 << bits)
-
-
-class OwnParams:
-    """A kernel's own params by name: pointers, given by their slots, and then numbers."""
-
-    def __init__(self, code: Code, pointers: Sequence[str], words: Sequence[str]):
-        params, ptrs = code.args[:2]
-        self._values = {}
-        for k, name in enumerate(pointers):
-            self._values[name] = code.load(ptrs, code.load(params, k, I64), PTR)
-        for k, name in enumerate(words):
-            self._values[name] = code.load(params, len(pointers) + k, I64)
-
-    def __getitem__(self, name: str) -> Value:
-        return self._values[name]
 
 
 class Indices:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from functools import lru_cache
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.indexing.checked import LINE, Indices, OwnParams, prefetch
+from pullback.runtime.cpu.indexing.checked import LINE, Indices, prefetch
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import Module, address, kernel
+from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import I8, I64, Value, integer, vector
 
 __all__ = ["MOST_WORD", "gather_rows"]
 __tuning__ = ("ELEMENTS_AHEAD", "ROWS_AHEAD")
 
+GATHERED = Record("index x out", "count rows width row_bytes step code")
 MOST_WORD = 16  # bytes of a row that is moved in one piece
 UNROLLED = 8  # short rows of a turn, whose cache misses then overlap
 ELEMENTS_AHEAD = 32  # short rows that are asked for before they are needed
@@ -25,12 +27,11 @@ def gather_rows(index: DType, row_bytes: int, far: bool, checked: bool) -> int:
     """A unit moves a row: of `row_bytes` bytes, or if that is 0 of as many as an argument says.
 
     `far`: the rows are spread over more memory than a core's cache holds. `checked`: indices may
-    be bad; those of a plan are not. Words: units, rows, elements of a row, its bytes, bytes from
-    one row of x to the next, first code.
+    be bad; those of a plan are not. Params: GATHERED; `width` counts elements,
+    `step` bytes from one row of x to the next.
     """
     code = kernel(Module(), "gather_rows")
-    words = ("count", "rows", "width", "row_bytes", "step", "code")
-    a = OwnParams(code, ("index", "x", "out"), words)
+    a = GATHERED.unpacked(code)
     indices = Indices(code, index, a["index"], a["rows"], a["width"])
     byte, last = I8, a["count"] - 1
     ahead = ELEMENTS_AHEAD if row_bytes else ROWS_AHEAD

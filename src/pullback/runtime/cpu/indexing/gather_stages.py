@@ -87,7 +87,11 @@ def _row_stage(
     index = narrow_dtype(size) if planned else kernel.indices[0]
     code = gather_code.gather_rows(index, short, far, not planned)
     grain = grain_of(count, width) if count * width > INLINE else max(1, count)
-    params = (*slots, count, size, width, nbytes, step * item, first_code)
+    index_slot, x_slot, out_slot = slots
+    params = gather_code.GATHERED.packed(
+        index=index_slot, x=x_slot, out=out_slot, count=count, rows=size, width=width,
+        row_bytes=nbytes, step=step * item, code=first_code,
+    )  # fmt: skip
     return native.Stage(code, count, grain, params)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, lru_cache
 
-from pullback.runtime.cpu.indexing.checked import OwnParams, are_equal, ask, local_memory, unpacked
+from pullback.runtime.cpu.indexing.checked import are_equal, ask, local_memory, unpacked
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.records import Record, Values
 from pullback.runtime.cpu.llvm.values import I8, I16, I32, I64, Value
 from pullback.runtime.cpu.scatter.partition_code import LOCAL_BYTES
 from pullback.runtime.cpu.scatter.rows import add_row, add_to_one, start_rows
@@ -40,16 +41,16 @@ class Runs:
         return self.code.load(self.rows, i, I32)
 
 
-RUNS_SLOTS = ("locals", "moved", "offsets")
 TURN = 8  # updates of a run that are added in a turn
 LONG = 2048  # updates of a run: twice its share of a chunk where buckets are fewest
-RUNS_WORDS = ("rows", "shift", "buckets", "chunks", "chunk")
+SUMMED = Record("locals moved offsets x out", "rows shift buckets chunks chunk x_row")
+SORTED = Record("locals moved offsets order starts", "rows shift buckets chunks chunk")
 Body = Callable[[Value, int], None]
 
 
 def _runs(
     code: Code,
-    a: OwnParams,
+    a: Values,
     runs: Runs,
     bucket: Value,
     body: Body,
@@ -97,12 +98,9 @@ def _runs(
 
 @lru_cache(jit.KEPT)
 def sum_runs(sums: Sums, width: int, capacity: int) -> int:
-    """A unit sums a bucket of `capacity` rows; words: RUNS_WORDS, x's step.
-
-    Pointers: those of the runs, x, out.
-    """
+    """A unit sums a bucket of `capacity` rows. Params: SUMMED."""
     code = kernel(Module(), "sum_runs")
-    a = OwnParams(code, (*RUNS_SLOTS, "x", "out"), (*RUNS_WORDS, "x_row"))
+    a = SUMMED.unpacked(code)
     elements = capacity * width
     table = SumTable(code, sums, local_memory(code, sums.wide, sums.parts * elements), elements)
     runs = Runs(code, a["locals"], a["moved"], width * sums.dtype.itemsize)
@@ -148,11 +146,10 @@ def sum_runs(sums: Sums, width: int, capacity: int) -> int:
 def sort_runs(capacity: int) -> int:
     """A unit puts the positions of a bucket of `capacity` rows in the order of their rows.
 
-    Pointers: those of the runs, order, starts (where the positions of each row begin). Words:
-    RUNS_WORDS.
+    Params: SORTED; the positions of each row begin at `starts`.
     """
     code = kernel(Module(), "sort_runs")
-    a = OwnParams(code, (*RUNS_SLOTS, "order", "starts"), RUNS_WORDS)
+    a = SORTED.unpacked(code)
     runs = Runs(code, a["locals"], a["moved"], 4)
     counts = local_memory(code, I32, capacity)
     one = code.int(1, I32)

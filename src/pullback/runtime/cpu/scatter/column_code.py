@@ -12,9 +12,10 @@ from functools import cache, lru_cache, partial
 
 from pullback.compile.kernel.order import PAIR_LANES, PAIRED_ROWS, UPDATE_LANES
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.indexing.checked import OwnParams, ask, chunk_bounds, local_memory
+from pullback.runtime.cpu.indexing.checked import ask, chunk_bounds, local_memory
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import I1, I8, Value
 from pullback.runtime.cpu.scatter.local_code import (
     LATER,
@@ -28,7 +29,6 @@ from pullback.runtime.cpu.scatter.numbers import (
     EIGHT,
     GROUP,
     PAIR_TURN,
-    WORDS,
     Cells,
     RowNumbers,
     each_block,
@@ -38,6 +38,8 @@ from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 __all__ = ["columns", "join_columns"]
 __tuning__ = ("NARROW",)
 
+COLUMNS = Record("index updates partial", "count chunk rows width code")
+JOINED = Record("partial x out", "chunks elements row x_row")
 NARROW = 8  # bytes of an update of a plan that is asked for ahead
 
 
@@ -199,12 +201,12 @@ def _tree(code: Code, sums: Sums, found: list[list[Value]]) -> list[Value]:
 def columns(
     sums: Sums, index: DType | None, number: DType, width: int, capacity: int, paired: bool
 ) -> int:
-    """A unit sums one chunk into tables of `capacity` elements, or `paired`. Words: WORDS.
+    """A unit sums one chunk into tables of `capacity` elements, or `paired`. Params: COLUMNS.
 
-    Pointers: index, updates, partial. Without a dtype the indices are numbers that a plan has.
+    Without a dtype the indices are numbers that a plan has.
     """
     code = kernel(Module(), "columns")
-    a = OwnParams(code, ("index", "updates", "partial"), WORDS)
+    a = COLUMNS.unpacked(code)
     if paired:
         numbers = Cells() if index is None else LocalCells(code, a, index, number)
         turns: _Turns = _Pairs(code, sums, numbers)
@@ -256,9 +258,9 @@ def columns(
 
 @cache
 def join_columns(sums: Sums) -> int:
-    """x plus the sums of all chunks; a unit is an element. Words: chunks, elements, x's step."""
+    """x plus the sums of all chunks; a unit is an element. Params: JOINED."""
     code = kernel(Module(), "join")
-    a = OwnParams(code, ("partial", "x", "out"), ("chunks", "elements", "row", "x_row"))
+    a = JOINED.unpacked(code)
     lo, hi = code.args[2:4]
     step = a["elements"] * sums.parts
 

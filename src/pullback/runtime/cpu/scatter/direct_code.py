@@ -5,22 +5,24 @@ from __future__ import annotations
 from functools import cache
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.indexing.checked import Indices, OwnParams
+from pullback.runtime.cpu.indexing.checked import Indices
 from pullback.runtime.cpu.llvm.builder import Module, address, kernel
+from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import I32, I64, Value
 from pullback.runtime.cpu.scatter.rows import add_row, start_rows
 from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
 __all__ = ["direct", "sparse"]
 
-DIRECT_SLOTS = ("index", "updates", "x", "out", "table")
+DIRECT = Record("index updates x out table", "count rows width x_row code")
+SPARSE = Record("index updates out table places keys", "count rows width code")
 
 
 @cache
 def direct(sums: Sums, index: DType) -> int:
-    """One unit; words: updates, rows, width, x's step from row to row, first code."""
+    """One unit. Params: DIRECT; x steps by `x_row` elements from row to row."""
     code = kernel(Module(), "direct")
-    a = OwnParams(code, DIRECT_SLOTS, ("count", "rows", "width", "x_row", "code"))
+    a = DIRECT.unpacked(code)
     rows, width = a["rows"], a["width"]
     indices = Indices(code, index, a["index"], rows, width)
     table = SumTable(code, sums, a["table"], rows * width)
@@ -42,12 +44,11 @@ def direct(sums: Sums, index: DType) -> int:
 def sparse(sums: Sums, index: DType) -> int:
     """As `direct`, but visits only the rows that are met: `out` holds x already.
 
-    Pointers: index, updates, out, table, places, keys. `places` has a number for every row, and
+    Params: SPARSE. `places` has a number for every row, and
     is never cleared: an entry counts only if `keys` points back.
     """
     code = kernel(Module(), "sparse")
-    names = ("index", "updates", "out", "table", "places", "keys")
-    a = OwnParams(code, names, ("count", "rows", "width", "code"))
+    a = SPARSE.unpacked(code)
     rows, width, out = a["rows"], a["width"], a["out"]
     indices = Indices(code, index, a["index"], rows, width)
     table = SumTable(code, sums, a["table"], a["count"] * width)

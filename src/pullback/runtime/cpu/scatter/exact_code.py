@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import cache
 
 from pullback.core.dtypes import float32
-from pullback.runtime.cpu.indexing.checked import OwnParams
 from pullback.runtime.cpu.llvm.builder import Callee, Code, Module, Variable, address, kernel
+from pullback.runtime.cpu.llvm.records import Values
 from pullback.runtime.cpu.llvm.values import (
     I1,
     I32,
@@ -23,7 +23,7 @@ from pullback.runtime.cpu.llvm.values import (
     integer,
     vector,
 )
-from pullback.runtime.cpu.scatter.segment_code import SLOTS, WORDS, SegmentWalk
+from pullback.runtime.cpu.scatter.segment_code import SEGMENTS, SegmentWalk
 from pullback.runtime.cpu.scatter.sums import DOUBLE, FLOAT, Sums, each_piece, two_sum
 
 __all__ = ["exact_segments"]
@@ -42,7 +42,7 @@ def exact_segments(odd: bool) -> int:
     slow = _slow_sum(module, odd)
     code = kernel(module, "exact_segments")
     sums = Sums(float32)
-    a = OwnParams(code, SLOTS, WORDS)
+    a = SEGMENTS.unpacked(code)
 
     def segment(span: tuple[Value, Value], places: tuple[Value, Value, Value], count: Value):
         (start, stop), (left, x_at, out_at) = span, places
@@ -85,7 +85,7 @@ def _any(code: Code, bits: Value) -> Value:
 def _fast_sum(
     code: Code,
     sums: Sums,
-    a: OwnParams,
+    a: Values,
     span: tuple[Value, Value],
     column: Value,
     lanes: int,

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.indexing.checked import OwnParams, ask
+from pullback.runtime.cpu.indexing.checked import ask
 from pullback.runtime.cpu.llvm.builder import Code
+from pullback.runtime.cpu.llvm.records import Values
 from pullback.runtime.cpu.llvm.values import I32, I64, Value, constant, integer, vector
 from pullback.runtime.cpu.scatter.numbers import (
     BLOCK,
@@ -61,7 +62,7 @@ class GivenNumbers(RowNumbers):
     is left, with an error.
     """
 
-    def __init__(self, code: Code, a: OwnParams, index: DType, number: DType):
+    def __init__(self, code: Code, a: Values, index: DType, number: DType):
         # Eight bits can count from the end of more rows than they can number.
         super().__init__(index if index.itemsize > 1 else dt.uint16)
         self.code, self.a, self.index = code, a, index
@@ -112,7 +113,7 @@ class GivenNumbers(RowNumbers):
 class LocalCells(Cells):
     """The cells of pairs of new indices: those of whole blocks in local memory."""
 
-    def __init__(self, code: Code, a: OwnParams, index: DType, number: DType):
+    def __init__(self, code: Code, a: Values, index: DType, number: DType):
         super().__init__()
         self.rows, self.given = a["rows"], GivenNumbers(code, a, index, number)
         self.memory = self.room(code, 2 * BLOCK)

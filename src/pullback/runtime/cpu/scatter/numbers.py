@@ -14,13 +14,13 @@ from pullback.compile.kernel.order import UPDATE_BLOCK
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import (
-    OwnParams,
     chunk_bounds,
     local_memory,
     report,
     unpacked,
 )
 from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.records import Record, Values
 from pullback.runtime.cpu.llvm.values import I32, I64, Type, Value, constant, integer, vector
 
 __all__ = [
@@ -28,8 +28,8 @@ __all__ = [
     "BLOCK",
     "EIGHT",
     "GROUP",
+    "NARROWED",
     "PAIR_TURN",
-    "WORDS",
     "Cells",
     "CheckedNumbers",
     "RowNumbers",
@@ -47,7 +47,7 @@ GROUP = 16  # indices that are narrowed together: a vector of 64 bytes
 EIGHT = 8  # of which four pairs are made
 PAIR_TURN = 32  # whose cells are found, and added to, together
 AHEAD = 3072  # bytes by which memory is asked for before it is needed
-WORDS = ("count", "chunk", "rows", "width", "code")
+NARROWED = Record("index numbers", "count chunk rows width code")
 # Where vector instructions leave the low halves of eight numbers, and so where number k is found.
 _LEFT = (0, 1, 4, 5, 2, 3, 6, 7)
 _FOUND = [8 * g + _LEFT.index(k) for g in range(GROUP // 8) for k in range(8)]
@@ -157,7 +157,7 @@ class CheckedNumbers:
     The kernel has the arguments index, rows, width and code.
     """
 
-    def __init__(self, code: Code, a: OwnParams, index: DType, number: DType, form: Form):
+    def __init__(self, code: Code, a: Values, index: DType, number: DType, form: Form):
         self.code, self.a, self.index, self.form = code, a, index, form
         self.lane = I64 if number is dt.uint64 else I32
         self.given = integer(8 * index.itemsize)
@@ -280,9 +280,9 @@ def in_order(code: Code, left: Value) -> Value:
 
 @cache
 def narrow(index: DType, number: DType, paired: bool) -> int:
-    """A unit narrows a chunk of row numbers. Pointers: index, numbers. Words: WORDS."""
+    """A unit narrows a chunk of row numbers. Params: NARROWED."""
     code = kernel(Module(), "narrow")
-    a = OwnParams(code, ("index", "numbers"), WORDS)
+    a = NARROWED.unpacked(code)
     numbers = Cells() if paired else RowNumbers(number)
     checked = CheckedNumbers(code, a, index, number, numbers)
 

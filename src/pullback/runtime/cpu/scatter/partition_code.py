@@ -9,7 +9,6 @@ from typing import Any
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import (
-    OwnParams,
     ask,
     chunk_bounds,
     local_memory,
@@ -17,6 +16,7 @@ from pullback.runtime.cpu.indexing.checked import (
 )
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import I8, I16, I32, I64, Value, constant, integer, vector
 from pullback.runtime.cpu.scatter.numbers import (
     BLOCK,
@@ -30,8 +30,11 @@ from pullback.runtime.cpu.scatter.numbers import (
 __all__ = ["LOCAL_BYTES", "move_rows", "partition", "plan_places"]
 
 BYTE = I8
-SLOTS = ("index", "updates", "locals", "moved", "offsets")
-WORDS = ("count", "chunk", "rows", "shift", "buckets", "width", "code")
+PARTITION = Record(
+    "index updates locals moved offsets", "count chunk rows shift buckets width code"
+)
+PLACES = Record("positions places", "count chunk")
+MOVED = Record("updates places rows", "count chunk")
 TURN = 8  # updates that are loaded together, so that cache misses overlap
 LANES = 2  # parts of a chunk that are sorted side by side: equal buckets in a row wait less
 PIECE = 32  # bytes that are written at once
@@ -48,7 +51,7 @@ def partition(
     `locals` are the numbers of the destinations in their buckets, `moved` the rows of updates or,
     if `row_bytes` is 0, their positions (32 bits). `offsets` says where in the chunk each bucket
     starts. `number` and `bucket` are dtypes for all destinations and buckets; `far`: results don't
-    fit in a cache. Words: WORDS.
+    fit in a cache. Params: PARTITION.
     """
     code = kernel(Module(), "partition")
     sorting = _Partition(code, index, number, bucket, row_bytes, chunk_rows, far)
@@ -72,7 +75,7 @@ class _Partition:
         chunk_rows: int,
         far: bool,
     ):
-        self.code, self.a = code, OwnParams(code, SLOTS, WORDS)
+        self.code, self.a = code, PARTITION.unpacked(code)
         self.index, self.row_bytes, self.chunk_rows = index, row_bytes, chunk_rows
         self.part = chunk_rows // LANES  # whole blocks
         payload = row_bytes or 4
@@ -294,10 +297,10 @@ def _put(code: Code, value: Value, place: Value, align: int, far: bool) -> None:
 def plan_places() -> int:
     """A unit says for a chunk of partitioned positions where in the chunk each comes from.
 
-    Pointers: positions, places (of 16 bits). Words: updates, chunk.
+    Params: PLACES; places have 16 bits.
     """
     code = kernel(Module(), "plan_places")
-    a = OwnParams(code, ("positions", "places"), ("count", "chunk"))
+    a = PLACES.unpacked(code)
     with code.range(code.args[2], code.args[3]) as chunk:
         start, stop = chunk_bounds(code, chunk, a["chunk"], a["count"])
         with code.range(start, stop) as k:
@@ -311,14 +314,13 @@ def move_rows(row_bytes: int, far: bool) -> int:
     """A unit brings a chunk of the updates in the order of a plan; `far` as in `partition`.
 
     Reads go anywhere in the chunk, which is asked for during the one before. Stores go in order:
-    to places anywhere they would wait for one line after the other. Pointers: updates, places,
-    rows. Words: updates, chunk.
+    to places anywhere they would wait for one line after the other. Params: MOVED.
     """
     code = kernel(Module(), "move_rows")
     size = code.int(row_bytes)
     word = vector(I64, 2) if row_bytes == 16 else integer(8 * row_bytes)
     around = far and row_bytes in (4, 8, 16)  # what processors have an instruction for
-    a = OwnParams(code, ("updates", "places", "rows"), ("count", "chunk"))
+    a = MOVED.unpacked(code)
 
     def move(own: Value, i: Value, count: int) -> None:
         for k, place in enumerate(unpacked(code, I16, a["places"], i, count)):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.runtime.cpu.indexing.checked import OwnParams
 from pullback.runtime.cpu.llvm.builder import Code
+from pullback.runtime.cpu.llvm.records import Values
 from pullback.runtime.cpu.llvm.values import Value
 from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
@@ -19,7 +19,7 @@ __all__ = [
 def start_rows(
     code: Code,
     sums: Sums,
-    a: OwnParams,
+    a: Values,
     table: SumTable,
     first: Value,
     rows: Value,

@@ -112,7 +112,10 @@ def _set_stages(
     count = math.prod(shape) // width
     number = narrow_dtype(x_shape[0])
     code = set_code.set_rows(kernel.indices[0], number, width * dtype.itemsize)
-    params = (index_slot, update_slot, out_slot, count, x_shape[0], width, first_code)
+    params = set_code.SET.packed(
+        index=index_slot, updates=update_slot, out=out_slot, count=count, rows=x_shape[0],
+        width=width, code=first_code,
+    )  # fmt: skip
     return [*stages, native.Stage(code, 1, 1, params)]
 
 

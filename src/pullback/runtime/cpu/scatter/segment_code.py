@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from pullback.runtime.cpu.indexing.checked import LINE, OwnParams, local_memory, prefetch
+from pullback.runtime.cpu.indexing.checked import LINE, local_memory, prefetch
 from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.records import Record, Values
 from pullback.runtime.cpu.llvm.values import I1, I8, I32, I64, PTR, VOID, Value
 from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
 
-__all__ = ["BLOCK", "SLOTS", "WORDS", "SegmentWalk", "segments"]
+__all__ = ["BLOCK", "SEGMENTS", "SegmentWalk", "segments"]
 
-SLOTS = ("order", "starts", "updates", "x", "out")
-WORDS = ("count", "rows", "width", "x_row", "parts", "blocks")
+SEGMENTS = Record("order starts updates x out", "count rows width x_row parts blocks")
 BLOCK = 256  # elements of a row that are summed at once
 AHEAD = 16  # rows of the updates that are asked for before they are needed
 PIECE = 32  # rows of the updates that stay in the cache while all their columns are added
@@ -25,7 +25,7 @@ class SegmentWalk:
     Parts are of equal work, counted as updates plus rows.
     """
 
-    def __init__(self, code: Code, sums: Sums, a: OwnParams):
+    def __init__(self, code: Code, sums: Sums, a: Values):
         self.code, self.sums, self.a = code, sums, a
 
     def each(self, body: Callable[..., None]) -> None:
@@ -55,9 +55,9 @@ class SegmentWalk:
 
 @cache
 def segments(sums: Sums) -> int:
-    """A unit sums a block of columns of a part of the rows; words: WORDS."""
+    """A unit sums a block of columns of a part of the rows. Params: SEGMENTS."""
     code = kernel(Module(), "segments")
-    a = OwnParams(code, SLOTS, WORDS)
+    a = SEGMENTS.unpacked(code)
     table = SumTable(code, sums, local_memory(code, sums.wide, sums.parts * BLOCK), BLOCK)
 
     def segment(span: tuple[Value, Value], places: tuple[Value, Value, Value], count: Value):
@@ -67,7 +67,7 @@ def segments(sums: Sums) -> int:
     return address(code, plain_loops=True)
 
 
-def _row_of_work(code: Code, a: OwnParams, target: Value) -> Value:
+def _row_of_work(code: Code, a: Values, target: Value) -> Value:
     """The first row before which `target` updates and rows come."""
     low, high = code.variable(code.int(0)), code.variable(a["rows"])
     with code.loop() as leave:
@@ -80,9 +80,7 @@ def _row_of_work(code: Code, a: OwnParams, target: Value) -> Value:
     return low.get()
 
 
-def _copy_row(
-    code: Code, sums: Sums, a: OwnParams, x_at: Value, out_at: Value, count: Value
-) -> None:
+def _copy_row(code: Code, sums: Sums, a: Values, x_at: Value, out_at: Value, count: Value) -> None:
     nbytes = count * sums.dtype.itemsize
     copy = code.declare("llvm.memcpy.p0.p0.i64", VOID, (PTR, PTR, I64, I1))
     target = code.at(a["out"], out_at, sums.memory)
@@ -93,7 +91,7 @@ def _copy_row(
 def _segment(
     code: Code,
     sums: Sums,
-    a: OwnParams,
+    a: Values,
     table: SumTable,
     span: tuple[Value, Value],
     places: tuple[Value, Value, Value],

@@ -9,9 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.indexing.checked import OwnParams, ask, unpacked
+from pullback.runtime.cpu.indexing.checked import ask, unpacked
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import Module, address, kernel
+from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import I8, Value, integer
 from pullback.runtime.cpu.scatter.numbers import (
     AHEAD,
@@ -25,15 +26,15 @@ __all__ = ["MOST_BYTES", "set_rows"]
 
 MOST_BYTES = 16  # of a row that is moved in one piece
 TURN = 8  # rows that are moved in a turn
-WORDS = ("count", "rows", "width", "code")
+SET = Record("index updates out", "count rows width code")
 
 
 @lru_cache(jit.KEPT)
 def set_rows(index: DType, number: DType, row_bytes: int) -> int:
-    """The one unit sets rows of so many bytes. Pointers: index, updates, out. Words: WORDS."""
+    """The one unit sets rows of so many bytes. Params: SET."""
     code = kernel(Module(), "set_rows")
     row, size = integer(8 * row_bytes), code.int(row_bytes)
-    a = OwnParams(code, ("index", "updates", "out"), WORDS)
+    a = SET.unpacked(code)
     numbers = RowNumbers(number)
     checked = CheckedNumbers(code, a, index, number, numbers)
     own = numbers.room(code, BLOCK)

@@ -282,9 +282,15 @@ def _columns(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stag
     paired = order.is_paired(s.rows, s.width, s.sums.parts)
     capacity = 0 if paired else max(64, _power(elements))
     code = column_code.columns(s.sums, index, number, s.width, capacity, paired)
-    slots = (task.index_slot if plan is None else plan[0], task.update_slot, partial)
-    params = (*slots, s.count, chunk, s.rows, s.width, task.first_code)
-    join = (partial, task.x_slot, task.out_slot, chunks, elements, s.width, task.x_row)
+    params = column_code.COLUMNS.packed(
+        index=task.index_slot if plan is None else plan[0], updates=task.update_slot,
+        partial=partial, count=s.count, chunk=chunk, rows=s.rows, width=s.width,
+        code=task.first_code,
+    )  # fmt: skip
+    join = column_code.JOINED.packed(
+        partial=partial, x=task.x_slot, out=task.out_slot, chunks=chunks, elements=elements,
+        row=s.width, x_row=task.x_row,
+    )  # fmt: skip
     return [
         native.Stage(code, chunks, 1, params),
         native.Stage(column_code.join_columns(s.sums), elements, 1024, join),
@@ -294,8 +300,11 @@ def _columns(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stag
 def _direct(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stage]:
     s = task.shape
     table = area(max(1, s.rows * s.width * s.sums.nbytes))
-    slots = (task.index_slot, task.update_slot, task.x_slot, task.out_slot, table)
-    params = (*slots, s.count, s.rows, s.width, task.x_row, task.first_code)
+    params = direct_code.DIRECT.packed(
+        index=task.index_slot, updates=task.update_slot, x=task.x_slot, out=task.out_slot,
+        table=table, count=s.count, rows=s.rows, width=s.width, x_row=task.x_row,
+        code=task.first_code,
+    )  # fmt: skip
     return [native.Stage(direct_code.direct(s.sums, task.index), 1, 1, params)]
 
 
@@ -305,9 +314,11 @@ def _sparse(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stage
     if task.x_slot != task.out_slot:
         shape, strides = (s.rows, s.width), (task.x_row, 1)
         stages = [copy_stage(s.dtype, s.dtype, shape, task.out_slot, task.x_slot, strides)]
-    sizes = (s.count * s.width * s.sums.nbytes, 4 * s.rows, 8 * s.count)
-    slots = (task.index_slot, task.update_slot, task.out_slot, *map(area, sizes))
-    params = (*slots, s.count, s.rows, s.width, task.first_code)
+    params = direct_code.SPARSE.packed(
+        index=task.index_slot, updates=task.update_slot, out=task.out_slot,
+        table=area(s.count * s.width * s.sums.nbytes), places=area(4 * s.rows),
+        keys=area(8 * s.count), count=s.count, rows=s.rows, width=s.width, code=task.first_code,
+    )  # fmt: skip
     return [*stages, native.Stage(direct_code.sparse(s.sums, task.index), 1, 1, params)]
 
 
@@ -325,8 +336,12 @@ class _BucketPartition:
         """Chunks that a task sorts one after the other, so that each can ask for the next."""
         return max(1, min(MOST_IN_A_ROW, self.chunks // PARTS))
 
-    def words(self, rows: int) -> tuple[int, ...]:
-        return (rows, self.shift, self.buckets, self.chunks, self.chunk)
+    def words(self, rows: int) -> dict[str, int]:
+        """What kernels of sorted updates want to know of them."""
+        return {
+            "rows": rows, "shift": self.shift, "buckets": self.buckets, "chunks": self.chunks,
+            "chunk": self.chunk,
+        }  # fmt: skip
 
 
 def _partitioned(count: int, rows: int, most_rows: int) -> _BucketPartition:
@@ -352,13 +367,21 @@ def _partition_stage(
     locals_, moved, offsets = (
         found[name] if name in found else area(n) for name, n in sizes.items()
     )
-    words = (s.count, p.chunk, s.rows, p.shift, p.buckets, s.width, task.first_code)
     far = sizes["locals"] + sizes["moved"] > FAR_BYTES
     number = narrow_dtype(s.rows)
     bucket = narrow_dtype(p.buckets)
     code = partition_code.partition(task.index, number, bucket, row_bytes, p.chunk, far)
-    params = (task.index_slot, task.update_slot, locals_, moved, offsets, *words)
+    params = partition_code.PARTITION.packed(
+        index=task.index_slot, updates=task.update_slot, locals=locals_, moved=moved,
+        offsets=offsets, count=s.count, chunk=p.chunk, rows=s.rows, shift=p.shift,
+        buckets=p.buckets, width=s.width, code=task.first_code,
+    )  # fmt: skip
     return native.Stage(code, p.chunks, p.grain, params), (locals_, moved, offsets)
+
+
+def _named(runs: tuple[int, int, int]) -> dict[str, int]:
+    """The slots of sorted updates, by name."""
+    return dict(zip(("locals", "moved", "offsets"), runs, strict=True))
 
 
 def _bucketed(s: Shape) -> _BucketPartition:
@@ -377,12 +400,16 @@ def _buckets(task: Task, area: Area, plan: PlanSlots | None) -> list[native.Stag
         places, numbers, offsets = plan
         nbytes = row_bytes * s.count
         moved = area(nbytes)
-        params = (task.update_slot, places, moved, s.count, p.chunk)
+        params = partition_code.MOVED.packed(
+            updates=task.update_slot, places=places, rows=moved, count=s.count, chunk=p.chunk
+        )
         code = partition_code.move_rows(row_bytes, nbytes > FAR_BYTES)
         first = native.Stage(code, p.chunks, p.grain, params)
         runs = (numbers, moved, offsets)
     code = bucket_code.sum_runs(s.sums, s.width, 1 << p.shift)
-    params = (*runs, task.x_slot, task.out_slot, *p.words(s.rows), task.x_row)
+    params = bucket_code.SUMMED.packed(
+        **_named(runs), x=task.x_slot, out=task.out_slot, **p.words(s.rows), x_row=task.x_row
+    )
     return [first, native.Stage(code, p.buckets, 1, params)]
 
 
@@ -393,7 +420,11 @@ def plan_stages(task: Task, wanted: Wanted, slots: PlanSlots, area: Area) -> lis
         raise ShapeError(f"scatter_add: takes fewer than 2**32 rows of updates, got {s.count}.")
     if wanted.form in ("narrow", "pairs"):
         code = scatter_numbers.narrow(task.index, narrow_dtype(s.rows), wanted.form == "pairs")
-        params = (task.index_slot, *slots, s.count, PLAN_CHUNK, s.rows, 1, task.first_code)
+        (numbers,) = slots
+        params = scatter_numbers.NARROWED.packed(
+            index=task.index_slot, numbers=numbers, count=s.count, chunk=PLAN_CHUNK, rows=s.rows,
+            width=1, code=task.first_code,
+        )  # fmt: skip
         return [native.Stage(code, -(-s.count // PLAN_CHUNK), 1, params)]
     rows = PLAN_ROWS if wanted.form == "order" else 1 << wanted.shift
     p = _partitioned(s.count, s.rows, rows)
@@ -401,11 +432,16 @@ def plan_stages(task: Task, wanted: Wanted, slots: PlanSlots, area: Area) -> lis
         places, numbers, offsets = slots
         given = {"locals": numbers, "offsets": offsets}
         first, (_, positions, _) = _partition_stage(task, p, 0, area, given)
-        params = (positions, places, s.count, p.chunk)
+        params = partition_code.PLACES.packed(
+            positions=positions, places=places, count=s.count, chunk=p.chunk
+        )
         return [first, native.Stage(partition_code.plan_places(), p.chunks, 1, params)]
     first, runs = _partition_stage(task, p, 0, area)
     code = bucket_code.sort_runs(1 << p.shift)
-    params = (*runs, *slots, *p.words(s.rows))
+    positions, starts = slots
+    params = bucket_code.SORTED.packed(
+        **_named(runs), order=positions, starts=starts, **p.words(s.rows)
+    )
     return [first, native.Stage(code, p.buckets, 1, params)]
 
 
@@ -422,8 +458,12 @@ def _sorted(task: Task, area: Area, plan: PlanSlots | None, code: int) -> list[n
         plan = [area(n) for n in wanted.sizes()]
         stages = plan_stages(task, wanted, plan, area)
     blocks = -(-s.width // segment_code.BLOCK)
-    slots = (*plan, task.update_slot, task.x_slot, task.out_slot)
-    params = (*slots, s.count, s.rows, s.width, task.x_row, PARTS, blocks)
+    positions, starts = plan
+    params = segment_code.SEGMENTS.packed(
+        order=positions, starts=starts, updates=task.update_slot, x=task.x_slot,
+        out=task.out_slot, count=s.count, rows=s.rows, width=s.width, x_row=task.x_row,
+        parts=PARTS, blocks=blocks,
+    )  # fmt: skip
     return [*stages, native.Stage(code, PARTS * blocks, 1, params)]
 
 

@@ -25,7 +25,7 @@ __all__ = ["LEAST_SHARED", "NAMES", "attention_stages", "has_units", "shared_byt
 NAMES = ("attention_forward", "attention_queries", "attention_keys")
 # Bytes of shared memory that a thread block may have, by architecture; on others LEAST_SHARED.
 SHARED = {"sm_80": 163 << 10, "sm_87": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10}
-LEAST_SHARED = 99 << 10
+LEAST_SHARED = 99 << 10  # what sm_86, sm_89 and sm_120 give, the least from sm_80 on
 LEAST_ARCHITECTURE = 80  # whose matrix units take bfloat16 and have copies beside the arithmetic
 
 

@@ -29,13 +29,13 @@ __all__ = [
     "tile_of",
 ]
 
-KEY_WORDS = 2  # of a random key
+KEY_WORDS = 2  # of 32 bits, which a random key of Philox has
 PHILOX = {
     **{f"MULTIPLIER_{k}": f"{x}u" for k, x in enumerate(philox.MULTIPLIERS)},
     **{f"WEYL_{k}": f"{x}u" for k, x in enumerate(philox.WEYL)},
     **{"ROUNDS": philox.ROUNDS, "PURPOSE": philox.ATTENTION},
 }  # constants of the generator
-SIZE = 2  # bytes of a number
+SIZE = 2  # bytes of a float16 or bfloat16, which matrix units take
 NUMBERS = VECTOR_BYTES // SIZE  # that are read at once
 FORWARD, QUERIES, KEYS = "forward", "queries", "keys"  # kernels
 

@@ -23,7 +23,7 @@ from pullback.runtime.cuda.printer import literal
 
 __all__ = ["THREADS", "eigh_room", "kernels", "svd_room"]
 
-THREADS = 256  # of a thread block
+THREADS = 256  # of a thread block, which works on one matrix
 _SWEEPS = 30  # at most: some ten are usual
 
 _COMMON = """

@@ -21,7 +21,7 @@ from pullback.runtime.cuda.printer import Source, literal
 
 __all__ = ["COMMON", "THREADS", "eig", "eig_room", "schur", "schur_room", "words_of"]
 
-THREADS = 128  # of a thread block
+THREADS = 128  # of a thread block, which works on one matrix
 _SWEEPS = 40  # for an eigenvalue, at most: two or three are usual
 
 # Value is complex here; Given is what the kernel's matrices are made of.

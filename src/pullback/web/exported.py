@@ -9,6 +9,7 @@ import numpy as np
 
 from pullback.compile.function.compiled import Compiled
 from pullback.compile.function.unit import Unit
+from pullback.compile.program.executable import Executable
 from pullback.core import pytrees
 from pullback.core.avals import Aval
 from pullback.core.dtypes import as_dtype, complex128, float64
@@ -100,11 +101,7 @@ class Exported:
 
     def _compiled(self, graph: Graph) -> list[Place]:
         """Plan the program; where its outputs are."""
-        try:
-            compiled = Compiled(graph, self._unit.budget, PrintingTarget())
-        except DeviceError as error:  # there is no kernel
-            fact = str(error).split(". ")[0]
-            raise DeviceError(f"export_web: `{self.name}` can't be printed: {fact}.") from error
+        compiled = Compiled(graph, self._unit.budget, PrintingTarget())
         places = [a.place for a in self.arguments]
         places += [self._weight(x._buf, x._aval) for x in self._unit.lifted]
         computed = self._planned(compiled, places)
@@ -122,6 +119,7 @@ class Exported:
         """The places of what is computed."""
         if compiled.executable is None:
             return []
+        assert isinstance(compiled.executable, Executable)  # none of an earlier process
         assembled = compiled.executable.assembled()
         constants = [self._weight(*v.constant[:2]) for v in assembled.constants]
         assert isinstance(assembled.program, Printed)

@@ -291,3 +291,26 @@ def test_what_replaces_all_of_an_array_does_not_depend_on_it():
     eager, compiled = pb.grad(f)(x, y), pb.jit(pb.grad(f))(x, y)
     assert not np.signbit(eager.numpy()).any()
     np.testing.assert_array_equal(np.signbit(eager.numpy()), np.signbit(compiled.numpy()))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lists_of_floats_are_rounded_as_numpy_does(dtype):
+    tiny, largest = np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max
+    edges = [0.1, -0.0, np.inf, -np.inf, float(tiny) / 2, float(largest) * (1 + 2**-25), 1e39]
+    for values in ([1.0, 2.0, 3.0], [float(v) for v in edges], [0.3] * 65):
+        with np.errstate(over="ignore"):
+            found, expected = pb.tensor(values, dtype=dtype).numpy(), np.array(values, dtype)
+        assert found.tobytes() == expected.tobytes()
+    assert np.isnan(pb.tensor([1.0, float("nan")], dtype=dtype).numpy()).tolist() == [False, True]
+
+
+def test_a_stack_of_arrays_of_one_kind_is_that_of_others():
+    x, y = (pb.tensor(v) for v in np.random.default_rng(0).standard_normal((2, 3, 4)))
+    across = pb.tensor(np.asfortranarray(y.numpy()))
+    for pair in ([x, y], (x, y), [x, across], [x.T, y.T], [x[0], y[1]]):
+        expected = np.stack([v.numpy() for v in pair])
+        np.testing.assert_array_equal(pb.stack(pair).numpy(), expected)
+    g = pb.grad(lambda x: (pb.stack([x, x]) * pb.stack([y, x])).sum())(x)
+    np.testing.assert_allclose(g.numpy(), y.numpy() + 2 * x.numpy(), rtol=1e-14)
+    with pytest.raises(pb.ShapeError, match="stack: arrays need the same shape"):
+        pb.stack([x, y[:2]])

@@ -58,6 +58,12 @@ WORKLOADS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         mlp,
         (draw(64, 64), draw(64, 64), draw(64, 64), draw(64, 8)),
     ),
+    "qr, 128 x 128": (pb.linalg.qr, (draw(128, 128),)),
+    "eigh, 1000 of 4 x 4": (lambda x: pb.linalg.eigh(x + x.mT), (draw(1000, 4, 4),)),
+    "eigh, 20 of 48 x 48": (lambda x: pb.linalg.eigh(x + x.mT), (draw(20, 48, 48),)),
+    "svd, 20 of 64 x 32": (pb.linalg.svd, (draw(20, 64, 32),)),
+    "eig, 20 of 32 x 32": (pb.linalg.eig, (draw(20, 32, 32),)),
+    "sqrtm, 20 of 32 x 32": (lambda x: pb.linalg.sqrtm(x @ x.mT), (draw(20, 32, 32),)),
 }
 
 
@@ -142,17 +148,22 @@ def _seconds(code: str) -> float:
 
 
 def main() -> int:
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="*", help="workloads whose names begin so")
+    only = tuple(parser.parse_args().only or ())
     info = pb.device("webgpu").runtime.capabilities()
     print(f"{info['adapter']}, wgpu {info['wgpu']}; exact by itself: {info['exact']}\n")
     print("| workload | webgpu, wall | CPU | runtime cpu, wall | CPU | ratio of CPU |")
     print("|---|---|---|---|---|---|")
     for name, (f, arrays) in WORKLOADS.items():
+        if only and not name.startswith(only):
+            continue
         found = [measured(pb.jit(f), [pb.tensor(a, device=d) for a in arrays]) for d in DEVICES]
         cells = [text(s) for pair in found for s in pair]
         ratio = found[0][1] / found[1][1]
         print(f"| {name} | {' | '.join(cells)} | {ratio:.0f} |", flush=True)
-    print("\n" + "\n".join([*overhead(), *sizes()]))
+    if not only:
+        print("\n" + "\n".join([*overhead(), *sizes()]))
     return 0
 
 

@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from pullback.core.dtypes import DType
 from pullback.tensor import Tensor, _ArrayLike, _DTypeLike
 
 def at_least(x: _ArrayLike, low: _ArrayLike, /) -> Tensor:
@@ -132,6 +133,14 @@ def place(
     layout: str = "channels_first",
 ) -> Tensor:
     """Zeros with spatial axes of `size`, and `y` added at the places that `index` gives."""
+
+def place_below(count: _ArrayLike, q: float, /) -> Tensor:
+    """The number of the element below the fraction `q` of sorted elements, by how many there
+    are.
+    """
+
+def place_beyond(count: _ArrayLike, q: float, dtype: DType, /) -> Tensor:
+    """How far beyond that element the fraction lies, as a part of the way to the next one."""
 
 def power(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:
     """`x**y` elementwise for arrays of one dtype."""

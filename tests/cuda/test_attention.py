@@ -13,6 +13,7 @@ import pullback as pb
 from cuda_device import emulated
 from cuda_emulator import COMPILER, Emulator
 from generated.matrix import FULL
+from pullback.compile.kernel.order import attended as keys_together
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.nn.attention.matrix_units import has_units
@@ -151,7 +152,7 @@ def test_kernels_are_as_near_as_their_results_are_rounded(name: str):
 
 
 OTHERS = {
-    FORWARD: Tile(1, 2, steps.ATTENDED, False, 1),
+    FORWARD: Tile(1, 2, keys_together(16), False, 1),
     QUERIES: Tile(1, 2, 16, False, 1),
     KEYS: Tile(2, 1, 32, True, 1),
 }
@@ -226,6 +227,14 @@ SQUARE = (2, 2, 20, 16), (2, 2, 30, 16), (2, 2, 30, 16)
 @pytest.mark.parametrize("order", range(4))
 def test_derivatives_of_any_order(order: int, cuda: Any):
     near(lambda wide: pb.jit(derivatives(attended(), wide, order)), drawn(*SQUARE), cuda)
+
+
+def test_the_largest_score_may_come_last(cuda: Any):
+    """By far: what was added up before loses its weight."""
+    q, k, v = drawn((20, 16), (200, 16), (200, 16))
+    k = (np.sort(k.astype(np.float32), axis=0) * 4).astype(k.dtype)
+    for keys in (k, k[::-1]):
+        near(lambda wide: attended(scale=0.5), [np.abs(q), keys, v], cuda)
 
 
 MASKS: dict[str, tuple[int, ...]] = {
@@ -317,7 +326,7 @@ def test_tiles_fit_into_the_memory_of_smaller_devices(width: int):
     for kernel in KERNELS:
         tile = tile_of(kernel, width, LEAST_SHARED)
         assert tile.shared(kernel, steps.rounded(width)) <= LEAST_SHARED
-        assert kernel != FORWARD or tile.step == steps.ATTENDED
+        assert kernel != FORWARD or tile.step == keys_together(width)
 
 
 def test_older_devices_have_no_such_kernels(cuda: Any):

@@ -195,6 +195,15 @@ def _noted(found: list[str]) -> Callable[..., Any]:
     return noted
 
 
+def test_sums_of_several_chains(cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    """What a cluster of blocks would add up is made by one of them."""
+    monkeypatch.setattr(loop_kernels, "TURNS", 100)
+    rng = np.random.default_rng(2)
+    w, c, xs = ((rng.standard_normal(s) * 0.1).astype(np.float32)
+                for s in ((300, 300), (2, 300), (3, 2, 300)))  # fmt: skip
+    assert kernels(check(looped("product"), (w, c, xs), cuda)) == 3
+
+
 def test_arrays_that_start_anywhere(cuda: Any):
     run = looped("product")
     w, c, xs = drawn(4)

@@ -171,7 +171,9 @@ def test_what_differs_is_not_found(how, folder, lowered):
     assert lowered
 
 
-@pytest.mark.parametrize("what", ["threads", "version", "tuning", "exact", "budget", "default"])
+@pytest.mark.parametrize(
+    "what", ["threads", "version", "tuning", "exact", "budget", "default", "products"]
+)
 def test_settings_are_part_of_the_key(what, folder, lowered, monkeypatch, threads):
     pb.jit(network)(X)
     lowered.clear()
@@ -187,6 +189,8 @@ def test_settings_are_part_of_the_key(what, folder, lowered, monkeypatch, thread
         monkeypatch.setattr(matmul, name, getattr(matmul, name) * 2)
     elif what == "exact":
         f = type("Exact", (Jitted,), {"exact": True})(network)
+    elif what == "products":
+        monkeypatch.setattr(keys, "get_matmul_precision", lambda: "another")
     elif what == "budget":
         f = pb.jit(network, memory="1 GiB")
     else:

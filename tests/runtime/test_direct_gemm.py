@@ -89,7 +89,7 @@ def test_shapes_share_their_blocks():
         for m, n, k in shapes:
             grain = direct_gemm.task_rows(m, 1, 2)
             lengths = direct_gemm.part_lengths(m, m, grain)
-            strides = (k, 1, n)
+            strides = (k, 1, n, 1)
             direct_gemm.direct_params(dtypes.float32, (0, 1, 2), (m, n, k), strides, (0,), lengths)
         return direct_gemm._block.cache_info().misses
 

@@ -241,6 +241,17 @@ def test_quantiles_without_nan_need_no_arrays_of_float64(dtype: str):
         assert same_bits(a.numpy(), b.numpy())
 
 
+def test_loops_that_a_driver_would_end_early_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    """Mesa's software driver ends them without a word after 65535 rounds."""
+    gpu = vars(pb.device("webgpu").runtime)["_gpu"]
+    monkeypatch.setattr(gpu, "most_rounds", 1000)
+    x = pb.ones((2, 3001), device="webgpu")
+    for f in (lambda: x @ x.mT, lambda: pb.cumulative_sum(x, axis=1)):
+        with pytest.raises(pb.DeviceError, match="ends loops after 1000 rounds, and one here has"):
+            f()
+    assert x.sum().numpy() == 6002
+
+
 def test_memory_is_released_by_any_thread_while_another_one_waits():
     """wgpu's own thread collects garbage, and whoever waits for a read waits for that thread."""
     gpu = vars(pb.device("webgpu").runtime)["_gpu"]

@@ -80,7 +80,7 @@ class Level(Recording):
     def argument(self, array: Array) -> Any:
         """`example` of an argument of the function."""
         x = self.example(array)
-        self._origins[x._buf.number] = ("an argument", ("", 0))
+        self._origins[x._buf.number] = ("an argument", None)
         return x
 
     def refuse_updates(self) -> None:

@@ -7,6 +7,7 @@ has returned them, but for those of one handle (`may_change`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,10 @@ class Memory(ABC):
     @abstractmethod
     def from_numpy(self, array: np.ndarray, copy: bool) -> Any:
         """The buffer of a C-contiguous array; without `copy`, the array's own memory is used."""
+
+    def vector(self, values: Sequence[float], dtype: DType) -> Any:
+        """The buffer of some Python floats, rounded to a real dtype."""
+        return self.from_numpy(np.array(values, dtype.numpy), True)
 
     def scalar(self, value: Any, dtype: DType) -> Any:
         """The buffer of one element, a Python number that fits the dtype."""

@@ -170,8 +170,7 @@ _ONLY_FLOATS = {float}
 
 def _vector(values: Sequence[float], dtype: DType, dev: Device) -> Any:
     """An array of Python floats alone, which are the most common list."""
-    buf = dev.runtime.from_numpy(np.array(values, dtype.numpy), True)
-    return make(buf, _vector_aval(len(values), dtype, dev))
+    return make(dev.runtime.vector(values, dtype), _vector_aval(len(values), dtype, dev))
 
 
 @lru_cache(1024)
@@ -347,6 +346,15 @@ def shape_of(value: Any, name: str) -> tuple[int, ...]:
     kind = value.__class__
     if kind is int and 0 <= value <= MOST_BYTES:
         return (value,)
+    if kind is tuple:
+        size = 1
+        for n in value:
+            if n.__class__ is not int or n <= 0:
+                break
+            size *= n
+        else:
+            if size <= MOST_BYTES:
+                return value
     plain = kind is tuple and set(map(type, value)) == _ONLY_INTS
     shape = value if plain else tuple([_extent(n, name) for n in _dims(value)])
     if min(shape, default=0) < 0:

@@ -119,8 +119,8 @@ class Graph:
         self, op: Any, arrays: Sequence[Array], static: dict[str, Any], outs: Sequence[Aval]
     ) -> list[Any]:
         """Append an equation and return its traced results."""
-        inputs = tuple(self.capture(a) for a in arrays)
-        variables = tuple(self.new_var(av) for av in outs)
+        inputs = tuple([self.capture(a) for a in arrays])
+        variables = tuple([self.new_var(av) for av in outs])
         self.equations.append(Equation(op, inputs, static, variables))
         return [make(v, v.aval) for v in variables]
 

@@ -247,11 +247,12 @@ def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any
 
 def newest_graph(arrays: Sequence[Array]) -> Any:
     """The innermost graph among traced arrays: values of the others are constants in it."""
-    graphs = [a._buf.graph for a in arrays if a._aval.is_symbolic]
-    if mode.scope is not None:
-        graphs.append(mode.scope)
-    first = graphs[0]
-    return first if all(g is first for g in graphs) else max(graphs, key=lambda g: g.depth)
+    found = mode.scope
+    for a in arrays:
+        if a._aval.strides is None and a._buf.graph is not found:
+            graph = a._buf.graph
+            found = graph if found is None else max(found, graph, key=lambda g: g.depth)
+    return found
 
 
 def common_device(name: str, avals: Sequence[Aval]) -> Any:

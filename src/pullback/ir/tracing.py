@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from os.path import dirname
 from sys import _getframe
-from types import FrameType, TracebackType
-from typing import Any
+from types import CodeType, FrameType, TracebackType
+from typing import Any, TypeAlias
 from weakref import ref
 
 from pullback.core.avals import Aval
@@ -45,8 +45,8 @@ _OURS = (_PACKAGE, "<elementwise", "<pull ", "<record ")
 _is_ours: dict[str, bool] = {}  # by file names that were met
 
 
-def _place(frame: FrameType | None) -> tuple[str, int]:
-    """File and line of the innermost frame outside the library."""
+def _outside(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame outside the library."""
     while frame is not None:
         filename = frame.f_code.co_filename
         ours = _is_ours.get(filename)
@@ -55,13 +55,25 @@ def _place(frame: FrameType | None) -> tuple[str, int]:
         if not ours:
             break
         frame = frame.f_back
-    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    return frame
 
 
 def user_line(frame: FrameType | None) -> str:
     """`file:line` of the innermost frame outside the library."""
-    filename, line = _place(frame)
-    return f"{filename}:{line}" if filename else "an unknown line"
+    found = _outside(frame)
+    if found is None or not found.f_code.co_filename:
+        return "an unknown line"
+    return f"{found.f_code.co_filename}:{found.f_lineno}"
+
+
+# A function, and how far it had come: to look up the line of every operation would take longer.
+Place: TypeAlias = tuple[CodeType, int]
+
+
+def _line_of(place: Place) -> str:
+    code, at = place
+    lines = [line for start, end, line in code.co_lines() if start <= at < end and line]
+    return f"{code.co_filename}:{lines[0] if lines else code.co_firstlineno}"
 
 
 def line_of_error(trace: TracebackType | None) -> str:
@@ -96,7 +108,7 @@ class Recording(Graph):
         # handles of captured arrays, by the number of their constant
         self.handles: dict[int, list[ref[Array]]] = {}
         # operation and place of a value, by its number
-        self._origins: dict[int, tuple[str, tuple[str, int]]] = {}
+        self._origins: dict[int, tuple[str, Place | None]] = {}
 
     def close(self) -> None:
         """End of the recorded function: from now on its values are good for nothing."""
@@ -104,7 +116,7 @@ class Recording(Graph):
 
     def add_input(self, av: Aval) -> Array:
         array = super().add_input(av)
-        self._origins[array._buf.number] = ("an argument", ("", 0))
+        self._origins[array._buf.number] = ("an argument", None)
         return array
 
     def capture(self, array: Array) -> Var:
@@ -130,14 +142,15 @@ class Recording(Graph):
 
     def _note(self, op: Any, results: Sequence[Var], frame: FrameType) -> None:
         """Keep where values were computed."""
-        place = _place(frame)
+        outside = _outside(frame)
+        made = (op.name, None if outside is None else (outside.f_code, outside.f_lasti))
         for var in results:
-            self._origins[var.number] = (op.name, place)
+            self._origins[var.number] = made
 
     def origin(self, var: Var) -> str:
         """How a value came about, for messages."""
-        made, (filename, line) = self._origins.get(var.number, ("a captured array", ("", 0)))
-        return f"made by {made} at {filename}:{line}" if filename else made
+        made, place = self._origins.get(var.number, ("a captured array", None))
+        return made if place is None else f"made by {made} at {_line_of(place)}"
 
 
 def _origin(array: Array) -> str:

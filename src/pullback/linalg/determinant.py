@@ -40,7 +40,7 @@ from pullback.linalg.arguments import (
 )
 from pullback.linalg.lu import exchanges, factor, packed_lu, restored, solved, taken
 from pullback.ops.arithmetic import abs as abs_
-from pullback.ops.arrangement import stack
+from pullback.ops.arrangement import moveaxis, stack
 from pullback.ops.creation import eye, ones_like
 from pullback.ops.diagonals import tril
 from pullback.ops.exponential import log
@@ -147,7 +147,8 @@ def _by_minors(x: Any) -> Any:
 
     entries = [minor(without(j), without(i)) for i in range(n) for j in range(n)]
     signed = [-e if (k // n + k % n) % 2 else e for k, e in enumerate(entries)]
-    return reshape(stack(signed, axis=-1), x._aval.shape)
+    # Each entry is written to memory of its own, and all are turned at once.
+    return reshape(moveaxis(stack(signed, axis=0), 0, -1), x._aval.shape)
 
 
 def adjugate(x: Any, f: Any) -> Any:

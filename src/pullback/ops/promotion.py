@@ -63,6 +63,10 @@ def same_dtype(name: str, *xs: Any) -> list[Any]:
 
     A Python number takes its dtype from the arrays beside it, from its own digits.
     """
+    if all([isinstance(x, Array) for x in xs]):
+        dtype = xs[0]._aval.dtype
+        if all([x._aval.dtype is dtype for x in xs]):
+            return list(xs)
     given = [x if x is None or is_number(x) else as_array(x, name) for x in xs]
     present = [x for x in given if x is not None]
     dtype = _common_dtype(present)

@@ -61,6 +61,8 @@ def remembering(
                 key = (x._aval, noted(rest, kwargs))
                 static, plan = calls[key]
             except KeyError:
+                if x._aval.strides is None:  # traced
+                    return function(x, *rest, **kwargs)
                 return first_call((x, *rest), kwargs, key)
             except (AttributeError, ValueError):  # no array, or arguments that can't be a key
                 return first_call((x, *rest), kwargs, None)
@@ -79,6 +81,8 @@ def remembering(
                 key = (x._aval, y._aval, noted(rest, kwargs))
                 static, plan = calls[key]
             except KeyError:
+                if x._aval.strides is None or y._aval.strides is None:
+                    return function(x, y, *rest, **kwargs)
                 return first_call((x, y, *rest), kwargs, key)
             except (AttributeError, ValueError):
                 return first_call((x, y, *rest), kwargs, None)

@@ -19,6 +19,7 @@ from pullback.compile.program.target import Target
 from pullback.core.avals import Aval, Device, default_device
 from pullback.core.dtypes import DType, default_float
 from pullback.core.fingerprint import fingerprint, tuning
+from pullback.core.precision import get_matmul_precision
 from pullback.ir.control import CONTROL
 from pullback.ir.graph import Graph, Var
 from pullback.ir.op import REGISTRY, Op
@@ -50,7 +51,7 @@ def key_of(graph: Graph, *settings: Any) -> Key | None:
         return None
     around = (
         *(str(FORMAT), version, tuning(), str(device), repr(target.tuning), repr(settings)),
-        *(default_float().name, str(default_device()), *circumstances),
+        *(default_float().name, str(default_device()), get_matmul_precision(), *circumstances),
     )
     text = _Text(device)
     try:

@@ -27,7 +27,6 @@ from typing import NamedTuple
 import numpy as np
 
 __all__ = [
-    "ATTENDED",
     "BLOCK",
     "CHUNK",
     "LANES",
@@ -37,6 +36,7 @@ __all__ = [
     "ConvolutionOrder",
     "Line",
     "PieceShape",
+    "attended",
     "chain",
     "chunk_of_updates",
     "convolved",
@@ -58,9 +58,6 @@ __all__ = [
 ]
 
 VERSION = 2  # of all orders together: a change of one is a new number
-# Keys that attention on matrix units takes between two looks for the largest score of a row. What
-# the units add up is theirs: each 16 numbers in some order, these in theirs.
-ATTENDED = 64
 
 Array = np.ndarray
 Combine = Callable[[Array, Array], Array]
@@ -494,3 +491,12 @@ def correlated(x: Array, g: Array, tile: Sequence[int], chunk: int) -> Array:
                 total = fused(read, g[item, :, i, j][:, None, None, None], total)
         sums.append(total)
     return reduce(np.add, sums)
+
+
+def attended(width: int) -> int:
+    """Keys that attention on matrix units takes between two looks for the largest score of a row,
+    by the width of heads.
+
+    What the units add up is theirs: 16 products in some way, one such sum after the other.
+    """
+    return 64 if width <= 64 else 32

@@ -26,6 +26,7 @@ from pullback.compile.schedule.timeline import Timeline
 from pullback.core import dtypes
 from pullback.core.avals import Aval, Device, aval
 from pullback.core.errors import PullbackError
+from pullback.ir.graph import Graph
 
 __all__ = ["KeptExecutable", "KeptGraph", "Key", "Source", "read", "write"]
 
@@ -134,6 +135,11 @@ class KeptExecutable:
     def timeline(self) -> Timeline:
         """See `Executable.timeline`."""
         return self.whole.timeline
+
+    @property
+    def graph(self) -> Graph:
+        """See `Executable.graph`."""
+        return self.whole.graph
 
     def assembled(self) -> Assembled:
         """See `Executable.assembled`."""

@@ -209,7 +209,7 @@ def _told(text: str, threads: int) -> str:
 def _alone(text: str) -> str:
     """A text without clusters: the first of their blocks does what all would do."""
     lines = [
-        line if line.startswith("#define") else re.sub(r"\bPB_CLUSTERS\b", "0", line)
+        re.sub(r"(?<!#define )\bPB_CLUSTERS\b", "0", line)
         for line in text.split("\n")
         if not line.startswith("PB_CLUSTERED(")
     ]

@@ -237,8 +237,8 @@ class Writer:
         self._rounds.pop()
         goes_on = f"{counter} < {most}" if most else ""
         begin = f"int {counter} = 0; for (; {goes_on}; ++{counter}) {{"
-        copies = [copy_step(*c) for c in loop.carries if c[2]]
-        settled = [f"if ({counter} & 1) {{", *self._at_once(copies), "}"] if copies else []
+        copies = self._copies(loop)
+        settled = [f"if ({counter} & 1) {{", *copies, "}"] if copies else []
         return ["{", begin, *lines, "}", *settled, "}"]
 
     def _sequence(self, node: Node) -> list[list[Step]]:
@@ -260,8 +260,14 @@ class Writer:
         self._rounds.pop()
         t = one.counter
         begin = f"for (int {t} = 0; {t} < {loop.rounds}; ++{t}) {{"
-        copies = [copy_step(*c) for c in loop.carries if c[2] and loop.rounds % 2]
-        return [begin, *body, "}", *after, *(self._at_once(copies) if copies else [])]
+        return [begin, *body, "}", *after, *(self._copies(loop) if loop.rounds % 2 else [])]
+
+    def _copies(self, loop: Loop | While) -> list[_Line]:
+        """Copies of what an odd number of rounds left in spare memory, by the blocks there are."""
+        copies = [copy_step(*c) for c in loop.carries if c[2]]
+        most = max(self.widths, default=1)
+        fewer = [c._replace(grid=(min(c.grid[0], most), 1)) for c in copies]
+        return self._at_once(fewer) if copies else []
 
     def _groups(self, loop: Loop) -> tuple[list[_Line], list[_Line]]:
         """The groups of a round, each as early as it may begin, and what comes after all rounds:

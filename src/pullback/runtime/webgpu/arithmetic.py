@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["SAFE", "Arithmetic", "exact_functions", "probe_words", "probed"]
+__all__ = [
+    "LONG_LOOP", "LOOP_PROBE", "SAFE", "Arithmetic", "exact_functions", "probe_words", "probed",
+]  # fmt: skip
 
 COUNT = 4096  # operands of each probe, which lie in a buffer of 16 kB
 
@@ -43,6 +45,17 @@ def exact_functions(text: str, arithmetic: Arithmetic) -> str:
     return "\n".join(lines)
 
 
+# Rounds of a loop that a driver may end early: Mesa's software driver allows 65535 of all loops of
+# a thread together, and results of longer ones are wrong without a word.
+LONG_LOOP = 1 << 20
+LOOP_PROBE = """
+@compute @workgroup_size(1)
+fn main() {
+  var rounds = 0u;
+  for (var i = 0u; i < arg(0u); i++) { rounds += 1u + (i & pb_zero()); }
+  store0(0u, rounds);
+}
+"""
 PROBE = """
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) g: vec3<u32>) {

@@ -339,4 +339,4 @@ def accumulate_stages(
     words = (size, length, *index, *along, *nest_words(nest))
     arrays = (Array(At(out_slot), item(kernel.output), "write"), *_inputs(kernel, in_slots))
     source = _scan(kernel, len(nest.shape))
-    return stage(Dispatch(source, arrays, words, linear_groups(size, THREADS)))
+    return stage(Dispatch(source, arrays, words, linear_groups(size, THREADS), rounds=length))

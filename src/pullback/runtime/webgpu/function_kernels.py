@@ -12,7 +12,7 @@ from functools import cache
 
 from pullback.compile.kernel.matrix_functions import LOG_NODES, LOG_NORM, PADE, PADE_NORM
 from pullback.core.dtypes import DType
-from pullback.runtime.webgpu.block_kernels import literal
+from pullback.runtime.webgpu.block_kernels import THREADS, literal
 from pullback.runtime.webgpu.schur_kernels import (
     COMPLEX_PARTS,
     complex_source,
@@ -20,7 +20,7 @@ from pullback.runtime.webgpu.schur_kernels import (
     widened,
 )
 
-__all__ = ["OPERANDS", "function_room", "function_source"]
+__all__ = ["OPERANDS", "function_room", "function_rounds", "function_source"]
 
 # How many operands are looked at, the last ones of a primitive.
 OPERANDS = {"sylvester": 3, "sqrtm": 1, "logm": 1, "expm": 1, "ldl": 1}
@@ -461,6 +461,27 @@ def function_source(name: str, dtype: DType) -> str:
     for word, value in words.items():
         text = text.replace(word, value)
     return text
+
+
+def function_rounds(name: str, m: int, n: int) -> int:
+    """What loops of a thread go round, about: with a dozen roots or squares, and once more for each
+    loop, which is where it ends.
+    """
+    own, rows = -(-n * n // THREADS), -(-n // THREADS)
+    root = n * n // 2 * (rows + 1)
+    if name == "sylvester":
+        below = -(-m // THREADS)
+        columns = n * (n * (below + 1) // 2 + m * (2 + below))
+        rounds = 2 * -(-m * n // THREADS) * (m + n + 4) + columns + 8 * (m + n)
+    elif name == "ldl":
+        rounds = n * (2 * n + own + 4 * rows + 20)
+    elif name == "sqrtm":
+        rounds = 2 * own * (n + 2) + root + 8 * n
+    elif name == "logm":
+        rounds = 2 * own * (n + 2) + (len(LOG_NODES) + 12) * root + 100 * n
+    else:
+        rounds = 18 * own * (n + 2) + n * n * (1 + 3 * rows)
+    return rounds
 
 
 def function_room(name: str, m: int, n: int) -> int:

@@ -166,6 +166,7 @@ class Gpu:
         self._device = self.asked(adapter.request_device_sync, required_limits=limits)
         self._mark = self.asked(self._device.create_buffer, size=4, usage=self._usage)
         self.arithmetic = SAFE  # until the adapter has been asked
+        self.most_rounds: int | None = None  # of a thread's loops, if the driver ends them early
         self.lock = RLock()
         self.faults = Faults(self)
         # All buffers: so none of them is ever part of a garbage cycle, whose members wgpu releases

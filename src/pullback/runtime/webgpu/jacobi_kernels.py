@@ -15,7 +15,10 @@ from pullback.compile.kernel.factor_order import JACOBI_NOTHING
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.block_kernels import EPSILON, ODD, THREADS, block_source, literal
 
-__all__ = ["eigh_room", "eigh_source", "svd_room", "svd_source"]
+__all__ = [
+    "completing_rounds", "eigh_room", "eigh_rounds", "eigh_source", "svd_room", "svd_rounds",
+    "svd_source",
+]  # fmt: skip
 
 _LANES = 32  # threads that make a sum together, each a chain: its order
 _NONE = literal(JACOBI_NOTHING["float32"])
@@ -258,14 +261,7 @@ _SVD_TURN = """  if (status == 0u || status == ODD) { return; }
     put(state + 1u, v_value(select(turned, 0.0, ends)));
     if (ends && turned == 0.0) { store1(item, 0u); }
   }""".replace("LANES", str(_LANES)).replace("GROUPS", str(THREADS // _LANES))
-# More words: elements of a result, and of singular vectors on the longer side: 0 without vectors.
-_SVD_END = """  let first = item * own(5u);
-  let basis = own(6u);
-  if (status == ODD) {
-    EACH(i, own(5u)) { keep(first + i, v_nan()); }
-    return;
-  }
-  let scale = real_at(state);
+_SVD_VALUES = """  if (status == ODD) { return; }
   for (var base = 0u; base < n; base += GROUPSu) {
     let i = base + t / LANESu;
     let row = g + min(i, n - 1u) * m;
@@ -281,18 +277,30 @@ _SVD_END = """  let first = item * own(5u);
       rank += select(0u, 1u, other > square || (other == square && k < i));
     }
     put(ranks + i, v_value(f32(rank)));
-    keep(first + rank, v_value(r_root(square) * scale));
   }
-  if (basis == 0u) { return; }
   EACH(i, n * m) {
     let square = real_at(squares + i / m);
     if (!(square < NONE)) { put(g + i, v_over(value_at(g + i), r_root(square))); }
-  }
-  meet();
-  for (var i = 0u; i < basis; i++) {
+  }""".replace("LANES", str(_LANES)).replace("GROUPS", str(THREADS // _LANES))
+# More words: the first row of g, the one after the last.
+_SVD_COMPLETE = """  if (status == ODD) { return; }
+  for (var i = own(5u); i < own(6u); i++) {
     let needs = i >= n || real_at(squares + min(i, n - 1u)) < NONE;
     if (decided(needs, t)) { complete(g, squares, rest, i, n, m, t); }
+  }"""
+# More words: elements of a result, and of singular vectors on the longer side: 0 without vectors.
+_SVD_END = """  let first = item * own(5u);
+  let basis = own(6u);
+  if (status == ODD) {
+    EACH(i, own(5u)) { keep(first + i, v_nan()); }
+    return;
   }
+  let scale = real_at(state);
+  EACH(i, n) {
+    let size = r_root(real_at(squares + i)) * scale;
+    keep(first + u32(real_at(ranks + i)), v_value(size));
+  }
+  if (basis == 0u) { return; }
   // Both are row-major.
   let u = select(basis, n, wide);
   let us = first + n;
@@ -310,7 +318,7 @@ _SVD_END = """  let first = item * own(5u);
     let k = i % n;
     if (wide) { keep(us + k * u + rank, value_at(v + i)); }
     else { keep(vs + rank * n + k, v_conj(value_at(v + i))); }
-  }""".replace("LANES", str(_LANES)).replace("GROUPS", str(THREADS // _LANES))
+  }"""
 # What has no direction of its own gets one: what is left of the axis farthest from all others.
 _COMPLETE = """
 fn is_known(k: u32, i: u32, n: u32, squares: u32) -> bool {
@@ -337,30 +345,45 @@ fn complete(g: u32, squares: u32, rest: u32, i: u32, n: u32, m: u32, t: u32) {
   EACH(k, m) { put(row + k, v_value(select(0.0, 1.0, k == place))); }
   meet();
   for (var again = 0u; again < 2u; again++) {  // the second time takes away what rounding left
-    for (var k = 0u; k < others; k++) {
-      if (!decided(is_known(k, i, n, squares), t)) { continue; }
-      let along = dot(g + k * m, row, m, t);
-      EACH(j, m) { put(row + j, v_less(value_at(row + j), along, value_at(g + k * m + j))); }
-      meet();
+    for (var base = 0u; base < others; base += GROUPSu) {
+      let k = min(base + t / LANESu, others - 1u);
+      let known = is_known(k, i, n, squares);
+      let along = dot(g + k * m, row, select(0u, m, known), t);
+      if (t % LANESu == 0u) { put(rest + k, along); }
     }
+    meet();
+    EACH(j, m) {
+      var x = value_at(row + j);
+      for (var k = 0u; k < others; k++) {
+        x = v_less(x, value_at(rest + k), value_at(g + k * m + j));
+      }
+      put(row + j, x);
+    }
+    meet();
   }
   let size = r_root(v_real(dot(row, row, m, t)));
   EACH(k, m) { put(row + k, v_over(value_at(row + k), size)); }
   meet();
-}"""
+}""".replace("LANES", str(_LANES)).replace("GROUPS", str(THREADS // _LANES))
 
 _KEEP = "fn keep(i: u32, x: Value) { store2(i, v_word(x)); }"
 _KEEP_REAL = "fn keep(i: u32, x: Value) { store2(i, bitcast<u32>(v_real(x))); }"
 _BODIES = {
     "eigh": {"begin": _EIGH_BEGIN, "turn": _EIGH_TURN, "end": _EIGH_END},
-    "svd": {"begin": _SVD_BEGIN, "turn": _SVD_TURN, "end": _SVD_END},
+    "svd": {
+        "begin": _SVD_BEGIN,
+        "turn": _SVD_TURN,
+        "values": _SVD_VALUES,
+        "complete": _SVD_COMPLETE,
+        "end": _SVD_END,
+    },
 }
 
 
 def _source(name: str, dtype: DType, part: str, vectors: bool, needs: str) -> str:
     turns = _TURNS.replace("PHASE", _COMPLEX_PHASE if dtype.is_complex else _REAL_PHASE)
     keep = _KEEP if vectors else _KEEP_REAL
-    functions = {"begin": _POWER, "turn": turns, "end": keep}[part] + needs
+    functions = {"begin": _POWER, "turn": turns, "end": keep}.get(part, "") + needs
     head = {"eigh": _EIGH, "svd": _SVD}[name]
     text = block_source(dtype, functions, head + _BODIES[name][part])
     return text.replace("NONE", _NONE).replace("EPSILON", literal(EPSILON)).replace("ODD", ODD)
@@ -376,9 +399,26 @@ def eigh_source(dtype: DType, part: str, vectors: bool) -> str:
 
 @cache
 def svd_source(dtype: DType, part: str, vectors: bool) -> str:
-    """The kernel `begin`, `turn` or `end`."""
-    needs = {"begin": "", "turn": _DOT, "end": _DOT + _COMPLETE}[part]
+    """The kernel `begin`, `turn`, `values`, `complete` or `end`."""
+    needs = {"turn": _DOT, "values": _DOT, "complete": _DOT + _COMPLETE}.get(part, "")
     return _source("svd", dtype, part, vectors, needs)
+
+
+def eigh_rounds(n: int) -> int:
+    """What loops of a thread go round for a round of a sweep."""
+    half = (n + 1) // 2
+    return 2 * -(-half * n // THREADS) + 2 * -(-half // THREADS) + 4
+
+
+def svd_rounds(n: int, m: int) -> int:
+    """See `eigh_rounds`."""
+    chain = -(-m // _LANES)
+    return -(-n // (2 * THREADS // _LANES)) * (4 * chain + -(-n // _LANES) + 20)
+
+
+def completing_rounds(m: int) -> int:
+    """What loops of a thread go round for a row of `complete`."""
+    return 3 * m * -(-m // THREADS) + 2 * -(-m // (THREADS // _LANES)) * (-(-m // _LANES) + 7)
 
 
 def eigh_room(n: int) -> int:

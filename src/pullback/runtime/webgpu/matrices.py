@@ -99,6 +99,7 @@ class Tiles(QueuedTiles[Dispatch]):
         *more: int,
         status: int | None = None,
         writes: bool = False,
+        rounds: int = 0,
     ) -> None:
         """A kernel of `matrix_kernels` on the matrices of a batch, and their statuses."""
         if threads == 0:
@@ -114,7 +115,7 @@ class Tiles(QueuedTiles[Dispatch]):
             arrays.append(Array(At(status), "u32", "write" if writes else "read"))
         groups = self.count if whole else linear_groups(threads, THREADS)
         own = (*words, *more, *nest_words(nest))
-        self._steps.append(Dispatch(source, tuple(arrays), own, groups))
+        self._steps.append(Dispatch(source, tuple(arrays), own, groups, rounds=rounds))
 
     def _elements(self, name: str, blocks: tuple[Block, ...], *more: int, **status: Any) -> None:
         """A kernel with a thread for each element of the first block."""
@@ -153,10 +154,12 @@ class Tiles(QueuedTiles[Dispatch]):
         self._launch("cholesky", self.count, (a,), first, status=self.status, writes=True)
 
     def _lu_leaf(self, a: Block, swaps: Block, first: int) -> None:
-        self._launch("panel", self.count, (a, swaps), first)
+        rounds = a.rows * a.columns // 10  # of 256 threads, of which each has rows and all columns
+        self._launch("panel", self.count, (a, swaps), first, rounds=rounds)
 
     def _qr_leaf(self, a: Block, v: Block, t: Block) -> None:
-        self._launch("reflect", self.count, (a, v, t))
+        rounds = a.rows * v.columns // 4  # some 25 chains of 64 a column, half of them on average
+        self._launch("reflect", self.count, (a, v, t), rounds=rounds)
 
     def _exchange(self, a: Block, swaps: Block, top: int, start: int, stop: int) -> None:
         self._launch("exchange", self.count * a.columns, (a, swaps), top, start, stop)

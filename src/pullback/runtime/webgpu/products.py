@@ -23,7 +23,14 @@ from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import item
 from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
-from pullback.runtime.webgpu.tiles import STEP, Tile, element_code, tile_for, tiles_text
+from pullback.runtime.webgpu.tiles import (
+    STEP,
+    Tile,
+    element_code,
+    product_rounds,
+    tile_for,
+    tiles_text,
+)
 
 __all__ = ["join_step", "product_row_stages", "product_stages", "product_steps"]
 
@@ -96,7 +103,8 @@ def _tiled_step(
     kind = item(dtype)
     arrays = (Array(out, kind, "write"), Array(a_at, kind), Array(b_at, kind))
     source = _tiles_source(dtype, len(nest.shape), t)
-    return Dispatch(source, arrays, (*words, *nest_words(nest, 2)), count * across * down)
+    own, groups = (*words, *nest_words(nest, 2)), count * across * down
+    return Dispatch(source, arrays, own, groups, rounds=product_rounds(k))
 
 
 @cache

@@ -15,6 +15,7 @@ from pullback.compile.program.stages import Branch, Loop, Node, Program, Stage, 
 from pullback.compile.program.target import Fault
 from pullback.core.avals import Aval
 from pullback.core.dtypes import complex128
+from pullback.core.errors import DeviceError
 from pullback.runtime.webgpu.gpu import (
     MOST_ACROSS,
     Buffer,
@@ -140,6 +141,7 @@ class Encoded:
         steps = [s for s in steps_of(program.stages) if isinstance(s, Dispatch)]
         if any(a.item == "u128" for s in steps for a in s.arrays):
             check_dtype("jit", complex128)  # eager operations have looked before
+        self._check_rounds(max((s.rounds for s in steps), default=0))
         self.tables: dict[Table, int] = {}  # where they are among the constants
         self._constants = self._kept_tables(steps)
         self._changed = {
@@ -166,6 +168,16 @@ class Encoded:
         player = _Player(self, self._places(inputs), None)
         for step in steps:
             player.launch(step, compile_only=True)
+
+    def _check_rounds(self, rounds: int) -> None:
+        """Raise if the driver would end a loop early: results would be wrong without a word."""
+        most = self._gpu.most_rounds
+        if most is not None and rounds > most:
+            raise DeviceError(
+                f"webgpu: the driver of this adapter ends loops after {most} rounds, and one here"
+                f" has up to {rounds}. Use shorter axes or smaller matrices, move the operands to"
+                ' the CPU with to_device("cpu"), or try a GPU.'
+            )
 
     def _kept_tables(self, steps: Sequence[Dispatch]) -> list[Memory]:
         """The memory of tables, if there are some."""

@@ -12,11 +12,11 @@ from functools import cache
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.webgpu.block_kernels import EPSILON, ODD, block_source, literal
+from pullback.runtime.webgpu.block_kernels import EPSILON, ODD, THREADS, block_source, literal
 
 __all__ = [
-    "COMPLEX_PARTS", "SWEEPS", "complex_source", "eig_room", "eig_source", "narrowed", "schur_room",
-    "schur_source", "widened",
+    "COMPLEX_PARTS", "SWEEPS", "chasing_rounds", "complex_source", "eig_room", "eig_source",
+    "narrowed", "reflecting_rounds", "schur_room", "schur_source", "widened",
 ]  # fmt: skip
 
 SWEEPS = 40  # for an eigenvalue, at most: two or three are usual
@@ -321,6 +321,16 @@ def schur_source(dtype: DType, part: str) -> str:
     return _named(block_source(dtype, functions, _SCHUR + body))
 
 
+def reflecting_rounds(n: int) -> int:
+    """What loops of a thread go round for a column of `reflect`."""
+    return 2 * n + 2 * n * -(-n // THREADS) + 2 * n * -(-2 * n // THREADS) + 4
+
+
+def chasing_rounds(n: int) -> int:
+    """What they go round for a sweep of `chase`."""
+    return n * (2 + -(-n // THREADS) + -(-2 * n // THREADS))
+
+
 def schur_room(n: int) -> int:
     """Elements that `schur` works in for a matrix."""
     return 2 * n * n + n + 2
@@ -367,8 +377,8 @@ def complex_source(functions: str, body: str) -> str:
     return _named(block_source(dt.complex64, functions, body))
 
 
-# Own words: n, elements of `work`, of what `schur` worked in, of a result; whether there are
-# vectors. Arrays 2 and 3: the work of `schur`, the result.
+# Own words: n, elements of `work`, of what `schur` worked in, of a result. Arrays 2 and 3: the work
+# of `schur`, the result. Vectors lie in rows of the result.
 _EIG = """  let n = own(0u);
   let at = item * own(1u);
   let z = at + n * n;
@@ -376,11 +386,10 @@ _EIG = """  let n = own(0u);
   let y = values + n;
   let h = item * own(2u);
   let first = item * own(3u);
-  if (status != 0u) {
-    EACH(i, own(3u)) { store3(first + i, v_word(v_nan())); }
-    return;
-  }
-  EACH(i, 2u * n * n) { put(at + i, given2(h + i)); }
+  if (status != 0u) { return; }
+"""
+_VALUES = """  EACH(i, 2u * n * n) { put(at + i, given2(h + i)); }
+  EACH(i, own(3u)) { store3(first + i, v_word(v_value(0.0))); }
   meet();
   make_triangle(at, n, t);
   EACH(k, n) {
@@ -392,17 +401,16 @@ _EIG = """  let n = own(0u);
     if (PAIRS) { x.y = select(0.0, select(r_abs(x.y), -r_abs(x.y), second), second || begins); }
     put(values + k, x);
     store3(first + k, v_word(x));
-  }
-  meet();
-  if (own(4u) == 0u) { return; }
-  var norm = 0.0;
+  }"""
+# More words: the row after the first one, the last one. A vector of the triangle for each thread.
+_VECTORS = """  var norm = 0.0;
   for (var i = 0u; i < n; i++) { norm = max(norm, v_size(value_at(at + i * n + i))); }
-  // A vector of the triangle for each thread, then of the matrix; they lie in rows of the result.
-  EACH(k, n) {
-    let row = first + n + k * n;
-    for (var i = 0u; i < n; i++) { store3(row + i, v_word(v_value(select(0.0, 1.0, i == k)))); }
-    for (var i = k; i > 0u; i--) {
-      let r = i - 1u;
+  for (var i = own(4u); i > own(5u); i--) {
+    let r = i - 1u;
+    EACH(k, n) {
+      let row = first + n + k * n;
+      if (k == r) { store3(row + r, v_word(v_value(1.0))); }
+      if (k <= r) { continue; }
       var sum = v_value(0.0);
       for (var j = i; j <= k; j++) {
         sum = v_fused(value_at(at + r * n + j), v_of(load3(row + j)), sum);
@@ -416,18 +424,18 @@ _EIG = """  let n = own(0u);
         store3(row + j, v_word(v_over(v_of(load3(row + j)), size)));
       }
     }
-  }
-  meet();
-  EACH(i, n * n) {  // product k of the vectors: the triangle's are zero after element k
+  }"""
+# More words: the first element, the one after the last. Product k of the vectors: the triangle's
+# are zero after element k.
+_PRODUCTS = """  for (var i = own(4u) + t; i < own(5u); i += THREADSu) {
     let k = i / n;
     var sum = v_value(0.0);
     for (var j = 0u; j <= k; j++) {
       sum = v_fused(value_at(z + i % n * n + j), v_of(load3(first + n + k * n + j)), sum);
     }
     put(y + i, sum);
-  }
-  meet();
-  EACH(k, n) {
+  }""".replace("THREADS", str(THREADS))
+_LENGTHS = """  EACH(k, n) {
     let row = y + k * n;
     var most = 0.0;
     var place = 0u;
@@ -455,13 +463,26 @@ _EIG = """  let n = own(0u);
       store3(first + n + i, v_word(v_conj(v_of(load3(first + i)))));
     }
   }"""
+_FAILED = """  let first = item * own(3u);
+  if (status == 0u) { return; }
+  EACH(i, own(3u)) { store3(first + i, v_word(v_nan())); }"""
 
 
 @cache
-def eig_source(dtype: DType) -> str:
-    """What `schur` worked in -> complex eigenvalues, then eigenvectors column after column."""
-    body = _EIG.replace("PAIRS", str(not dtype.is_complex).lower())
-    return complex_source(COMPLEX_PARTS + "\n" + widened(dtype, 2), body)
+def eig_source(dtype: DType, part: str) -> str:
+    """The kernels that make complex eigenvalues of what `schur` worked in (`values`), eigenvectors
+    behind them (`vectors`, `products`, `lengths`), and NaN where there is no Schur form (`failed`).
+    """
+    parts = {
+        "values": _EIG + _VALUES,
+        "vectors": _EIG + _VECTORS,
+        "products": _EIG + _PRODUCTS,
+        "lengths": _EIG + _LENGTHS,
+        "failed": _FAILED,
+    }
+    body = parts[part].replace("PAIRS", str(not dtype.is_complex).lower())
+    needs = "\n".join([COMPLEX_PARTS, widened(dtype, 2)]) if part == "values" else ""
+    return complex_source(needs, body)
 
 
 def eig_room(n: int) -> int:

@@ -11,11 +11,20 @@ from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.webgpu.function_kernels import OPERANDS, function_room, function_source
+from pullback.runtime.webgpu.block_kernels import THREADS as BLOCK_THREADS
+from pullback.runtime.webgpu.function_kernels import (
+    OPERANDS,
+    function_room,
+    function_rounds,
+    function_source,
+)
 from pullback.runtime.webgpu.jacobi_kernels import (
+    completing_rounds,
     eigh_room,
+    eigh_rounds,
     eigh_source,
     svd_room,
+    svd_rounds,
     svd_source,
 )
 from pullback.runtime.webgpu.matrices import Tiles, report_steps
@@ -23,8 +32,10 @@ from pullback.runtime.webgpu.nests import THREADS
 from pullback.runtime.webgpu.printer import item
 from pullback.runtime.webgpu.schur_kernels import (
     SWEEPS,
+    chasing_rounds,
     eig_room,
     eig_source,
+    reflecting_rounds,
     schur_room,
     schur_source,
 )
@@ -35,11 +46,10 @@ __all__ = ["NAMES", "spectrum_stages"]
 
 NAMES = ("eigh", "eigvalsh", "svd", "svdvals", "schur", "eig", "eigvals", *OPERANDS)
 _SWEEPS = 30  # of Jacobi's method, at most: some ten are usual
-# Elements that the rounds of a dispatch turn: some 0.2 s on a GPU with 1 ns for an element and a
-# workgroup, where drivers stop what takes 2 s.
-_TURNED = 1 << 27
-_REFLECTED = 1 << 24  # elements that reflections of a dispatch go over, each of them by two sums
-_CHASED = 1 << 16  # rows that the sweeps of a dispatch go down, 5 us each
+_SWEPT = 10  # sweeps of the QR algorithm for a row, at most: two or three are usual
+# What loops of a thread go round in a dispatch, about, where work can be cut: half a millisecond
+# on a GPU, where drivers stop what takes 2 s; Mesa's software driver ends loops after 65535 rounds.
+_ROUNDS = 1 << 15
 
 
 class _Blocks:
@@ -71,12 +81,13 @@ class _Blocks:
         """The result, which is dense."""
         return Array(At(self.slot), item(self.out.dtype), "write")
 
-    def launch(self, source: str, *words: int, arrays: Sequence[Array]) -> None:
+    def launch(self, source: str, *words: int, arrays: Sequence[Array], rounds: int = 0) -> None:
         work, *others = arrays
         assert self._status is not None
         status = Array(At(self._status), "u32", "write")
         own = (self.count, *words)
-        self.steps.append(Dispatch(source, (work, status, *others), own, self.count))
+        dispatch = Dispatch(source, (work, status, *others), own, self.count, rounds=rounds)
+        self.steps.append(dispatch)
 
     def report(self, error: int) -> list[Stage]:
         """All stages, the last of which note an error about the first matrix with a status."""
@@ -118,11 +129,10 @@ def spectrum_stages(
     return blocks.report(error)
 
 
-def _rounds(n: int, elements: int) -> list[tuple[int, int]]:
-    """The rounds of a sweep over pairs of n, of so many elements each, in dispatches."""
-    rounds = n + n % 2 - 1
-    few = max(1, _TURNED // elements)
-    return [(k, min(k + few, rounds)) for k in range(0, rounds, few)]
+def _cut(count: int, rounds: int) -> list[tuple[int, int]]:
+    """Pieces of work in ranges for dispatches; loops go round so often for one."""
+    few = max(1, _ROUNDS // rounds)
+    return [(k, min(k + few, count)) for k in range(0, count, few)]
 
 
 def _eigh(blocks: _Blocks, operand: Place, vectors: bool) -> None:
@@ -132,8 +142,8 @@ def _eigh(blocks: _Blocks, operand: Place, vectors: bool) -> None:
     blocks.launch(eigh_source(dtype, "begin", vectors), n, room, arrays=(work, given))
     turn = eigh_source(dtype, "turn", vectors)
     for _ in range(_SWEEPS if n > 1 else 0):
-        for first, stop in _rounds(n, n * n):
-            blocks.launch(turn, n, room, first, stop, int(vectors), arrays=(work,))
+        for part in _cut(n + n % 2 - 1, eigh_rounds(n)):
+            blocks.launch(turn, n, room, *part, int(vectors), arrays=(work,))
     own = (n, room, blocks.each, int(vectors))
     blocks.launch(eigh_source(dtype, "end", vectors), *own, arrays=(work, blocks.result()))
 
@@ -147,13 +157,18 @@ def _svd(blocks: _Blocks, operand: Place, vectors: bool, static: Mapping[str, An
     room = svd_room(n, m, basis or n)
     own = (n, m, basis or n, room, int(x.shape[-2] < x.shape[-1]))
     given, work = blocks.dense(operand), blocks.work(x.dtype, room)
-    blocks.launch(svd_source(x.dtype, "begin", vectors), *own, arrays=(work, given))
-    turn = svd_source(x.dtype, "turn", vectors)
+    kernel = {
+        part: svd_source(x.dtype, part, vectors)
+        for part in ("begin", "turn", "values", "complete", "end")
+    }
+    blocks.launch(kernel["begin"], *own, arrays=(work, given))
     for _ in range(_SWEEPS):
-        for first, stop in _rounds(n, n * m):
-            blocks.launch(turn, *own, first, stop, int(vectors), arrays=(work,))
-    end = svd_source(x.dtype, "end", vectors)
-    blocks.launch(end, *own, blocks.each, basis, arrays=(work, blocks.result()))
+        for part in _cut(n + n % 2 - 1, svd_rounds(n, m)):
+            blocks.launch(kernel["turn"], *own, *part, int(vectors), arrays=(work,))
+    blocks.launch(kernel["values"], *own, arrays=(work,))
+    for part in _cut(basis, completing_rounds(m)):
+        blocks.launch(kernel["complete"], *own, *part, arrays=(work,))
+    blocks.launch(kernel["end"], *own, blocks.each, basis, arrays=(work, blocks.result()))
 
 
 def _schur(blocks: _Blocks, name: str, operand: Place) -> None:
@@ -161,20 +176,26 @@ def _schur(blocks: _Blocks, name: str, operand: Place) -> None:
     n, dtype, room = x.shape[-1], x.dtype, schur_room(x.shape[-1])
     given, work = blocks.dense(operand), blocks.work(dtype, room)
     blocks.launch(schur_source(dtype, "begin"), n, room, arrays=(work, given))
-    few = max(1, _REFLECTED // (n * n))
-    for k in range(0, n - 2, few):
-        own = n, room, k, min(k + few, n - 2)
-        blocks.launch(schur_source(dtype, "reflect"), *own, arrays=(work,))
-    sweeps = max(8, _CHASED // n)
-    for _ in range(-(-n * (SWEEPS + 2) // sweeps)):
-        blocks.launch(schur_source(dtype, "chase"), n, room, sweeps, arrays=(work,))
+    for part in _cut(n - 2, reflecting_rounds(n)):
+        blocks.launch(schur_source(dtype, "reflect"), n, room, *part, arrays=(work,))
+    for first, stop in _cut(n * _SWEPT + SWEEPS, chasing_rounds(n)):
+        blocks.launch(schur_source(dtype, "chase"), n, room, stop - first, arrays=(work,))
     if name == "schur":
         blocks.launch(schur_source(dtype, "end"), n, room, arrays=(work, blocks.result()))
         return
     more = eig_room(n)
-    own = n, more, room, blocks.each, int(name == "eig")
+    own = n, more, room, blocks.each
     arrays = blocks.work(dt.complex64, more), work._replace(mode="read"), blocks.result()
-    blocks.launch(eig_source(dtype), *own, arrays=arrays)
+    blocks.launch(eig_source(dtype, "values"), *own, arrays=arrays)
+    if name == "eig":
+        rows = -(-n // BLOCK_THREADS)
+        for first, stop in _cut(n, n * rows):  # from the last row on
+            blocks.launch(eig_source(dtype, "vectors"), *own, n - first, n - stop, arrays=arrays)
+        for first, stop in _cut(-(-n * n // BLOCK_THREADS), n):
+            part = first * BLOCK_THREADS, min(stop * BLOCK_THREADS, n * n)
+            blocks.launch(eig_source(dtype, "products"), *own, *part, arrays=arrays)
+        blocks.launch(eig_source(dtype, "lengths"), *own, arrays=arrays)
+    blocks.launch(eig_source(dtype, "failed"), *own, arrays=arrays)
 
 
 def _function(
@@ -188,4 +209,6 @@ def _function(
     room = function_room(name, m, n)
     words = m, n, room, blocks.each, int(name == "sylvester" and static["adjoint"])
     arrays = blocks.work(dt.complex64, room), *given, blocks.result()
-    blocks.launch(function_source(name, own[0][1].dtype), *words, arrays=arrays)
+    rounds = function_rounds(name, m, n)
+    source = function_source(name, own[0][1].dtype)
+    blocks.launch(source, *words, arrays=arrays, rounds=rounds)

@@ -78,7 +78,8 @@ class Array(NamedTuple):
 class Dispatch(NamedTuple):
     """A kernel over `groups` workgroups: see `kernels_text` for what its source may call.
 
-    Negative words wrap. `checked`: it may note errors.
+    Negative words wrap. `checked`: it may note errors. `rounds`: how often loops of a thread go
+    round, about, where that may be more than a driver allows.
     """
 
     source: str
@@ -86,6 +87,7 @@ class Dispatch(NamedTuple):
     words: tuple[int, ...]
     groups: int
     checked: bool = False
+    rounds: int = 0
 
 
 Step: TypeAlias = Dispatch | HostCall

@@ -39,7 +39,14 @@ from pullback.runtime.webgpu import (
     programs,
     stages,
 )
-from pullback.runtime.webgpu.arithmetic import COUNT, PROBE, probe_words, probed
+from pullback.runtime.webgpu.arithmetic import (
+    COUNT,
+    LONG_LOOP,
+    LOOP_PROBE,
+    PROBE,
+    probe_words,
+    probed,
+)
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
 from pullback.runtime.webgpu.printer import MISSING, check_dtype
@@ -142,7 +149,7 @@ class WebgpuRuntime(Runtime):
         self._ask()
 
     def _ask(self) -> None:
-        """Let the adapter show which of its operations are exact."""
+        """Let the adapter show which of its operations are exact, and whether loops end early."""
         given = probe_words()
         arrays = (Array(At(0), "u32", "write"), Array(At(1), "u32"))
         step = Dispatch(PROBE, arrays, (COUNT,), stages.linear_groups(COUNT, 64))
@@ -150,6 +157,10 @@ class WebgpuRuntime(Runtime):
         found = programs.encode(self._gpu, program)(self._gpu.uploaded(given))
         words = self._gpu.download(found.memory, 0, given.nbytes).view(np.uint32)
         self._gpu.arithmetic = probed(given, words)
+        loop = Dispatch(LOOP_PROBE, arrays[:1], (LONG_LOOP,), 1)
+        found = programs.encode(self._gpu, Program(0, 4, (), (), stages.stage(loop)))()
+        rounds = int(self._gpu.download(found.memory, 0, 4).view(np.uint32)[0])
+        self._gpu.most_rounds = rounds if rounds < LONG_LOOP else None
 
     def plan(self, op: Op, avals: tuple[Aval, ...], static: dict[str, Any], out: Aval) -> Plan:
         """The operation as a program of its own."""
@@ -218,4 +229,5 @@ class WebgpuRuntime(Runtime):
             "backend": str(info["backend_type"]),
             "wgpu": wgpu_module().__version__,
             "exact": ", ".join(exact) or "sums and products",
+            "loops": f"{self._gpu.most_rounds} rounds" if self._gpu.most_rounds else "any length",
         }

@@ -15,7 +15,7 @@ from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.printer import convert, loaded, stored
 
-__all__ = ["STEP", "Tile", "element_code", "tile_for", "tiles_text"]
+__all__ = ["STEP", "Tile", "element_code", "product_rounds", "tile_for", "tiles_text"]
 
 STEP = 16  # products between two barriers: the operands of a tile then take 10 of 16 KiB
 ENOUGH_GROUPS = 64  # workgroups of large tiles that fill a device; else tiles are small
@@ -54,6 +54,11 @@ def tile_for(dtype: DType, count: int, m: int, n: int) -> Tile:
     if min(m, n) > 4 * side and count * down * across >= ENOUGH_GROUPS:
         return large
     return Tile(4, 64, 1) if m <= 4 else Tile(64, 4, 1) if n <= 4 else Tile(16, 16, 1)
+
+
+def product_rounds(k: int) -> int:
+    """What loops of a thread go round, at most: for each of k, and copies for each STEP of them."""
+    return k * 8 // 5
 
 
 @cache

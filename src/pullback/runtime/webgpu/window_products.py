@@ -22,7 +22,14 @@ from pullback.compile.program.windows import Sums, window_words
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.printer import item
 from pullback.runtime.webgpu.stages import Array, At, Dispatch
-from pullback.runtime.webgpu.tiles import STEP, Tile, element_code, tile_for, tiles_text
+from pullback.runtime.webgpu.tiles import (
+    STEP,
+    Tile,
+    element_code,
+    product_rounds,
+    tile_for,
+    tiles_text,
+)
 from pullback.runtime.webgpu.window_words import OWN, split_index, sum_of, word
 
 __all__ = ["is_wide_enough", "output_step", "weight_step"]
@@ -259,4 +266,5 @@ def weight_step(c: Convolution, weight: Weight, sums: Sums, slot: int) -> Dispat
         Array(At(c.y.slot), kind),
     )
     words = (*window_words(c, weight, sums.tile), *own)
-    return Dispatch(_weight_source(c.dtype, t), arrays, words, products * down * across)
+    groups = products * down * across
+    return Dispatch(_weight_source(c.dtype, t), arrays, words, groups, rounds=product_rounds(k))

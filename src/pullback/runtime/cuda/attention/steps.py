@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pullback.compile.kernel.order import ATTENDED
+from pullback.compile.kernel.order import attended
 from pullback.compile.program.nest import coalesce
 from pullback.core.dtypes import DType
 from pullback.ops import philox
@@ -65,9 +65,8 @@ class Tile(NamedTuple):
 # others add up products in their order, however many a step has.
 TILES: dict[str, list[tuple[int, Tile]]] = {
     FORWARD: [
-        (64, Tile(2, 4, ATTENDED, True, 2)),
-        (128, Tile(1, 8, ATTENDED, True, 1)),
-        (128, Tile(1, 4, ATTENDED, True, 2)),
+        (64, Tile(2, 4, attended(64), True, 2)),
+        (128, Tile(2, 4, attended(128), False, 2)),
     ],
     QUERIES: [
         (64, Tile(2, 4, 32, True, 2)),

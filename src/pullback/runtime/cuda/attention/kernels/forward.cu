@@ -61,20 +61,29 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
             if (!pb_sees(mask, s, r, c)) p[i][j][e] = PB_NOTHING;
           }
     }
+    float most[TM][2];
+    bool grown = false;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float most = top[i][h];
+        float& x = most[i][h];
+        x = top[i][h];
 #pragma unroll
-        for (int j = 0; j < SN; ++j) most = fmaxf(most, fmaxf(p[i][j][h * 2], p[i][j][h * 2 + 1]));
-        most = fmaxf(most, __shfl_sync(~0u, most, lane ^ 1, 32));
-        most = fmaxf(most, __shfl_sync(~0u, most, lane ^ 2, 32));
-        // Sums are relative to a score that is at most 2^LAG below the largest one: it seldom changes.
-        const bool larger = (most - top[i][h]) * scale > LAG;
-        if (__ballot_sync(~0u, larger)) {
-          const float old = larger ? pb_power((top[i][h] - most) * scale) : 1.0f;
-          if (larger) top[i][h] = most;
+        for (int j = 0; j < SN; ++j) x = fmaxf(x, fmaxf(p[i][j][h * 2], p[i][j][h * 2 + 1]));
+        x = fmaxf(x, __shfl_sync(~0u, x, lane ^ 1, 32));
+        x = fmaxf(x, __shfl_sync(~0u, x, lane ^ 2, 32));
+        grown |= (x - top[i][h]) * scale > LAG;
+      }
+    // Weights are relative to a score that is at most 2^LAG below the largest: it seldom changes.
+    if (__ballot_sync(~0u, grown)) {
+#pragma unroll
+      for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const bool larger = (most[i][h] - top[i][h]) * scale > LAG;
+          const float old = larger ? pb_power((top[i][h] - most[i][h]) * scale) : 1.0f;
+          if (larger) top[i][h] = most[i][h];
           total[i][h] *= old;
 #pragma unroll
           for (int n = 0; n < DN; ++n) {
@@ -82,6 +91,11 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(
             sums[i][n][h * 2 + 1] *= old;
           }
         }
+    }
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
         const float origin = top[i][h] == PB_NOTHING ? 0.0f : top[i][h] * scale;
         float sum = total[i][h];
 #pragma unroll

@@ -5,7 +5,7 @@
 // MERGE: 0 a block makes all chains; 1 one of them, and the blocks of a tile are a cluster of SPLIT
 // which adds them up; 2 one of them, which is the output (another kernel adds up); 3 one of them, and
 // the last block of a tile to arrive adds them up.
-constexpr int NT = WM * WN * 32, LM = 4, LN = 8, GN = TN / 4;
+constexpr int NT = WM * WN * 32, LM = 4, LN = 8, GM = TM < 4 ? TM : 4, GN = TN / 4;
 static_assert(WM * LM * TM == BM && WN * LN * TN == BN && BK % 2 == 0, "tile");
 constexpr int SIZE = sizeof(Value), PIECE = 16 / SIZE;
 
@@ -91,16 +91,17 @@ template <int BL> struct Operand<BL, 2> {
   PB_MEMBER void next() { p += BK * step; }
 };
 
-// The sums of a thread: groups of 4 x 4, LM (or LN) groups apart; lanes are numbered in a zigzag, so
+// The sums of a thread: groups of GM x 4, LM (or LN) groups apart; lanes are numbered in a zigzag, so
 // that 8 neighbours read from few rows.
+struct alignas(GM * SIZE < 16 ? GM * SIZE : 16) Group { Value v[GM]; };
 struct Lanes {
   int m, n;
   PB_MEMBER Lanes() {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    m = warp % WM * LM * TM + ((lane & 1) | (lane / 16 << 1)) * 4;
+    m = warp % WM * LM * TM + ((lane & 1) | (lane / 16 << 1)) * GM;
     n = warp / WM * LN * TN + lane / 2 % 8 * 4;
   }
-  PB_MEMBER int row(int i) const { return m + i / 4 * LM * 4 + i % 4; }
+  PB_MEMBER int row(int i) const { return m + i / GM * LM * GM + i % GM; }
   PB_MEMBER int column(int g) const { return n + g * LN * 4; }
 };
 
@@ -199,10 +200,10 @@ PB_DEVICE void pb_tile(OA& oa, OB& ob, const Out& out, Value* shared, Place plac
   Bs += lanes.n;
   auto fetch = [&](int side, const Value* pa, const Value* pb) {
 #pragma unroll
-    for (int i = 0; i < TM; i += 4) {
-      const Four x = *reinterpret_cast<const Four*>(pa + i * LM);
+    for (int i = 0; i < TM; i += GM) {
+      const Group x = *reinterpret_cast<const Group*>(pa + i * LM);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) a[side][i + e] = x.v[e];
+      for (int e = 0; e < GM; ++e) a[side][i + e] = x.v[e];
     }
 #pragma unroll
     for (int j = 0; j < TN; j += 4) {

@@ -126,7 +126,7 @@ def products(dtype: str, precision: str = "default") -> Iterator[str]:
         b = (k, n) if layout[1] == "n" else (n, k)
         f = multiplied(layout, count)
         tensors, peers = both([normal(a, dtype), normal(b, dtype)], dtype)
-        calls = max(2, min(20, int(4e11 / (m * n * k * count))))
+        calls = max(10, min(20, int(4e11 / (m * n * k * count))))
         own = ours(pb.jit(f), tensors, calls) / count
         peer = theirs(f, peers, calls) / count
         rate = 2e-9 * m * n * k / own

@@ -82,6 +82,12 @@ def source_of(groups):
     return source.text()
 
 
+def test_the_slow_sides_of_rare_branches_are_functions_of_their_own():
+    _, _, grouped = fused("chain")
+    source = source_of(members(grouped))
+    assert source.count("__noinline__") == source.count(" = pb_apart_") == 2  # of sine and cosine
+
+
 @pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_nvrtc_compiles_fused_kernels(name):

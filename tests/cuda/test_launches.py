@@ -20,9 +20,9 @@ from cuda_emulator import COMPILER
 from pullback.compile.program.stages import Loop, Program, Stage
 from pullback.core import pytrees
 from pullback.core.avals import aval
-from pullback.core.dtypes import float32
+from pullback.core.dtypes import float32, int64
 from pullback.runtime.cuda import driver, graphs, launcher, memory, programs, transfers
-from pullback.runtime.cuda.stages import Code
+from pullback.runtime.cuda.stages import At, Code, Step, TensorMap
 from pullback.runtime.cuda.table import copy_step
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
@@ -106,6 +106,28 @@ def test_a_group_without_launches_makes_nobody_wait_for_less(cuda: Any):
     for k in range(20):  # in as many random orders
         found = run(runtime.from_numpy(draw(10, seed=k), True))
         np.testing.assert_array_equal(runtime.to_numpy(found, av), draw(10, seed=k))
+
+
+def test_a_map_begins_with_the_address_of_its_array(cuda: Any):
+    """Launched, added to a graph, and replayed from there for arrays elsewhere."""
+    source = """
+struct Map { unsigned long long words[16]; };
+extern "C" __global__ void shown(unsigned long long* out, const Map map, long long place) {
+  for (int i = 0; i < 16; ++i) out[place * 16 + i] = map.words[i];
+}"""
+    rest = bytes(range(120))
+    steps = [
+        Step(source, "shown", (1, 1), 1, (At(0), TensorMap(At(1, 32 * k), rest), k))
+        for k in range(3)
+    ]
+    program = Program(1, 3 * 128, (), (), [Stage(Code(steps), 1, 1, ())])
+    runtime, kept = cuda.runtime, []
+    run, av = programs.encode(runtime._gpu, program), aval((3, 16), int64, cuda)
+    for k in range(4):
+        kept.append(runtime.from_numpy(draw(40, seed=k), True))
+        found = runtime.to_numpy(run(kept[-1]), av)
+        assert found[:, 0].tolist() == [kept[-1].address + 32 * i for i in range(3)]
+        assert all(row[1:].tobytes() == rest for row in found)
 
 
 def test_a_graph_whose_arrays_stay_is_launched_as_it_is(cuda: Any):

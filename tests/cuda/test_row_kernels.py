@@ -102,6 +102,24 @@ def test_nvrtc_compiles_row_kernels(cuda: Any):
         assert b".entry" in nvrtc.compile_source(source, target, nvrtc.QUICK)
 
 
+def printed_rows(function: Callable[..., Any], *args: np.ndarray, cuda: Any) -> str:
+    """The source of the row kernel of a compiled function."""
+    cuda_fake.printed.clear()
+    pb.jit(function)(*(pb.tensor(a, device=cuda) for a in args))
+    (source,) = [s for s in cuda_fake.printed if "_passes(" in s]
+    return source
+
+
+def test_two_threads_share_a_lane_where_weights_are_shared_and_joining_is_light(cuda: Any):
+    rng = np.random.default_rng(4)
+    x, w = (rng.standard_normal(n).astype(np.float32) for n in ((40, 4096), 4096))
+    labels = rng.integers(0, 4096, 40)
+    norm = printed_rows(lambda x, w: pb.nn.layer_norm(x, (4096,), w), x, w, cuda=cuda)
+    loss = printed_rows(pb.value_and_grad(pb.nn.cross_entropy), x, labels, cuda=cuda)
+    assert "first % 32" in norm  # a sum
+    assert "first % 16" in loss  # the logarithm of a sum of exponentials
+
+
 def test_folds_from_row_to_row_are_one_more_launch(cuda: Any):
     launched = check("weights", (2100, 64), "float32", cuda)
     kinds = [name.split("_")[2] for name in launched]
@@ -147,7 +165,8 @@ def test_divisions_by_a_number_of_the_row_are_rounded_right(cuda: Any):
 
     def f(x: Any) -> Any:
         y = x / x.max(axis=-1, keepdims=True)
-        return y, y.sum(axis=-1)
+        z = x / x.min(axis=-1, keepdims=True)
+        return y, y.sum(axis=-1), z, z.sum(axis=-1)
 
     found = []
     for device in (cuda, "cpu"):

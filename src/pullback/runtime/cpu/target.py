@@ -83,7 +83,7 @@ _LAYOUTS = {
     ("int32", int): Struct("i"), ("int64", int): Struct("q"),
     ("uint32", int): Struct("I"), ("uint64", int): Struct("Q"), ("bool", bool): Struct("?"),
 }  # fmt: skip
-_EXACT = 1 << 53  # integers up to it are exact as float64s
+_EXACT = 1 << 53  # integers up to it are exact as float64s, either way
 _FEW = 64  # numbers in a list: NumPy is quicker with longer ones
 
 

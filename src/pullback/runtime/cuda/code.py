@@ -21,7 +21,8 @@ _SPECIAL = {"sm_90": "wgmma."}
 
 def machine_code(source: str, target: str) -> bytes:
     """The machine code of a source for a target like "sm_90"."""
-    if _SPECIAL.get(target, source + ".") in source:
+    special = _SPECIAL.get(target)
+    if special is not None and special in source:
         target += "a"
     text = "\n".join([source, target, *OPTIONS, str(version())])
     key = hashlib.sha256(text.encode()).hexdigest()

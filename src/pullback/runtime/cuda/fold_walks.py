@@ -23,9 +23,18 @@ MERGE = 8 * MERGE_THREADS  # accumulators of a thread block that joins, eight fo
 JOINED = 16  # accumulators of an output that one thread joins in sequence
 # Loads of an input that a thread waits for at a time, by the instructions of an element.
 FLIGHTS = ((24, 8), (100, 4))
+# Thread blocks of a launch, half of an H200's processors, up to which light elements wait for
+# nothing but memory: all of it is asked for at once, as the loads of a lane follow each other.
+FEW_BLOCKS = 64
 
 FOLD = """
 template <int K> struct Steps { long long step[K]; };
+// Begins to read 128 bytes into the L2 cache.
+PB_DEVICE void pb_prefetch(const void* at) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
 // The places of element j of the reduced axes, and of those that are LANES further. Without
 // divisions if there is one axis, or if the inner one of two has at least LANES elements.
 template <int K> struct Cursor {
@@ -118,6 +127,7 @@ _ROWS = """
 
 _WIDE = """
 {pointers}
+{prefetched}
   int i = 0;
   for (; i + {lanes} * {flight} <= n; i += {lanes} * {flight}) {{
 {loads_in_flight}
@@ -335,6 +345,8 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
         text = text.replace("length", "reduced.size")
     elif form == "wide":
         words |= _wide_reads(kernel, kinds, flight)
+        if cost >= FLIGHTS[-1][0]:
+            words["prefetched"] = ""
     elif form == "columns":
         words |= _column_reads(kernel, kinds, flight)
     return text.format(**words)
@@ -342,7 +354,7 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
 
 def _wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
     """How `wide` reads, neighbours in memory or one element for the whole row, and stores."""
-    pointers, loads, packed, single = [], [], [], []
+    pointers, loads, packed, single, prefetches = [], [], [], [], []
     made, kept, count = [], [], len(kernel.inputs)
     for k, ((d, _), kind) in enumerate(zip(stores_of(kernel), kinds[count:], strict=True)):
         c, place = storage(d), f"y{k} + i + {LANES} * u"
@@ -362,11 +374,18 @@ def _wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
             single.append(f"x{k}")
             continue
         pointers.append(f"  const {c}* const x{k} = in{k} + start[{k}] + j;")
+        line = 128 // d.itemsize
+        prefetches.append(
+            f"    for (int m = part * {line}; m < n; m += TEAM * {line})"
+            f" pb_prefetch(x{k} + m - part * V);"
+        )
         loads.append(_load(c, k, f"x{k} + i + {LANES} * u", kind))
         packed.append(f"p{k}[u].v[v]")
         single.append(f"x{k}[i + v]")
     return {
-        "pointers": "\n".join(pointers), **_in_flight(loads, flight), "made": "\n".join(made),
+        "pointers": "\n".join(pointers),
+        "prefetched": "\n".join([f"  if (gridDim.x <= {FEW_BLOCKS}) {{", *prefetches, "  }"]),
+        **_in_flight(loads, flight), "made": "\n".join(made),
         "packed": ", ".join(packed), "single": ", ".join(single), "kept": "\n".join(kept),
         "results": "".join(f", r{k}.v[v]" for k in stores),
         "targets": "".join(f", y{k}[i + v]" for k in stores),

@@ -222,15 +222,37 @@ class _Writer:
         return name
 
     def rare(self, e: Expr, values: Mapping[Expr, str], indent: str) -> str:
-        """`fast`, replaced in a branch."""
+        """`fast`, replaced in a branch by a call: what is hardly run is to cost no registers."""
         condition, slow, fast = e.args
         name = self.define(e.dtype, values[fast], indent)
-        self.lines.append(f"{indent}if ({values[condition]}) {{")
-        inner = dict(values)
-        self.block([slow], inner, indent + "  ")
-        self.lines.append(f"{indent}  {name} = {inner[slow]};")
-        self.lines.append(f"{indent}}}")
+        function, operands = self.apart(slow, values)
+        call = f"{name} = {function}({', '.join(operands)})"
+        self.lines.append(f"{indent}if ({values[condition]}) {call};")
         return name
+
+    def apart(self, root: Expr, values: Mapping[Expr, str]) -> tuple[str, list[str]]:
+        """A function that computes `root`, equal for equal ones, and the values it is given."""
+        given: dict[Expr, str] = {}
+        seen: set[Expr] = set()
+        stack = [root]
+        while stack:
+            e = stack.pop()
+            if e in seen or e.op == "const":
+                continue
+            seen.add(e)
+            if e in values or e.op in _LEAVES:
+                given[e] = f"p{len(given)}"
+            else:
+                stack.extend(e.args)
+        writer = _Writer(self.source, self.leaf)
+        inner = dict(given)
+        writer.block([root], inner, "  ")
+        parameters = ", ".join(f"const {register(e.dtype)} {p}" for e, p in given.items())
+        body = "\n".join([f"({parameters}) {{", *writer.lines, f"  return {inner[root]};", "}"])
+        head = f"static __device__ __noinline__ {register(root.dtype)}"
+        name = "pb_apart_" + hashlib.sha256((head + body).encode()).hexdigest()[:12]
+        self.source.add(name, f"{head} {name}{body}")
+        return name, [values.get(e) or self.leaf(e) for e in given]
 
     def expression(self, e: Expr, operands: list[str]) -> str:
         """The C expression of an instruction whose operands have names."""

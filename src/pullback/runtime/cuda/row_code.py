@@ -25,70 +25,13 @@ from pullback.runtime.cuda.folds import accumulator_bytes, fold_functions
 from pullback.runtime.cuda.kernels import NEST, name_of, parts, stored, weight
 from pullback.runtime.cuda.printer import Source, emit, inline_nodes, storage
 from pullback.runtime.cuda.row_functions import HEAD, PAD
+from pullback.runtime.cuda.row_joins import blocks_joined, lanes_joined
+from pullback.runtime.cuda.row_templates import KERNEL, LAST, MANY, PASS
 
 __all__ = ["THREADS", "RowCode", "loads_of", "row_source"]
 
 THREADS = 512  # of a thread block at most
-FLIGHTS = ((24, 8), (160, 4))  # elements that a thread has at a time, by instructions of each
-
-_KERNEL = """
-extern "C" __global__ void __launch_bounds__({threads}) {name}_passes({pointers},
-    const Rows<{m}, {s}> r) {{
-  DYNAMIC_SHARED(unsigned char, memory);
-  const int t = (int)threadIdx.x, together = (int)r.together, own = (int)blockDim.x / together;
-  const int here = t / own, first = t % own, lane = t % {lanes}, place = first % {span};
-  const int team = first / {span}, teams = own / {span};
-  const int length = (int)r.length, blocks = (length + {block} - 1) / {block};
-  const long long row = blockIdx.x * (long long)together + here;
-  const bool valid = row < r.rows;
-  unsigned char* const room = memory + here * (int)r.room;
-{starts}
-{fetches}
-{passes}
-  if (!valid || first) return;
-{kept}
-}}"""
-
-_PASS = """
-  {{
-{divisors}
-{accumulators}
-    for (int begin = 0; begin < blocks; begin += teams) {{
-      const int q = begin + team, base = q * {block};
-      const int n = !valid || q >= blocks ? 0 : length - base < {block} ? length - base : {block};
-      int round = 0;
-{inits}
-      for (; round + {span} * {flight} <= n; round += {span} * {flight}) {{
-        const int i = round + place;
-{many}
-      }}
-      for (; round < n; round += {span}) {{
-        const int i = round + place;
-{one}
-      }}
-{lanes_joined}
-    }}
-{blocks_joined}
-{finished}
-  }}"""
-
-_LANES_JOINED = """
-#pragma unroll
-      for (int by = {lanes} / 2; by; by /= 2) g{m} = {f}_combine(g{m}, {f}_down(g{m}, by, {lanes}));
-      if (blocks == 1) f{m} = {f}_of(g{m}, 0, {lanes});
-      else if (place == 0 && q < blocks) slots{m}[q] = g{m};"""
-
-_BLOCKS_JOINED = """
-    if (blocks > 1) {{
-      for (int s = 1; s < blocks; s *= 2) {{
-        __syncthreads();
-        for (int q = first * 2 * s; q + s < blocks; q += own * 2 * s) {{
-{each}
-        }}
-      }}
-      __syncthreads();
-{last}
-    }}"""
+FLIGHTS = ((24, 16), (160, 8))  # elements that a thread has at a time, by instructions of each
 
 
 @dataclass(frozen=True)
@@ -97,7 +40,8 @@ class RowCode:
 
     kernel: RowKernel
     fixed: tuple[bool, ...]
-    turns: int  # threads that have a lane in turns: 1 or 2
+    turns: int = 1  # threads that have a lane in turns: 1 or 2
+    bounds: tuple[int, int] = (THREADS, 1)  # of registers: threads of a block, blocks at a time
 
     @cached_property
     def memory(self) -> list[int]:
@@ -159,6 +103,11 @@ class RowCode:
         passes = self.kernel.passes
         return [r for p in passes for r in (*(r for _, r in p.folds), *p.wholes)]
 
+    @cached_property
+    def joining(self) -> int:
+        """The instructions that join an element to what is folded, of the fold that has most."""
+        return max((weight(r.combine) for r in self.folds), default=0)
+
     def room(self, length: int) -> tuple[list[int], int]:
         """Where areas start in the room of a row, and the bytes of that."""
         starts, end = [], 0
@@ -194,7 +143,7 @@ def _text(rows: RowCode) -> str:
         words += [f"{k} = {text(*body)}" for k, body in (*p.scalars, *p.stores)]
         words += [f"{k} = {r.text}" for k, r in p.folds]
         words += [r.text for r in p.wholes]
-    return "\n".join([*words, str(rows.kernel.kept), str(rows.turns)])
+    return "\n".join([*words, str(rows.kernel.kept), str(rows.turns), str(rows.bounds)])
 
 
 @lru_cache(1024)
@@ -226,8 +175,9 @@ class _Printer:
         pointers += [f"{name_of(r)}_acc* const partials{m}" for m, r in enumerate(wholes)]
         self.whole = 0
         kept = [f"  x{target}[0] = x{scalar};" for scalar, target in kernel.kept]
-        return _KERNEL.format(
-            name=self.name, threads=THREADS, pointers=", ".join(pointers), m=len(rows.memory),
+        return KERNEL.format(
+            name=self.name, bounds=", ".join(map(str, rows.bounds)),
+            pointers=", ".join(pointers), m=len(rows.memory),
             s=max(1, len(rows.areas[1])), lanes=LANES, block=BLOCK, span=LANES * rows.turns,
             starts=self._starts(), fetches=self._fetches(), passes="".join(
                 self._arrivals(n) + self._pass(p) for n, p in enumerate(kernel.passes)
@@ -288,8 +238,11 @@ class _Printer:
         folds = [*(r for _, r in p.folds), *p.wholes]
         if not p.stores and not folds:
             return scalars
+        if not folds and p is self.rows.kernel.passes[-1]:
+            outs = [k for k, _ in p.stores]
+            if all(self.streams[k].kind == "unit" and k not in self.rows.areas[0] for k in outs):
+                return scalars + self._last(p)
         own = [next(self.numbers) for _ in folds]
-        flight = _flight(_roots(p))
         names = [name_of(r) for r in folds]
         numbered = list(zip(own, names, strict=True))
         finished = [
@@ -298,25 +251,61 @@ class _Printer:
         for m in own[len(p.folds) :]:
             finished.append(f"    if (valid && !first) partials{self.whole}[row] = f{m};")
             self.whole += 1
-        joined = ""
-        if folds:
-            each = [
-                f"          slots{m}[q] = {f}_combine(slots{m}[q], slots{m}[q + s]);"
-                for m, f in numbered
-            ]
-            last = [f"      f{m} = slots{m}[0];" for m, _ in numbered]
-            joined = _BLOCKS_JOINED.format(each="\n".join(each), last="\n".join(last))
-        return scalars + _PASS.format(
-            block=BLOCK, span=LANES * self.rows.turns, flight=flight,
-            divisors=self._divisors(p),
+        joined = blocks_joined(folds, numbered) if folds else ""
+        divisors = self._divisors(p)
+        span, flight = LANES * self.rows.turns, _flight(_roots(p))
+        many = [
+            MANY.format(step=span * count, elements=self._elements(p, numbered, count))
+            for count in (flight, flight // 4)  # fewer for what is left of a block
+            if count > 1
+        ]
+        return scalars + PASS.format(
+            block=BLOCK, span=span, many="".join(many),
+            divisors=divisors,
             accumulators="\n".join(f"    {f}_acc f{m} = {f}_init();" for m, f in numbered),
             inits="\n".join(f"      {f}_acc g{m} = {f}_init();" for m, f in numbered),
-            many=self._elements(p, numbered, flight), one=self._elements(p, numbered, 0),
-            lanes_joined="".join(
-                _LANES_JOINED.format(lanes=LANES, m=m, f=f) for m, f in numbered
-            ),
+            one=self._elements(p, numbered, 0),
+            lanes_joined=lanes_joined(numbered, self.rows.turns),
             blocks_joined=joined, finished="\n".join(finished),
         )  # fmt: skip
+
+    def _last(self, p: Pass) -> str:
+        """A pass that folds nothing and after which nobody reads: any thread has any elements."""
+        rows, roots = self.rows, _roots(p)
+        read = [k for k in loads_of(roots) if self.streams[k].kind in ("unit", "buffer")]
+        touched = [*read, *(k for k, _ in p.stores)]
+        width = max(1, 16 // max(self.streams[k].dtype.itemsize for k in touched))
+        packs = max(1, _flight(roots) // width)
+        outside = [k for k in touched if k not in rows.areas[0]]
+        starts = " | ".join(f"(unsigned long long)x{k}" for k in outside)
+        waits = any(k in rows.written for k in read)
+        return LAST.format(
+            divisors=self._divisors(p), waits="    __syncthreads();" if waits else "",
+            aligned=f"length % {width} == 0 && (({starts}) & 15) == 0",
+            width=width, packs=packs, more=packs - 1, many=self._packed(p, read, packs, width),
+            one=self._packed(p, read, 1, width), single=self._packed(p, read, 1, 1),
+        )  # fmt: skip
+
+    def _packed(self, p: Pass, read: Sequence[int], packs: int, width: int) -> str:
+        """Elements of `packs` packs, of `width` each."""
+        count, lines = packs * width, []
+        loop = f"#pragma unroll\n        for (int u = 0; u < {packs}; ++u) {{"
+        for k in (*read, *(k for k, _ in p.stores)):
+            name = "e" if k in read else "o"
+            lines.append(f"        {storage(self.streams[k].dtype)} {name}{k}[{count}];")
+        lines += [loop, "          const unsigned at = (unsigned)(i + step * u);"]
+        for k in read:
+            c = storage(self.streams[k].dtype)
+            place = f"x{k} + at"
+            if k in self.rows.areas[0]:
+                place = f"s{k} + at + at / {BLOCK} * ({PAD} / (int)sizeof({c}))"
+            lines.append(f"          pb_unpack<{width}>(e{k} + {width} * u, {place});")
+        at = f"i + step * (u / {width}) + u % {width}"
+        lines += ["        }", *self._made(p, (), count, at), loop]
+        for k, _ in p.stores:
+            made = f"o{k} + {width} * u"
+            lines.append(f"          pb_repack<{width}>(x{k} + (unsigned)(i + step * u), {made});")
+        return "\n".join([*lines, "        }"])
 
     def _scalars(self, p: Pass) -> str:
         lines = []
@@ -350,15 +339,7 @@ class _Printer:
         declared += [f"        {f}_acc a{m}[{count}];" for m, f in folds]
         loop = f"#pragma unroll\n        for (int u = 0; u < {count}; ++u) {{"
         lines = [loop, *loads, "        }"]
-        if self.divisors:
-            lines += [
-                "        unsigned low = 0xffffffffu;", "        float high = 0;",
-                loop, *self._computed(p, folds, True), "        }",
-                f"        if (!({self._fair(p)})) {{",
-                loop, *self._computed(p, folds, False), "        }", "        }",
-            ]  # fmt: skip
-        else:
-            lines += [loop, *self._computed(p, folds, False), "        }"]
+        lines += self._made(p, folds, count, at)
         lines += [loop, *stores, "        }"]
         if not flight:
             declared += [f"        a{m}[0] = {f}_init();" for m, f in folds]
@@ -366,28 +347,44 @@ class _Printer:
         return "\n".join([*declared, *lines, loop, *self._folded(folds, not flight), "        }"])
 
     def _folded(self, folds: Sequence[tuple[int, str]], tail: bool) -> list[str]:
-        """What follows each other in a lane is combined, by all threads that have the lane."""
+        """What follows each other in a lane is combined by the first thread that has the lane.
+
+        The others send it what they made, and go through the same motions with what is no use.
+        """
         lines = []
         for turn in range(self.rows.turns):
-            there = f"round + {LANES * turn} + lane < n" if tail else ""
+            there = f"if (round + {LANES * turn} + lane < n) " if tail else ""
             for m, f in folds:
                 value = f"a{m}[u]"
-                if self.rows.turns > 1:
-                    other = f"{f}_of({value}, lane + {LANES * turn}, 32)"
-                    lines.append(f"          const {f}_acc b{m}_{turn} = {other};")
-                    value = f"b{m}_{turn}"
-                given = f"if ({there}) " if there else ""
-                lines.append(f"          {given}g{m} = {f}_combine(g{m}, {value});")
+                if turn:
+                    lines.append(f"          const {f}_acc b{m} = {f}_down({value}, {LANES}, 32);")
+                    value = f"b{m}"
+                lines.append(f"          {there}g{m} = {f}_combine(g{m}, {value});")
         return lines
 
-    def _computed(self, p: Pass, folds: Sequence[tuple[int, str]], fast: bool) -> list[str]:
+    def _made(self, p: Pass, folds: Sequence[tuple[int, str]], count: int, at: str) -> list[str]:
+        """What is made of `count` elements that were read, with quotients that are right."""
+        loop = f"#pragma unroll\n        for (int u = 0; u < {count}; ++u) {{"
+        if not self.divisors:
+            return [loop, *self._computed(p, folds, at, False), "        }"]
+        return [
+            "        unsigned low = 0xffffffffu;", "        float high = 0;",
+            loop, *self._computed(p, folds, at, True), "        }",
+            f"        if (!({self._fair(p)})) {{",
+            loop, *self._computed(p, folds, at, False), "        }", "        }",
+        ]  # fmt: skip
+
+    def _computed(
+        self, p: Pass, folds: Sequence[tuple[int, str]], at: str, fast: bool
+    ) -> list[str]:
         """What is made of an element; `fast`: with quotients that may not be right."""
         roots: list[Expr] = []
         for k, body in p.stores:
             roots += parts(body, self.streams[k].dtype)
         elements = [r.element for r in (*(r for _, r in p.folds), *p.wholes)]
         roots += [e for element in elements for e in element]
-        made, names = emit(self.source, roots, self._leaf, self._divided if fast else None)
+        divided = self._divided if fast else self._divided_slowly
+        made, names = emit(self.source, roots, self._leaf, divided)
         rest, results = iter(names), []
         for k, body in p.stores:
             own = [next(rest) for _ in body]
@@ -395,20 +392,23 @@ class _Printer:
         for (m, f), element in zip(folds, elements, strict=True):
             values = ", ".join(next(rest) for _ in element)
             results.append(f"  a{m}[u] = {f}_acc{{{values}}};")
-        index = f"  const long long j = base + i + {LANES * self.rows.turns} * u;"
-        return ["        " + line for line in (index, *made, *results)]
+        return ["        " + line for line in (f"  const long long j = {at};", *made, *results)]
 
     def _divided(self, e: Expr, operands: Sequence[str]) -> str:
         """A division by what is the same for the whole row; a quotient is known to be fair."""
         if not self._is_quotient(e):
             return ""
         n = self.divisors[e.args[1]]
-        found = f"pb_quotient({operands[0]}, d{n}, r{n})"
+        found = f"pb_quotient({operands[0]}, d{n})"
         return (
             found
             if self._is_quotient(e.args[0])
             else f"(pb_note({operands[0]}, low, high), {found})"
         )
+
+    def _divided_slowly(self, e: Expr, operands: Sequence[str]) -> str:
+        """The same where quotients are not fair: a call, which costs no registers."""
+        return f"pb_divide({', '.join(operands)})" if self._is_quotient(e) else ""
 
     def _is_quotient(self, e: Expr) -> bool:
         return e.op == "div" and e.dtype is dt.float32 and e.args[1] in self.divisors
@@ -437,7 +437,7 @@ class _Printer:
         self.divisors = {e: n for n, e in enumerate(found)}
         lines, names = emit(self.source, list(found), self._leaf)
         for n, name in enumerate(names):
-            lines.append(f"  const float d{n} = {name}, r{n} = 1.0f / d{n};")
+            lines.append(f"  const Divisor d{n} = pb_divisor({name});")
         return "\n".join("  " + line for line in lines)
 
     def _is_uniform(self, root: Expr) -> bool:

@@ -37,28 +37,49 @@ template <int LATER> PB_DEVICE void pb_arrived() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 #endif
 }
-// x / d, rounded right, without a branch, where r is 1 / d: two corrections by exact remainders
-// (Markstein). A remainder is exact if no number is so small or large that it could be rounded:
-// d between 2**-24 and 2**24, x 0 or between 2**-100 and 2**100, of which `low` and `high` know.
-PB_DEVICE bool pb_is_fair(const float d) { return fabsf(d) > 0x1p-24f && fabsf(d) < 0x1p+24f; }
-PB_DEVICE float pb_quotient(const float x, const float d, const float r) {
-  const float q = x * r, near = fmaf(fmaf(-q, d, x), r, q);
-  const int found = __float_as_int(fmaf(fmaf(-near, d, x), r, near));
-  return __int_as_float((found & 0x7fffffff) | (__float_as_int(q) & (int)0x80000000));
+// x / d, rounded right, without a branch. `r` is 1 / d, `below` the same rounded towards 0, and
+// `rest` what that lacks, so that the first quotient is one of the neighbours of the true one: a
+// correction by the exact remainder gives the right one (Markstein). The remainder is exact if no
+// number is so small or large that it could be rounded: d between 2**-24 and 2**24, x 0 or between
+// 2**-100 and 2**100, of which `low` and `high` know. Its sign is turned so that a zero keeps its.
+struct Divisor { float d, r, below, rest; };
+PB_DEVICE Divisor pb_divisor(const float d) {
+  const float r = 1.0f / d;
+  const float below = fmaf(-r, d, 1.0f) < 0.0f ? __int_as_float(__float_as_int(r) - 1) : r;
+  return Divisor{d, r, below, fmaf(-below, d, 1.0f) * below};
 }
+PB_DEVICE bool pb_is_fair(const Divisor& by) { return by.d > 0x1p-24f && by.d < 0x1p+24f; }
+PB_DEVICE float pb_quotient(const float x, const Divisor& by) {
+  const float q = fmaf(x, by.below, x * by.rest);
+  return fmaf(-fmaf(q, by.d, -x), by.r, q);
+}
+static __device__ __noinline__ float pb_divide(const float x, const float d) { return x / d; }
 PB_DEVICE void pb_note(const float x, unsigned& low, float& high) {
   const unsigned size = ((unsigned)__float_as_int(x) << 1) - 1;  // the largest of all for 0
   low = size < low ? size : low;
   high = fmaxf(high, fabsf(x));
+}
+// V neighbours, which are read or written at once.
+template <int V, typename T> PB_DEVICE void pb_unpack(T* to, const T* from) {
+  const Pack<T, V> all = pb_pack<T, V>(from);
+#pragma unroll
+  for (int v = 0; v < V; ++v) to[v] = all.v[v];
+}
+template <int V, typename T> PB_DEVICE void pb_repack(T* to, const T* from) {
+  Pack<T, V> all;
+#pragma unroll
+  for (int v = 0; v < V; ++v) all.v[v] = from[v];
+  *reinterpret_cast<Pack<T, V>*>(to) = all;
 }
 // Copies a row to shared memory, with gaps between blocks.
 template <typename T>
 PB_DEVICE void pb_fetch(T* to, const T* from, const int n, const int first, const int step) {
   constexpr int V = 16 / sizeof(T), GAP = @PAD@ / sizeof(T);
   if ((((unsigned long long)from | n * sizeof(T)) & 15) == 0) {
-    for (int i = first * V; i < n; i += step * V) pb_begin(to + i + i / @BLOCK@ * GAP, from + i);
+    for (unsigned i = first * V; i < (unsigned)n; i += step * V)
+      pb_begin(to + i + i / @BLOCK@ * GAP, from + i);
   } else {
-    for (int i = first; i < n; i += step) to[i + i / @BLOCK@ * GAP] = from[i];
+    for (unsigned i = first; i < (unsigned)n; i += step) to[i + i / @BLOCK@ * GAP] = from[i];
   }
 }
 """.replace("@PAD@", str(PAD)).replace("@BLOCK@", str(BLOCK))

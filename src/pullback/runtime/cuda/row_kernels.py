@@ -20,6 +20,7 @@ from pullback.runtime.cuda.launch import merged
 from pullback.runtime.cuda.loops import fold_steps
 from pullback.runtime.cuda.printer import Source
 from pullback.runtime.cuda.row_code import THREADS, RowCode, loads_of, row_source
+from pullback.runtime.cuda.row_joins import HEAVY_JOIN
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = ["row_kernel_stages", "shared_bytes"]
@@ -29,6 +30,8 @@ FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block 
 FEW_BLOCKS = 4  # of the tree, up to which a row is short
 # Bytes of shared memory for a lane: with more, few threads fit to wait for what is not there.
 LANE_BYTES = 160
+PROCESSOR_BYTES = 227 << 10  # shared memory of a Hopper's multiprocessor
+PROCESSOR_THREADS = 1024  # it is to hold, with 64 registers each
 NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others are to fit beside
 
 
@@ -67,14 +70,14 @@ class _Launches:
         """The launch of all passes, and those that join what it leaves; None if rows do not fit."""
         streams = range(len(self.kernel.streams))
         fixed = tuple(k in self.places and self.places[k][1] == 0 for k in streams)
-        own = RowCode(self.kernel, fixed, 1)
+        own = RowCode(self.kernel, fixed)
         starts, room = own.room(self.length)
         blocks = -(-self.length // BLOCK)
         if self.number < FEW_ROWS and blocks > FEW_BLOCKS:
             return None
         lanes = LANES * (1 << (blocks - 1).bit_length())
-        if own.has_fixed and room > lanes * LANE_BYTES:
-            own = RowCode(self.kernel, fixed, 2)
+        if own.has_fixed and room > lanes * LANE_BYTES and own.joining < HEAVY_JOIN:
+            own = replace(own, turns=2)
         threads = min(THREADS, lanes * own.turns)
         together = max(1, 32 // threads)
         while threads * together < FEW and 2 * together * room <= NEAR_BYTES:
@@ -83,6 +86,9 @@ class _Launches:
         shared = together * room + slots
         if shared > most:
             return None
+        block = threads * together
+        resident = min(PROCESSOR_BYTES // (shared + 1024), PROCESSOR_THREADS // block)
+        own = replace(own, bounds=(block, max(1, resident)))
         name, source = row_source(own)
         pointers = [self.places[k][0] for k in own.memory]
         steps = [self.places[k][1] for k in own.memory]

@@ -82,7 +82,7 @@ DOUBLES = (
 UNITS = (
     Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.81, 2, last=False, fewer=0.19),
     Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.78, 2, last=False, fewer=0.19),
-    Tile(64, 64, 16, 0, 0, 2, 2, 4, (2, 2), 0.82, 2, last=False, fewer=0.25),
+    Tile(64, 64, 16, 0, 0, 2, 2, 4, (2, 2), 0.79, 2, last=False, fewer=0.25),
     Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55, last=False, fewer=0.19),
     Tile(64, 32, 16, 0, 0, 2, 2, 3, (4, 3), 0.48, last=False, fewer=0.19),
     Tile(32, 64, 16, 0, 0, 1, 2, 3, (4, 3), 0.4, last=False, fewer=0.19),

@@ -158,7 +158,7 @@ def test_a_full_disk_neither_raises_nor_leaves_anything(tmp_path: Path) -> None:
         import resource
         from pullback.runtime.code_cache import CodeCache
         from pullback.runtime.cuda import code
-        code.compile_source = lambda source, target: source.encode() * 1000
+        code.compile_source = lambda source, target, options: source.encode() * 1000
         code.version = lambda: (13, 0)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         CodeCache("cpu").write("1" * 64, bytes(1 << 20))
@@ -212,7 +212,7 @@ def test_cuda_code_is_compiled_again_if_it_is_damaged(
 ) -> None:
     compiled: list[str] = []
 
-    def compile_source(source: str, target: str) -> bytes:
+    def compile_source(source: str, target: str, options: object) -> bytes:
         compiled.append(source)
         return f"{source} for {target}".encode()
 

@@ -30,7 +30,7 @@ class Checked(Protocol):
         ...
 
 
-class Device(Protocol):
+class RecordMemory(Protocol):
     """What is asked of the GPU: see `gpu.Gpu`."""
 
     def current(self) -> AbstractContextManager[Any]: ...
@@ -53,7 +53,7 @@ class Device(Protocol):
 class Faults:
     """The records of a GPU, and which of them belong to programs that nobody has waited for."""
 
-    def __init__(self, gpu: Device):
+    def __init__(self, gpu: RecordMemory):
         self._gpu = gpu
         self._clean: list[int] = []
         # By stream and address; a launch puts a new tuple there.

@@ -25,7 +25,7 @@ class Checked(Protocol):
         ...
 
 
-class Device(Protocol):
+class WordMemory(Protocol):
     """What is asked of the GPU: see `gpu.Gpu`."""
 
     lock: Any
@@ -40,7 +40,7 @@ class Device(Protocol):
 class Faults:
     """The words of calls that nobody has waited for."""
 
-    def __init__(self, gpu: Device):
+    def __init__(self, gpu: WordMemory):
         self._gpu = gpu
         self._open: list[tuple[Any, Checked, str]] = []
 

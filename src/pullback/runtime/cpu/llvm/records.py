@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import TypeAlias
 
 from pullback.runtime.cpu.llvm.builder import Code
@@ -18,12 +19,13 @@ class Record:
 
     def __init__(self, pointers: str, numbers: str):
         self._pointers, self._numbers = pointers.split(), numbers.split()
+        self._in_order = itemgetter(*self._pointers, *self._numbers)
+        self._count = len(self._pointers) + len(self._numbers)
 
     def packed(self, **values: int) -> tuple[int, ...]:
         """The params of a stage; all have to be given, and no others."""
-        found = tuple([values.pop(name) for name in (*self._pointers, *self._numbers)])
-        assert not values, values
-        return found
+        assert len(values) == self._count, values.keys()
+        return self._in_order(values)
 
     def unpacked(self, code: Code) -> Values:
         """The pointers and numbers of a stage kernel."""

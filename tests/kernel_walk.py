@@ -51,7 +51,10 @@ def kernel_uses(dtypes: Iterable[DType]) -> dict[tuple[str, str], Use]:
 
 def _uses(entry: Public, dtype: DType) -> Iterator[Use]:
     with np.errstate(all="ignore"):
-        samples = entry.samples(Draw(zlib.crc32(entry.name.encode()), dtype.numpy))
+        try:
+            samples = entry.samples(Draw(zlib.crc32(entry.name.encode()), dtype.numpy))
+        except OverflowError:  # of floats and signed integers, which this one can't hold
+            return
     for sample in samples:
         try:
             bound = _bound(entry, sample)

@@ -22,8 +22,10 @@ __all__ = [
 ]
 
 # Operations that the CPU leaves to LAPACK, whose bits no other machine has: they, or derivatives
-# of theirs, need eigenvalues of matrices that are not symmetric, or functions of matrices.
+# of theirs, need eigenvalues of matrices that are not symmetric, functions of matrices, or singular
+# values of tall ones.
 _LEFT = {
+    "polyfit",
     *("roots", "linalg.eig", "linalg.eigvals", "linalg.expm", "linalg.ldl", "linalg.logm"),
     *("linalg.polar", "linalg.schur", "linalg.solve_lyapunov", "linalg.solve_sylvester"),
     "linalg.sqrtm",

@@ -15,7 +15,7 @@ import numpy as np
 from pullback.core.avals import default_device
 from pullback.core.dtypes import default_float
 from pullback.core.errors import WHOLE, DTypeError, ShapeError, briefly
-from pullback.core.precision import current
+from pullback.core.precision import get_matmul_precision
 from pullback.display.units import bytes_text
 from pullback.ir.array import mode
 
@@ -194,7 +194,7 @@ class Config:
             ("threads", str(self.num_threads), "pb.set_num_threads(n), PULLBACK_NUM_THREADS"),
             ("default float", default_float().name, "pb.set_default_float(dtype)"),
             ("default device", str(default_device()), "pb.set_default_device(device)"),
-            ("products", current(), "pb.set_matmul_precision(name)"),
+            ("products", get_matmul_precision(), "pb.set_matmul_precision(name)"),
             ("recording", "on" if mode.recording else "off", "with pb.no_grad():"),
             ("tracebacks", "full" if WHOLE else "short", "PULLBACK_TRACEBACK=full"),
             ("printing", options, "pb.set_printoptions(...)"),

@@ -10,7 +10,7 @@ import numpy as np
 from pullback.core import dtypes, pytrees
 from pullback.core.avals import Aval, _defaults, default_device, symbolic
 from pullback.core.errors import DTypeError
-from pullback.core.precision import current
+from pullback.core.precision import get_matmul_precision
 from pullback.ir.convert import as_array, from_numpy
 from pullback.ir.numbers import Moving
 from pullback.ir.tracing import Static
@@ -102,7 +102,7 @@ def context() -> tuple[Any, Any, str]:
     """
     stack = _defaults.stack
     place = stack[-1] if stack else _defaults.base
-    return dtypes._default_float, place, current()
+    return dtypes._default_float, place, get_matmul_precision()
 
 
 def _static_key(x: Any) -> tuple[type, Any]:

@@ -12,7 +12,6 @@ __all__ = [
     "DEFAULT",
     "HIGHEST",
     "NAMES",
-    "current",
     "get_matmul_precision",
     "matmul_precision",
     "set_matmul_precision",
@@ -36,11 +35,6 @@ class _Chosen(threading.local):
 
 
 _chosen = _Chosen()
-
-
-def current() -> str:
-    """The precision of a product that is made now."""
-    return _chosen.name or _Chosen.base
 
 
 def _checked(function: str, name: Any) -> str:
@@ -93,4 +87,4 @@ def get_matmul_precision() -> str:
     >>> pb.get_matmul_precision()
     'default'
     """
-    return current()
+    return _chosen.name or _Chosen.base

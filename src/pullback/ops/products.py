@@ -75,7 +75,7 @@ def _transposed(x: Any) -> Any:
 
 def _precision(x: Aval) -> dict[str, str]:
     """What a product notes of the setting: nothing where it makes no difference."""
-    name = precisions.current()
+    name = precisions.get_matmul_precision()
     if name == precisions.DEFAULT or not x.device.runtime.has_fast_products:
         return {}
     if x.dtype.itemsize == 2:
@@ -114,7 +114,7 @@ def _matmul_batch(x: Any, y: Any, static: dict[str, Any]) -> Any:
     errors=_matmul_errors,
     methods=("__matmul__", "__rmatmul__"),
     front=2,
-    setting=precisions.current,
+    setting=precisions.get_matmul_precision,
 )
 def matmul(x: Any, y: Any, /) -> Any:
     """The product of matrices in the last two axes, over broadcast batches.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pullback.autodiff.custom import custom_vjp
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType, bfloat16, float16, float32
-from pullback.core.precision import HIGHEST, current
+from pullback.core.precision import HIGHEST, get_matmul_precision
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import Op, bind
 from pullback.nn.attention.blockwise import attended
@@ -44,7 +44,7 @@ def has_units(query: Any, key: Any, value: Any, factor: Any) -> bool:
         and 0 not in (*query.shape, *key.shape)
         and isinstance(factor, (int, float))
         and 0 < factor < inf
-        and current() != HIGHEST
+        and get_matmul_precision() != HIGHEST
         and FORWARD in query.device.runtime.target.routines
     )
 

@@ -96,7 +96,8 @@ class Compiled:
     def _compile(self) -> None:
         graph = self.graph
         inputs = {id(v): i for i, v in enumerate(graph.inputs)}
-        computed: dict[int, int] = {}
+        outputs = _computed(graph)
+        computed = {id(v): i for i, v in enumerate(outputs)}
         self.sources: list[Source] = []
         for v in graph.outputs:
             if id(v) in inputs:
@@ -104,8 +105,7 @@ class Compiled:
             elif v.constant is not None:
                 self.sources.append(("constant", v.constant[:2]))
             else:
-                self.sources.append(("computed", computed.setdefault(id(v), len(computed))))
-        outputs = _computed(graph)
+                self.sources.append(("computed", computed[id(v)]))
         self.avals = [aval(v.aval.shape, v.aval.dtype, v.aval.device) for v in outputs]
         if not outputs and not any(map(may_raise, graph.equations)):
             return

@@ -17,7 +17,7 @@ from cuda_device import emulated
 from cuda_emulator import COMPILER
 from generated.matrix import FULL
 from pullback.compile.kernel import fft_order, transforms
-from pullback.compile.kernel.order import fused
+from pullback.compile.kernel.fused import fused
 from pullback.compile.program.fourier import Numbers
 from pullback.runtime.cpu.fft import recipes
 from pullback.runtime.cuda import nvrtc

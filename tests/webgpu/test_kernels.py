@@ -15,7 +15,7 @@ import pullback as pb
 import pullback.nn
 from cuda_registry import same_bits
 from generated.matrix import FULL
-from pullback.compile.kernel import order
+from pullback.compile.kernel.fused import fused
 from pullback.compile.program.stages import Program
 from pullback.core import pytrees
 from pullback.runtime.webgpu.programs import encode
@@ -75,7 +75,7 @@ def test_multiply_adds_are_rounded_once(spread: int):
     rows[::2, 2] = -(rows[::2, 0] * rows[::2, 1])  # nearly cancels
     rows[:9] = 0.0, 1.0, -0.0
     rows[9:30, 2] = rows[9:30, 0] * rows[9:30, 1] * np.float32(2.0**24)  # ties and what is near
-    expected = order.fused(*rows.T)
+    expected = fused(*rows.T)
     found = fused_on_device(rows)
     assert same_bits(found[:, 0], expected) and same_bits(found[:, 1], expected)
 

@@ -32,7 +32,7 @@ from pullback.runtime.webgpu.stages import (
     FAULT,
     FAULT_WORDS,
     LINE,
-    Array,
+    Binding,
     Dispatch,
     Table,
     copied,
@@ -208,7 +208,7 @@ class PageProgram:
         arrays = [(slot, a.at.nbytes) for slot, a in zip(slots, step.arrays, strict=True)]
         return self._dispatched(step, tuple(arrays), label)
 
-    def _slot(self, array: Array) -> int:
+    def _slot(self, array: Binding) -> int:
         """Where an array is found; a table has a slot of its own."""
         if array.table is None:
             return self._fault_slot if array.at.slot == FAULT else array.at.slot

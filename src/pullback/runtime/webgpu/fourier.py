@@ -26,8 +26,8 @@ from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import literal
 from pullback.runtime.webgpu.stages import (
     CONSTANT,
-    Array,
     At,
+    Binding,
     Dispatch,
     linear_groups,
     stage,
@@ -193,14 +193,14 @@ def _bits(value: float) -> int:
     return struct.unpack("<I", struct.pack("<f", value))[0]
 
 
-def _table(numbers: Numbers) -> Array:
-    return Array(At(CONSTANT), "u64", "read", numbers)
+def _table(numbers: Numbers) -> Binding:
+    return Binding(At(CONSTANT), "u64", "read", numbers)
 
 
 class _Dispatches(Transform[Dispatch]):
     """The dispatches of a transform."""
 
-    def _add(self, source: str, words: Sequence[int], arrays: Sequence[Array]) -> None:
+    def _add(self, source: str, words: Sequence[int], arrays: Sequence[Binding]) -> None:
         groups = linear_groups(words[0], THREADS)
         self.steps.append(Dispatch(source, tuple(arrays), tuple(words), groups))
 
@@ -212,7 +212,7 @@ class _Dispatches(Transform[Dispatch]):
             *(target.step, target.imaginary, *map(int, swap), *map(_bits, factors)),
             *nest_words(nest),
         )
-        arrays = [Array(At(target.slot), "u32", "write"), Array(At(source.slot), "u32")]
+        arrays = [Binding(At(target.slot), "u32", "write"), Binding(At(source.slot), "u32")]
         if table is not None:
             arrays.append(_table(table))
         self._add(_formula_source(kind, len(nest.shape)), words, arrays)
@@ -232,7 +232,7 @@ class _Dispatches(Transform[Dispatch]):
                 *(int(swap[0] and first), int(swap[1] and last), width if last else 1),
                 *(_bits(factor if first else 1.0), *nest_words(nest)),
             )
-            arrays = [Array(At(there.slot), "u32", "write"), Array(At(here.slot), "u32")]
+            arrays = [Binding(At(there.slot), "u32", "write"), Binding(At(here.slot), "u32")]
             if rest > 1:
                 arrays.append(_table(Numbers("pass", self.dtype, rest * radix, radix)))
             twisted = bool(last and twist)

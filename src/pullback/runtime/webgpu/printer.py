@@ -65,7 +65,7 @@ def check_dtype(name: str, dtype: DType) -> None:
 
 
 def item(dtype: DType) -> str:
-    """The kind of an element in memory: see `stages.Array`."""
+    """The kind of an element in memory: see `stages.Binding`."""
     return f"u{8 * dtype.itemsize}"
 
 

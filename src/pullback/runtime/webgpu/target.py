@@ -51,7 +51,7 @@ from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
 from pullback.runtime.webgpu.printer import MISSING, check_dtype
 from pullback.runtime.webgpu.routines import ROUTINES
-from pullback.runtime.webgpu.stages import Array, At, Dispatch
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch
 
 __all__ = ["WebgpuRuntime", "WebgpuTarget"]
 
@@ -151,7 +151,7 @@ class WebgpuRuntime(Runtime):
     def _ask(self) -> None:
         """Let the adapter show which of its operations are exact, and whether loops end early."""
         given = probe_words()
-        arrays = (Array(At(0), "u32", "write"), Array(At(1), "u32"))
+        arrays = (Binding(At(0), "u32", "write"), Binding(At(1), "u32"))
         step = Dispatch(PROBE, arrays, (COUNT,), stages.linear_groups(COUNT, 64))
         program = Program(1, given.nbytes, (), (), stages.stage(step))
         found = programs.encode(self._gpu, program)(self._gpu.uploaded(given))

@@ -63,7 +63,7 @@ class Line:
     def __init__(self, device: int, stream: int):
         executor = _executor()
         self.gpu, self.stream, self._device = executor.gpu_of(device), stream, device
-        self._slots_of = executor.Slots.of
+        self._slots_of = executor.StreamWords.of
         self.calls: deque[Call] = deque()
         self._marks: deque[tuple[Any, int]] = deque()  # events, and the order of the last call
         self._events: list[Any] = []  # that can be used again

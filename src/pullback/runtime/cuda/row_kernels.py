@@ -41,7 +41,7 @@ def shared_bytes(architecture: str) -> int:
     return 64 << 10 if number < 80 else 96 << 10
 
 
-class _Launches:
+class _RowLaunches:
     """The launches of a row kernel."""
 
     def __init__(
@@ -161,7 +161,7 @@ def row_kernel_stages(
     """The stages of a row kernel; None if a row does not fit into `most` bytes, rows are few and
     long, or folds from row to row read what is not kept.
     """
-    steps = _Launches(plan, rows, length, slot, area).steps(most)
+    steps = _RowLaunches(plan, rows, length, slot, area).steps(most)
     return None if steps is None else stage(*steps)
 
 

@@ -39,9 +39,9 @@ from pullback.runtime.cuda.stages import (
     RECORD,
     At,
     Clear,
-    Code,
     Either,
     HostCall,
+    StageCode,
     Step,
     Table,
     TensorMap,
@@ -171,7 +171,7 @@ class LaunchTable:
 
     def _node(self, node: Node) -> None:
         if isinstance(node, Stage):
-            assert isinstance(node.code, Code)
+            assert isinstance(node.code, StageCode)
             for step in node.code:
                 self._step(step)
         elif isinstance(node, Parts):
@@ -297,7 +297,7 @@ def _notes_errors(nodes: Sequence[Node]) -> bool:
     """Whether some kernel of nodes notes errors."""
     for node in nodes:
         if isinstance(node, Stage):
-            assert isinstance(node.code, Code)
+            assert isinstance(node.code, StageCode)
             if any(isinstance(step, Step) and step.checked for step in node.code):
                 return True
         if any(_notes_errors(part) for part in inner(node)):

@@ -9,8 +9,18 @@ from typing import NamedTuple
 from pullback.compile.kernel import order
 
 __all__ = [
-    "ALONE", "CLUSTER", "DOUBLES", "FLOATS", "LAST", "LAUNCH", "UNITS", "Choice", "Tile",
-    "choice_of", "choices", "tile_of",
+    "ALONE",
+    "CLUSTER",
+    "DOUBLES",
+    "FLOATS",
+    "LAST",
+    "LAUNCH",
+    "UNITS",
+    "Tile",
+    "TileChoice",
+    "choice_of",
+    "choices",
+    "tile_of",
 ]  # fmt: skip
 
 PROCESSORS = 132  # multiprocessors that a choice has in mind: those of a Hopper
@@ -91,7 +101,7 @@ UNITS = (
 )
 
 
-class Choice(NamedTuple):
+class TileChoice(NamedTuple):
     """A tile, and who adds up the chains."""
 
     tile: Tile
@@ -99,12 +109,12 @@ class Choice(NamedTuple):
 
 
 @cache
-def choice_of(kind: str, batch: int, m: int, n: int, k: int) -> Choice:
+def choice_of(kind: str, batch: int, m: int, n: int, k: int) -> TileChoice:
     """The choice for "floats", "doubles" or "units", which is expected to be the fastest."""
     return min(choices(kind, batch, m, n, k), key=lambda c: _cycles(c, batch, m, n, k))
 
 
-def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[Choice]:
+def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[TileChoice]:
     """All that a product may be made with."""
     tiles = {"floats": FLOATS, "doubles": DOUBLES, "units": UNITS}[kind]
     chains = math.ceil(k / order.CHUNK)
@@ -113,7 +123,7 @@ def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[Choice]:
         merges += [CLUSTER if chains <= MOST_CLUSTER else LAUNCH]
         if chains <= LAST_CHAINS and chains * batch * m * n * 8 <= LAST_BYTES:
             merges.append(LAST)
-    every = [Choice(tile, merge) for tile in tiles for merge in merges]
+    every = [TileChoice(tile, merge) for tile in tiles for merge in merges]
     every = [c for c in every if c.merge != CLUSTER or _may_be_shared(c.tile)]
     return [c for c in every if c.merge != LAST or c.tile.last]
 
@@ -137,7 +147,7 @@ def tile_of(kind: str, batch: int, m: int, n: int, k: int, *, totals: bool) -> T
     return min(tiles, key=cycles)
 
 
-def _cycles(choice: Choice, batch: int, m: int, n: int, k: int) -> float:
+def _cycles(choice: TileChoice, batch: int, m: int, n: int, k: int) -> float:
     """About how long a product takes."""
     tile, merge = choice
     chains = max(1, math.ceil(k / order.CHUNK))

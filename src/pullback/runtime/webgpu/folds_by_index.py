@@ -16,7 +16,7 @@ from pullback.compile.kernel.forms import Scatter
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program.nest import coalesce
 from pullback.compile.program.scatter import (
-    Lanes,
+    FoldLanes,
     ScatterKernels,
     Updates,
     is_exact,
@@ -255,7 +255,13 @@ class _Kernels:
         return [*sort, Dispatch(source, arrays, words, linear_groups(elements, THREADS))]
 
     def lanes(
-        self, kernel: Scatter, slot: int, updates: Updates, numbers: int, lanes: Lanes, area: Area
+        self,
+        kernel: Scatter,
+        slot: int,
+        updates: Updates,
+        numbers: int,
+        lanes: FoldLanes,
+        area: Area,
     ) -> list[Dispatch]:
         kind, own = item(_part(kernel)), sum_item(kernel)
         given = (Binding(At(slot), kind, "write"), Binding(At(updates.slot), kind))

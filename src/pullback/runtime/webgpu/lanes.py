@@ -16,7 +16,7 @@ from functools import cache
 
 from pullback.compile.kernel import order
 from pullback.compile.program.nest import Nest
-from pullback.compile.program.scatter import Lanes
+from pullback.compile.program.scatter import FoldLanes
 from pullback.compile.program.target import Area
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups
@@ -169,7 +169,7 @@ def lane_steps(
     code: str,
     kind: str,
     parts: int,
-    lanes: Lanes,
+    lanes: FoldLanes,
     nest: Nest,
     out: Binding,
     updates: Binding,

@@ -18,7 +18,7 @@ from functools import cache
 
 from pullback.compile.kernel import order
 from pullback.compile.program.convolution import Convolution, Weight
-from pullback.compile.program.windows import Sums, window_words
+from pullback.compile.program.windows import WeightSums, window_words
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.printer import item
 from pullback.runtime.webgpu.stages import At, Binding, Dispatch
@@ -251,7 +251,7 @@ def _weight_source(dtype: DType, t: Tile) -> str:
     return f"{to}\n{_text(dtype, t, extent, fill, rows, columns, None, target, True)}"
 
 
-def weight_step(c: Convolution, weight: Weight, sums: Sums, slot: int) -> Dispatch:
+def weight_step(c: Convolution, weight: Weight, sums: WeightSums, slot: int) -> Dispatch:
     """The dispatch that makes the sums of weights of every chunk."""
     rows = c.ins * math.prod(len(a.taps) for a in c.axes)
     products, k = sums.chunks * c.x.groups, sums.chunk * math.prod(sums.tile)

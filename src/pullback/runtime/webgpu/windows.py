@@ -21,7 +21,7 @@ from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.compile.program.windows import (
     ExtremumKernels,
-    Sums,
+    WeightSums,
     WindowKernels,
     convolution_steps,
     extremum_steps,
@@ -258,7 +258,7 @@ class _Kernels(_Extrema):
             Dispatch(_forward_source(c.dtype), (Binding(out, kind, "write"), x, w), words, groups)
         ]
 
-    def sums(self, c: Convolution, weight: Weight, sums: Sums, slot: int) -> list[Dispatch]:
+    def sums(self, c: Convolution, weight: Weight, sums: WeightSums, slot: int) -> list[Dispatch]:
         if is_wide_enough(c):
             return [weight_step(c, weight, sums, slot)]
         size, kind = c.x.groups * c.y.channels * c.ins * c.positions, item(c.dtype)

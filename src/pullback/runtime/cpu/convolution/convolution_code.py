@@ -22,7 +22,7 @@ from pullback.runtime.cpu.convolution.tile_code import (
 )
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.elements import Elements, add_move, product
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = ["FORWARD", "WEIGHT", "forward_kernel", "weight_kernel"]
 
@@ -56,7 +56,7 @@ _BLOCK = (
 _UNROLL = 4  # channels of a turn, so that loads of the next hide behind sums
 
 
-def _add_pixel_block(module: Module, dtype: DType, rows: int, vectors: int) -> None:
+def _add_pixel_block(module: IRModule, dtype: DType, rows: int, vectors: int) -> None:
     """The function that adds to `rows` pixels and a panel of channels."""
     f = Function(module, f"@pixels{rows}", _BLOCK, qualifiers="internal ")
     v = Elements(f, dtype)
@@ -97,7 +97,7 @@ def _add_pixel_block(module: Module, dtype: DType, rows: int, vectors: int) -> N
 @functools.cache
 def forward_kernel(dtype: DType, vectors: int) -> int:
     """`y[q] = sum over k of w[k] x[q * step + k]`: units are (batch, group, tile, part of outs)."""
-    module, heights = Module(), _heights(vectors)
+    module, heights = IRModule(), _heights(vectors)
     add_move(module, dtype)
     add_pack(module, dtype, vectors)
     for rows in heights:
@@ -160,7 +160,7 @@ _SUMS = (
 )  # fmt: skip
 
 
-def _add_weight_block(module: Module, dtype: DType, rows: int, vectors: int) -> None:
+def _add_weight_block(module: IRModule, dtype: DType, rows: int, vectors: int) -> None:
     """The function that adds to `rows` weights of a panel: a sum over pixels."""
     f = Function(module, f"@weights{rows}", _SUMS, qualifiers="internal ")
     v = Elements(f, dtype)
@@ -185,7 +185,7 @@ def _add_weight_block(module: Module, dtype: DType, rows: int, vectors: int) -> 
 @functools.cache
 def weight_kernel(dtype: DType, vectors: int) -> int:
     """Sums over the tiles of a chunk, in panels: units are (chunk, group, block of ins, part)."""
-    module, heights = Module(), _heights(vectors)
+    module, heights = IRModule(), _heights(vectors)
     add_move(module, dtype)
     add_unpack(module, dtype, vectors)
     for rows in heights:

@@ -10,7 +10,7 @@ from pullback.compile.kernel import order
 from pullback.compile.program.convolution import (
     Axis,
     Convolution,
-    Side,
+    Pixels,
     Three,
     Weight,
     triple,
@@ -49,7 +49,7 @@ Area = Callable[[int], int]
 class TiledConvolution(Convolution):
     """The stages of one convolution: how it is cut into tiles, blocks of channels and panels."""
 
-    def __init__(self, dtype: DType, x: Side, y: Side, axes: Sequence[Axis], area: Area):
+    def __init__(self, dtype: DType, x: Pixels, y: Pixels, axes: Sequence[Axis], area: Area):
         super().__init__(dtype, x, y, axes)
         self.area = area
         lanes = element_code.lanes_of(dtype)
@@ -174,7 +174,7 @@ class TiledConvolution(Convolution):
             stages.append(self._copy(out, y.slot, rows, steps, n, 1))
         return stages
 
-    def _dense(self, stages: list[Stage]) -> Side:
+    def _dense(self, stages: list[Stage]) -> Pixels:
         """A copy of the input whose pixels follow each other."""
         x = self.x
         count = math.prod(x.size)

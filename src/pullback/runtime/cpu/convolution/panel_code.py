@@ -19,7 +19,7 @@ from pullback.runtime.cpu.llvm.elements import (
     otherwise,
     product,
 )
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = [
     "PACK",
@@ -47,7 +47,7 @@ _UNPACK = (
 )  # fmt: skip
 
 
-def add_pack(module: Module, dtype: DType, vectors: int) -> None:
+def add_pack(module: IRModule, dtype: DType, vectors: int) -> None:
     """The function @pack: one block of a panel, with zeros after the last output channel."""
     f = Function(module, "@pack", _PACK, qualifiers="internal ")
     v = Elements(f, dtype)
@@ -73,7 +73,7 @@ def call_pack(f: Function, *values: str) -> None:
     call(f, "@pack", _PACK, values)
 
 
-def add_unpack(module: Module, dtype: DType, vectors: int) -> None:
+def add_unpack(module: IRModule, dtype: DType, vectors: int) -> None:
     """The function @unpack: one block of a panel, its chunks added in order, into an array whose
     rows are output channels with dense input channels and kernel positions.
 
@@ -147,7 +147,7 @@ def pack_kernel(dtype: DType, vectors: int) -> int:
 
     Offsets of kernel positions in the array come after the params.
     """
-    module = Module()
+    module = IRModule()
     add_pack(module, dtype, vectors)
     f = Function(module, "@kernel")
     p, v = Names(f, PACK), Elements(f, dtype)
@@ -168,7 +168,7 @@ def pack_kernel(dtype: DType, vectors: int) -> int:
 @functools.cache
 def unpack_kernel(dtype: DType, vectors: int) -> int:
     """The sums of chunks, from panels into a dense array: units are those of packing."""
-    module = Module()
+    module = IRModule()
     add_move(module, dtype)
     add_unpack(module, dtype, vectors)
     f = Function(module, "@kernel")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.elements import Elements, Names, call_move, otherwise, product
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = [
     "AXES",
@@ -211,7 +211,7 @@ def call_blocks(f: Function, name: str, heights: Sequence[int], left: str, value
 class TileKernel:
     """A kernel over tiles: its params, local memory for a tile's input, and the tile's pixels."""
 
-    def __init__(self, module: Module, names: Sequence[str], dtype: DType, vectors: int):
+    def __init__(self, module: IRModule, names: Sequence[str], dtype: DType, vectors: int):
         f = self.f = Function(module, "@kernel")
         self.p, self.v = Names(f, names), Elements(f, dtype)
         self.width = str(vectors * self.v.lanes)

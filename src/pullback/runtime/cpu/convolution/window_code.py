@@ -20,7 +20,7 @@ from pullback.runtime.cpu.convolution.tile_code import (
 )
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.elements import Elements, Names, add_move, otherwise
-from pullback.runtime.cpu.llvm.writer import Function, Module, literal, register
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, literal, register
 
 __all__ = ["EXTREMUM", "PLANES", "extremum_kernel", "planes_kernel"]
 
@@ -40,7 +40,7 @@ def _lowest(dtype: DType) -> str:
     return literal(-math.inf, dtype)
 
 
-def _add_block(module: Module, dtype: DType, rows: int, vectors: int, indices: bool) -> None:
+def _add_block(module: IRModule, dtype: DType, rows: int, vectors: int, indices: bool) -> None:
     """The function that makes `rows` pixels of a panel of channels.
 
     NaN is the largest of all, the last one if there are several; else it is the first largest.
@@ -121,7 +121,7 @@ def extremum_kernel(dtype: DType, vectors: int, indices: bool) -> int:
 
     Offsets of window positions in local memory come after the params, and then those in indices.
     """
-    module, heights = Module(), (2, 1) if indices else (4, 2, 1)
+    module, heights = IRModule(), (2, 1) if indices else (4, 2, 1)
     add_move(module, dtype)
     for rows in heights:
         _add_block(module, dtype, rows, vectors, indices)
@@ -145,7 +145,7 @@ def planes_kernel(dtype: DType, index: DType, adds: bool) -> int:
     Units are (batch, block of channels). "inner" says that channels run in the inner loop; a block
     then has all of them, and its part of the output is dense.
     """
-    f = Function(Module(), "@kernel")
+    f = Function(IRModule(), "@kernel")
     p, v = Names(f, PLANES), Elements(f, dtype)
     values, index_, out = (p.pointer(n) for n in ("values", "index", "out"))
     by_pixel = f(f"icmp ne i64 {p['inner']}, 0")

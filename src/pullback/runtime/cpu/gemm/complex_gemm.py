@@ -11,7 +11,7 @@ import functools
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import NamedParams
-from pullback.runtime.cpu.llvm.writer import Function, Module, register
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, register
 
 __all__ = ["join_kernel"]
 
@@ -24,7 +24,7 @@ def join_kernel(dtype: DType, turns: bool) -> int:
     many there are the products with the real part of a, then those with the other; in each half
     the two products of an element are neighbours if they take `turns`, else one half comes first.
     """
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
     p = NamedParams(f, ("parts", "out", "count"), 2)
     parts, out = p.pointers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from pullback.core import dtypes
-from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel, offsets
+from pullback.runtime.cpu.llvm.builder import Code, IRModule, address, kernel, offsets
 from pullback.runtime.cpu.llvm.values import (
     FLOAT,
     HALF,
@@ -26,7 +26,7 @@ __all__ = ["narrow_kernel", "pack_kernel", "zero_kernel"]
 @functools.cache
 def pack_kernel(name: str) -> int:
     """Copies rows: params are source, target, length, stride, then extents and strides of rows."""
-    code = kernel(Module(), "pack")
+    code = kernel(IRModule(), "pack")
     params, ptrs, lo, hi, _ = code.args
     dtype = dtypes.as_dtype(name)
     loaded = HALF if name == "float16" else integer(8 * dtype.itemsize)
@@ -55,7 +55,7 @@ def _widened(code: Code, name: str, value: Value) -> Value:
 @functools.cache
 def narrow_kernel(name: str) -> int:
     """Rounds float32 to the half dtype `name`, from the slot params[0] to params[1]."""
-    code = kernel(Module(), "narrow")
+    code = kernel(IRModule(), "narrow")
     params, ptrs, lo, hi, _ = code.args
     source, target = (code.load(ptrs, code.load(params, i, I64), PTR) for i in (0, 1))
     with code.range(lo, hi) as i:
@@ -79,7 +79,7 @@ def _bfloat(code: Code, value: Value) -> Value:
 @functools.cache
 def zero_kernel() -> int:
     """Clears bytes of the slot params[0]."""
-    code = kernel(Module(), "zero")
+    code = kernel(IRModule(), "zero")
     params, ptrs, lo, hi, _ = code.args
     fill = code.declare("llvm.memset.p0.i64", VOID, (PTR, I8, I64, I1))
     target = code.at(code.load(ptrs, code.load(params, 0, I64), PTR), lo, I8)

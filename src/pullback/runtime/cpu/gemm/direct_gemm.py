@@ -18,7 +18,7 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cpu.gemm.transpose_code import turned
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, lanes_of
-from pullback.runtime.cpu.llvm.writer import Function, Module, literal
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, literal
 
 __all__ = ["direct_kernel", "direct_params", "part_lengths", "task_rows", "turned_pitch"]
 __tuning__ = ("_BY_VECTORS", "_PADDED", "_SUMS")
@@ -167,11 +167,11 @@ def direct_kernel(turn: DType | None = None, by_vectors: bool = False) -> int:
     With `turn`, the dtype, the columns of b are dense: of each matrix that it comes to the kernel
     copies b to rows that are dense, `by_vectors` or one element after the other.
     """
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
     p = NamedParams(f, WORDS, 3, 3 * RULES)
     a, b, out = p.pointers
-    turning = None if turn is None else _Turning(f, p, turn, by_vectors)
+    turning = None if turn is None else _TurnedCopies(f, p, turn, by_vectors)
     with p.parts() as part:
         end = f.add(part.row, part.rows)
         columns = f.offset(b, part.b)
@@ -197,7 +197,7 @@ def direct_kernel(turn: DType | None = None, by_vectors: bool = False) -> int:
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-class _Turning:
+class _TurnedCopies:
     """Copies of matrices of which the columns are dense, in memory of the thread's own."""
 
     def __init__(self, f: Function, p: NamedParams, dtype: DType, by_vectors: bool):
@@ -230,12 +230,12 @@ def _block(dtype: DType, rows: int, vectors: int, columns: int = 0, long: bool =
     With `columns`, which are no whole vectors, it makes one panel of just these: two vectors share
     some of them, and one that is too wide is made in part. A `long` sum has more than one chunk.
     """
-    module = Module()
-    _Block(Function(module, "@block", _BLOCK), dtype, rows, vectors, columns, long)
+    module = IRModule()
+    _BlockWriter(Function(module, "@block", _BLOCK), dtype, rows, vectors, columns, long)
     return jit.compile_ir(module.text(), ["block"])["block"]
 
 
-class _Block:
+class _BlockWriter:
     """Writes the code of a block."""
 
     def __init__(

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.gemm.block_code import Blocks, Panels, block_sides, panel_bytes
+from pullback.runtime.cpu.gemm.block_code import BlockWriter, Panels, block_sides, panel_bytes
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import NamedParams
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
-__all__ = ["COPY", "TILES", "Side", "copy_kernel", "sides_of", "tile_kernel"]
+__all__ = ["COPY", "TILES", "PackedLines", "copy_kernel", "sides_of", "tile_kernel"]
 __tuning__ = ("_COPY_LINES",)
 
 # Strides and places are in bytes; `a_units` are those that copy a, which come after those of b.
@@ -36,7 +36,7 @@ TILES = (
 _COPY_LINES = 96  # lines of a chunk that are copied at a time: 16 K elements or more, about 5 us
 
 
-class Side(NamedTuple):
+class PackedLines(NamedTuple):
     """The panels of an operand: lines of each, and bytes from one to the next."""
 
     width: int
@@ -55,16 +55,16 @@ class Side(NamedTuple):
         return max(1, _COPY_LINES // self.width) * self.width
 
 
-def sides_of(dtype: DType) -> tuple[Side, Side]:
+def sides_of(dtype: DType) -> tuple[PackedLines, PackedLines]:
     """The panels of a and of b."""
-    a, b = map(Side, block_sides(dtype), panel_bytes(dtype))
+    a, b = map(PackedLines, block_sides(dtype), panel_bytes(dtype))
     return a, b
 
 
 @functools.cache
 def copy_kernel(dtype: DType) -> int:
     """A kernel that copies chunks of k of b and a to panels; params are `COPY`, then the batch."""
-    module = Module()
+    module = IRModule()
     height, width = block_sides(dtype)
     sides = {"a": Panels(module, dtype, height), "b": Panels(module, dtype, width)}
     f = Function(module, "@kernel")
@@ -95,7 +95,7 @@ def _copy(
 ) -> None:
     """Some lines of one chunk of one matrix."""
     count, stride, k_stride, start = (p[name] for name in names)
-    most = Side(side.width, side.apart).most
+    most = PackedLines(side.width, side.apart).most
     groups = f(f"udiv i64 {f.add(count, str(most - 1))}, {most}")
     panels = f(f"udiv i64 {f.add(count, str(side.width - 1))}, {side.width}")
     chunk_of_all, group = f.divmod(unit, groups)
@@ -118,8 +118,8 @@ def _copy(
 @functools.cache
 def tile_kernel(dtype: DType) -> int:
     """A kernel over tiles of the matrices of a batch, from panels; params are `TILES`."""
-    module = Module()
-    blocks = Blocks(module, dtype)
+    module = IRModule()
+    blocks = BlockWriter(module, dtype)
     height, width = block_sides(dtype)
     f = Function(module, "@kernel")
     p = NamedParams(f, TILES, 3)

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.gemm.block_code import Blocks, Panels, block_sides, call
+from pullback.runtime.cpu.gemm.block_code import BlockWriter, Panels, block_sides, call
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import NamedParams
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = ["PLACED", "WORDS", "panel_kernel", "placed_kernel"]
 
@@ -42,7 +42,7 @@ _TILE = (
 @functools.cache
 def panel_kernel(dtype: DType) -> int:
     """A kernel over tiles of the matrices of a batch; params are `WORDS`, then the batch."""
-    module = Module()
+    module = IRModule()
     tile = _TileWriter(module, dtype).name
     f = Function(module, "@kernel")
     p = NamedParams(f, WORDS, 3)
@@ -70,7 +70,7 @@ def placed_kernel(dtype: DType, minus: bool) -> int:
     """The same between parts of matrices: out = a b, or `minus` out -= a b, chunk by chunk of k;
     params are `PLACED`, then the batch with strides of a, b and out.
     """
-    module = Module()
+    module = IRModule()
     tile = _TileWriter(module, dtype, PLACED, minus).name
     f = Function(module, "@kernel")
     p = NamedParams(f, PLACED, 3)
@@ -99,11 +99,11 @@ class _TileWriter:
     """Writes the function that makes a tile, and those that it calls."""
 
     def __init__(
-        self, module: Module, dtype: DType, names: Sequence[str] = WORDS, minus: bool = False
+        self, module: IRModule, dtype: DType, names: Sequence[str] = WORDS, minus: bool = False
     ):
         size = dtype.itemsize
         height, width = block_sides(dtype)
-        blocks = Blocks(module, dtype, minus)
+        blocks = BlockWriter(module, dtype, minus)
         a_side, b_side = Panels(module, dtype, height), Panels(module, dtype, width)
         self.name = "@tile"
         f = Function(module, self.name, _TILE, qualifiers="internal ")

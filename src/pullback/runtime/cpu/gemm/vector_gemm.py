@@ -23,7 +23,7 @@ from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, squared
-from pullback.runtime.cpu.llvm.writer import Function, Module, literal, of_width
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, literal, of_width
 
 __all__ = [
     "CHUNK_WORDS",
@@ -53,7 +53,7 @@ class _Kernel:
 
     def __init__(self, dtype: DType, rows: int, parts: int = 1):
         self.rows, self.parts = rows, parts
-        self.module = Module()
+        self.module = IRModule()
         self.f = f = Function(self.module, "@kernel")
         self.v = Vectors(f, dtype)
         self.p = p = NamedParams(f, WORDS, 3)
@@ -235,7 +235,7 @@ class _Chunks:
 
     def __init__(self, dtype: DType, rows: int, parts: int):
         self.rows, self.parts = rows, parts
-        self.module = Module()
+        self.module = IRModule()
         self.f = f = Function(self.module, "@kernel")
         self.v = v = Vectors(f, dtype)
         self.p = p = NamedParams(f, CHUNK_WORDS, 3)
@@ -367,7 +367,7 @@ def sum_kernel(dtype: DType) -> int:
 
     They are the products of chunks that were made one by one.
     """
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
     p = NamedParams(f, ("parts", "out", "count", "apart"), 2)
     v = Vectors(f, dtype)

@@ -12,7 +12,7 @@ from pullback.compile.kernel.factor_order import SUMS, VECTOR_BYTES
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors
-from pullback.runtime.cpu.llvm.writer import Function, Module, literal
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, literal
 
 __all__ = ["Leaf"]
 
@@ -22,7 +22,7 @@ class Leaf:
 
     def __init__(self, dtype: DType, names: tuple[str, ...], pointers: int):
         self.dtype, self.size = dtype, dtype.itemsize
-        self.module = Module()
+        self.module = IRModule()
         self.f = f = Function(self.module, "@kernel")
         self.p = NamedParams(f, names, pointers)
         self.v = Vectors(f, dtype, VECTOR_BYTES // dtype.itemsize)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.writer import Function, Module, of_width, register
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, of_width, register
 
 __all__ = [
     "Elements",
@@ -131,7 +131,7 @@ _MOVE = (
 )  # fmt: skip
 
 
-def add_move(module: Module, dtype: DType) -> None:
+def add_move(module: IRModule, dtype: DType) -> None:
     """The function @move: a matrix copied between any strides, fast where its columns are read
     side by side.
     """

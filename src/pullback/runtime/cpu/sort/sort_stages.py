@@ -14,13 +14,13 @@ from typing import NamedTuple
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.llvm.builder import Code, Module, address, index_params, kernel, offsets
+from pullback.runtime.cpu.llvm.builder import Code, IRModule, address, index_params, kernel, offsets
 from pullback.runtime.cpu.llvm.values import I8, I64, PTR, Type, Value, integer
 from pullback.runtime.cpu.sort.radix import (
     BUCKETS,
     FIELDS,
     Radix,
-    Record,
+    RowFields,
     digit_bits,
     emit_key,
     passes,
@@ -144,7 +144,7 @@ def _pointer(code: Code, i: int) -> Value:
 @functools.cache
 def _short_kernel(dtype: DType) -> int:
     """The rank of an element is how many are smaller, or equal and before it: no branches."""
-    code = kernel(Module(), "short")
+    code = kernel(IRModule(), "short")
     params, _, lo, hi, _ = code.args
     word = _word(dtype)
     output, source = (_pointer(code, i) for i in range(2))
@@ -171,7 +171,7 @@ def _short_kernel(dtype: DType) -> int:
 
 @functools.cache
 def _row_kernel(dtype: DType) -> int:
-    module = Module()
+    module = IRModule()
     radix = Radix(module, dtype)
     code = kernel(module, "rows")
     params, _, lo, hi, _ = code.args
@@ -182,7 +182,7 @@ def _row_kernel(dtype: DType) -> int:
     length = values[0]
     output, source, records, spare, counts, measures = (_pointer(code, i) for i in range(_SLOTS))
     task = lo // grain
-    record = Record(code, code.at(records, task * len(FIELDS), I64))
+    record = RowFields(code, code.at(records, task * len(FIELDS), I64))
     for name, value in zip(names, values, strict=True):
         record.set(name, value)
     record.set("chunk", length)
@@ -209,7 +209,7 @@ def _chunk_kernels(dtype: DType) -> dict[str, int]:
     """The kernels of the stages of one long row, by name."""
     found = {"begin": _begin_kernel(dtype)}
     for name in ("measure", "plan", "pack", "count", "place", "move"):
-        module = Module()
+        module = IRModule()
         function = getattr(Radix(module, dtype), name)
         code = kernel(module, f"stage_{name}")
         params, _, lo, hi, _ = code.args
@@ -224,12 +224,12 @@ def _chunk_kernels(dtype: DType) -> dict[str, int]:
 @functools.cache
 def _begin_kernel(dtype: DType) -> int:
     """Fills in the record of a row."""
-    code = kernel(Module(), "begin")
+    code = kernel(IRModule(), "begin")
     names = ("length", "stride", "flip", "position_bits", "digit_bits", "chunk", "chunks")
     outer_at = _SLOTS + 1 + len(names)
     row, *values = (code.load(code.args[0], i, I64) for i in range(_SLOTS, outer_at))
     output, source, *areas = (_pointer(code, i) for i in range(_SLOTS))
-    record = Record(code, areas[0])
+    record = RowFields(code, areas[0])
     for name, value in zip(names, values, strict=True):
         record.set(name, value)
     for name, value in zip(("spare", "counts", "measures"), areas[1:], strict=True):
@@ -267,7 +267,7 @@ def searchsorted_stages(
 @functools.cache
 def _search_kernel(dtype: DType, side: str) -> int:
     """Binary searches without branches, `_LANES` of them side by side."""
-    code = kernel(Module(), "search")
+    code = kernel(IRModule(), "search")
     params, _, lo, hi, _ = code.args
     word = _word(dtype)
     output, row, values = (_pointer(code, i) for i in range(3))

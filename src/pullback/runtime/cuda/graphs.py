@@ -19,10 +19,10 @@ from pullback.runtime.cuda.memory import Buffer
 
 __all__ = ["LEAST_NODES", "MOST_NODES", "RETIRED", "Graphs", "ProgramGraph"]
 
-# A graph of two nodes takes as long as two launches. Building one takes some 5 us a node, and as
-# long again to make it executable (H200, 2026-11-16): loops of more rounds than that are launched.
-LEAST_NODES = 3
-MOST_NODES = 1 << 15
+# Building a graph takes some 5 us a node, and as long again to make it executable (H200,
+# 2026-11-16).
+LEAST_NODES = 3  # of a graph: one of two nodes takes as long as two launches
+MOST_NODES = 1 << 15  # of a graph, which is a third of a second to build: longer loops are launched
 MOST_BYTES = 1 << 31  # of scratch memory that the graphs of a GPU hold together
 RETIRED = -5  # the status of a graph that has made room for others
 

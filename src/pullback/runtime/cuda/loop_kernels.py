@@ -28,9 +28,8 @@ CLUSTER = 8  # thread blocks of a cluster at most: all GPUs that have clusters h
 TURNS = 1  # thread blocks of a launch for each processor: of larger ones it holds several at a time
 MOST_ROUNDS = 1024  # of a loop until a flag is 0 in one launch: Python may be interrupted then
 CLUSTERS_FROM = 90  # the first architecture whose thread blocks make clusters: Hopper
-# Nanoseconds of a launch of few blocks in such a kernel, and of a barrier with what has to come
-# from memory after it (H200, 2026-11-19).
-TURN = 600
+TURN = 600  # nanoseconds of a launch of few blocks in such a kernel (H200, 2026-11-19)
+# Nanoseconds of a barrier with what has to come from memory after it, measured on the same day.
 BARRIERS = {"block": 40, "cluster": 600, "grid": 1250}
 COUNTER_BYTES = 64  # of the arena for a counter of blocks: a line of its own
 

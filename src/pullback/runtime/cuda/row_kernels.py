@@ -27,9 +27,8 @@ __all__ = ["row_kernel_stages", "shared_bytes"]
 
 FEW = 128  # threads of a thread block up to which it has several rows
 FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block each
-FEW_BLOCKS = 4  # of the tree, up to which a row is short
-# Bytes of shared memory for a lane: with more, few threads fit to wait for what is not there.
-LANE_BYTES = 160
+FEW_BLOCKS = 4  # of the tree, up to which a row is short: one thread block folds it in any case
+LANE_BYTES = 160  # of shared memory for a lane: with more, few threads fit to wait for memory
 PROCESSOR_BYTES = 227 << 10  # shared memory of a Hopper's multiprocessor
 PROCESSOR_THREADS = 1024  # it is to hold, with 64 registers each
 NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others are to fit beside

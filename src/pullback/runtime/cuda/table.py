@@ -55,7 +55,7 @@ __all__ = ["LaunchTable", "copy_step", "inner"]
 LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST, CLEAR, GROUP = range(1, 9)
 # CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 TOGETHER, EARLY = 2, 6
-HEAD = 8
+HEAD = 8  # words of a table before those of its nodes: sizes, counts, places
 LINE = 512  # bytes at a multiple of which scratch memory starts, as blocks of memory do
 _COPY = """
 extern "C" __global__ void pb_copy_bytes(unsigned char* out, const unsigned char* x, long long n) {

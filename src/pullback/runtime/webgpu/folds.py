@@ -32,9 +32,9 @@ from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups,
 __all__ = ["accumulate_stages", "reduce_stages"]
 
 HALVES = THREADS // LANES  # blocks of the tree that a workgroup folds side by side
-MAX_GROUP = 64  # blocks that a unit folds without a partial result
+MAX_GROUP = 64  # blocks that a workgroup folds at most: one slot of shared memory for each
 MERGE = 256  # accumulators that a workgroup joins: with 64 bytes each they fill its memory
-ENOUGH_GROUPS = 256  # workgroups that fill a device
+ENOUGH_GROUPS = 256  # workgroups that fill a device: two for each processor of a large GPU
 
 
 class _AccumulatorWriter:

@@ -85,7 +85,7 @@ class _Names(ComplexArithmetic):
         return self.kept(f"f32_fma_exact({x}, {y}, {total})")
 
 
-PASS_WORDS = 12  # before those of the nest
+PASS_WORDS = 12  # of a pass, as `_pass_source` lists them, before those of the nest
 
 
 @cache

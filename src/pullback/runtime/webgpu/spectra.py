@@ -47,9 +47,9 @@ __all__ = ["NAMES", "spectrum_stages"]
 NAMES = ("eigh", "eigvalsh", "svd", "svdvals", "schur", "eig", "eigvals", *OPERANDS)
 _SWEEPS = 30  # of Jacobi's method, at most: some ten are usual
 _SWEPT = 10  # sweeps of the QR algorithm for a row, at most: two or three are usual
-# What loops of a thread go round in a dispatch, about, where work can be cut: half a millisecond
-# on a GPU, where drivers stop what takes 2 s; Mesa's software driver ends loops after 65535 rounds.
-_ROUNDS = 1 << 15
+# Drivers stop what takes 2 s on a GPU, where so many rounds take half a millisecond; Mesa's
+# software driver ends loops after 65535 rounds.
+_ROUNDS = 1 << 15  # of a thread's loops in a dispatch, about, where work can be cut
 
 
 class _Blocks:

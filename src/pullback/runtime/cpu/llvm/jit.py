@@ -36,10 +36,9 @@ __all__ = [
     "together",
 ]
 
-# Kernels of a kind, by what they compute, that are found again after the last program with them is
-# gone. One has some 40 kB linked, so that each kind keeps some 3 MB; to link it again from the
-# disk takes half a millisecond.
-KEPT = 64
+# One has some 40 kB linked, so that each kind keeps some 3 MB; to link it again from the disk takes
+# half a millisecond.
+KEPT = 64  # kernels of a kind that are found again after the last program with them is gone
 
 # Part of every cache key: a change of how code is made gets a new number.
 _CACHE_FORMAT = 1  # counts the changes of how code is made, see above

@@ -28,9 +28,8 @@ from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, re
 __all__ = ["scalar_loop_stages"]
 __tuning__ = ("ROUNDS",)
 
-# Rounds of any loop between two looks for an interrupt: a look takes as long as ten short rounds,
-# and a thousand long ones a millisecond.
-ROUNDS = 1000
+# A look for an interrupt takes as long as ten short rounds, and a thousand long ones a millisecond.
+ROUNDS = 1000  # of any loop between two looks for an interrupt
 
 
 def scalar_loop_stages(

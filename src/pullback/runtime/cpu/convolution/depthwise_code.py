@@ -130,7 +130,7 @@ def weight_kernel(dtype: DType, vectors: int) -> int:
                 column = f.mul(panel.i, width)
                 passed = (
                     f"ptr {v.at(k.local, column)}, ptr {k.pixels}, i64 {tile.total}, "
-                    f"i64 {channels}, ptr {f.element(p.rest, 'i64', tap.i)}, "
+                    f"i64 {channels}, ptr {f.element(k.offsets, 'i64', tap.i)}, "
                     f"ptr {v.at(other, column)}, i64 {pitch}, ptr {line}"
                 )
                 left = f.sub(p["positions"], tap.i)

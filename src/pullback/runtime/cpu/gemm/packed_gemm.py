@@ -15,7 +15,7 @@ from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.gemm.block_code import BlockWriter, Panels, block_sides, panel_bytes
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams
+from pullback.runtime.cpu.llvm.records import BatchParams, Record
 from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = ["COPY", "TILES", "PackedLines", "copy_kernel", "sides_of", "tile_kernel"]
@@ -23,16 +23,10 @@ __tuning__ = ("_COPY_LINES",)
 
 # Strides and places are in bytes; `a_units` are those that copy a, which come after those of b.
 # The batch comes after the words; an operand that all matrices share is copied once.
-COPY = (
-    *("a", "b", "a_to", "b_to", "m", "n", "k", "a_row", "a_column", "b_row", "b_column"),
-    *("a_at", "b_at", "b_units"),
-)
+COPY = Record("a b a_to b_to", "m n k a_row a_column b_row b_column a_at b_at b_units")
 # `a_item` and `b_item` are the bytes of a matrix's panels, 0 where all share them; unless `first`
 # is set, sums are added to what is there.
-TILES = (
-    *("a", "b", "out", "m", "n", "k", "tile_m", "tile_n", "tiles", "across", "a_item", "b_item"),
-    "first",
-)
+TILES = Record("a b out", "m n k tile_m tile_n tiles across a_item b_item first")
 _COPY_LINES = 96  # lines of a chunk that are copied at a time: 16 K elements or more, about 5 us
 
 
@@ -68,7 +62,7 @@ def copy_kernel(dtype: DType) -> int:
     height, width = block_sides(dtype)
     sides = {"a": Panels(module, dtype, height), "b": Panels(module, dtype, width)}
     f = Function(module, "@kernel")
-    p = NamedParams(f, COPY, 4)
+    p = BatchParams(f, COPY)
     a, b, a_to, b_to = p.pointers
     chunks = f(f"udiv i64 {f.add(p['k'], str(CHUNK - 1))}, {CHUNK}")
     with f.loop("%lo", "%hi") as unit:
@@ -85,7 +79,7 @@ def copy_kernel(dtype: DType) -> int:
 
 def _copy(
     f: Function,
-    p: NamedParams,
+    p: BatchParams,
     side: Panels,
     places: tuple[str, str],
     unit: str,
@@ -122,7 +116,7 @@ def tile_kernel(dtype: DType) -> int:
     blocks = BlockWriter(module, dtype)
     height, width = block_sides(dtype)
     f = Function(module, "@kernel")
-    p = NamedParams(f, TILES, 3)
+    p = BatchParams(f, TILES)
     a, b, out = p.pointers
     size, edge = dtype.itemsize, blocks.edge(f)
     out_row = f.mul(p["n"], str(size))

@@ -11,28 +11,25 @@ copies are on the stack: they stay in the second-level cache.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.gemm.block_code import BlockWriter, Panels, block_sides, call
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams
+from pullback.runtime.cpu.llvm.records import BatchParams, Record, numbers_of
 from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
-__all__ = ["PLACED", "WORDS", "panel_kernel", "placed_kernel"]
+__all__ = ["PLACED", "WHOLE", "panel_kernel", "placed_kernel"]
 
 _COPIED = 1 << 18  # bytes of b that are copied at a time: part of an L2 cache
 _ROWS = 96  # of a that are copied at a time
 
 # Strides are in bytes; matrix i of the batch sums min(k, all_k - i k) products.
-WORDS = (
-    *("a", "b", "out", "m", "n", "k", "all_k", "a_row", "a_column", "b_row", "b_column"),
-    *("tile_m", "tile_n", "tiles", "across"),
-)
+_TILES = "m n k all_k a_row a_column b_row b_column tile_m tile_n tiles across"
+WHOLE = Record("a b out", _TILES)
 # Of parts of larger matrices: where they begin in the memory of a matrix of the batch, and if
 # `lower` is set, only tiles that reach the diagonal or below.
-PLACED = (*WORDS, "out_row", "a_at", "b_at", "out_at", "lower")
+PLACED = Record("a b out", f"{_TILES} out_row a_at b_at out_at lower")
 _TILE = (
     *(("ptr", "%a"), ("ptr", "%b"), ("ptr", "%out"), ("i64", "%rows"), ("i64", "%columns")),
     *(("i64", "%k"), ("ptr", "%params")),
@@ -41,11 +38,11 @@ _TILE = (
 
 @functools.cache
 def panel_kernel(dtype: DType) -> int:
-    """A kernel over tiles of the matrices of a batch; params are `WORDS`, then the batch."""
+    """A kernel over tiles of the matrices of a batch; params are `WHOLE`, then the batch."""
     module = IRModule()
     tile = _TileWriter(module, dtype).name
     f = Function(module, "@kernel")
-    p = NamedParams(f, WORDS, 3)
+    p = BatchParams(f, WHOLE)
     size = str(dtype.itemsize)
     a, b, out = p.pointers
     with f.loop("%lo", "%hi") as unit:
@@ -73,7 +70,7 @@ def placed_kernel(dtype: DType, minus: bool) -> int:
     module = IRModule()
     tile = _TileWriter(module, dtype, PLACED, minus).name
     f = Function(module, "@kernel")
-    p = NamedParams(f, PLACED, 3)
+    p = BatchParams(f, PLACED)
     a, b, out = p.pointers
     with f.loop("%lo", "%hi") as unit:
         item, number = f.divmod(unit.i, p["tiles"])
@@ -98,16 +95,14 @@ def placed_kernel(dtype: DType, minus: bool) -> int:
 class _TileWriter:
     """Writes the function that makes a tile, and those that it calls."""
 
-    def __init__(
-        self, module: IRModule, dtype: DType, names: Sequence[str] = WORDS, minus: bool = False
-    ):
+    def __init__(self, module: IRModule, dtype: DType, params: Record = WHOLE, minus: bool = False):
         size = dtype.itemsize
         height, width = block_sides(dtype)
         blocks = BlockWriter(module, dtype, minus)
         a_side, b_side = Panels(module, dtype, height), Panels(module, dtype, width)
         self.name = "@tile"
         f = Function(module, self.name, _TILE, qualifiers="internal ")
-        words = {name: f.int_at("%params", i) for i, name in enumerate(names) if i > 2}
+        words = numbers_of(f, params)
         a_row, a_column, b_row, b_column = (
             words[name] for name in ("a_row", "a_column", "b_row", "b_column")
         )

@@ -6,12 +6,13 @@ import functools
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, squared
+from pullback.runtime.cpu.llvm.records import BatchParams, Record
+from pullback.runtime.cpu.llvm.vectors import Vectors, squared
 from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = ["TRANSPOSE", "transpose_kernel", "turned"]
 
-TRANSPOSE = ("source", "target", "rows", "columns", "stride", "pitch")
+TRANSPOSE = Record("source target", "rows columns stride pitch")
 
 
 @functools.cache
@@ -23,7 +24,7 @@ def transpose_kernel(dtype: DType) -> int:
     """
     module = IRModule()
     f = Function(module, "@kernel")
-    p = NamedParams(f, TRANSPOSE, 2)
+    p = BatchParams(f, TRANSPOSE)
     v = Vectors(f, dtype)
     source, target = p.pointers
     pitch, lanes = p["pitch"], str(v.lanes)

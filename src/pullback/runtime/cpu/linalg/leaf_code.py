@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pullback.compile.kernel.factor_order import SUMS, VECTOR_BYTES
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors
+from pullback.runtime.cpu.llvm.records import BatchParams, Record
+from pullback.runtime.cpu.llvm.vectors import Vectors
 from pullback.runtime.cpu.llvm.writer import Function, IRModule, literal
 
 __all__ = ["Leaf"]
@@ -24,7 +25,8 @@ class Leaf:
         self.dtype, self.size = dtype, dtype.itemsize
         self.module = IRModule()
         self.f = f = Function(self.module, "@kernel")
-        self.p = NamedParams(f, names, pointers)
+        record = Record(" ".join(names[:pointers]), " ".join(names[pointers:]))
+        self.p = BatchParams(f, record)
         self.v = Vectors(f, dtype, VECTOR_BYTES // dtype.itemsize)
         self.kind, self.lanes = self.v.scalar, self.v.lanes
 

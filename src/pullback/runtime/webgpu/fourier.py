@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from pullback.compile.kernel import fft_order
-from pullback.compile.kernel.codelets import ComplexArithmetic, ComplexPair, transform
+from pullback.compile.kernel.codelets import ComplexPair, NamedRegisters, transform
 from pullback.compile.kernel.fft_order import FINE_ROWS
 from pullback.compile.program import fourier
 from pullback.compile.program.fourier import Formula, Numbers, Passes, Transform
@@ -54,17 +54,8 @@ fn pb_write(at: u32, imaginary: u32, value: vec2<f32>) {
 }"""
 
 
-class _Names(ComplexArithmetic):
-    """Arithmetic of registers with names."""
-
-    def __init__(self):
-        self.lines: list[str] = []
-
-    def kept(self, text: str) -> str:
-        """The name of a new register."""
-        name = f"v{len(self.lines)}"
-        self.lines.append(f"  let {name} = {text};")
-        return name
+class _Registers(NamedRegisters):
+    declaration = "  let {name} = {text};"
 
     def number(self, value: float) -> str:
         return literal(value, float32)
@@ -95,7 +86,7 @@ def _pass_source(radix: int, rank: int, turned: bool, twisted: bool) -> str:
 
     Arrays: output, input, roots of the pass if `turned`, coarse and fine ones if `twisted`.
     """
-    v = _Names()
+    v = _Registers()
     table = 2 + turned
     given = [ComplexPair(v.kept(f"x{k}.x"), v.kept(f"x{k}.y")) for k in range(radix)]
     lines = [

@@ -15,6 +15,7 @@ import llvmlite.binding as llvm
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, topological
+from pullback.ir.scalar_walks import LEAVES, inline_nodes, inline_operands
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.writer import (
     Function,
@@ -26,17 +27,13 @@ from pullback.runtime.cpu.llvm.writer import (
 )
 
 __all__ = [
-    "LEAVES",
     "convert",
     "counter",
     "emit",
-    "inline_nodes",
-    "inline_operands",
     "uniform",
     "vector_width",
 ]
 
-LEAVES = frozenset({"load", "index", "acc"})
 VECTOR_BYTES = 64  # of an AVX-512 register; LLVM splits vectors for narrower ones
 _HALVES = (dt.float16, dt.bfloat16)
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint"}
@@ -51,23 +48,6 @@ def has_half_conversion() -> bool:
 
 
 HARDWARE_HALF = has_half_conversion()
-
-
-def inline_nodes(roots: Iterable[Expr]) -> list[Expr]:
-    """The expressions that are always evaluated: all but those under the slow side of a `rare`."""
-    seen: dict[Expr, None] = {}
-    stack = list(roots)
-    while stack:
-        e = stack.pop()
-        if e not in seen:
-            seen[e] = None
-            stack.extend(inline_operands(e))
-    return list(seen)
-
-
-def inline_operands(e: Expr) -> Sequence[Expr]:
-    """The operands that are evaluated along with `e`."""
-    return (e.args[0], e.args[2]) if e.op == "rare" else e.args
 
 
 def vector_width(roots: Iterable[Expr], dtypes: Iterable[DType]) -> int:

@@ -14,9 +14,10 @@ from pullback.compile.kernel.forms import Map, MultiMap, Reduce
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
+from pullback.ir.scalar_walks import inline_nodes
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.printer import convert, emit, inline_nodes, vector_width
+from pullback.runtime.cpu.llvm.printer import convert, emit, vector_width
 from pullback.runtime.cpu.llvm.writer import Function, IRModule, memory_type, of_width
 from pullback.runtime.cpu.loops.tree_code import FoldWriter
 

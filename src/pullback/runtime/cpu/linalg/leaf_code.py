@@ -21,11 +21,10 @@ __all__ = ["Leaf"]
 class Leaf:
     """A kernel under construction over the matrices of a batch."""
 
-    def __init__(self, dtype: DType, names: tuple[str, ...], pointers: int):
+    def __init__(self, dtype: DType, record: Record):
         self.dtype, self.size = dtype, dtype.itemsize
         self.module = IRModule()
         self.f = f = Function(self.module, "@kernel")
-        record = Record(" ".join(names[:pointers]), " ".join(names[pointers:]))
         self.p = BatchParams(f, record)
         self.v = Vectors(f, dtype, VECTOR_BYTES // dtype.itemsize)
         self.kind, self.lanes = self.v.scalar, self.v.lanes

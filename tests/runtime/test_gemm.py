@@ -314,7 +314,7 @@ def test_bits_do_not_depend_on_layout(m, n, k, dtype):
 def test_copies_that_threads_share(threads, monkeypatch):
     """In pieces of k, for each matrix or one for all; the bits are those of a tile alone."""
     monkeypatch.setattr(native, "get_threads", lambda: threads)
-    monkeypatch.setattr(products, "_SHARING", threads)
+    monkeypatch.setattr(products, "_SHARED_FLOPS", 1)
     a, b = random("float32", 2, 3, 150, 700), random("float32", 3, 700, 190)
     shared = random("float32", 700, 190)
     wanted = [matmul(a[0, :, :100], b), matmul(a[0, :, :100], shared)]

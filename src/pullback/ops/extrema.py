@@ -39,23 +39,21 @@ def highest(dtype: DType) -> Expr:
     return const(True if dtype.kind == "b" else int(np.iinfo(dtype.numpy).max), dtype)
 
 
-def _beats(a: Expr, b: Expr, sense: int) -> Expr:
-    """Whether a is ahead of b in the search for the maximum (sense 1) or minimum (-1).
+def _ahead(a: Expr, b: Expr, sense: int) -> Expr:
+    """What is ahead in the search for the maximum (sense 1) or minimum (-1): NaN, and b of equals.
 
-    NaN is ahead of everything, itself included.
+    The comparison chooses between what it compares, which is one instruction of processors.
     """
     if a.dtype.kind == "b":
-        return a & ~b if sense > 0 else b & ~a
-    ahead = a > b if sense > 0 else a < b
-    return ahead | (a != a) if a.dtype.kind == "f" else ahead
+        return select(a & ~b if sense > 0 else b & ~a, a, b)
+    ahead = select(a > b if sense > 0 else a < b, a, b)
+    return select(a != a, a, ahead) if a.dtype.kind == "f" else ahead
 
 
 def _extremum_fold(sense: int) -> Callable[..., Reduction]:
     def build(x: Expr, axes: tuple[int, ...], keepdims: bool) -> Reduction:
         identity = lowest(x.dtype) if sense > 0 else highest(x.dtype)
-        return joined(
-            (x,), (identity,), lambda a, b: (select(_beats(a[0], b[0], sense), a[0], b[0]),)
-        )
+        return joined((x,), (identity,), lambda a, b: (_ahead(a[0], b[0], sense),))
 
     return build
 

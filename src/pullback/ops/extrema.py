@@ -183,7 +183,10 @@ def search_key(x: Expr, sense: int) -> Expr:
 
 
 def _position_fold(sense: int) -> Callable[..., Reduction]:
-    """The accumulators are a key and its position; among equal keys the first position wins."""
+    """The accumulators are a key and its position; among equal keys the first position wins.
+
+    A step leaves the position open as long as all keys are the lowest: the first element has it.
+    """
 
     def build(x: Expr, axes: tuple[int, ...], keepdims: bool) -> Reduction:
         def pick(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -191,8 +194,14 @@ def _position_fold(sense: int) -> Callable[..., Reduction]:
             return select(later, b[0], a[0]), select(later, b[1], a[1])
 
         key = search_key(x, sense)
-        fold = joined((key, scalar.index()), (lowest(key.dtype), highest(dt.int64)), pick)
-        return fold._replace(finish=fold.finish[1:])
+        nowhere = highest(dt.int64)
+        fold = joined((key, scalar.index()), (lowest(key.dtype), nowhere), pick)
+        (a, position), (b, own) = (
+            [scalar.acc(side, n, e.dtype) for n, e in enumerate(fold.element)] for side in "ab"
+        )
+        step = select(b > a, b, a), select(b > a, own, position)
+        found = select(position == nowhere, const(0, dt.int64), position)
+        return fold._replace(finish=(found,), step=step)
 
     return build
 

@@ -97,6 +97,8 @@ def _segments(dtype: DType, height: int, n: int, long: bool = False) -> list[tup
     lanes = lanes_of(dtype)
     if n < lanes or lanes < n < 2 * lanes:
         return [(_block(dtype, height, -(-n // lanes), n, long=long), 0, 1)]
+    if n % lanes == 0 and n // lanes * height <= _SUMS:  # a few rows wait for sums, not for units
+        return [(_block(dtype, height, n // lanes, long=long), 0, 1)]
     vectors = 1
     while 2 * vectors * lanes <= n and 2 * vectors * height <= max(_SUMS, 2 * height):
         vectors *= 2

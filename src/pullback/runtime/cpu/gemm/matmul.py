@@ -33,7 +33,7 @@ from pullback.runtime.cpu.llvm.builder import index_params
 __all__ = ["grain_of", "matmul_row_stages", "matmul_stages"]
 __tuning__ = (
     "_TASK_FLOPS", "_TASK_ELEMENTS", "_LARGEST_B", "_LARGEST_A", "_SMALL_OUTPUT", "_MANY_CHUNKS",
-    "_VECTOR_COST", "_COLUMNS", "_MANY_COLUMNS", "_SHARED_SIDE", "_SHARING", "_MOST_COPIED",
+    "_VECTOR_COST", "_COLUMNS", "_MANY_COLUMNS", "_SHARED_SIDE", "_SHARED_FLOPS", "_MOST_COPIED",
     "_THIN",
 )  # fmt: skip
 
@@ -52,8 +52,9 @@ _VECTOR_COST = 8  # of a multiplication with an element that is used once
 _COLUMNS = 32  # whose k lie side by side, of a tile
 _MANY_COLUMNS = 512  # of a row, from which on all of k is read at a time where it lies side by side
 _SHARED_SIDE = 128  # rows and columns from which on copies of operands are worth sharing
-_SHARED_FLOPS = 8 * _TASK_FLOPS  # likewise: they take a stage of their own
-_SHARING = 2  # threads at most: what one core has written reaches many others slowly
+# From so many operations on, times the square of the number of threads: each of them reads what all
+# others have written, which comes slowly, and the copies take a stage of their own.
+_SHARED_FLOPS = 10_000_000
 _MOST_COPIED = 1 << 25  # bytes of the copies of both operands: of longer k pieces are made in turn
 _THIN = 2  # rows of a product that reads its matrix where it is
 
@@ -332,8 +333,8 @@ class _Plan:
 
     def _large(self, p: Product, out: int, all_k: int = _ALL) -> None:
         work = 2 * math.prod(p.batch) * p.m * p.n * p.k
-        few = all_k == _ALL and native.get_threads() <= _SHARING
-        if few and min(p.m, p.n) >= _SHARED_SIDE and work >= _SHARED_FLOPS:
+        long = work >= _SHARED_FLOPS * native.get_threads() ** 2
+        if all_k == _ALL and min(p.m, p.n) >= _SHARED_SIDE and long:
             self._packed(p, out)
         else:
             self._panels(p, out, all_k)

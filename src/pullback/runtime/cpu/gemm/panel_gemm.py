@@ -5,7 +5,8 @@ operands, the tile it lies in and the number of threads. `direct_gemm` keeps it 
 
 A tile of the output is made by one thread. For each chunk of k it copies its columns of b to panels
 as wide as a block, then some of a's rows at a time, and goes through the blocks of these. The
-copies are on the stack: they stay in the second-level cache.
+copies are on the stack: they stay in the second-level cache. Few rows read b where it is, if its
+columns lie side by side: to copy it would take as long as the products.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from pullback.runtime.cpu.llvm.records import BatchParams, Record, numbers_of
 from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = ["PLACED", "WHOLE", "panel_kernel", "placed_kernel"]
+__tuning__ = ("_FEW",)
 
 _COPIED = 1 << 18  # bytes of b that are copied at a time: part of an L2 cache
 _ROWS = 96  # of a that are copied at a time
+_FEW = 48  # rows that read b where it is
 
 # Strides are in bytes; matrix i of the batch sums min(k, all_k - i k) products.
 _TILES = "m n k all_k a_row a_column b_row b_column tile_m tile_n tiles across"
@@ -111,10 +114,14 @@ class _TileWriter:
         b_area = f.array("i8", most // width * b_side.apart)
         a_area = f.array("i8", _ROWS // height * a_side.apart)
         edge = blocks.edge(f)
+        few = f(f"icmp sle i64 %rows, {_FEW}")
+        beside = f(f"and i1 {few}, {f(f'icmp eq i64 {b_column}, {size}')}")
+        there = f(f"select i1 {beside}, i64 {f(f'and i64 %columns, {-width}')}, i64 0")
+        copied, past = f.sub("%columns", there), f.mul(there, str(size))
         with f.loop("0", "%k", str(CHUNK)) as chunk:
             k = f.minimum(f.sub("%k", chunk.i), str(CHUNK))
-            source = f.offset("%b", f.mul(chunk.i, b_row))
-            b_side.copy(f, source, b_column, b_row, "%columns", k, b_area)
+            b = f.offset("%b", f.mul(chunk.i, b_row))
+            b_side.copy(f, f.offset(b, past), b_column, b_row, copied, k, b_area)
             source = f.offset("%a", f.mul(chunk.i, a_column))
             first = "false" if minus else f(f"icmp eq i64 {chunk.i}, 0")
             with f.loop("0", "%rows", str(_ROWS)) as group:
@@ -122,5 +129,8 @@ class _TileWriter:
                 own = f.offset(source, f.mul(group.i, a_row))
                 a_side.copy(f, own, a_row, a_column, rows, k, a_area)
                 out = f.offset("%out", f.mul(group.i, out_row))
-                blocks.write(f, (a_area, b_area), out, out_row, rows, "%columns", k, first, edge)
+                chunks = (k, first, edge)
+                blocks.write(f, (a_area, b), out, out_row, rows, there, *chunks, b_row)
+                out = f.offset(out, past)
+                blocks.write(f, (a_area, b_area), out, out_row, rows, copied, *chunks)
         f.finish()

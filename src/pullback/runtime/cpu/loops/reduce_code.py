@@ -64,7 +64,7 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
             entry = f.element(table, "i64", f.mul(j.i, str(len(kernel.inputs))))
             moved = [f.offset(p, f.int_at(entry, s)) for s, p in enumerate(starts[1:])]
             values = elements.values(f, moved, i, strides[1:], f.splat(j.i, "i64", w), w)
-            j.next = fold.combine(f, j.carried, values, w)
+            j.next = fold.step(f, j.carried, values, w)
         return j.results
 
     def row(offsets: list[str], _: str) -> None:
@@ -190,12 +190,12 @@ def _fold_block(
     with f.loop("0", vectors, str(LANES), carried=start) as at:
         index = positions(f, f.add(first, at.i), LANES)
         values = elements.values(f, places, at.i, none, index, LANES)
-        at.next = fold.combine(f, at.carried, values, LANES)
+        at.next = fold.step(f, at.carried, values, LANES)
     fold.store(f, lanes, "0", at.results, LANES)
     with f.loop(vectors, count) as tail:
         lane = f.sub(tail.i, vectors)
         values = elements.values(f, places, tail.i, none, f.add(first, tail.i), 1)
-        joined = fold.combine(f, fold.load(f, lanes, lane, 1), values, 1)
+        joined = fold.step(f, fold.load(f, lanes, lane, 1), values, 1)
         fold.store(f, lanes, lane, joined, 1)
     return fold.join_lanes(f, fold.load(f, lanes, "0", LANES))
 

@@ -126,7 +126,7 @@ class _ColumnTile:
             for number, place in zip(numbers, places, strict=True):
                 index = f.splat(number, "i64", w)
                 values = self.elements.values(f, place, i, self.strides[1:], index, w)
-                joined = fold.combine(f, joined, values, w)
+                joined = fold.step(f, joined, values, w)
             fold.store(f, own, i, joined, w)
 
         self._each(body)

@@ -113,7 +113,7 @@ def _reduce_code(
             ]
             arrays = list(zip(kernel.inputs, pointers, moved, strict=True))
             leaf = _leaf(f, arrays, (j,) * (last - first), width)
-            total = fold.combine(f, total, emit(f, kernel.element, width, leaf), width)
+            total = fold.step(f, total, emit(f, kernel.element, width, leaf), width)
         at = tuple(k * output.itemsize for k in range(first, last))
         _store(f, output, target, at, fold.finish(f, total, width), width)
     f.finish()

@@ -47,11 +47,20 @@ class FoldWriter:
     def combine(self, f: Function, a: Values, b: Values, width: int) -> Values:
         """The accumulators `a` (earlier) and `b` joined."""
 
+        return self._joined(f, self.kernel.combine, a, b, width)
+
+    def step(self, f: Function, a: Values, element: Values, width: int) -> Values:
+        """The accumulators `a` joined with an element after all of theirs."""
+        return self._joined(f, self.kernel.step or self.kernel.combine, a, element, width)
+
+    def _joined(
+        self, f: Function, roots: Sequence[Expr], a: Values, b: Values, width: int
+    ) -> Values:
         def leaf(e: Expr) -> str:
             side, position = e.value  # type: ignore[misc]
             return (a if side == "a" else b)[position]
 
-        return emit(f, self.kernel.combine, width, leaf)
+        return emit(f, roots, width, leaf)
 
     def finish(self, f: Function, values: Values, width: int) -> Values:
         """The parts of the output, in its dtype."""

@@ -62,7 +62,7 @@ def _elementwise(target: Target, op: Any, avals: Avals, static: Static, out: Ava
         dtypes = tuple([a.dtype for a in avals])
         make = _flat(target, op.lowering, dtypes, tuple(static.items()), out.dtype, repeated)
         if make is not None:
-            return Plan(make(out.size, out.nbytes, out.size > target.tuning.light_elements), out)
+            return Plan(make(out.size), out, make)
     kernel = map_kernel(op.lowering, [a.dtype for a in avals], static, out.dtype)
     strides = [broadcast_strides(a, out.shape) for a in avals]
     return Plan(_mapped(target, kernel, out, strides), out)
@@ -76,10 +76,10 @@ def _repeated(avals: Avals, out: Aval) -> tuple[bool, ...] | None:
     for a in avals:
         if a.dense and a.shape == out.shape:
             found.append(False)
-        elif any(a.strides or ()):
-            return None
-        else:
+        elif a.repeats:
             found.append(True)
+        else:
+            return None
     return tuple(found)
 
 

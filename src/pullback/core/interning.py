@@ -22,7 +22,9 @@ class Interned(Generic[V]):
 
     def __init__(self) -> None:
         self._refs: dict[Hashable, ref[V]] = {}
-        self._lock = RLock()  # of whoever replaces entries or takes them away; to add one needs none
+        self._lock = (
+            RLock()
+        )  # of whoever replaces entries or takes them away; to add one needs none
         self._limit = LEAST
 
     def get(self, key: Hashable) -> V | None:

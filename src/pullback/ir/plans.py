@@ -9,7 +9,7 @@ from weakref import ref
 from pullback.core.avals import Aval
 from pullback.ir.array import mode
 
-__all__ = ["MAX_PLANS", "Plan", "active", "forget_plans", "observed", "plan_caches"]
+__all__ = ["MAX_PLANS", "Plan", "active", "forget_plans", "observed", "plan_caches", "same_memory"]
 
 MAX_PLANS = 4096  # per operation; a program with ever-new shapes starts over rather than grow
 
@@ -28,6 +28,11 @@ class Plan(NamedTuple):
     run: Callable[..., Any]
     aval: Aval
     sized: Callable[[int], Callable[..., Any]] | None = None
+
+
+def same_memory(buf: Any) -> Any:
+    """The run of an operation that gives the memory of its operand."""
+    return buf
 
 
 def observed(op: Any, plan: Plan, avals: Sequence[Aval]) -> Plan:

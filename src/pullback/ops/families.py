@@ -21,7 +21,7 @@ from pullback.ir.op import REGISTRY, Composite, Op, another, bind, register
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.fast_calls import fast_function
 from pullback.ops.promotion import is_operand, promoted
-from pullback.ops.remembered import remembering
+from pullback.ops.remembered import remembering, remembering_chain
 
 __all__ = [
     "broadcast_shapes",
@@ -245,16 +245,20 @@ def composite(
     errors: Callable[[Draw], list[Bad]],
     returns_argument: bool = False,
     creates: bool = False,
+    chain: bool = False,
     **public: Any,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declare a public function that is made of other operations; see `primitive`.
 
-    One that `creates` arrays takes `requires_grad` as well.
+    One that `creates` arrays takes `requires_grad` as well. `chain` promises that what a function
+    of a sequence of arrays binds follows from their avals and its other arguments; where that is a
+    chain of operations, its calls are remembered.
     """
 
     def declare(function: Callable[..., Any]) -> Any:
         if creates or not returns_argument:
             function = apart(function, creates, returns_argument)
+        function = remembering_chain(function) if chain else function
         register(
             Composite(
                 name=function.__name__,

@@ -27,7 +27,7 @@ from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
 from pullback.ir.op import Op
-from pullback.ir.plans import Plan
+from pullback.ir.plans import Plan, same_memory
 from pullback.ops.families import broadcast_shapes
 
 __all__ = ["plan_copy", "plan_single", "plan_write"]
@@ -115,13 +115,9 @@ def _view(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -> P
     offset, shape, strides = placed
     new = aval(shape, av.dtype, av.device, strides)
     if offset == 0 or new.size == 0:
-        return Plan(_same, new)
+        return Plan(same_memory, new)
     nbytes, view = offset * av.dtype.itemsize, target.view
     return Plan(lambda buf: view(buf, nbytes), new)
-
-
-def _same(buf: Any) -> Any:
-    return buf
 
 
 def plan_copy(target: Target, av: Aval) -> Plan:

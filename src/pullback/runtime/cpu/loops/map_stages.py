@@ -218,9 +218,7 @@ def _flat_stage(
     return native.Stage(code, size, grain_of(size, weight), (*head, size, *steps))
 
 
-def flat_program(
-    kernel: Map, repeated: tuple[bool, ...]
-) -> Callable[[int], Callable[..., Any]]:
+def flat_program(kernel: Map, repeated: tuple[bool, ...]) -> Callable[[int], Callable[..., Any]]:
     """What makes the program of the flat stage of so many elements, by writing them into a copy."""
     inputs, itemsize = len(repeated), kernel.output.itemsize
     code, head, steps, weight = _flat(kernel, tuple(range(1 + inputs)), (False, *repeated))

@@ -95,7 +95,7 @@ def fast_function(
     """
     constants: dict[tuple, Any] = {}  # Python numbers met beside an array, as arrays
     kinds: dict[tuple | None, Plan] = {}  # plans of some shape, from which those of others are made
-    seen: set[int] = set()  # hashes of avals that were met once
+    seen: set[int] = set()  # hashes of what was met once
     plan_caches.append(kinds)
 
     def again(args: Sequence[Any]) -> Any:
@@ -107,11 +107,12 @@ def fast_function(
             avals = tuple([a._aval for a in args])
         except AttributeError:
             return None
-        known = kinds.get(_kind(avals))
-        if known is None:
+        kind, whole = _kind(avals)
+        known = kinds.get(kind)
+        if known is None or whole is None:
             return None
-        plan = _resized(known, avals)
-        if (met := hash(avals)) in seen:
+        plan = _resized(known, avals, whole)
+        if (met := hash((kind, whole.shape))) in seen:
             keep_plan(op, avals[0] if len(avals) == 1 else avals, plan)
         elif len(seen) < MAX_PLANS:
             seen.add(met)
@@ -166,8 +167,7 @@ def fast_function(
         out = first_bind(op, arrays, {}, key)
         plan = op.plans.get(key)
         if plan is not None:
-            kind = _kind(avals) if ready and plan.sized is not None else None
-            if kind is not None:
+            if ready and plan.sized is not None and (kind := _kind(avals)[0]) is not None:
                 kinds[kind] = plan
             return fast(*arrays) if any([a._node is not None for a in arrays]) else out
         if mode.recording and op.vjp:  # traced
@@ -191,33 +191,33 @@ def fast_function(
     return fast
 
 
-def _kind(avals: Sequence[Aval]) -> tuple | None:
-    """What operands of ever new shapes have in common: dtypes, and which repeat one element.
+def _kind(avals: Sequence[Aval]) -> tuple[tuple | None, Aval | None]:
+    """What operands of ever new shapes have in common: dtypes, and which repeat one element; and
+    an operand that has the shape of the result.
 
-    None for all but the most common calls, where every operand has the shape of the result or none.
+    None for all but the most common calls, where every operand has that shape or none.
     """
     kind: list[Any] = [avals[0].device]
     whole = None
     for a in avals:
         if a.repeats is None or a.device is not kind[0]:
-            return None
+            return None, None
         if a.ndim:
             if whole is None:
                 whole = a
             elif a.shape != whole.shape:
-                return None
+                return None, None
         kind += (a.dtype.name, a.repeats)
-    return None if whole is None or whole.size < 2 else tuple(kind)
+    return (None if whole is None or whole.size < 2 else tuple(kind)), whole
 
 
-def _resized(plan: Plan, avals: Sequence[Aval]) -> Plan:
+def _resized(plan: Plan, avals: Sequence[Aval], whole: Aval) -> Plan:
     """The plan of operands of another shape, of which `_kind` says the same."""
     dtype, sized = plan.aval.dtype, plan.sized
     assert sized is not None
     for a in avals:
         if a.repeats is False and a.dtype is dtype:
             return Plan(sized(a.size), a, sized)
-    whole = next(a for a in avals if a.ndim)
     return Plan(sized(whole.size), aval(whole.shape, dtype, whole.device), sized)
 
 

@@ -218,22 +218,20 @@ def _flat_stage(
     return native.Stage(code, size, grain_of(size, weight), (*head, size, *steps))
 
 
-def flat_program(
-    kernel: Map, repeated: tuple[bool, ...]
-) -> Callable[[int, int, bool], Callable[..., Any]]:
+def flat_program(kernel: Map, repeated: tuple[bool, ...]) -> Callable[[int], Callable[..., Any]]:
     """What makes the program of the flat stage of so many elements, by writing them into a copy."""
-    inputs = len(repeated)
+    inputs, itemsize = len(repeated), kernel.output.itemsize
     code, head, steps, weight = _flat(kernel, tuple(range(1 + inputs)), (False, *repeated))
     sample = native.Stage(code, 1, 1, (*head, 1, *steps))
     words = native.single_words(inputs, 1, sample, False)
     at = len(words) - len(steps) - 1  # where the size is an argument of the stage
 
-    def made(size: int, nbytes: int, heavy: bool) -> Callable[..., Any]:
+    def made(size: int) -> Callable[..., Any]:
         grain, own = grain_of(size, weight), words[:]
         own[native.OUT_BYTES], own[native.UNITS], own[native.GRAIN], own[at] = (
-            nbytes, size, grain, size,
+            itemsize * size, size, grain, size,
         )  # fmt: skip
-        own[native.HEAVY] = heavy or size > grain
+        own[native.HEAVY] = size > INLINE or size > grain
         return native.run_array(own, sample)
 
     return made

@@ -251,7 +251,7 @@ def _rows(kernel: Reduce, kept: int, reduced: int, whole: bool, across: bool, ah
 
 @lru_cache(1024)
 def _reading_ahead(kernel: Reduce) -> tuple[int, int]:
-    """How many elements are best read ahead on any adapter, and on one with a fused multiply-add."""
+    """How many elements are read ahead on any adapter, and on one whose fma is exact."""
     w = _Writer(kernel)
     if w.statements > MOST_STATEMENTS:
         return 1, 1

@@ -1,4 +1,4 @@
-"""Map kernels as WGSL: a thread for each element or for four, whose arrays are the outputs, then the
+"""Map kernels as WGSL: a thread for each element or for some; the arrays are the outputs, then the
 inputs.
 
 The words are the number of elements, and where arrays are not dense the words of their nest.

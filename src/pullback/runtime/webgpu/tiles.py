@@ -52,7 +52,7 @@ class Tile(NamedTuple):
         """Tiles down and across a product of m rows and n columns."""
         return -(-m // self.rows), -(-n // self.columns)
 
-    def count(self, m: int, n: int) -> int:
+    def many(self, m: int, n: int) -> int:
         """The tiles of a product."""
         down, across = self.cut(m, n)
         return down * across
@@ -67,7 +67,7 @@ def tile_for(dtype: DType, count: int, m: int, n: int) -> Tile:
         large = Tile(8, 32, side, side)
     else:
         large = Tile(16, 16, side, side)
-    if min(m, n) > 4 * side and count * large.count(m, n) >= ENOUGH_GROUPS:
+    if min(m, n) > 4 * side and count * large.many(m, n) >= ENOUGH_GROUPS:
         return large
     return Tile(4, 64, 1, 1) if m <= 4 else Tile(64, 4, 1, 1) if n <= 4 else Tile(16, 16, 1, 1)
 
@@ -82,7 +82,7 @@ def large_tile_for(dtype: DType, count: int, m: int, n: int) -> Tile | None:
     """The tiles on such a device, if they are not those of `tile_for`."""
     if not dtype.is_complex:
         for tile, enough in _LARGE:
-            if 2 * m > tile.rows and 2 * n > tile.columns and count * tile.count(m, n) >= enough:
+            if 2 * m > tile.rows and 2 * n > tile.columns and count * tile.many(m, n) >= enough:
                 return tile
     return None
 
@@ -145,10 +145,7 @@ def _operands(t: Tile) -> list[str]:
     if not t.fours:
         return [
             *(f"let a{i} = left[u * {t.rows}u + y * {t.high}u + {i}u];" for i in range(t.high)),
-            *(
-                f"let b{j} = right[u * {t.columns}u + x + {j * t.across}u];"
-                for j in range(t.wide)
-            ),
+            *(f"let b{j} = right[u * {t.columns}u + x + {j * t.across}u];" for j in range(t.wide)),
         ]
     lines = []
     for name, side, count, extent, at in (

@@ -19,9 +19,10 @@ from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place, Strides
 from pullback.core.dtypes import DType
 from pullback.core.precision import DEFAULT, HIGHEST
+from pullback.runtime.cuda.gemm.kinds import kind_of
 from pullback.runtime.cuda.gemm.sources import kernel_source, wide_of
 from pullback.runtime.cuda.gemm.steps import Operand, row_steps, tile_steps, widened_steps
-from pullback.runtime.cuda.gemm.tensor_cores import Cores, kind_of
+from pullback.runtime.cuda.gemm.tensor_cores import Cores
 from pullback.runtime.cuda.gemm.units import Units
 from pullback.runtime.cuda.gpu import Gpu
 from pullback.runtime.cuda.launch import THREADS, grid_of

@@ -21,6 +21,7 @@ __all__ = ["Operand", "Tiled", "join_step", "row_steps", "tile_steps", "widened_
 
 ROW_THREADS = 128  # of a block that multiplies rows
 LINES_TOGETHER = 32  # columns of such a block: LINES of kernels/rows.cu
+PLACES = "strips", "places"  # files of all kernels that make tiles
 LEAST_COPY = 4  # bytes that can be copied to shared memory beside the arithmetic
 WIDE, ALONG, LINES, DEEP = range(4)  # KIND of kernels/tiles.cu
 
@@ -112,7 +113,7 @@ class Tiled(NamedTuple):
             forward = min(a.line, b.line) >= 0  # unsigned offsets take fewer instructions
             words["Distance"] = "i64" if far else "u32" if forward else "int"
         name = f"product_{self.dtype.name}"
-        files = ("places", *(("multiply", "units") if self.units else ("tiles",)), "products")
+        files = *PLACES, *(("multiply", "units") if self.units else ("tiles",)), "products"
         source = kernel_source(name, files, self.stored, self.dtype, words)
         nest = packed(coalesce(self.batch, [a.batch, b.batch]), 2)
         own = math.ceil(m / tile.bm) * math.ceil(n / tile.bn)

@@ -1,6 +1,6 @@
 """Products by tensor cores: which launches are made, and that they read what they are meant to.
 
-Those of a Hopper are left out by the emulator, which multiplies one after the other; it has those of
+The emulator has none of a Hopper, and multiplies one after the other for them; it has those of
 warps. What the units make of it is looked at on a GPU, by `tools/cuda_products.py --only cores`.
 """
 

@@ -23,7 +23,7 @@ LINE_BLOCK = 64  # lines of a box where lines lie side by side
 
 
 class Tile(NamedTuple):
-    """How a thread block makes a tile: see `kernels/tensor_cores.cu`.
+    """How a thread block makes a tile: see `kernels/hopper.cu`.
 
     `resident` blocks are on a processor; `rate` is the part of the arithmetic that they reach
     together, `alone` that of one.

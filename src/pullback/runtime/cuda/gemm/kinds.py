@@ -9,7 +9,6 @@ from functools import cache
 from typing import NamedTuple
 
 from pullback.compile.program.nest import Nest
-
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.core.precision import HIGHEST

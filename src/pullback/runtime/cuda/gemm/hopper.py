@@ -55,7 +55,7 @@ TILES = (
     Tile(64, 32, 8, 2, 0.3, 0.18),
 )  # measured on an H200
 PLAIN = Tile(128, 128, 3, 1, 0.1, 0.1)  # where operands are read element by element
-FILES = "strips", "fragments", "sums", "hopper"
+FILES = "strips", "places", "fragments", "sums", "hopper"
 NO_MAP = bytes(128)  # of kernels that read element by element
 UNITS_RATE = 2048.0  # multiply-adds of 16 bits of a processor in a cycle
 ENTRY = 1700.0  # cycles of a block for its first operands, and for what it writes
@@ -163,11 +163,13 @@ def _step(
     }  # fmt: skip
     name, given = f"cores_{kind.name}", tuple(words.items())
     source = cores_source(
-        name, FILES, kind, problem.given, problem.stored, given, _multiply(kind, tile.bn)
-    )
+        name, FILES, kind, problem.given, problem.stored, given, _multiply(kind, tile.bn),
+        problem.end_code(axes > 0),
+    )  # fmt: skip
     tiles = problem.tiles(tile.bm, tile.bn)
     blocks = min(batch.size * tiles, PROCESSORS * tile.resident)
     arguments = (
         out, problem.a.at, problem.b.at, *maps, packed(batch, 2), problem.packed(tiles),
+        *problem.end_arguments(),
     )  # fmt: skip
     return Step(source, name, (blocks, 1), tile.threads, arguments, shared=tile.shared)

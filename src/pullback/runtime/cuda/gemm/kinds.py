@@ -12,11 +12,12 @@ from pullback.compile.program.nest import Nest
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.core.precision import HIGHEST
-from pullback.runtime.cuda.gemm.sources import text_of
+from pullback.runtime.cuda.gemm.endings import End, EndCode
+from pullback.runtime.cuda.gemm.sources import add_ended, text_of
 from pullback.runtime.cuda.gemm.steps import Operand
 from pullback.runtime.cuda.kernels import NEST
 from pullback.runtime.cuda.printer import Source, convert, storage
-from pullback.runtime.cuda.stages import VECTOR_BYTES
+from pullback.runtime.cuda.stages import VECTOR_BYTES, At
 
 __all__ = ["BFLOAT16", "FLOAT16", "TF32", "Kind", "Problem", "Side", "cores_source", "kind_of"]
 
@@ -82,6 +83,17 @@ class Problem(NamedTuple):
     sides: Sides
     a: Operand
     b: Operand
+    shape: tuple[int, ...] = ()  # of the batch, all axes
+    end: End | None = None
+
+    def end_code(self, aligned: bool) -> EndCode | None:
+        """What is printed of the end: threads have 8 neighbours of 16 bits, or 2 others."""
+        count = VECTOR_BYTES // 2 if self.stored.itemsize == 2 else 2
+        return self.end.code(self.sides[1], count, aligned) if self.end else None
+
+    def end_arguments(self) -> tuple[At | bytes, ...]:
+        """What goes to the parameters of the end."""
+        return self.end.arguments(self.shape) if self.end else ()
 
     def tiles(self, bm: int, bn: int) -> int:
         """The tiles of one product."""
@@ -113,10 +125,12 @@ def cores_source(
     stored: DType,
     words: tuple[tuple[str, object], ...] = (),
     multiply: str = "",
+    end: EndCode | None = None,
 ) -> str:
     """The source of some files, with `words` defined before them; NAME in them is `name`.
 
-    Operands are `given`, results are `stored`. `multiply` comes before the last of the files.
+    Operands are `given`, results are `stored`. `multiply` comes before the last of the files, which
+    may have an end.
     """
     source = Source()
     source.add("pb_nest", NEST)
@@ -126,5 +140,5 @@ def cores_source(
         source.add(f"pb_{file}", text_of(file))
     if multiply:
         source.add("pb_multiply", multiply)
-    source.add(f"pb_{files[-1]}", text_of(files[-1]).replace("NAME", name))
+    add_ended(source, files[-1], name, end)
     return source.text()

@@ -13,6 +13,7 @@ from pullback.compile.program.nest import coalesce
 from pullback.compile.program.target import Area
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.gemm import hopper, warps
+from pullback.runtime.cuda.gemm.endings import End
 from pullback.runtime.cuda.gemm.hopper import Hopper
 from pullback.runtime.cuda.gemm.kinds import Kind, Problem, Side, cores_source
 from pullback.runtime.cuda.gemm.steps import Operand
@@ -54,6 +55,7 @@ class Cores:
         b: Operand,
         out: At,
         area: Area,
+        end: End | None = None,
     ) -> list[Step | Either]:
         """The launches of products of a dtype; the output is dense."""
         units = self._units
@@ -67,7 +69,8 @@ class Cores:
                     before.append(step)
         lies = [units.lies(side, k, kind) for side in pair]
         nest = coalesce(batch, [side.operand.batch for side in pair])
-        problem = Problem(kind, pair[0].dtype, dtype, nest, sides, *(x.operand for x in pair))
+        left, right = (side.operand for side in pair)
+        problem = Problem(kind, pair[0].dtype, dtype, nest, sides, left, right, batch, end)
         return [*before, units.launch(problem, lies, out)]
 
 

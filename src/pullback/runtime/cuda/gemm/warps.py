@@ -16,7 +16,7 @@ __tuning__ = ("ENTRY", "RATE")
 
 LEAST_ARCHITECTURE = 80  # that has copies beside the arithmetic, and units for these dtypes
 ELEMENTS = 2  # KIND of kernels/warps.cu: any strides
-FILES = "strips", "fragments", "sums", "warps"
+FILES = "strips", "places", "fragments", "sums", "warps"
 PAD = 16  # bytes after each row of a tile in shared memory, twice as many after lines of words
 # Multiply-adds of 16 bits of a processor in a cycle (half of them of TF32): those of an A100.
 RATE = 1024.0
@@ -96,17 +96,17 @@ class Warps:
 
     def launch(self, problem: Problem, lies: Sequence[int | None], out: At) -> Step | Either:
         """The launch; the output is dense."""
-        other = _step(problem, out, PLAIN, (ELEMENTS, ELEMENTS))
-        if all(lie is None for lie in lies):
+        other = _step(problem, out, PLAIN, (ELEMENTS, ELEMENTS), aligned=False)
+        if all(lie is None for lie in lies) and problem.end is None:
             return other
         kinds = [ELEMENTS if lie is None else lie for lie in lies]
         tile = PLAIN
         if ELEMENTS not in kinds:
             tile = tile_of(self._processors, problem.kind, problem.batch.size, *problem.sides)
-        return Either(_step(problem, out, tile, kinds), other)
+        return Either(_step(problem, out, tile, kinds, aligned=True), other)
 
 
-def _step(problem: Problem, out: At, tile: Tile, kinds: Sequence[int]) -> Step:
+def _step(problem: Problem, out: At, tile: Tile, kinds: Sequence[int], *, aligned: bool) -> Step:
     kind, batch = problem.kind, problem.batch
     size = kind.unit.itemsize
     words = {
@@ -114,8 +114,13 @@ def _step(problem: Problem, out: At, tile: Tile, kinds: Sequence[int]) -> Step:
         "STAGES": tile.stages, "RESIDENT": tile.resident, "A_KIND": kinds[0], "B_KIND": kinds[1],
     }  # fmt: skip
     name, given = f"warps_{kind.name}", tuple(words.items())
-    source = cores_source(name, FILES, kind, problem.given, problem.stored, given)
+    source = cores_source(
+        name, FILES, kind, problem.given, problem.stored, given, "", problem.end_code(aligned)
+    )
     tiles = problem.tiles(tile.bm, tile.bn)
-    arguments = (out, problem.a.at, problem.b.at, packed(batch, 2), problem.packed(tiles))
+    arguments = (
+        out, problem.a.at, problem.b.at, packed(batch, 2), problem.packed(tiles),
+        *problem.end_arguments(),
+    )  # fmt: skip
     shared = tile.shared(kinds, size)
     return Step(source, name, (batch.size * tiles, 1), tile.threads, arguments, shared=shared)

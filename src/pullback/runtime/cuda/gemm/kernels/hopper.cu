@@ -121,8 +121,8 @@ struct Turn {
 #else
 #define __grid_constant__
 // The same products, one after the other: an emulator has no such units.
-PB_DEVICE void pb_products(Stored* out, const Given* a, const Given* b, const Nest<2>& batch,
-                           const Sides& s) {
+template <typename F>
+PB_DEVICE void pb_products(const Given* a, const Given* b, const Nest<2>& batch, const Sides& s, F put) {
   for (u32 index = blockIdx.x; index < (u32)(batch.size * s.tiles); index += gridDim.x) {
     const u32 item = index / (u32)s.tiles;
     i64 at[2] = {};
@@ -138,7 +138,7 @@ PB_DEVICE void pb_products(Stored* out, const Given* a, const Given* b, const Ne
         y.all = pb_piece(b + at[1] + column * s.b_line, s.b_k, k, s.k);
         for (int i = 0; i < PER_PIECE; ++i) sum = fmaf(pb_wide(x.each[i]), pb_wide(y.each[i]), sum);
       }
-      out[(item * s.m + row) * s.n + column] = pb_narrow(sum);
+      put(item, (int)row, (int)column, sum);
     }
   }
 }
@@ -146,9 +146,17 @@ PB_DEVICE void pb_products(Stored* out, const Given* a, const Given* b, const Ne
 
 extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(Stored* __restrict__ out,
     const Given* __restrict__ a, const Given* __restrict__ b, const __grid_constant__ Map a_map,
-    const __grid_constant__ Map b_map, const Nest<2> batch, const Sides s) {
+    const __grid_constant__ Map b_map, const Nest<2> batch, const Sides s MORE) {
 #ifdef PB_EMULATED
-  pb_products(out, a, b, batch, s);
+  pb_products(a, b, batch, s, [&](i64 item, int row, int column, float sum) {
+#ifdef ENDS
+    const Finished to(item, (int)s.m, (int)s.n, ENDS);
+#else
+    const Output to{out + item * s.m * s.n, (int)s.m, (int)s.n};
+#endif
+    const float one[1] = {sum};
+    pb_put<false>(to.row(row), to.template columns<1>(column), one);
+  });
 #else
   PB_SHARED(unsigned char, given);
   __shared__ __align__(8) u64 barriers[2 * STAGES];
@@ -228,7 +236,12 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(Stored* __restri
       pb_hold(c);
       release(before);
       const int row = place.m + group * 64 + warp * 16 + lane / 4;
-      pb_write<BN>(out + item * s.m * s.n, c, row, place.n, s.m, s.n);
+#ifdef ENDS
+      const Finished to(item, (int)s.m, (int)s.n, ENDS);
+#else
+      const Output to{out + item * s.m * s.n, (int)s.m, (int)s.n};
+#endif
+      pb_write<BN>(to, c, row, place.n);
     }
   }
 #endif

@@ -4,19 +4,30 @@ template <int COUNT> struct Columns {
   i64 at[COUNT];
   int count;
 };
+template <int COUNT> PB_DEVICE Columns<COUNT> pb_columns(int j, int n) {  // of a dense matrix
+  Columns<COUNT> found;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) found.at[i] = j + i;
+  found.count = n - j;
+  return found;
+}
 // COUNT elements of a row: side by side, or where they are.
 template <bool WIDE, int COUNT>
-PB_DEVICE void pb_put(Stored* row, const Columns<COUNT>& columns, const Value (&x)[COUNT]) {
+PB_DEVICE void pb_set(Stored* row, const Columns<COUNT>& columns, const Pack<Stored, COUNT>& x) {
   if (WIDE) {
-    Pack<Stored, COUNT> all;
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) all.v[i] = pb_narrow(x[i]);
-    if (columns.count > 0) *reinterpret_cast<Pack<Stored, COUNT>*>(row + columns.at[0]) = all;
+    if (columns.count > 0) *reinterpret_cast<Pack<Stored, COUNT>*>(row + columns.at[0]) = x;
   } else {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
-      if (i < columns.count) row[columns.at[i]] = pb_narrow(x[i]);
+      if (i < columns.count) row[columns.at[i]] = x.v[i];
   }
+}
+template <bool WIDE, typename Row, int COUNT>
+PB_DEVICE void pb_put(const Row& row, const Columns<COUNT>& columns, const Value (&x)[COUNT]) {
+  Pack<Stored, COUNT> all;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) all.v[i] = pb_narrow(x[i]);
+  pb_set<WIDE>(row, columns, all);
 }
 // A dense matrix.
 struct Output {
@@ -27,13 +38,7 @@ struct Output {
     return n % COUNT == 0 && (u64)p % sizeof(Pack<Stored, COUNT>) == 0;
   }
   PB_MEMBER Stored* row(int i) const { return p + i * (i64)n; }
-  template <int COUNT> PB_MEMBER Columns<COUNT> columns(int j) const {
-    Columns<COUNT> found;
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) found.at[i] = j + i;
-    found.count = n - j;
-    return found;
-  }
+  template <int COUNT> PB_MEMBER Columns<COUNT> columns(int j) const { return pb_columns<COUNT>(j, n); }
 };
 
 // Blocks that leave what they have made for the last of them to arrive; `arrived` is 0 at first, and

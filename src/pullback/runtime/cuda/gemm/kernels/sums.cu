@@ -15,37 +15,33 @@ PB_DEVICE void pb_exchange(u32 (&x)[4]) {
   }
 }
 // The sums of a thread are in rows `row` and 8 later, in pairs of COLUMNS that are 8 apart.
-template <int COLUMNS>
-PB_DEVICE void pb_write(Stored* __restrict__ out, const float* c, int row, int column, i64 m, i64 n) {
+template <int COLUMNS, typename Out>
+PB_DEVICE void pb_write(const Out& out, const float* c, int row, int column) {
   const int turn = threadIdx.x % 4;
-  if (sizeof(Stored) == 2 && n % 8 == 0 && (u64)out % 16 == 0) {
+  if (sizeof(Stored) == 2 && out.template wide<8>()) {
 #pragma unroll
     for (int e = 0; e < 2; ++e)
 #pragma unroll
       for (int j = 0; j < COLUMNS / 8; j += 4) {
-        Words x;
+        union { Words words; Pack<Stored, 16 / sizeof(Stored)> all; } x;  // 8 numbers
 #pragma unroll
-        for (int i = 0; i < 4; ++i) x.v[i] = pb_pair(c[(j + i) * 4 + e * 2], c[(j + i) * 4 + e * 2 + 1]);
-        pb_exchange(x.v);
+        for (int i = 0; i < 4; ++i)
+          x.words.v[i] = pb_pair(c[(j + i) * 4 + e * 2], c[(j + i) * 4 + e * 2 + 1]);
+        pb_exchange(x.words.v);
         const int r = row + e * 8, at = column + (j + turn) * 8;
-        if (r < m && at < n) *reinterpret_cast<Words*>(out + r * n + at) = x;
+        if (r < out.m) pb_set<true>(out.row(r), out.template columns<16 / sizeof(Stored)>(at), x.all);
       }
     return;
   }
-  const bool pairs = n % 2 == 0 && (u64)out % (2 * sizeof(Stored)) == 0;
+  const bool pairs = out.template wide<2>();
 #pragma unroll
   for (int e = 0; e < 2; ++e)
 #pragma unroll
     for (int j = 0; j < COLUMNS / 8; ++j) {
       const int r = row + e * 8, at = column + j * 8 + turn * 2;
-      if (r >= m || at >= n) continue;
+      if (r >= out.m) continue;
       const Pack<Stored, 2> both{{pb_narrow(c[j * 4 + e * 2]), pb_narrow(c[j * 4 + e * 2 + 1])}};
-      Stored* to = out + r * n + at;
-      if (pairs) {
-        *reinterpret_cast<Pack<Stored, 2>*>(to) = both;
-      } else {
-        to[0] = both.v[0];
-        if (at + 1 < n) to[1] = both.v[1];
-      }
+      if (pairs) pb_set<true>(out.row(r), out.template columns<2>(at), both);
+      else pb_set<false>(out.row(r), out.template columns<2>(at), both);
     }
 }

@@ -95,7 +95,8 @@ template <int KIND, int LD> PB_DEVICE void pb_right(u32 (&m)[4], SharedAddress a
 }
 
 extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(Stored* __restrict__ out,
-    const Given* __restrict__ a, const Given* __restrict__ b, const Nest<2> batch, const Sides s) {
+    const Given* __restrict__ a, const Given* __restrict__ b, const Nest<2> batch,
+    const Sides s MORE) {
   PB_SHARED(unsigned char, shared);
   typedef Panel<BM, A_KIND> Left;
   typedef Panel<BN, B_KIND> Right;
@@ -178,9 +179,13 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(Stored* __restri
     }
     fill = fill + 1 == STAGES ? 0 : fill + 1;
   }
+#ifdef ENDS
+  const Finished to(item, (int)s.m, (int)s.n, ENDS);
+#else
+  const Output to{out + item * s.m * s.n, (int)s.m, (int)s.n};
+#endif
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < TM; ++i)
-    pb_write<TN * 8>(out + item * s.m * s.n, c[i], place.m + row + i * 16 + lane / 4, place.n + column,
-                     s.m, s.n);
+    pb_write<TN * 8>(to, c[i], place.m + row + i * 16 + lane / 4, place.n + column);
 }

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.compile.program.nest import coalesce
 from pullback.compile.program.target import Ending, Strides
+from pullback.core.dtypes import DType
+from pullback.ir.scalar import Expr
 from pullback.runtime.cuda.kernels import map_code, outputs_of, weight
 from pullback.runtime.cuda.launch import packed
 from pullback.runtime.cuda.printer import Source, storage
@@ -76,10 +78,10 @@ class EndCode(NamedTuple):
     def _size(self) -> int:
         return max(1, len(self.kinds))
 
-    def _outs(self) -> Sequence[tuple[int, tuple]]:
+    def _outs(self) -> list[tuple[int, tuple[DType, tuple[Expr, ...]]]]:
         return list(enumerate(outputs_of(self.kernel)))
 
-    def _ins(self) -> Sequence[tuple[int, object]]:
+    def _ins(self) -> list[tuple[int, DType]]:
         others = [d for k, d in enumerate(self.kernel.inputs) if k != self.position]
         return list(enumerate(others))
 

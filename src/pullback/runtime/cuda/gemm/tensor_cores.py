@@ -14,13 +14,13 @@ from pullback.compile.program.target import Area
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.gemm import hopper, warps
 from pullback.runtime.cuda.gemm.endings import End
-from pullback.runtime.cuda.gemm.hopper import Hopper
+from pullback.runtime.cuda.gemm.hopper import SECTOR, Hopper
 from pullback.runtime.cuda.gemm.kinds import Kind, Problem, Side, cores_source
 from pullback.runtime.cuda.gemm.steps import Operand
 from pullback.runtime.cuda.gemm.warps import Warps
 from pullback.runtime.cuda.gpu import Gpu
 from pullback.runtime.cuda.launch import THREADS, packed
-from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step
+from pullback.runtime.cuda.stages import At, Either, Step
 
 __all__ = ["Cores", "arranged"]
 
@@ -29,6 +29,9 @@ MOST_GRID = 1056  # thread blocks of THREADS: what a Hopper holds at a time
 # Multiply-adds up to which a product whose operands cannot be copied as they are is read element by
 # element: to arrange them first takes two more launches, 4 us.
 SMALL = 1 << 24
+# Side of a square product from which on an operand that is read slowly is copied first: the copy
+# grows with the square of it, what is spared with the cube.
+WORTH = 2048
 
 
 class Cores:
@@ -63,8 +66,10 @@ class Cores:
         m, n, k = sides
         pair, before = [Side(a, m, dtype), Side(b, n, dtype)], []
         if math.prod(batch) * m * n * k > SMALL:
+            worth = 2 * m * n >= WORTH * (m + n)
             for i, side in enumerate(pair):
-                if units.lies(side, k, kind) is None:
+                lie = units.lies(side, k, kind)
+                if lie is None or (worth and units.reads_across(side, lie, kind)):
                     step, pair[i] = arranged(kind, batch, side, k, area)
                     before.append(step)
         lies = [units.lies(side, k, kind) for side in pair]
@@ -79,7 +84,7 @@ def arranged(
 ) -> tuple[Step, Side]:
     """The launch that copies an operand line by line, rounded to what is multiplied; the copy."""
     x, lines, dtype = side
-    width = math.ceil(k * kind.unit.itemsize / VECTOR_BYTES) * VECTOR_BYTES // kind.unit.itemsize
+    width = math.ceil(k * kind.unit.itemsize / SECTOR) * SECTOR // kind.unit.itemsize
     own, items = [0] * len(batch), 1
     for d in reversed(range(len(batch))):
         if x.batch[d] and batch[d] > 1:

@@ -151,6 +151,30 @@ def test_tensor_cores_end_with_what_is_stored(n: int, cuda: Any) -> None:
     assert leaves(found) == leaves(f(*arrays))
 
 
+@needs_compiler
+def test_products_of_a_loop_end_too(cuda: Any) -> None:
+    """In one kernel for all rounds, on tensor cores."""
+    h, w, b = (
+        pb.tensor(a, device=cuda).astype("bfloat16")
+        for a in drawn(((4, 16), (16, 16), (16,)), "float32")
+    )
+
+    def rounds(h: Any, w: Any, b: Any) -> Any:
+        return pb.scan(lambda c, _: (pb.tanh(c @ w + b), None), h, None, length=130)[0]
+
+    cuda_fake.launched.clear()
+    found = pb.jit(rounds)(h, w, b)
+    (loop,) = [n for n in cuda_fake.launched if n.startswith("loop")]
+    for _ in range(130):
+        h = pb.tanh(h @ w + b)
+    assert leaves(found) == leaves(h)
+    if nvrtc.is_available():
+        (source,) = [s for s in cuda_fake.printed if f" {loop}(" in s]
+        assert "#define ENDS" in source
+        for target in ("sm_80", "sm_90"):
+            assert nvrtc.compile_source(source, target, nvrtc.QUICK)
+
+
 @pytest.mark.skipif(not nvrtc.is_available(), reason="there is no NVRTC")
 def test_kernels_of_a_hopper_end_too() -> None:
     driver = SimpleNamespace(has_maps=True, tensor_map=lambda *_: bytes(120))

@@ -134,6 +134,24 @@ def test_operands_that_start_anywhere(cuda: Any) -> None:
 
 
 @needs_compiler
+def test_a_vector_that_starts_anywhere_does_not_slow_a_product(cuda: Any) -> None:
+    def f(x: Any, w: Any, b: Any) -> Any:
+        return pb.nn.relu(x @ w + b[1:])
+
+    arrays = [
+        pb.tensor(a, device=cuda).astype("bfloat16")
+        for a in drawn(((32, 64), (64, 64), (65,)), "float32")
+    ]
+    assert leaves(pb.jit(f)(*arrays)) == leaves(f(*arrays))
+    end = End(Map((dt.float32,) * 2, dt.float32, (load(0, dt.float32),)), 0, [], [], [(0, 1)])
+    assert end.code(64, 4, True).kinds == "v"
+    assert end.anywhere(7) == (7,)
+    end = end._replace(outs=[At(1)], strides=[(64, 1), (1, 0), (0, 1)])
+    assert end.code(64, 4, True).kinds == "uzv"
+    assert end.anywhere(7) == (9, 10)
+
+
+@needs_compiler
 @pytest.mark.parametrize("n", [40, 37])
 def test_tensor_cores_end_with_what_is_stored(n: int, cuda: Any) -> None:
     """The map sees elements that were rounded, as if it read them."""

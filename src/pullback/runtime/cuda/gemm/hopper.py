@@ -180,8 +180,8 @@ def _step(
     )  # fmt: skip
     tiles = problem.tiles(tile.bm, tile.bn)
     blocks = min(batch.size * tiles, PROCESSORS * tile.resident)
-    arguments = (
-        out, problem.a.at, problem.b.at, *maps, packed(batch, 2), problem.packed(tiles),
-        *problem.end_arguments(),
+    own = (out, problem.a.at, problem.b.at, *maps, packed(batch, 2), problem.packed(tiles))
+    return Step(
+        source, name, (blocks, 1), tile.threads, (*own, *problem.end_arguments()),
+        shared=tile.shared, anywhere=problem.anywhere(len(own)),
     )  # fmt: skip
-    return Step(source, name, (blocks, 1), tile.threads, arguments, shared=tile.shared)

@@ -117,9 +117,9 @@ def _step(problem: Problem, out: At, tile: Tile, kinds: Sequence[int], *, aligne
         name, FILES, kind, problem.given, problem.stored, given, "", problem.end_code(aligned)
     )
     tiles = problem.tiles(tile.bm, tile.bn)
-    arguments = (
-        out, problem.a.at, problem.b.at, packed(batch, 2), problem.packed(tiles),
-        *problem.end_arguments(),
+    own = (out, problem.a.at, problem.b.at, packed(batch, 2), problem.packed(tiles))
+    grid, arguments = (batch.size * tiles, 1), (*own, *problem.end_arguments())
+    return Step(
+        source, name, grid, tile.threads, arguments,
+        shared=tile.shared(kinds, size), anywhere=problem.anywhere(len(own)),
     )  # fmt: skip
-    shared = tile.shared(kinds, size)
-    return Step(source, name, (batch.size * tiles, 1), tile.threads, arguments, shared=shared)

@@ -12,14 +12,14 @@ from pullback.runtime.cuda.gemm.kinds import TF32, Kind, Problem, Side, cores_so
 from pullback.runtime.cuda.launch import packed
 from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step, TensorMap
 
-__all__ = ["ARCHITECTURE", "SECTOR", "TILES", "Hopper", "Tile", "tile_of"]
+__all__ = ["ARCHITECTURE", "LINE", "TILES", "Hopper", "Tile", "tile_of"]
 
 ARCHITECTURE = "sm_90"  # whose instructions these are; later ones have others
 PROCESSORS = 132  # multiprocessors that a choice of tiles has in mind: those of a Hopper
 ROW = 128  # bytes of k in a stage: as many as the exchange of pieces in shared memory spans
 ALIGNMENT = 1024  # bytes, of such tiles in shared memory
 MAP_AXES = 5  # of a map at most: three of them are for batches
-SECTOR = 32  # bytes of L2 that are read at once
+LINE = 128  # bytes of L2 that are read at once
 LINE_BLOCK = 64  # lines of a box where lines lie side by side
 
 
@@ -112,11 +112,9 @@ class Hopper:
         return None if found == 1 and kind is TF32 else found
 
     def reads_across(self, side: Side, lie: int | None, kind: Kind) -> bool:
-        """Whether what is copied at once starts within sectors of L2, which takes half as long
-        again.
-        """
+        """Whether rows of 128 bytes are in two lines of L2, which takes half as long again."""
         step = side.operand.k if lie else side.operand.line
-        return lie is not None and step * kind.unit.itemsize % SECTOR > 0
+        return lie is not None and step * kind.unit.itemsize % LINE > 0
 
     def launch(self, problem: Problem, lies: Sequence[int | None], out: At) -> Step | Either:
         """The launch; the output is dense."""

@@ -14,13 +14,13 @@ from pullback.compile.program.target import Area
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.gemm import hopper, warps
 from pullback.runtime.cuda.gemm.endings import End
-from pullback.runtime.cuda.gemm.hopper import SECTOR, Hopper
+from pullback.runtime.cuda.gemm.hopper import LINE, Hopper
 from pullback.runtime.cuda.gemm.kinds import Kind, Problem, Side, cores_source
 from pullback.runtime.cuda.gemm.steps import Operand
 from pullback.runtime.cuda.gemm.warps import Warps
 from pullback.runtime.cuda.gpu import Gpu
 from pullback.runtime.cuda.launch import THREADS, packed
-from pullback.runtime.cuda.stages import At, Either, Step
+from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step
 
 __all__ = ["Cores", "arranged"]
 
@@ -32,6 +32,7 @@ SMALL = 1 << 24
 # Side of a square product from which on an operand that is read slowly is copied first: the copy
 # grows with the square of it, what is spared with the cube.
 WORTH = 2048
+LONG = 4  # lines of L2 from which on lines of a copy begin with one of them
 
 
 class Cores:
@@ -84,7 +85,9 @@ def arranged(
 ) -> tuple[Step, Side]:
     """The launch that copies an operand line by line, rounded to what is multiplied; the copy."""
     x, lines, dtype = side
-    width = math.ceil(k * kind.unit.itemsize / SECTOR) * SECTOR // kind.unit.itemsize
+    size = kind.unit.itemsize
+    multiple = LINE if k * size > LONG * LINE else VECTOR_BYTES  # bytes from line to line
+    width = math.ceil(k * size / multiple) * multiple // size
     own, items = [0] * len(batch), 1
     for d in reversed(range(len(batch))):
         if x.batch[d] and batch[d] > 1:
@@ -92,10 +95,10 @@ def arranged(
             items *= batch[d]
     kept = [d for d in range(len(batch)) if own[d]]
     nest = coalesce([batch[d] for d in kept], [[x.batch[d] for d in kept]])
-    at = At(area(items * lines * width * kind.unit.itemsize))
+    at = At(area(items * lines * width * size))
     name = f"pieces_{kind.name}"
     source = cores_source(name, ("pack",), kind, dtype, kind.unit)
-    across = ROW // kind.unit.itemsize
+    across = ROW // size
     tiles = items * math.ceil(lines / LINES) * math.ceil(width / across)
     arguments = (at, x.at, packed(nest, 1), lines, k, x.line, x.k, width)
     step = Step(source, f"{name}_pack", (min(tiles, MOST_GRID), 1), THREADS, arguments)

@@ -26,9 +26,12 @@ from pullback.runtime.cpu.loops.tree_code import (
 )
 
 __all__ = ["HEAD", "Lengths", "column_kernel", "row_kernel"]
+__tuning__ = ("SHORT",)
 
 HEAD = ("rows", "length", "together")  # `together`: logarithm of the lanes that a task has
-SHORT = 64  # elements of rows whose length is compiled in: a few vectors, the last one partly filled
+SHORT = (
+    64  # elements of rows whose length is compiled in: a few vectors, the last one partly filled
+)
 _LANE_BITS, _BLOCK_BITS = LANES.bit_length() - 1, BLOCK.bit_length() - 1
 
 

@@ -200,7 +200,9 @@ class _Source:
             own = min(lanes, count - k * lanes)
             place = f.offset(self._pointer, str(first + k * lanes * size))
             value = f(f"load {of_width(kind, own)}, ptr {place}, align {size}")
-            if own < lanes:
+            if own == 1:
+                value = f.splat(value, kind, lanes)
+            elif own < lanes:
                 value = _shuffled(f, of_width(kind, own), value, "poison", range(own), lanes)
             if number == 0:
                 order = [p % lanes if p // lanes == k else None for p in places]

@@ -40,7 +40,7 @@ Strides: TypeAlias = Sequence[int]
 Area: TypeAlias = Callable[[int], int]  # the slot of scratch memory of so many bytes
 Place: TypeAlias = tuple[int, Aval]  # a slot, and what is there
 # From the elements of an array, its bytes, and whether it is heavy, to the program that writes it.
-FlatProgram: TypeAlias = Callable[[int, int, bool], Callable[..., Any]]
+FlatProgram: TypeAlias = Callable[[int], Callable[..., Any]]
 Layout: TypeAlias = tuple[Shape, int, Strides]  # shape, slot and strides in elements
 
 
@@ -227,7 +227,8 @@ class Target(Protocol):
     def flat(self, kernel: Map, repeated: tuple[bool, ...], /) -> FlatProgram | None:
         """What makes programs of a kernel whose operands are dense, or one element repeated.
 
-        The programs are those of `map` with `shared`; None: there is no shorter way to them.
+        Of a number of elements it gives the program of `map` with `shared`; None: there is no
+        shorter way to it.
         """
         ...
 

@@ -1,5 +1,5 @@
-"""Maps over many blocks of a few elements, such as small transposed matrices: a block is written out,
-with its places compiled in, and the axes outside of it are walked.
+"""Maps over many blocks of a few elements, such as small transposed matrices: a block is written
+out, with its places compiled in, and the axes outside of it are walked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.compile.program.nest import Nest
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 from pullback.runtime.cpu.loops import tiny_code
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
@@ -59,7 +59,7 @@ def _source(
     shape: Sequence[int],
     strides: Sequence[Sequence[int]],
 ) -> str:
-    module = Module()
+    module = IRModule()
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
     head = Streams(len(dtypes))
     pointers = head.pointers(f)

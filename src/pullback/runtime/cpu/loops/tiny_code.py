@@ -15,10 +15,11 @@ from pullback.compile.kernel.forms import Map, MultiMap, Reduce
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
+from pullback.ir.scalar_walks import inline_nodes
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.printer import convert, emit, inline_nodes, vector_width
-from pullback.runtime.cpu.llvm.writer import Function, Module, memory_type, of_width
+from pullback.runtime.cpu.llvm.printer import convert, emit, vector_width
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, memory_type, of_width
 from pullback.runtime.cpu.loops.tree_code import FoldWriter
 
 __all__ = ["is_little", "map_stage", "map_suits", "reduce_stage", "reduce_suits", "write_map"]
@@ -35,7 +36,7 @@ Strides = tuple[int, ...]
 def map_suits(kernel: Map | MultiMap, shape: Sequence[int]) -> bool:
     """Whether a map over `shape` is small enough."""
     size = math.prod(shape)
-    return 0 < size <= MOST or 0 < size <= 4 * MOST and is_little(kernel, size)
+    return 0 < size <= MOST or (0 < size <= 4 * MOST and is_little(kernel, size))
 
 
 def is_little(kernel: Map | MultiMap, size: int) -> bool:
@@ -76,7 +77,7 @@ def reduce_stage(
 
 @lru_cache(jit.KEPT)
 def _map_code(kernel: Map | MultiMap, shape: Strides, strides: tuple[Strides, ...]) -> int:
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
     write_map(f, kernel, shape, strides, _pointers(f, len(strides)))
     f.finish()
@@ -115,7 +116,7 @@ def write_map(
 def _reduce_code(
     kernel: Reduce, kept: Strides, reduced: Strides, strides: tuple[Strides, ...]
 ) -> int:
-    module, fold = Module(), FoldWriter(kernel)
+    module, fold = IRModule(), FoldWriter(kernel)
     f = Function(module, "@kernel")
     target, *pointers = _pointers(f, 1 + len(kernel.inputs))
     size, output = math.prod(kept), kernel.output
@@ -135,7 +136,7 @@ def _reduce_code(
             ]
             arrays = list(zip(sources, moved, strict=True))
             leaf = _leaf(f, arrays, (j,) * (last - first), width)
-            total = fold.combine(f, total, emit(f, kernel.element, width, leaf), width)
+            total = fold.step(f, total, emit(f, kernel.element, width, leaf), width)
         at = tuple(k * output.itemsize for k in range(first, last))
         _store(f, output, target, at, fold.finish(f, total, width), width)
     f.finish()
@@ -235,7 +236,7 @@ class _Source:
 def _shuffled(
     f: Function, vector: str, x: str, y: str, order: Iterable[int | None], width: int
 ) -> str:
-    """`width` lanes of x, followed by those of y, in an order; None, and what it lacks, may be any."""
+    """`width` lanes of x, followed by those of y, in an order; None, and what it lacks: any."""
     lanes = ["i32 poison" if k is None else f"i32 {k}" for k in order]
     lanes += ["i32 poison"] * (width - len(lanes))
     mask = f"<{width} x i32> <{', '.join(lanes)}>"

@@ -62,6 +62,25 @@ def test_blocks_of_three_axes_and_repeated_ones(threads):
         pb.set_num_threads(before)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "complex64"])
+def test_sums_over_small_transposed_matrices(dtype):
+    """The tree is that of single operations, whose blocks of 1024 elements cut matrices apart."""
+
+    def total(x):
+        return pb.sum(x.mT * x.mT), pb.sum(x.mT, axis=(0, 2, 3))
+
+    def beside(x):  # what is summed is a result too
+        cube = x.mT * x.mT * x.mT
+        return pb.sum(cube), cube
+
+    for rows, columns in SHAPES:
+        for matrices in (113, 999):
+            x = draw(3, matrices, rows, columns, dtype=dtype)
+            for f in (total, beside, lambda x: (pb.sum(x.mT, axis=(2, 3)), pb.max(abs(x.mT)))):
+                for got, own in zip(pb.jit(f)(x), f(x), strict=True):
+                    same(got, own)
+
+
 def test_what_is_a_block():
     kernel = Map((dt.float32,), dt.float32, (load(0, dt.float32),))
 
@@ -71,6 +90,7 @@ def test_what_is_a_block():
         own = [s // 2 for s in strides]
         own[-1], own[-2] = own[-2], own[-1]
         nest = coalesce(shape, [[s // 2 for s in np.empty(shape).strides], own])
+        assert block_code.short_axes(nest, 0) == 0
         return block_code.inner_axes(kernel, nest)
 
     assert inner(1000, 3, 3) == 2

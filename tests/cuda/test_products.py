@@ -34,7 +34,7 @@ def tiled(kind: str, tile: int, merge: int, layout: str, sides: Any = SIDES) -> 
     tiles = {"floats": shapes.FLOATS, "units": shapes.UNITS, "doubles": shapes.DOUBLES}[kind]
     a = Operand(At(0), (), k, 1) if layout[0] == "n" else Operand(At(0), (), 1, m)
     b = Operand(At(1), (), 1, n) if layout[1] == "n" else Operand(At(1), (), k, 1)
-    choice = shapes.Choice(tiles[tile], merge)
+    choice = shapes.TileChoice(tiles[tile], merge)
     return Tiled(dtype, dtype, (), sides, a, b, kind == "units", choice)
 
 

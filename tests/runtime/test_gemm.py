@@ -231,7 +231,7 @@ def test_a_missing_library_is_an_error(monkeypatch):
 def each_width(request, monkeypatch):
     """Kernels for each width of vectors; LLVM cuts those that are too wide for this machine."""
     kernels = (
-        direct_gemm._after_slots,
+        direct_gemm._blocks_of,
         direct_gemm._block,
         panel_gemm.panel_kernel,
         packed_gemm.copy_kernel,

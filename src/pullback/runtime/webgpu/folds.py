@@ -27,17 +27,17 @@ from pullback.ir.scalar import Expr, cast
 from pullback.runtime.webgpu.maps import leaf_of, put
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import Source, emit, item, loaded, register, stored
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 
 __all__ = ["accumulate_stages", "reduce_stages"]
 
 HALVES = THREADS // LANES  # blocks of the tree that a workgroup folds side by side
-MAX_GROUP = 64  # blocks that a unit folds without a partial result
+MAX_GROUP = 64  # blocks that a workgroup folds at most: one slot of shared memory for each
 MERGE = 256  # accumulators that a workgroup joins: with 64 bytes each they fill its memory
-ENOUGH_GROUPS = 256  # workgroups that fill a device
+ENOUGH_GROUPS = 256  # workgroups that fill a device: two for each processor of a large GPU
 
 
-class _Writer:
+class _AccumulatorWriter:
     """The accumulators of a kernel as a struct, and its four expressions as functions."""
 
     def __init__(self, kernel: Reduce, finishes: bool = True):
@@ -121,7 +121,7 @@ def _member(e: Expr) -> str:
 @lru_cache(1024)
 def _sequence(kernel: Reduce, kept: int, reduced: int) -> str:
     """Words: outputs, length, nest of the kept axes, nest of the reduced ones."""
-    w = _Writer(kernel)
+    w = _AccumulatorWriter(kernel)
     w.fold(reduced, 2 + kept * (1 + w.count), 1)
     starts = [f"s{k}" for k in range(w.count)]
     return w.text(
@@ -147,7 +147,7 @@ def _rows(kernel: Reduce, kept: int, reduced: int, whole: bool) -> str:
 
     The first array is the output, if `whole`: there is one group. Else it takes accumulators.
     """
-    w = _Writer(kernel, whole)
+    w = _AccumulatorWriter(kernel, whole)
     w.fold(reduced, 4 + kept * (1 + w.count), 1)
     if not whole:
         w.partials(0)
@@ -204,7 +204,7 @@ def _merge(kernel: Reduce, last: bool) -> str:
     """Words: outputs, accumulators of each. Arrays: the output (unless there are more to join, then
     the next accumulators), and the accumulators.
     """
-    w = _Writer(kernel, last)
+    w = _AccumulatorWriter(kernel, last)
     w.partials(None if last else 0, 1)
     end = "pb_finish(pb_slots[0], unit);" if last else "pb_keep(pb_slots[0], unit);"
     return w.text(
@@ -234,7 +234,7 @@ def _scan(kernel: Accumulate, kept: int) -> str:
     """Words: kept positions, length, first index, its step; of each array (the output first) an
     offset and a stride along the axis; then the nest of the kept axes.
     """
-    w = _Writer(kernel)
+    w = _AccumulatorWriter(kernel)
     streams = [f"o{k}" for k in range(w.count + 1)]
     first = 4 + 2 * len(streams)
     elements = ", ".join(f"load{k}(o{k})" for k in range(1, w.count + 1))
@@ -252,8 +252,8 @@ def _scan(kernel: Accumulate, kept: int) -> str:
     )
 
 
-def _inputs(kernel: Reduce, slots: Sequence[int]) -> list[Array]:
-    return [Array(At(s), item(d)) for s, d in zip(slots, kernel.inputs, strict=True)]
+def _inputs(kernel: Reduce, slots: Sequence[int]) -> list[Binding]:
+    return [Binding(At(s), item(d)) for s, d in zip(slots, kernel.inputs, strict=True)]
 
 
 def reduce_stages(
@@ -279,7 +279,7 @@ def reduce_stages(
     outer, inner = (Nest(n.shape, n.strides[1:]) for n in (outer, inner))
     nests = (*nest_words(outer), *nest_words(inner))
     ranks = len(outer.shape), len(inner.shape)
-    out, ins = Array(At(out_slot), item(kernel.output), "write"), _inputs(kernel, in_slots)
+    out, ins = Binding(At(out_slot), item(kernel.output), "write"), _inputs(kernel, in_slots)
     length = inner.size
     if length < SMALL:
         source, groups = _sequence(kernel, *ranks), linear_groups(outputs, THREADS)
@@ -291,13 +291,13 @@ def reduce_stages(
     if groups == 1:
         return stage(Dispatch(_rows(kernel, *ranks, True), (out, *ins), words, grid))
     size = 4 * accumulator_words(kernel)
-    kept_ones = Array(At(area(units * size)), "u32", "write")
+    kept_ones = Binding(At(area(units * size)), "u32", "write")
     steps = [Dispatch(_rows(kernel, *ranks, False), (kept_ones, *ins), words, grid)]
     while groups > 1:
         given, last = kept_ones._replace(mode="read"), groups
         groups = -(-last // MERGE)
         if groups > 1:
-            kept_ones = Array(At(area(outputs * groups * size)), "u32", "write")
+            kept_ones = Binding(At(area(outputs * groups * size)), "u32", "write")
         arrays = (out if groups == 1 else kept_ones, given)
         source = _merge(kernel, groups == 1)
         steps.append(Dispatch(source, arrays, (outputs, last), outputs * groups))
@@ -337,6 +337,6 @@ def accumulate_stages(
         along += [(length - 1) * s[-1], -s[-1]] if reverse else [0, s[-1]]
     index = (length - 1, -1) if reverse else (0, 1)
     words = (size, length, *index, *along, *nest_words(nest))
-    arrays = (Array(At(out_slot), item(kernel.output), "write"), *_inputs(kernel, in_slots))
+    arrays = (Binding(At(out_slot), item(kernel.output), "write"), *_inputs(kernel, in_slots))
     source = _scan(kernel, len(nest.shape))
     return stage(Dispatch(source, arrays, words, linear_groups(size, THREADS), rounds=length))

@@ -13,9 +13,9 @@ from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import Vectors, lanes_of, squared
-from pullback.runtime.cpu.llvm.writer import Function, Module, of_width
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, of_width
 
-__all__ = ["Blocks", "Panels", "block_sides", "call", "panel_bytes"]
+__all__ = ["BlockWriter", "Panels", "block_sides", "call", "panel_bytes"]
 
 _LINE = 64  # bytes of a line: between panels, so that they do not compete for the same ones
 _VECTORS = 2  # in the width of a block: with its height they fill the registers
@@ -57,7 +57,7 @@ class Panels:
     What is beyond the last line is undefined.
     """
 
-    def __init__(self, module: Module, dtype: DType, width: int):
+    def __init__(self, module: IRModule, dtype: DType, width: int):
         self.module, self.dtype, self.size, self.width = module, dtype, dtype.itemsize, width
         self.step = width * self.size  # bytes from one k to the next
         self.apart = CHUNK * self.step + _LINE
@@ -154,13 +154,13 @@ class Panels:
         return f.name
 
 
-class Blocks:
+class BlockWriter:
     """Writes the function that makes a block, and the loops over the blocks of copied panels.
 
     With `minus` sums are taken from what is there.
     """
 
-    def __init__(self, module: Module, dtype: DType, minus: bool = False):
+    def __init__(self, module: IRModule, dtype: DType, minus: bool = False):
         self.module, self.dtype, self.size, self.minus = module, dtype, dtype.itemsize, minus
         self.height, self.width = block_sides(dtype)
         self.apart = panel_bytes(dtype)

@@ -12,16 +12,15 @@ columns lie side by side: to copy it would take as long as the products.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.gemm.block_code import Blocks, Panels, block_sides, call
+from pullback.runtime.cpu.gemm.block_code import BlockWriter, Panels, block_sides, call
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.records import BatchParams, Record, numbers_of
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
-__all__ = ["PLACED", "WORDS", "panel_kernel", "placed_kernel"]
+__all__ = ["PLACED", "WHOLE", "panel_kernel", "placed_kernel"]
 __tuning__ = ("_FEW",)
 
 _COPIED = 1 << 18  # bytes of b that are copied at a time: part of an L2 cache
@@ -29,13 +28,11 @@ _ROWS = 96  # of a that are copied at a time
 _FEW = 48  # rows that read b where it is
 
 # Strides are in bytes; matrix i of the batch sums min(k, all_k - i k) products.
-WORDS = (
-    *("a", "b", "out", "m", "n", "k", "all_k", "a_row", "a_column", "b_row", "b_column"),
-    *("tile_m", "tile_n", "tiles", "across"),
-)
+_TILES = "m n k all_k a_row a_column b_row b_column tile_m tile_n tiles across"
+WHOLE = Record("a b out", _TILES)
 # Of parts of larger matrices: where they begin in the memory of a matrix of the batch, and if
 # `lower` is set, only tiles that reach the diagonal or below.
-PLACED = (*WORDS, "out_row", "a_at", "b_at", "out_at", "lower")
+PLACED = Record("a b out", f"{_TILES} out_row a_at b_at out_at lower")
 _TILE = (
     *(("ptr", "%a"), ("ptr", "%b"), ("ptr", "%out"), ("i64", "%rows"), ("i64", "%columns")),
     *(("i64", "%k"), ("ptr", "%params")),
@@ -44,11 +41,11 @@ _TILE = (
 
 @functools.cache
 def panel_kernel(dtype: DType) -> int:
-    """A kernel over tiles of the matrices of a batch; params are `WORDS`, then the batch."""
-    module = Module()
+    """A kernel over tiles of the matrices of a batch; params are `WHOLE`, then the batch."""
+    module = IRModule()
     tile = _TileWriter(module, dtype).name
     f = Function(module, "@kernel")
-    p = NamedParams(f, WORDS, 3)
+    p = BatchParams(f, WHOLE)
     size = str(dtype.itemsize)
     a, b, out = p.pointers
     with f.loop("%lo", "%hi") as unit:
@@ -73,10 +70,10 @@ def placed_kernel(dtype: DType, minus: bool) -> int:
     """The same between parts of matrices: out = a b, or `minus` out -= a b, chunk by chunk of k;
     params are `PLACED`, then the batch with strides of a, b and out.
     """
-    module = Module()
+    module = IRModule()
     tile = _TileWriter(module, dtype, PLACED, minus).name
     f = Function(module, "@kernel")
-    p = NamedParams(f, PLACED, 3)
+    p = BatchParams(f, PLACED)
     a, b, out = p.pointers
     with f.loop("%lo", "%hi") as unit:
         item, number = f.divmod(unit.i, p["tiles"])
@@ -101,16 +98,14 @@ def placed_kernel(dtype: DType, minus: bool) -> int:
 class _TileWriter:
     """Writes the function that makes a tile, and those that it calls."""
 
-    def __init__(
-        self, module: Module, dtype: DType, names: Sequence[str] = WORDS, minus: bool = False
-    ):
+    def __init__(self, module: IRModule, dtype: DType, params: Record = WHOLE, minus: bool = False):
         size = dtype.itemsize
         height, width = block_sides(dtype)
-        blocks = Blocks(module, dtype, minus)
+        blocks = BlockWriter(module, dtype, minus)
         a_side, b_side = Panels(module, dtype, height), Panels(module, dtype, width)
         self.name = "@tile"
         f = Function(module, self.name, _TILE, qualifiers="internal ")
-        words = {name: f.int_at("%params", i) for i, name in enumerate(names) if i > 2}
+        words = numbers_of(f, params)
         a_row, a_column, b_row, b_column = (
             words[name] for name in ("a_row", "a_column", "b_row", "b_column")
         )

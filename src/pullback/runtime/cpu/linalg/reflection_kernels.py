@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pullback.compile.kernel.factor_order import LEAF, SUMS
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.leaf_code import Leaf
+from pullback.runtime.cpu.llvm.records import Record
 
 __all__ = ["householder_kernel"]
 
-HOUSEHOLDER = ("a", "v", "t", "m", "n", "at", "column", "v_at", "v_column", "t_at", "t_row")
+HOUSEHOLDER = Record("a v t", "m n at column v_at v_column t_at t_row")
 
 
 @functools.cache
@@ -19,7 +20,7 @@ def householder_kernel(dtype: DType) -> int:
     """R of a few columns in place of their upper triangle, the reflections' vectors V with ones on
     the diagonal, which are clear above it, and T: their product is 1 - V T V^T. A unit is a matrix.
     """
-    leaf = Leaf(dtype, HOUSEHOLDER, 3)
+    leaf = Leaf(dtype, HOUSEHOLDER)
     f, p, kind = leaf.f, leaf.p, leaf.kind
     m, n = p["m"], p["n"]
     products = f.array(kind, LEAF)

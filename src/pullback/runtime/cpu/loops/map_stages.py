@@ -28,7 +28,7 @@ from pullback.runtime.cpu.llvm.printer import (
     uniform,
     vector_width,
 )
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, register
 from pullback.runtime.cpu.loops import tiny_code
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
@@ -113,7 +113,7 @@ def map_stage(
     return _stage(kernel, nest, [out_slot, *in_slots], bases)
 
 
-class _Facts(NamedTuple):
+class _MapFacts(NamedTuple):
     """What the stages of a kernel need to know of it."""
 
     dtypes: tuple[DType, ...]  # of the outputs, then of the inputs
@@ -126,13 +126,13 @@ class _Facts(NamedTuple):
 
 
 @lru_cache(jit.KEPT)
-def _facts(kernel: Map | MultiMap) -> _Facts:
+def _facts(kernel: Map | MultiMap) -> _MapFacts:
     several = isinstance(kernel, MultiMap)
     outputs = kernel.outputs if several else (kernel.output,)
     bodies = kernel.bodies if several else (kernel.body,)
     dtypes = (*outputs, *kernel.inputs)
     roots = tuple(e for body in bodies for e in body)
-    return _Facts(
+    return _MapFacts(
         dtypes,
         tuple(d.itemsize for d in dtypes),
         len(outputs),
@@ -261,11 +261,11 @@ def _code(kernel: Map | MultiMap, steps: tuple[str, ...]) -> int:
 
 def source(kernel: Map | MultiMap, steps: tuple[str, ...]) -> str:
     """The kernel as LLVM IR."""
-    module = Module()
+    module = IRModule()
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
     facts = _facts(kernel)
     dtypes, roots = facts.dtypes, facts.roots
-    operands = [Operand(d, s) for d, s in zip(dtypes, steps, strict=True)]
+    operands = [LoopOperand(d, s) for d, s in zip(dtypes, steps, strict=True)]
     head = Streams(len(operands))
     indexed, outputs = facts.indexed, facts.outputs
     streams = head.count + indexed
@@ -300,7 +300,7 @@ class RowBody:
     def __init__(
         self,
         f: Function,
-        operands: Sequence[Operand],
+        operands: Sequence[LoopOperand],
         outputs: int,
         starts: Sequence[str],
         strides: Sequence[str],

@@ -17,7 +17,7 @@ from pullback.compile.schedule.row_kernel import Pass, RowKernel
 from pullback.ir.scalar import Expr
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import convert, emit, uniform, vector_width
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, register
 from pullback.runtime.cpu.loops.tree_code import (
     LEVELS,
     FoldWriter,
@@ -49,7 +49,7 @@ def row_kernel(kernel: RowKernel, lengths: Lengths) -> int:
     Params: `HEAD`; slot and bytes from row to row of each stream in memory; slot and bytes from
     accumulator to accumulator of each fold over columns, then of each fold over everything.
     """
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
     writer = _RowWriter(f, kernel, lengths)
     with f.loop("%lo", "%hi") as unit:
@@ -82,7 +82,7 @@ class _RowWriter:
         ]
         self.spaces = [(x.arrays(f, LEVELS), x.arrays(f, LANES)) for x in folds]
         self.operands = [
-            Operand(s.dtype, "unit" if s.kind in ("unit", "buffer") else "zero")
+            LoopOperand(s.dtype, "unit" if s.kind in ("unit", "buffer") else "zero")
             for s in kernel.streams
         ]
         self.row = ""
@@ -317,14 +317,14 @@ def column_kernel(kernel: Reduce) -> int:
 
     Params: output slot, slot of the lanes, bytes from accumulator to accumulator, rows, columns.
     """
-    module, fold = Module(), FoldWriter(kernel)
+    module, fold = IRModule(), FoldWriter(kernel)
     f = Function(module, "@kernel")
     out, slot, pitch, rows, columns = (f.int_at("%params", k) for k in range(5))
     target, first = (f(f"load ptr, ptr {f.element('%ptrs', 'ptr', s)}") for s in (out, slot))
     arrays = [f.offset(first, f.mul(pitch, str(k))) for k in range(len(fold.dtypes))]
     width = vector_width((*kernel.combine, *kernel.finish), (kernel.output,))
     stack = fold.arrays(f, LEVELS * width)
-    output = Operand(kernel.output, "unit")
+    output = LoopOperand(kernel.output, "unit")
 
     def reduce(i: str, w: int) -> None:
         with f.loop("0", rows, str(BLOCK), carried=[("i64", "0")]) as b:

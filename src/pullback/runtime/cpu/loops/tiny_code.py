@@ -14,10 +14,11 @@ from pullback.compile.kernel.forms import Map, MultiMap, Reduce
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
+from pullback.ir.scalar_walks import inline_nodes
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.printer import convert, emit, inline_nodes, vector_width
-from pullback.runtime.cpu.llvm.writer import Function, Module, memory_type, of_width
+from pullback.runtime.cpu.llvm.printer import convert, emit, vector_width
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, memory_type, of_width
 from pullback.runtime.cpu.loops.tree_code import FoldWriter
 
 __all__ = ["map_stage", "map_suits", "reduce_stage", "reduce_suits"]
@@ -75,7 +76,7 @@ def _map_code(kernel: Map | MultiMap, shape: Strides, strides: tuple[Strides, ..
     outputs = kernel.outputs if isinstance(kernel, MultiMap) else (kernel.output,)
     roots = [e for body in bodies for e in body]
     dtypes = (*outputs, *kernel.inputs)
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
     pointers = _pointers(f, len(dtypes))
     places = [_places(shape, s, d.itemsize) for s, d in zip(strides, dtypes, strict=True)]
@@ -96,7 +97,7 @@ def _map_code(kernel: Map | MultiMap, shape: Strides, strides: tuple[Strides, ..
 def _reduce_code(
     kernel: Reduce, kept: Strides, reduced: Strides, strides: tuple[Strides, ...]
 ) -> int:
-    module, fold = Module(), FoldWriter(kernel)
+    module, fold = IRModule(), FoldWriter(kernel)
     f = Function(module, "@kernel")
     target, *pointers = _pointers(f, 1 + len(kernel.inputs))
     size, output = math.prod(kept), kernel.output

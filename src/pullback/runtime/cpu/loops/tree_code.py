@@ -15,8 +15,8 @@ from pullback.ir.scalar import Expr
 from pullback.runtime.cpu.llvm.printer import convert, counter, emit, uniform
 from pullback.runtime.cpu.llvm.writer import (
     Function,
-    Module,
-    Operand,
+    IRModule,
+    LoopOperand,
     memory_type,
     of_width,
     register,
@@ -36,7 +36,7 @@ class FoldWriter:
         self.kernel = kernel
         self.dtypes: tuple[DType, ...] = tuple(e.dtype for e in kernel.init)
         self.nbytes = sum(d.itemsize for d in self.dtypes)
-        self._memory = [Operand(d, "unit") for d in self.dtypes]
+        self._memory = [LoopOperand(d, "unit") for d in self.dtypes]
 
     def types(self, width: int) -> list[str]:
         return [of_width(register(d), width) for d in self.dtypes]
@@ -136,7 +136,7 @@ class FoldWriter:
             level.next = self.combine(f, present, level.carried, width)
         return level.results
 
-    def join_function(self, module: Module, width: int) -> str:
+    def join_function(self, module: IRModule, width: int) -> str:
         """A function of arrays of accumulators and a count: target = combine(a, b)."""
         count = len(self.dtypes)
         groups = [[f"%{g}{k}" for k in range(count)] for g in "tab"]
@@ -155,7 +155,7 @@ class FoldWriter:
 class ElementExpressions:
     """The element expressions of a kernel, read from operands."""
 
-    def __init__(self, fold: FoldWriter, operands: Sequence[Operand]):
+    def __init__(self, fold: FoldWriter, operands: Sequence[LoopOperand]):
         self.fold = fold
         self.operands = operands
         self._known: dict[int, dict[Expr, str]] = {}

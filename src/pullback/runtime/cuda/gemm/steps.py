@@ -12,7 +12,7 @@ from pullback.compile.program.nest import coalesce
 from pullback.compile.program.target import Area, Strides
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cuda.gemm.shapes import ALONE, CLUSTER, LAST, LAUNCH, Choice, choice_of
+from pullback.runtime.cuda.gemm.shapes import ALONE, CLUSTER, LAST, LAUNCH, TileChoice, choice_of
 from pullback.runtime.cuda.gemm.sources import kernel_source, wide_of
 from pullback.runtime.cuda.launch import THREADS, grid_of, packed
 from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step
@@ -59,7 +59,7 @@ class Tiled(NamedTuple):
     a: Operand
     b: Operand
     units: bool  # whether matrix units multiply
-    choice: Choice
+    choice: TileChoice
 
     @property
     def chains(self) -> int:

@@ -42,10 +42,10 @@ ROW = 128  # bytes of k in a stage: as many as the exchange of pieces in shared 
 ALIGNMENT = 1024  # bytes, of such tiles in shared memory
 MOST_GRID = PROCESSORS * 8  # thread blocks of THREADS that are on them at a time
 MAP_AXES = 5  # of a map at most: three of them are for batches
-LINE_BLOCK = 64  # lines of a box where lines lie side by side
-# Multiply-adds up to which a product whose operands cannot be copied as they are is read element by
-# element: to arrange them first takes two more launches, 4 us.
-SMALL = 1 << 24
+LINE_BLOCK = 64  # lines of a box where they lie side by side: ROW bytes of 16-bit numbers
+# Up to there operands that cannot be copied as they are, are read element by element: to arrange
+# them first takes two more launches, 4 us.
+SMALL = 1 << 24  # multiply-adds of a product: 2**24 are 256 x 256 x 256
 Sides = tuple[int, int, int]
 
 

@@ -18,7 +18,7 @@ from pullback.ir.op import record
 from pullback.ir.plans import MAX_PLANS, active, plan_caches
 from pullback.ops import movement
 
-__all__ = ["KeyPlan", "elements", "place", "view", "write", "writers"]
+__all__ = ["KeyPlan", "elements", "place", "put", "view", "write", "writers"]
 
 Shape = tuple[int, ...]
 
@@ -138,6 +138,17 @@ def elements(x: Any) -> list[Any]:
     buf, (stride,) = x._buf, plan.strides
     rest = [make(plan.at(buf, k * stride), plan.aval) for k in range(1, x._aval.shape[0])]
     return [make(buf, plan.aval), *rest]
+
+
+def put(x: Array, starts: list[int], plan: KeyPlan, value: Any) -> bool:
+    """Write a Python number to an element of an array that nobody differentiates by, and that
+    nobody but the handle `x` has; False: it is left to `write`.
+    """
+    runtime = x._aval.device.runtime
+    if plan.aval.ndim or x._node is not None or not runtime.may_change(x._buf):
+        return False
+    at = sum(map(mul, starts, plan.strides))
+    return runtime.put(x._buf, at, value, plan.aval.dtype)
 
 
 def write(x: Array, starts: list[int], plan: KeyPlan, value: Array) -> Any:

@@ -144,12 +144,15 @@ PRODUCTS = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_have_the_bits_of_the_cpu(name: str, dtype: str, cuda: Any):
     arrays = [draw(*shape, dtype=dtype) for shape in PRODUCTS[name]]
-    found, expected = (pb.matmul(*[pb.tensor(a, device=d) for a in arrays]) for d in (cuda, "cpu"))
-    np.testing.assert_array_equal(found.numpy(), expected.numpy())
     turned = [np.ascontiguousarray(a.T) for a in arrays]  # the same, in another layout
-    if arrays[0].ndim == arrays[1].ndim == 2:
-        other = pb.matmul(*[pb.tensor(a, device=cuda).T for a in turned])
-        np.testing.assert_array_equal(other.numpy(), expected.numpy())
+    with pb.matmul_precision("highest"):
+        found, expected = (
+            pb.matmul(*[pb.tensor(a, device=d) for a in arrays]) for d in (cuda, "cpu")
+        )
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+        if arrays[0].ndim == arrays[1].ndim == 2:
+            other = pb.matmul(*[pb.tensor(a, device=cuda).T for a in turned])
+            np.testing.assert_array_equal(other.numpy(), expected.numpy())
 
 
 def test_there_are_kernels_for_every_intrinsic_of_the_cpu(cuda: Any):

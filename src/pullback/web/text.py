@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pullback.runtime.webgpu.arithmetic import SAFE, Arithmetic, exact_functions
+from pullback.runtime.webgpu.arithmetic import SAFE, Arithmetic, exact_functions, exact_names
 from pullback.runtime.webgpu.kernels_text import kernel_head
 from pullback.runtime.webgpu.library import needed_functions
 from pullback.web.program import PageBranch, PageKernel, PageStep, Steps
@@ -105,7 +105,7 @@ class Sources:
         bound = tuple(dict.fromkeys(kernel.bindings))
         numbers = [bound.index(b) for b in kernel.bindings]
         head, written, record = kernel_head(kernel.arrays, numbers, kernel.words)
-        exact = [n for n in Arithmetic._fields if f"f32_{n}_exact(" in kernel.source]
+        exact = exact_names(kernel.source)
         either = [exact_functions(kernel.source, own) for own in (SAFE, OWN)]
         uses = needed_functions("\n".join([kernel.source, *either]))
         self._functions |= uses
@@ -129,7 +129,7 @@ class Sources:
         """The functions that a GPU may have of its own, and what else they are."""
         found = {}
         for name in Arithmetic._fields:
-            call = f"f32_{name}_exact("
+            call = "f32_fma_exact( f32_fused_exact(" if name == "fma" else f"f32_{name}_exact("
             both = {"own": exact_functions(call, OWN), "soft": exact_functions(call, SAFE)}
             found[name] = object_text({k: wgsl(text) for k, text in both.items()})
         return object_text(found)

@@ -107,13 +107,13 @@ def _forward_source(dtype: DType) -> str:
         _MAIN,
         _OUTPUT,
         f"let own = group * {word('w_group')} + channel * {word('w_out')} + {places};",
-        "var total = Sum();",
-        "var sum = Sum();",
+        "var total = pb_none();",
+        "var sum = pb_none();",
         f"for (var first = 0u; first < {word('ins')}; first += {word('block')}) {{",
         f"  if ({word('apart')} != 0u && first != 0u) {{",
         f"    if (first == {word('block')}) {{ total = sum; }}",
         "    else { total = pb_sum(total, sum); }",
-        "    sum = Sum();",
+        "    sum = pb_none();",
         "  }",
         f"  let end = min({word('ins')}, first + {word('block')});",
         *_taps(
@@ -172,7 +172,7 @@ def _weight_source(dtype: DType) -> str:
         f"let start = group * {word('x_group')} + into * {word('x_channel')}"
         f" + channel * {word('x_out')};",
         f"let own = group * {word('y_group')} + channel * {word('y_channel')};",
-        "var sum = Sum();",
+        "var sum = pb_none();",
         f"let end = min({own_word(3)}, (chunk + 1u) * {own_word(2)});",
         f"for (var tile = chunk * {own_word(2)}; tile < end; tile++) {{",
         *tile_loop(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from pullback.compile.kernel.factor_order import LEAF, SUMS
+from pullback.compile.kernel.factor_order import FAINT, LEAF, SUMS
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.leaf_code import Leaf
 from pullback.runtime.cpu.llvm.records import Record
@@ -79,6 +79,11 @@ def _reflector(leaf: Leaf, own: str, reflector: str, j: str, m: str) -> str:
     size = leaf.unary("fabs", alpha)
     scale = leaf.select(f(f"fcmp ogt {kind} {size}, {rest}"), size, rest)
     scale = leaf.select(some, scale, one)
+    faint = f(f"fcmp olt {kind} {scale}, {leaf.number(FAINT[leaf.dtype.name])}")
+    lift = leaf.select(faint, leaf.number(1 / FAINT[leaf.dtype.name]), one)
+    with f.when(faint):
+        _multiply(leaf, own, lift, below, m)
+    alpha, scale = (leaf.scalar("fmul", x, lift) for x in (alpha, scale))
     wide = leaf.splat(scale)
 
     def scaled_down(i: str, mask: str | None) -> tuple[str, str]:
@@ -102,8 +107,21 @@ def _reflector(leaf: Leaf, own: str, reflector: str, j: str, m: str) -> str:
 
     leaf.column(below, m, [], scaled)
     leaf.store(one, leaf.element(reflector, j))
-    leaf.store(beta, leaf.element(own, j))
+    leaf.store(leaf.scalar("fdiv", beta, lift), leaf.element(own, j))
     return tau
+
+
+def _multiply(leaf: Leaf, x: str, factor: str, start: str, stop: str) -> None:
+    """x *= factor."""
+    v, wide = leaf.v, leaf.splat(factor)
+
+    def body(places: list[str], mask: str | None, _: list[str]) -> list[str]:
+        for i in places:
+            place = leaf.element(x, i)
+            leaf.put(v.multiply(v.load(place, mask), wide), place, mask)
+        return []
+
+    leaf.column(start, stop, [], body)
 
 
 def _dot(leaf: Leaf, x: str, y: str, start: str, stop: str) -> str:

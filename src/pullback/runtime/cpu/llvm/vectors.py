@@ -99,6 +99,9 @@ class Vectors:
     def subtract(self, x: str, y: str) -> str:
         return self.f(f"fsub {self.type} {x}, {y}")
 
+    def multiply(self, x: str, y: str) -> str:
+        return self.f(f"fmul {self.type} {x}, {y}")
+
     def divide(self, x: str, y: str) -> str:
         return self.f(f"fdiv {self.type} {x}, {y}")
 

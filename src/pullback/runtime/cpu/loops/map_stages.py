@@ -29,7 +29,7 @@ from pullback.runtime.cpu.llvm.printer import (
     vector_width,
 )
 from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, register
-from pullback.runtime.cpu.loops import tiny_code
+from pullback.runtime.cpu.loops import block_code, tiny_code
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
     Records,
@@ -85,6 +85,9 @@ def map_stages(
         return [tiny_code.map_stage(kernel, shape, slots, strides)]
     if by_rows:
         return [_stage(kernel, nest, slots, (0,) * len(nest.strides))]
+    inner = 0 if shared or _facts(kernel).indexed else block_code.inner_axes(kernel, nest)
+    if inner:
+        return [_block_stage(kernel, nest, slots, inner)]
     return _boxed(kernel, nest, slots)
 
 
@@ -93,6 +96,19 @@ def _boxed(kernel: Map | MultiMap, nest: Nest, slots: Sequence[int]) -> list[nat
     facts = _facts(kernel)
     parts = boxes(nest, facts.itemsizes, facts.outputs)
     return [_stage(kernel, n, slots, bases) for n, bases in parts]
+
+
+def _block_stage(
+    kernel: Map | MultiMap, nest: Nest, slots: Sequence[int], inner: int
+) -> native.Stage:
+    """The stage whose units are blocks of the innermost axes."""
+    facts, count = _facts(kernel), len(slots)
+    outer = Nest(nest.shape[:-inner], tuple(s[:-inner] for s in nest.strides))
+    block = nest.shape[-inner:]
+    made = block_code.code(kernel, facts.dtypes, block, tuple(s[-inner:] for s in nest.strides))
+    head = Streams(count).header(rank_of(outer), slots, (0,) * count)
+    grain = grain_of(outer.size, facts.weight * prod(block))
+    return native.Stage(made, outer.size, grain, (*head, *axis_words(outer)))
 
 
 def map_stage(

@@ -96,6 +96,23 @@ class FoldWriter:
             width = half
         return values
 
+    def with_rest(self, f: Function, values: Values, new: Values, count: int) -> Values:
+        """Vector accumulators, with new elements in the first `count` lanes."""
+        before = self._lanes(f, values, LANES, range(count))
+        joined = self.combine(f, before, new, count)
+        found = []
+        for kind, part, own, v in zip(
+            self.types(count), self.types(LANES), joined, values, strict=True
+        ):
+            if count == 1:
+                found.append(f(f"insertelement {part} {v}, {kind} {own}, i64 0"))
+                continue
+            widened = _mask([k if k < count else None for k in range(LANES)])
+            wide = f(f"shufflevector {kind} {own}, {kind} poison, {widened}")
+            order = _mask([k if k < count else LANES + k for k in range(LANES)])
+            found.append(f(f"shufflevector {part} {wide}, {part} {v}, {order}"))
+        return found
+
     def _lanes(self, f: Function, values: Values, width: int, lanes: range) -> Values:
         found = []
         for kind, v in zip(self.types(width), values, strict=True):
@@ -193,6 +210,12 @@ class ElementExpressions:
             return loaded[k][part]
 
         return leaf
+
+
+def _mask(lanes: Sequence[int | None]) -> str:
+    """The mask of a shuffle; None may be any lane."""
+    order = ", ".join("i32 poison" if k is None else f"i32 {k}" for k in lanes)
+    return f"<{len(lanes)} x i32> <{order}>"
 
 
 def positions(f: Function, first: str, width: int) -> str:

@@ -98,7 +98,7 @@ def forward_steps(c: Convolution, weight: Weight, start: int, area: Area) -> lis
     words |= {"LAST": int(last), "GRAIN": bk if run % bk == 0 else 1}
     words |= {"FAST": int(c.x.channel_stride == 1 and run % bk == 0)}
     name = f"convolution_{c.dtype.name}"
-    files = ("places", "tiles", "window", "pixels", "forward")
+    files = ("strips", "places", "tiles", "window", "pixels", "forward")
     source = kernel_source(name, files, c.dtype, c.dtype, words)
     width = -(-outs * size // VECTOR_BYTES) * VECTOR_BYTES // size
     packed = At(area(groups * depth * width * size))
@@ -134,7 +134,7 @@ def sums_steps(
     words = _words(c, tile, tile.bk if along else 8, totals=False)
     words |= {"FAST": int(along)}
     name = f"convolution_{c.dtype.name}"
-    files = ("places", "tiles", "window", "pixels", "correlate")
+    files = ("strips", "places", "tiles", "window", "pixels", "correlate")
     source = kernel_source(name, files, c.dtype, c.dtype, words)
     spots = At(area(places * _entry_bytes(words, 2)))
     window = _packed(window_words(c, weight, sums.tile))

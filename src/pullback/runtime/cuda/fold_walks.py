@@ -9,6 +9,7 @@ from pullback.runtime.cuda.printer import storage
 __all__ = [
     "FOLD",
     "JOINED",
+    "LANES_SIDE",
     "MERGE",
     "MERGE_THREADS",
     "THREADS",
@@ -20,6 +21,7 @@ __all__ = [
 THREADS = 128  # of a thread block: few, so that the last ones of a launch end together
 MERGE_THREADS = 256  # of a thread block that joins what others have folded
 MERGE = 8 * MERGE_THREADS  # accumulators of a thread block that joins, eight for each thread
+LANES_SIDE = 32  # outputs side by side of a thread block that joins lanes: a warp reads them
 JOINED = 16  # accumulators of an output that one thread joins in sequence
 # Loads of an input that a thread waits for at a time, by the instructions of an element.
 FLIGHTS = ((24, 8), (100, 4))
@@ -256,6 +258,37 @@ extern "C" __global__ void {name}_join({outs},
   }}
 }}"""
 
+_LANES = """
+extern "C" __global__ void __launch_bounds__({side} * {joined}) {name}_lanes({outs},
+    {name}_acc* __restrict__ partials, const {name}_acc* __restrict__ chains,
+    const long long outputs, const long long blocks, const long long by_output,
+    const long long by_group) {{
+  __shared__ {name}_acc slots[{joined}][{side}];
+  const long long across = (outputs + {side} - 1) / {side}, group = blockIdx.x / across;
+  const int x = (int)threadIdx.x % {side}, y = (int)threadIdx.x / {side};
+  const long long output = blockIdx.x % across * {side} + x, block = group * {joined} + y;
+  const bool valid = output < outputs && block < blocks;
+  {name}_acc a[{lanes}];
+#pragma unroll
+  for (int k = 0; k < {lanes}; ++k)
+    a[k] = chains[valid ? (block * {lanes} + k) * outputs + output : 0];
+#pragma unroll
+  for (int s = 2; s <= {lanes}; s *= 2)
+#pragma unroll
+    for (int k = 0; k < {lanes} / 2; ++k)
+      if (k < {lanes} / s) a[k] = {name}_combine(a[k], a[k + {lanes} / s]);
+  slots[y][x] = a[0];
+#pragma unroll
+  for (int s = 1; s < {joined}; s *= 2) {{
+    __syncthreads();
+    if (valid && y % (2 * s) == 0 && y + s < {joined} && block + s < blocks)
+      slots[y][x] = a[0] = {name}_combine(a[0], slots[y + s][x]);
+  }}
+  if (!valid || y) return;
+  if (blocks <= {joined}) {name}_finish(a[0], {to_output});
+  else partials[output * by_output + group * by_group] = a[0];
+}}"""
+
 _MERGE = """
 extern "C" __global__ void __launch_bounds__({merge_threads}) {name}_merge(
     {outs}, {name}_acc* __restrict__ next,
@@ -296,12 +329,13 @@ _WALKS = {
     "wide": _UNIT + _WIDE + _BLOCKS,
     "columns": _COLUMNS,
     "join": _JOIN,
+    "lanes": _LANES,
     "merge": _MERGE,
 }
 
 
 # Where the results of an output go.
-_PLACES = {"to_i": "i", "to_unit": "unit", "to_column": "output + v"}
+_PLACES = {"to_i": "i", "to_unit": "unit", "to_column": "output + v", "to_output": "output"}
 
 
 def teams(lanes: int) -> int:
@@ -336,7 +370,7 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
         "along": "const long long length" if form == "wide" else f"const Nest<{count}> reduced",
         "threads": THREADS, "lanes": LANES, "block": BLOCK, "flight": flight,
         "most": LANES * (16 if width == "1" else 8), "joined": JOINED, "unroll": flight,
-        "merge": MERGE, "merge_threads": MERGE_THREADS,
+        "merge": MERGE, "merge_threads": MERGE_THREADS, "side": LANES_SIDE,
     }  # fmt: skip
     for place, at in _PLACES.items():
         words[place] = ", ".join(f"out{k}[{at}]" for k in range(len(outputs)))

@@ -17,7 +17,14 @@ from pullback.compile.program.nest import Nest, coalesce
 from pullback.core.avals import dense_strides
 from pullback.core.errors import ShapeError
 from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
-from pullback.runtime.cuda.fold_walks import JOINED, MERGE, MERGE_THREADS, column_threads, teams
+from pullback.runtime.cuda.fold_walks import (
+    JOINED,
+    LANES_SIDE,
+    MERGE,
+    MERGE_THREADS,
+    column_threads,
+    teams,
+)
 from pullback.runtime.cuda.fold_walks import THREADS as FOLD_THREADS
 from pullback.runtime.cuda.folds import accumulator_bytes, lane_width
 from pullback.runtime.cuda.kernels import MAX_RANK, name_of, outputs_of, vector_width
@@ -29,6 +36,7 @@ __all__ = [
     "Launch",
     "Launches",
     "grid_of",
+    "lanes_plan",
     "map_plan",
     "merged",
     "packed",
@@ -232,6 +240,25 @@ def _columns_plan(kernel: Fold, kept: Nest, reduced: Nest, aligned: bool) -> Lau
     arguments = (*outs_of(kernel), "scratch0", outputs, blocks)
     launches.append(Launch(f"{name_of(kernel)}_join", grid_of(outputs), THREADS, arguments))
     return Launches(launches, (outputs * blocks * accumulator_bytes(kernel),))
+
+
+def lanes_plan(kernel: Fold, outputs: int, blocks: int) -> Launches:
+    """How to join the LANES accumulators of each of so many blocks, of each output."""
+    groups = math.ceil(blocks / JOINED)
+    joined = groups <= JOINED
+    by_output, by_group = (1, outputs) if joined else (groups, 1)
+    side = min(JOINED, 1 << (blocks - 1).bit_length())
+    arguments = (
+        *outs_of(kernel), "scratch0" if groups > 1 else 0, "chains", outputs, blocks,
+        by_output, by_group,
+    )  # fmt: skip
+    grid = math.ceil(outputs / LANES_SIDE) * groups
+    launches = [Launch(f"{name_of(kernel)}_lanes", grid, LANES_SIDE * side, arguments)]
+    if groups == 1 or not joined:
+        return merged(kernel, launches, outputs, groups)
+    arguments = (*outs_of(kernel), "scratch0", outputs, groups)
+    launches.append(Launch(f"{name_of(kernel)}_join", grid_of(outputs), THREADS, arguments))
+    return Launches(launches, (outputs * groups * accumulator_bytes(kernel),))
 
 
 def outs_of(kernel: Fold) -> list[str]:

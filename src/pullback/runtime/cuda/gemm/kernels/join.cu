@@ -1,17 +1,23 @@
-// What chains have made, added up in their order; `count` elements of each.
+// Adds U chains from number c on to a sum, when it has read them all.
+template <int U> PB_DEVICE Value pb_chains(Value sum, const Value* const at, const i64 count) {
+  Value x[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) x[u] = at[u * count];
+#pragma unroll
+  for (int u = 0; u < U; ++u) sum = sum + x[u];
+  return sum;
+}
+// What chains have made, added up in their order; `count` elements of each. A thread that has many
+// of them to wait for asks for many at a time.
 extern "C" __global__ void NAME_join(Stored* __restrict__ out, const Value* __restrict__ partials,
     const i64 chains, const i64 count) {
   for (i64 i = pb_first(); i < count; i += pb_step()) {
-    Value sum = partials[i];
+    const Value* const at = partials + i;
+    Value sum = at[0];
     i64 c = 1;
-    for (; c + 8 <= chains; c += 8) {
-      Value x[8];
-#pragma unroll
-      for (int u = 0; u < 8; ++u) x[u] = partials[(c + u) * count + i];
-#pragma unroll
-      for (int u = 0; u < 8; ++u) sum = sum + x[u];
-    }
-    for (; c < chains; ++c) sum = sum + partials[c * count + i];
+    for (; c + 64 <= chains; c += 64) sum = pb_chains<64>(sum, at + c * count, count);
+    for (; c + 8 <= chains; c += 8) sum = pb_chains<8>(sum, at + c * count, count);
+    for (; c < chains; ++c) sum = sum + at[c * count];
     out[i] = pb_narrow(sum);
   }
 }

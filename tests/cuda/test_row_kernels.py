@@ -55,7 +55,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 # What is folded from row to row beside.
 FOLDED: dict[str, Callable[..., Any]] = {
     "weights": FUNCTIONS["weights"],
+    "masks": lambda x, g: (x == g, (x * g).sum(axis=0), x * g, (x != g).sum(axis=0)),
     "bias": pb.grad(lambda x, g: (pb.maximum(x * g[0] + g[1], 0.0) * g).sum(), argnums=(0, 1)),
+    "scaled": lambda x, g: (
+        x * (x * g).sum(axis=1, keepdims=True),
+        (x + g).sum(axis=0),
+        (x * g).max(axis=0),
+    ),
     "sums": lambda x, g: (x - x.mean(axis=1, keepdims=True) * g, (x * g).sum(axis=0)),
 }
 
@@ -136,7 +142,7 @@ def kinds(launched: list[str]) -> list[str]:
 
 # Few rows, one and several blocks of the tree, rows longer than a block or of an odd length.
 @pytest.mark.parametrize("shape", [(2100, 64), (200, 1001), (1100, 2048), (17_500, 33)])
-@pytest.mark.parametrize("name", ["weights", "bias"])
+@pytest.mark.parametrize("name", ["weights", "scaled"])
 def test_rows_are_read_once_for_what_is_folded_from_row_to_row(
     name: str, shape: tuple[int, int], cuda: Any
 ):
@@ -144,6 +150,21 @@ def test_rows_are_read_once_for_what_is_folded_from_row_to_row(
     assert found.count("passes") == found.count("lanes") == 1, found
     assert "columns" not in found
     assert found.count("join") == (shape[0] > 16 * 1024)
+
+
+@pytest.mark.parametrize("shape", [(2100, 64), (200, 1001), (17_500, 33)])
+@pytest.mark.parametrize("name", ["bias", "masks"])
+def test_folds_from_row_to_row_store_what_else_is_made(
+    name: str, shape: tuple[int, int], cuda: Any
+):
+    found = kinds(check(name, shape, "float32", cuda))
+    assert "columns" in found and "passes" not in found
+    assert found[0] == "columns" or name == "bias"  # whose rows of weights are copied before
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "complex64"])
+def test_what_is_stored_beside_has_its_dtype(dtype: str, cuda: Any):
+    assert "columns" in kinds(check("masks", (300, 130), dtype, cuda))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "complex64"])

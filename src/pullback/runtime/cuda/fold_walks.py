@@ -177,8 +177,8 @@ _BLOCKS = """
 
 _COLUMNS = """
 extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
-    {name}_acc* __restrict__ partials, {ins}, const Nest<{k}> kept, const Steps<{k}> steps,
-    const long long length, const long long across, const long long by_output,
+    {name}_acc* __restrict__ partials, {ins}, const Nest<{streams}> kept,
+    const Steps<{streams}> steps, const long long length, const long long across, const long long by_output,
     const long long by_block) {{
   constexpr int V = {v};
   __shared__ {name}_acc slots[{most}][V];
@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
   const bool valid = output < kept.size;
   const long long left = length - block * {block}, j = block * {block} + lane;
   const int n = !valid ? 0 : left < {block} ? (int)left : {block};
-  long long start[{k}] = {{}};
+  long long start[{streams}] = {{}};
   if (valid) pb_locate(kept, output, start);
 {pointers}
   {name}_acc a[V];
@@ -197,18 +197,23 @@ extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
   for (; i + {lanes} * ({flight} - 1) < n; i += {lanes} * {flight}) {{
 {loads_in_flight}
 #pragma unroll
-    for (int u = 0; u < {flight}; ++u)
+    for (int u = 0; u < {flight}; ++u) {{
+{made}
 #pragma unroll
       for (int v = 0; v < V; ++v)
-        a[v] = {name}_combine(a[v], {name}_element({packed}, j + i - lane + {lanes} * u));
+        a[v] = {name}_combine(a[v], {name}_element({packed}, j + i - lane + {lanes} * u{results}));
+{kept}
+    }}
 {advance_in_flight}
   }}
   for (; i < n; i += {lanes}) {{
     constexpr int u = 0;
 {loads_of_one}
+{made}
 #pragma unroll
     for (int v = 0; v < V; ++v)
-      a[v] = {name}_combine(a[v], {name}_element({packed}, j + i - lane));
+      a[v] = {name}_combine(a[v], {name}_element({packed}, j + i - lane{results}));
+{kept}
 {advance_by_one}
   }}
 #pragma unroll
@@ -385,18 +390,9 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
 
 def _wide_reads(kernel: Fold, kinds: str) -> dict[str, Any]:
     """How `wide` reads, neighbours in memory or one element for the whole row, and stores."""
-    pointers, loads, packed, single = [], [], [], []
-    made, kept, count = [], [], len(kernel.inputs)
-    for k, ((d, _), kind) in enumerate(zip(stores_of(kernel), kinds[count:], strict=True)):
-        c, place = storage(d), f"y{k} + i + {LANES} * u"
-        pointers.append(f"  {c}* const y{k} = store{k} + start[{count + k}] + j;")
-        made.append(f"      Pack<{c}, V> r{k};")
-        if kind == "u":
-            kept.append(f"      *reinterpret_cast<Pack<{c}, V>*>({place}) = r{k};")
-        else:
-            kept.append("#pragma unroll")
-            kept.append(f"      for (int v = 0; v < V; ++v) ({place})[v] = r{k}.v[v];")
-    stores = range(len(made))
+    pointers, loads, packed, single, count = [], [], [], [], len(kernel.inputs)
+    for k, (d, _) in enumerate(stores_of(kernel)):
+        pointers.append(f"  {storage(d)}* const y{k} = store{k} + start[{count + k}] + j;")
     for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=False)):
         c = storage(d)
         if kind == "z":
@@ -408,19 +404,33 @@ def _wide_reads(kernel: Fold, kinds: str) -> dict[str, Any]:
         loads.append(_load(c, k, f"x{k} + i + {LANES} * u", kind))
         packed.append(f"p{k}[u].v[v]")
         single.append(f"x{k}[i + v]")
+    targets = "".join(f", y{k}[i + v]" for k in range(len(stores_of(kernel))))
     return {
-        "pointers": "\n".join(pointers),
-        "loads": loads, "made": "\n".join(made),
-        "packed": ", ".join(packed), "single": ", ".join(single), "kept": "\n".join(kept),
-        "results": "".join(f", r{k}.v[v]" for k in stores),
-        "targets": "".join(f", y{k}[i + v]" for k in stores),
+        "pointers": "\n".join(pointers), "loads": loads,
+        "packed": ", ".join(packed), "single": ", ".join(single), "targets": targets,
+        **_stored(kernel, kinds, f"y{{k}} + i + {LANES} * u"),
     }  # fmt: skip
+
+
+def _stored(kernel: Fold, kinds: str, place: str) -> dict[str, str]:
+    """How arrays are stored beside, V neighbours at a `place` that names the number of an array."""
+    made, kept, stores = [], [], stores_of(kernel)
+    for k, ((d, _), kind) in enumerate(zip(stores, kinds[len(kernel.inputs) :], strict=True)):
+        c, at = storage(d), place.format(k=k)
+        made.append(f"      Pack<{c}, V> r{k};")
+        if kind == "u":
+            kept.append(f"      *reinterpret_cast<Pack<{c}, V>*>({at}) = r{k};")
+        else:
+            kept.append("#pragma unroll")
+            kept.append(f"      for (int v = 0; v < V; ++v) ({at})[v] = r{k}.v[v];")
+    results = "".join(f", r{k}.v[v]" for k in range(len(stores)))
+    return {"made": "\n".join(made), "kept": "\n".join(kept), "results": results}
 
 
 def _column_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
     """How `columns` reads: outputs that are neighbours in memory, or that read the same."""
-    pointers, loads, packed, advance = [], [], [], []
-    for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=True)):
+    pointers, loads, packed, advance, count = [], [], [], [], len(kernel.inputs)
+    for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=False)):
         c = storage(d)
         pointers.append(f"  const long long s{k} = steps.step[{k}] * {LANES};")
         pointers.append(f"  const {c}* x{k} = in{k} + start[{k}] + j * steps.step[{k}];")
@@ -431,10 +441,16 @@ def _column_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
             loads.append(_load(c, k, f"x{k} + s{k} * u", kind))
             packed.append(f"p{k}[u].v[v]")
         advance.append(f"    x{k} += s{k}")
+    for k, (d, _) in enumerate(stores_of(kernel)):
+        n, c = count + k, storage(d)
+        pointers.append(f"  const long long t{k} = steps.step[{n}] * {LANES};")
+        pointers.append(f"  {c}* y{k} = store{k} + start[{n}] + j * steps.step[{n}];")
+        advance.append(f"    y{k} += t{k}")
     return {
         "pointers": "\n".join(pointers), **_in_flight(loads, flight), "packed": ", ".join(packed),
         "advance_in_flight": "\n".join(f"{a} * {flight};" for a in advance),
         "advance_by_one": "\n".join(f"{a};" for a in advance),
+        **_stored(kernel, kinds, "y{k} + t{k} * u"),
     }  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from pullback.compile.schedule.row_kernel import RowPlan, Stream
 from pullback.ir.scalar import Expr, load, substituted
 from pullback.runtime.cuda.fold_kernels import folds_of
 from pullback.runtime.cuda.folds import accumulator_bytes, accumulator_size, fold_code
-from pullback.runtime.cuda.launch import merged
+from pullback.runtime.cuda.kernels import parts
+from pullback.runtime.cuda.launch import LEAST_COLUMNS, merged
 from pullback.runtime.cuda.loops import fold_steps, lanes_steps
 from pullback.runtime.cuda.printer import Source
 from pullback.runtime.cuda.row_code import THREADS, RowCode, loads_of
@@ -44,6 +45,7 @@ NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others 
 WALK_THREADS = 768  # of a thread block that walks, so that a thread has 80 registers
 LEAST_TEAMS = 3  # of such a block, or it waits for memory
 MOST_TEAMS = 15  # a GPU has 16 barriers, and one is that of the whole block
+MOST_STREAMS = 40  # of a launch, whose arguments have 4 KB
 # Of the processors, at least, that are to have a lane to walk along; with fewer of them it takes
 # longer than to read the rows again.
 WALK_SHARE = 0.6
@@ -53,6 +55,9 @@ def shared_bytes(architecture: str) -> int:
     """The shared memory that a thread block may have on a GPU like "sm_90"."""
     number = int(architecture.removeprefix("sm_"))
     return 64 << 10 if number < 80 else 96 << 10
+
+
+Body = tuple[Expr, ...]
 
 
 class Walk(NamedTuple):
@@ -83,9 +88,10 @@ class _Launches:
 
     def steps(self, most: int, walk: Walk) -> list[Step | Either] | None:
         """All launches; None if that is not how to run this one."""
-        walked = self._walk(walk) if self.kernel.columns else None
-        if walked is not None:
-            return walked
+        if self.kernel.columns:
+            found = self._beside() or self._walk(walk)
+            if found is not None:
+                return found
         columns = self._columns() if self.kernel.columns else []
         own = None if columns is None else self._passes(most)
         return None if own is None or columns is None else [*own, *columns]
@@ -185,6 +191,46 @@ class _Launches:
             )
         ]
         return steps + lanes_steps(chain, self.length, blocks, chains, self.columns, self.area)
+
+    def _beside(self) -> list[Step | Either] | None:
+        """The launches of folds from row to row that store what else is made of their elements.
+
+        None if rows are folded, or numbers of rows are made.
+        """
+        bodies: dict[int, Body] = {}
+        folds: list[Reduce] = []
+        streams = self.kernel.streams
+
+        def leaf(e: Expr) -> Expr:
+            k, part = e.value  # type: ignore[misc]
+            return bodies[k][part] if k in bodies else load(k, e.dtype, part)
+
+        for p in self.kernel.passes:
+            if p.scalars or p.folds or p.wholes:
+                return None
+            folds += [replace(r, element=substituted(r.element, leaf)) for r in p.columns]
+            made = {k: substituted(body, leaf) for k, body in p.stores}
+            bodies |= {k: tuple(parts(body, streams[k].dtype)) for k, body in made.items()}
+        stored = [k for k in bodies if k in self.places]
+        read = loads_of([e for b in (*(r.element for r in folds), *bodies.values()) for e in b])
+        if not stored or self.length < LEAST_COLUMNS or len(read) + len(stored) > MOST_STREAMS:
+            return None
+        number = {k: n for n, k in enumerate(read)}
+
+        def numbered(e: Expr) -> Expr:
+            k, part = e.value  # type: ignore[misc]
+            return load(number[k], e.dtype, part)
+
+        kernel = folds_of(
+            tuple(streams[k].dtype for k in read),
+            [replace(r, element=substituted(r.element, numbered)) for r in folds],
+            [(streams[k].dtype, substituted(bodies[k], numbered)) for k in stored],
+        )
+        strides = [(int(streams[k].kind == "unit"), self.places[k][1]) for k in (*read, *stored)]
+        ins, outs = ([self.places[k][0] for k in own] for own in (read, stored))
+        return fold_steps(
+            kernel, (self.length,), (self.number,), ins, strides, self.columns, self.area, outs
+        )
 
     def _columns(self) -> list[Step | Either] | None:
         """The launches that fold from row to row, after all passes, where these leave them all.

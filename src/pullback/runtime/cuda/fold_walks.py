@@ -178,8 +178,8 @@ _BLOCKS = """
 _COLUMNS = """
 extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
     {name}_acc* __restrict__ partials, {ins}, const Nest<{streams}> kept,
-    const Steps<{streams}> steps, const long long length, const long long across, const long long by_output,
-    const long long by_block) {{
+    const Steps<{streams}> steps, const long long length, const long long across,
+    const long long by_output, const long long by_block) {{
   constexpr int V = {v};
   __shared__ {name}_acc slots[{most}][V];
   const int t = (int)threadIdx.x, wide = (int)blockDim.x / {lanes}, x = t % wide, lane = t / wide;

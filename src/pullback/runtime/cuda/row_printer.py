@@ -336,7 +336,7 @@ class _Printer:
         """What elements are divided by that is the same for the whole row, with its reciprocal."""
         found: dict[Expr, None] = {}
         roots = roots_of(p)
-        always = inline_nodes(roots)
+        always = set(inline_nodes(roots))
         for e in (e for root in roots for e in topological(root, {}) if e in always):
             if e.op != "div" or e.dtype is not dt.float32 or e.args[1].op == "const":
                 continue

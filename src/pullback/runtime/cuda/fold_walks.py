@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
 from pullback.runtime.cuda.printer import storage
@@ -27,12 +25,18 @@ LANES_SIDE = 32  # outputs side by side of a thread block that joins lanes: a wa
 JOINED = 16  # accumulators of an output that one thread joins in sequence
 # Loads of an input that a thread waits for at a time, by the instructions of an element.
 FLIGHTS = ((24, 8), (100, 4))
-# What a thread of `short` asks for at a time: as a few thread blocks wait for nothing but memory,
-# all elements of its lane, 64, if they are light ones of one input.
-SHORT_LOADS = 64
+# In so few, light elements wait for nothing but memory: all of it is asked for at once, as the
+# loads of a lane follow each other.
+FEW_BLOCKS = 64  # thread blocks of a launch at most: half of an H200's processors
 
 FOLD = """
 template <int K> struct Steps { long long step[K]; };
+// Begins to read 128 bytes into the L2 cache.
+PB_DEVICE void pb_prefetch(const void* at) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
 // The places of element j of the reduced axes, and of those that are LANES further. Without
 // divisions if there is one axis, or if the inner one of two has at least LANES elements.
 template <int K> struct Cursor {
@@ -125,14 +129,8 @@ _ROWS = """
 
 _WIDE = """
 {pointers}
+{prefetched}
   int i = 0;
-{rounds}
-#pragma unroll
-  for (int v = 0; v < V; ++v)
-    if (i + part * V + v < n)
-      a[v] = {name}_combine(a[v], {name}_element({single}, j + i + v{targets}));"""
-
-_ROUND = """
   for (; i + {lanes} * {flight} <= n; i += {lanes} * {flight}) {{
 {loads_in_flight}
 #pragma unroll
@@ -143,7 +141,20 @@ _ROUND = """
         a[v] = {name}_combine(a[v], {name}_element({packed}, j + i + {lanes} * u + v{results}));
 {kept}
     }}
-  }}"""
+  }}
+  for (; i + {lanes} <= n; i += {lanes}) {{
+    constexpr int u = 0;
+{loads_of_one}
+{made}
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+      a[v] = {name}_combine(a[v], {name}_element({packed}, j + i + v{results}));
+{kept}
+  }}
+#pragma unroll
+  for (int v = 0; v < V; ++v)
+    if (i + part * V + v < n)
+      a[v] = {name}_combine(a[v], {name}_element({single}, j + i + v{targets}));"""
 
 # Lanes by halves; then blocks, of teams that are neighbours in a warp, then of other warps.
 _BLOCKS = """
@@ -317,12 +328,10 @@ extern "C" __global__ void __launch_bounds__({merge_threads}) {name}_merge(
   else next[unit] = a[0];
 }}"""
 
-FLAT = ("wide", "short")  # walks over what lies side by side
 _WALKS = {
     "sequence": _SEQUENCE,
     "rows": _UNIT + _ROWS + _BLOCKS,
     "wide": _UNIT + _WIDE + _BLOCKS,
-    "short": _UNIT + _WIDE + _BLOCKS,
     "columns": _COLUMNS,
     "join": _JOIN,
     "lanes": _LANES,
@@ -363,7 +372,7 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
             *stores,
         ]),
         "at": ", ".join(f"in{k}[c.at[{k}]]" for k in range(count)),
-        "along": "const long long length" if form in FLAT else f"const Nest<{count}> reduced",
+        "along": "const long long length" if form == "wide" else f"const Nest<{count}> reduced",
         "threads": THREADS, "lanes": LANES, "block": BLOCK, "flight": flight,
         "most": LANES * (16 if width == "1" else 8), "joined": JOINED, "unroll": flight,
         "merge": MERGE, "merge_threads": MERGE_THREADS, "side": LANES_SIDE,
@@ -373,24 +382,19 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
     text = _WALKS[form]
     if form == "rows":
         text = text.replace("length", "reduced.size")
-    elif form in FLAT:
-        flights = [flight]
-        if form == "short" and cost < FLIGHTS[0][0]:
-            most = SHORT_LOADS // max(1, count - kinds.count("z"))
-            flights = [n for n in (64, 16, 4) if n <= max(most, flight)]
-        words |= _wide_reads(kernel, kinds)
-        words["rounds"] = "".join(
-            _ROUND.format(**words | _in_flight(words["loads"], n) | {"flight": n})
-            for n in (*flights, 1)
-        )
+    elif form == "wide":
+        words |= _wide_reads(kernel, kinds, flight)
+        if cost >= FLIGHTS[-1][0]:
+            words["prefetched"] = ""
     elif form == "columns":
         words |= _column_reads(kernel, kinds, flight)
     return text.format(**words)
 
 
-def _wide_reads(kernel: Fold, kinds: str) -> dict[str, Any]:
+def _wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
     """How `wide` reads, neighbours in memory or one element for the whole row, and stores."""
-    pointers, loads, packed, single, count = [], [], [], [], len(kernel.inputs)
+    pointers, loads, packed, single, prefetches = [], [], [], [], []
+    count = len(kernel.inputs)
     for k, (d, _) in enumerate(stores_of(kernel)):
         pointers.append(f"  {storage(d)}* const y{k} = store{k} + start[{count + k}] + j;")
     for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=False)):
@@ -401,12 +405,18 @@ def _wide_reads(kernel: Fold, kinds: str) -> dict[str, Any]:
             single.append(f"x{k}")
             continue
         pointers.append(f"  const {c}* const x{k} = in{k} + start[{k}] + j;")
+        line = 128 // d.itemsize
+        prefetches.append(
+            f"    for (int m = part * {line}; m < n; m += TEAM * {line})"
+            f" pb_prefetch(x{k} + m - part * V);"
+        )
         loads.append(_load(c, k, f"x{k} + i + {LANES} * u", kind))
         packed.append(f"p{k}[u].v[v]")
         single.append(f"x{k}[i + v]")
     targets = "".join(f", y{k}[i + v]" for k in range(len(stores_of(kernel))))
     return {
-        "pointers": "\n".join(pointers), "loads": loads,
+        "pointers": "\n".join(pointers), **_in_flight(loads, flight),
+        "prefetched": "\n".join([f"  if (gridDim.x <= {FEW_BLOCKS}) {{", *prefetches, "  }"]),
         "packed": ", ".join(packed), "single": ", ".join(single), "targets": targets,
         **_stored(kernel, kinds, f"y{{k}} + i + {LANES} * u"),
     }  # fmt: skip

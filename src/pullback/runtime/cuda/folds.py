@@ -6,7 +6,6 @@ b + 2**level where 2**(level + 1) divides b. The walks over it are in `fold_walk
     NAME_sequence (out, in_0 .., Nest<K> kept, Nest<K> reduced)
     NAME_rows     (out, partials, in_0 .., Nest<K> kept, Nest<K> reduced, groups, per_group)
     NAME_wide_W   (out, partials, in_0 .., store_0 .., Nest<K + S> kept, length, groups, per_group)
-    NAME_short_W  (the same)
     NAME_columns_W(out, partials, in_0 .., store_0 .., Nest<K + S> kept, Steps<K + S> steps, length,
                    across, by_output, by_block)
     NAME_join     (out, partials, outputs, count)
@@ -19,7 +18,7 @@ stores beside. W says for each
 input whether neighbours are read at once ("u"), one by one ("s") or are the same element ("z"),
 then how many of them a thread has. `sequence` takes any grid.
 
-A thread of `rows`, `wide` and `short` has a lane of a block of the tree, or some that lie side by
+A thread of `rows` and `wide` has a lane of a block of the tree, or some that lie side by
 side, and a team of threads all its lanes. A unit is one output and a group of `per_group` blocks, a
 power of two of at most as many as a thread block has teams, which does as many units as fit.
 A thread of `columns` has a lane of a block of the tree, of one output or of some side by side;

@@ -47,12 +47,9 @@ __all__ = [
 THREADS = 256  # of a thread block: eight of these fill a processor's 2048
 MAX_GRID = 132 * 16  # thread blocks of a kernel that strides over its elements
 MOST_TILE_BYTES = 48 << 10  # of shared memory, which every GPU gives a thread block
-# Of the trees of a launch, up to which its thread blocks, which have eight, do not fill an H200's
-# processors and wait for memory.
-FEW_BLOCKS = 512
-# Threads up to which those of sums of columns take single elements: about 500 for each of an H200's
-# processors.
-COLUMN_THREADS = 1 << 16
+# Threads that sums of columns are to have, about 1000 for each of an H200's processors; each takes
+# the less outputs for that.
+COLUMN_THREADS = 1 << 17
 LEAST_COLUMNS = 8  # outputs side by side: 32 bytes, which are read from memory at once
 Strides = Sequence[int]
 
@@ -206,11 +203,9 @@ def reduce_plan(
     if _side_by_side(kept, reduced):
         return _columns_plan(kernel, kept, reduced, aligned)
     if _is_flat(reduced):
-        form, lanes = "wide", lane_width(kernel)
-        if outputs * math.ceil(reduced.size / BLOCK) <= FEW_BLOCKS and not stores_of(kernel):
-            form, lanes = "short", 1
+        lanes = lane_width(kernel)
         kinds = _kinds([own[0] for own in reduced.strides], kept.strides, lanes, aligned)
-        walk, along = f"{form}_{kinds}{lanes}", reduced.size
+        walk, along = f"wide_{kinds}{lanes}", reduced.size
     else:
         lanes, walk, along = 1, "rows", packed(reduced)
     blocks = math.ceil(reduced.size / BLOCK)

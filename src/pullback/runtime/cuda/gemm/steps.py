@@ -22,9 +22,9 @@ __all__ = ["Operand", "Tiled", "join_step", "may_end", "row_steps", "tile_steps"
 
 ROW_THREADS = 128  # of a block that multiplies rows
 LINES_TOGETHER = 32  # columns of such a block: LINES of kernels/rows.cu
-# Sums of chains up to which thread blocks are small, so that all processors have some.
-FEW_SUMS = 1 << 15
-FEW_THREADS = 64
+# Sums of many chains, up to so many: a thread for each would wait for one after the other.
+FEW_SUMS = 1 << 16
+MANY_CHAINS = 32
 PLACES = "strips", "places"  # files of all kernels that make tiles
 LEAST_COPY = 4  # bytes that can be copied to shared memory beside the arithmetic
 WIDE, ALONG, LINES, DEEP = range(4)  # KIND of kernels/tiles.cu
@@ -181,10 +181,10 @@ def join_step(dtype: DType, stored: DType, out: At, partials: At, chains: int, c
     """Adds up the chains of `count` elements."""
     name = f"product_{stored.name}"
     source = kernel_source(name, ("join",), stored, dtype, {})
-    threads, grid = THREADS, grid_of(count)
-    if count <= FEW_SUMS:
-        threads, grid = FEW_THREADS, math.ceil(count / FEW_THREADS)
-    return Step(source, f"{name}_join", (grid, 1), threads, (out, partials, chains, count))
+    function, grid = f"{name}_join", grid_of(count)
+    if chains >= MANY_CHAINS and count <= FEW_SUMS:
+        function, grid = f"{name}_join_many", math.ceil(count / 32)
+    return Step(source, function, (grid, 1), THREADS, (out, partials, chains, count))
 
 
 def row_steps(

@@ -1,25 +1,46 @@
-// Adds U chains from number c on to a sum, when it has read them all.
-template <int U> PB_DEVICE Value pb_chains(Value sum, const Value* const at, const i64 count) {
-  Value x[U];
-#pragma unroll
-  for (int u = 0; u < U; ++u) x[u] = at[u * count];
-#pragma unroll
-  for (int u = 0; u < U; ++u) sum = sum + x[u];
-  return sum;
-}
-// What chains have made, added up in their order; `count` elements of each. A thread that has many
-// of them to wait for asks for many at a time.
+// What chains have made, added up in their order; `count` elements of each.
 extern "C" __global__ void NAME_join(Stored* __restrict__ out, const Value* __restrict__ partials,
     const i64 chains, const i64 count) {
   for (i64 i = pb_first(); i < count; i += pb_step()) {
-    const Value* const at = partials + i;
-    Value sum = at[0];
+    Value sum = partials[i];
     i64 c = 1;
-    for (; c + 64 <= chains; c += 64) sum = pb_chains<64>(sum, at + c * count, count);
-    for (; c + 8 <= chains; c += 8) sum = pb_chains<8>(sum, at + c * count, count);
-    for (; c < chains; ++c) sum = sum + at[c * count];
+    for (; c + 8 <= chains; c += 8) {
+      Value x[8];
+#pragma unroll
+      for (int u = 0; u < 8; ++u) x[u] = partials[(c + u) * count + i];
+#pragma unroll
+      for (int u = 0; u < 8; ++u) sum = sum + x[u];
+    }
+    for (; c < chains; ++c) sum = sum + partials[c * count + i];
     out[i] = pb_narrow(sum);
   }
+}
+// The same for many chains of few elements: a thread block has 32 of these, and reads 128 chains
+// at a time to shared memory, from where one warp adds them up.
+extern "C" __global__ void __launch_bounds__(256) NAME_join_many(Stored* __restrict__ out,
+    const Value* __restrict__ partials, const i64 chains, const i64 count) {
+  __shared__ Value x[128][32];
+  const int e = (int)threadIdx.x % 32, first = (int)threadIdx.x / 32;
+  const i64 i = blockIdx.x * (i64)32 + e;
+  Value sum = Value(0);
+  for (i64 begin = 0; begin < chains; begin += 128) {
+    const int n = chains - begin < 128 ? (int)(chains - begin) : 128;
+    if (i < count) {
+      const Value* const at = partials + begin * count + i;
+#pragma unroll
+      for (int k = 0; k < 128; k += 8)
+        if (k + first < n) x[k + first][e] = at[(k + first) * count];
+    }
+    __syncthreads();
+    if (first == 0 && i < count) {
+      int k = 0;
+      if (begin == 0) sum = x[k++][e];
+#pragma unroll 16
+      for (; k < n; ++k) sum = sum + x[k][e];
+    }
+    __syncthreads();
+  }
+  if (first == 0 && i < count) out[i] = pb_narrow(sum);
 }
 // Complex numbers of the products of parts: each part of the left with each of the right.
 extern "C" __global__ void NAME_parts(Value* __restrict__ out, const Value* __restrict__ parts,

@@ -39,7 +39,7 @@ class KeyPlan(NamedTuple):
         return {"starts": whole, "shape": self.shape, "steps": self.steps, "to": self.aval.shape}
 
 
-class Writer(NamedTuple):
+class BoxWriter(NamedTuple):
     """How values of one kind get into boxes of one kind, of dense arrays."""
 
     write: Callable[[Any, Any], Any]  # takes the buffers of the box and of the value
@@ -51,7 +51,9 @@ _INTEGERS = frozenset({int, np.int64, np.int32, np.uint32, np.uint64, np.intp})
 _INTEGER = -1  # in a kind of key: an axis that an integer takes away
 
 _key_plans: dict[tuple, KeyPlan] = {}
-writers: dict[tuple[Aval, Aval, Aval], Writer] = {}  # by avals of the array, the box and the value
+writers: dict[
+    tuple[Aval, Aval, Aval], BoxWriter
+] = {}  # by avals of the array, the box and the value
 plan_caches += [_key_plans, writers]
 
 
@@ -162,7 +164,7 @@ def write(x: Array, starts: list[int], plan: KeyPlan, value: Array) -> Any:
             writers.clear()
         at_once = plan.aval.size <= runtime.target.tuning.light_elements
         made = runtime.writer(plan.aval, value._aval)
-        writer = writers[key] = Writer(made, runtime.copier(av), at_once)
+        writer = writers[key] = BoxWriter(made, runtime.copier(av), at_once)
     own = writer.at_once and runtime.may_change(x._buf)
     buf = x._buf if own else writer.copy(x._buf)
     at = sum(map(mul, starts, plan.strides))

@@ -73,6 +73,10 @@ class Memory(ABC):
     def to_numpy(self, buf: Any, av: Any) -> np.ndarray:
         """A read-only NumPy array of the contents, without a copy from the host's memory."""
 
+    def element(self, buf: Any, av: Any) -> Any:
+        """The only element as a Python number."""
+        return self.to_numpy(buf, av).reshape(()).item()
+
     @abstractmethod
     def memory(self, buf: Any, av: Any, *, writable: bool) -> np.ndarray:
         """The memory itself as a NumPy array."""

@@ -99,6 +99,13 @@ VIEWS: dict[str, Any] = {
     "nothing to add up": lambda x, y: x[:, :0] @ y[:0],
     "row times columns": lambda x, y: x[0] @ pb.concat([y] * 20, axis=1),
     "columns times row": lambda x, y: pb.concat([y.T] * 20) @ x[0],
+    "many chains": lambda x, y: (
+        pb.concat([x.reshape((12, 1000))] * 9, axis=1) @ pb.concat([x.reshape((3000, 4))] * 3)
+    ),
+    "more chains": lambda x, y: (
+        pb.concat([x.reshape((2, 6000))] * 7, axis=1)
+        @ pb.concat([x.reshape((4000, 3))] * 11)[:42000]
+    ),
     "halves": lambda x, y: x.astype("float16") @ y.astype("float16")[:, 1:],
     "complex": lambda x, y: (x + 2j * x[::-1]) @ (y * 1j - y[::-1]),
 }

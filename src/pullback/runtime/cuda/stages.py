@@ -28,7 +28,7 @@ __all__ = [
     "stage",
 ]
 
-RECORD = -1
+RECORD = -1  # the slot of the record of errors
 RECORD_BYTES = 48  # of the struct Record of `indexing`: six words of 64 bits
 VECTOR_BYTES = 16  # at a multiple of which arrays start that are read several elements at a time
 

@@ -61,6 +61,9 @@ def test_what_is_taken_in() -> None:
     assert groups(other_places, SQUARE, SQUARE) == ["call", "map"]  # they are not there yet
     # the last product that a map needs; the other is one of its operands
     assert groups(lambda x, h, w: pb.tanh(x @ w + h @ w), *[SQUARE] * 3) == ["call", "ended"]
+    wide = (512, 256)  # the most elements, and one row more
+    assert groups(lambda x, w: pb.tanh(x @ w), wide, (256, 256)) == ["ended"]
+    assert groups(lambda x, w: pb.tanh(x @ w), (513, 256), (256, 256)) == ["call", "map"]
     many = [SQUARE] * 8
     assert groups(lambda x, w, *b: x @ w + sum(b), *many) == ["call", "map"]
 

@@ -21,10 +21,13 @@ from pullback.ir.cost import instructions
 from pullback.ir.lowering import Intrinsic
 
 __all__ = ["ended"]
-__tuning__ = ("MOST_READS", "MOST_WRITES", "MOST_INSTRUCTIONS")
+__tuning__ = ("MOST_READS", "MOST_WRITES", "MOST_INSTRUCTIONS", "MOST_ELEMENTS")
 
 MOST_READS = 5  # arrays that the map reads: each takes a pointer, and registers
 MOST_WRITES = 3  # arrays that it writes
+# Of a result: the ends of large tiles hide nothing of what they wait for, which costs more than a
+# launch of the map (an H200, layers of 2048: a twentieth in float32, a fifth in bfloat16).
+MOST_ELEMENTS = 1 << 17
 MOST_INSTRUCTIONS = 300  # of an element: nothing else of the kernel goes on meanwhile
 
 
@@ -57,7 +60,8 @@ def ended(groups: Sequence[Group], names: Collection[str]) -> list[Group]:
 
 def _has_end(g: CallGroup, names: Collection[str]) -> bool:
     low = getattr(g.equation.op, "lowering", None)
-    return isinstance(low, Intrinsic) and low.name in names and g.results[0].aval.size > 0
+    size = g.results[0].aval.size
+    return isinstance(low, Intrinsic) and low.name in names and 0 < size <= MOST_ELEMENTS
 
 
 def _takes(m: MapGroup, result: Stored) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.ir.op import REGISTRY
 
 
 def _array(*shape: int) -> np.ndarray:
@@ -333,9 +334,9 @@ def test_new_shapes_of_known_kinds_of_calls(dtype: str) -> None:
             assert product.requires_grad and not (x + 1).requires_grad
             leaf.grad = None
             product.sum().backward()
-            assert leaf.grad.item() == array.sum(dtype="float64")
+            assert float(np.asarray(leaf.grad)) == array.sum(dtype="float64")
         with pytest.raises(pb.ShapeError, match="broadcast"):
-            x + pb.ones((n % 4 + 1, n + 1), dtype=dtype)
+            _ = x + pb.ones((n % 4 + 1, n + 1), dtype=dtype)
     assert (one + 1).shape == (2, 3)
 
 
@@ -373,7 +374,7 @@ def test_stacks_are_remembered_by_what_they_join() -> None:
     for _ in range(3):
         np.testing.assert_array_equal(pb.stack([a, b]).numpy(), [[1, 2], [3, 4]])
         np.testing.assert_array_equal(pb.stack([b, a], axis=1).numpy(), [[3, 1], [4, 2]])
-        np.testing.assert_array_equal(pb.stack((a, b), dim=-1).numpy(), [[1, 3], [2, 4]])
+        np.testing.assert_array_equal(pb.stack((a, b), **{"dim": -1}).numpy(), [[1, 3], [2, 4]])
         np.testing.assert_array_equal(pb.stack([a[0], 7.0]).numpy(), [1, 7])
         assert pb.stack([a, pb.tensor([1, 2])]).dtype == "float32"
         with pytest.raises(pb.ShapeError, match="same shape"):
@@ -388,10 +389,11 @@ def test_stacks_are_remembered_by_what_they_join() -> None:
 
 
 def test_only_shapes_that_come_back_are_kept() -> None:
-    plans = pb.add.op.plans
+    plans = REGISTRY["add"].plans
+    plans.clear()
     for n in range(300, 305):
         x = pb.tensor(_array(n))
-        x + x
+        _ = x + x
     before = len(plans)
     for turn in (0, 1, 1):
         for n in range(400, 410):

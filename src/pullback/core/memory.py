@@ -25,6 +25,9 @@ class Memory(ABC):
     dtypes: tuple[DType, ...]  # that arrays here may have
     target: Any  # for the compiler
     has_fast_products = False  # whether products of matrices may be faster if they are less precise
+    # Of an array that one step of a loop over tiles should make, where that decides no bit; 0 if it
+    # does not matter.
+    tile_elements: int = 0
     # Whether losses look at class numbers before they read with them: an error that is found when
     # a result is read knows an index of `gather`, and no class.
     names_classes: bool = False

@@ -42,7 +42,6 @@ __all__ = [
     "Buffer",
     "Scratch",
     "Stage",
-    "arena_program",
     "empty",
     "encode",
     "get_threads",
@@ -288,22 +287,6 @@ def program(
     released if the program is `heavy` or a stage has more than one task.
     """
     return make_program(n_inputs, out_nbytes, scratch, (), stages, heavy)
-
-
-def arena_program(
-    n_inputs: int,
-    out_nbytes: int,
-    arena_nbytes: int,
-    pointers: Sequence[tuple[int, int]],
-    stages: Sequence[Stage],
-    heavy: bool = False,
-) -> Callable[..., Buffer | tuple[int, int, int]]:
-    """Like `program`, with one arena for all temporaries, and any part of any buffer as a slot.
-
-    Slots: 0 is the output, then the inputs, then the arena, then `pointers`: each is the slot of a
-    base, which comes before it, and an offset in bytes.
-    """
-    return make_program(n_inputs, out_nbytes, (arena_nbytes,), pointers, stages, heavy)
 
 
 # Of buffers, and of pointers: their addresses lie on the stack of whoever calls a program.

@@ -48,8 +48,8 @@ class _TorchRows(torch.autograd.Function):
         return found, None, None, None
 
 
-# What `_TorchRows.apply` comes to where no transform of torch.func is active: it takes what transforms
-# that have ended left behind out of its wrapping.
+# What `_TorchRows.apply` comes to where no transform of torch.func is active: it takes what
+# transforms that have ended left behind out of its wrapping.
 _applied, _alive = (
     super(torch.autograd.Function, _TorchRows).apply,
     torch._C._functorch.unwrap_if_dead,

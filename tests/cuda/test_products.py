@@ -62,7 +62,7 @@ def run(product: Tiled, arrays: list[np.ndarray]) -> np.ndarray:
 
 CASES = [
     (kind, tile, merge, layout)
-    for kind, tiles in (("floats", [6, 0, 1, 3]), ("units", [3, 0]), ("doubles", [1]))
+    for kind, tiles in (("floats", [6, 0, 1, 3]), ("units", [4, 0, 1]), ("doubles", [1]))
     for tile in tiles
     for merge in MERGES
     for layout in ("nt", "tn", "nn")
@@ -71,8 +71,9 @@ SAMPLE = [
     ("floats", 6, shapes.ALONE, "tn"),
     ("floats", 6, shapes.CLUSTER, "nt"),
     ("floats", 3, shapes.LAST, "nn"),
-    ("units", 3, shapes.LAST, "nn"),
-    ("units", 3, shapes.CLUSTER, "tn"),
+    ("units", 1, shapes.ALONE, "tn"),
+    ("units", 4, shapes.LAST, "nn"),
+    ("units", 4, shapes.CLUSTER, "tn"),
     ("doubles", 1, shapes.LAUNCH, "nt"),
 ]
 

@@ -101,6 +101,7 @@ class CudaRuntime(DeviceRuntime):
 
     name = "cuda"
     dtypes = ALL
+    tile_elements = 1 << 26  # 256 MB: every kernel has work for a whole GPU
 
     def __init__(self, index: int):
         super().__init__()

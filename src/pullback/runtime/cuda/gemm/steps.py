@@ -132,9 +132,10 @@ class Tiled(NamedTuple):
         )
         whole = tile.bm * tile.bn * size
         shared = max(shared, whole) if merge == CLUSTER else shared + (whole if kept == 2 else 0)
+        own = (out, a.at, b.at, nest, given, scratch, counters)
         more = self.end.arguments(self.batch) if self.end else ()
-        arguments = (out, a.at, b.at, nest, given, scratch, counters, *more)
-        return Step(source, name, grid, tile.threads, arguments, shared=shared)
+        free = self.end.anywhere(len(own)) if self.end else ()
+        return Step(source, name, grid, tile.threads, (*own, *more), shared=shared, anywhere=free)
 
 
 def tile_steps(

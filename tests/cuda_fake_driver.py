@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import random
-import threading
+from typing import Any
 
 import cuda_fake
 
 __all__ = ["FakeDriver"]
 
-_Pointer, _Int, _Word = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int64
-CONTEXT = 1
-INVALID, NO_CONTEXT = 1, 201  # statuses
+_Pointer, _Int, _Word = ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64
+CONTEXT = 1  # that of the first GPU; the others follow
+INVALID, NO_CONTEXT, NO_HANDLE = 1, 201, 400  # statuses
 TOGETHER = 2  # an attribute of launches
 
 
@@ -44,16 +44,28 @@ class _Kept:
 
     def __init__(self, node: _Node, before: list[int]):
         self.before, self.together = before, False
-        sizes = cuda_fake.Function.sizes(node.function or 0)
+        self._kernel = node.function or 0
+        entry = cuda_fake.Entry.of(self._kernel)
+        assert entry is not None
+        sizes = entry.emulator.sizes(entry.name)
         places = (_Pointer * len(sizes)).from_address(node.arguments or 0)
         raw = [ctypes.string_at(p or 0, n) for p, n in zip(places, sizes, strict=True)]
         self._held = [ctypes.create_string_buffer(b, len(b) or 1) for b in raw]
         self._places = (_Pointer * len(raw))(*map(ctypes.addressof, self._held))
-        self._launch = node.function or 0, (node.x, node.y), node.block, node.shared
+        self._launch = (node.x, node.y), node.block, node.shared
 
-    def run(self) -> None:
+    def run(self) -> int:
         arguments = ctypes.addressof(self._places)
-        cuda_fake.Function.launch(*self._launch, arguments, self.together)
+        return _launched(self._kernel, *self._launch, arguments, self.together)
+
+
+def _launched(kernel: int | None, *how: Any) -> int:
+    """The status of a launch of a kernel."""
+    entry = cuda_fake.Entry.of(kernel or 0)
+    if entry is None:
+        return NO_HANDLE
+    entry.launch(*how)
+    return 0
 
 
 class FakeDriver:
@@ -68,8 +80,7 @@ class FakeDriver:
         self.devices: set[int] = set()  # where kernels were launched
         self.attributes: list[int] = []
         self._next = 1
-        self._own = threading.local()  # whether a thread has a context; the first one has
-        self._own.context = True
+        cuda_fake.contexts.own = 0  # of the first thread; the others have none yet
         for name, (own, types) in _SIGNATURES.items():
             prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[_TYPES[t] for t in types])
             setattr(self, name, prototype(getattr(self, own)))
@@ -80,9 +91,8 @@ class FakeDriver:
 
     def _launch_kernel(self, f, x, y, z, block, block_y, block_z, shared, stream, arguments, e):
         assert (z, block_y, block_z, stream, e) == (1, 1, 1, None, None)
-        self.devices.add(cuda_fake.current[0])
-        cuda_fake.Function.launch(f or 0, (x, y), block, shared, arguments, False)
-        return 0
+        self.devices.add(cuda_fake.current())
+        return _launched(f, (x, y), block, shared, arguments, False)
 
     def _launch_kernel_ex(self, config, function, arguments, extra):
         given = _Config.from_address(config)
@@ -91,8 +101,7 @@ class FakeDriver:
         assert on == 1
         self.attributes.append(attribute)
         sizes = (given.x, given.y), given.block, given.shared
-        cuda_fake.Function.launch(function or 0, *sizes, arguments, attribute == TOGETHER)
-        return 0
+        return _launched(function, *sizes, arguments, attribute == TOGETHER)
 
     def _memcpy_to_host_async(self, to, source, nbytes, stream):
         ctypes.memmove(to, source, nbytes)
@@ -102,19 +111,39 @@ class FakeDriver:
         ctypes.memset(to, value, nbytes)
         return 0
 
-    def _stream_synchronize(self, stream):
+    def _memcpy_to_device_async(self, to, source, nbytes, stream):
+        ctypes.memmove(to, source, nbytes)
+        return 0
+
+    def _stream_query(self, stream):
+        cuda_fake.synchronized.append((cuda_fake.current(), stream or 0))
+        return 0
+
+    def _init(self, flags):
+        return 0
+
+    def _device_get(self, to, index):
+        _Int.from_address(to).value = index
+        return 0
+
+    def _primary_context(self, to, device):
+        _Pointer.from_address(to).value = CONTEXT + device
         return 0
 
     def _ctx_get_current(self, to):
-        has = getattr(self._own, "context", False)
-        _Pointer.from_address(to).value = CONTEXT + cuda_fake.current[0] if has else 0
+        own = getattr(cuda_fake.contexts, "own", None)
+        _Pointer.from_address(to).value = None if own is None else CONTEXT + own
         return 0
 
     def _ctx_set_current(self, context):
-        self._own.context = bool(context)
-        if context:
-            cuda_fake.set_device(context - CONTEXT)
+        cuda_fake.contexts.own = context - CONTEXT if context else None
         return 0
+
+    def _ctx_synchronize(self):
+        return 0
+
+    def _func_set_attribute(self, function, attribute, value):
+        return 0 if cuda_fake.Entry.of(function or 0) else NO_HANDLE
 
     def _graph_create(self, to, flags):
         graph = _Pointer.from_address(to).value = self._new()
@@ -138,7 +167,7 @@ class FakeDriver:
         return 0
 
     def _graph_instantiate_with_flags(self, to, graph, flags):
-        if not getattr(self._own, "context", False):
+        if getattr(cuda_fake.contexts, "own", None) is None:
             return NO_CONTEXT
         made = _Pointer.from_address(to).value = self._new()
         self.graphs[made] = [*self.graphs[graph]]
@@ -157,7 +186,9 @@ class FakeDriver:
         while len(done) < len(nodes):  # in any order that keeps what each waits for
             ready = [k for k, node in enumerate(nodes, 1) if done.issuperset(node.before)]
             chosen = self._order.choice([k for k in ready if k not in done])
-            nodes[chosen - 1].run()
+            status = nodes[chosen - 1].run()
+            if status:
+                return status
             done.add(chosen)
         return 0
 
@@ -179,7 +210,13 @@ _SIGNATURES = {
     "cuLaunchKernelEx": ("_launch_kernel_ex", "pppp"),
     "cuMemcpyDtoHAsync_v2": ("_memcpy_to_host_async", "pwwp"),
     "cuMemsetD8Async": ("_memset_async", "wbwp"),
-    "cuStreamSynchronize": ("_stream_synchronize", "p"),
+    "cuMemcpyHtoDAsync_v2": ("_memcpy_to_device_async", "wpwp"),
+    "cuStreamQuery": ("_stream_query", "p"),
+    "cuInit": ("_init", "i"),
+    "cuDeviceGet": ("_device_get", "pi"),
+    "cuDevicePrimaryCtxRetain": ("_primary_context", "pi"),
+    "cuCtxSynchronize": ("_ctx_synchronize", ""),
+    "cuFuncSetAttribute": ("_func_set_attribute", "pii"),
     "cuCtxGetCurrent": ("_ctx_get_current", "p"),
     "cuCtxSetCurrent": ("_ctx_set_current", "p"),
     "cuGraphCreate": ("_graph_create", "pi"),

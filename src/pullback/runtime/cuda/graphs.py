@@ -92,6 +92,14 @@ class Graphs:
         self._kept: deque[ref[Graph]] = deque()
         self._lock = Lock()
 
+    def retire(self) -> None:
+        """Let go of all graphs."""
+        with self._lock:
+            for graph in [kept() for kept in self._kept]:
+                if graph is not None:
+                    graph.retire()
+            self._kept.clear()
+
     def add(self, graph: Graph) -> None:
         """Keep a graph, within the bounds of what all may hold."""
         with self._lock:

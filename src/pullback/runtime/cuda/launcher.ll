@@ -393,7 +393,60 @@ no:
   ret i64 0
 }
 
-; The byte at a slot, when the device has computed it, or what is above 255: 256 + a status.
+; Waits until all work on a stream is done: 0, an error of the driver, or -1 if a signal came for
+; which Python raised something. The longer it takes, the more rarely is the driver asked.
+define internal i64 @await(ptr %entries, ptr %stream, ptr %at.state) noinline {
+start:
+  %idle = alloca i64
+  %at.query = getelementptr ptr, ptr %entries, i32 2
+  %query = load ptr, ptr %at.query
+  br label %ask
+
+ask:
+  %n = phi i64 [ 1, %start ], [ %n.next, %rested ]
+  %status = call i32 %query(ptr %stream)
+  %busy = icmp eq i32 %status, 600  ; CUDA_ERROR_NOT_READY
+  br i1 %busy, label %pause, label %over
+
+over:
+  %wide = zext i32 %status to i64
+  ret i64 %wide
+
+pause:
+  %many = icmp ugt i64 %n, 65536
+  %turns = select i1 %many, i64 65536, i64 %n
+  br label %turn
+
+turn:
+  %k = phi i64 [ 0, %pause ], [ %k.next, %turn ]
+  store volatile i64 %k, ptr %idle
+  %k.next = add i64 %k, 1
+  %paused = icmp uge i64 %k.next, %turns
+  br i1 %paused, label %listen, label %turn
+
+listen:
+  %rest = and i64 %n, 1023
+  %due = icmp eq i64 %rest, 0
+  br i1 %due, label %look, label %rested
+
+look:
+  %state = load ptr, ptr %at.state
+  call void @PyEval_RestoreThread(ptr %state)
+  %raised = call i32 @PyErr_CheckSignals()
+  %again = call ptr @PyEval_SaveThread()
+  store ptr %again, ptr %at.state
+  %silent = icmp eq i32 %raised, 0
+  br i1 %silent, label %rested, label %heard
+
+heard:
+  ret i64 -1
+
+rested:
+  %n.next = add i64 %n, 1
+  br label %ask
+}
+
+; The byte at a slot, when the device has computed it, or what is above 255: 2^32 + a status.
 define internal i64 @flag(ptr %call, i64 %slot) noinline {
   ; one of 1024 places, so that threads do not meet
   %turn = atomicrmw add ptr @turn, i64 64 monotonic
@@ -409,13 +462,16 @@ define internal i64 @flag(ptr %call, i64 %slot) noinline {
   %stream = load ptr, ptr %at.stream
   %download = call ptr @entry(ptr %call, i32 1)
   %copied = call i32 %download(ptr %byte, i64 %address, i64 1, ptr %stream)
-  %wait = call ptr @entry(ptr %call, i32 2)
-  %waited = call i32 %wait(ptr %stream)
-  %status = or i32 %copied, %waited
-  %good = icmp eq i32 %status, 0
+  %copied.wide = zext i32 %copied to i64
+  %at.entries = getelementptr %Call, ptr %call, i32 0, i32 1
+  %entries = load ptr, ptr %at.entries
+  %at.state = getelementptr %Call, ptr %call, i32 0, i32 6
+  %waited = call i64 @await(ptr %entries, ptr %stream, ptr %at.state)
+  %unsent = icmp ne i32 %copied, 0
+  %status = select i1 %unsent, i64 %copied.wide, i64 %waited
+  %good = icmp eq i64 %status, 0
   %value = load volatile i64, ptr %byte
-  %wide = zext i32 %status to i64
-  %bad = add i64 %wide, 256
+  %bad = add i64 %status, 4294967296
   %found = select i1 %good, i64 %value, i64 %bad
   ret i64 %found
 }
@@ -574,7 +630,7 @@ ask:
   br i1 %failed, label %read.failed, label %know
 
 read.failed:
-  %status = sub i64 %byte, 256
+  %status = sub i64 %byte, 4294967296
   ret i64 %status
 
 know:
@@ -666,7 +722,7 @@ define internal i64 @branch(ptr %call, i64 %at) noinline {
   %failed = icmp ugt i64 %byte, 255
   br i1 %failed, label %bad, label %know
 bad:
-  %status = sub i64 %byte, 256
+  %status = sub i64 %byte, 4294967296
   ret i64 %status
 know:
   %on = icmp ne i64 %byte, 0
@@ -1051,6 +1107,28 @@ work:
   %interrupted = icmp eq i64 %status, -1
   br i1 %interrupted, label %raised, label %told
 
+told:
+  %found = call ptr @PyLong_FromLongLong(i64 %status)
+  ret ptr %found
+}
+
+; Waits until all work on a stream is done; all are Python integers, the status too.
+define ptr @wait(ptr %given.entries, ptr %given.stream) {
+start:
+  %at.state = alloca ptr
+  %entries.i = call i64 @PyLong_AsLongLong(ptr %given.entries)
+  %entries = inttoptr i64 %entries.i to ptr
+  %stream.i = call i64 @PyLong_AsLongLong(ptr %given.stream)
+  %stream = inttoptr i64 %stream.i to ptr
+  %state = call ptr @PyEval_SaveThread()
+  store ptr %state, ptr %at.state
+  %status = call i64 @await(ptr %entries, ptr %stream, ptr %at.state)
+  %now = load ptr, ptr %at.state
+  call void @PyEval_RestoreThread(ptr %now)
+  %interrupted = icmp eq i64 %status, -1
+  br i1 %interrupted, label %raised, label %told
+raised:
+  ret ptr null
 told:
   %found = call ptr @PyLong_FromLongLong(i64 %status)
   ret ptr %found

@@ -74,14 +74,13 @@ class Encoded:
         self._gpu, self._meanings = gpu, meanings
         self._records: dict[int, int] = {}  # by stream
         steps = [*_steps(program.stages)]
-        with gpu.current():
-            gpu.load([s.source for s in steps if isinstance(s, Step)])
+        kernels = gpu.modules.load(s.source for s in steps if isinstance(s, Step))
         callback = 0
         if any(isinstance(s, HostCall) for s in steps):
             self._callback = _Callback(self._call)
             callback = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
         with gpu.current():
-            table = LaunchTable(gpu, program, callback)
+            table = LaunchTable(gpu, program, kernels, callback)
         self._table = table
         self._play = launcher(table.address)
         self._stream = gpu.stream

@@ -21,7 +21,7 @@ A list of nodes ends with a 0. Places count words from the beginning of the tabl
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from struct import pack
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,7 @@ from pullback.runtime.cuda.stages import (
 
 if TYPE_CHECKING:
     from pullback.runtime.cuda.gpu import Gpu
+    from pullback.runtime.cuda.modules import Loaded
 
 __all__ = ["LaunchTable", "copy_step", "inner"]
 
@@ -74,15 +75,17 @@ def copy_step(to: int, source: int, nbytes: int) -> Step:
 
 
 class LaunchTable:
-    """The words of a program, and what they ask for.
+    """The words of a program, and what they ask for; `kernels` are those of its sources.
 
     `slots` is their number, `scratch` the bytes of its scratch memory. `checked`: its kernels note
     errors. `straight`: what it launches depends on no contents. `launches` and `values` are what a
     graph keeps.
     """
 
-    def __init__(self, gpu: Gpu, program: Program, callback: int = 0):
-        self._gpu, self._callback = gpu, callback
+    def __init__(
+        self, gpu: Gpu, program: Program, kernels: Mapping[str, Loaded], callback: int = 0
+    ):
+        self._gpu, self._kernels, self._callback = gpu, kernels, callback
         self.calls: list[HostCall] = []
         self._tables: list[Table] = []  # which keep what they stand for on the GPU
         self.checked, self.straight = False, True
@@ -100,7 +103,7 @@ class LaunchTable:
         self.scratch, areas, local = self._places(program)
         head = [
             *(program.inputs, len(areas), len(program.pointers), len(local) // 2, self.slots),
-            *(self._start, gpu.context, gpu.driver.entries, *areas),
+            *(self._start, gpu.context.handle, gpu.driver.entries, *areas),
             *(word for pair in program.pointers for word in pair),
             *local,
         ]
@@ -271,7 +274,8 @@ class LaunchTable:
         attribute = TOGETHER if step.together else EARLY if step.early else 0
         self.straight = self.straight and attribute != EARLY
         sizes = (across, down, step.block, step.shared, count, most + 1, attribute)
-        self._words += [LAUNCH, self._gpu.step_function(step), *sizes]
+        function = self._kernels[step.source].function(step.function, step.shared)
+        self._words += [LAUNCH, function, *sizes]
         for argument in step.arguments:
             if isinstance(argument, bytes):
                 self._structs.append((len(self._words) + 1, argument))

@@ -299,17 +299,19 @@ def out_of_memory() -> str:
     x = on_gpu(draw(1000))
     f = pb.jit(pb.grad(lambda a: (pb.sin(a) * a).sum()))
     expected = [f(x).numpy() for _ in range(3)][-1]
-    said = raised(MemoryError, "cuda: out of memory", lambda: pb.ones((1 << 42,), device="cuda"))
+    said = raised(
+        MemoryError, "cuda: out of memory", lambda: pb.ones((1 << 42,), device="cuda") + 1.0
+    )
     kept, blocks = [], 0
     try:
         while True:
-            kept.append(pb.ones((1 << 31,), device="cuda"))  # 8 GB
+            kept.append(pb.ones((1 << 31,), device="cuda") * 1.0)  # 8 GB
             blocks += 1
     except MemoryError:
         pass
     small = (x + 1.0).numpy()
     kept.clear()
-    again = pb.ones((1 << 31,), device="cuda")
+    again = pb.ones((1 << 31,), device="cuda") * 1.0
     assert again[-1].item() == 1.0 and np.array_equal(small, x.numpy() + 1)
     assert all(np.array_equal(f(x).numpy(), expected) for _ in range(3))
     return f"{said}; {blocks} blocks of 8 GB fitted"

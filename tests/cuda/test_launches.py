@@ -401,7 +401,7 @@ def test_memory_that_is_not_there_is_an_error_that_leaves_the_rest(
     expected = [f(w, y).numpy() for _ in range(3)][-1]
     monkeypatch.setattr(cuda_fake, "limit", [4 << 20])
     with pytest.raises(MemoryError, match=r"cuda: out of memory, got a request for 1\d{8} bytes"):
-        pb.ones((1 << 25,), device=cuda).numpy()
+        (pb.ones((1 << 25,), device=cuda) + 1.0).numpy()
     monkeypatch.setattr(cuda_fake, "limit", [])
     np.testing.assert_array_equal((x + 1.0).numpy(), draw(3) + np.float32(1))
     for _ in range(3):  # its graph has made room

@@ -125,6 +125,10 @@ class Entry:
         self.is_loaded, self.name, self.emulator = True, name, module.emulator
         self.all.append(self)
 
+    def sizes(self) -> list[int]:
+        """The bytes of each argument."""
+        return self.emulator.sizes(self.name) if self.emulator else [8] * 6
+
     @classmethod
     def of(cls, ptr: int) -> Entry | None:
         """The kernel of a handle, if that is one."""
@@ -133,9 +137,29 @@ class Entry:
 
     def launch(self, grid: Any, block: int, shared: int, arguments: int, together: bool) -> None:
         """Run it; at `arguments` are the addresses of its arguments."""
-        mode = TOGETHER if together else self.emulator.mode(self.name)
         launched.append(self.name)
+        if self.emulator is None:
+            set_conditions(arguments)
+            return
+        mode = TOGETHER if together else self.emulator.mode(self.name)
         self.emulator.start(self.name, grid, block, shared, arguments, mode)
+
+
+conditions: dict[int, int] = {}  # their values, by handle
+
+
+def set_conditions(arguments: int) -> None:
+    """What the kernel of `conditions.SETTER` does."""
+    places = (ctypes.c_void_p * 6).from_address(arguments)
+    flag, stop, *handles = [ctypes.c_uint64.from_address(p).value for p in places]
+    on = ctypes.c_ubyte.from_address(flag).value != 0
+    words = (ctypes.c_int64 * 2).from_address(stop) if stop else [0, 0]
+    if on and words[0]:
+        on, words[1] = False, 1
+    for handle, value in zip(handles, (on, on, not on, False), strict=True):
+        if handle:
+            assert handle in conditions
+            conditions[handle] = value
 
 
 class Function:
@@ -155,9 +179,12 @@ def precompile(source: str) -> str:
 class Module:
     """Kernels of a source, which takes the place of machine code; its handles end with it."""
 
-    emulator: Emulator
+    emulator: Emulator | None
 
-    def load(self, source: str) -> None:
+    def load(self, source: str | bytes) -> None:
+        if isinstance(source, bytes):  # PTX
+            self.emulator, self._source, self._entries = None, "PTX", {}
+            return
         if source not in _EMULATORS:
             _EMULATORS[source] = Emulator(source, LEVEL)
         self.emulator, self._source = _EMULATORS[source], source

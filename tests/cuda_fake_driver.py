@@ -47,7 +47,7 @@ class _Kept:
         self._kernel = node.function or 0
         entry = cuda_fake.Entry.of(self._kernel)
         assert entry is not None
-        sizes = entry.emulator.sizes(entry.name)
+        sizes = entry.sizes()
         places = (_Pointer * len(sizes)).from_address(node.arguments or 0)
         raw = [ctypes.string_at(p or 0, n) for p, n in zip(places, sizes, strict=True)]
         self._held = [ctypes.create_string_buffer(b, len(b) or 1) for b in raw]
@@ -68,12 +68,33 @@ def _launched(kernel: int | None, *how: Any) -> int:
     return 0
 
 
+class _Conditional:
+    """A node with a body, which is run once or as long as a condition holds."""
+
+    def __init__(self, handle: int, again: bool, body: int, before: list[int]):
+        self.handle, self.again, self.body, self.before = handle, again, body, before
+
+
+class _Condition(ctypes.Structure):
+    """CUgraphNodeParams of such a node."""
+
+    _fields_ = (
+        *(("node", _Int), ("reserved", _Int * 3), ("handle", _Word), ("kind", _Int)),
+        *(("bodies", _Int), ("graphs", _Pointer), ("context", _Pointer), ("rest", _Word * 25)),
+    )
+
+
 class FakeDriver:
     """Functions as attributes, as a library has them."""
 
     def __init__(self):
-        self.graphs: dict[int, list[_Kept]] = {}
+        # Nodes of a graph by their handles; of an executable one: its graph, and nodes anew.
+        self.graphs: dict[int, dict[int, _Kept | _Conditional]] = {}
+        self._drawn: dict[int, int] = {}
+        self._handles: dict[int, int] = {}  # the graph of a condition
+        self._bodies: dict[int, Any] = {}
         self.replays = 0
+        self.rounds = 0  # in bodies of loops and choices
         self.updates = 0
         self.forks = 0  # nodes that do not follow the one before them alone
         self._order = random.Random(1)
@@ -147,18 +168,43 @@ class FakeDriver:
 
     def _graph_create(self, to, flags):
         graph = _Pointer.from_address(to).value = self._new()
-        self.graphs[graph] = []
+        self.graphs[graph] = {}
         return 0
 
-    def _graph_add_kernel_node(self, to, graph, needs, count, node):
-        nodes = self.graphs[graph]
+    def _before(self, graph, needs, count):
+        """The nodes that a new one waits for, None if these are not in its graph."""
+        nodes = [*self.graphs[graph]]
         before = list((_Pointer * count).from_address(needs)) if count else []
-        if not all(1 <= k <= len(nodes) for k in before) or len(set(before)) != count:
+        if not set(before) <= set(nodes) or len(set(before)) != count:
+            return None
+        self.forks += before != nodes[-1:] or not nodes
+        return before
+
+    def _graph_add_kernel_node(self, to, graph, needs, count, node):
+        before = self._before(graph, needs, count)
+        if before is None:
             return INVALID
-        self.forks += before != [len(nodes)]
-        nodes.append(_Kept(_Node.from_address(node), before))
-        self._added = nodes[-1]
-        _Pointer.from_address(to).value = len(nodes)
+        made = _Pointer.from_address(to).value = self._new()
+        self._added = self.graphs[graph][made] = _Kept(_Node.from_address(node), before)
+        return 0
+
+    def _handle_create(self, to, graph, context, value, flags):
+        assert (value, flags) == (0, 1)  # the value whenever the graph is launched
+        handle = _Word.from_address(to).value = self._new()
+        self._handles[handle] = graph
+        return 0
+
+    def _graph_add_node(self, to, graph, needs, edges, count, params):
+        before, given = self._before(graph, needs, count), _Condition.from_address(params)
+        if before is None or given.node != 13 or self._handles.get(given.handle) != graph:
+            return INVALID
+        assert given.bodies == 1 and given.context is not None
+        body, made = self._new(), self._new()
+        self.graphs[body] = {}
+        self._bodies[made] = (_Pointer * 1)(body)
+        given.graphs = ctypes.addressof(self._bodies[made])
+        self.graphs[graph][made] = _Conditional(given.handle, given.kind == 1, body, before)
+        _Pointer.from_address(to).value = made
         return 0
 
     def _graph_kernel_node_set_attribute(self, node, attribute, value):
@@ -170,33 +216,61 @@ class FakeDriver:
         if getattr(cuda_fake.contexts, "own", None) is None:
             return NO_CONTEXT
         made = _Pointer.from_address(to).value = self._new()
-        self.graphs[made] = [*self.graphs[graph]]
+        self.graphs[made], self._drawn[made] = {}, graph
         return 0
 
-    def _graph_exec_kernel_node_set_params(self, graph, node, params):
+    def _graph_exec_kernel_node_set_params(self, executable, node, params):
         self.updates += 1
-        old = self.graphs[graph][node - 1]
-        new = self.graphs[graph][node - 1] = _Kept(_Node.from_address(params), old.before)
+        (old,) = [nodes[node] for nodes in self.graphs.values() if node in nodes][:1]
+        assert isinstance(old, _Kept)
+        new = self.graphs[executable][node] = _Kept(_Node.from_address(params), old.before)
         new.together = old.together
         return 0
 
-    def _graph_launch(self, graph, stream):
+    def _graph_launch(self, executable, stream):
         self.replays += 1
+        for graph in self._tree(self._drawn[executable]):
+            for handle, own in self._handles.items():
+                if own == graph:
+                    cuda_fake.conditions[handle] = 0
+        return self._run(self._drawn[executable], self.graphs[executable])
+
+    def _run(self, graph, anew):
         nodes, done = self.graphs[graph], set()
         while len(done) < len(nodes):  # in any order that keeps what each waits for
-            ready = [k for k, node in enumerate(nodes, 1) if done.issuperset(node.before)]
+            ready = [k for k, node in nodes.items() if done.issuperset(node.before)]
             chosen = self._order.choice([k for k in ready if k not in done])
-            status = nodes[chosen - 1].run()
+            node = anew.get(chosen, nodes[chosen])
+            done.add(chosen)
+            status = node.run() if isinstance(node, _Kept) else self._repeat(node, anew)
             if status:
                 return status
-            done.add(chosen)
         return 0
+
+    def _repeat(self, node, anew):
+        status = 0
+        while cuda_fake.conditions[node.handle] and not status:
+            self.rounds += 1
+            status = self._run(node.body, anew)
+            if not node.again:
+                break
+        return status
+
+    def _tree(self, graph):
+        """A graph and all bodies in it."""
+        yield graph
+        for node in self.graphs[graph].values():
+            if isinstance(node, _Conditional):
+                yield from self._tree(node.body)
 
     def _graph_destroy(self, graph):
-        del self.graphs[graph]
+        for own in [*self._tree(graph)]:
+            del self.graphs[own]
         return 0
 
-    _graph_exec_destroy = _graph_destroy
+    def _graph_exec_destroy(self, executable):
+        del self.graphs[executable], self._drawn[executable]
+        return 0
 
     def _get_error_string(self, status, to):
         ctypes.c_char_p.from_address(to).value = b"an emulated error"
@@ -221,6 +295,8 @@ _SIGNATURES = {
     "cuCtxSetCurrent": ("_ctx_set_current", "p"),
     "cuGraphCreate": ("_graph_create", "pi"),
     "cuGraphAddKernelNode_v2": ("_graph_add_kernel_node", "pppwp"),
+    "cuGraphConditionalHandleCreate": ("_handle_create", "pppii"),
+    "cuGraphAddNode_v2": ("_graph_add_node", "ppppwp"),
     "cuGraphKernelNodeSetAttribute": ("_graph_kernel_node_set_attribute", "pip"),
     "cuGraphInstantiateWithFlags": ("_graph_instantiate_with_flags", "ppu"),
     "cuGraphExecKernelNodeSetParams_v2": ("_graph_exec_kernel_node_set_params", "ppp"),

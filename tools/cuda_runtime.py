@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+from pullback.core import pytrees
 
 CHECKS: dict[str, Callable[[], Any]] = {}
 RNG = np.random.default_rng(3)
@@ -133,6 +134,72 @@ def index_errors() -> str:
     said = raised(IndexError, "index 12", lambda: y.numpy())
     assert np.isfinite((x + 1.0).numpy()).all()
     return said
+
+
+@check
+def loops_of_graphs() -> str:
+    """Loops and choices whose bodies are too large for one kernel: the CPU's bits, and times beside
+    those where the host decides.
+    """
+    from pullback.runtime.cuda import gpu
+
+    own = gpu.gpu_of(0)
+    assert own.has_conditions, "the driver has no conditions"
+
+    def smooth(v: Any) -> Any:
+        return (v + pb.roll(v, 1, axis=0) + pb.roll(v, 1, axis=1)) * 0.33
+
+    def relax(x: Any) -> Any:
+        def step(c: Any) -> Any:
+            return c[0] + 1.0, smooth(c[1])
+
+        def goes_on(c: Any) -> Any:
+            return (c[0] < 301.0) & (pb.abs(c[1]).max() > 1e-30)
+
+        return pb.while_loop(goes_on, step, (pb.zeros_like(x[0, 0]), x))
+
+    def nested(x: Any) -> Any:
+        def inner(v: Any) -> Any:
+            return pb.while_loop(lambda u: (u * u).mean() > 0.05, lambda u: u * 0.6, v)
+
+        def step(c: Any) -> Any:
+            return c[0] + 1.0, pb.sin(inner(c[1]) * 3.0)
+
+        return pb.while_loop(lambda c: c[0] < 20.0, step, (pb.zeros_like(x[0, 0]), x))
+
+    def choices(x: Any) -> Any:
+        def step(c: Any, k: Any) -> Any:
+            c = pb.cond((c.sum() + k) > 0, lambda c: pb.sin(c) - 0.2, lambda c: c * 0.9 + 0.01, c)
+            return c, c.max()
+
+        return pb.scan(step, x, pb.arange(8, dtype="float32", device=x.device) - 4.0)
+
+    said = []
+    for size in (64, 1024):
+        x = draw(size, size)
+        for f in (relax, nested, choices):
+            times = []
+            wanted = [a.numpy() for a in pytrees.leaves(pb.jit(f)(pb.tensor(x)))]
+            for has in (True, False):
+                own.__dict__["has_conditions"] = has
+                g, given = pb.jit(f), [on_gpu(x), on_gpu(x)]
+                for k in range(5):
+                    found = [a.numpy() for a in pytrees.leaves(g(given[k % 2]))]
+                    assert all(map(np.array_equal, found, wanted)), (f.__name__, size, has, k)
+                times.append(best_of(lambda g=g, x=given[0]: pytrees.leaves(g(x))[-1].numpy()))
+            own.__dict__["has_conditions"] = True
+            said.append(f"{f.__name__} {size}: {times[0]:.0f} us for {times[1]:.0f}")
+    return ", ".join(said)
+
+
+def best_of(f: Callable[[], Any], repeats: int = 7) -> float:
+    """Microseconds of the fastest call."""
+    found = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        f()
+        found.append(time.perf_counter() - started)
+    return min(found) * 1e6
 
 
 # -- copies ----------------------------------------------------------------------------------------

@@ -184,14 +184,102 @@ def test_threads_that_ask_for_the_first_launcher_share_it(monkeypatch: pytest.Mo
     assert found == made * 4
 
 
-def test_branches_and_conditions_are_not_drawn(cuda: Any):
-    def f(w: Any, x: Any) -> Any:
-        h = pb.cond(x.sum() > 0, lambda h: h @ w, lambda h: pb.sin(h), x)
-        return pb.while_loop(lambda h: (pb.abs(h) > 0.1).any(), lambda h: pb.sin(h) * 0.5, h)
+def decay(h: Any) -> Any:
+    return pb.while_loop(lambda h: (pb.abs(h) > 0.1).any(), lambda h: pb.sin(h) * 0.5, h)
 
+
+def newton(w: Any, x: Any) -> Any:
+    """Loops in loops: their numbers of rounds depend on the arrays, and may be 0."""
+
+    def step(carry: Any) -> Any:
+        k, h = carry
+        inner = pb.while_loop(lambda v: (v * v).sum() > k, lambda v: v * 0.7, h)
+        return k + 1.0, pb.tanh(inner @ w)
+
+    first = (pb.abs(x).max() - 1.0), x
+    return pb.while_loop(lambda c: (c[0] < 4.0) & (pb.abs(c[1]).max() > 0.01), step, first)
+
+
+def choices(w: Any, x: Any) -> Any:
+    """Choices in a loop of a known number of rounds, one of them without anything to do."""
+
+    def step(carry: Any, row: Any) -> Any:
+        turned = pb.cond(row.sum() > 0, lambda c: c @ w, lambda c: pb.sin(c + row), carry)
+        kept = pb.cond(row[0] > 0, lambda c: c, lambda c: decay(c * 2.0), turned)
+        return kept, kept.sum()
+
+    return pb.scan(step, x[0], x)
+
+
+def one_choice(w: Any, x: Any) -> Any:
+    h = pb.cond(x.sum() > 0, lambda h: h @ w, lambda h: pb.sin(h), x)
+    return decay(h), h.sum()
+
+
+CONTROLLED = {"choice": one_choice, "loops": newton, "choices": choices}
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("name", CONTROLLED)
+def test_loops_and_choices_are_drawn(
+    name: str, kernels: bool, cuda: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Whether loops are one kernel or nodes of a graph."""
+    if not kernels:
+        monkeypatch.setattr(programs, "with_loop_kernels", lambda gpu, program: program)
+    library = driver.library()
+    replays, rounds = library.replays, library.rounds
+    check_calls(lambda w, x: CONTROLLED[name](w, x), cuda, 8)
+    assert library.replays == replays + 7
+    assert kernels or library.rounds > rounds + 5
+
+
+@pytest.mark.parametrize("name", CONTROLLED)
+def test_the_host_decides_where_a_driver_has_no_conditions(
+    name: str, cuda: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(programs, "with_loop_kernels", lambda gpu, program: program)
+    monkeypatch.setitem(cuda.runtime._gpu.__dict__, "has_conditions", False)
     before = driver.library().replays
-    check_calls(f, cuda)
+    check_calls(lambda w, x: CONTROLLED[name](w, x), cuda, 4)
     assert driver.library().replays == before
+
+
+def test_a_loop_of_a_graph_can_be_ended(cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    """By a signal while its result is waited for: the next call is whole again."""
+
+    class Alarm(Exception):
+        pass
+
+    def ring(*_: Any) -> None:
+        raise Alarm
+
+    monkeypatch.setattr(programs, "with_loop_kernels", lambda gpu, program: program)
+    f = pb.jit(lambda x: pb.while_loop(lambda v: (v > 0.001).all(), lambda v: v * 0.9, x) + 1.0)
+    x, gpu = pb.tensor(draw(3) ** 2 + 1.0, device=cuda), cuda.runtime._gpu
+    expected = [f(x).numpy() for _ in range(3)][-1]
+    stop = gpu.stop_of(0)
+
+    def interrupted() -> None:
+        raise Alarm
+
+    with pytest.raises(Alarm):
+        stop.wait(interrupted)
+    assert list(stop._words) == [0, 0]
+    stop._words[0] = 1  # as another thread does, whose wait was interrupted
+    join, seen = gpu.join, driver.library().rounds
+    monkeypatch.setattr(gpu, "join", lambda stream: stop.wait(interrupted))
+    with pytest.raises(Alarm):
+        f(x)
+    monkeypatch.setattr(gpu, "join", join)
+    assert driver.library().rounds == seen and list(stop._words) == [0, 0]
+    np.testing.assert_array_equal(f(x).numpy(), expected)
+
+    def other_thread() -> None:
+        stop._ended += 1
+
+    with pytest.raises(pb.DeviceError, match="interrupted, in another thread"):
+        stop.wait(other_thread)
 
 
 def test_errors_in_a_graph(cuda: Any):
@@ -306,7 +394,12 @@ define i32 @set(ptr %to) {
 }"""
 
 
-def test_a_loop_that_goes_on_for_ever_can_be_interrupted(cuda: Any):
+def test_a_loop_that_goes_on_for_ever_can_be_interrupted(
+    cuda: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """One that the host walks, flag after flag."""
+    monkeypatch.setitem(cuda.runtime._gpu.__dict__, "has_conditions", False)
+
     class Alarm(Exception):
         pass
 

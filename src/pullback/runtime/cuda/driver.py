@@ -36,6 +36,8 @@ _HINTS = {
     3: ' CUDA does not survive a fork. Start processes by multiprocessing.get_context("spawn").',
     **dict.fromkeys((700, 702, 710, 714, 715, 716, 717, 718, 719), _LOST),
 }
+# The same of drivers from 12.4 on, whose graphs have loops and choices.
+CONDITIONS = ("cuGraphConditionalHandleCreate", "cuGraphAddNode_v2")
 _Handle, _Word = ctypes.c_void_p, ctypes.c_uint64
 
 
@@ -67,12 +69,15 @@ class Driver:
     def __init__(self, functions: Any):
         self._functions = functions
         addresses = [ctypes.cast(getattr(functions, n), _Handle).value for n in ENTRIES]
-        self._entries = (_Handle * (len(ENTRIES) + 1))(*addresses)
+        self.has_conditions = all(hasattr(functions, n) for n in CONDITIONS)
+        for n in CONDITIONS if self.has_conditions else ():
+            addresses.append(ctypes.cast(getattr(functions, n), _Handle).value)
+        self._entries = (_Handle * (len(ENTRIES) + len(CONDITIONS) + 1))(*addresses)
         self.entries = ctypes.addressof(self._entries)
 
     def use_locked(self, address: int) -> None:
         """At an address are LOCKED bytes of page-locked memory, where the launcher reads flags."""
-        self._entries[len(ENTRIES)] = address
+        self._entries[len(ENTRIES) + len(CONDITIONS)] = address
 
     def check(self, status: int, what: str) -> None:
         """Raise the driver's error, if there is one."""

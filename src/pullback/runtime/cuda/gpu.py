@@ -20,6 +20,7 @@ import numpy as np
 
 from pullback.core.errors import DeviceError
 from pullback.runtime.cuda import driver, launcher
+from pullback.runtime.cuda.conditions import SETTER, Stop
 from pullback.runtime.cuda.contexts import Context
 from pullback.runtime.cuda.faults import Faults
 from pullback.runtime.cuda.graphs import Graphs
@@ -75,6 +76,7 @@ class Gpu:
         self._constants: WeakKeyDictionary[object, Buffer] = WeakKeyDictionary()
         self._kept: list[Any] = []
         self._side: Any = None
+        self._stops: dict[int, Stop] = {}
         self._told: ctypes.c_int64 | None = None
         self._pool = Pool(self._allocate)
         self.maker = self._pool.maker
@@ -214,6 +216,30 @@ class Gpu:
                 with self.current():
                     self._side = self._cuda.Stream(non_blocking=True)
             return self._side.ptr
+
+    @cached_property
+    def has_conditions(self) -> bool:
+        """Whether its graphs have loops and choices."""
+        if not self.driver.has_conditions:
+            return False
+        try:
+            self.modules.load([SETTER])
+        except Exception:  # of CuPy's: an older driver does not know what the kernel calls
+            return False
+        return True
+
+    def stop_of(self, stream: int) -> Stop:
+        """How loops of graphs on a stream are ended."""
+        with self._lock:
+            found = self._stops.get(stream)
+            if found is None:
+                with self.current():
+                    memory = self._cuda.alloc_pinned_memory(16)
+                self._kept.append(memory)
+                words = (ctypes.c_int64 * 2).from_address(memory.ptr)
+                words[:] = 0, 0
+                found = self._stops[stream] = Stop(words)
+        return found
 
     def locked_word(self) -> ctypes.c_int64:
         """A new word of the host's that kernels may write to, zero; it is there for ever."""

@@ -10,12 +10,14 @@ import ctypes
 from collections import deque
 from collections.abc import Callable
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import finalize, ref
 
-from pullback.runtime.cuda.driver import Driver
 from pullback.runtime.cuda.launcher import ADD, REPLAY
 from pullback.runtime.cuda.memory import Buffer
+
+if TYPE_CHECKING:
+    from pullback.runtime.cuda.gpu import Gpu
 
 __all__ = ["LEAST_NODES", "MOST_NODES", "RETIRED", "Graph", "Graphs"]
 
@@ -32,22 +34,27 @@ class Graph:
 
     def __init__(
         self,
-        driver: Driver,
+        gpu: Gpu,
         play: Callable[..., int],
-        sizes: tuple[int, int],
+        sizes: tuple[int, int, int],
         scratch: Buffer,
         record: int,
+        stream: int,
     ):
-        nodes, values = sizes
+        nodes, values, numbers = sizes
+        driver = gpu.driver
         self._play, self._scratch, self._record = play, scratch, record
         self._nodes = (ctypes.c_void_p * nodes)()
         self._values = (ctypes.c_int64 * values)()
         self._waits = (ctypes.c_void_p * nodes)()
+        self._numbers = (ctypes.c_int64 * numbers)()
+        if numbers > 1:
+            self._numbers[0] = gpu.stop_of(stream).address
         at = ctypes.addressof
         drawn = driver.new_graph()
-        self._state = (ctypes.c_int64 * 10)(
+        self._state = (ctypes.c_int64 * 15)(
             *(drawn, 0, at(self._nodes), at(self._values), 0, 0, nodes, values),
-            *(0, at(self._waits)),
+            *(0, at(self._waits), 0, 0, at(self._numbers), 0, 0),
         )
         self._address, self._lock, self._driver = at(self._state), Lock(), driver
         self.was_used = True

@@ -9,6 +9,7 @@ from threading import RLock
 from typing import Any
 
 from pullback.runtime.cuda.code import machine_code
+from pullback.runtime.cuda.conditions import PTX
 from pullback.runtime.cuda.contexts import Context
 from pullback.runtime.cuda.driver import Driver
 
@@ -76,7 +77,10 @@ class Modules:
                 found = self._loaded.get(source)
             if found is not None:
                 return found
-            code = machine_code(source, self._architecture)
+            if source.startswith(PTX):  # the driver compiles it
+                code = source.encode() + b"\0"
+            else:
+                code = machine_code(source, self._architecture)
             with self._context.entered():
                 module = self._make()
                 module.load(code)

@@ -13,6 +13,7 @@ from cuda_emulator import TOGETHER, Emulator, library_of
 from pullback.ir import dlpack
 
 _EMULATORS: dict[str, Emulator] = {}
+_running = threading.RLock()  # a kernel: the emulator has one set of threads
 PROPERTIES = {
     "name": b"emulated GPU", "sharedMemPerBlockOptin": 65_536, "multiProcessorCount": 2,
 }  # fmt: skip
@@ -142,7 +143,8 @@ class Entry:
             set_conditions(arguments)
             return
         mode = TOGETHER if together else self.emulator.mode(self.name)
-        self.emulator.start(self.name, grid, block, shared, arguments, mode)
+        with _running:
+            self.emulator.start(self.name, grid, block, shared, arguments, mode)
 
 
 conditions: dict[int, int] = {}  # their values, by handle

@@ -1,8 +1,9 @@
 """What the CUDA runtime promises, tried on a GPU: threads, streams, memory, exchange, errors.
 
-    PYTHONPATH=src:tests:. python tools/cuda_runtime.py [--like REGEX]
+    PYTHONPATH=src:tests:. python tools/cuda_runtime.py [--like REGEX] [--workers 4]
 
-One line for each check: ok or FAIL, what was seen, and the seconds it took.
+One line for each check: ok or FAIL, what was seen, and the seconds it took. Each has a process of
+its own; `waiting`, `uploads` and `loops` measure times.
 """
 
 from __future__ import annotations
@@ -559,23 +560,44 @@ def waiting() -> str:
     return ", ".join(f"{what} {us:.1f} us" for what, us in found)
 
 
+def run(name: str) -> int:
+    """Run a check in this process."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    started = time.perf_counter()
+    try:
+        text = f"ok    {name}: {CHECKS[name]()}"
+    except Exception as error:  # it is to be told like a result
+        text = f"FAIL  {name}: {type(error).__name__}: {str(error)[:1500]}"
+    print(f"{text} ({time.perf_counter() - started:.1f} s)", flush=True)
+    return text.startswith("FAIL")
+
+
+def apart(name: str, seconds: float = 120.0) -> bool:
+    """Run a check in a process of its own, which may die; whether it went well."""
+    command = [sys.executable, "-X", "faulthandler", __file__, "--only", name]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        print(f"FAIL  {name}: not done after {seconds:.0f} s", flush=True)
+        return False
+    told = found.stdout.strip()
+    if found.returncode and not told:
+        told = f"FAIL  {name}: ended with {found.returncode}: {found.stderr[-3000:]}"
+    print(told, flush=True)
+    return found.returncode == 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--like", default="")
+    parser.add_argument("--like", default="", help="checks whose names have this")
+    parser.add_argument("--only", help="this one, in this process")
+    parser.add_argument("--workers", type=int, default=1, help="checks at a time")
     options = parser.parse_args()
-    bad = 0
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name, function in CHECKS.items():
-        if not re.search(options.like, name):
-            continue
-        started = time.perf_counter()
-        try:
-            text = f"ok    {name}: {function()}"
-        except Exception as error:  # the others are to be tried
-            bad += 1
-            text = f"FAIL  {name}: {type(error).__name__}: {str(error)[:1500]}"
-        print(f"{text} ({time.perf_counter() - started:.1f} s)", flush=True)
-    return bad
+    if options.only:
+        return run(options.only)
+    names = [name for name in CHECKS if re.search(options.like, name)]
+    with ThreadPoolExecutor(options.workers) as pool:
+        return sum(not good for good in pool.map(apart, names))
 
 
 if __name__ == "__main__":

@@ -81,12 +81,12 @@ class Gpu:
         self._pool = Pool(self._allocate)
         self.maker = self._pool.maker
         self.stream = _current_stream(cupy, index)
-        self.graphs, self.faults = Graphs(), Faults(self)
         self.driver = driver.Driver(driver.library())
+        self.graphs, self.faults = Graphs(self.driver), Faults(self)
         self.context = Context(self.driver, index, self._runtime)
         self._transfers = Transfers(self.mark, self._cuda, self.driver)
         make = self._cuda.function.Module
-        self.modules = Modules(self.driver, self.context, self.architecture, make)
+        self.modules = Modules(self.driver, self.context, self.architecture, make, self.graphs.free)
         with self.current():
             self._flags = self._cuda.alloc_pinned_memory(driver.LOCKED)
         self.driver.use_locked(self._flags.ptr)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Callable
-from threading import Lock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 from weakref import finalize, ref
 
+from pullback.runtime.cuda.driver import Driver
 from pullback.runtime.cuda.launcher import ADD, REPLAY
 from pullback.runtime.cuda.memory import Buffer
 
@@ -58,7 +59,8 @@ class Graph:
         )
         self._address, self._lock, self._driver = at(self._state), Lock(), driver
         self.was_used = True
-        self._end = finalize(self, driver.forget_graph, self._state)
+        # Garbage is collected in any thread, at any point: nothing is asked of the driver there.
+        self._end = finalize(self, gpu.graphs.dead.append, self._state)
         self._end.atexit = False  # the driver may be gone by then
 
     @property
@@ -95,9 +97,19 @@ class Graph:
 class Graphs:
     """The graphs of a GPU; what was not used for a while makes room for others."""
 
-    def __init__(self):
+    def __init__(self, driver: Driver):
         self._kept: deque[ref[Graph]] = deque()
-        self._lock = Lock()
+        self._lock, self._driver = RLock(), driver
+        self.dead: deque[Any] = deque()  # the states of graphs that nobody has any more
+
+    def free(self) -> None:
+        """Free what nobody has, in the context that it was made in."""
+        while self.dead:
+            try:
+                state = self.dead.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            self._driver.forget_graph(state)
 
     def retire(self) -> None:
         """Let go of all graphs."""
@@ -106,6 +118,7 @@ class Graphs:
                 if graph is not None:
                     graph.retire()
             self._kept.clear()
+        self.free()
 
     def add(self, graph: Graph) -> None:
         """Keep a graph, within the bounds of what all may hold."""
@@ -124,3 +137,4 @@ class Graphs:
                 else:
                     total -= oldest.nbytes
                     oldest.retire()
+        self.free()

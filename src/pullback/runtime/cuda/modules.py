@@ -47,10 +47,15 @@ class Modules:
     """The kernels of a GPU by their sources; `make` gives an empty module of CuPy's."""
 
     def __init__(
-        self, driver: Driver, context: Context, architecture: str, make: Callable[[], Any]
+        self,
+        driver: Driver,
+        context: Context,
+        architecture: str,
+        make: Callable[[], Any],
+        free_graphs: Callable[[], None],
     ):
         self._driver, self._context, self._make = driver, context, make
-        self._architecture = architecture
+        self._architecture, self._free_graphs = architecture, free_graphs
         self._lock = RLock()
         self._making = [RLock() for _ in range(LOCKS)]
         self._loaded: dict[str, Loaded] = {}
@@ -105,4 +110,5 @@ class Modules:
                     spare -= dropped[-1].nbytes
         with self._context.entered():  # where modules are freed
             self._driver.finish()  # the device may be running them
+            self._free_graphs()  # their nodes are kernels of these
             dropped.clear()

@@ -145,9 +145,9 @@ class Encoded:
         graph = Graph(self._gpu, self._play, sizes, self._scratch(stream), record, stream)
         with self._gpu.current():
             status = graph.build(stream, self._out(stream).address, buffers)
-        if status:
-            self._fail(status)
-        self._gpu.graphs.add(graph)
+            if status:
+                self._fail(status)
+            self._gpu.graphs.add(graph)
         return self._graphs.setdefault(stream, graph)
 
     def _expecting(self, stream: int) -> int:

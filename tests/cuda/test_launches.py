@@ -470,7 +470,7 @@ def test_threads_that_need_a_kernel_first_share_it(cuda: Any, monkeypatch: pytes
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(call, range(16))) == [k + 1.0 for k in range(16)]
-    assert len(compiled) == 1
+    assert len(compiled) == 1 and kernel(name) not in cuda_fake.unloaded
 
 
 def test_kernels_that_no_program_has_are_unloaded(cuda: Any, monkeypatch: pytest.MonkeyPatch):

@@ -57,7 +57,9 @@ class Device:
     def runtime(self) -> Memory:
         """The runtime of this device, loaded on first use."""
         if self._runtime is None:
-            self._runtime = _loaders[self.kind](self.index)
+            with _loading:
+                if self._runtime is None:
+                    self._runtime = _loaders[self.kind](self.index)
         return self._runtime
 
     def __enter__(self) -> Device:
@@ -87,6 +89,7 @@ def set_default_device(spec: str | Device) -> None:
 
 
 _devices: dict[tuple[str, int], Device] = {}
+_loading = threading.RLock()  # a runtime: threads that ask for it first share it
 _loaders: dict[str, Callable[[int], Memory]] = {}
 _presence: dict[str, Callable[[], bool]] = {}
 
@@ -110,9 +113,7 @@ def device(spec: str | Device) -> Device:
         known = ", ".join(sorted(_loaders))
         raise DeviceError(f"device: unknown device, got {spec!r}. This installation has: {known}.")
     key = (kind, int(number or 0))
-    if key not in _devices:
-        _devices[key] = Device(*key)
-    return _devices[key]
+    return _devices.get(key) or _devices.setdefault(key, Device(*key))
 
 
 def devices() -> tuple[Device, ...]:

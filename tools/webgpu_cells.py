@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
+import sections
+
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "conformance.md"
 KNOWN = ROOT / "report" / "webgpu_cells.json"
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "generated")]
 
 TITLE = "## On WebGPU"
-SECTION = re.compile(rf"^{TITLE}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 TOGETHER = 100  # operations of a process: it takes some hundred megabytes, and shares kernels
 DTYPES = ("float32", "float16", "bfloat16", "complex64")
 ORDERS = {"float32": ("fwd", "1", "2", "3")}  # of the others: results and first derivatives
@@ -176,19 +176,6 @@ def section(known: dict[str, dict[str, str]], count: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def kept(page: str) -> str:
-    """The section as a page has it, for whoever writes the page anew."""
-    found = SECTION.search(page)
-    return found.group().rstrip() + "\n" if found else ""
-
-
-def replaced(page: str, text: str) -> str:
-    """The page with another section, which comes last if it had none."""
-    if SECTION.search(page):
-        return SECTION.sub(lambda _: text + "\n", page).rstrip() + "\n"
-    return page.rstrip() + "\n\n" + text
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--anew", action="store_true", help="forget the cells that are known")
@@ -214,7 +201,7 @@ def main() -> int:
                 known[key] = own
                 KNOWN.write_text(json.dumps(known))
                 print(key, own, file=sys.stderr, flush=True)
-    PAGE.write_text(replaced(PAGE.read_text("utf-8"), section(known, given.samples)), "utf-8")
+    sections.put(TITLE, section(known, given.samples))
     return 0
 
 

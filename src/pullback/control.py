@@ -296,8 +296,8 @@ def _row_aval(x: Any) -> Aval:
 def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any) -> Any:
     """The last carry of `carry = body(i, carry)` for `i` from `lower` to `upper - 1`.
 
-    `i` is a 0-d int64 tensor. With known bounds it is a scan, and both modes of differentiation
-    work; with traced bounds it is a while loop, which has forward mode only.
+    `i` is a 0-d int64 tensor, where the carry is. With known bounds it is a scan, and both modes of
+    differentiation work; with traced bounds it is a while loop, which has forward mode only.
 
     >>> pb.fori_loop(0, 5, lambda i, c: c * 2.0 + i, pb.tensor(1.0))
     tensor(58., float32, cpu)
@@ -314,6 +314,8 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
         return last[1]
     carry = _Carry("fori_loop", init)
     steps = max(high.item() - low.item(), 0)
+    if not isinstance(lower, Array) and carry.avals:
+        low = low.to_device(carry.avals[0].device)
     state = low, carry.tree(carry.init)
     loop = partial(_counted, body, steps)
     if not _is_traced(carry.init):

@@ -26,7 +26,7 @@ def fails(*_: object) -> None:
 
 def test_a_sample_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch):
     """On either side, and where the comparison itself fails: the others are to be run."""
-    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setattr(sys, "path", [str(PATH.parent), *sys.path])
     spec = importlib.util.spec_from_file_location("cuda_conformance", PATH)
     assert spec is not None and spec.loader is not None
     tool = importlib.util.module_from_spec(spec)

@@ -67,7 +67,7 @@ def test_without_a_destination_to_read_every_row_is_written():
     i, v = map(cuda_fake.asarray, (indices, values))
     out = cuda_fake.empty((50, 4), "f4")  # which the kernel finds full of other things
     work = sc.adding(i.dtype, 90, v.dtype, ((90, 4), (50, 4)), None, True, 0)
-    slot = sc.Checked("test", i, 50)
+    slot = sc.IndexReport("test", i, 50)
     places = {"index": i.data.ptr, "value": v.data.ptr, "out": out.data.ptr, "aligned": 3}
     slot.run(work, places)
     same_bits(out, scattered(indices, values, np.zeros((50, 4), "f4"), strategy="ordered"))

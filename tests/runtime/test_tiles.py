@@ -128,6 +128,18 @@ def test_reflections_of_extreme_numbers():
         assert not np.tril(r.numpy(), -1).any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_reflections_of_dependent_columns(dtype):
+    """What rounding leaves of such columns gets smaller from one to the next, down to nothing."""
+    eps = np.finfo(dtype).eps
+    for n in (5, 17, 40, 150):
+        for x in (np.ones((n, n)), np.outer(np.arange(n) % 3 + 1, np.arange(n) % 5 + 1.5)):
+            q, r = linalg.qr(pb.tensor(x.astype(dtype)))
+            ones = linalg.matrix_transpose(q) @ q
+            np.testing.assert_allclose(ones.numpy(), np.eye(n), atol=99 * eps)
+            np.testing.assert_allclose((q @ r).numpy(), x, atol=9 * n * eps * x.max())
+
+
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_what_is_wrong_with_a_large_matrix(count):
     """In a batch: which one; with NaN or infinity, NaN and the others as they are alone."""

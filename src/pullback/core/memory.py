@@ -50,6 +50,10 @@ class Memory(ABC):
         """
         return False
 
+    def put(self, buf: Any, at: int, value: Any, dtype: DType) -> bool:
+        """Write a Python number to a byte of memory that may be changed; False: it is not done."""
+        return False
+
     @abstractmethod
     def from_numpy(self, array: np.ndarray, copy: bool) -> Any:
         """The buffer of a C-contiguous array; without `copy`, the array's own memory is used."""

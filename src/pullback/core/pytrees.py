@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class Kind(NamedTuple):
+class ContainerKind(NamedTuple):
     """How a registered class is taken apart and built again."""
 
     flatten: Callable[[Any], tuple[list, Any]]
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     fixed: Callable[[Any], Sequence[bool]] | None  # of `info`
 
 
-_registered: dict[type, Kind] = {}
+_registered: dict[type, ContainerKind] = {}
 
 
 class Structure:
@@ -89,7 +89,7 @@ def register_pytree(
     `names(info)` says what the children are called, else they are counted. `fixed(info)` says which
     children are data rather than parameters: gradients by them are zero and optimisers leave them.
     """
-    _registered[cls] = Kind(flatten, unflatten, names, fixed)
+    _registered[cls] = ContainerKind(flatten, unflatten, names, fixed)
 
 
 def _children(tree: Any) -> tuple[list, Any] | None:

@@ -10,12 +10,69 @@ from typing import Any
 from pullback.core.errors import PullbackError, shorten
 from pullback.ir.array import make, mode
 from pullback.ir.op import Op, record
-from pullback.ir.plans import MAX_PLANS, plan_caches
+from pullback.ir.plans import MAX_PLANS, Plan, plan_caches, same_memory
 
-__all__ = ["SEQUENCE", "remembering"]
+__all__ = ["SEQUENCE", "remembering", "remembering_chain"]
 
 
 SEQUENCE = -1  # stands for the number of arrays in front, where they come as one sequence
+
+
+def remembering_chain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of a sequence of arrays with a memory of calls that came to operations of which
+    each takes the result of the one before: a repeated call runs their plans, where nobody records.
+    """
+    calls: dict[tuple, Plan] = {}
+    plan_caches.append(calls)
+
+    def first_call(xs: Any, kwargs: dict[str, Any], key: tuple) -> Any:
+        before, mode.binds = mode.binds, []
+        try:
+            out = function(xs, **kwargs)
+            plan = _chained(mode.binds, xs, out)
+        finally:
+            mode.binds = before
+        if plan is not None:
+            if len(calls) >= MAX_PLANS:
+                calls.clear()
+            calls[key] = plan
+        return out
+
+    def call(xs: Any, /, *rest: Any, **kwargs: Any) -> Any:
+        if rest or (xs.__class__ is not list and xs.__class__ is not tuple):
+            return function(xs, *rest, **kwargs)
+        try:
+            key = (tuple([x._aval for x in xs if x._node is None]), bytes_of((), kwargs))
+        except (AttributeError, ValueError):  # no array, or arguments that can't be a key
+            return function(xs, **kwargs)
+        if len(key[0]) < len(xs):  # somebody records
+            return function(xs, **kwargs)
+        plan = calls.get(key)
+        if plan is None:
+            return first_call(xs, kwargs, key)
+        return make(plan.run(*[x._buf for x in xs]), plan.aval)
+
+    return update_wrapper(call, function)
+
+
+def _chained(binds: list, xs: Any, out: Any) -> Plan | None:
+    """The plan of operations that were run one after the other, the first on the arrays `xs`."""
+    given, run, last = xs, None, None
+    for _, arrays, _, plan, result in binds:
+        alike = len(arrays) == len(given) and all(
+            [a._buf is b._buf and a._aval is b._aval for a, b in zip(arrays, given, strict=True)]
+        )
+        if plan is None or not alike:
+            return None
+        run, last, given = _after(run, plan.run), plan.aval, (result,)
+    return Plan(run, last) if given[0] is out and run is not None and last is not None else None
+
+
+def _after(first: Callable[..., Any] | None, then: Callable[..., Any]) -> Callable[..., Any]:
+    """One run after another one."""
+    if first is None:
+        return then
+    return first if then is same_memory else lambda *bufs: then(first(*bufs))
 
 
 def remembering(

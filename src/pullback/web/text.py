@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pullback.runtime.webgpu.arithmetic import SAFE, Arithmetic, exact_functions
+from pullback.runtime.webgpu.arithmetic import SAFE, Arithmetic, exact_functions, exact_names
 from pullback.runtime.webgpu.kernels_text import kernel_head
 from pullback.runtime.webgpu.library import needed_functions
-from pullback.web.program import Choice, Kernel, Step, Steps
-from pullback.web.trees import Leaf
+from pullback.web.program import PageBranch, PageKernel, PageStep, Steps
+from pullback.web.trees import PageLeaf
 
 __all__ = ["Sources", "literal", "object_text", "steps_text", "tree_text", "wgsl"]
 
@@ -45,7 +45,7 @@ def object_text(items: Mapping[str, str]) -> str:
 
 def tree_text(tree: Any) -> str:
     """A tree whose leaves are arrays by their number."""
-    if isinstance(tree, Leaf):
+    if isinstance(tree, PageLeaf):
         return f"at({tree.number})"
     if isinstance(tree, dict):
         return object_text({k: tree_text(v) for k, v in tree.items()})
@@ -58,12 +58,12 @@ def steps_text(steps: Steps, indent: str = "    ") -> list[str]:
     """Steps as lines, with comments that say what they compute."""
     found: list[str] = []
     for step in steps:
-        if isinstance(step, Step):
+        if isinstance(step, PageStep):
             if step.label:
                 found.append(f"{indent}// {' '.join(step.label.split())}")
             fields = {name: getattr(step, name) for name in ("kernel", "groups", "arrays", "words")}
             found.append(f"{indent}{literal(fields)},")
-        elif isinstance(step, Choice):
+        elif isinstance(step, PageBranch):
             sides = {"then": step.then, "otherwise": step.otherwise}
             found += _nested({"flag": step.flag}, sides, indent)
         else:
@@ -100,12 +100,12 @@ class Sources:
     def __init__(self):
         self._functions: dict[str, str] = {}
 
-    def kernel(self, kernel: Kernel) -> str:
+    def kernel(self, kernel: PageKernel) -> str:
         """A kernel whose text a page puts together."""
         bound = tuple(dict.fromkeys(kernel.bindings))
         numbers = [bound.index(b) for b in kernel.bindings]
         head, written, record = kernel_head(kernel.arrays, numbers, kernel.words)
-        exact = [n for n in Arithmetic._fields if f"f32_{n}_exact(" in kernel.source]
+        exact = exact_names(kernel.source)
         either = [exact_functions(kernel.source, own) for own in (SAFE, OWN)]
         uses = needed_functions("\n".join([kernel.source, *either]))
         self._functions |= uses
@@ -129,7 +129,7 @@ class Sources:
         """The functions that a GPU may have of its own, and what else they are."""
         found = {}
         for name in Arithmetic._fields:
-            call = f"f32_{name}_exact("
+            call = "f32_fma_exact( f32_fused_exact(" if name == "fma" else f"f32_{name}_exact("
             both = {"own": exact_functions(call, OWN), "soft": exact_functions(call, SAFE)}
             found[name] = object_text({k: wgsl(text) for k, text in both.items()})
         return object_text(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from struct import Struct, pack_into
+from struct import error as StructError
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,17 @@ class CpuRuntime(Runtime):
         buf = native.empty(dtype.itemsize)
         layout.pack_into(buf, 0, value)
         return buf
+
+    def put(self, buf: native.Buffer, at: int, value: Any, dtype: DType) -> bool:
+        """See `Memory.put`: what `scalar` writes."""
+        layout = _LAYOUTS.get((dtype.name, value.__class__))
+        if layout is None or not -_EXACT <= value <= _EXACT:
+            return False
+        try:
+            layout.pack_into(buf, at, value)
+        except StructError:  # of integers that the dtype can't hold
+            return False
+        return True
 
     def vector(self, values: Sequence[float], dtype: DType) -> native.Buffer:
         """See `Memory.vector`: a few by Python alone, which is quicker."""

@@ -23,9 +23,9 @@ MERGE = 8 * MERGE_THREADS  # accumulators of a thread block that joins, eight fo
 JOINED = 16  # accumulators of an output that one thread joins in sequence
 # Loads of an input that a thread waits for at a time, by the instructions of an element.
 FLIGHTS = ((24, 8), (100, 4))
-# Thread blocks of a launch, half of an H200's processors, up to which light elements wait for
-# nothing but memory: all of it is asked for at once, as the loads of a lane follow each other.
-FEW_BLOCKS = 64
+# In so few, light elements wait for nothing but memory: all of it is asked for at once, as the
+# loads of a lane follow each other.
+FEW_BLOCKS = 64  # thread blocks of a launch at most: half of an H200's processors
 
 FOLD = """
 template <int K> struct Steps { long long step[K]; };

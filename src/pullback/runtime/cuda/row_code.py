@@ -21,9 +21,10 @@ from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.compile.schedule.row_kernel import Pass, RowKernel
 from pullback.core import dtypes as dt
 from pullback.ir.scalar import Expr, text, topological
+from pullback.ir.scalar_walks import inline_nodes
 from pullback.runtime.cuda.folds import accumulator_bytes, fold_functions
 from pullback.runtime.cuda.kernels import NEST, name_of, parts, stored, weight
-from pullback.runtime.cuda.printer import Source, emit, inline_nodes, storage
+from pullback.runtime.cuda.printer import Source, emit, storage
 from pullback.runtime.cuda.row_functions import HEAD, PAD
 from pullback.runtime.cuda.row_joins import blocks_joined, lanes_joined
 from pullback.runtime.cuda.row_templates import KERNEL, LAST, MANY, PASS

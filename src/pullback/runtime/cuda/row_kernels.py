@@ -27,9 +27,8 @@ __all__ = ["row_kernel_stages", "shared_bytes"]
 
 FEW = 128  # threads of a thread block up to which it has several rows
 FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block each
-FEW_BLOCKS = 4  # of the tree, up to which a row is short
-# Bytes of shared memory for a lane: with more, few threads fit to wait for what is not there.
-LANE_BYTES = 160
+FEW_BLOCKS = 4  # of the tree, up to which a row is short: one thread block folds it in any case
+LANE_BYTES = 160  # of shared memory for a lane: with more, few threads fit to wait for memory
 PROCESSOR_BYTES = 227 << 10  # shared memory of a Hopper's multiprocessor
 PROCESSOR_THREADS = 1024  # it is to hold, with 64 registers each
 NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others are to fit beside
@@ -41,7 +40,7 @@ def shared_bytes(architecture: str) -> int:
     return 64 << 10 if number < 80 else 96 << 10
 
 
-class _Launches:
+class _RowLaunches:
     """The launches of a row kernel."""
 
     def __init__(
@@ -161,7 +160,7 @@ def row_kernel_stages(
     """The stages of a row kernel; None if a row does not fit into `most` bytes, rows are few and
     long, or folds from row to row read what is not kept.
     """
-    steps = _Launches(plan, rows, length, slot, area).steps(most)
+    steps = _RowLaunches(plan, rows, length, slot, area).steps(most)
     return None if steps is None else stage(*steps)
 
 

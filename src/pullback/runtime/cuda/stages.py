@@ -19,10 +19,10 @@ __all__ = [
     "VECTOR_BYTES",
     "At",
     "Clear",
-    "Code",
     "Either",
     "HostCall",
     "Number",
+    "StageCode",
     "Step",
     "Table",
     "TensorMap",
@@ -93,7 +93,7 @@ class Clear(NamedTuple):
     nbytes: int
 
 
-class Code(tuple[Step | Either | Clear | HostCall, ...]):
+class StageCode(tuple[Step | Either | Clear | HostCall, ...]):
     """The code of a stage."""
 
     __slots__ = ()
@@ -104,4 +104,4 @@ class Code(tuple[Step | Either | Clear | HostCall, ...]):
 
 def stage(*steps: Step | Either | Clear | HostCall) -> list[Stage]:
     """A stage of launches, none if there are none."""
-    return [Stage(Code(steps), 1, 1, ())] if steps else []
+    return [Stage(StageCode(steps), 1, 1, ())] if steps else []

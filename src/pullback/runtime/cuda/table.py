@@ -40,10 +40,10 @@ from pullback.runtime.cuda.stages import (
     RECORD,
     At,
     Clear,
-    Code,
     Either,
     HostCall,
     Number,
+    StageCode,
     Step,
     Table,
     TensorMap,
@@ -58,7 +58,7 @@ __all__ = ["LaunchTable", "copy_step", "inner"]
 LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST, CLEAR, GROUP = range(1, 9)
 # CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 TOGETHER, EARLY = 2, 6
-HEAD = 8
+HEAD = 8  # words of a table before those of its nodes: sizes, counts, places
 LINE = 512  # bytes at a multiple of which scratch memory starts, as blocks of memory do
 _COPY = """
 extern "C" __global__ void pb_copy_bytes(unsigned char* out, const unsigned char* x, long long n) {
@@ -180,7 +180,7 @@ class LaunchTable:
 
     def _node(self, node: Node) -> None:
         if isinstance(node, Stage):
-            assert isinstance(node.code, Code)
+            assert isinstance(node.code, StageCode)
             for step in node.code:
                 self._step(step)
         elif isinstance(node, Parts):
@@ -336,7 +336,7 @@ def _notes_errors(nodes: Sequence[Node]) -> bool:
     """Whether some kernel of nodes notes errors."""
     for node in nodes:
         if isinstance(node, Stage):
-            assert isinstance(node.code, Code)
+            assert isinstance(node.code, StageCode)
             if any(isinstance(step, Step) and step.checked for step in node.code):
                 return True
         if any(_notes_errors(part) for part in inner(node)):

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 __all__ = [
-    "LONG_LOOP", "LOOP_PROBE", "SAFE", "Arithmetic", "exact_functions", "probe_words", "probed",
+    "LONG_LOOP", "LOOP_PROBE", "PROBE", "SAFE", "Arithmetic", "exact_functions", "exact_names",
+    "probe_words", "probed",
 ]  # fmt: skip
 
 COUNT = 4096  # operands of each probe, which lie in a buffer of 16 kB
@@ -28,26 +29,39 @@ class Arithmetic(NamedTuple):
 SAFE = Arithmetic(fma=False, div=False, sqrt=False)  # right on every adapter
 
 
-_ARITY = {"fma": 3, "div": 2, "sqrt": 1}
-_OWN = {"fma": "pb_f(fma(a, b, c))", "div": "pb_f(a / b)", "sqrt": "pb_f(sqrt(a))"}
+# Of each function: its operands, whose own arithmetic it is, and that. What is fused stands in
+# chains, each the addend of the next: there is nothing in them that a compiler could rearrange, and
+# the exclusive or of `pb_f` would take longer than the fused multiply-add.
+_EXACT = {
+    "fma": (3, "fma", "pb_f(fma(a, b, c))"),
+    "fused": (3, "fma", "fma(a, b, c)"),
+    "div": (2, "div", "pb_f(a / b)"),
+    "sqrt": (1, "sqrt", "pb_f(sqrt(a))"),
+}
+
+
+def exact_names(text: str) -> list[str]:
+    """The arithmetic on which the exact functions depend that a text names."""
+    found = [own for name, (_, own, _) in _EXACT.items() if f"f32_{name}_exact(" in text]
+    return list(dict.fromkeys(found))
 
 
 def exact_functions(text: str, arithmetic: Arithmetic) -> str:
     """The definitions of the exact functions that a text names."""
     lines = []
-    for name, count in _ARITY.items():
+    for name, (count, own, plain) in _EXACT.items():
         if f"f32_{name}_exact(" in text:
             names = "abc"[:count]
             given = ", ".join(f"{n}: f32" for n in names)
-            soft = f"f32_{name}_soft({', '.join(names)})"
-            own = _OWN[name] if getattr(arithmetic, name) else soft
-            lines.append(f"fn f32_{name}_exact({given}) -> f32 {{ return {own}; }}")
+            soft = f"f32_{own}_soft({', '.join(names)})"
+            value = plain if getattr(arithmetic, own) else soft
+            lines.append(f"fn f32_{name}_exact({given}) -> f32 {{ return {value}; }}")
     return "\n".join(lines)
 
 
-# Rounds of a loop that a driver may end early: Mesa's software driver allows 65535 of all loops of
-# a thread together, and results of longer ones are wrong without a word.
-LONG_LOOP = 1 << 20
+# A driver may end loops early: Mesa's software driver allows 65535 rounds of all loops of a thread
+# together, and results of longer ones are wrong without a word.
+LONG_LOOP = 1 << 20  # rounds of the loop that finds that out: 16 times that limit
 LOOP_PROBE = """
 @compute @workgroup_size(1)
 fn main() {

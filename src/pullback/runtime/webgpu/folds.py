@@ -27,23 +27,26 @@ from pullback.ir.scalar import Expr, cast
 from pullback.runtime.webgpu.maps import leaf_of, put
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import Source, emit, item, loaded, register, stored
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 
 __all__ = ["accumulate_stages", "reduce_stages"]
 
 HALVES = THREADS // LANES  # blocks of the tree that a workgroup folds side by side
-MAX_GROUP = 64  # blocks that a unit folds without a partial result
+MAX_GROUP = 64  # blocks that a workgroup folds at most: one slot of shared memory for each
 MERGE = 256  # accumulators that a workgroup joins: with 64 bytes each they fill its memory
-ENOUGH_GROUPS = 256  # workgroups that fill a device
+ENOUGH_GROUPS = 256  # workgroups that fill a device: two for each processor of a large GPU
+AHEAD = 8  # elements that a thread reads before it takes the first
+MOST_STATEMENTS = 24  # of an element that are worth to be written out so often
 
 
-class _Writer:
+class _AccumulatorWriter:
     """The accumulators of a kernel as a struct, and its four expressions as functions."""
 
     def __init__(self, kernel: Reduce, finishes: bool = True):
         self.kernel, self.source = kernel, Source()
         self.dtypes = [e.dtype for e in kernel.init]
         self.count = len(kernel.inputs)
+        self.statements = self.calls = 0  # of what is done for an element; float64 is many
         members = ", ".join(f"x{k}: {register(d)}" for k, d in enumerate(self.dtypes))
         self.parts = [f"struct Acc {{ {members} }}"]
         self.function("fn pb_init() -> Acc", kernel.init)
@@ -61,6 +64,8 @@ class _Writer:
     def function(self, head: str, roots: Sequence[Expr]) -> None:
         read = leaf_of(self.kernel.inputs, "j")
         lines, names = emit(self.source, roots, lambda e: _member(e) if e.op == "acc" else read(e))
+        self.statements += sum(20 if "f64_" in line else 1 for line in lines)
+        self.calls += sum("_exact(" in line for line in lines)
         self.parts += [f"{head} {{", *lines, f"  return Acc({', '.join(names)});", "}"]
 
     def fold(self, rank: int, first: int, array: int) -> None:
@@ -68,15 +73,40 @@ class _Writer:
 
         The arrays of inputs are from `array` on, the words of the reduced axes from `first` on.
         """
+        self.streams = rank, first, array
         starts = ", ".join(f"s{k}: u32" for k in range(self.count))
-        names = [f"o{k}" for k in range(self.count)]
-        reads = [f"load{array + k}(s{k} + o{k})" for k in range(self.count)]
+        reads, names = self.reads("j", "o")
         self.parts += [
             f"fn pb_fold(a: Acc, {starts}, j: u32) -> Acc {{",
-            locate(rank, names, first, "j"),
-            f"  return pb_combine(a, pb_element({', '.join([*reads, 'j'])}));",
+            *reads,
+            f"  return pb_combine(a, pb_element({', '.join([*names, 'j'])}));",
             "}",
         ]
+
+    def reads(self, j: str, name: str) -> tuple[list[str], list[str]]:
+        """Statements that read element `j`, and the names of what was read."""
+        rank, first, array = self.streams
+        places = [f"{name}{k}" for k in range(self.count)]
+        lines = [locate(rank, places, first, j)]
+        lines += [f"  let {p}_x = load{array + k}(s{k} + {p});" for k, p in enumerate(places)]
+        return lines, [f"{p}_x" for p in places]
+
+    def ahead(self, end: str, step: int, count: int) -> list[str]:
+        """Statements that take elements j, j + step and so on into `a`, up to `end`: `count` of
+        them are read before the first is taken, so that the reads are under way together.
+        """
+        starts = ", ".join(f"s{k}" for k in range(self.count))
+        lines = []
+        if count > 1:
+            reads, takes = [], []
+            for e in range(count):
+                own, names = self.reads(f"(j + {e * step}u)", f"r{e}_")
+                reads += own
+                element = f"pb_element({', '.join([*names, f'j + {e * step}u'])})"
+                takes.append(f"  a = pb_combine(a, {element});")
+            ends = f"j + {(count - 1) * step}u < {end}"
+            lines += [f"for (; {ends}; j += {count * step}u) {{", *reads, *takes, "}"]
+        return [*lines, f"for (; j < {end}; j += {step}u) {{ a = pb_fold(a, {starts}, j); }}"]
 
     def partials(self, written: int | None, read: int | None = None) -> None:
         """Add functions that write accumulator `at` of an array of words, and that read one."""
@@ -121,7 +151,7 @@ def _member(e: Expr) -> str:
 @lru_cache(1024)
 def _sequence(kernel: Reduce, kept: int, reduced: int) -> str:
     """Words: outputs, length, nest of the kept axes, nest of the reduced ones."""
-    w = _Writer(kernel)
+    w = _AccumulatorWriter(kernel)
     w.fold(reduced, 2 + kept * (1 + w.count), 1)
     starts = [f"s{k}" for k in range(w.count)]
     return w.text(
@@ -142,55 +172,75 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
 
 
 @lru_cache(1024)
-def _rows(kernel: Reduce, kept: int, reduced: int, whole: bool) -> str:
+def _rows(kernel: Reduce, kept: int, reduced: int, whole: bool, across: bool, ahead: int) -> str:
     """Words: outputs, length, groups, blocks of a group, then the nests.
 
     The first array is the output, if `whole`: there is one group. Else it takes accumulators.
+    `across`: neighbouring threads have neighbouring outputs, else neighbouring elements. `ahead`
+    elements are read before they are taken.
     """
-    w = _Writer(kernel, whole)
+    w = _AccumulatorWriter(kernel, whole)
     w.fold(reduced, 4 + kept * (1 + w.count), 1)
     if not whole:
         w.partials(0)
     starts = [f"s{k}" for k in range(w.count)]
-    end = "pb_finish(pb_slots[t], unit);" if whole else "pb_keep(pb_slots[t], unit);"
+    # Threads of a unit's lanes, and slots of its blocks, are next to each other, or else those of
+    # different units.
+    lane, place, next_lane = (
+        (f"t / {HALVES}u", f"t % {HALVES}u", HALVES)
+        if across
+        else (f"t % {LANES}u", f"t / {LANES}u", 1)
+    )
+    unit_of, block_of, next_block = (
+        (f"{{0}} % {HALVES}u", f"{{0}} / {HALVES}u", f"{HALVES}u")
+        if across
+        else ("{0} / p", "{0} % p", "1u")
+    )
+    output, part = (
+        ("{0} % arg(0u)", "{0} / arg(0u)") if across else ("{0} / groups", "{0} % groups")
+    )
+    at = f"({output.format('unit')}) * groups + {part.format('unit')}"
+    joined = "pb_slots[t]"
+    end = f"pb_finish({joined}, {output.format('unit')});" if whole else f"pb_keep({joined}, {at});"
     return w.text(
         f"var<workgroup> pb_lanes: array<Acc, {THREADS}>;",
         f"var<workgroup> pb_slots: array<Acc, {MAX_GROUP}>;",
         _HEAD,
-        f"""  let lane = t % {LANES}u;
+        f"""  let lane = {lane};
   let length = arg(1u);
   let groups = arg(2u);
   let p = arg(3u);
-  let used = max(p, {HALVES}u);
+  let used = {f"p * {HALVES}u" if across else f"max(p, {HALVES}u)"};
   let units = arg(0u) * groups;
   let first = group * (used / p);
   for (var base = 0u; base < used; base += {HALVES}u) {{
-    let slot = base + t / {LANES}u;
-    let own = first + slot / p;
-    let begin = (own % groups * p + slot % p) * {BLOCK}u;
+    let slot = base + {place};
+    let own = first + {unit_of.format("slot")};
+    let begin = (({part.format("own")}) * p + {block_of.format("slot")}) * {BLOCK}u;
     let end = select(min(begin + {BLOCK}u, length), 0u, own >= units);
-    let kept = select(own / groups, 0u, own >= units);
+    let kept = select({output.format("own")}, 0u, own >= units);
 {locate(kept, starts, 4, "kept", "    ")}
     var a = pb_init();
-    for (var j = begin + lane; j < end; j += {LANES}u) {{
-      a = pb_fold(a, {", ".join(starts)}, j);
-    }}
-    pb_lanes[t] = a;
+    var j = begin + lane;""",
+        *("    " + line for line in w.ahead("end", LANES, ahead)),
+        f"""    pb_lanes[t] = a;
     workgroupBarrier();
     for (var half = {LANES // 2}u; half > 0u; half /= 2u) {{
-      if (lane < half) {{ pb_lanes[t] = pb_combine(pb_lanes[t], pb_lanes[t + half]); }}
+      if (lane < half) {{
+        pb_lanes[t] = pb_combine(pb_lanes[t], pb_lanes[t + half * {next_lane}u]);
+      }}
       workgroupBarrier();
     }}
     if (lane == 0u) {{ pb_slots[slot] = pb_lanes[t]; }}
     workgroupBarrier();
   }}
-  let unit = first + t / p;
-  let blocks = (length + {BLOCK - 1}u) / {BLOCK}u - unit % groups * p;
+  let unit = first + {unit_of.format("t")};
+  let b = {block_of.format("t")};
+  let blocks = (length + {BLOCK - 1}u) / {BLOCK}u - ({part.format("unit")}) * p;
   let valid = t < used && unit < units;
-  let b = t % p;
   for (var s = 1u; s < p; s *= 2u) {{
     if (valid && b % (2u * s) == 0u && b + s < p && b + s < blocks) {{
-      pb_slots[t] = pb_combine(pb_slots[t], pb_slots[t + s]);
+      pb_slots[t] = pb_combine(pb_slots[t], pb_slots[t + s * {next_block}]);
     }}
     workgroupBarrier();
   }}
@@ -200,11 +250,20 @@ def _rows(kernel: Reduce, kept: int, reduced: int, whole: bool) -> str:
 
 
 @lru_cache(1024)
+def _reading_ahead(kernel: Reduce) -> tuple[int, int]:
+    """How many elements are read ahead on any adapter, and on one whose fma is exact."""
+    w = _AccumulatorWriter(kernel)
+    if w.statements > MOST_STATEMENTS:
+        return 1, 1
+    return (1, AHEAD) if w.calls else (AHEAD, AHEAD)
+
+
+@lru_cache(1024)
 def _merge(kernel: Reduce, last: bool) -> str:
     """Words: outputs, accumulators of each. Arrays: the output (unless there are more to join, then
     the next accumulators), and the accumulators.
     """
-    w = _Writer(kernel, last)
+    w = _AccumulatorWriter(kernel, last)
     w.partials(None if last else 0, 1)
     end = "pb_finish(pb_slots[0], unit);" if last else "pb_keep(pb_slots[0], unit);"
     return w.text(
@@ -234,7 +293,7 @@ def _scan(kernel: Accumulate, kept: int) -> str:
     """Words: kept positions, length, first index, its step; of each array (the output first) an
     offset and a stride along the axis; then the nest of the kept axes.
     """
-    w = _Writer(kernel)
+    w = _AccumulatorWriter(kernel)
     streams = [f"o{k}" for k in range(w.count + 1)]
     first = 4 + 2 * len(streams)
     elements = ", ".join(f"load{k}(o{k})" for k in range(1, w.count + 1))
@@ -252,8 +311,8 @@ def _scan(kernel: Accumulate, kept: int) -> str:
     )
 
 
-def _inputs(kernel: Reduce, slots: Sequence[int]) -> list[Array]:
-    return [Array(At(s), item(d)) for s, d in zip(slots, kernel.inputs, strict=True)]
+def _inputs(kernel: Reduce, slots: Sequence[int]) -> list[Binding]:
+    return [Binding(At(s), item(d)) for s, d in zip(slots, kernel.inputs, strict=True)]
 
 
 def reduce_stages(
@@ -279,38 +338,57 @@ def reduce_stages(
     outer, inner = (Nest(n.shape, n.strides[1:]) for n in (outer, inner))
     nests = (*nest_words(outer), *nest_words(inner))
     ranks = len(outer.shape), len(inner.shape)
-    out, ins = Array(At(out_slot), item(kernel.output), "write"), _inputs(kernel, in_slots)
+    out, ins = Binding(At(out_slot), item(kernel.output), "write"), _inputs(kernel, in_slots)
     length = inner.size
     if length < SMALL:
         source, groups = _sequence(kernel, *ranks), linear_groups(outputs, THREADS)
         return stage(Dispatch(source, (out, *ins), (outputs, length, *nests), groups))
-    blocks, groups = _groups(outputs, length)
+    across = _is_across(outer, inner)
+    blocks, groups = _groups(outputs, length, across)
     units = outputs * groups
     words = (outputs, length, groups, blocks, *nests)
-    grid = linear_groups(units, max(1, HALVES // blocks))
-    if groups == 1:
-        return stage(Dispatch(_rows(kernel, *ranks, True), (out, *ins), words, grid))
+    grid = linear_groups(units, HALVES if across else max(1, HALVES // blocks))
+    target = out
     size = 4 * accumulator_words(kernel)
-    kept_ones = Array(At(area(units * size)), "u32", "write")
-    steps = [Dispatch(_rows(kernel, *ranks, False), (kept_ones, *ins), words, grid)]
+    if groups > 1:
+        target = Binding(At(area(units * size)), "u32", "write")
+    any_adapter, fused = _reading_ahead(kernel)
+
+    def rows(ahead: int, other: Dispatch | None = None) -> Dispatch:
+        source = _rows(kernel, *ranks, groups == 1, across, ahead)
+        return Dispatch(source, (target, *ins), words, grid, fused=other)
+
+    steps = [rows(any_adapter, None if any_adapter == fused else rows(fused))]
+    kept_ones = target
     while groups > 1:
         given, last = kept_ones._replace(mode="read"), groups
         groups = -(-last // MERGE)
         if groups > 1:
-            kept_ones = Array(At(area(outputs * groups * size)), "u32", "write")
+            kept_ones = Binding(At(area(outputs * groups * size)), "u32", "write")
         arrays = (out if groups == 1 else kept_ones, given)
         source = _merge(kernel, groups == 1)
         steps.append(Dispatch(source, arrays, (outputs, last), outputs * groups))
     return stage(*steps)
 
 
-def _groups(outputs: int, length: int) -> tuple[int, int]:
-    """Blocks of the tree per group, a power of two, and groups: the bits are the same for any."""
+def _is_across(outer: Nest, inner: Nest) -> bool:
+    """Whether neighbouring outputs, and not neighbouring elements, are side by side in memory."""
+    if not outer.shape or outer.shape[-1] < LANES // 2:
+        return False
+    along = sum(abs(own[-1]) == 1 for own in inner.strides if own)
+    return along < sum(abs(own[-1]) == 1 for own in outer.strides if own)
+
+
+def _groups(outputs: int, length: int, across: bool) -> tuple[int, int]:
+    """Blocks of the tree per group, a power of two, and groups: the bits are the same for any.
+
+    `across`: a workgroup has the same blocks of HALVES outputs.
+    """
     blocks = -(-length // BLOCK)
-    own = 1
-    while own < min(blocks, MAX_GROUP):
+    own, least, together = 1, 1 if across else HALVES, HALVES if across else 1
+    while own < min(blocks, MAX_GROUP // together):
         own *= 2
-    while own > HALVES and outputs * -(-blocks // own) < ENOUGH_GROUPS:
+    while own > least and outputs * -(-blocks // own) < ENOUGH_GROUPS * together:
         own //= 2
     return own, -(-blocks // own)
 
@@ -337,6 +415,6 @@ def accumulate_stages(
         along += [(length - 1) * s[-1], -s[-1]] if reverse else [0, s[-1]]
     index = (length - 1, -1) if reverse else (0, 1)
     words = (size, length, *index, *along, *nest_words(nest))
-    arrays = (Array(At(out_slot), item(kernel.output), "write"), *_inputs(kernel, in_slots))
+    arrays = (Binding(At(out_slot), item(kernel.output), "write"), *_inputs(kernel, in_slots))
     source = _scan(kernel, len(nest.shape))
     return stage(Dispatch(source, arrays, words, linear_groups(size, THREADS), rounds=length))

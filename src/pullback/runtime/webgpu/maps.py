@@ -1,4 +1,5 @@
-"""Map kernels as WGSL: one thread for each element, whose arrays are the outputs, then the inputs.
+"""Map kernels as WGSL: a thread for each element or for some; the arrays are the outputs, then the
+inputs.
 
 The words are the number of elements, and where arrays are not dense the words of their nest.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.compile.kernel.lower import zero_kernel
@@ -17,11 +19,15 @@ from pullback.compile.program.target import Shape, Strides
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, cast
-from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
+from pullback.runtime.webgpu.nests import THREADS, locate, main_of, nest_words
 from pullback.runtime.webgpu.printer import Source, emit, item, loaded, stored
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 
 __all__ = ["box_stage", "leaf_of", "map_stages", "map_steps", "put", "zero_steps"]
+
+EACH = 4  # elements of a thread: 16 bytes under way, as many as a GPU's memory keeps up with
+LEAST_MANY = 1 << 16  # elements from which on there are enough threads all the same
+MOST_STATEMENTS = 64  # of an element, above which arithmetic takes longer than memory
 
 
 def outputs_of(kernel: Map | MultiMap) -> list[tuple[DType, tuple[Expr, ...]]]:
@@ -53,25 +59,49 @@ def put(k: int, at: str, dtype: DType, names: Sequence[str]) -> str:
     )
 
 
+class _Text(NamedTuple):
+    """The source of a kernel, and how long it takes a thread: statements, calls of functions that
+    an adapter may lack.
+    """
+
+    source: str
+    statements: int
+    calls: int
+
+
 @lru_cache(4096)
-def _source(kernel: Map | MultiMap, rank: int | None) -> str:
-    """The source for dense arrays, or for strided ones of a rank."""
+def _source(kernel: Map | MultiMap, rank: int | None, each: int) -> _Text:
+    """The source for dense arrays, or for strided ones of a rank; a thread has `each` elements.
+
+    What all of them need is read before the first is computed: so many reads are under way at once.
+    """
     source, outs = Source(), outputs_of(kernel)
-    count = len(outs) + len(kernel.inputs)
-    ats = ["i"] * count if rank is None else [f"o{k}" for k in range(count)]
+    own, count = range(len(kernel.inputs)), len(outs) + len(kernel.inputs)
     roots = [cast(e, dtype.real) for dtype, body in outs for e in body]
     lines, names = emit(source, roots, leaf_of(kernel.inputs, "i"))
     rest = iter(names)
-    body = [
-        "" if rank is None else locate(rank, ats, 1, "i"),
-        *(f"  let a{k} = load{len(outs) + k}({ats[len(outs) + k]});"
-          for k in range(len(kernel.inputs))),
-        *lines,
-        *("  " + put(k, ats[k], dtype, [next(rest) for _ in own])
-          for k, (dtype, own) in enumerate(outs)),
-        "}",
-    ]  # fmt: skip
-    return "\n".join([source.text(), MAIN, *body])
+    ats = [f"o{k}" for k in range(len(outs))]
+    stores = ["  " + put(k, ats[k], dtype, [next(rest) for _ in body])
+              for k, (dtype, body) in enumerate(outs)]  # fmt: skip
+    items = [f"a{k}: {'vec2<u32>' if d.itemsize == 8 else 'u32'}"
+             for k, d in enumerate(kernel.inputs)]  # fmt: skip
+    given = ", ".join(["i: u32", *(f"{at}: u32" for at in ats), *items])
+    element = [f"fn pb_element({given}) {{", *lines, *stores, "}"]
+    main: list[str] = []
+    ends: list[str] = []
+    for e in range(each):
+        i = f"i{e}"
+        main.append(f"  let {i} = min(i + {e * THREADS}u, arg(0u) - 1u);")
+        places = [i] * count
+        if rank is not None:
+            places = [f"p{e}_{k}" for k in range(count)]
+            main.append(locate(rank, places, 1, i))
+        main += [f"  let a{e}_{k} = load{len(outs) + k}({places[len(outs) + k]});" for k in own]
+        values = [i, *places[: len(outs)], *(f"a{e}_{k}" for k in own)]
+        inside = f"if (i + {e * THREADS}u < arg(0u)) {{ " if e else "{ "
+        ends.append(f"  {inside}pb_element({', '.join(values)}); }}")
+    text = "\n".join([source.text(), *element, main_of(each), *main, *ends, "}"])
+    return _Text(text, len(lines), sum("_exact(" in line for line in lines))
 
 
 def map_steps(
@@ -91,12 +121,24 @@ def map_steps(
     own = Nest(nest.shape, nest.strides[:-1])
     flat = all(s in ((), (1,)) for s in own.strides)
     arrays = [
-        *(Array(at, item(d), "write") for at, (d, _) in zip(outs, outputs_of(kernel), strict=True)),
-        *(Array(at, item(d)) for at, d in zip(ins, kernel.inputs, strict=True)),
+        *(
+            Binding(at, item(d), "write")
+            for at, (d, _) in zip(outs, outputs_of(kernel), strict=True)
+        ),
+        *(Binding(at, item(d)) for at, d in zip(ins, kernel.inputs, strict=True)),
     ]
-    source = _source(kernel, None if flat else len(own.shape))
+    rank = None if flat else len(own.shape)
     words = (size,) if flat else (size, *nest_words(own))
-    return [Dispatch(source, tuple(arrays), words, linear_groups(size, THREADS))]
+
+    def step(each: int, other: Dispatch | None = None) -> Dispatch:
+        text = _source(kernel, rank, each)
+        groups = linear_groups(size, THREADS * each)
+        return Dispatch(text.source, tuple(arrays), words, groups, fused=other)
+
+    text = _source(kernel, rank, 1)
+    if size < LEAST_MANY or text.statements > MOST_STATEMENTS:
+        return [step(1)]
+    return [step(1, step(EACH)) if text.calls else step(EACH)]
 
 
 def map_stages(

@@ -6,16 +6,23 @@ from collections.abc import Sequence
 
 from pullback.compile.program.nest import Nest
 
-__all__ = ["MAIN", "THREADS", "locate", "nest_words"]
+__all__ = ["MAIN", "THREADS", "locate", "main_of", "nest_words"]
 
 THREADS = 256  # of a workgroup: what every adapter allows
 
-# The head of a kernel with one thread for each of arg(0) elements; `i` is the thread's.
-MAIN = f"""@compute @workgroup_size({THREADS})
+
+def main_of(each: int) -> str:
+    """The head of a kernel with one thread for `each` of arg(0) elements; `i` is the first one, the
+    others follow it at distances of THREADS.
+    """
+    return f"""@compute @workgroup_size({THREADS})
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>,
         @builtin(local_invocation_id) l: vec3<u32>) {{
-  let i = (w.x + w.y * n.x) * {THREADS}u + l.x;
+  let i = (w.x + w.y * n.x) * {THREADS * each}u + l.x;
   if (i >= arg(0u)) {{ return; }}"""
+
+
+MAIN = main_of(1)
 
 
 def nest_words(nest: Nest, streams: int | None = None) -> tuple[int, ...]:

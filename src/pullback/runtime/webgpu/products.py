@@ -20,14 +20,17 @@ from pullback.compile.program.products import Matrices, Sides, matmul_steps
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place, Strides
 from pullback.core.dtypes import DType
-from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
+from pullback.runtime.webgpu.nests import MAIN, locate, nest_words
 from pullback.runtime.webgpu.printer import item
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 from pullback.runtime.webgpu.tiles import (
     STEP,
+    THREADS,
     Tile,
     element_code,
+    large_tile_for,
     product_rounds,
+    put,
     tile_for,
     tiles_text,
 )
@@ -37,29 +40,43 @@ __all__ = ["join_step", "product_row_stages", "product_stages", "product_steps"]
 WORDS = 9  # of `tiles`, before those of the batch's nest
 
 
-def _copies(side: str, t: Tile) -> list[str]:
-    """Statements that bring the operands of some products to workgroup memory.
+def _side(side: str, t: Tile) -> tuple[list[str], list[str], list[str]]:
+    """Statements before the first product, those that read the operands of some of them to
+    registers, and those that bring them on to workgroup memory.
 
     Neighbouring threads read along the axis whose elements lie side by side.
     """
-    extent = t.rows if side == "left" else t.columns
-    base, limit, step, deep = (
-        ("row", "arg(0u)", "arg(3u)", "arg(4u)")
+    base, limit, step, deep, array, offset, extent = (
+        ("row", "arg(0u)", "arg(3u)", "arg(4u)", 1, "at_a", t.rows)
         if side == "left"
-        else ("column", "arg(1u)", "arg(6u)", "arg(5u)")
+        else ("column", "arg(1u)", "arg(6u)", "arg(5u)", 2, "at_b", t.columns)
     )
-    array, offset = (1, "at_a") if side == "left" else (2, "at_b")
-    place = f"{offset} + ({base} + i) * {step} + (first + u) * {deep}"
-    return [
-        f"    for (var p = t; p < {STEP * extent}u; p += {t.down * t.across}u) {{",
-        f"      let along = {deep} == 1u;",
-        f"      let i = select(p % {extent}u, p / {STEP}u, along);",
-        f"      let u = select(p / {extent}u, p % {STEP}u, along);",
-        f"      if (u < depth && {base} + i < {limit}) {{",
-        f"        {side}[u * {extent}u + i] = pb_wide(load{array}({place}));",
-        "      }",
-        "    }",
+    s, down = side[0], f"{side[0]}_down"
+    count = -(-STEP * extent // THREADS)
+    start = [
+        f"  let {s}_along = {deep} == 1u;",
+        f"  let {s}_i = select(t % {extent}u, t / {STEP}u, {s}_along);",
+        f"  let {s}_u = select(t / {extent}u, t % {STEP}u, {s}_along);",
+        f"  let {s}_across = select(0u, {THREADS // STEP}u, {s}_along);",
+        f"  let {down} = select({THREADS // extent}u, 0u, {s}_along);",
+        f"  let {s}_next = {s}_across * {step} + {down} * {deep};",
+        f"  var {s}_at = {offset} + ({base} + {s}_i) * {step} + {s}_u * {deep};",
+        *(f"  var {s}{e} = Wide();" for e in range(count)),
     ]
+    fetch, put_lines = [], []
+    for e in range(count):
+        i, u = f"({s}_i + {e}u * {s}_across)", f"({s}_u + {e}u * {down})"
+        # fewer operands than threads: products of others are outside
+        inside = f"{u} < {STEP}u && {i} < {extent}u && " if STEP * extent < THREADS else ""
+        fetch += [
+            f"    if ({inside}{base} + {i} < {limit} && first + {u} < arg(2u)) {{",
+            f"      {s}{e} = pb_wide(load{array}({s}_at + {e}u * {s}_next));",
+            "    }",
+        ]
+        line = put(t, side, u, i, f"{s}{e}")
+        put_lines.append(f"    if ({inside}true) {{ {line} }}" if inside else f"    {line}")
+    fetch.append(f"    {s}_at += {STEP}u * {deep};")
+    return start, fetch, put_lines
 
 
 @cache
@@ -72,15 +89,18 @@ def _tiles_source(dtype: DType, rank: int, t: Tile) -> str:
     def store(r: str, c: str, total: str) -> str:
         return f"store0((product * {m} + {r}) * {n} + {c}, pb_narrow({total}));"
 
+    sides = [_side("left", t), _side("right", t)]
+    start, fetch, copies = ([line for own in sides for line in own[k]] for k in range(3))
     return tiles_text(
         t,
         element_code(dtype),
         (m, n, k),
         (words[7], words[8], words[9]),
-        [locate(rank, ["at_a", "at_b"], WORDS + 1, "product")],
-        [*_copies("left", t), *_copies("right", t)],
+        [locate(rank, ["at_a", "at_b"], WORDS + 1, "product"), *start],
+        copies,
         order.CHUNK,
         store,
+        fetch,
     )
 
 
@@ -94,17 +114,21 @@ def _tiled_step(
 ) -> Dispatch:
     """The dispatch of a batch of products (m, k) @ (k, n)."""
     (m, n, k), count = sides, math.prod(batch)
-    t = tile_for(dtype, count, m, n)
-    down, across = t.cut(m, n)
     (a_at, a_strides), (b_at, b_strides) = a, b
     dense = [math.prod(batch[d + 1 :]) for d in range(len(batch))]
     nest = coalesce(batch, [a_strides[:-2], b_strides[:-2], dense])
-    words = (m, n, k, *a_strides[-2:], *b_strides[-2:], across, across * down, count)
     kind = item(dtype)
-    arrays = (Array(out, kind, "write"), Array(a_at, kind), Array(b_at, kind))
-    source = _tiles_source(dtype, len(nest.shape), t)
-    own, groups = (*words, *nest_words(nest, 2)), count * across * down
-    return Dispatch(source, arrays, own, groups, rounds=product_rounds(k))
+    arrays = (Binding(out, kind, "write"), Binding(a_at, kind), Binding(b_at, kind))
+
+    def step(t: Tile, large: Dispatch | None = None) -> Dispatch:
+        down, across = t.cut(m, n)
+        words = (m, n, k, *a_strides[-2:], *b_strides[-2:], across, across * down, count)
+        own, groups = (*words, *nest_words(nest, 2)), count * across * down
+        source = _tiles_source(dtype, len(nest.shape), t)
+        return Dispatch(source, arrays, own, groups, rounds=product_rounds(k), fused=large)
+
+    t = large_tile_for(dtype, count, m, n)
+    return step(tile_for(dtype, count, m, n), t and step(t))
 
 
 @cache
@@ -119,7 +143,7 @@ def _chain_source(dtype: DType, whole: bool) -> str:
         f"  let first = i / arg(2u) * {order.CHUNK}u;",
         f"  let end = min(first + {order.CHUNK}u, arg(1u));",
         "  let column = i % arg(2u) * arg(5u);",
-        "  var sum = Sum();",
+        "  var sum = pb_none();",
         "  for (var k = first; k < end; k++) {",
         "    let x = pb_wide(load1(k * arg(3u)));",
         "    sum = pb_fused(x, pb_wide(load2(k * arg(4u) + column)), sum);",
@@ -151,19 +175,19 @@ def _row_steps(
     chunks, kind = max(1, -(-k // order.CHUNK)), item(dtype)
     (a_at, a_step), (b_at, b_step, b_column) = a, b
     words = (chunks * n, k, n, a_step, b_step, b_column)
-    given = (Array(a_at, kind), Array(b_at, kind))
+    given = (Binding(a_at, kind), Binding(b_at, kind))
     groups = linear_groups(chunks * n, THREADS)
-    target = Array(out, kind, "write")
+    target = Binding(out, kind, "write")
     if chunks == 1:
         return [Dispatch(_chain_source(dtype, True), (target, *given), words, groups)]
-    sums = Array(At(area(4 * chunks * n)), "u32", "write")
+    sums = Binding(At(area(4 * chunks * n)), "u32", "write")
     step = Dispatch(_chain_source(dtype, False), (sums, *given), words, groups)
     return [step, join_step(dtype, out, sums.at, chunks, n)]
 
 
 def join_step(dtype: DType, out: At, sums: At, chunks: int, size: int) -> Dispatch:
     """The dispatch that adds up the sums of chunks, of so many elements each."""
-    arrays = (Array(out, item(dtype), "write"), Array(sums, "u32"))
+    arrays = (Binding(out, item(dtype), "write"), Binding(sums, "u32"))
     return Dispatch(_join_source(dtype), arrays, (size, chunks), linear_groups(size, THREADS))
 
 

@@ -33,8 +33,8 @@ __all__ = [
     "FAULT",
     "FAULT_WORDS",
     "LINE",
-    "Array",
     "At",
+    "Binding",
     "Dispatch",
     "HostCall",
     "Step",
@@ -63,7 +63,7 @@ class Table(Protocol):
     def __hash__(self) -> int: ...
 
 
-class Array(NamedTuple):
+class Binding(NamedTuple):
     """An array of a dispatch: items "u8", "u16", "u32" or "u64", used as `mode` says.
 
     That is "read", "write" (and read), or "atomic" (of items "u32").
@@ -79,21 +79,23 @@ class Dispatch(NamedTuple):
     """A kernel over `groups` workgroups: see `kernels_text` for what its source may call.
 
     Negative words wrap. `checked`: it may note errors. `rounds`: how often loops of a thread go
-    round, about, where that may be more than a driver allows.
+    round, about, where that may be more than a driver allows. `fused`: another dispatch with the
+    same results, for adapters whose fused multiply-add is exact.
     """
 
     source: str
-    arrays: tuple[Array, ...]
+    arrays: tuple[Binding, ...]
     words: tuple[int, ...]
     groups: int
     checked: bool = False
     rounds: int = 0
+    fused: Dispatch | None = None
 
 
 Step: TypeAlias = Dispatch | HostCall
 
 
-class _Code(tuple[Step, ...]):
+class StageCode(tuple[Step, ...]):
     """The code of a stage."""
 
     __slots__ = ()
@@ -104,7 +106,7 @@ class _Code(tuple[Step, ...]):
 
 def stage(*steps: Step) -> list[Stage]:
     """A stage of steps, none if there are none."""
-    return [Stage(_Code(steps), 1, 1, ())] if steps else []
+    return [Stage(StageCode(steps), 1, 1, ())] if steps else []
 
 
 def linear_groups(threads: int, size: int) -> int:
@@ -120,7 +122,7 @@ def fault_words(code: int) -> At:
 def steps_of(nodes: Sequence[Node]) -> Iterator[Step]:
     for node in nodes:
         if isinstance(node, Stage):
-            assert isinstance(node.code, _Code)
+            assert isinstance(node.code, StageCode)
             yield from node.code
         else:
             for part in inner_of(node):
@@ -191,7 +193,7 @@ def copied(nbytes: int) -> Dispatch:
     if found is None:
         item = "u8" if nbytes % 4 else "u32"
         count = nbytes * 8 // int(item[1:])
-        arrays = (Array(At(0), item), Array(At(0), item, "write"))
+        arrays = (Binding(At(0), item), Binding(At(0), item, "write"))
         found = Dispatch(_COPY, arrays, (count,), linear_groups(count, 64))
         found = _copies.setdefault(nbytes, found)
     return found

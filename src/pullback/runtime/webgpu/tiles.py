@@ -1,7 +1,7 @@
 """Tiles of products in workgroup memory and registers: how matrices and convolutions walk.
 
 A workgroup makes a tile of one product of `left` (rows, k) and `right` (k, columns); a thread has
-side x side elements of it in registers, and the operands of STEP products along k lie in workgroup
+high x wide elements of it in registers, and the operands of STEP products along k lie in workgroup
 memory. Products are added up in the order of k, in chunks whose sums are added up in turn.
 """
 
@@ -15,45 +15,76 @@ from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.printer import convert, loaded, stored
 
-__all__ = ["STEP", "Tile", "element_code", "product_rounds", "tile_for", "tiles_text"]
+__all__ = [
+    "STEP", "THREADS", "Tile", "element_code", "large_tile_for", "product_rounds", "put",
+    "tile_for", "tiles_text",
+]  # fmt: skip
 
-STEP = 16  # products between two barriers: the operands of a tile then take 10 of 16 KiB
+STEP = 16  # products between two barriers: the operands of the largest tile then take all 16 KiB
+THREADS = 256  # of a workgroup
 ENOUGH_GROUPS = 64  # workgroups of large tiles that fill a device; else tiles are small
 
 
 class Tile(NamedTuple):
-    """Threads of a workgroup down and across, 256 of them, and the elements of each both ways."""
+    """Threads of a workgroup down and across, THREADS of them, and the elements of each both ways.
+
+    Where those are fours, workgroup memory is read in vectors of four elements.
+    """
 
     down: int
     across: int
-    side: int
+    high: int
+    wide: int
 
     @property
     def rows(self) -> int:
-        return self.down * self.side
+        return self.down * self.high
 
     @property
     def columns(self) -> int:
-        return self.across * self.side
+        return self.across * self.wide
+
+    @property
+    def fours(self) -> bool:
+        return self.high % 4 == 0 and self.wide % 4 == 0
 
     def cut(self, m: int, n: int) -> tuple[int, int]:
         """Tiles down and across a product of m rows and n columns."""
         return -(-m // self.rows), -(-n // self.columns)
+
+    def many(self, m: int, n: int) -> int:
+        """The tiles of a product."""
+        down, across = self.cut(m, n)
+        return down * across
 
 
 def tile_for(dtype: DType, count: int, m: int, n: int) -> Tile:
     """The tiles of `count` products of m rows and n columns."""
     side = 2 if dtype.is_complex else 4  # a complex sum takes four registers
     if n <= 8 * side:
-        large = Tile(32, 8, side)
+        large = Tile(32, 8, side, side)
     elif m <= 8 * side:
-        large = Tile(8, 32, side)
+        large = Tile(8, 32, side, side)
     else:
-        large = Tile(16, 16, side)
-    down, across = large.cut(m, n)
-    if min(m, n) > 4 * side and count * down * across >= ENOUGH_GROUPS:
+        large = Tile(16, 16, side, side)
+    if min(m, n) > 4 * side and count * large.many(m, n) >= ENOUGH_GROUPS:
         return large
-    return Tile(4, 64, 1) if m <= 4 else Tile(64, 4, 1) if n <= 4 else Tile(16, 16, 1)
+    return Tile(4, 64, 1, 1) if m <= 4 else Tile(64, 4, 1, 1) if n <= 4 else Tile(16, 16, 1, 1)
+
+
+# Tiles of real products where a fused multiply-add is one instruction, and how many workgroups make
+# the tile worth it. Where it is a function of a hundred, which drivers write out in every place, so
+# large ones would take minutes to compile.
+_LARGE = ((Tile(16, 16, 8, 8), 128), (Tile(16, 16, 8, 4), 128))
+
+
+def large_tile_for(dtype: DType, count: int, m: int, n: int) -> Tile | None:
+    """The tiles on such a device, if they are not those of `tile_for`."""
+    if not dtype.is_complex:
+        for tile, enough in _LARGE:
+            if 2 * m > tile.rows and 2 * n > tile.columns and count * tile.many(m, n) >= enough:
+                return tile
+    return None
 
 
 def product_rounds(k: int) -> int:
@@ -74,12 +105,13 @@ fn pb_wide(x: vec2<u32>) -> Wide { return bitcast<vec2<f32>>(x); }
 fn pb_narrow(x: Sum) -> vec2<u32> {
   return bitcast<vec2<u32>>(vec2<f32>(pb_f(x.x - x.w), pb_f(x.y + x.z)));
 }
+fn pb_none() -> Sum { return Sum(pb_c(0u)); }
 fn pb_sum(a: Sum, b: Sum) -> Sum {
   return Sum(pb_f(a.x + b.x), pb_f(a.y + b.y), pb_f(a.z + b.z), pb_f(a.w + b.w));
 }
 fn pb_fused(a: Wide, b: Wide, c: Sum) -> Sum {
-  return Sum(f32_fma_exact(a.x, b.x, c.x), f32_fma_exact(a.x, b.y, c.y),
-             f32_fma_exact(a.y, b.x, c.z), f32_fma_exact(a.y, b.y, c.w));
+  return Sum(f32_fused_exact(a.x, b.x, c.x), f32_fused_exact(a.x, b.y, c.y),
+             f32_fused_exact(a.y, b.x, c.z), f32_fused_exact(a.y, b.y, c.w));
 }"""
     read = convert(loaded("x", dtype), dtype, dt.float32)
     write = stored(convert("x", dt.float32, dtype), dtype)
@@ -87,8 +119,44 @@ fn pb_fused(a: Wide, b: Wide, c: Sum) -> Sum {
 alias Sum = f32;
 fn pb_wide(x: u32) -> Wide {{ return {read}; }}
 fn pb_narrow(x: Sum) -> u32 {{ return {write}; }}
+fn pb_none() -> Sum {{ return pb_c(0u); }}
 fn pb_sum(a: Sum, b: Sum) -> Sum {{ return pb_f(a + b); }}
-fn pb_fused(a: Wide, b: Wide, c: Sum) -> Sum {{ return f32_fma_exact(a, b, c); }}"""
+fn pb_fused(a: Wide, b: Wide, c: Sum) -> Sum {{ return f32_fused_exact(a, b, c); }}"""
+
+
+# Vectors of neighbouring k are turned against each other, so that threads that write an element of
+# each do not all wait for one bank of memory.
+_TURN = 7
+
+
+def put(t: Tile, side: str, u: str, i: str, value: str) -> str:
+    """The statement that brings to workgroup memory the operand of product `u`, and of row or
+    column `i` of the tile.
+    """
+    extent = t.rows if side == "left" else t.columns
+    if not t.fours:
+        return f"{side}[{u} * {extent}u + {i}] = {value};"
+    at = f"{u} * {extent // 4}u + (({i} >> 2u) ^ ({u} & {_TURN}u))"
+    return f"{side}[{at}][{i} & 3u] = {value};"
+
+
+def _operands(t: Tile) -> list[str]:
+    """Statements that read the operands a{i} and b{j} of product `u`."""
+    if not t.fours:
+        return [
+            *(f"let a{i} = left[u * {t.rows}u + y * {t.high}u + {i}u];" for i in range(t.high)),
+            *(f"let b{j} = right[u * {t.columns}u + x + {j * t.across}u];" for j in range(t.wide)),
+        ]
+    lines = []
+    for name, side, count, extent, at in (
+        ("a", "left", t.high, t.rows, f"y * {t.high // 4}u + {{}}u"),
+        ("b", "right", t.wide, t.columns, f"x + {{}}u * {t.across}u"),
+    ):
+        for v in range(count // 4):
+            vector = f"u * {extent // 4}u + (({at.format(v)}) ^ (u & {_TURN}u))"
+            lines.append(f"let {name}v{v} = {side}[{vector}];")
+        lines += [f"let {name}{i} = {name}v{i // 4}.{'xyzw'[i % 4]};" for i in range(count)]
+    return lines
 
 
 def tiles_text(
@@ -100,23 +168,28 @@ def tiles_text(
     copies: Sequence[str],
     chunk: int | None,
     store: Callable[[str, str, str], str],
+    fetch: Sequence[str] = (),
 ) -> str:
     """A kernel over tiles.
 
     `extent` are rows, columns and k, `cut` tiles across, tiles of a product, products. `copies`
-    bring `depth` products from k = `first` on to `left` and `right`, whose rows are STEP; `store`
-    writes the sum at a row and a column of the product. Known are `product`, `row` and `column`,
-    the first ones of the tile, and `t`, the thread.
+    bring `depth` products from k = `first` on to workgroup memory by `put`, `fetch` reads what they
+    need ahead; `store` writes the sum at a row and a column of the product. Known are `product`,
+    `row` and `column`, the first ones of the tile, and `t`, the thread.
     """
     m, n, k = extent
     across, tiles, products = cut
-    own = range(t.side)
-    pairs = [(i, j) for i in own for j in own]
+    pairs = [(i, j) for i in range(t.high) for j in range(t.wide)]
+    kind, per = ("vec4<Wide>", 4) if t.fours else ("Wide", 1)
+    multiply = [
+        *_operands(t),
+        *(f"chunk{i}{j} = pb_fused(a{i}, b{j}, chunk{i}{j});" for i, j in pairs),
+    ]
     lines = [
         code,
-        f"var<workgroup> left: array<Wide, {STEP * t.rows}>;",
-        f"var<workgroup> right: array<Wide, {STEP * t.columns}>;",
-        f"""@compute @workgroup_size({t.down * t.across})
+        f"var<workgroup> left: array<{kind}, {STEP * t.rows // per}>;",
+        f"var<workgroup> right: array<{kind}, {STEP * t.columns // per}>;",
+        f"""@compute @workgroup_size({THREADS})
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>,
         @builtin(local_invocation_id) l: vec3<u32>) {{
   let group = w.x + w.y * n.x;
@@ -128,22 +201,29 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
   let x = t % {t.across}u;
   let y = t / {t.across}u;""",
         *start,
-        *(f"  var total{i}{j} = Sum();\n  var chunk{i}{j} = Sum();" for i, j in pairs),
-        f"  for (var first = 0u; first < {k}; first += {STEP}u) {{",
+        *(f"  var chunk{i}{j} = pb_none();" for i, j in pairs),
+        *(f"  var total{i}{j} = chunk{i}{j};" for i, j in pairs if chunk),
+        "  var first = 0u;",
+        *fetch,
+        f"  while (first < {k}) {{",
         f"    let depth = min({k} - first, {STEP}u);",
         *copies,
         "    workgroupBarrier();",
+        "    let done = first + depth;",
+        "    first = done;",
+        *fetch,
         "    for (var u = 0u; u < depth; u++) {",
-        *(f"      let a{i} = left[u * {t.rows}u + y * {t.side}u + {i}u];" for i in own),
-        *(f"      let b{j} = right[u * {t.columns}u + x + {j * t.across}u];" for j in own),
-        *(f"      chunk{i}{j} = pb_fused(a{i}, b{j}, chunk{i}{j});" for i, j in pairs),
+        *("      " + line for line in multiply),
         "    }",
         "    workgroupBarrier();",
         *(_chunk_end(pairs, k, chunk) if chunk else ()),
         "  }",
     ]
     for i, j in pairs:
-        r, c = f"row + y * {t.side}u + {i}u", f"column + x + {j * t.across}u"
+        r = f"row + y * {t.high}u + {i}u"
+        c = f"column + x + {j * t.across}u"
+        if t.fours:
+            c = f"column + {j // 4 * t.across * 4}u + x * 4u + {j % 4}u"
         sum_ = f"total{i}{j}" if chunk else f"chunk{i}{j}"
         lines += [f"  if ({r} < {m} && {c} < {n}) {{", f"    {store(r, c, sum_)}", "  }"]
     return "\n".join([*lines, "}"])
@@ -152,13 +232,12 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
 def _chunk_end(pairs: Sequence[tuple[int, int]], k: str, chunk: int) -> list[str]:
     """Statements that add up the sums of a chunk that has ended."""
     return [
-        "    let done = first + depth;",
         f"    if (done % {chunk}u == 0u || done == {k}) {{",
         f"      if (done <= {chunk}u) {{",
         *(f"        total{i}{j} = chunk{i}{j};" for i, j in pairs),
         "      } else {",
         *(f"        total{i}{j} = pb_sum(total{i}{j}, chunk{i}{j});" for i, j in pairs),
         "      }",
-        *(f"      chunk{i}{j} = Sum();" for i, j in pairs),
+        *(f"      chunk{i}{j} = pb_none();" for i, j in pairs),
         "    }",
     ]

@@ -18,15 +18,18 @@ from functools import cache
 
 from pullback.compile.kernel import order
 from pullback.compile.program.convolution import Convolution, Weight
-from pullback.compile.program.windows import Sums, window_words
+from pullback.compile.program.windows import WeightSums, window_words
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.printer import item
-from pullback.runtime.webgpu.stages import Array, At, Dispatch
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch
 from pullback.runtime.webgpu.tiles import (
     STEP,
+    THREADS,
     Tile,
     element_code,
+    large_tile_for,
     product_rounds,
+    put,
     tile_for,
     tiles_text,
 )
@@ -70,29 +73,32 @@ def _offset(places: Sequence[str]) -> str:
 
 def _copies(t: Tile, m: str, n: str, masked: bool) -> list[str]:
     """Statements that read operands; where there is no product, they are -0 and 0."""
-    threads = t.down * t.across
     inside = " && ".join(f"own.{a} + k.{a} < {word('size', d)}" for d, a in enumerate("yzw"))
     skip = f"if (pb_second[at] == {_NONE}) {{ value = Wide(pb_c(0x80000000u)); }}"
-    read = f"right[p] = pb_wide(load2(other + pb_second[{STEP}u * turn + u]));"
+    i, j = f"t % {t.rows}u", f"t % {t.columns}u"
+    read = f"value = pb_wide(load2(other + pb_second[{STEP}u * turn + u]));"
     if masked:
-        none = f"pb_second[{STEP}u * turn + u] == {_NONE}"
-        read = f"if ({none}) {{ right[p] = Wide(); }} else {{ {read} }}"
+        read = f"if (pb_second[{STEP}u * turn + u] != {_NONE}) {{ {read} }}"
     return [
         f"    let turn = first / {STEP}u % 2u;",
-        f"    for (var p = t; p < {STEP * t.rows}u; p += {threads}u) {{",
+        f"    for (var p = t; p < {STEP * t.rows}u; p += {THREADS}u) {{",
         f"      let u = p / {t.rows}u;",
-        f"      if (u < depth && row + t % {t.rows}u < {m}) {{",
+        f"      if (u < depth && row + {i} < {m}) {{",
         f"        let at = {STEP}u * turn + u;",
         "        let k = pb_first[at];",
         "        var value = Wide();",
         f"        if ({inside}) {{ value = pb_wide(load1(own.x + k.x)); }}",
         f"        {skip if masked else ''}",
-        "        left[p] = value;",
+        f"        {put(t, 'left', 'u', f'({i})', 'value')}",
         "      }",
         "    }",
-        f"    for (var p = t; p < {STEP * t.columns}u; p += {threads}u) {{",
+        f"    for (var p = t; p < {STEP * t.columns}u; p += {THREADS}u) {{",
         f"      let u = p / {t.columns}u;",
-        f"      if (u < depth && column + t % {t.columns}u < {n}) {{ {read} }}",
+        f"      if (u < depth && column + {j} < {n}) {{",
+        "        var value = Wide();",
+        f"        {read}",
+        f"        {put(t, 'right', 'u', f'({j})', 'value')}",
+        "      }",
         "    }",
         f"    if (t < {STEP}u) {{",
         f"      pb_fill(first + {STEP}u + t, {STEP}u * (1u - turn) + t, product);",
@@ -189,17 +195,22 @@ def output_step(c: Convolution, weight: Weight, start: int) -> Dispatch:
     """The dispatch that makes the output, from its element `start` on."""
     pixels, groups = c.x.batch * math.prod(a.places for a in c.axes), c.x.groups
     k = c.ins * math.prod(len(a.taps) for a in c.axes)
-    t = tile_for(c.dtype, groups, pixels, c.y.channels)
-    down, across = t.cut(pixels, c.y.channels)
-    words = (*window_words(c, weight), across, down * across, groups, pixels, k)
     kind = item(c.dtype)
     arrays = (
-        Array(At(c.y.slot, start * c.dtype.itemsize), kind, "write"),
-        Array(At(c.x.slot), kind),
-        Array(At(weight.slot), kind),
+        Binding(At(c.y.slot, start * c.dtype.itemsize), kind, "write"),
+        Binding(At(c.x.slot), kind),
+        Binding(At(weight.slot), kind),
     )
-    source = _output_source(c.dtype, order.CHUNK if c.is_product else None, t)
-    return Dispatch(source, arrays, words, groups * down * across)
+
+    def step(t: Tile, large: Dispatch | None = None) -> Dispatch:
+        down, across = t.cut(pixels, c.y.channels)
+        words = (*window_words(c, weight), across, down * across, groups, pixels, k)
+        source = _output_source(c.dtype, order.CHUNK if c.is_product else None, t)
+        return Dispatch(source, arrays, words, groups * down * across, fused=large)
+
+    sides = c.dtype, groups, pixels, c.y.channels
+    t = large_tile_for(*sides)
+    return step(tile_for(*sides), t and step(t))
 
 
 @cache
@@ -251,20 +262,26 @@ def _weight_source(dtype: DType, t: Tile) -> str:
     return f"{to}\n{_text(dtype, t, extent, fill, rows, columns, None, target, True)}"
 
 
-def weight_step(c: Convolution, weight: Weight, sums: Sums, slot: int) -> Dispatch:
+def weight_step(c: Convolution, weight: Weight, sums: WeightSums, slot: int) -> Dispatch:
     """The dispatch that makes the sums of weights of every chunk."""
     rows = c.ins * math.prod(len(a.taps) for a in c.axes)
     products, k = sums.chunks * c.x.groups, sums.chunk * math.prod(sums.tile)
-    t = tile_for(c.dtype, products, rows, c.y.channels)
-    down, across = t.cut(rows, c.y.channels)
     size = c.x.groups * c.y.channels * c.ins * c.positions
-    own = (across, down * across, products, rows, k, size, sums.chunk, sums.tiles)
     kind = item(c.dtype)
     arrays = (
-        Array(At(slot), kind, "write"),
-        Array(At(c.x.slot), kind),
-        Array(At(c.y.slot), kind),
+        Binding(At(slot), kind, "write"),
+        Binding(At(c.x.slot), kind),
+        Binding(At(c.y.slot), kind),
     )
-    words = (*window_words(c, weight, sums.tile), *own)
-    groups = products * down * across
-    return Dispatch(_weight_source(c.dtype, t), arrays, words, groups, rounds=product_rounds(k))
+
+    def step(t: Tile, large: Dispatch | None = None) -> Dispatch:
+        down, across = t.cut(rows, c.y.channels)
+        own = (across, down * across, products, rows, k, size, sums.chunk, sums.tiles)
+        words = (*window_words(c, weight, sums.tile), *own)
+        groups, rounds = products * down * across, product_rounds(k)
+        source = _weight_source(c.dtype, t)
+        return Dispatch(source, arrays, words, groups, rounds=rounds, fused=large)
+
+    sides = c.dtype, products, rows, c.y.channels
+    t = large_tile_for(*sides)
+    return step(tile_for(*sides), t and step(t))

@@ -16,9 +16,9 @@ __all__ = ["Cut", "cut_of", "task_tiles"]
 __tuning__ = ("_READ", "_COPY", "_TILE", "_JOB", "_TASK", "_MOST_BYTES")
 
 # Times are in multiplications of one thread, of which a core makes 50 to 130 in a nanosecond.
-_READ = 12  # to bring an element of a line that has been copied to the first cache
-_COPY = 32  # to copy it, and to bring it
-_TILE = 10_000  # to begin a tile
+_READ = 12  # to bring an element of a line that has been copied from the L2 to the L1 cache
+_COPY = 32  # to copy it from memory, and to bring it then
+_TILE = 10_000  # to begin a tile: 100 to 200 ns by that rate
 _JOB = 200_000  # to call other threads, and to wait for them
 _TASK = 500_000  # that are worth a task, if there are many
 _STRAGGLERS = 0.3  # of a tile that the last thread is expected to be late

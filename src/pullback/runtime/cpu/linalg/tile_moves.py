@@ -11,6 +11,7 @@ import functools
 from pullback.compile.kernel.factor_order import VECTOR_BYTES
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.leaf_code import Leaf
+from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.vectors import squared
 
 __all__ = [
@@ -18,13 +19,13 @@ __all__ = [
     *("regular_kernel", "trim_kernel"),
 ]
 
-COPY = ("x", "out", "status", "m", "n", "bands", "x_row", "x_column", "out_row", "out_at")
-EXCHANGE = ("a", "swaps", "columns", "first", "last", "column", "at", "swaps_at")
-PERMUTE = ("x", "out", "numbers", "n", "k", "back", "x_row", "x_column", "numbers_at")
-IDENTITY = ("out", "rows", "columns")
-ORDER = ("out", "status", "n", "count", "at")
-REGULAR = ("a", "n", "step", "code")
-TRIM = ("out", "status", "rows", "columns", "at", "row", "side", "code")
+COPY = Record("x out status", "m n bands x_row x_column out_row out_at")
+EXCHANGE = Record("a swaps", "columns first last column at swaps_at")
+PERMUTE = Record("x out numbers", "n k back x_row x_column numbers_at")
+IDENTITY = Record("out", "rows columns")
+ORDER = Record("out status", "n count at")
+REGULAR = Record("a", "n step code")
+TRIM = Record("out status", "rows columns at row side code")
 
 
 @functools.cache
@@ -34,7 +35,7 @@ def copy_kernel(dtype: DType, symmetric: bool) -> int:
 
     `status` becomes -1 if an element is not finite.
     """
-    leaf = Leaf(dtype, COPY, 3)
+    leaf = Leaf(dtype, COPY)
     f, p, v, lanes, size = leaf.f, leaf.p, leaf.v, leaf.lanes, str(dtype.itemsize)
     bits = f"<{lanes} x i1>"
     beside = f(f"icmp eq i64 {p['x_column']}, {size}")
@@ -103,7 +104,7 @@ def exchange_kernel(dtype: DType) -> int:
     """Exchanges rows `first` to `last` of dense columns with those that the numbers at `swaps` say;
     a unit is a column.
     """
-    leaf = Leaf(dtype, EXCHANGE, 2)
+    leaf = Leaf(dtype, EXCHANGE)
     f, p = leaf.f, leaf.p
     with f.loop("%lo", "%hi") as unit:
         item, number = f.divmod(unit.i, p["columns"])
@@ -125,7 +126,7 @@ def order_kernel(dtype: DType) -> int:
     """The permutation that `count` exchanges of n rows lead to: a row of numbers behind the row of
     exchanges, which ends in zeros; of what is not finite, nothing is exchanged. A unit is a matrix.
     """
-    leaf = Leaf(dtype, ORDER, 2)
+    leaf = Leaf(dtype, ORDER)
     f, p, kind = leaf.f, leaf.p, leaf.kind
     with f.loop("%lo", "%hi") as item:
         (offset,) = p.offsets(item.i, 1)
@@ -152,7 +153,7 @@ def permute_kernel(dtype: DType) -> int:
     """Dense rows of `out`: row i is the row of x that number i says, or with `back` the row that
     number i says is row i of x; a unit is a row.
     """
-    leaf = Leaf(dtype, PERMUTE, 3)
+    leaf = Leaf(dtype, PERMUTE)
     f, p, v = leaf.f, leaf.p, leaf.v
     back = f(f"icmp ne i64 {p['back']}, 0")
     beside = f(f"icmp eq i64 {p['x_column']}, {dtype.itemsize}")
@@ -185,7 +186,7 @@ def permute_kernel(dtype: DType) -> int:
 @functools.cache
 def identity_kernel(dtype: DType) -> int:
     """Dense rows with ones on the diagonal, and zeros; a unit is a row."""
-    leaf = Leaf(dtype, IDENTITY, 1)
+    leaf = Leaf(dtype, IDENTITY)
     f, p = leaf.f, leaf.p
     with f.loop("%lo", "%hi") as unit:
         item, i = f.divmod(unit.i, p["rows"])
@@ -209,7 +210,7 @@ def trim_kernel(dtype: DType) -> int:
     fills a matrix that is not finite with NaN, and ends with an error about one that is not
     positive; a unit is a row.
     """
-    leaf = Leaf(dtype, TRIM, 2)
+    leaf = Leaf(dtype, TRIM)
     f, p = leaf.f, leaf.p
     above = f(f"icmp sgt i64 {p['side']}, 0")
     below = f(f"icmp slt i64 {p['side']}, 0")
@@ -256,7 +257,7 @@ def _report(leaf: Leaf, failed: str, item: str, value: str) -> None:
 @functools.cache
 def regular_kernel(dtype: DType) -> int:
     """Ends with an error about a matrix that has a 0 on its diagonal; a unit is a matrix."""
-    leaf = Leaf(dtype, REGULAR, 1)
+    leaf = Leaf(dtype, REGULAR)
     f, p = leaf.f, leaf.p
     with f.loop("%lo", "%hi") as item:
         (offset,) = p.offsets(item.i, 1)

@@ -16,7 +16,7 @@ from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import vector_width
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
     Records,
@@ -46,15 +46,15 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
 
     Words after the head: N, words from `params` to the axes, then offsets[N][inputs].
     """
-    module, fold, streams = Module(), FoldWriter(kernel), Streams(1 + len(kernel.inputs))
+    module, fold, streams = IRModule(), FoldWriter(kernel), Streams(1 + len(kernel.inputs))
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
     pointers = streams.pointers(f)
     count = f.int_at("%params", streams.words)
     table = f.element("%params", "i64", str(streams.words + 2))
     strides = Records("%records", "0", streams.count).strides(f, 0)
-    output = Operand(kernel.output, steps[0])
+    output = LoopOperand(kernel.output, steps[0])
     elements = ElementExpressions(
-        fold, [Operand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
+        fold, [LoopOperand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
     )
     width = output_width(kernel)
 
@@ -64,7 +64,7 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
             entry = f.element(table, "i64", f.mul(j.i, str(len(kernel.inputs))))
             moved = [f.offset(p, f.int_at(entry, s)) for s, p in enumerate(starts[1:])]
             values = elements.values(f, moved, i, strides[1:], f.splat(j.i, "i64", w), w)
-            j.next = fold.combine(f, j.carried, values, w)
+            j.next = fold.step(f, j.carried, values, w)
         return j.results
 
     def row(offsets: list[str], _: str) -> None:
@@ -130,13 +130,14 @@ def _arrays(f: Function, slot: str, pitch: str, count: int) -> Values:
 @lru_cache(jit.KEPT)
 def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """Folds along the reduced axis; a step of "any" packs each block into a dense copy first."""
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
     g = GroupedReduction(f, kernel)
     fold = g.fold
-    output = Operand(kernel.output, "unit")
+    output = LoopOperand(kernel.output, "unit")
     packed = [
-        Operand(d, "unit" if s == "any" else s) for d, s in zip(kernel.inputs, steps, strict=True)
+        LoopOperand(d, "unit" if s == "any" else s)
+        for d, s in zip(kernel.inputs, steps, strict=True)
     ]
     elements = ElementExpressions(fold, packed)
     buffers = [
@@ -189,12 +190,12 @@ def _fold_block(
     with f.loop("0", vectors, str(LANES), carried=start) as at:
         index = positions(f, f.add(first, at.i), LANES)
         values = elements.values(f, places, at.i, none, index, LANES)
-        at.next = fold.combine(f, at.carried, values, LANES)
+        at.next = fold.step(f, at.carried, values, LANES)
     fold.store(f, lanes, "0", at.results, LANES)
     with f.loop(vectors, count) as tail:
         lane = f.sub(tail.i, vectors)
         values = elements.values(f, places, tail.i, none, f.add(first, tail.i), 1)
-        joined = fold.combine(f, fold.load(f, lanes, lane, 1), values, 1)
+        joined = fold.step(f, fold.load(f, lanes, lane, 1), values, 1)
         fold.store(f, lanes, lane, joined, 1)
     return fold.join_lanes(f, fold.load(f, lanes, "0", LANES))
 
@@ -204,8 +205,8 @@ def _pack_block(
 ) -> None:
     """Copy elements `first` to `first + count` of input `k` into a dense array."""
     f, dtype = g.f, g.kernel.inputs[k]
-    operand = Operand(dtype, "any")
-    dense = Operand(dtype, "unit")
+    operand = LoopOperand(dtype, "any")
+    dense = LoopOperand(dtype, "unit")
     inner = g.reduced.size(f, 0)
     stride = g.reduced.strides(f, 0)[k]
     with f.loop("0", count) as piece:
@@ -230,11 +231,11 @@ def merge(kernel: Reduce) -> int:
 
     Arguments: groups, slot of the scratch area, bytes from array to array in it, output slot.
     """
-    module, fold = Module(), FoldWriter(kernel)
+    module, fold = IRModule(), FoldWriter(kernel)
     f = Function(module, "@kernel")
     groups, slot, pitch, out_slot = (f.int_at("%params", k) for k in range(4))
     partials = _arrays(f, slot, pitch, len(fold.dtypes))
-    output = Operand(kernel.output, "unit")
+    output = LoopOperand(kernel.output, "unit")
     target = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', out_slot)}")
     stack = fold.arrays(f, LEVELS)
     with f.loop("%lo", "%hi") as k:

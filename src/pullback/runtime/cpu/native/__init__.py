@@ -159,8 +159,7 @@ def _memory_size() -> int:
     return size
 
 
-# The last size class of the allocator has an index below 320.
-_LARGEST_BLOCK = 1 << 45
+_LARGEST_BLOCK = 1 << 45  # bytes: the last size class of the allocator has an index below 320
 
 
 def _most_bytes() -> int:

@@ -9,3 +9,12 @@ PB_DEVICE Words pb_piece(const Given* __restrict__ p, i64 step, i64 k, i64 depth
   for (int i = 0; i < PER_PIECE; ++i) piece.each[i] = k + i < depth ? pb_unit(p[(k + i) * step]) : Unit(0);
   return piece.all;
 }
+#ifndef PB_EMULATED
+PB_DEVICE void pb_leave(SharedAddress to, const Words& x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.v[0]), "r"(x.v[1]),
+               "r"(x.v[2]), "r"(x.v[3])
+               : "memory");
+}
+#else
+PB_DEVICE void pb_leave(SharedAddress to, const Words& x) { *reinterpret_cast<Words*>(to) = x; }
+#endif

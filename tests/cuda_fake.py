@@ -208,6 +208,10 @@ class CUDARuntimeError(RuntimeError):
     """What CuPy raises for an error of CUDA's."""
 
 
+class CUDADriverError(RuntimeError):
+    """What CuPy raises for an error of the driver."""
+
+
 class OutOfMemoryError(MemoryError):
     """What CuPy raises where there is no memory."""
 
@@ -271,6 +275,7 @@ cuda = SimpleNamespace(
         eventRecord=lambda event, stream: None,
     ),
     driver=SimpleNamespace(
+        CUDADriverError=CUDADriverError,
         occupancyMaxActiveBlocksPerMultiprocessor=lambda function, block, shared: 1,
     ),
 )

@@ -80,7 +80,7 @@ class _Condition(ctypes.Structure):
 
     _fields_ = (
         *(("node", _Int), ("reserved", _Int * 3), ("handle", _Word), ("kind", _Int)),
-        *(("bodies", _Int), ("graphs", _Pointer), ("context", _Pointer), ("rest", _Word * 25)),
+        *(("bodies", _Int), ("graphs", _Pointer), ("context", _Pointer), ("rest", _Word * 26)),
     )
 
 
@@ -198,7 +198,8 @@ class FakeDriver:
         before, given = self._before(graph, needs, count), _Condition.from_address(params)
         if before is None or given.node != 13 or self._handles.get(given.handle) != graph:
             return INVALID
-        assert given.bodies == 1 and given.context is not None
+        assert given.bodies == 1 and given.context is not None and not any(given.rest)
+        assert ctypes.sizeof(given) == 256
         body, made = self._new(), self._new()
         self.graphs[body] = {}
         self._bodies[made] = (_Pointer * 1)(body)

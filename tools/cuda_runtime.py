@@ -251,9 +251,7 @@ def exchange_with_torch() -> str:
     assert np.array_equal(back, y.numpy())
     half = torch.from_dlpack(y.astype("bfloat16"))
     assert half.dtype == torch.bfloat16
-    seen = torch.as_tensor(y, device="cuda")
-    assert np.array_equal(seen.cpu().numpy(), y.numpy())
-    return "both ways on a side stream; bfloat16; __cuda_array_interface__"
+    return "both ways on a side stream; bfloat16"
 
 
 @check
@@ -407,12 +405,12 @@ def retraces() -> str:
         for _ in range(3):
             f(x)
         del f
-        if k in (20, 100, 400):
+        if k in (20, 200, 400):
             seen.append(used())
     device = [(b[0] - seen[0][0]) / 2**20 for b in seen]
     host = [(b[1] - seen[0][1]) / 2**20 for b in seen]
-    assert device[2] < 16 and host[2] < 40, (device, host)
-    return f"MB after 20, 100, 400: device {device}, host {[round(h, 1) for h in host]}"
+    assert device[2] < 64 and host[2] - host[1] < 16, (device, host)
+    return f"MB after 20, 200, 400: device {device}, host {[round(h, 1) for h in host]}"
 
 
 @check
@@ -472,7 +470,7 @@ def interrupts() -> str:
         ("queue of products", 10, queue, 3.0),
     ):  # fmt: skip
         found = script(text.format(size=size, work=work, after=after), 90)
-        assert "ended" not in found or "queue" in what, found
+        assert "ended" not in found and int(found.partition(" ms")[0]) < 500, found
         said.append(f"{what}: {found}")
     return "; ".join(said)
 
@@ -524,7 +522,8 @@ def lost_context() -> str:
     """
     said = script(text)
     assert said.endswith("3.0") and "done" not in said, said
-    return said.replace("\n", " | ")[:600]
+    assert all(line.startswith("DeviceError cuda") for line in said.splitlines()[:-1]), said
+    return said.splitlines()[0]
 
 
 @check

@@ -27,24 +27,6 @@ SETTER = f"""{PTX} 7.0
 .address_size 64
 .extern .func cudaGraphSetConditional (.param .b64 handle, .param .b32 value);
 .global .align 8 .u64 pb_looked;
-.func pb_set(.param .b64 given, .param .b32 value)
-{{
-  .reg .pred %none;
-  .reg .b32 %v;
-  .reg .b64 %h;
-  ld.param.u64 %h, [given];
-  ld.param.u32 %v, [value];
-  setp.eq.u64 %none, %h, 0;
-  @%none ret;
-  {{
-    .param .b64 to;
-    .param .b32 what;
-    st.param.b64 [to], %h;
-    st.param.b32 [what], %v;
-    call.uni cudaGraphSetConditional, (to, what);
-  }}
-  ret;
-}}
 .visible .entry pb_condition(.param .u64 flag, .param .u64 stop, .param .u64 same,
   .param .u64 also, .param .u64 other, .param .u64 off)
 {{
@@ -77,8 +59,16 @@ SET:
   mov.u32 %z, 0;
 """ + "".join(
     f"""  ld.param.u64 %h, [{name}];
-  {{ .param .b64 a; .param .b32 b; st.param.b64 [a], %h; st.param.b32 [b], {value};
-    call.uni pb_set, (a, b); }}
+  setp.eq.u64 %skip, %h, 0;
+  @%skip bra NO_{name};
+  {{
+    .param .b64 to;
+    .param .b32 what;
+    st.param.b64 [to], %h;
+    st.param.b32 [what], {value};
+    call.uni cudaGraphSetConditional, (to, what);
+  }}
+NO_{name}:
 """
     for name, value in (("same", "%v"), ("also", "%v"), ("other", "%w"), ("off", "%z"))
 ) + "  ret;\n}\n"  # fmt: skip

@@ -7,14 +7,12 @@ had before it has again when the block ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from pullback.core.errors import DeviceError
 from pullback.runtime.cuda.driver import Driver
 
-__all__ = ["Context"]
+__all__ = ["Context", "Entered"]
 
 
 class Context:
@@ -31,15 +29,25 @@ class Context:
         """Whether this thread has it."""
         return self._driver.context() == self.handle
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """A block in which this thread has it."""
-        before = self._driver.context()
-        if before == self.handle:
-            yield
-            return
-        self._driver.enter(self.handle)
-        try:
-            yield
-        finally:
-            self._driver.enter(before)
+    def entered(self, value: int = 0) -> Entered:
+        """A block in which this thread has it; gives a value."""
+        return Entered(self._driver, self.handle, value)
+
+
+class Entered:
+    """A block in which a thread has a context; all waits come by here, so it is a plain class."""
+
+    __slots__ = ("_before", "_driver", "_own", "_value")
+
+    def __init__(self, driver: Driver, own: int, value: int):
+        self._driver, self._own, self._value = driver, own, value
+
+    def __enter__(self) -> int:
+        self._before = self._driver.context()
+        if self._before != self._own:
+            self._driver.enter(self._own)
+        return self._value
+
+    def __exit__(self, *exception: object) -> None:
+        if self._before != self._own:
+            self._driver.enter(self._before)

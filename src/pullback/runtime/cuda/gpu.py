@@ -7,8 +7,7 @@ the order of that stream: nobody waits for the device but who reads from it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, cached_property, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,12 +20,12 @@ import numpy as np
 from pullback.core.errors import DeviceError
 from pullback.runtime.cuda import driver, launcher
 from pullback.runtime.cuda.conditions import SETTER, Stop
-from pullback.runtime.cuda.contexts import Context
+from pullback.runtime.cuda.contexts import Context, Entered
 from pullback.runtime.cuda.faults import Faults
 from pullback.runtime.cuda.graphs import Graphs
 from pullback.runtime.cuda.memory import Buffer, Pool
 from pullback.runtime.cuda.modules import Modules
-from pullback.runtime.cuda.transfers import Transfers
+from pullback.runtime.cuda.transfers import MOST, Transfers
 
 __all__ = ["Buffer", "CupyMissing", "Gpu", "cupy_module", "gpu_of", "is_present"]
 
@@ -84,18 +83,25 @@ class Gpu:
         self.driver = driver.Driver(driver.library())
         self.graphs, self.faults = Graphs(self.driver), Faults(self)
         self.context = Context(self.driver, index, self._runtime)
-        self._transfers = Transfers(self.mark, self._cuda, self.driver)
-        make = self._cuda.function.Module
-        self.modules = Modules(self.driver, self.context, self.architecture, make, self.graphs.free)
+        self._errors = self._runtime.CUDARuntimeError, self._driver.CUDADriverError
+        self._transfers = Transfers(self.mark, self._locked, self.driver)
+        self.modules = Modules(
+            self.driver, self.context, self.architecture, self._load, self.graphs.free
+        )
         with self.current():
-            self._flags = self._cuda.alloc_pinned_memory(driver.LOCKED)
+            self._flags = self._locked(driver.LOCKED)
         self.driver.use_locked(self._flags.ptr)
 
-    @contextmanager
-    def current(self) -> Iterator[int]:
+    def current(self) -> Entered:
         """A block in which this GPU is the current one; gives the stream."""
-        with self.context.entered():
-            yield self.stream()
+        return self.context.entered(self.stream())
+
+    def asked(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
+        """The result of a function of CuPy's, whose errors are ours."""
+        try:
+            return function(*args)
+        except self._errors as error:
+            self.driver.check(error.status, what)
 
     @property
     def product(self) -> str:
@@ -118,17 +124,27 @@ class Gpu:
                     return self._allocate(nbytes, stream)
             missing = self._cuda.memory.OutOfMemoryError
             try:
-                return self._cuda.alloc(nbytes)
+                return self.asked("an allocation", self._cuda.alloc, nbytes)
             except missing:
                 self.make_room()
             try:
-                return self._cuda.alloc(nbytes)
+                return self.asked("an allocation", self._cuda.alloc, nbytes)
             except missing as error:
                 free, total = self._runtime.memGetInfo()
                 raise MemoryError(
                     f"cuda: out of memory, got a request for {nbytes} bytes. Of {total} bytes of"
                     f" {self.name} {free} are free."
                 ) from error
+
+    def _locked(self, nbytes: int) -> Any:
+        """Page-locked memory of the host."""
+        return self.asked("to lock memory", self._cuda.alloc_pinned_memory, nbytes)
+
+    def _load(self, code: bytes) -> Any:
+        """The kernels of machine code."""
+        module = self._cuda.function.Module()
+        self.asked("to load a kernel", module.load, code)
+        return module
 
     def make_room(self) -> None:
         """Give back what is kept for later: blocks of lists, and scratch memory of graphs."""
@@ -166,6 +182,8 @@ class Gpu:
 
     def fetch(self, source: int, nbytes: int, stream: int) -> np.ndarray:
         """Bytes of the device, when all work on the stream is done."""
+        if nbytes > MOST:  # the driver would wait for it where no interrupt ends that
+            self.join(stream)
         found = self.start_download(source, nbytes, stream)
         try:
             self.join(stream)
@@ -204,8 +222,8 @@ class Gpu:
         if not self.context.is_current():
             with self.current():
                 return self.mark(stream, event)
-        event = event or self._cuda.Event(disable_timing=True)
-        self._runtime.eventRecord(event.ptr, stream)
+        event = event or self.asked("an event", partial(self._cuda.Event, disable_timing=True))
+        self.asked("an event", self._runtime.eventRecord, event.ptr, stream)
         return event
 
     @cached_property
@@ -234,7 +252,7 @@ class Gpu:
             found = self._stops.get(stream)
             if found is None:
                 with self.current():
-                    memory = self._cuda.alloc_pinned_memory(16)
+                    memory = self._locked(16)
                 self._kept.append(memory)
                 words = (ctypes.c_int64 * 2).from_address(memory.ptr)
                 words[:] = 0, 0
@@ -244,7 +262,7 @@ class Gpu:
     def locked_word(self) -> ctypes.c_int64:
         """A new word of the host's that kernels may write to, zero; it is there for ever."""
         with self.current():
-            memory = self._cuda.alloc_pinned_memory(8)
+            memory = self._locked(8)
         self._kept.append(memory)
         word = ctypes.c_int64.from_address(memory.ptr)
         word.value = 0

@@ -21,9 +21,9 @@
 ; Of a body: where nodes were added around it, the node before, the node whose body it is
 %Body = type { ptr, ptr, ptr }
 
-; CUgraphNodeParams of a condition: kind of node, 3 words, handle, kind, bodies, the graphs of these,
-; context
-%Condition = type { i32, [3 x i32], i64, i32, i32, ptr, ptr, [24 x i64] }
+; CUgraphNodeParams of a condition, 256 bytes: kind of node, 3 words, handle, kind, bodies, the graphs
+; of these, context, zeros
+%Condition = type { i32, [3 x i32], i64, i32, i32, ptr, ptr, [26 x i64] }
 
 ; CUlaunchConfig and CUlaunchAttribute: id, value
 %Config = type { i32, i32, i32, i32, i32, i32, i32, ptr, ptr, i32 }

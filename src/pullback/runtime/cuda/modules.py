@@ -18,8 +18,9 @@ __all__ = ["SPARE_BYTES", "Loaded", "Modules"]
 COMPILERS = 8  # kernels that are compiled at a time
 LOCKS = 64  # for as many sources at a time: of those that share one, one waits for the other
 SHARED_BYTES = 48 << 10  # that every launch may give a thread block without asking
-# Bytes of machine code that no program uses and that stay loaded, for programs that are made again.
-SPARE_BYTES = 1 << 26
+# Bytes of machine code that no program uses and that stay loaded, for programs that are made again:
+# some 300 kernels. With what the driver has of each, the host has five times as much.
+SPARE_BYTES = 1 << 24
 
 
 class Loaded:
@@ -44,14 +45,14 @@ class Loaded:
 
 
 class Modules:
-    """The kernels of a GPU by their sources; `make` gives an empty module of CuPy's."""
+    """The kernels of a GPU by their sources; `make` loads machine code."""
 
     def __init__(
         self,
         driver: Driver,
         context: Context,
         architecture: str,
-        make: Callable[[], Any],
+        make: Callable[[bytes], Any],
         free_graphs: Callable[[], None],
     ):
         self._driver, self._context, self._make = driver, context, make
@@ -87,8 +88,7 @@ class Modules:
             else:
                 code = machine_code(source, self._architecture)
             with self._context.entered():
-                module = self._make()
-                module.load(code)
+                module = self._make(code)
             found = Loaded(self._driver, module, len(code))
             with self._lock:
                 self._loaded[source] = found

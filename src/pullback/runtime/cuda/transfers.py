@@ -12,7 +12,7 @@ import numpy as np
 
 from pullback.runtime.cuda.driver import Driver
 
-__all__ = ["Transfers"]
+__all__ = ["MOST", "Transfers"]
 
 # To lock pages takes about as long as to copy them, and the system is short of what is locked: CuPy
 # keeps it for the next copy.
@@ -23,9 +23,11 @@ SMALL = 1 << 16  # bytes that the driver takes a copy of before it returns, as c
 class Transfers:
     """The copies of a GPU, which has to be the current one."""
 
-    def __init__(self, mark: Callable[[int], Any], cuda: Any, driver: Driver):
-        """`mark` gives an event that is `done` when all work on a stream is."""
-        self._mark, self._cuda, self._driver = mark, cuda, driver
+    def __init__(self, mark: Callable[[int], Any], locked: Callable[[int], Any], driver: Driver):
+        """`mark` gives an event that is `done` when all work on a stream is, `locked` page-locked
+        memory.
+        """
+        self._mark, self._locked, self._driver = mark, locked, driver
         self._lock = RLock()
         self._sent: deque[tuple[Any, Any]] = deque()  # events, and memory that is copied until then
 
@@ -33,7 +35,7 @@ class Transfers:
         """Copy a C-contiguous array to the device; the array may change when this returns."""
         source, nbytes = array.__array_interface__["data"][0], array.nbytes
         if SMALL < nbytes <= MOST:
-            memory = self._cuda.alloc_pinned_memory(nbytes)
+            memory = self._locked(nbytes)
             ctypes.memmove(memory.ptr, source, nbytes)
             self._driver.upload(to, memory.ptr, nbytes, stream)
             self.keep(memory, stream)
@@ -52,7 +54,7 @@ class Transfers:
         if nbytes > MOST:
             found = np.empty(nbytes, np.uint8)
         else:
-            memory = self._cuda.alloc_pinned_memory(max(1, nbytes))
+            memory = self._locked(max(1, nbytes))
             raw: Any = (ctypes.c_ubyte * nbytes).from_address(memory.ptr)
             raw.owner = memory
             found = np.frombuffer(raw, np.uint8)

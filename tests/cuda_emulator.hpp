@@ -123,6 +123,13 @@ template <int N> static Meeting* first() {
 }
 template <int N> static void pb_meet() { meet(first<N>()); }
 template <int N> static int pb_meet_or(int says) { return meet_or(first<N>(), says); }
+// The threads of a team of a block.
+static void pb_meet_team(int team, int own) {
+  Meeting* found = &first_threads[{fibers[current].all, -1 - team}];
+  found->members = own;
+  meet(found);
+}
+static void pb_seen() {}
 static void pb_meet_grid(unsigned* count, unsigned& goal) {
   __syncthreads();
   goal += gridDim.x;

@@ -229,7 +229,7 @@ class Tensor(Array, MissingMethods):
             raise no_value("item", self)
         if self.size != 1:
             raise ShapeError(f"item: expected one element, got shape {self.shape}.")
-        return to_numpy(self).reshape(()).item()
+        return exchange.element(self)
 
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers."""

@@ -134,6 +134,24 @@ def test_operands_that_start_anywhere(cuda: Any) -> None:
 
 
 @needs_compiler
+def test_a_vector_that_starts_anywhere_does_not_slow_a_product(cuda: Any) -> None:
+    def f(x: Any, w: Any, b: Any) -> Any:
+        return pb.nn.relu(x @ w + b[1:])
+
+    arrays = [
+        pb.tensor(a, device=cuda).astype("bfloat16")
+        for a in drawn(((32, 64), (64, 64), (65,)), "float32")
+    ]
+    assert leaves(pb.jit(f)(*arrays)) == leaves(f(*arrays))
+    end = End(Map((dt.float32,) * 2, dt.float32, (load(0, dt.float32),)), 0, [], [], [(0, 1)])
+    assert end.code(64, 4, True).kinds == "v"
+    assert end.anywhere(7) == (7,)
+    end = end._replace(outs=[At(1)], strides=[(64, 1), (1, 0), (0, 1)])
+    assert end.code(64, 4, True).kinds == "uzv"
+    assert end.anywhere(7) == (9, 10)
+
+
+@needs_compiler
 @pytest.mark.parametrize("n", [40, 37])
 def test_tensor_cores_end_with_what_is_stored(n: int, cuda: Any) -> None:
     """The map sees elements that were rounded, as if it read them."""
@@ -149,6 +167,30 @@ def test_tensor_cores_end_with_what_is_stored(n: int, cuda: Any) -> None:
     found = pb.jit(f)(*arrays)
     assert cuda_fake.launched == ["warps_bf16"]
     assert leaves(found) == leaves(f(*arrays))
+
+
+@needs_compiler
+def test_products_of_a_loop_end_too(cuda: Any) -> None:
+    """In one kernel for all rounds, on tensor cores."""
+    h, w, b = (
+        pb.tensor(a, device=cuda).astype("bfloat16")
+        for a in drawn(((4, 16), (16, 16), (16,)), "float32")
+    )
+
+    def rounds(h: Any, w: Any, b: Any) -> Any:
+        return pb.scan(lambda c, _: (pb.tanh(c @ w + b), None), h, None, length=130)[0]
+
+    cuda_fake.launched.clear()
+    found = pb.jit(rounds)(h, w, b)
+    (loop,) = [n for n in cuda_fake.launched if n.startswith("loop")]
+    for _ in range(130):
+        h = pb.tanh(h @ w + b)
+    assert leaves(found) == leaves(h)
+    if nvrtc.is_available():
+        (source,) = [s for s in cuda_fake.printed if f" {loop}(" in s]
+        assert "#define ENDS" in source
+        for target in ("sm_80", "sm_90"):
+            assert nvrtc.compile_source(source, target, nvrtc.QUICK)
 
 
 @pytest.mark.skipif(not nvrtc.is_available(), reason="there is no NVRTC")

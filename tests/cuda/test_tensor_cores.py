@@ -180,7 +180,14 @@ def test_choices_of_launches() -> None:
     assert names(dt.bfloat16, "default", (1, 4096), (4096, 8192)) == ["cores_bf16"]  # one of rows
     odd, scratch = launches(dt.bfloat16, "default", (1001, 1003), (1003, 1024))
     assert [type(s) for s in odd] == [Step, Either]
-    assert scratch == [1001 * 1008 * 2]  # lines of a multiple of 16 bytes
+    assert scratch == [1001 * 1024 * 2]  # lines of a multiple of 128 bytes
+    across, scratch = launches(dt.bfloat16, "default", (3000, 3000), (3000, 3008))
+    assert [type(s) for s in across] == [Step, Either]  # rows of 6000 bytes; those of 6016 stay
+    assert scratch == [3000 * 3008 * 2]
+    short, scratch = launches(dt.bfloat16, "default", (1001, 33), (33, 1024))
+    assert [type(s) for s in short] == [Step, Either]
+    assert scratch == [1001 * 40 * 2]
+    assert names(dt.bfloat16, "default", (1000, 1000), (1000, 1000)) == ["cores_bf16"]
     assert kind_of(dt.bfloat16, "highest") is None
     assert kind_of(dt.float32, "default") is None
     assert kind_of(dt.float64, "tf32") is None

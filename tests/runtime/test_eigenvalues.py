@@ -67,6 +67,12 @@ def path(n):
     return np.eye(n, k=1) + np.eye(n, k=-1)
 
 
+def apart(n):
+    """Elements beside the diagonal of all sizes: where sweeps end early, signs count."""
+    sizes = np.random.default_rng(n).uniform(-30, 0, n - 1)
+    return np.diag(10.0**sizes, 1) + np.diag(10.0**sizes, -1)
+
+
 def tiny_blocks(n):
     x = symmetric(n, dtype="float64")
     x[:3] *= 1e-18
@@ -83,6 +89,7 @@ HARD = {
     "graded": graded,  # sweeps end early, where a block falls into two
     "graded upwards": lambda n: graded(n)[::-1, ::-1],
     "tiny blocks": tiny_blocks,
+    **{f"apart {seed}": lambda n, s=seed: apart(n + s)[s:, s:] for seed in range(12)},
     "low rank": lambda n: np.outer(np.arange(n) % 3, np.arange(n) % 3),
     "reflection": lambda n: np.eye(n)[::-1],
 }
@@ -109,6 +116,17 @@ def test_extreme_numbers_are_scaled(dtype):
         got = found(x * scale)
         np.testing.assert_array_equal(got[0], w * scale)
         np.testing.assert_array_equal(got[1], v)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numbers_below_the_normal_ones(dtype):
+    tiny = np.finfo(dtype).tiny
+    x = symmetric(9, dtype=dtype)
+    w, v = found((x * (tiny / 64)).astype(dtype))
+    expected = np.linalg.eigvalsh(x.astype(np.float64))
+    least = np.finfo(dtype).smallest_subnormal
+    np.testing.assert_allclose(w / tiny * 64, expected, atol=20 * float(least / tiny) * 64)
+    np.testing.assert_allclose(v.T @ v, np.eye(9), atol=99 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from pullback.core.blocks import Restored
+from pullback.core.collector import paused_collector
 from pullback.core.dtypes import DType
 from pullback.core.errors import DeviceError, ShapeError
 from pullback.core.interning import Interned
@@ -58,7 +59,8 @@ class Device:
     def runtime(self) -> Memory:
         """The runtime of this device, loaded on first use."""
         if self._runtime is None:
-            with _loading:
+            # The collector would look at all modules, a third of the time.
+            with _loading, paused_collector():
                 if self._runtime is None:
                     self._runtime = _loaders[self.kind](self.index)
         return self._runtime

@@ -222,6 +222,8 @@ def another(array: Array) -> Any:
 
 def own_handles(tree: Any) -> Any:
     """The tree with another handle for each array, for a function that may update its arguments."""
+    if isinstance(tree, Array):
+        return another(tree)
     return pytrees.map_tree(lambda x: another(x) if isinstance(x, Array) else x, tree)
 
 

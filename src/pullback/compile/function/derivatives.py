@@ -186,7 +186,7 @@ def lifted(graph: Graph, arrays: Sequence[Any], place: int) -> Graph:
         for x, new in zip(arrays, inputs, strict=True):
             if v.constant[0] is x._buf and v.constant[1] is x._aval:
                 found[id(v)] = new
-    equations = [replaced(eq, found) for eq in graph.equations]
+    equations = [replaced(eq, found) for eq in graph.equations] if found else graph.equations
     outputs = [found.get(id(v), v) for v in graph.outputs]
     result = part(
         graph.name, graph.inputs[:place] + inputs + graph.inputs[place:], equations, outputs

@@ -1,6 +1,7 @@
 """The order in which eigenvalues of real symmetric matrices of some rows are found: see `order`.
 
-A matrix is divided by the power of 2 below its largest element. Reflections make it tridiagonal,
+A matrix is divided by the power of 2 below its largest element, or by the least normal number,
+which is one. Reflections make it tridiagonal,
 from its last row to its first: each leaves one element of a row beside the diagonal. Then sweeps of
 rotations, with implicit shifts (QL), make the elements beside the diagonal vanish, from the first
 row on, and turn the product of the reflections into eigenvectors.
@@ -29,8 +30,8 @@ NOTHING = {"float32": 1e-30, "float64": 1e-260}
 
 def eigh(a: Array) -> tuple[Array, Array]:
     """Eigenvalues in increasing order, and eigenvectors as columns, of a symmetric matrix."""
-    largest = np.abs(a).max()
-    power = a.dtype.type(2.0 ** np.floor(np.log2(largest))) if largest else a.dtype.type(1)
+    least = np.finfo(a.dtype).tiny
+    power = a.dtype.type(2.0 ** np.floor(np.log2(max(np.abs(a).max(), least))))
     d, e, q = _reduced(a / power)
     rows = q.T.copy()
     for start in range(len(a)):
@@ -118,6 +119,7 @@ def _sweep(d: Array, e: Array, rows: Array, start: int, last: int) -> None:
         f, b = s * e[k], c * e[k]
         square = fused(f, f, g * g)
         if square < kind(NOTHING[d.dtype.name]):  # the block falls into two
+            e[k] = b
             break
         e[k + 1] = np.sqrt(square)
         s, c = f / e[k + 1], g / e[k + 1]

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
+from itertools import pairwise
 from itertools import product as positions_of
 from typing import NamedTuple
 
@@ -52,6 +53,7 @@ __all__ = [
     "running",
     "scattered",
     "scattered_by_lanes",
+    "scattered_by_pieces",
     "tile_count",
     "tile_of",
     "tree",
@@ -239,6 +241,28 @@ def scattered_by_lanes(x: Array, indices: Array, updates: Array) -> Array:
             sums = [a + b for a, b in zip(sums[::2], sums[1::2], strict=True)]
         total = total + sums[0]
     return total.astype(x.dtype)
+
+
+def scattered_by_pieces(x: Array, indices: Array, updates: Array) -> Array:
+    """The same in pieces of updates sorted by rows, as PyTorch's CUDA tensors have it.
+
+    A run of one row is cut at multiples of `piece_of`, but for the last half of a piece. Its parts
+    are summed up by themselves, those after the first in equal slices, joined in sequence.
+    """
+    piece = piece_of(len(indices), x.shape[1], x.itemsize)
+    slices = PIECE_THREADS // piece_shape(x.shape[1], x.itemsize).lanes
+    places = np.argsort(indices, kind="stable")
+    values, keys, out = updates[places].astype(np.float64), indices[places], x.copy()
+    for row in np.unique(keys).tolist():
+        first, end = np.searchsorted(keys, [row, row + 1]).tolist()
+        cuts = range(first // piece + 1, (end - piece // 2) // piece + 1)
+        bounds = [first, *(k * piece for k in cuts), end]
+        total, *rest = [reduce(np.add, values[a:b]) for a, b in pairwise(bounds)]
+        each = max(1, -(-len(rest) // slices))
+        for k in range(0, len(rest), each):
+            total = total + reduce(np.add, rest[k : k + each])
+        out[row] = x[row] + total
+    return out
 
 
 # -- convolutions ----------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from pullback.ir.lowering import Intrinsic
 __all__ = ["ended"]
 __tuning__ = ("MOST_READS", "MOST_WRITES", "MOST_INSTRUCTIONS")
 
-MOST_READS, MOST_WRITES = 5, 3  # arrays that the map reads and writes: each takes a pointer
+MOST_READS = 5  # arrays that the map reads: each takes a pointer, and registers
+MOST_WRITES = 3  # arrays that it writes
 MOST_INSTRUCTIONS = 300  # of an element: nothing else of the kernel goes on meanwhile
 
 

@@ -227,5 +227,6 @@ class Grouped:
                 writes = ", ".join(map(repr, m.values_written()))
                 kind = type(m).__name__.removesuffix("Group").lower()
                 lead = "  " if joint else ""
-                lines.append(f"{lead}{kind} {m.label}({reads}) -> {writes}")
+                then = f"+{m.then.label}" if isinstance(m, CallGroup) and m.then else ""
+                lines.append(f"{lead}{kind} {m.label}{then}({reads}) -> {writes}")
         return "\n".join(lines)

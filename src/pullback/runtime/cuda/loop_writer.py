@@ -352,8 +352,7 @@ class LoopWriter:
     def _chosen(self, step: object) -> Step:
         """The launch for these inputs."""
         if isinstance(step, Either):
-            ats = [a for a in step.aligned.arguments if isinstance(a, At)]
-            return step.aligned if all(map(self._is_aligned, ats)) else step.other
+            return step.aligned if all(map(self._is_aligned, step.asked())) else step.other
         if not isinstance(step, Step):
             raise Refused
         return step

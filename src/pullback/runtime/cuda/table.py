@@ -286,7 +286,7 @@ class LaunchTable:
             self._count(len(step.arguments))
 
     def _either(self, step: Either) -> None:
-        ats = [a for a in step.aligned.arguments if isinstance(a, At)]
+        ats = step.asked()
         most = max(len(step.aligned.arguments), len(step.other.arguments))
         at = self._begin(EITHER, len(ats), 0)
         self._words += [word for a in ats for word in self._argument(a)]

@@ -26,12 +26,14 @@ from pullback.runtime.cuda import (
     nvrtc,
     programs,
 )
+from pullback.runtime.cuda.attention.attention_stages import has_units
+from pullback.runtime.cuda.attention.attention_stages import shared_bytes as block_bytes
 from pullback.runtime.cuda.gemm.tensor_cores import Cores
 from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.routines import routines_of
-from pullback.runtime.cuda.row_kernels import row_kernel_stages, shared_bytes
+from pullback.runtime.cuda.row_kernels import Walk, row_kernel_stages, shared_bytes
 from pullback.runtime.cuda.row_passes import LongRows
 from pullback.runtime.cuda.stages import stage
 
@@ -67,7 +69,9 @@ class CudaTarget(LaunchedTarget):
     ) -> list[Stage]:
         """See `Target.rows`."""
         most = shared_bytes(self._gpu.architecture)
-        stages = row_kernel_stages(plan, rows, length, slot, area, most)
+        name = self._gpu.architecture
+        walk = Walk(block_bytes(name) if has_units(name) else most, self._gpu.processors)
+        stages = row_kernel_stages(plan, rows, length, slot, area, most, walk)
         if stages is None:
             return LongRows(self, plan, rows, length, slot, area).stages()
         return stages
@@ -97,6 +101,7 @@ class CudaRuntime(DeviceRuntime):
 
     name = "cuda"
     dtypes = ALL
+    tile_elements = 1 << 26  # 256 MB: every kernel has work for a whole GPU
 
     def __init__(self, index: int):
         super().__init__()

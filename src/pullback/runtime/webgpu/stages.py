@@ -49,7 +49,7 @@ __all__ = [
     "steps_of",
 ]
 
-FAULT = -1
+FAULT = -1  # the slot of the words of errors
 CONSTANT = -2  # the slot of tables
 FAULT_WORDS = 4  # of an error code: position, value in two, whether it is known
 LINE = 256  # bytes at a multiple of which scratch memory starts

@@ -93,8 +93,9 @@ class _Scan:
             return var
         for x, other in (eq.inputs, eq.inputs[::-1]):
             place = self.place(other)
-            known = place is not None and place < self.constants
-            if known and self.is_zero(self.inputs[place]) and x.aval is var.aval:
+            if place is None or place >= self.constants or x.aval is not var.aval:
+                continue
+            if self.is_zero(self.inputs[place]):
                 return x
         return var
 

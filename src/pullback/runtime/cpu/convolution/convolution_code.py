@@ -9,6 +9,7 @@ only.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.convolution.panel_code import add_pack, add_unpack, call_pack, call_unpack
@@ -218,17 +219,7 @@ def weight_kernel(dtype: DType, vectors: int) -> int:
                 map_ = k.place("y", y, item, group, outs)
                 copy_output(v, p, tile, map_, columns, width, wanted, False)
                 lines = v.at(own, f.mul(panel.i, pitch))
-                with f.loop("0", p["outer"]) as tap:
-                    offset = f.mul(f.int_at(k.offsets, tap.i), distance)
-                    source = v.at(k.local, offset)
-                    line = v.at(lines, product(f, tap.i, run, width))
-                    with f.loop("0", run) as i:
-                        passed = (
-                            f"ptr {v.at(source, i.i)}, ptr {k.pixels}, i64 {tile.total}, "
-                            f"i64 {distance}, ptr {columns}, "
-                            f"ptr {v.at(line, f.mul(i.i, width))}"
-                        )
-                        i.step = call_blocks(f, "weights", heights, f.sub(run, i.i), passed)
+                _add_pixels(k, heights, tile.total, (run, distance), columns, lines)
         with f.when(direct), f.loop("0", panels) as panel:
             outs = f.mul(f.add(begin, panel.i), width)
             row = f.mul(p["ins"], p["positions"])
@@ -240,3 +231,25 @@ def weight_kernel(dtype: DType, vectors: int) -> int:
                 *(p["positions"], f.minimum(width, f.sub(p["outs"], outs)), p["span"]),
             )
     return k.finish()
+
+
+def _add_pixels(
+    k: TileKernel,
+    heights: Sequence[int],
+    pixels: str,
+    sizes: tuple[str, str],
+    columns: str,
+    lines: str,
+) -> None:
+    """Adds the products of a tile's pixels to the sums at `lines`, run by run of input elements."""
+    f, v, (run, distance) = k.f, k.v, sizes
+    with f.loop("0", k.p["outer"]) as tap:
+        source = v.at(k.local, f.mul(f.int_at(k.offsets, tap.i), distance))
+        line = v.at(lines, product(f, tap.i, run, k.width))
+        with f.loop("0", run) as i:
+            passed = (
+                f"ptr {v.at(source, i.i)}, ptr {k.pixels}, i64 {pixels}, "
+                f"i64 {distance}, ptr {columns}, "
+                f"ptr {v.at(line, f.mul(i.i, k.width))}"
+            )
+            i.step = call_blocks(f, "weights", heights, f.sub(run, i.i), passed)

@@ -30,9 +30,8 @@ _BLOCK = (("ptr", "%a"), ("ptr", "%b"), ("ptr", "%out"), ("i64", "%panels"), ("p
 BLOCKS = 24  # rows that are a whole number of the highest blocks
 _SUMS = 8  # in registers at least: so many are on their way at a time
 _PADDED = 2  # times the elements of a matrix, at most, are worth a copy by vectors
-_BY_VECTORS = (
-    1024  # elements from which on that is faster: smaller matrices come from memory anyway
-)
+# Smaller matrices come from memory anyway, element by element.
+_BY_VECTORS = 1024  # elements from which on a copy by vectors is faster
 # A rule is for a number of rows that are left; the last one is for all larger numbers.
 RULES = 12  # one for each number of rows below that, one for all others
 

@@ -32,9 +32,9 @@ from pullback.runtime.cpu.llvm.builder import index_params
 
 __all__ = ["grain_of", "matmul_row_stages", "matmul_stages"]
 __tuning__ = (
-    "_TASK_FLOPS", "_TASK_ELEMENTS", "_LARGEST_B", "_LARGEST_A", "_SMALL_OUTPUT", "_MANY_CHUNKS",
-    "_VECTOR_COST", "_COLUMNS", "_MANY_COLUMNS", "_SHARED_SIDE", "_SHARED_FLOPS", "_MOST_COPIED",
-    "_THIN",
+    "_TASK_FLOPS", "_TASK_ELEMENTS", "_LARGEST_B", "_MOST_B", "_MANY_ROWS", "_LARGEST_A",
+    "_SMALL_OUTPUT", "_MANY_CHUNKS", "_VECTOR_COST", "_COLUMNS", "_MANY_COLUMNS", "_SHARED_SIDE",
+    "_SHARED_FLOPS", "_MOST_COPIED", "_THIN",
 )  # fmt: skip
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
@@ -43,6 +43,8 @@ _TASK_FLOPS = 2_000_000  # 20-50 us: what a task needs to be worth handing to an
 _TASK_ELEMENTS = 1 << 16  # that a task copies or adds: some tens of microseconds
 _OWN = (dtypes.float32, dtypes.float64)  # products of these are made without a library
 _LARGEST_B = 1 << 16  # bytes: `direct_gemm` reads b again for every few rows
+_MOST_B = 1 << 18  # likewise, of many dense rows: it stays in the L2 cache, and neither is copied
+_MANY_ROWS = 48  # of a thread: two of its tasks
 _LARGEST_A = 1 << 16  # bytes of a transposed a, whose lines it reads for every few rows
 _SMALL_OUTPUT = 1 << 14  # elements: it can't be cut, but a long k can
 _MANY_CHUNKS = 4  # of k, from which on it pays to share them out
@@ -244,6 +246,9 @@ class _Plan:
         side_by_side = p.b.column == 1 or p.n == 1
         across = p.a.column * p.k * self.dtype.itemsize if p.m > 1 and p.a.column != 1 else 0
         most = MOST_FACTOR_BYTES if self.any_rows else _LARGEST_B
+        many = math.prod(p.batch) * p.m >= _MANY_ROWS * native.get_threads()
+        if many and not across and (side_by_side or not any(p.b.batch)):
+            most = _MOST_B
         if p.n * p.k * self.dtype.itemsize > most or across > _LARGEST_A:
             return False
         if not side_by_side:

@@ -22,6 +22,7 @@ from pullback.runtime.cpu import native
 from pullback.runtime.cpu.linalg import (
     jacobi_kernels,
     lane_kernels,
+    lane_reflections,
     lapack_kernels,
     matrix_functions,
     openblas,
@@ -285,7 +286,9 @@ def _small_kernel(
     name: str, avals: Sequence[Aval], static: dict[str, Any]
 ) -> Callable[[], int] | None:
     """The kernel of our own for matrices of this size, if there is one."""
-    dtype, n = avals[0].dtype, avals[0].shape[-1]
+    dtype, (rows, n) = avals[0].dtype, avals[0].shape[-2:]
+    if name == "qr" and lane_reflections.suits(avals[0]):
+        return functools.partial(lane_reflections.qr, dtype, rows, n, static["complete"])
     columns = avals[1].shape[-1] if name in ("lu_solve", "solve_triangular") else 1
     if not is_small(name, avals):
         return None

@@ -82,21 +82,29 @@ def copy_kernel(dtype: DType, symmetric: bool) -> int:
                     for r, row in enumerate(squared(v, loaded)):
                         v.store(row, place(r))
                 rows = [v.load(place(r)) for r in range(lanes)]
-            found = j.carried[0]
-            for r, row in reversed(list(enumerate(rows))):
-                some = f(f"icmp slt i64 {f.add(i, str(r))}, {p['m']}")
-                with f.when(some):
-                    v.store_masked(row, leaf.element(targets[r], j.i), broad)
-                strange = f(f"fcmp uno {v.type} {v.subtract(row, row)}, zeroinitializer")
-                strange = f(f"and {bits} {strange}, {broad}")
-                strange = f(f"and {bits} {strange}, {f.splat(some, 'i1', lanes)}")
-                found = f(f"or {bits} {found}, {strange}")
-            j.next = [found]
+            places = [leaf.element(target, j.i) for target in targets]
+            j.next = [_put_rows(leaf, rows, places, i, broad, j.carried[0])]
         function = f.module.intrinsic(f"llvm.vector.reduce.or.v{lanes}i1", "i1", bits)
         with f.when(f(f"call i1 {function}({bits} {j.results[0]})")):
             status = f.element(p.pointers[2], "i64", item)
             f.do(f"store atomic i64 -1, ptr {status} monotonic, align 8")
     return leaf.finish()
+
+
+def _put_rows(
+    leaf: Leaf, rows: list[str], places: list[str], first: str, columns: str, found: str
+) -> str:
+    """Writes rows from row `first` on; what was `found`, and where elements are not finite."""
+    f, v, bits = leaf.f, leaf.v, f"<{leaf.lanes} x i1>"
+    for r, row in reversed(list(enumerate(rows))):
+        some = f(f"icmp slt i64 {f.add(first, str(r))}, {leaf.p['m']}")
+        with f.when(some):
+            v.store_masked(row, places[r], columns)
+        strange = f(f"fcmp uno {v.type} {v.subtract(row, row)}, zeroinitializer")
+        strange = f(f"and {bits} {strange}, {columns}")
+        strange = f(f"and {bits} {strange}, {f.splat(some, 'i1', leaf.lanes)}")
+        found = f(f"or {bits} {found}, {strange}")
+    return found
 
 
 @functools.cache

@@ -180,7 +180,9 @@ class _Tridiagonal:
     # -- steps -------------------------------------------------------------------------------------
 
     def scale(self) -> Value:
-        """Divides the matrix by the power of 2 below its largest element, and gives that."""
+        """Divides the matrix by the power of 2 below its largest element, and gives that; by the
+        least normal number if there is none.
+        """
         code, m = self.code, self.m
         most = code.variable(code.constant(self.vector, 0.0))
         count = self.n * self.row // self.lanes
@@ -191,7 +193,7 @@ class _Tridiagonal:
         mask = constant(word, 0x7F800000 if m.real_bytes == 4 else 0x7FF << 52)
         power = (largest.bitcast(word) & mask).bitcast(self.real)
         least = self.number(float(np.finfo(m.dtype.numpy).tiny))
-        power = code.select(power < least, self.number(1.0), power)
+        power = self.larger(power, least)
         self._divide(self.a, power, count)
         return power
 
@@ -352,6 +354,8 @@ class _Tridiagonal:
             sine.set(s)
             cosine.set(c)
             at.add(-1)
+        with code.when(at.get() >= start):  # the block falls into two
+            self.put(cosine.get() * self.get(e, at.get()), e, at.get())
         first = at.get() + 1
         self.put(self.get(d, first) - p.get(), d, first)
         self.put(code.select(first > start, zero, g.get()), e, first)

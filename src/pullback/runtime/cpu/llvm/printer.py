@@ -384,8 +384,8 @@ class _Bits:
     def cast(self, name: str, x: str, before: str, after: str) -> str:
         return self.f(f"{name} {self.type(before)} {x} to {self.type(after)}")
 
-    def select(self, condition: str, a: str, b: str, scalar: str = "i32") -> str:
-        kind = self.type(scalar)
+    def select(self, condition: str, a: str, b: str) -> str:
+        kind = self.type("i32")
         return self.f(f"select {self.type('i1')} {condition}, {kind} {a}, {kind} {b}")
 
 

@@ -1,5 +1,5 @@
 """Maps over many blocks of a few elements, such as small transposed matrices: a block is written
-out with its places compiled in, and the axes outside of it are walked.
+out, with its places compiled in, and the axes outside of it are walked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pullback.runtime.cpu.loops.nest import (
     walk,
 )
 
-__all__ = ["code", "inner_axes"]
+__all__ = ["code", "inner_axes", "short_axes"]
 __tuning__ = ("LARGEST", "SHORT", "WORTH")
 
 LARGEST = 64  # elements of a block: a few vectors, and code that compiles in milliseconds
@@ -33,16 +33,23 @@ Strides = tuple[int, ...]
 
 
 def inner_axes(kernel: Map | MultiMap, nest: Nest) -> int:
-    """How many of the innermost axes are a block, or 0: two at least, and an axis stays outside."""
+    """How many of the innermost axes of a map are a block, or 0: an axis stays outside."""
+    count = min(short_axes(nest), len(nest.shape) - 1)
+    suits = count > 1 and tiny_code.is_little(kernel, math.prod(nest.shape[-count:]))
+    return count if suits else 0
+
+
+def short_axes(nest: Nest, times: int = 1) -> int:
+    """How many of the innermost axes of a nest, which is walked so often, are a block: two at
+    least, or 0.
+    """
     shape = nest.shape
-    if len(shape) < 3 or nest.size < WORTH or shape[-1] >= SHORT:
+    if len(shape) < 2 or nest.size * times < WORTH or shape[-1] >= SHORT:
         return 0
     count = 0
-    while count < len(shape) - 1 and math.prod(shape[-count - 1 :]) <= LARGEST:
+    while count < len(shape) and math.prod(shape[-count - 1 :]) <= LARGEST:
         count += 1
-    if count < 2 or not tiny_code.is_little(kernel, math.prod(shape[-count:])):
-        return 0
-    return count
+    return count if count > 1 else 0
 
 
 @lru_cache(jit.KEPT)

@@ -26,6 +26,7 @@ from pullback.runtime.cpu.loops.tree_code import (
 )
 
 __all__ = ["HEAD", "Lengths", "column_kernel", "row_kernel"]
+__tuning__ = ("SHORT",)
 
 HEAD = ("rows", "length", "together")  # `together`: logarithm of the lanes that a task has
 SHORT = 64  # elements of rows whose length is compiled in: a few vectors, the last partly filled

@@ -201,7 +201,9 @@ class _Source:
             own = min(lanes, count - k * lanes)
             place = f.offset(self._pointer, str(first + k * lanes * size))
             value = f(f"load {of_width(kind, own)}, ptr {place}, align {size}")
-            if own < lanes:
+            if own == 1:
+                value = f.splat(value, kind, lanes)
+            elif own < lanes:
                 value = _shuffled(f, of_width(kind, own), value, "poison", range(own), lanes)
             if number == 0:
                 order = [p % lanes if p // lanes == k else None for p in places]
@@ -234,7 +236,7 @@ class _Source:
 def _shuffled(
     f: Function, vector: str, x: str, y: str, order: Iterable[int | None], width: int
 ) -> str:
-    """`width` lanes of x, followed by those of y, in an order; None may be any."""
+    """`width` lanes of x, followed by those of y, in an order; None, and what it lacks: any."""
     lanes = ["i32 poison" if k is None else f"i32 {k}" for k in order]
     lanes += ["i32 poison"] * (width - len(lanes))
     mask = f"<{width} x i32> <{', '.join(lanes)}>"

@@ -99,7 +99,7 @@ class FoldWriter:
     def with_rest(self, f: Function, values: Values, new: Values, count: int) -> Values:
         """Vector accumulators, with new elements in the first `count` lanes."""
         before = self._lanes(f, values, LANES, range(count))
-        joined = self.combine(f, before, new, count)
+        joined = self.step(f, before, new, count)
         found = []
         for kind, part, own, v in zip(
             self.types(count), self.types(LANES), joined, values, strict=True

@@ -116,16 +116,19 @@ class Programs:
         given = (p.inputs, p.out_nbytes, p.scratch, p.pointers)
         words, first = native.program_words(*given, stages.encoded(p.stages), p.heavy)
         names = _NamedCode()
+        known: dict[int, tuple[int, Any]] = {}  # by the ids of words, which are there many times
         places = array("q")
         for at in range(first, len(words)):
             word = words[at]
             if type(word) is not int:
-                number = names.number(word)
-                if number is None:
-                    return None
-                places.extend((at, number))
+                if id(word) not in known:
+                    number = names.number(word)
+                    if number is None:
+                        return None
+                    known[id(word)] = number, word
+                places.extend((at, known[id(word)][0]))
                 words[at] = 0
-        kept = array("q", map(operator.index, words))
+        kept = array("q", words)  # type: ignore[arg-type]
         large = np.frombuffer(kept, np.int64)[first:]
         if np.any((large >= _ADDRESSES[0]) & (large < _ADDRESSES[1])):
             return None

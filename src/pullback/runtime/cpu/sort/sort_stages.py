@@ -16,7 +16,7 @@ from pullback.core.errors import DTypeError, ShapeError
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm.builder import Code, IRModule, address, index_params, kernel, offsets
 from pullback.runtime.cpu.llvm.records import Record
-from pullback.runtime.cpu.llvm.values import I8, I64, Type, Value, integer
+from pullback.runtime.cpu.llvm.values import I8, I64, Type, Value, integer, vector
 from pullback.runtime.cpu.sort.radix import (
     BUCKETS,
     FIELDS,
@@ -44,6 +44,7 @@ _LONG = 1 << 16  # rows from here on are cut in chunks, if they are few
 _MOST_CHUNKS = 16  # of a long row, so that a few threads share it evenly
 _MOST_TASKS = 32  # each of which has scratch memory of its own
 _TASK_ELEMENTS = 1 << 14  # of a task: some tens of microseconds
+_VECTOR = 64  # bytes of the keys that are ranked at a time
 _LANES = 8  # values that are searched for together, to overlap cache misses
 
 
@@ -160,7 +161,8 @@ def _short_kernel(dtype: DType) -> int:
     a, word = SHORT.unpacked(code), _word(dtype)
     length, stride = a["length"], a["stride"]
     flip, sign = _narrow(code, a["flip"], word), code.int(1 << (word.width - 1), word)
-    keys = code.local(word, _SHORT)
+    lanes = _VECTOR // dtype.itemsize
+    keys, ranks = (code.local(word, _SHORT + lanes) for _ in range(2))
     with code.range(lo, hi) as row:
         x = code.at(a["source"], offsets(code, len(SHORT), row, 1)[0], word)
         with code.range(0, length) as i:
@@ -168,15 +170,35 @@ def _short_kernel(dtype: DType) -> int:
             # Signed comparisons are the ones that vectors have.
             code.store(emit_key(code, dtype, bits, flip) ^ sign, keys, i)
         out = code.at(a["output"], row * length, I64)
+        with code.range(0, (length + (lanes - 1)) // lanes) as block:
+            _rank(code, keys, ranks, block * lanes, length, vector(word, lanes))
         with code.range(0, length) as i:
-            key, rank = code.load(keys, i, word), code.variable(code.int(0, word))
-            for comparison, start, stop in (("<=", code.int(0), i), ("<", i, length)):
-                with code.range(start, stop) as j:
-                    smaller = code.signed(comparison, code.load(keys, j, word), key)
-                    rank.add(smaller.zext(word))
-            rank = rank.get() if word == I64 else rank.get().zext(I64)
-            code.store(i, out, rank)
+            rank = code.load(ranks, i, word)
+            code.store(i, out, rank if word == I64 else rank.zext(I64))
     return address(code)
+
+
+def _rank(code: Code, keys: Value, ranks: Value, start: Value, length: Value, own: Type) -> None:
+    """The ranks of some elements, whose keys fill a vector; beyond the last any number."""
+    word, lanes = own.element, own.count
+    mine = code.read(code.at(keys, start, word), own, align=word.width // 8)
+    rank = code.variable(code.constant(own, [0] * lanes))
+    end = code.minimum(start + lanes, length)
+    places = code.constant(own, list(range(lanes)))
+
+    def count(first: Value | int, last: Value, smaller: Callable[[Value, Value], Value]) -> None:
+        with code.range(first, last) as j:
+            other = code.spread(code.load(keys, j, word), lanes)
+            rank.add(smaller(j, other).zext(own))
+
+    def among(j: Value, other: Value) -> Value:
+        before = code.spread(_narrow(code, j - start, word), lanes) < places
+        return (other < mine) | (before & (other <= mine))
+
+    count(0, start, lambda _, other: other <= mine)
+    count(start, end, among)
+    count(end, length, lambda _, other: other < mine)
+    code.write(rank.get(), code.at(ranks, start, word), align=word.width // 8)
 
 
 @functools.cache

@@ -25,6 +25,7 @@ __tuning__ = ("HEAVY",)
 
 HEAVY = 24  # instructions of a map from which on it is a function apart: its code is there once
 SIDE_BY_SIDE, ONE, APART = "u", "z", "s"  # neighbours of a row, as in `map_walks`
+VECTOR = "v"  # side by side, the same ones in all rows: they may start anywhere
 
 _TEXT = """
 #define ENDS NAMES, ends
@@ -119,13 +120,14 @@ class EndCode(NamedTuple):
             step = f" * f.ends.columns[{k}]" if kind == APART else ""
             lines.append(f"  Pack<{kept}, COUNT> p{k};")
             one = f"p{k}.v[v] = ({row})[(column + v){step}];"
-            if kind == SIDE_BY_SIDE:
+            if kind in (SIDE_BY_SIDE, VECTOR):
+                whole = "" if kind == SIDE_BY_SIDE else f" && (u64)f.in{k} % {VECTOR_BYTES} == 0"
                 lines.append(
-                    f"  constexpr bool AT_ONCE{k} = WIDE && sizeof(p{k}) <= {VECTOR_BYTES};\n"
-                    f"  if constexpr (AT_ONCE{k})"
+                    f"  const bool whole{k} = WIDE && sizeof(p{k}) <= {VECTOR_BYTES}{whole};\n"
+                    f"  if (whole{k})"
                     f" p{k} = *reinterpret_cast<const Pack<{kept}, COUNT>*>({row} + column);"
                 )
-                one = f"if constexpr (!AT_ONCE{k}) {one}"
+                one = f"if (!whole{k}) {one}"
             singles.append(f"    {one}")
             operands.append(f"p{k}.v[v]")
         operands.insert(self.position, "x.v[v]")
@@ -169,8 +171,14 @@ class End(NamedTuple):
         kinds = ""
         for *apart, last in self.strides:
             together = last == 1 and all(s % count == 0 for s in apart)
-            kinds += ONE if last == 0 else SIDE_BY_SIDE if together and wide else APART
+            lies = SIDE_BY_SIDE if any(apart) else VECTOR
+            kinds += ONE if last == 0 else lies if together and wide else APART
         return EndCode(self.kernel, self.position, kinds, wide)
+
+    def anywhere(self, first: int) -> tuple[int, ...]:
+        """Positions of arrays that may start anywhere, if the first argument is at `first`."""
+        small = (k for k, (*apart, last) in enumerate(self.strides) if last == 0 or not any(apart))
+        return tuple(first + len(self.outs) + k for k in small)
 
     def arguments(self, batch: Sequence[int]) -> tuple[At | bytes, ...]:
         """What goes to `EndCode.parameters`."""

@@ -12,13 +12,14 @@ from pullback.runtime.cuda.gemm.kinds import TF32, Kind, Problem, Side, cores_so
 from pullback.runtime.cuda.launch import packed
 from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step, TensorMap
 
-__all__ = ["ARCHITECTURE", "TILES", "Hopper", "Tile", "tile_of"]
+__all__ = ["ARCHITECTURE", "LINE", "TILES", "Hopper", "Tile", "tile_of"]
 
 ARCHITECTURE = "sm_90"  # whose instructions these are; later ones have others
 PROCESSORS = 132  # multiprocessors that a choice of tiles has in mind: those of a Hopper
 ROW = 128  # bytes of k in a stage: as many as the exchange of pieces in shared memory spans
 ALIGNMENT = 1024  # bytes, of such tiles in shared memory
 MAP_AXES = 5  # of a map at most: three of them are for batches
+LINE = 128  # bytes of L2 that are read at once
 LINE_BLOCK = 64  # lines of a box where lines lie side by side
 
 
@@ -43,12 +44,16 @@ class Tile(NamedTuple):
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        return self.stages * (self.bm + self.bn) * ROW + ALIGNMENT
+        held = self.bn  # lines that lie side by side come LINE_BLOCK at a time
+        if held > LINE_BLOCK:
+            held = math.ceil(held / LINE_BLOCK) * LINE_BLOCK
+        return self.stages * (self.bm + held) * ROW + ALIGNMENT
 
 
 TILES = (
     Tile(128, 256, 4, 1, 0.78, 0.78),
     Tile(128, 192, 5, 1, 0.77, 0.77),
+    Tile(192, 96, 5, 1, 0.72, 0.72),
     Tile(128, 128, 6, 1, 0.76, 0.76),
     Tile(64, 128, 4, 2, 0.75, 0.56),
     Tile(64, 64, 6, 2, 0.54, 0.36),
@@ -105,6 +110,11 @@ class Hopper:
         """See `Side.lies`; units take TF32 whose products lie side by side."""
         found = side.lies(k, kind)
         return None if found == 1 and kind is TF32 else found
+
+    def reads_across(self, side: Side, lie: int | None, kind: Kind) -> bool:
+        """Whether rows of 128 bytes are in two lines of L2, which takes half as long again."""
+        step = side.operand.k if lie else side.operand.line
+        return lie is not None and step * kind.unit.itemsize % LINE > 0
 
     def launch(self, problem: Problem, lies: Sequence[int | None], out: At) -> Step | Either:
         """The launch; the output is dense."""
@@ -168,8 +178,8 @@ def _step(
     )  # fmt: skip
     tiles = problem.tiles(tile.bm, tile.bn)
     blocks = min(batch.size * tiles, PROCESSORS * tile.resident)
-    arguments = (
-        out, problem.a.at, problem.b.at, *maps, packed(batch, 2), problem.packed(tiles),
-        *problem.end_arguments(),
+    own = (out, problem.a.at, problem.b.at, *maps, packed(batch, 2), problem.packed(tiles))
+    return Step(
+        source, name, (blocks, 1), tile.threads, (*own, *problem.end_arguments()),
+        shared=tile.shared, anywhere=problem.anywhere(len(own)),
     )  # fmt: skip
-    return Step(source, name, (blocks, 1), tile.threads, arguments, shared=tile.shared)

@@ -95,6 +95,10 @@ class Problem(NamedTuple):
         """What goes to the parameters of the end."""
         return self.end.arguments(self.shape) if self.end else ()
 
+    def anywhere(self, first: int) -> tuple[int, ...]:
+        """See `Step.anywhere`, of the end's arguments from `first` on."""
+        return self.end.anywhere(first) if self.end else ()
+
     def tiles(self, bm: int, bn: int) -> int:
         """The tiles of one product."""
         return math.ceil(self.sides[0] / bm) * math.ceil(self.sides[1] / bn)

@@ -92,6 +92,7 @@ DOUBLES = (
 # float64 by matrix units; `tm` and `tn` say nothing there
 UNITS = (
     Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.81, 2, last=False, fewer=0.19),
+    Tile(96, 192, 8, 0, 0, 3, 4, 3, (1, 1), 0.8, 2, last=False, fewer=0.19),
     Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.78, 2, last=False, fewer=0.19),
     Tile(64, 64, 16, 0, 0, 2, 2, 4, (2, 2), 0.79, 2, last=False, fewer=0.25),
     Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55, last=False, fewer=0.19),

@@ -22,6 +22,9 @@ __all__ = ["Operand", "Tiled", "join_step", "may_end", "row_steps", "tile_steps"
 
 ROW_THREADS = 128  # of a block that multiplies rows
 LINES_TOGETHER = 32  # columns of such a block: LINES of kernels/rows.cu
+# Sums of many chains, up to so many: a thread for each would wait for one after the other.
+FEW_SUMS = 1 << 16
+MANY_CHAINS = 32
 PLACES = "strips", "places"  # files of all kernels that make tiles
 LEAST_COPY = 4  # bytes that can be copied to shared memory beside the arithmetic
 WIDE, ALONG, LINES, DEEP = range(4)  # KIND of kernels/tiles.cu
@@ -129,9 +132,10 @@ class Tiled(NamedTuple):
         )
         whole = tile.bm * tile.bn * size
         shared = max(shared, whole) if merge == CLUSTER else shared + (whole if kept == 2 else 0)
+        own = (out, a.at, b.at, nest, given, scratch, counters)
         more = self.end.arguments(self.batch) if self.end else ()
-        arguments = (out, a.at, b.at, nest, given, scratch, counters, *more)
-        return Step(source, name, grid, tile.threads, arguments, shared=shared)
+        free = self.end.anywhere(len(own)) if self.end else ()
+        return Step(source, name, grid, tile.threads, (*own, *more), shared=shared, anywhere=free)
 
 
 def tile_steps(
@@ -178,9 +182,10 @@ def join_step(dtype: DType, stored: DType, out: At, partials: At, chains: int, c
     """Adds up the chains of `count` elements."""
     name = f"product_{stored.name}"
     source = kernel_source(name, ("join",), stored, dtype, {})
-    return Step(
-        source, f"{name}_join", (grid_of(count), 1), THREADS, (out, partials, chains, count)
-    )
+    function, grid = f"{name}_join", grid_of(count)
+    if chains >= MANY_CHAINS and count <= FEW_SUMS:
+        function, grid = f"{name}_join_many", math.ceil(count / 32)
+    return Step(source, function, (grid, 1), THREADS, (out, partials, chains, count))
 
 
 def row_steps(

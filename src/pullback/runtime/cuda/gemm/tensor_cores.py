@@ -14,7 +14,7 @@ from pullback.compile.program.target import Area
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.gemm import hopper, warps
 from pullback.runtime.cuda.gemm.endings import End
-from pullback.runtime.cuda.gemm.hopper import Hopper
+from pullback.runtime.cuda.gemm.hopper import LINE, Hopper
 from pullback.runtime.cuda.gemm.kinds import Kind, Problem, Side, cores_source
 from pullback.runtime.cuda.gemm.steps import Operand
 from pullback.runtime.cuda.gemm.warps import Warps
@@ -29,6 +29,10 @@ MOST_GRID = 1056  # thread blocks of THREADS: what a Hopper holds at a time
 # Multiply-adds up to which a product whose operands cannot be copied as they are is read element by
 # element: to arrange them first takes two more launches, 4 us.
 SMALL = 1 << 24
+# Side of a square product from which on an operand that is read slowly is copied first: the copy
+# grows with the square of it, what is spared with the cube.
+WORTH = 2048
+LONG = 4  # lines of L2 from which on lines of a copy begin with one of them
 
 
 class Cores:
@@ -63,8 +67,10 @@ class Cores:
         m, n, k = sides
         pair, before = [Side(a, m, dtype), Side(b, n, dtype)], []
         if math.prod(batch) * m * n * k > SMALL:
+            worth = 2 * m * n >= WORTH * (m + n)
             for i, side in enumerate(pair):
-                if units.lies(side, k, kind) is None:
+                lie = units.lies(side, k, kind)
+                if lie is None or (worth and units.reads_across(side, lie, kind)):
                     step, pair[i] = arranged(kind, batch, side, k, area)
                     before.append(step)
         lies = [units.lies(side, k, kind) for side in pair]
@@ -79,7 +85,9 @@ def arranged(
 ) -> tuple[Step, Side]:
     """The launch that copies an operand line by line, rounded to what is multiplied; the copy."""
     x, lines, dtype = side
-    width = math.ceil(k * kind.unit.itemsize / VECTOR_BYTES) * VECTOR_BYTES // kind.unit.itemsize
+    size = kind.unit.itemsize
+    multiple = LINE if k * size > LONG * LINE else VECTOR_BYTES  # bytes from line to line
+    width = math.ceil(k * size / multiple) * multiple // size
     own, items = [0] * len(batch), 1
     for d in reversed(range(len(batch))):
         if x.batch[d] and batch[d] > 1:
@@ -87,10 +95,10 @@ def arranged(
             items *= batch[d]
     kept = [d for d in range(len(batch)) if own[d]]
     nest = coalesce([batch[d] for d in kept], [[x.batch[d] for d in kept]])
-    at = At(area(items * lines * width * kind.unit.itemsize))
+    at = At(area(items * lines * width * size))
     name = f"pieces_{kind.name}"
     source = cores_source(name, ("pack",), kind, dtype, kind.unit)
-    across = ROW // kind.unit.itemsize
+    across = ROW // size
     tiles = items * math.ceil(lines / LINES) * math.ceil(width / across)
     arguments = (at, x.at, packed(nest, 1), lines, k, x.line, x.k, width)
     step = Step(source, f"{name}_pack", (min(tiles, MOST_GRID), 1), THREADS, arguments)

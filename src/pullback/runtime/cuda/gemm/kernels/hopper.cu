@@ -5,7 +5,8 @@
 // bytes of k to shared memory, STAGES of them on their way. MAPS: by the copy engine, from operands of
 // so many axes whose lines (A_LINES, B_LINES) or products lie side by side; 0: element by element.
 constexpr int GROUPS = BM / 64, NT = GROUPS * 128 + 128, DEEP = 128 / (int)sizeof(Unit);
-constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128, STAGE = A_BYTES + B_BYTES, SUMS = BN / 2;
+constexpr int B_HELD = B_LINES ? (BN + 63) / 64 * 64 : BN;  // lines side by side come 64 at a time
+constexpr int A_BYTES = BM * 128, B_BYTES = B_HELD * 128, STAGE = A_BYTES + B_BYTES, SUMS = BN / 2;
 constexpr int ATOM = 1024;  // bytes of 8 rows, within which pieces of 16 are exchanged
 constexpr int BLOCK_ROWS = 64, BLOCK = BLOCK_ROWS * 128;  // of 64 lines that lie side by side
 

@@ -4,6 +4,8 @@ constexpr int PER_PIECE = 16 / (int)sizeof(Unit), PIECES = 8;  // elements of on
 
 // The products from `k` on of one line, which `p` is the start of; 0 beyond the last of them.
 PB_DEVICE Words pb_piece(const Given* __restrict__ p, i64 step, i64 k, i64 depth) {
+  const bool whole = sizeof(Given) == sizeof(Unit) && step == 1 && k + PER_PIECE <= depth;
+  if (whole && (u64)(p + k) % 16 == 0) return *reinterpret_cast<const Words*>(p + k);
   union { Words all; Unit each[PER_PIECE]; } piece;
 #pragma unroll
   for (int i = 0; i < PER_PIECE; ++i) piece.each[i] = k + i < depth ? pb_unit(p[(k + i) * step]) : Unit(0);

@@ -39,6 +39,12 @@ _HINTS = {
 # The same of drivers from 12.4 on, whose graphs have loops and choices.
 CONDITIONS = ("cuGraphConditionalHandleCreate", "cuGraphAddNode_v2")
 _Handle, _Word = ctypes.c_void_p, ctypes.c_uint64
+# The arguments of what is called for every copy: integers are taken as they are.
+_TYPES = {
+    "cuMemcpyHtoDAsync_v2": (_Word, _Handle, ctypes.c_size_t, _Handle),
+    "cuMemcpyDtoHAsync_v2": (_Handle, _Word, ctypes.c_size_t, _Handle),
+    "cuMemsetD8Async": (_Word, ctypes.c_ubyte, ctypes.c_size_t, _Handle),
+}
 
 
 def is_found() -> bool:
@@ -68,6 +74,8 @@ class Driver:
 
     def __init__(self, functions: Any):
         self._functions = functions
+        for name, types in _TYPES.items():
+            getattr(functions, name).argtypes = types
         addresses = [ctypes.cast(getattr(functions, n), _Handle).value for n in ENTRIES]
         self.has_conditions = all(hasattr(functions, n) for n in CONDITIONS)
         for n in CONDITIONS if self.has_conditions else ():
@@ -120,20 +128,17 @@ class Driver:
 
     def upload(self, to: int, source: int, nbytes: int, stream: int) -> None:
         """Copy bytes of the host to the device."""
-        copy = self._functions.cuMemcpyHtoDAsync_v2
-        status = copy(_Word(to), _Handle(source), ctypes.c_size_t(nbytes), _Handle(stream))
+        status = self._functions.cuMemcpyHtoDAsync_v2(to, source, nbytes, stream)
         self.check(status, "a copy to the device")
 
     def download(self, to: int, source: int, nbytes: int, stream: int) -> None:
         """Copy bytes of the device to the host."""
-        copy = self._functions.cuMemcpyDtoHAsync_v2
-        status = copy(_Handle(to), _Word(source), ctypes.c_size_t(nbytes), _Handle(stream))
+        status = self._functions.cuMemcpyDtoHAsync_v2(to, source, nbytes, stream)
         self.check(status, "a copy from the device")
 
     def clear(self, address: int, nbytes: int, stream: int) -> None:
         """Set bytes of the device to 0."""
-        clear = self._functions.cuMemsetD8Async
-        status = clear(_Word(address), ctypes.c_ubyte(0), ctypes.c_size_t(nbytes), _Handle(stream))
+        status = self._functions.cuMemsetD8Async(address, 0, nbytes, stream)
         self.check(status, "cuMemsetD8Async")
 
     def new_graph(self) -> int:

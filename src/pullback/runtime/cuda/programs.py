@@ -1,7 +1,8 @@
 """Programs on a GPU: launched from a table, and from the second call on as a graph.
 
 All launches go to one stream. Loops of a known number of rounds are walked by the launcher; where a
-flag decides, it waits for the device. Errors are raised by whoever waits next: see `faults`.
+flag decides, it waits for the device, but in graphs. Errors are raised by whoever waits next: see
+`faults`.
 """
 
 from __future__ import annotations

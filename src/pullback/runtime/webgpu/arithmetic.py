@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 __all__ = [
-    "LONG_LOOP", "LOOP_PROBE", "PROBE", "SAFE", "Arithmetic", "exact_functions", "exact_names",
-    "probe_words", "probed",
+    "FUSED", "LONG_LOOP", "LOOP_PROBE", "PROBE", "SAFE", "Arithmetic", "exact_functions",
+    "exact_names", "probe_words", "probed",
 ]  # fmt: skip
 
 COUNT = 4096  # operands of each probe, which lie in a buffer of 16 kB
@@ -27,6 +27,7 @@ class Arithmetic(NamedTuple):
 
 
 SAFE = Arithmetic(fma=False, div=False, sqrt=False)  # right on every adapter
+FUSED = Arithmetic(fma=True, div=False, sqrt=False)  # quotients and roots by fused multiply-adds
 
 
 # Of each function: its operands, whose own arithmetic it is, and that. What is fused stands in
@@ -53,8 +54,9 @@ def exact_functions(text: str, arithmetic: Arithmetic) -> str:
         if f"f32_{name}_exact(" in text:
             names = "abc"[:count]
             given = ", ".join(f"{n}: f32" for n in names)
-            soft = f"f32_{own}_soft({', '.join(names)})"
-            value = plain if getattr(arithmetic, own) else soft
+            how = "fused" if own != "fma" and arithmetic.fma else "soft"
+            other = f"f32_{own}_{how}({', '.join(names)})"
+            value = plain if getattr(arithmetic, own) else other
             lines.append(f"fn f32_{name}_exact({given}) -> f32 {{ return {value}; }}")
     return "\n".join(lines)
 

@@ -127,8 +127,8 @@ def _tiled_step(
         source = _tiles_source(dtype, len(nest.shape), t)
         return Dispatch(source, arrays, own, groups, rounds=product_rounds(k), fused=large)
 
-    t = large_tile_for(dtype, count, m, n)
-    return step(tile_for(dtype, count, m, n), t and step(t))
+    own = dtype, count, m, n
+    return step(tile_for(*own), step(large_tile_for(*own)))
 
 
 @cache

@@ -80,7 +80,7 @@ class Dispatch(NamedTuple):
 
     Negative words wrap. `checked`: it may note errors. `rounds`: how often loops of a thread go
     round, about, where that may be more than a driver allows. `fused`: another dispatch with the
-    same results, for adapters whose fused multiply-add is exact.
+    same results, for adapters whose fused multiply-add is exact (see `Gpu.takes_fused`).
     """
 
     source: str

@@ -209,8 +209,7 @@ def output_step(c: Convolution, weight: Weight, start: int) -> Dispatch:
         return Dispatch(source, arrays, words, groups * down * across, fused=large)
 
     sides = c.dtype, groups, pixels, c.y.channels
-    t = large_tile_for(*sides)
-    return step(tile_for(*sides), t and step(t))
+    return step(tile_for(*sides), step(large_tile_for(*sides)))
 
 
 @cache
@@ -283,5 +282,4 @@ def weight_step(c: Convolution, weight: Weight, sums: Sums, slot: int) -> Dispat
         return Dispatch(source, arrays, words, groups, rounds=rounds, fused=large)
 
     sides = c.dtype, products, rows, c.y.channels
-    t = large_tile_for(*sides)
-    return step(tile_for(*sides), t and step(t))
+    return step(tile_for(*sides), step(large_tile_for(*sides)))

@@ -6,24 +6,45 @@ units off, and `fma` be a product and a sum. Where an adapter is exact, its own 
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from pullback.compile.kernel.fused import fused
+
 __all__ = [
-    "FUSED", "LONG_LOOP", "LOOP_PROBE", "PROBE", "SAFE", "Arithmetic", "exact_functions",
-    "exact_names", "probe_words", "probed",
+    "DOUBLE_PROBE",
+    "FUSED",
+    "LONG_LOOP",
+    "LOOP_PROBE",
+    "PROBE",
+    "SAFE",
+    "Arithmetic",
+    "double_functions",
+    "double_needs",
+    "double_operands",
+    "exact_doubles",
+    "exact_functions",
+    "exact_names",
+    "probe_words",
+    "probed",
 ]  # fmt: skip
 
 COUNT = 4096  # operands of each probe, which lie in a buffer of 16 kB
 
 
 class Arithmetic(NamedTuple):
-    """Whether an adapter's own instructions are correctly rounded."""
+    """Whether an adapter's own instructions are correctly rounded: those of float32, and of float64
+    if it has that (`double`: sums, products, quotients and roots).
+    """
 
     fma: bool
     div: bool
     sqrt: bool
+    double: bool = False
+    double_fma: bool = False
 
 
 SAFE = Arithmetic(fma=False, div=False, sqrt=False)  # right on every adapter
@@ -85,6 +106,76 @@ fn main(@builtin(global_invocation_id) g: vec3<u32>) {
   store0(3u * i + 2u, bitcast<u32>(sqrt(a)));
 }
 """
+
+
+# float64 where the adapter has it: what takes the place of the functions on words. No compiler sees
+# that two of them follow each other, so that none makes a fused multiply-add of them.
+_DOUBLES = {"add": "a + b", "sub": "a - b", "mul": "a * b", "fma": "fma(a, b, c)", "div": "a / b",
+            "sqrt": "sqrt(a)"}  # fmt: skip
+
+
+def double_needs(source: str) -> tuple[str, ...]:
+    """What a source needs of an adapter that shall compute its float64."""
+    return ("double", "double_fma") if "f64_fma(" in source else ("double",)
+
+
+@cache
+def double_functions(has_fma: bool) -> dict[str, str]:
+    """The functions of float64 by name, with those that they call."""
+    found = {
+        "f64_own": "fn f64_own(a: vec2<u32>) -> f64 {"
+        " return bitcast<f64>(u64(a.x) | (u64(a.y) << 32u)); }",
+        "f64_words": "fn f64_words(a: f64) -> vec2<u32> { let x = bitcast<u64>(a);"
+        " return vec2<u32>(u32(x), u32(x >> 32u)) ^ vec2<u32>(pb_zero()); }",
+    }
+    for name, text in _DOUBLES.items():
+        if name == "fma" and not has_fma:
+            continue
+        names = "abc"[: 3 if name == "fma" else 1 if name == "sqrt" else 2]
+        given = ", ".join(f"{n}: vec2<u32>" for n in names)
+        own = " ".join(f"let {n}_own = f64_own({n});" for n in names)
+        value = re.sub(r"\b[abc]\b", r"\g<0>_own", text)
+        found[f"f64_{name}"] = (
+            f"fn f64_{name}({given}) -> vec2<u32> {{ {own} return f64_words({value}); }}"
+        )
+    return found
+
+
+DOUBLE_PROBE = """
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) g: vec3<u32>) {
+  let i = g.x;
+  if (i >= arg(0u)) { return; }
+  let a = load1(3u * i);
+  let b = load1(3u * i + 1u);
+  let c = load1(3u * i + 2u);
+  store0(6u * i, f64_add(a, b));
+  store0(6u * i + 1u, f64_sub(a, b));
+  store0(6u * i + 2u, f64_mul(a, b));
+  store0(6u * i + 3u, f64_div(a, b));
+  store0(6u * i + 4u, f64_sqrt(a));
+  store0(6u * i + 5u, f64_fma(a, b, c));
+}
+"""
+
+
+def double_operands() -> np.ndarray:
+    """Operands of float64, as `probe_words` has them."""
+    rng = np.random.default_rng(2)
+    a, b = 2.0 ** rng.integers(-300, 300, (2, COUNT)) * rng.uniform(1, 2, (2, COUNT))
+    c = -(a * b) * rng.choice([1, 1, 2.0**-50, 2.0**50], COUNT)
+    a[:64] *= 2.0**-240  # products are subnormal
+    b[:64] = 2.0**-600
+    c[:64] = 2.0**-1060
+    return np.ascontiguousarray(np.stack([a, b, c], axis=1))
+
+
+def exact_doubles(given: np.ndarray, found: np.ndarray) -> dict[str, bool]:
+    """What the results of the probe of float64 say, subnormal ones too."""
+    a, b, c = given.T
+    exact = [a + b, a - b, a * b, a / b, np.sqrt(a), fused(a, b, c)]
+    right = [np.array_equal(x, y) for x, y in zip(exact, found.T, strict=True)]
+    return {"double": all(right[:5]), "double_fma": all(right)}
 
 
 def probe_words() -> np.ndarray:

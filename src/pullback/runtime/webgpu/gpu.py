@@ -22,6 +22,7 @@ import numpy as np
 from pullback.core.errors import DeviceError
 from pullback.runtime.webgpu.arithmetic import SAFE
 from pullback.runtime.webgpu.faults import Faults
+from pullback.runtime.webgpu.stages import Dispatch
 
 __all__ = ["Buffer", "Command", "Gpu", "Memory", "Pipeline", "WgpuMissing", "copy_command"]
 __all__ += ["is_present", "wgpu_module"]
@@ -40,10 +41,11 @@ MOST_PIPELINES = 512  # that are kept though no program has them any more
 RECORD_LINE = 256  # bytes at a multiple of which the words of a kernel start: WebGPU's promise
 CHUNK_BYTES = 1 << 18  # of a buffer of records: a thousand kernels of 256 bytes of words
 MOST_CHUNKS = 256  # of records, before all are forgotten
-FUSED_BYTES = 17 << 10  # of workgroup memory that kernels for an exact fma may take; 16 are sure
+FASTER_BYTES = 17 << 10  # of workgroup memory that faster kernels may take; 16 KiB are sure
 MOST_ACROSS = 65535  # workgroups along one axis of a grid
 # Best first: what wgpu calls the kinds of adapters.
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
+DOUBLES = frozenset({"shader-f64", "shader-int64"})  # wgpu's names for what float64 needs
 _WANTED = (
     "max-buffer-size",
     "max-storage-buffer-binding-size",
@@ -167,7 +169,10 @@ class Gpu:
         usage = self._wgpu.BufferUsage
         self._usage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
         self._record_usage = usage.UNIFORM | usage.COPY_DST
-        self._device = self.asked(adapter.request_device_sync, required_limits=limits)
+        self.has_doubles = set(adapter.features) >= DOUBLES
+        features = sorted(DOUBLES) if self.has_doubles else []
+        ask = adapter.request_device_sync
+        self._device = self.asked(ask, required_features=features, required_limits=limits)
         create = self._device.create_buffer
         self._mark = self.asked(create, size=4, usage=self._usage)
         staged = usage.COPY_DST | usage.MAP_READ
@@ -194,10 +199,12 @@ class Gpu:
         self._records: dict[tuple[int, bytes], tuple[_Chunk, int]] = {}
         self._chunks: list[_Chunk] = []
 
-    @property
-    def takes_fused(self) -> bool:
-        """Whether `Dispatch.fused` is for this adapter."""
-        return self.arithmetic.fma and self._workgroup_bytes >= FUSED_BYTES
+    def chosen(self, step: Dispatch) -> Dispatch:
+        """A dispatch, or its other form for adapters like this one."""
+        other = step.faster
+        if other is None or self._workgroup_bytes < FASTER_BYTES:
+            return step
+        return other if all(getattr(self.arithmetic, name) for name in other.needs) else step
 
     def asked(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """The result of a function of the device's; a lost device is an error that says so."""

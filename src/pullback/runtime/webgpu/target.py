@@ -41,9 +41,13 @@ from pullback.runtime.webgpu import (
 )
 from pullback.runtime.webgpu.arithmetic import (
     COUNT,
+    DOUBLE_PROBE,
     LONG_LOOP,
     LOOP_PROBE,
     PROBE,
+    SAFE,
+    double_operands,
+    exact_doubles,
     probe_words,
     probed,
 )
@@ -156,11 +160,26 @@ class WebgpuRuntime(Runtime):
         program = Program(1, given.nbytes, (), (), stages.stage(step))
         found = programs.encode(self._gpu, program)(self._gpu.uploaded(given))
         words = self._gpu.download(found.memory, 0, given.nbytes).view(np.uint32)
-        self._gpu.arithmetic = probed(given, words)
+        self._gpu.arithmetic = probed(given, words)._replace(**self._doubles())
         loop = Dispatch(LOOP_PROBE, arrays[:1], (LONG_LOOP,), 1)
         found = programs.encode(self._gpu, Program(0, 4, (), (), stages.stage(loop)))()
         rounds = int(self._gpu.download(found.memory, 0, 4).view(np.uint32)[0])
         self._gpu.most_rounds = rounds if rounds < LONG_LOOP else None
+
+    def _doubles(self) -> dict[str, bool]:
+        """Let the adapter show whether it computes float64 exactly, if it has it."""
+        gpu = self._gpu
+        if not gpu.has_doubles:
+            return {}
+        given = double_operands()
+        arrays = (Array(At(0), "u64", "write"), Array(At(1), "u64"))
+        step = Dispatch(DOUBLE_PROBE, arrays, (COUNT,), stages.linear_groups(COUNT, 64))
+        program = Program(1, 2 * given.nbytes, (), (), stages.stage(step))
+        gpu.arithmetic = SAFE._replace(double=True, double_fma=True)
+        found = programs.encode(gpu, program)(gpu.uploaded(given))
+        gpu.arithmetic = SAFE
+        words = gpu.download(found.memory, 0, 2 * given.nbytes)
+        return exact_doubles(given, words.view(np.float64).reshape(COUNT, 6))
 
     def plan(self, op: Op, avals: tuple[Aval, ...], static: dict[str, Any], out: Aval) -> Plan:
         """The operation as a program of its own."""

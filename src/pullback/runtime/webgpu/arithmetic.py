@@ -17,7 +17,7 @@ from pullback.compile.kernel.fused import fused
 __all__ = [
     "DOUBLE_PROBE",
     "FUSED",
-    "LONG_LOOP",
+    "LEAST_NORMAL", "LONG_LOOP",
     "LOOP_PROBE",
     "PROBE",
     "SAFE",
@@ -85,12 +85,16 @@ def exact_functions(text: str, arithmetic: Arithmetic) -> str:
 # Rounds of a loop that a driver may end early: Mesa's software driver allows 65535 of all loops of
 # a thread together, and results of longer ones are wrong without a word.
 LONG_LOOP = 1 << 20
+# A second word: twice a subnormal number, the least normal one.
+LEAST_NORMAL = 0x800000
 LOOP_PROBE = """
 @compute @workgroup_size(1)
 fn main() {
   var rounds = 0u;
   for (var i = 0u; i < arg(0u); i++) { rounds += 1u + (i & pb_zero()); }
   store0(0u, rounds);
+  let small = pb_c(0x400000u);
+  store0(1u, bitcast<u32>(pb_f(small + small)));
 }
 """
 PROBE = """

@@ -179,6 +179,7 @@ class Gpu:
         self._staged = self.asked(create, size=STAGED_BYTES, usage=staged)
         self.arithmetic = SAFE  # until the adapter has been asked
         self.most_rounds: int | None = None  # of a thread's loops, if the driver ends them early
+        self.flushes = False  # subnormal numbers of float32, to zero
         self.lock = RLock()
         self.faults = Faults(self)
         # All buffers: so none of them is ever part of a garbage cycle, whose members wgpu releases

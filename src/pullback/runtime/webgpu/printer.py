@@ -434,7 +434,7 @@ def convert(x: str, source: DType, target: DType) -> str:
 
 def _is_true(x: str, source: DType) -> str:
     if source is dt.float32:
-        return f"!({x} == pb_c(0u))"
+        return f"((bitcast<u32>({x}) << 1u) != 0u)"  # a comparison may flush subnormal numbers
     if source is dt.float64:
         return f"!f64_is_zero({x})"
     if is_wide(source):

@@ -42,6 +42,7 @@ from pullback.runtime.webgpu import (
 from pullback.runtime.webgpu.arithmetic import (
     COUNT,
     DOUBLE_PROBE,
+    LEAST_NORMAL,
     LONG_LOOP,
     LOOP_PROBE,
     PROBE,
@@ -162,9 +163,10 @@ class WebgpuRuntime(Runtime):
         words = self._gpu.download(found.memory, 0, given.nbytes).view(np.uint32)
         self._gpu.arithmetic = probed(given, words)._replace(**self._doubles())
         loop = Dispatch(LOOP_PROBE, arrays[:1], (LONG_LOOP,), 1)
-        found = programs.encode(self._gpu, Program(0, 4, (), (), stages.stage(loop)))()
-        rounds = int(self._gpu.download(found.memory, 0, 4).view(np.uint32)[0])
+        found = programs.encode(self._gpu, Program(0, 8, (), (), stages.stage(loop)))()
+        rounds, least = self._gpu.download(found.memory, 0, 8).view(np.uint32).tolist()
         self._gpu.most_rounds = rounds if rounds < LONG_LOOP else None
+        self._gpu.flushes = least != LEAST_NORMAL
 
     def _doubles(self) -> dict[str, bool]:
         """Let the adapter show whether it computes float64 exactly, if it has it."""
@@ -248,5 +250,6 @@ class WebgpuRuntime(Runtime):
             "backend": str(info["backend_type"]),
             "wgpu": wgpu_module().__version__,
             "exact": ", ".join(exact) or "sums and products",
+            "subnormal": "flushed to zero" if self._gpu.flushes else "kept",
             "loops": f"{self._gpu.most_rounds} rounds" if self._gpu.most_rounds else "any length",
         }

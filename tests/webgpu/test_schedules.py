@@ -131,6 +131,64 @@ def test_folds_of_functions_read_ahead(fused: list[str]):
     assert any(ahead in text and "f32_div_exact(" in text for text in fused)
 
 
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("name", ["erf", "atan2", "exp2"])
+def test_float64_of_the_adapter_and_on_words(
+    name: str, double: bool, monkeypatch: pytest.MonkeyPatch
+):
+    gpu: Any = vars(pb.device("webgpu").runtime)["_gpu"]
+    if double and not gpu.arithmetic.double:
+        pytest.skip("the adapter has no float64")
+    own = gpu.arithmetic._replace(double=double, double_fma=double and gpu.arithmetic.double_fma)
+    monkeypatch.setattr(gpu, "arithmetic", own)
+    x, y = RNG.standard_normal((2, 1500)).astype(np.float32) * 5
+    f = getattr(pb, name)
+    check(f, *((x, y) if name == "atan2" else (x,)))
+    check(lambda x: (f(x, x + 1.0) if name == "atan2" else f(x)).sum(), x)
+
+
+# A quotient or a root in the middle between two numbers there is none; next to it, powers of two,
+# the largest and the least mantissas, what is too large or too small for the short way.
+def test_quotients_and_roots_by_fused_multiply_adds():
+    from pullback.compile.program.stages import Program
+    from pullback.runtime.webgpu.library import needed_functions
+    from pullback.runtime.webgpu.programs import encode
+    from pullback.runtime.webgpu.stages import Array, At, Dispatch, stage
+
+    ways = needed_functions("f32_div_fused( f32_sqrt_fused(")
+    # on an adapter without an exact fma the function takes its place
+    text = "\n".join([ways[f"f32_{name}_fused"].replace("fma(", "f32_fma_soft(")
+                      for name in ("div", "sqrt")])  # fmt: skip
+    source = f"""{text}
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) g: vec3<u32>) {{
+  let a = bitcast<f32>(load1(2u * g.x));
+  let b = bitcast<f32>(load1(2u * g.x + 1u));
+  store0(2u * g.x, bitcast<u32>(f32_div_fused(a, b)));
+  store0(2u * g.x + 1u, bitcast<u32>(f32_sqrt_fused(a)));
+}}"""
+    mantissas = np.array([0, 1, 2, 3, 1 << 22, (1 << 22) + 1, (1 << 23) - 2, (1 << 23) - 1])
+    count = 1 << 16
+    one, two = np.where(
+        RNG.random((2, count)) < 0.5,
+        RNG.choice(mantissas, (2, count)),
+        RNG.integers(0, 1 << 23, (2, count)),
+    )
+    powers = np.where(RNG.random((2, count)) < 0.9, RNG.integers(90, 160, (2, count)),
+                      RNG.choice([0, 1, 2, 252, 253, 254, 255], (2, count)))  # fmt: skip
+    bits = (np.stack([one, two]) | powers << 23).astype(np.uint32)
+    bits[0, ::7] |= 1 << 31
+    given = np.ascontiguousarray(bits.T.view(np.float32))
+    gpu: Any = vars(pb.device("webgpu").runtime)["_gpu"]
+    arrays = (Array(At(0), "u32", "write"), Array(At(1), "u32"))
+    step = Dispatch(source, arrays, (), count // 64)
+    buffer = encode(gpu, Program(1, given.nbytes, (), (), stage(step)))(gpu.uploaded(given))
+    found = gpu.download(buffer.memory, 0, given.nbytes).view(np.float32).reshape(-1, 2)
+    with np.errstate(all="ignore"):
+        expected = np.stack([given[:, 0] / given[:, 1], np.sqrt(given[:, 0])], axis=1)
+    assert same_bits(found, expected)
+
+
 def test_the_number_of_a_loop_is_where_its_carry_is():
     def f(x: Any) -> Any:
         return pb.fori_loop(2, 7, lambda i, v: v * 2.0 + i, x)

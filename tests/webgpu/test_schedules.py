@@ -16,7 +16,7 @@ import pullback as pb
 import pullback.nn
 from cuda_registry import same_bits
 from pullback.core import pytrees
-from pullback.runtime.webgpu import folds, maps, products, tiles, window_products
+from pullback.runtime.webgpu import folds, nests, products, tiles, window_products
 from webgpu_device import needs_adapter
 
 pytestmark = needs_adapter
@@ -103,7 +103,7 @@ def test_large_tiles_are_for_many_workgroups():
     assert tiles.large_tile_for(complex64, 1, 4096, 4096).high == 2
 
 
-MANY = maps.LEAST_MANY
+MANY = nests.LEAST_MANY
 
 
 @pytest.mark.parametrize("size", [MANY - 1, MANY, MANY + 1, 2 * MANY + 700])
@@ -112,7 +112,7 @@ def test_maps_of_several_elements(size: int, fused: list[str]):
     check(lambda x: x / 3.0 - 1.0, 3 * whole(size))  # a quotient is a function on some adapters
     check(lambda x: x[::-1] * 3, RNG.integers(-(2**40), 2**40, size))
     check(lambda x: x.T + 1.0, whole(size // 64, 64))
-    many = f"i + {(maps.EACH - 1) * 256}u"
+    many = f"i + {(nests.EACH - 1) * 256}u"
     assert any(many in text for text in fused) == (size // 64 * 64 >= MANY)
 
 
@@ -129,6 +129,18 @@ def test_folds_of_functions_read_ahead(fused: list[str]):
     check(lambda x: ((x / 3.0).sum(axis=1), (x / 3.0).max(axis=0)), 3 * whole(40, 3000))
     ahead = f"j + {(folds.AHEAD - 1) * folds.LANES}u"
     assert any(ahead in text and "f32_div_exact(" in text for text in fused)
+
+
+@pytest.mark.parametrize("rows", [MANY // 64 - 1, MANY // 64, MANY // 64 + 3])
+def test_reads_by_index_of_several_elements(rows: int):
+    x, i = whole(50, 64), RNG.integers(-50, 50, (2, rows))
+    check(lambda x, i: (x[i], x.T[i % 64, (i + 1) % 50]), x, i[0])
+    check(lambda x, i: x[i[0], i[1]], whole(50, 50, 64), i)
+    bad = i[0].copy()
+    bad[rows - 5 :] = 50, 51, -51, 52, 1
+    read = pb.tensor(x, device="webgpu")[pb.tensor(bad, device="webgpu")]
+    with pytest.raises(IndexError, match=f"index 50 .* at position {rows - 5} "):
+        read.numpy()
 
 
 @pytest.mark.parametrize("double", [False, True])

@@ -20,14 +20,12 @@ from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, cast
 from pullback.runtime.webgpu.arithmetic import double_needs
-from pullback.runtime.webgpu.nests import THREADS, locate, main_of, nest_words
+from pullback.runtime.webgpu.nests import EACH, LEAST_MANY, THREADS, locate, main_of, nest_words
 from pullback.runtime.webgpu.printer import Source, emit, item, loaded, stored
 from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
 
 __all__ = ["box_stage", "leaf_of", "map_stages", "map_steps", "put", "zero_steps"]
 
-EACH = 4  # elements of a thread: 16 bytes under way, as many as a GPU's memory keeps up with
-LEAST_MANY = 1 << 16  # elements from which on there are enough threads all the same
 MOST_STATEMENTS = 64  # of an element, above which arithmetic takes longer than memory
 
 

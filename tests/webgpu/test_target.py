@@ -249,7 +249,13 @@ def test_loops_that_a_driver_would_end_early_are_an_error(monkeypatch: pytest.Mo
     gpu = vars(pb.device("webgpu").runtime)["_gpu"]
     monkeypatch.setattr(gpu, "most_rounds", 1000)
     x = pb.ones((2, 3001), device="webgpu")
-    for f in (lambda: x @ x.mT, lambda: pb.cumulative_sum(x, axis=1)):
+    wide = pb.ones((200, 201), device="webgpu")
+    for f in (
+        lambda: x @ x.mT,
+        lambda: pb.cumulative_sum(x, axis=1),
+        lambda: pb.linalg.svd(wide),
+        lambda: pb.linalg.eig(wide[:, 1:]),
+    ):
         with pytest.raises(pb.DeviceError, match="ends loops after 1000 rounds, and one here has"):
             f()
     assert x.sum().numpy() == 6002

@@ -26,6 +26,7 @@ from pullback.runtime.webgpu.jacobi_kernels import (
     svd_room,
     svd_rounds,
     svd_source,
+    valuing_rounds,
 )
 from pullback.runtime.webgpu.matrices import Tiles, report_steps
 from pullback.runtime.webgpu.nests import THREADS
@@ -142,7 +143,7 @@ def _passes(n: int, m: int) -> int:
     """How often loops go round in kernels that walk a few times over n x m elements, each against
     those of a row.
     """
-    return 4 * -(-n * m // BLOCK_THREADS) + 2 * m * -(-n // BLOCK_THREADS)
+    return 3 * -(-n * m // BLOCK_THREADS) + m * -(-n // BLOCK_THREADS)
 
 
 def _eigh(blocks: _Blocks, operand: Place, vectors: bool) -> None:
@@ -178,7 +179,7 @@ def _svd(blocks: _Blocks, operand: Place, vectors: bool, static: Mapping[str, An
         for *part, rounds in _cut(n + n % 2 - 1, svd_rounds(n, m)):
             words = *own, *part, int(vectors)
             blocks.launch(kernel["turn"], *words, arrays=(work,), rounds=rounds)
-    blocks.launch(kernel["values"], *own, arrays=(work,), rounds=few + svd_rounds(n, m))
+    blocks.launch(kernel["values"], *own, arrays=(work,), rounds=valuing_rounds(n, m))
     for *part, rounds in _cut(basis, completing_rounds(m)):
         blocks.launch(kernel["complete"], *own, *part, arrays=(work,), rounds=rounds)
     arrays = work, blocks.result()

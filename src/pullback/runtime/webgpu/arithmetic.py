@@ -30,6 +30,7 @@ __all__ = [
     "exact_names",
     "probe_words",
     "probed",
+    "wide_probe",
 ]  # fmt: skip
 
 COUNT = 4096  # operands of each probe, which lie in a buffer of 16 kB
@@ -45,6 +46,7 @@ class Arithmetic(NamedTuple):
     sqrt: bool
     double: bool = False
     double_fma: bool = False
+    wide_fma: bool = False  # the one of float32, made of float64
 
 
 SAFE = Arithmetic(fma=False, div=False, sqrt=False)  # right on every adapter
@@ -68,6 +70,13 @@ def exact_names(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def _way(own: str, arithmetic: Arithmetic) -> str:
+    """How a function is made that the adapter computes inexactly."""
+    if own == "fma":
+        return "wide" if arithmetic.wide_fma else "soft"
+    return "fused" if arithmetic.fma else "soft"
+
+
 def exact_functions(text: str, arithmetic: Arithmetic) -> str:
     """The definitions of the exact functions that a text names."""
     lines = []
@@ -75,7 +84,7 @@ def exact_functions(text: str, arithmetic: Arithmetic) -> str:
         if f"f32_{name}_exact(" in text:
             names = "abc"[:count]
             given = ", ".join(f"{n}: f32" for n in names)
-            how = "fused" if own != "fma" and arithmetic.fma else "soft"
+            how = _way(own, arithmetic)
             other = f"f32_{own}_{how}({', '.join(names)})"
             value = plain if getattr(arithmetic, own) else other
             lines.append(f"fn f32_{name}_exact({given}) -> f32 {{ return {value}; }}")
@@ -118,6 +127,30 @@ _DOUBLES = {"add": "a + b", "sub": "a - b", "mul": "a * b", "fma": "fma(a, b, c)
             "sqrt": "sqrt(a)"}  # fmt: skip
 
 
+_KEPT = "fn f64_kept(a: f64) -> f64 { return bitcast<f64>(bitcast<u64>(a) ^ u64(pb_zero())); }"
+# The product is exact. What rounding loses of the sum makes its last bit odd, so that it is no tie
+# when it is rounded to float32.
+_WIDE_FMA = """fn f32_fma_wide(a: f32, b: f32, c: f32) -> f32 {
+  let p = f64_kept(f64(a) * f64(b));
+  let z = f64(c);
+  let sum = f64_kept(p + z);
+  let part = f64_kept(sum - p);
+  let lost = f64_kept(f64_kept(p - f64_kept(sum - part)) + f64_kept(z - part));
+  let bits = bitcast<u64>(sum);
+  let high = u32(bits >> 32u);
+  let is_odd = (u32(bits) & 1u) != 0u;
+  let exact = bitcast<u64>(lost) << 1u == u64(0u);
+  if (is_odd || exact || (high & 0x7ff00000u) == 0x7ff00000u) { return pb_f(f32(sum)); }
+  let up = (u32(bitcast<u64>(lost) >> 63u) == high >> 31u);
+  return pb_f(f32(bitcast<f64>(select(bits - u64(1u), bits + u64(1u), up))));
+}"""
+
+
+def wide_probe() -> str:
+    """`PROBE`, of the fused multiply-add that is made of float64."""
+    return PROBE.replace("fma(a, b, c)", "f32_fma_wide(a, b, c)")
+
+
 def double_needs(source: str) -> tuple[str, ...]:
     """What a source needs of an adapter that shall compute its float64."""
     return ("double", "double_fma") if "f64_fma(" in source else ("double",)
@@ -142,7 +175,7 @@ def double_functions(has_fma: bool) -> dict[str, str]:
         found[f"f64_{name}"] = (
             f"fn f64_{name}({given}) -> vec2<u32> {{ {own} return f64_words({value}); }}"
         )
-    return found
+    return found | {"f64_kept": _KEPT, "f32_fma_wide": _WIDE_FMA}
 
 
 DOUBLE_PROBE = """

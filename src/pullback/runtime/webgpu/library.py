@@ -44,7 +44,8 @@ def library_of(text: str, own: Mapping[str, str] | None = None) -> str:
     written if one of them is called.
     """
     found = needed_functions(text)
-    if own and own.keys() & found.keys():
+    if own and (own.keys() & found.keys() or any(f"{name}(" in text for name in own)):
+        found |= needed_functions("\n".join(own.values()))
         found = {name: text for name, text in found.items() if name not in own}
         return "\n".join([*own.values(), *found.values()])
     return "\n".join(found.values())

@@ -51,6 +51,7 @@ from pullback.runtime.webgpu.arithmetic import (
     exact_doubles,
     probe_words,
     probed,
+    wide_probe,
 )
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
@@ -161,7 +162,15 @@ class WebgpuRuntime(Runtime):
         program = Program(1, given.nbytes, (), (), stages.stage(step))
         found = programs.encode(self._gpu, program)(self._gpu.uploaded(given))
         words = self._gpu.download(found.memory, 0, given.nbytes).view(np.uint32)
-        self._gpu.arithmetic = probed(given, words)._replace(**self._doubles())
+        own = probed(given, words)._replace(**self._doubles())
+        self._gpu.arithmetic = own
+        if own.double and not own.fma:
+            step = step._replace(source=wide_probe())
+            found = programs.encode(self._gpu, program._replace(stages=stages.stage(step)))(
+                self._gpu.uploaded(given)
+            )
+            words = self._gpu.download(found.memory, 0, given.nbytes).view(np.uint32)
+            self._gpu.arithmetic = own._replace(wide_fma=probed(given, words).fma)
         loop = Dispatch(LOOP_PROBE, arrays[:1], (LONG_LOOP,), 1)
         found = programs.encode(self._gpu, Program(0, 8, (), (), stages.stage(loop)))()
         rounds, least = self._gpu.download(found.memory, 0, 8).view(np.uint32).tolist()

@@ -123,6 +123,13 @@ template <int N> static Meeting* first() {
 }
 template <int N> static void pb_meet() { meet(first<N>()); }
 template <int N> static int pb_meet_or(int says) { return meet_or(first<N>(), says); }
+// The threads of a team of a block.
+static void pb_meet_team(int team, int own) {
+  Meeting* found = &first_threads[{fibers[current].all, -1 - team}];
+  found->members = own;
+  meet(found);
+}
+static void pb_seen() {}
 static void pb_meet_grid(unsigned* count, unsigned& goal) {
   __syncthreads();
   goal += gridDim.x;
@@ -186,7 +193,7 @@ static unsigned __match_any_sync(unsigned, unsigned value) {
   });
 }
 
-// Matrix units on halves: see `attention/kernels/fragments.cu`.
+// Tensor cores: see `gemm/kernels/fragments.cu`.
 static void emulated_matrices(unsigned (&m)[4], SharedAddress row, bool transposed) {
   struct Four { unsigned m[4]; };
   const Four found = show(row, [=](auto at, int lane) {
@@ -204,9 +211,13 @@ static void emulated_matrices(unsigned (&m)[4], SharedAddress row, bool transpos
   });
   memcpy(m, found.m, sizeof m);
 }
-template <typename F>
+template <typename U, typename F>  // words of one or two numbers
 static void emulated_multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, F wide) {
-  struct Operands { unsigned a[4], b[2]; } given = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  constexpr int PER_WORD = 4 / sizeof(U);
+  struct Operands { U a[4][PER_WORD], b[2][PER_WORD]; } given;
+  const unsigned right[2] = {b0, b1};
+  memcpy(given.a, a, sizeof given.a);
+  memcpy(given.b, right, sizeof given.b);
   struct Sums { float c[4]; };
   const Sums sums = show(given, [&](auto at, int lane) {
     Sums own = {{c[0], c[1], c[2], c[3]}};
@@ -214,11 +225,9 @@ static void emulated_multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0
       const Operands left = at(lane / 4 * 4 + t);
       const Operands right[2] = {at(lane % 4 * 8 + t), at(lane % 4 * 8 + 4 + t)};
       for (int e = 0; e < 4; ++e)
-        for (int k = 0; k < 4; ++k) {
-          const unsigned x = left.a[e / 2 + k / 2 * 2] >> k % 2 * 16;
-          const unsigned y = right[e % 2].b[k / 2] >> k % 2 * 16;
-          own.c[e] += wide((unsigned short)x) * wide((unsigned short)y);
-        }
+        for (int word = 0; word < 2; ++word)
+          for (int k = 0; k < PER_WORD; ++k)
+            own.c[e] += wide(left.a[e / 2 + word * 2][k]) * wide(right[e % 2].b[word][k]);
     }
     return own;
   });

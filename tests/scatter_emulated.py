@@ -59,12 +59,12 @@ def device(monkeypatch):
     monkeypatch.setattr(ordered, "PROCESSORS", 6)
     for cache in CACHES:
         cache.cache_clear()
-    executor.Slots._own.__dict__.clear()
+    executor.StreamWords._own.__dict__.clear()
     cuda_fake.launched.clear()
     yield
     for cache in CACHES:
         cache.cache_clear()
-    executor.Slots._own.__dict__.clear()
+    executor.StreamWords._own.__dict__.clear()
 
 
 def draw(dtype, n, rows, width=1, index="int64", seed=0):

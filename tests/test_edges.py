@@ -59,3 +59,23 @@ def test_fractions_of_a_quantile():
     t = pb.tensor(0.5, requires_grad=True)
     pb.sum(pb.quantile(pb.tensor([0.0, 4.0]), [0.25, t])).backward()
     assert t.grad.item() == 4.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "int32", "uint64", "bool"])
+@pytest.mark.parametrize(
+    "shape,axis", [((5,), 0), ((40,), 0), ((3000,), 0), ((4, 1500), 1), ((70, 30), 0)], ids=str
+)
+def test_first_positions_of_extremes(shape: tuple[int, ...], axis: int, dtype: str) -> None:
+    """Also where nothing is ahead of what a search begins with."""
+    drawn = np.random.default_rng(0)
+    ends = [-np.inf, np.inf] if "float" in dtype else [0, 1]
+    if "int" in dtype:
+        ends = [np.iinfo(dtype).min, np.iinfo(dtype).max]
+    for x in (
+        *(np.full(shape, end, dtype) for end in ends),
+        drawn.integers(0, 3, shape).astype(dtype),
+        np.where(drawn.random(shape) < 0.1, ends[0], ends[1]).astype(dtype),
+    ):
+        for name in ("argmax", "argmin"):
+            found = np.asarray(getattr(pb, name)(pb.tensor(x), axis=axis))
+            assert np.array_equal(found, getattr(np, name)(x, axis=axis))

@@ -314,3 +314,90 @@ def test_a_stack_of_arrays_of_one_kind_is_that_of_others():
     np.testing.assert_allclose(g.numpy(), y.numpy() + 2 * x.numpy(), rtol=1e-14)
     with pytest.raises(pb.ShapeError, match="stack: arrays need the same shape"):
         pb.stack([x, y[:2]])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float16"])
+def test_new_shapes_of_known_kinds_of_calls(dtype: str) -> None:
+    one: Any = pb.ones((2, 3), dtype=dtype)
+    leaf: Any = pb.tensor(2.0, requires_grad=True)
+    for n in range(2, 40):
+        shape = (n % 4 + 1, n)
+        array = np.arange(n * (n % 4 + 1)).reshape(shape).astype(dtype)
+        x = pb.tensor(array)
+        for _ in range(3):  # the first of its shape, one that is kept, and one that is found
+            np.testing.assert_array_equal((x + 1).numpy(), array + array.dtype.type(1))
+            np.testing.assert_array_equal((x < pb.ones(shape, dtype=dtype)).numpy(), array < 1)
+            np.testing.assert_array_equal((pb.ones(shape, dtype=dtype) + x).numpy(), array + 1)
+            assert (x + 1).dtype == dtype and (x < x).dtype == "bool"
+            assert (x * 0.5).dtype == ("float32" if dtype == "int64" else dtype)
+            product = x.astype("float32") * leaf
+            assert product.requires_grad and not (x + 1).requires_grad
+            leaf.grad = None
+            product.sum().backward()
+            assert pb.asarray(leaf.grad).item() == array.sum(dtype="float64")
+        with pytest.raises(pb.ShapeError, match="broadcast"):
+            x + pb.ones((n % 4 + 1, n + 1), dtype=dtype)
+    assert (one + 1).shape == (2, 3)
+
+
+def test_new_shapes_are_seen_by_who_looks_on() -> None:
+    for n in range(5, 9):
+        pb.exp(pb.ones(n) + 1)
+    report = pb.profile(lambda: pb.exp(pb.ones(11) + 1))()
+    assert {"add", "exp"} <= {row.name for row in report.rows}
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "int8", "int32", "uint64", "bool", "complex64"]
+)
+def test_written_numbers_are_those_of_numpy(dtype: str) -> None:
+    for number in (0, 3, True, 2**53 + 1, 0.1, -0.0, 1e300, float("inf"), float("nan")):
+        if isinstance(number, float) and not np.isfinite(number) and dtype[0] not in "fc":
+            continue
+        array = np.zeros((2, 3), dtype)
+        x = pb.tensor(array) + (False if dtype == "bool" else 0)
+        if dtype[0] in "iu" and number > np.iinfo(dtype).max:
+            if isinstance(number, int):
+                with pytest.raises(pb.DTypeError, match="fit"):
+                    x[1, 2] = number
+            continue
+        with np.errstate(all="ignore"):
+            array[1, 2] = x[1, 2] = number
+        assert x.numpy().tobytes() == array.tobytes()
+    if dtype[0] == "i":
+        x[0, 0] = -1
+        assert x[0, 0].item() == -1
+
+
+def test_stacks_are_remembered_by_what_they_join() -> None:
+    a, b = pb.tensor([1.0, 2.0]), pb.tensor([3.0, 4.0])
+    stack: Any = pb.stack
+    for _ in range(3):
+        np.testing.assert_array_equal(pb.stack([a, b]).numpy(), [[1, 2], [3, 4]])
+        np.testing.assert_array_equal(pb.stack([b, a], axis=1).numpy(), [[3, 1], [4, 2]])
+        np.testing.assert_array_equal(stack((a, b), dim=-1).numpy(), [[1, 3], [2, 4]])
+        np.testing.assert_array_equal(pb.stack([a[0], 7.0]).numpy(), [1, 7])
+        assert pb.stack([a, pb.tensor([1, 2])]).dtype == "float32"
+        with pytest.raises(pb.ShapeError, match="same shape"):
+            pb.stack([a, pb.ones(3)])
+        with pytest.raises(pb.AxisError, match="out of range"):
+            pb.stack([a, b], axis=True + 2)
+        leaf = pb.tensor([5.0, 6.0], requires_grad=True)
+        (pb.stack([a, leaf]) * pb.tensor([[1.0, 1.0], [2.0, 3.0]])).sum().backward()
+        np.testing.assert_array_equal(leaf.grad.numpy(), [2, 3])
+    assert pb.jit(lambda x: pb.stack([x, x]))(a).shape == (2, 2)
+    assert pb.vmap(lambda x: pb.stack([x, x]))(pb.ones((3, 2))).shape == (3, 2, 2)
+
+
+def test_only_shapes_that_come_back_are_kept() -> None:
+    add: Any = pb.add
+    plans = add.op.plans
+    for n in range(300, 305):
+        x = pb.tensor(_array(n))
+        x + x
+    before = len(plans)
+    for turn in (0, 1, 1):
+        for n in range(400, 410):
+            x = pb.tensor(_array(n))
+            np.testing.assert_array_equal((x + x).numpy(), 2 * _array(n))
+        assert len(plans) - before == 10 * turn

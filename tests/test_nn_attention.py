@@ -192,13 +192,13 @@ def peak_bytes(f: Callable, *xs: Any) -> int:
     return native.memory()["peak"] - before
 
 
-@pytest.mark.parametrize("together", [100, 1 << 20], ids=["some", "all"])
+@pytest.mark.parametrize("together", [1, 100, 1 << 20], ids=["one", "some", "all"])
 @pytest.mark.parametrize("tile", [40, 16])
 @pytest.mark.parametrize("bias", [(3, 4, 11, 13), (1, 4, 11, 1), (11, 13)], ids=str)
 def test_heads_at_a_time_change_no_bit(
     bias: tuple[int, ...], tile: int, together: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """What another device makes of all heads at once has the rows of the tiles of the CPU."""
+    """However many heads a device likes at a time, they have the rows of tiles without a wish."""
     monkeypatch.setattr(blockwise, "TILE", tile)
     monkeypatch.setattr(blockwise, "SIDE", 4)
     shapes = (3, 4, 11, 8), (3, 4, 13, 8), (3, 4, 13, 6), bias
@@ -211,8 +211,10 @@ def test_heads_at_a_time_change_no_bit(
         value, grads = pb.jit(pb.value_and_grad(loss, argnums=(0, 1, 2, 3)))(*arrays)
         return [value.numpy(), *(g.numpy() for g in grads)]
 
+    runtime = type(arrays[0].device.runtime)
+    monkeypatch.setattr(runtime, "tile_elements", 0)
     expected = results()
-    monkeypatch.setattr(blockwise, "TOGETHER", {"cpu": together})
+    monkeypatch.setattr(runtime, "tile_elements", together)
     for x, y in zip(results(), expected, strict=True):
         np.testing.assert_array_equal(x, y)
 

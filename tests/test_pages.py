@@ -57,3 +57,12 @@ def test_every_page_has_its_place_in_the_navigation() -> None:
     taken = set(hooks["named"](nav))
     places = list(hooks["named"](hooks["filled"](nav, [p for p in pages if p not in taken])))
     assert sorted(places) == pages
+
+
+def test_the_design_names_files_that_are_there_and_each_of_them_once() -> None:
+    text = (ROOT / "docs" / "design.md").read_text("utf-8")
+    names = re.findall(r"`([\w/]+\.py)`", text)
+    assert len(names) > 80 and len(set(names)) == len(names)
+    package = ROOT / "src" / "pullback"
+    files = ["/" + p.relative_to(package).as_posix() for p in package.rglob("*.py")]
+    assert [n for n in names if not any(f.endswith("/" + n) for f in files)] == []

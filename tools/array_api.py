@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+import sections
+
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "conformance.md"
 STANDARD = "2025.12"
 TITLE = "## The test suite of the Array API standard"
-SECTION = re.compile(rf"^{TITLE}\n.*?(?=^## |\Z)", flags=re.MULTILINE | re.DOTALL)
 
 
 class Outcome(NamedTuple):
@@ -112,19 +111,6 @@ def section(suite: Path, examples: int, without: list[str], outcomes: list[Outco
     return "\n".join(lines) + "\n"
 
 
-def kept(page: str) -> str:
-    """The section as a page has it, for whoever writes the page anew."""
-    found = SECTION.search(page)
-    return found.group().rstrip() + "\n" if found else ""
-
-
-def replaced(page: str, text: str) -> str:
-    """The page with another section, which comes last if it had none."""
-    if SECTION.search(page):
-        return SECTION.sub(lambda _: text + "\n", page).rstrip() + "\n"
-    return page.rstrip() + "\n\n" + text
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("suite", type=Path, help="a checkout of array-api-tests")
@@ -136,7 +122,7 @@ def main() -> int:
         outcomes.append(run(given.suite, file, given.examples, given.without))
         print(file.stem, outcomes[-1].passed, "passed", *outcomes[-1].failed, flush=True)
     text = section(given.suite, given.examples, given.without, outcomes)
-    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
+    sections.put(TITLE, text)
     return 1 if any(o.failed for o in outcomes) else 0
 
 

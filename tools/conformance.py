@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "conformance.md"
 sys.path.insert(0, str(ROOT / "tests" / "generated"))
 
 import matrix  # noqa: E402  (found on the path set above)
@@ -31,6 +30,7 @@ import array_api  # noqa: E402  (found beside this file)
 import cuda_conformance  # noqa: E402  (found beside this file)
 import gaps  # noqa: E402  (found beside this file)
 import pullback as pb  # noqa: E402
+import sections  # noqa: E402  (found beside this file)
 import webgpu_cells  # noqa: E402  (found beside this file)
 from pullback.core.dtypes import DType  # noqa: E402
 from pullback.ir.op import REGISTRY, Public  # noqa: E402
@@ -179,12 +179,9 @@ def page() -> tuple[str, int]:
         lines += ["", "## Failures", "", *listed]
     totals = summary(rows)
     text = HEAD.format(totals=totals, command=COMMAND) + "\n".join(lines) + "\n\n" + lacking
-    suite = array_api.kept(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else ""
-    text += f"\n{suite}" if suite else ""
-    cells = webgpu_cells.kept(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else ""
-    text += f"\n{cells}" if cells else ""
-    device = cuda_conformance.kept(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else ""
-    text += f"\n{device}" if device else ""
+    for tool in (array_api, webgpu_cells, cuda_conformance):
+        own = sections.kept(tool.TITLE)
+        text += f"\n{own}" if own else ""
     return text, sum(FAIL in cells for cells in rows.values()) + len(wrong)
 
 
@@ -203,7 +200,7 @@ def summary(rows: dict[str, list[str]]) -> str:
 
 def check() -> int:
     """Whether the page lists the operations that there are."""
-    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    text = sections.PAGE.read_text(encoding="utf-8") if sections.PAGE.exists() else ""
     listed = set(re.findall(r"^\| `([\w.]+)` \|", text, flags=re.MULTILINE))
     missing, gone = sorted(set(REGISTRY) - listed), sorted(listed - set(REGISTRY))
     if missing or gone:
@@ -217,8 +214,8 @@ def main() -> int:
     if parser.parse_args().check:
         return check()
     text, failures = page()
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE.relative_to(ROOT)}: {failures} operations fail")
+    sections.PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote {sections.PAGE.relative_to(ROOT)}: {failures} operations fail")
     return 1 if failures else 0
 
 

@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
+import sections
+
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "conformance.md"
 TITLE = "## On CUDA"
-SECTION = re.compile(rf"^{TITLE}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 EQUAL, NEAR, FAIL, REFUSED, NONE, LATE = "equal", "near", "FAIL", "refused", "none", "not run"
 CELLS = [f"{d}:{k}" for k in (0, 1, 2) for d in ("float32", "float64", "complex128")]
 NEAR_EPS = 1e4  # differences in units of eps: derivatives of decompositions magnify rounding
@@ -192,20 +192,9 @@ def farthest(rows: Sequence[Row]) -> str:
     return ", ".join(f"{apart:.0e} apart in {dtype}" for dtype, apart in found.items()) or "equal"
 
 
-def kept(page: str) -> str:
-    """The section as a page has it, for whoever writes the page anew."""
-    found = SECTION.search(page)
-    return found.group().rstrip() + "\n" if found else ""
-
-
 def write(options: argparse.Namespace) -> int:
     """Put results into the page."""
-    page, text = PAGE.read_text(encoding="utf-8"), section(rows_of(options.result))
-    if SECTION.search(page):
-        page = SECTION.sub(lambda _: text + "\n", page).rstrip() + "\n"
-    else:
-        page = page.rstrip() + "\n\n" + text
-    PAGE.write_text(page, encoding="utf-8")
+    sections.put(TITLE, section(rows_of(options.result)))
     return 0
 
 

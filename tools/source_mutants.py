@@ -72,7 +72,7 @@ MUTANTS = (
     M("another handle is the same", "ir/op.py",
       "        return make(array._buf, array._aval, node)\n", "        return array\n", HANDLES),
     M("a kept constant is handed out", "ops/creation.py",
-      "return another(x) if shape == () else", "return x if shape == () else", HANDLES),
+      "if shape else another(x)", "if shape else x", HANDLES),
     M("a copy is the array", "ops/creation.py",
       "return another(x) if copy and x is obj else x", "return x", HANDLES),
     M("a cast gives its argument", "ops/parts.py",

@@ -22,13 +22,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+import sections
+
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "conformance.md"
 KNOWN = ROOT / "report" / "webgpu_cells.json"
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "generated")]
 
 TITLE = "## On WebGPU"
-SECTION = re.compile(rf"^{TITLE}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 TOGETHER = 100  # operations of a process: it takes some hundred megabytes, and shares kernels
 DTYPES = ("float32", "float16", "bfloat16", "complex64")
 ORDERS = {"float32": ("fwd", "1", "2", "3")}  # of the others: results and first derivatives
@@ -189,19 +189,6 @@ def section(known: dict[str, Cells], wide: bool, count: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def kept(page: str) -> str:
-    """The section as a page has it, for whoever writes the page anew."""
-    found = SECTION.search(page)
-    return found.group().rstrip() + "\n" if found else ""
-
-
-def replaced(page: str, text: str) -> str:
-    """The page with another section, which comes last if it had none."""
-    if SECTION.search(page):
-        return SECTION.sub(lambda _: text + "\n", page).rstrip() + "\n"
-    return page.rstrip() + "\n\n" + text
-
-
 def collect(keys: list[str], given: argparse.Namespace, keep: Callable[[str, Any], None]) -> None:
     """Let a process of its own find the cells of some operations."""
     options = ["--samples", str(given.samples), *(["--wide"] if given.wide else [])]
@@ -249,8 +236,7 @@ def main() -> int:
     shares = [missing[k::parts] for k in range(parts)]
     with ThreadPoolExecutor(given.jobs) as pool:
         list(pool.map(lambda keys: collect(keys, given, keep), shares))
-    text = section(known, given.wide, given.samples)
-    PAGE.write_text(replaced(PAGE.read_text("utf-8"), text), "utf-8")
+    sections.put(TITLE, section(known, given.wide, given.samples))
     return 0
 
 

@@ -26,6 +26,7 @@ from pullback.core.avals import (
     register_runtime,
     set_default_device,
 )
+from pullback.core.collector import paused_collector as _paused_collector
 from pullback.core.dtypes import (
     DType,
     bfloat16,
@@ -154,7 +155,8 @@ _HOMES = ("nn", "linalg", "fft", "signal", "random")  # where a missing name is 
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
-        return _import_module(f"pullback.{name}")
+        with _paused_collector():
+            return _import_module(f"pullback.{name}")
     if name in _LATE:
         _import_module("pullback.linalg")
         return _REGISTRY[name].function

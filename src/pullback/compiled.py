@@ -34,7 +34,7 @@ from pullback.ir.numbers import Moving, NeedsValue
 from pullback.ir.op import own_handles
 from pullback.ir.plans import active
 from pullback.ir.tracing import Static, inside_trace, refuse_leaked, user_line
-from pullback.signatures import NumberKey, Numbers, canonical, context, moved, take, take_all
+from pullback.signatures import KnownNumbers, NumberKey, canonical, context, moved, take, take_all
 
 if TYPE_CHECKING:
     from pullback.compile.function.unit import Unit
@@ -174,7 +174,7 @@ class Jitted:
         self._lock = threading.RLock()
         self._calls = self._traces = self._odd_traces = 0
         self._latest: dict[str, str] = {}
-        self._numbers: dict[tuple, Numbers] = {}  # by signature without values of numbers
+        self._numbers: dict[tuple, KnownNumbers] = {}  # by signature without values of numbers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -235,7 +235,7 @@ class Jitted:
         with self._lock:
             if len(self._numbers) >= 8 * CACHE_SIZE:
                 self._numbers.clear()
-            known = self._numbers.setdefault(general, Numbers(numbers))
+            known = self._numbers.setdefault(general, KnownNumbers(numbers))
             known.compare(numbers)
             while known.moving:
                 places = frozenset(known.moving)

@@ -16,7 +16,7 @@ from pullback.ir.numbers import Moving
 from pullback.ir.tracing import Static
 from pullback.tensor import Tensor
 
-__all__ = ["NumberKey", "Numbers", "canonical", "context", "moved", "take", "take_all"]
+__all__ = ["KnownNumbers", "NumberKey", "canonical", "context", "moved", "take", "take_all"]
 
 _WIDEST = {float: np.float64, int: np.int64, complex: np.complex128}
 
@@ -64,7 +64,7 @@ class NumberKey(NamedTuple):
     text: str
 
 
-class Numbers:
+class KnownNumbers:
     """What is known of the numbers among arguments that are otherwise alike.
 
     `first` are those of the first call. Those that changed since are `moving`, arguments of a trace

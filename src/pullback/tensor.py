@@ -229,7 +229,7 @@ class Tensor(Array, MissingMethods):
             raise no_value("item", self)
         if self.size != 1:
             raise ShapeError(f"item: expected one element, got shape {self.shape}.")
-        return to_numpy(self).reshape(()).item()
+        return exchange.element(self)
 
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers."""
@@ -278,10 +278,11 @@ class Tensor(Array, MissingMethods):
         return subscript.getitem(self, key) if part is None else part
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if self._is_tracked_leaf() and mode.recording:
+        if self._node is not None and self._is_tracked_leaf() and mode.recording:
             raise _refused_update("setitem")
         new = subscript.assigned(self, key, value)
-        self._rebind("setitem", subscript.setitem(self, key, value) if new is None else new)
+        if new is not self:
+            self._rebind("setitem", subscript.setitem(self, key, value) if new is None else new)
 
     def _is_tracked_leaf(self) -> bool:
         node = self._node

@@ -51,13 +51,11 @@ def of_chosen(
     chosen = tuple(n % len(args) for n in chosen)
 
     def restricted(*values: Any) -> Any:
-        full, named = list(args), kwargs
-        for n in chosen:
-            full[n] = None  # the transform gives it handles of its own
-        full, named = own_handles((full, named))
+        # the transform gives the chosen ones handles of its own
+        full = [None if n in chosen else own_handles(a) for n, a in enumerate(args)]
         for n, v in zip(chosen, values, strict=True):
             full[n] = v
-        return f(*full, **named)
+        return f(*full, **{name: own_handles(a) for name, a in kwargs.items()})
 
     return restricted, [args[n] for n in chosen]
 

@@ -25,9 +25,9 @@ from pullback.runtime.cuda.attention.steps import (
     KEYS,
     QUERIES,
     Given,
-    Matrices,
+    HeadMatrices,
+    PanelTile,
     Problem,
-    Tile,
     tile_of,
 )
 from pullback.runtime.cuda.gpu import gpu_of
@@ -84,15 +84,15 @@ def problem(s: Shape) -> Problem:
     )  # fmt: skip
 
 
-def matrices(s: Shape) -> list[Matrices]:
+def matrices(s: Shape) -> list[HeadMatrices]:
     """Dense arrays at the slots from 1 on."""
     near = s.group * s.rows * s.width, s.rows * s.width, s.width, 1
     far = s.columns * s.width, 0, s.width, 1
-    return [Matrices(At(k + 1), own) for k, own in enumerate((near, far, far, near))]
+    return [HeadMatrices(At(k + 1), own) for k, own in enumerate((near, far, far, near))]
 
 
 def step_of(
-    s: Shape, kernel: str, tile: Tile | None = None, mask: Matrices | None = None,
+    s: Shape, kernel: str, tile: PanelTile | None = None, mask: HeadMatrices | None = None,
     words: At | None = None,
 ) -> Step:  # fmt: skip
     """The launch of a kernel; slot 0 is its result, 5 and 6 what the forward pass left."""
@@ -118,7 +118,7 @@ def run(step: Step, arrays: list[np.ndarray], shape: tuple[int, ...]) -> np.ndar
     return np.asarray(out)
 
 
-def found(s: Shape, tiles: dict[str, Tile] | None = None) -> list[np.ndarray]:
+def found(s: Shape, tiles: dict[str, PanelTile] | None = None) -> list[np.ndarray]:
     """What the kernels give, in the order of `expected`."""
     arrays, tiles = given(s), tiles or {}
     start, numbers = steps.head_numbers(s.rows, s.width)
@@ -152,9 +152,9 @@ def test_kernels_are_as_near_as_their_results_are_rounded(name: str):
 
 
 OTHERS = {
-    FORWARD: Tile(1, 2, keys_together(16), False, 1),
-    QUERIES: Tile(1, 2, 16, False, 1),
-    KEYS: Tile(2, 1, 32, True, 1),
+    FORWARD: PanelTile(1, 2, keys_together(16), False, 1),
+    QUERIES: PanelTile(1, 2, 16, False, 1),
+    KEYS: PanelTile(2, 1, 32, True, 1),
 }
 
 
@@ -171,7 +171,7 @@ def test_nvrtc_compiles_the_kernels(width: int, target: str):
     shape = Shape(dt.bfloat16, 1, 1, 256, 256, width, causal=True)
     for kernel in KERNELS:
         assert nvrtc.compile_source(step_of(shape, kernel).source, target, nvrtc.QUICK)
-        masked = step_of(shape, kernel, mask=Matrices(At(7), (0, 0, 0, 1)), words=At(8))
+        masked = step_of(shape, kernel, mask=HeadMatrices(At(7), (0, 0, 0, 1)), words=At(8))
         assert nvrtc.compile_source(masked.source, target, nvrtc.QUICK)
 
 

@@ -22,7 +22,7 @@ from pullback.core import pytrees
 from pullback.core.avals import aval
 from pullback.core.dtypes import float32, int64
 from pullback.runtime.cuda import driver, graphs, launcher, memory, programs, transfers
-from pullback.runtime.cuda.stages import At, Code, Step, TensorMap
+from pullback.runtime.cuda.stages import At, StageCode, Step, TensorMap
 from pullback.runtime.cuda.table import copy_step
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
@@ -99,7 +99,7 @@ def test_a_group_without_launches_makes_nobody_wait_for_less(cuda: Any):
     """Of the groups 0 to 3, 2 has none and waits for 0; 3 waits for 1."""
     runtime = cuda.runtime
     steps = [[copy_step(2, 1, 40)], [copy_step(3, 1, 40)], [], [copy_step(0, 3, 40)]]
-    stages = [Stage(Code(own), 1, 1, ()) if own else Loop([], 0, (), ()) for own in steps]
+    stages = [Stage(StageCode(own), 1, 1, ()) if own else Loop([], 0, (), ()) for own in steps]
     waits = [(1, ()), (1, ()), (1, (0,)), (1, (1,))]
     program = Program(1, 40, (40, 40), (), stages, waits=waits)
     run, av = programs.encode(runtime._gpu, program), aval((10,), float32, cuda)
@@ -120,7 +120,7 @@ extern "C" __global__ void shown(unsigned long long* out, const Map map, long lo
         Step(source, "shown", (1, 1), 1, (At(0), TensorMap(At(1, 32 * k), rest), k))
         for k in range(3)
     ]
-    program = Program(1, 3 * 128, (), (), [Stage(Code(steps), 1, 1, ())])
+    program = Program(1, 3 * 128, (), (), [Stage(StageCode(steps), 1, 1, ())])
     runtime, kept = cuda.runtime, []
     run, av = programs.encode(runtime._gpu, program), aval((3, 16), int64, cuda)
     for k in range(4):

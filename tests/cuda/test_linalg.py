@@ -127,6 +127,18 @@ def test_errors_name_the_position_in_the_batch(n: int, cuda: Any):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_reflections_of_dependent_columns(dtype: str, cuda: Any):
+    """What rounding leaves of such columns gets smaller from one to the next, down to nothing."""
+    n = 40
+    x = np.outer(np.arange(n) % 3 + 1, np.arange(n) % 5 + 1.5).astype(dtype)
+    if not dtype.startswith("c"):
+        assert_equal(pb.linalg.qr, x, cuda=cuda)
+    q, r = results(pb.linalg.qr, x, device=cuda)
+    assert_near(q @ r, x, dtype)
+    assert_near(np.swapaxes(q.conj(), -1, -2) @ q, np.eye(n), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1, 5, 36])
 def test_complex_factorisations(n: int, dtype: str, cuda: Any):
     x = draw(2, n, n, dtype=dtype)

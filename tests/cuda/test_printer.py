@@ -348,6 +348,14 @@ def test_arrays_that_start_anywhere_are_read_one_by_one(kind, shape):
 
 
 @needs_compiler
+@pytest.mark.parametrize("kind", REDUCTIONS)
+def test_sums_of_columns_take_several_side_by_side_where_there_are_enough(kind, monkeypatch):
+    single = check_reduction(kind, (1500, 40), (0,))
+    monkeypatch.setattr(launch, "COLUMN_THREADS", 0)
+    assert single != check_reduction(kind, (1500, 40), (0,))
+
+
+@needs_compiler
 def test_what_is_the_same_for_a_row_is_read_once():
     kernel, x = REDUCTIONS["dot"], np.random.default_rng(7).standard_normal((9, 2000))
     for strides in ([(2000, 1), (2000, 0)], [(1, 9), (0, 9)]):

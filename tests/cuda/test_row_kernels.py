@@ -14,7 +14,7 @@ from cuda_device import emulated
 from cuda_emulator import COMPILER
 from cuda_registry import same_bits
 from pullback.core import pytrees
-from pullback.runtime.cuda import nvrtc
+from pullback.runtime.cuda import nvrtc, row_kernels
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
@@ -52,6 +52,19 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     ),
 }
 
+# What is folded from row to row beside.
+FOLDED: dict[str, Callable[..., Any]] = {
+    "weights": FUNCTIONS["weights"],
+    "masks": lambda x, g: (x == g, (x * g).sum(axis=0), x * g, (x != g).sum(axis=0)),
+    "bias": pb.grad(lambda x, g: (pb.maximum(x * g[0] + g[1], 0.0) * g).sum(), argnums=(0, 1)),
+    "scaled": lambda x, g: (
+        x * (x * g).sum(axis=1, keepdims=True),
+        (x + g).sum(axis=0),
+        (x * g).max(axis=0),
+    ),
+    "sums": lambda x, g: (x - x.mean(axis=1, keepdims=True) * g, (x * g).sum(axis=0)),
+}
+
 
 def check(name: str, shape: tuple[int, int], dtype: str, cuda: Any) -> list[str]:
     """Compare with the CPU; returns what was launched."""
@@ -62,7 +75,7 @@ def check(name: str, shape: tuple[int, int], dtype: str, cuda: Any) -> list[str]
     found, launched = [], []
     for device in (cuda, "cpu"):
         given = [pb.tensor(a).astype(dtype).to_device(device) for a in arrays]
-        f = pb.jit(FUNCTIONS[name])
+        f = pb.jit((FUNCTIONS | FOLDED)[name])
         cuda_fake.launched.clear()
         found.append([x.numpy() for x in pytrees.leaves(f(*given))])
         if device is cuda:
@@ -97,9 +110,12 @@ def test_rows_that_do_not_fit_are_several_launches(cuda: Any):
 def test_nvrtc_compiles_row_kernels(cuda: Any):
     cuda_fake.printed.clear()
     check("softmax gradient", (40, 1100), "float16", cuda)
-    (source,) = [s for s in cuda_fake.printed if "_passes(" in s]
-    for target in ("compute_75", "compute_90"):
-        assert b".entry" in nvrtc.compile_source(source, target, nvrtc.QUICK)
+    check("weights", (600, 64), "float64", cuda)
+    sources = [s for s in cuda_fake.printed if "_passes(" in s or "_lanes(" in s]
+    assert len(sources) == 3
+    for source in sources:
+        for target in ("compute_75", "compute_90"):
+            assert b".entry" in nvrtc.compile_source(source, target, nvrtc.QUICK)
 
 
 def printed_rows(function: Callable[..., Any], *args: np.ndarray, cuda: Any) -> str:
@@ -120,10 +136,74 @@ def test_two_threads_share_a_lane_where_weights_are_shared_and_joining_is_light(
     assert "first % 16" in loss  # the logarithm of a sum of exponentials
 
 
-def test_folds_from_row_to_row_are_one_more_launch(cuda: Any):
-    launched = check("weights", (2100, 64), "float32", cuda)
-    kinds = [name.split("_")[2] for name in launched]
-    assert kinds.count("passes") == kinds.count("columns") == 1, launched
+def kinds(launched: list[str]) -> list[str]:
+    return [name.split("_")[2] for name in launched]
+
+
+# Few rows, one and several blocks of the tree, rows longer than a block or of an odd length.
+@pytest.mark.parametrize("shape", [(2100, 64), (200, 1001), (1100, 2048), (17_500, 33)])
+@pytest.mark.parametrize("name", ["weights", "scaled"])
+def test_rows_are_read_once_for_what_is_folded_from_row_to_row(
+    name: str, shape: tuple[int, int], cuda: Any
+):
+    found = kinds(check(name, shape, "float32", cuda))
+    assert found.count("passes") == found.count("lanes") == 1, found
+    assert "columns" not in found
+    assert found.count("join") == (shape[0] > 16 * 1024)
+
+
+@pytest.mark.parametrize("shape", [(2100, 64), (200, 1001), (17_500, 33)])
+@pytest.mark.parametrize("name", ["bias", "masks"])
+def test_folds_from_row_to_row_store_what_else_is_made(
+    name: str, shape: tuple[int, int], cuda: Any
+):
+    found = kinds(check(name, shape, "float32", cuda))
+    assert "columns" in found and "passes" not in found
+    assert found[0] == "columns" or name == "bias"  # whose rows of weights are copied before
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "complex64"])
+def test_what_is_stored_beside_has_its_dtype(dtype: str, cuda: Any):
+    assert "columns" in kinds(check("masks", (300, 130), dtype, cuda))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "complex64"])
+def test_rows_of_other_dtypes_are_read_once(dtype: str, cuda: Any):
+    assert "lanes" in kinds(check("sums", (300, 130), dtype, cuda))
+
+
+@pytest.mark.parametrize("least", [3, 5, 6])
+def test_weights_stay_in_memory_where_they_leave_no_room(
+    least: int, cuda: Any, monkeypatch: pytest.MonkeyPatch
+):
+    rng = np.random.default_rng(6)
+    shapes = (150, 4096), (150, 4096), (4096,), (4096,)
+    arrays = [rng.standard_normal(n).astype(np.float32) for n in shapes]
+
+    def loss(x: Any, g: Any, w: Any, b: Any) -> Any:
+        return (pb.nn.layer_norm(x, (4096,), w, b) * g).sum()
+
+    f = pb.value_and_grad(loss, argnums=(0, 2, 3))
+    monkeypatch.setattr(row_kernels, "LEAST_TEAMS", least)
+    cuda_fake.printed.clear()
+    found = [
+        pytrees.leaves(pb.jit(f)(*(pb.tensor(a, device=d) for a in arrays))) for d in (cuda, "cpu")
+    ]
+    (source,) = [s for s in cuda_fake.printed if "_passes(" in s]
+    # both weights are near, then the one that is read more often, then rows are read again
+    assert source.count(", p4, length") == (least < 6)
+    assert source.count(", p5, length") == (least < 5)
+    assert ("sums1" in source) == (least < 6)
+    assert all(same_bits(x.numpy(), y.numpy()) for x, y in zip(*found, strict=True))
+
+
+def test_folds_from_row_to_row_are_a_launch_of_their_own_where_lanes_are_few(
+    cuda: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(row_kernels, "WALK_SHARE", 1e9)
+    found = kinds(check("weights", (2100, 64), "float32", cuda))
+    assert found.count("passes") == found.count("columns") == 1, found
+    assert "lanes" not in found
 
 
 LOSSES: dict[str, Callable[..., Any]] = {

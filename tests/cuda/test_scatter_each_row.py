@@ -8,6 +8,7 @@ import pytest
 import cuda_fake
 import pullback.runtime.cuda.scatter as sc
 from cuda_emulator import COMPILER
+from pullback.compile.kernel import order
 from pullback.runtime.cuda.scatter.each_row import MOST_ROWS, each_row_fits
 from pullback.runtime.cuda.scatter.recipes import Case
 from scatter_emulated import INTEGERS, REALS, device, draw, same_bits, scattered
@@ -67,7 +68,7 @@ def test_without_a_destination_to_read_every_row_is_written():
     i, v = map(cuda_fake.asarray, (indices, values))
     out = cuda_fake.empty((50, 4), "f4")  # which the kernel finds full of other things
     work = sc.adding(i.dtype, 90, v.dtype, ((90, 4), (50, 4)), None, True, 0)
-    slot = sc.Checked("test", i, 50)
+    slot = sc.IndexReport("test", i, 50)
     places = {"index": i.data.ptr, "value": v.data.ptr, "out": out.data.ptr, "aligned": 3}
     slot.run(work, places)
     same_bits(out, scattered(indices, values, np.zeros((50, 4), "f4"), strategy="ordered"))
@@ -79,3 +80,21 @@ def test_what_is_large_is_sorted():
     assert each_row_fits(small)
     larger = {"n": 1 << 12}, {"rows": MOST_ROWS + 1}, {"width": 1 << 6}, {"n": 5000, "width": 1}
     assert not any(each_row_fits(small._replace(**change)) for change in larger)
+
+
+# One launch without a sort, and sorted pieces; parts of a run in slices of one and of several.
+@pytest.mark.parametrize(("n", "width"), [(90, 3), (900, 1), (900, 33), (4200, 2), (1500, 40)])
+def test_bits_are_those_of_the_order(n, width):
+    rng, rows = np.random.default_rng(n), 7
+    indices = np.where(rng.random(n) < 0.7, 3, rng.integers(0, rows, n))
+    values = rng.standard_normal((n, width))
+    for row in range(rows):  # what is large goes, and leaves what was rounded
+        places = np.flatnonzero(indices == row)
+        large, gone = rng.permutation(places)[: len(places) // 3 * 2].reshape(2, -1)
+        values[large] *= 2.0 ** rng.integers(30, 60, (len(large), 1))
+        values[gone] = -values[large]
+    values, out = values.astype(np.float32), rng.standard_normal((rows, width)).astype(np.float32)
+    want = order.scattered_by_pieces(out, indices, values)
+    same_bits(scattered(indices, values, out, strategy="ordered"), want)
+    if n > 100:
+        assert (want != order.scattered(out, indices, values)).any()

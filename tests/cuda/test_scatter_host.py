@@ -245,7 +245,7 @@ def test_ordered_sums_of_any_length_and_width(n, width):
 def check_order(indices, rows):
     """Sort, compare, and say how many thread blocks found a range that is too large."""
     plan = sc.make_plan(cuda_fake.asarray(indices), rows)
-    places = plan.order(executor.Checked("test", plan.indices, rows))
+    places = plan.order(executor.IndexReport("test", plan.indices, rows))
     sizes = ordered.order_buffers(len(indices))
     kept, made, _ = plan._kept["order"]
     start = kept._memory._held
@@ -440,9 +440,9 @@ def test_calls_at_the_same_time_have_their_own_arguments(monkeypatch):
 
 def test_threads_have_slots_of_their_own():
     with ThreadPoolExecutor(1) as thread:
-        theirs = thread.submit(executor.Slots.of, 0, 0).result()
-    ours = executor.Slots.of(0, 0)
+        theirs = thread.submit(executor.StreamWords.of, 0, 0).result()
+    ours = executor.StreamWords.of(0, 0)
     assert ours.take() + executor.SLOT_BYTES == ours.take()
-    assert executor.Slots.of(0, 0) is ours and ours.address != theirs.address
+    assert executor.StreamWords.of(0, 0) is ours and ours.address != theirs.address
     ours.used = executor.SLOTS
-    assert executor.Slots.of(0, 0) is not ours
+    assert executor.StreamWords.of(0, 0) is not ours

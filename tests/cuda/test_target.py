@@ -13,6 +13,7 @@ import pullback as pb
 from cuda_device import emulated
 from cuda_emulator import COMPILER
 from cuda_registry import same_bits
+from device_programs import FUNCTIONS, draw
 from generated.matrix import FULL
 from pullback.core import pytrees
 from pullback.runtime.cpu import routines as cpu_routines
@@ -30,31 +31,6 @@ def cuda() -> Iterator[Any]:
 def sample(*dtypes: str) -> tuple[str, ...]:
     """All dtypes, or the first two: each compiles kernels of its own."""
     return dtypes if FULL else dtypes[:2]
-
-
-def draw(*shape: int, dtype: str = "float32") -> np.ndarray:
-    rng = np.random.default_rng(7)
-    x = rng.standard_normal(shape)
-    return (x + 1j * rng.standard_normal(shape) if dtype.startswith("c") else x).astype(dtype)
-
-
-def softmax_loss(x: Any) -> Any:
-    e = pb.exp(x - x.max(axis=-1, keepdims=True))
-    p = e / e.sum(axis=-1, keepdims=True)
-    return (p * p).sum()
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "broadcast": lambda x: x[:, :1] + x * 2.0,
-    "flipped": lambda x: pb.flip(x, axis=0).T + 1.0,
-    "rows": lambda x: (x * x).sum(axis=1),
-    "columns": lambda x: x.sum(axis=0),
-    "boxes": lambda x: pb.concat([x, x[:2]], axis=0),
-    "running": lambda x: pb.cumulative_sum(x, axis=1),
-    "gradient": pb.grad(softmax_loss),
-    "compiled": pb.jit(pb.value_and_grad(softmax_loss)),
-    "second order": pb.jit(pb.grad(lambda x: pb.grad(softmax_loss)(x).sum())),
-}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -168,12 +144,15 @@ PRODUCTS = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_have_the_bits_of_the_cpu(name: str, dtype: str, cuda: Any):
     arrays = [draw(*shape, dtype=dtype) for shape in PRODUCTS[name]]
-    found, expected = (pb.matmul(*[pb.tensor(a, device=d) for a in arrays]) for d in (cuda, "cpu"))
-    np.testing.assert_array_equal(found.numpy(), expected.numpy())
     turned = [np.ascontiguousarray(a.T) for a in arrays]  # the same, in another layout
-    if arrays[0].ndim == arrays[1].ndim == 2:
-        other = pb.matmul(*[pb.tensor(a, device=cuda).T for a in turned])
-        np.testing.assert_array_equal(other.numpy(), expected.numpy())
+    with pb.matmul_precision("highest"):
+        found, expected = (
+            pb.matmul(*[pb.tensor(a, device=d) for a in arrays]) for d in (cuda, "cpu")
+        )
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+        if arrays[0].ndim == arrays[1].ndim == 2:
+            other = pb.matmul(*[pb.tensor(a, device=cuda).T for a in turned])
+            np.testing.assert_array_equal(other.numpy(), expected.numpy())
 
 
 def test_there_are_kernels_for_every_intrinsic_of_the_cpu(cuda: Any):

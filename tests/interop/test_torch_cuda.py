@@ -64,7 +64,7 @@ CACHES = (
 def forget():
     for cache in CACHES:
         cache.cache_clear()
-    executor.Slots._own.__dict__.clear()
+    executor.StreamWords._own.__dict__.clear()
     torch_faults._lines.clear()
     torch_faults._told.clear()
     torch_faults._thread.lines.clear()

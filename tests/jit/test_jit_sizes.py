@@ -251,3 +251,9 @@ def test_zeros_have_the_sign_that_they_have_in_eager_mode(name: str, dtype: str)
     x = pb.tensor([[-0.0]], dtype=dtype)
     f = ONES[name]
     assert pb.jit(f)(x).numpy().tobytes() == f(x).numpy().tobytes()
+
+
+def test_a_compiled_function_takes_many_arrays() -> None:
+    arrays = [pb.tensor([float(k), 1.0]) for k in range(5000)]
+    total = pb.jit(lambda xs: sum(xs[1:], xs[0]))(arrays)
+    np.testing.assert_array_equal(total.numpy(), [5000 * 4999 / 2, 5000])

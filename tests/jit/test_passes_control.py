@@ -244,6 +244,24 @@ def test_sums_of_products_with_a_carry_leave_the_loop():
     assert names(g).count("matmul") == 1
 
 
+def test_sums_of_outer_products_leave_the_loop():
+    """The gradients of a matrix that meets one vector in each step, and of what is added to it."""
+
+    def f(w, bias, h, xs):
+        def step(h, x):
+            h = pb.tanh(w @ h + bias) + x
+            return h, None
+
+        return (pb.scan(step, h, xs)[0] ** 2).sum()
+
+    args = (random(6, 6), random(6), random(6), random(5, 6))
+    g = optimised(pb.grad(f, (0, 1)), *args, exact=False, tolerance=1e-5)
+    _, back = (eq.static["body"] for eq in g.equations if eq.op.name == "scan")
+    assert all(v.aval.shape != (6, 6) for eq in back.equations for v in eq.outs)
+    assert len(back.outputs) == 2  # the carry, and the rows that are multiplied and added up
+    assert names(g).count("matmul") == 1
+
+
 def test_sums_that_a_step_reads_stay_in_the_loop():
     def f(h, xs):
         def step(c, x):

@@ -22,6 +22,21 @@ Run = Callable[..., Any]
 Strides = Sequence[int]
 
 
+def arena_program(
+    n_inputs: int,
+    out_nbytes: int,
+    arena_nbytes: int,
+    pointers: Sequence[tuple[int, int]],
+    stages: Sequence[native.Stage],
+) -> Run:
+    """A program with one arena for all temporaries, and any part of any buffer as a slot.
+
+    Slots: 0 is the output, then the inputs, then the arena, then `pointers`: each is the slot of a
+    base, which comes before it, and an offset in bytes.
+    """
+    return native.make_program(n_inputs, out_nbytes, (arena_nbytes,), pointers, stages, False)
+
+
 def map_program(kernel: Map, shape: Sequence[int], strides: Sequence[Strides]) -> Run:
     """Applies the kernel; strides are over `shape`, the output is dense."""
     slots, own = range(1, 1 + len(strides)), dense_strides(tuple(shape))

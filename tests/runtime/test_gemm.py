@@ -231,7 +231,7 @@ def test_a_missing_library_is_an_error(monkeypatch):
 def each_width(request, monkeypatch):
     """Kernels for each width of vectors; LLVM cuts those that are too wide for this machine."""
     kernels = (
-        direct_gemm._after_slots,
+        direct_gemm._blocks_of,
         direct_gemm._block,
         panel_gemm.panel_kernel,
         packed_gemm.copy_kernel,
@@ -292,6 +292,8 @@ def layouts(a: np.ndarray, b: np.ndarray):
         *[(600, 1, 1100), (7, 9, 3000), (1, 1, 70001), (64, 64, 1500), (25, 520, 257)],
         *[(1, 700, 5003), (3, 1, 40001), (1, 50000, 3), (1, 13, 20000), (1, 5, 30)],
         *[(2, 700, 5003), (2, 13, 3000), (1, 3, 5000), (1, 1, 1000), (2, 1, 20001)],
+        *[(48, 129, 700), (49, 129, 700), (7, 1000, 260)],
+        *[(96, 256, 256), (96, 257, 256), (47, 256, 256)],
     ],
 )
 def test_bits_do_not_depend_on_layout(m, n, k, dtype):
@@ -314,7 +316,7 @@ def test_bits_do_not_depend_on_layout(m, n, k, dtype):
 def test_copies_that_threads_share(threads, monkeypatch):
     """In pieces of k, for each matrix or one for all; the bits are those of a tile alone."""
     monkeypatch.setattr(native, "get_threads", lambda: threads)
-    monkeypatch.setattr(products, "_SHARING", threads)
+    monkeypatch.setattr(products, "_SHARED_FLOPS", 1)
     a, b = random("float32", 2, 3, 150, 700), random("float32", 3, 700, 190)
     shared = random("float32", 700, 190)
     wanted = [matmul(a[0, :, :100], b), matmul(a[0, :, :100], shared)]

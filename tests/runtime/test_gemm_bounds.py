@@ -9,6 +9,7 @@ from pullback.core import dtypes as dt
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import copy_code, matmul
 from runtime.kernel_arrays import buffer, steps
+from runtime.programs import arena_program
 
 MARGIN = 256
 SIZES = (1, 2, 3, 5, 8, 13, 16, 17, 33)
@@ -35,7 +36,7 @@ def test_nothing_is_written_beside_the_output(dtype, layout):
         body = matmul.matmul_stages(dtype, (), m, n, k, 1, steps(a), 2, steps(b), 4, take)
         clear = native.Stage(copy_code.zero_kernel(), total, 1 << 20, (0,))
         places = [(3, sum(sizes[:i])) for i in range(len(sizes))]
-        program = native.arena_program(2, total, sum(sizes), [(0, MARGIN), *places], [clear, *body])
+        program = arena_program(2, total, sum(sizes), [(0, MARGIN), *places], [clear, *body])
         result = program(buffer(a), buffer(b))
         assert isinstance(result, native.Buffer)
         found = np.frombuffer(memoryview(result), np.uint8)

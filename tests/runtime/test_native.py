@@ -286,11 +286,12 @@ def test_program_keeps_its_description() -> None:
 
 
 def test_many_inputs() -> None:
-    run = program(4000, 40, (8,), [Stage(kernel("add"), 10, 10, ())])
     one = of(np.ones(10, np.float32))
-    np.testing.assert_array_equal(values(run(*[one] * 4000)), np.full(10, 2, np.float32))
-    with pytest.raises(ValueError, match="at most 4096"):
-        program(5000, 40, (), [])
+    for count in (4000, 60_000):
+        run = program(count, 40, (8,), [Stage(kernel("add"), 10, 10, ())])
+        np.testing.assert_array_equal(values(run(*[one] * count)), np.full(10, 2, np.float32))
+    with pytest.raises(ValueError, match="at most 65536"):
+        program(70_000, 40, (), [])
 
 
 @pytest.mark.skipif(not jit.host().triple.startswith("x86_64"), reason="sets a register of x86-64")

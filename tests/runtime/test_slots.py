@@ -7,13 +7,13 @@ from pullback.compile.kernel.forms import Accumulate, Gather, Map, Scatter
 from pullback.compile.program.target import IndexArrays
 from pullback.core import dtypes as dt
 from pullback.ir.scalar import acc, const, load
-from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import matmul
 from pullback.runtime.cpu.indexing import gather_stages
 from pullback.runtime.cpu.loops import fold_stages
 from pullback.runtime.cpu.scatter import scatter_stages
 from pullback.runtime.cpu.sort import sort_stages
 from runtime.kernel_arrays import buffer, dense, floats
+from runtime.programs import arena_program
 
 
 def in_slots(inputs, out_nbytes, make, dtype):
@@ -40,7 +40,7 @@ def in_slots(inputs, out_nbytes, make, dtype):
     pointers += [(arena, start + sum(sizes[:k])) for k in range(len(sizes))]
     raw = Map((dt.uint8,), dt.uint8, (load(0, dt.uint8),))
     body += dense(raw, out_nbytes, [0], [out])
-    program = native.arena_program(count, out_nbytes, start + sum(sizes), pointers, body)
+    program = arena_program(count, out_nbytes, start + sum(sizes), pointers, body)
     result = program(*map(buffer, shifted))
     return floats(result, dtype)
 

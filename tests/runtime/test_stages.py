@@ -14,7 +14,7 @@ from pullback.runtime.cpu.indexing import gather_stages
 from pullback.runtime.cpu.loops import fold_stages, map_stages
 from pullback.runtime.cpu.native import stages
 from runtime.kernel_arrays import array, buffer, check_bits, dense, floats, sample, steps
-from runtime.programs import map_program, reduce_program
+from runtime.programs import arena_program, map_program, reduce_program
 
 X, Y = load(0, dt.float64), load(1, dt.float64)
 ADD = Map((dt.float64, dt.float64), dt.float64, (X + Y,))
@@ -40,7 +40,7 @@ def test_arena_and_several_outputs(thread_count):
     pointers = [(3, 8000), (0, 8000)]
     body = [*dense(ADD, 1000, [3], [1, 2]), *dense(DOUBLE, 1000, [4], [3])]
     body += dense(BOTH, 1000, [0, 5], [4, 3])
-    program = native.arena_program(2, 12000, 16000, pointers, body)
+    program = arena_program(2, 12000, 16000, pointers, body)
     result = program(buffer(x), buffer(y))
     total = x + y
     assert np.array_equal(floats(result, count=1000), 2 * total + total)
@@ -51,14 +51,14 @@ def test_arena_and_several_outputs(thread_count):
 def test_pointers_of_pointers():
     x = np.arange(8.0)
     body = dense(COPY, 4, [0], [4])
-    program = native.arena_program(1, 32, 0, [(1, 16), (3, 16)], body)
+    program = arena_program(1, 32, 0, [(1, 16), (3, 16)], body)
     assert np.array_equal(floats(program(buffer(x))), x[4:])
     with pytest.raises(ValueError, match="needs a base before its slot 3"):
-        native.arena_program(1, 32, 0, [(3, 0)], body)
+        arena_program(1, 32, 0, [(3, 0)], body)
 
 
 def test_empty_program():
-    assert floats(native.arena_program(0, 0, 0, [], [])()).size == 0
+    assert floats(arena_program(0, 0, 0, [], [])()).size == 0
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (7,), (3, 37), (5, 4, 3), (300, 400)])
@@ -78,7 +78,7 @@ def test_multi_map(shape, out, thread_count):
     row = (0,) * (len(shape) - 1) + (1,)
     own = dense_strides(shape)
     last = (*(s * 2 for s in own[:-1]), own[-1] * 2)  # every second element
-    program = native.arena_program(
+    program = arena_program(
         2,
         a.size * (out[0].itemsize + 2 * out[1].itemsize),
         0,
@@ -96,7 +96,7 @@ def test_in_place(thread_count):
     x, y = np.random.default_rng(2).standard_normal((2, 100_003))
     body = [*dense(ADD, x.size, [0], [1, 2]), *dense(DOUBLE, x.size, [0], [0])]
     body += dense(BOTH, x.size, [0, 3], [0, 2])
-    program = native.arena_program(2, x.nbytes, x.nbytes, [], body)
+    program = arena_program(2, x.nbytes, x.nbytes, [], body)
     assert np.array_equal(floats(program(buffer(x), buffer(y))), 2 * (x + y) + y)
 
 
@@ -118,7 +118,7 @@ def test_scan(n, rounds, reverse, thread_count):
     # 4 x, 5 carry (at the end of the output), 6 spare, 7 y
     pointers = [(1, last), (0, rounds * 8 * n), (3, 0), (0, last)]
     body = running_sum(n, rounds, reverse)
-    program = native.arena_program(2, (rounds + 1) * 8 * n, 8 * n, pointers, body)
+    program = arena_program(2, (rounds + 1) * 8 * n, 8 * n, pointers, body)
     order = x[::-1] if reverse else x
     expected = [start]
     for row in order:
@@ -136,7 +136,7 @@ def test_nested_loops(thread_count):
     x = np.arange(1.0, 4.0)
     inner = stages.loop_stage(dense(DOUBLE, 3, [3], [0]), 5, (), [(0, 3, 24)])
     outer = stages.loop_stage([inner, *dense(ADD, 3, [2], [0, 1])], 3, (), [(0, 2, 24)])
-    program = native.arena_program(1, 24, 48, [(2, 24)], [*dense(COPY, 3, [0], [1]), outer])
+    program = arena_program(1, 24, 48, [(2, 24)], [*dense(COPY, 3, [0], [1]), outer])
     expected = x
     for _ in range(3):
         expected = expected * 32 + x
@@ -150,7 +150,7 @@ def test_while(limit):
     loop = stages.while_stage(
         dense(less, 1, [4], [0, 2]), 4, dense(DOUBLE, 1, [3], [0]), [(0, 3, 8)]
     )
-    program = native.arena_program(2, 8, 16, [(3, 8)], [*dense(COPY, 1, [0], [1]), loop])
+    program = arena_program(2, 8, 16, [(3, 8)], [*dense(COPY, 1, [0], [1]), loop])
     expected = 1.0
     while expected < limit:
         expected *= 2
@@ -161,7 +161,7 @@ def test_while(limit):
 def test_branch(flag):
     x = np.arange(5.0)
     choice = stages.branch_stage(2, dense(DOUBLE, 5, [0], [1]), dense(COPY, 5, [0], [1]))
-    program = native.arena_program(2, 40, 0, [], [choice])
+    program = arena_program(2, 40, 0, [], [choice])
     assert np.array_equal(floats(program(buffer(x), buffer(np.array([flag])))), x * (1 + flag))
 
 
@@ -172,7 +172,7 @@ def test_parts(thread_count):
     second = dense(BOTH, 900, [5, 6], [1, 2])
     pointers = [(3, 0), (0, 7200), (0, 14400)]
     parts = stages.parts_stage([first, [], second])
-    program = native.arena_program(2, 7200 * 2 + 3600, 7200, pointers, [parts])
+    program = arena_program(2, 7200 * 2 + 3600, 7200, pointers, [parts])
     result = program(buffer(x), buffer(y))
     assert np.array_equal(floats(result, count=900), (x + y) + (x + y))
     assert np.array_equal(floats(result, offset=7200, count=900), x + y)
@@ -185,7 +185,7 @@ def test_error_in_a_part():
     gathered = gather_stages.gather_stages(
         Gather(dt.float64, (dt.int64,)), (5,), 1, (0,), IndexArrays([2], [(1,)], [(3, 1)], 40), 0
     )
-    program = native.arena_program(2, 40, 0, [], [stages.parts_stage([good, gathered])])
+    program = arena_program(2, 40, 0, [], [stages.parts_stage([good, gathered])])
     bad = np.array([0, 1, -7, 9, 2])
     assert program(buffer(np.arange(3.0)), buffer(bad)) == (40, 2, -7)
 
@@ -196,7 +196,7 @@ def test_error_in_a_loop():
     indices = IndexArrays([4], [(1,)], [(3, 1)], 40)
     body = gather_stages.gather_stages(gather, (1,), 1, (0,), indices, 0)
     loop = stages.loop_stage(body, 5, [(4, 8)])
-    program = native.arena_program(2, 8, 0, [(2, 0)], [loop])
+    program = arena_program(2, 8, 0, [(2, 0)], [loop])
     x, good, bad = np.arange(3.0), np.array([0, 1, 2, 1, 2]), np.array([0, 1, -7, 9, 2])
     assert floats(program(buffer(x), buffer(good)))[0] == 2
     assert program(buffer(x), buffer(bad)) == (40, 0, -7)
@@ -229,8 +229,8 @@ def test_blocks_of_rows(rows, columns, local, thread_count):
     temporaries = [(3, 8), (4, 8 * columns), (5, 8)]
     stage = stages.rows_stage(members, rows, 7, 50, temporaries if local else ())
     arena = 0 if local else 16 * rows + nbytes
-    program = native.arena_program(1, nbytes, arena, pointers, [stage])
-    separate = native.arena_program(1, nbytes, 16 * rows + nbytes, pointers, members)
+    program = arena_program(1, nbytes, arena, pointers, [stage])
+    separate = arena_program(1, nbytes, 16 * rows + nbytes, pointers, members)
     result = floats(program(buffer(x))).reshape(rows, columns)
     assert np.array_equal(result, floats(separate(buffer(x))).reshape(rows, columns))
     moved = (x + x.sum(1, keepdims=True)) * 2
@@ -247,7 +247,7 @@ def test_rows_refuse():
 
 def test_no_rows():
     body = dense(COPY, 0, [0], [1], True)
-    program = native.arena_program(1, 0, 0, [], [stages.rows_stage(body, 0, 4, 4)])
+    program = arena_program(1, 0, 0, [], [stages.rows_stage(body, 0, 4, 4)])
     assert floats(program(buffer(np.empty(0)))).size == 0
 
 
@@ -262,7 +262,7 @@ def test_grouped_reduction_with_an_area(thread_count):
 
     body = fold_stages.reduce_stages(TOTAL, (), (x.size,), [1], [(1,)], 4, take)
     (nbytes,) = sizes
-    program = native.arena_program(1, 8, 64 + nbytes, [(2, 64), (0, 0)], body)
+    program = arena_program(1, 8, 64 + nbytes, [(2, 64), (0, 0)], body)
     alone = reduce_program(TOTAL, (), (x.size,), [(1,)])
     assert floats(program(buffer(x))) == floats(alone(buffer(x)))
     assert np.allclose(floats(program(buffer(x))), x.sum())
@@ -275,7 +275,7 @@ def test_product_with_areas(thread_count):
     take = native.Scratch(4)
     body = matmul.matmul_stages(dt.float64, (), 30, 20, 40, 1, steps(a), 2, steps(b), 0, take)
     pointers = [(3, sum(take.sizes[:k])) for k in range(len(take.sizes))]
-    program = native.arena_program(2, 30 * 20 * 8, sum(take.sizes), pointers, body)
+    program = arena_program(2, 30 * 20 * 8, sum(take.sizes), pointers, body)
     assert np.allclose(floats(program(buffer(a), buffer(b))).reshape(30, 20), a @ b)
 
 
@@ -303,7 +303,7 @@ def test_product_and_bias_by_rows(m, n, k, layout, thread_count):
     rows = stages.rows_stage([first[-1], *add, last[-1]], m, 4, 8, [(6, 8 * n), (7, 8 * n)])
     pointers = [(5, 0), (5, 0), *((5, sum(sizes[:i])) for i in range(len(sizes)))]
     body = [*first[:-1], *last[:-1], rows]
-    program = native.arena_program(4, m * n * 8, sum(sizes), pointers, body)
+    program = arena_program(4, m * n * 8, sum(sizes), pointers, body)
     result = floats(program(*map(buffer, (a, b, c, bias)))).reshape(m, n)
     assert np.allclose(result, (a @ b + bias) @ c)
 

@@ -9,6 +9,7 @@ import pullback as pb
 from pullback import linalg
 from pullback.compile.kernel import factor_order
 from pullback.runtime.cpu import native
+from pullback.runtime.cpu.linalg import lane_reflections
 
 RNG = np.random.default_rng(11)
 # On both sides of leaves, panels, tiles of products and chunks of k.
@@ -126,6 +127,37 @@ def test_reflections_of_extreme_numbers():
         q, r = linalg.qr(pb.tensor(x))
         np.testing.assert_allclose((q @ r).numpy(), x, atol=999 * eps)
         assert not np.tril(r.numpy(), -1).any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_small_ones_have_the_bits_that_they_have_alone(dtype):
+    """Side by side in a batch, or one by tiles: on both sides of the largest of the first kind."""
+    info = np.finfo(dtype)
+    for m, n in ((1, 1), (1, 5), (4, 4), (3, 8), (8, 5), (8, 8), (9, 8), (8, 9)):
+        x = draw(lane_reflections.MATRICES, m, n, dtype=dtype)
+        x[1], x[2], x[3] = 0, 1, np.eye(m, n)
+        x[4] *= info.tiny * 16
+        x[5] *= info.max / 100
+        x[6, :, 0] = 0
+        x[7, 0, 0] = np.nan
+        x[8] = np.outer(np.arange(m) % 3 + 1, np.arange(n) % 5 + 1.5)
+        for mode in ("reduced", "complete"):
+            together = linalg.qr(pb.tensor(x), mode=mode)
+            for k, one in enumerate(x):
+                for got, own in zip(together, linalg.qr(pb.tensor(one), mode=mode), strict=True):
+                    same(got[k], own)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_reflections_of_dependent_columns(dtype):
+    """What rounding leaves of such columns gets smaller from one to the next, down to nothing."""
+    eps = np.finfo(dtype).eps
+    for n in (5, 17, 40, 150):
+        for x in (np.ones((n, n)), np.outer(np.arange(n) % 3 + 1, np.arange(n) % 5 + 1.5)):
+            q, r = linalg.qr(pb.tensor(x.astype(dtype)))
+            ones = linalg.matrix_transpose(q) @ q
+            np.testing.assert_allclose(ones.numpy(), np.eye(n), atol=99 * eps)
+            np.testing.assert_allclose((q @ r).numpy(), x, atol=9 * n * eps * x.max())
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.web.trees import Leaf, arguments_tree
+from pullback.web.trees import PageLeaf, arguments_tree
 from web_functions import CASES, SCALES, Case, draw
 from webgpu_device import needs_adapter
 
@@ -152,9 +152,9 @@ def test_inputs_have_the_names_of_parameters() -> None:
     paths = [leaf.path for leaf in tree.leaves]
     assert paths == ["b.u", "b.v.1", "rest.0", "c"]
     assert tree.root == {
-        "b": {"u": Leaf(0, "b.u"), "v": [None, Leaf(1, "b.v.1")]},
-        "rest": [Leaf(2, "rest.0")],
-        "c": Leaf(3, "c"),
+        "b": {"u": PageLeaf(0, "b.u"), "v": [None, PageLeaf(1, "b.v.1")]},
+        "rest": [PageLeaf(2, "rest.0")],
+        "c": PageLeaf(3, "c"),
     }
 
 

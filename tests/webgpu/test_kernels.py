@@ -19,7 +19,7 @@ from pullback.compile.kernel.fused import fused
 from pullback.compile.program.stages import Program
 from pullback.core import pytrees
 from pullback.runtime.webgpu.programs import encode
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, stage
 from webgpu_device import needs_adapter
 
 pytestmark = needs_adapter
@@ -60,7 +60,7 @@ def fused_on_device(rows: np.ndarray) -> np.ndarray:
     """Both functions that take the place of an adapter's fma."""
     gpu = vars(pb.device("webgpu").runtime)["_gpu"]
     step = Dispatch(
-        _FUSED, (Array(At(0), "u32", "write"), Array(At(1), "u32")), (), len(rows) // 64
+        _FUSED, (Binding(At(0), "u32", "write"), Binding(At(1), "u32")), (), len(rows) // 64
     )
     out = encode(gpu, Program(1, 8 * len(rows), (), (), stage(step)))(gpu.uploaded(rows))
     found = gpu.download(out.memory, 0, 8 * len(rows))

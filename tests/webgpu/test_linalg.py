@@ -70,6 +70,16 @@ def test_qr_has_the_bits_of_the_cpu(name: str, n: int):
     assert_equal(FACTORED[name], draw(2, n, n))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reflections_of_dependent_columns(dtype: str):
+    """What rounding leaves of such columns gets smaller from one to the next, down to nothing."""
+    n = 40
+    x = np.outer(np.arange(n) % 3 + 1, np.arange(n) % 5 + 1.5).astype(dtype)
+    q, r = results(pb.linalg.qr, x)
+    assert_near(q @ r, x)
+    assert_near(adjoint(q) @ q, np.eye(n))
+
+
 @pytest.mark.parametrize("n", [1, 5, 36])
 def test_complex_factorisations(n: int):
     x = draw(2, n, n, dtype="complex64")

@@ -166,7 +166,7 @@ def test_quotients_and_roots_by_fused_multiply_adds():
     from pullback.compile.program.stages import Program
     from pullback.runtime.webgpu.library import needed_functions
     from pullback.runtime.webgpu.programs import encode
-    from pullback.runtime.webgpu.stages import Array, At, Dispatch, stage
+    from pullback.runtime.webgpu.stages import At, Binding, Dispatch, stage
 
     ways = needed_functions("f32_div_fused( f32_sqrt_fused(")
     # on an adapter without an exact fma the function takes its place
@@ -193,7 +193,7 @@ fn main(@builtin(global_invocation_id) g: vec3<u32>) {{
     bits[0, ::7] |= 1 << 31
     given = np.ascontiguousarray(bits.T.view(np.float32))
     gpu: Any = vars(pb.device("webgpu").runtime)["_gpu"]
-    arrays = (Array(At(0), "u32", "write"), Array(At(1), "u32"))
+    arrays = (Binding(At(0), "u32", "write"), Binding(At(1), "u32"))
     step = Dispatch(source, arrays, (), count // 64)
     buffer = encode(gpu, Program(1, given.nbytes, (), (), stage(step)))(gpu.uploaded(given))
     found = gpu.download(buffer.memory, 0, given.nbytes).view(np.float32).reshape(-1, 2)

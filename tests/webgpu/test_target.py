@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,40 +12,15 @@ import pytest
 
 import pullback as pb
 from cuda_registry import same_bits
+from device_programs import FUNCTIONS
+from device_programs import draw as drawn
 from pullback.core import pytrees
 from pullback.core.errors import IndexOutOfRange
 from pullback.runtime.webgpu.gpu import Gpu
 from webgpu_device import needs_adapter, without_subnormal
 
 pytestmark = needs_adapter
-
-
-def draw(*shape: int, dtype: str = "float32") -> np.ndarray:
-    rng = np.random.default_rng(7)
-    x = rng.standard_normal(shape) * 20
-    return (x + 1j * rng.standard_normal(shape) if dtype.startswith("c") else x).astype(dtype)
-
-
-def softmax_loss(x: Any) -> Any:
-    e = pb.exp(x - x.max(axis=-1, keepdims=True))
-    p = e / e.sum(axis=-1, keepdims=True)
-    return (p * p).sum()
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "broadcast": lambda x: x[:, :1] + x * 2.0,
-    "flipped": lambda x: pb.flip(x, axis=0).T + 1.0,
-    "rows": lambda x: (x * x).sum(axis=1),
-    "columns": lambda x: x.sum(axis=0),
-    "whole": lambda x: x.sum(),
-    "boxes": lambda x: pb.concat([x, x[:2]], axis=0),
-    "running": lambda x: pb.cumulative_sum(x, axis=1),
-    "truth": lambda x: pb.where((x > 0)[:, ::-1], x, -x),
-    "largest": lambda x: (x.max(axis=1), pb.argmax(x, axis=0)),
-    "gradient": pb.grad(softmax_loss),
-    "compiled": pb.jit(pb.value_and_grad(softmax_loss)),
-    "second order": pb.jit(pb.grad(lambda x: pb.grad(softmax_loss)(x).sum())),
-}
+draw = functools.partial(drawn, scale=20.0)
 
 
 def both(f: Callable[..., Any], *arrays: np.ndarray) -> list[tuple[Any, Any]]:

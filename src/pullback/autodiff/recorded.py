@@ -34,8 +34,11 @@ class Primals:
         self._given = pytrees.Parameters(tuple(trees))
         if not self._given.leaves:
             raise GradientError(f"{name}: the arguments to differentiate by hold no arrays.")
-        pairs = zip(self._given.leaves, self._given.paths(""), strict=True)
-        self.variables = [fresh(_differentiable(name, x, place)) for x, place in pairs]
+        given = self._given.leaves
+        if not all([isinstance(x, Array) and x._aval.dtype.is_inexact for x in given]):
+            pairs = zip(given, self._given.paths(""), strict=True)
+            given = [_differentiable(name, x, place) for x, place in pairs]
+        self.variables = [fresh(x) for x in given]
 
     @property
     def structure(self) -> pytrees.Structure:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import wraps
+from operator import attrgetter
 from typing import Any
 
 from pullback.core.avals import Aval
@@ -87,15 +88,14 @@ def ancestors(roots: Iterable[Node], stop: Iterable[Node] = ()) -> list[Node]:
     return sorted(seen, key=_order, reverse=True)
 
 
-def _order(node: Node) -> int:
-    return node.order
+_order = attrgetter("order")
 
 
 def depends(nodes: Sequence[Node], targets: set[Node]) -> set[Node]:
     """Those of `nodes` (newest first) that were computed from a target, targets included."""
     found: set[Node] = set()
     for node in reversed(nodes):
-        if node in targets or any(e in found for e in node.edges):
+        if node in targets or not found.isdisjoint(node.edges):
             found.add(node)
     return found
 
@@ -325,8 +325,10 @@ def depends_on_others(nodes: Iterable[Node], own: set[Node]) -> bool:
     """Whether a variable outside `own` can still be differentiated by: a foreign leaf, or what
     `own` was made from.
     """
-    return any(
-        (n.op is LEAF and n not in own and not (n.extra and n.extra.get("closed")))
-        or (n in own and any(e is not None for e in n.edges))
-        for n in nodes
-    )
+    for n in nodes:
+        if n in own:
+            if any([e is not None for e in n.edges]):
+                return True
+        elif n.op is LEAF and not (n.extra and n.extra.get("closed")):
+            return True
+    return False

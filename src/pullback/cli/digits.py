@@ -17,7 +17,7 @@ from pullback.display.progress import Progress
 
 __all__ = ["LAYERS", "Data", "Fit", "load", "loss", "network", "scores", "train"]
 
-LAYERS = (64, 64, 10)
+LAYERS = (64, 64, 10)  # widths: the pixels of an image, what is hidden, the digits
 BATCH, RATE, MOMENTUM = 128, 0.3, 0.9
 SPREAD = 0.3  # of the first weights: small, so that what is learned can be seen in them
 TESTED = 360  # images kept for the test

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from pullback.core.blocks import Restored
+from pullback.core.collector import paused_collector
 from pullback.core.dtypes import DType
 from pullback.core.errors import DeviceError, ShapeError
 from pullback.core.interning import Interned
@@ -26,6 +27,7 @@ __all__ = [
     "device",
     "devices",
     "register_runtime",
+    "repeated",
     "set_default_device",
     "symbolic",
 ]
@@ -36,7 +38,7 @@ class _Defaults(threading.local):
     set.
     """
 
-    base = "cpu"
+    base: Device
     stack: tuple[Device, ...] = ()
 
 
@@ -57,7 +59,8 @@ class Device:
     def runtime(self) -> Memory:
         """The runtime of this device, loaded on first use."""
         if self._runtime is None:
-            self._runtime = _loaders[self.kind](self.index)
+            with paused_collector():  # which would look at all modules, a third of the time
+                self._runtime = _loaders[self.kind](self.index)
         return self._runtime
 
     def __enter__(self) -> Device:
@@ -78,15 +81,17 @@ class Device:
 
 def default_device() -> Device:
     """Where new arrays go when nothing else says so."""
-    return _defaults.stack[-1] if _defaults.stack else device(_Defaults.base)
+    stack = _defaults.stack
+    return stack[-1] if stack else _Defaults.base
 
 
 def set_default_device(spec: str | Device) -> None:
     """Let new arrays go to this device."""
-    _Defaults.base = str(device(spec))
+    _Defaults.base = device(spec)
 
 
-_devices: dict[tuple[str, int], Device] = {}
+_Defaults.base = Device("cpu", 0)
+_devices = {("cpu", 0): _Defaults.base}
 _loaders: dict[str, Callable[[int], Memory]] = {}
 _presence: dict[str, Callable[[], bool]] = {}
 
@@ -121,9 +126,15 @@ def devices() -> tuple[Device, ...]:
 
 
 class Aval:
-    """Shape, dtype, device and element strides of an array; strides are None for a traced array."""
+    """Shape, dtype, device and element strides of an array; strides are None for a traced array.
 
-    __slots__ = ("__weakref__", "dense", "device", "dtype", "ndim", "shape", "size", "strides")
+    `repeats` says whether one element is seen from everywhere; it is None for what is neither that
+    nor dense, and for a traced array.
+    """
+
+    __slots__ = (
+        "__weakref__", "dense", "device", "dtype", "ndim", "repeats", "shape", "size", "strides",
+    )  # fmt: skip
 
     shape: tuple[int, ...]
     dtype: DType
@@ -132,6 +143,7 @@ class Aval:
     ndim: int
     size: int
     dense: bool
+    repeats: bool | None
 
     @property
     def nbytes(self) -> int:
@@ -155,50 +167,80 @@ def check_size(shape: tuple[int, ...], itemsize: int = 1, name: str = "array") -
         raise ShapeError(f"{name}: an array has less than 2**63 bytes, got shape {shape}.")
 
 
+# by shape, name of the dtype, device, and strides where they are not those of a dense array
 _interned: Interned[Aval] = Interned()
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Row-major element strides."""
     strides, step = [], 1
-    for n in reversed(shape):
+    for n in shape[::-1]:
         strides.append(step)
         step *= n
-    return tuple(reversed(strides))
+    strides.reverse()
+    return tuple(strides)
 
 
 def aval(
     shape: tuple[int, ...], dtype: DType, dev: Device, strides: tuple[int, ...] | None = None
 ) -> Aval:
     """The interned aval of a concrete array; dense unless strides are given."""
-    dense = dense_strides(shape)
-    if strides is None:
-        return _intern(shape, dtype, dev, dense, True)
-    # the stride of an axis with at most one element means nothing: normalise it
-    strides = tuple(d if n <= 1 else s for n, s, d in zip(shape, strides, dense, strict=True))
-    return _intern(shape, dtype, dev, strides, strides == dense)
+    key: tuple = (shape, dtype.name, dev)  # a name is hashed sooner than a dtype
+    if strides is not None:
+        dense = dense_strides(shape)
+        if 1 in shape or 0 in shape:  # their strides mean nothing: normalise them
+            pairs = zip(shape, strides, dense, strict=True)
+            strides = tuple([d if n <= 1 else s for n, s, d in pairs])
+        if strides != dense:
+            key = (shape, dtype.name, dev, strides)
+    found = _interned.get(key)
+    if found is None:
+        own = dense_strides(shape) if strides is None else strides
+        found = _interned.add(key, _new(shape, dtype, dev, own, len(key) == 3))
+    return found
+
+
+_MOST_REPEATED = 1024  # avals; a program with ever new shapes starts over
+_repeated: dict[tuple, Aval] = {}
+
+
+def repeated(shape: tuple[int, ...], dtype: DType, dev: Device) -> Aval:
+    """The interned aval of one element seen from everywhere."""
+    key = (shape, dtype.name, dev)
+    found = _repeated.get(key)
+    if found is None:
+        if len(_repeated) >= _MOST_REPEATED:
+            _repeated.clear()
+        found = _repeated[key] = aval(shape, dtype, dev, (0,) * len(shape))
+    return found
 
 
 def symbolic(shape: tuple[int, ...], dtype: DType, dev: Device) -> Aval:
     """The interned aval of an array that is being traced and has no storage."""
-    return _intern(shape, dtype, dev, None, True)
-
-
-def _intern(
-    shape: tuple[int, ...],
-    dtype: DType,
-    dev: Device,
-    strides: tuple[int, ...] | None,
-    dense: bool,
-) -> Aval:
-    key = (shape, dtype.name, dev, strides)  # a name is hashed sooner than a dtype
+    key = (shape, dtype.name, dev, None)
     found = _interned.get(key)
     if found is None:
-        check_size(shape, dtype.itemsize)
-        found = Aval()
-        found.shape, found.dtype, found.device, found.strides = shape, dtype, dev, strides
-        found.ndim = len(shape)
-        found.size = prod(shape)
-        found.dense = dense or found.size == 0
-        return _interned.add(key, found)
+        found = _interned.add(key, _new(shape, dtype, dev, None, True))
     return found
+
+
+def _new(
+    shape: tuple[int, ...], dtype: DType, dev: Device, strides: tuple[int, ...] | None, dense: bool
+) -> Aval:
+    new = Aval()
+    new.shape, new.dtype, new.device, new.strides = shape, dtype, dev, strides
+    new.ndim = len(shape)
+    new.size = size = prod(shape)
+    if size == 0 or size * dtype.itemsize > MOST_BYTES:
+        check_size(shape, dtype.itemsize)
+    new.dense = dense = dense or size == 0
+    if strides is None:
+        new.repeats = None
+    elif dense and strides:
+        new.repeats = False
+    elif 1 in shape:  # where strides mean nothing
+        moves = any([s for n, s in zip(shape, strides, strict=True) if n != 1])
+        new.repeats = None if moves else True
+    else:
+        new.repeats = None if any(strides) else True
+    return new

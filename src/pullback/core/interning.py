@@ -22,7 +22,9 @@ class Interned(Generic[V]):
 
     def __init__(self) -> None:
         self._refs: dict[Hashable, ref[V]] = {}
-        self._lock = RLock()
+        self._lock = (
+            RLock()
+        )  # of whoever replaces entries or takes them away; to add one needs none
         self._limit = LEAST
 
     def get(self, key: Hashable) -> V | None:
@@ -31,15 +33,26 @@ class Interned(Generic[V]):
 
     def add(self, key: Hashable, value: V) -> V:
         """The value to use from now on: `value`, or that of a thread that was quicker."""
+        refs, own = self._refs, ref(value)
+        if refs.setdefault(key, own) is not own:
+            with self._lock:
+                kept = refs.setdefault(key, own)
+                if kept is not own:
+                    found = kept()
+                    if found is not None:
+                        return found
+                    refs[key] = own
+        if len(refs) > self._limit:
+            self._drop_dead()
+        return value
+
+    def _drop_dead(self) -> None:
+        refs = self._refs
         with self._lock:
-            found = self.get(key)
-            if found is not None:
-                return found
-            self._refs[key] = ref(value)
-            if len(self._refs) > self._limit:
-                self._refs = {k: r for k, r in self._refs.items() if r() is not None}
-                self._limit = max(LEAST, 2 * len(self._refs))
-            return value
+            for key, kept in refs.copy().items():
+                if kept() is None:  # nobody replaces it without the lock
+                    del refs[key]
+            self._limit = max(LEAST, 2 * len(refs))
 
     def __len__(self) -> int:
         """Entries, dead ones included."""

@@ -25,6 +25,9 @@ class Memory(ABC):
     dtypes: tuple[DType, ...]  # that arrays here may have
     target: Any  # for the compiler
     has_fast_products = False  # whether products of matrices may be faster if they are less precise
+    # Of an array that one step of a loop over tiles should make, where that decides no bit; 0 if it
+    # does not matter.
+    tile_elements: int = 0
     # Whether losses look at class numbers before they read with them: an error that is found when
     # a result is read knows an index of `gather`, and no class.
     names_classes: bool = False
@@ -50,6 +53,10 @@ class Memory(ABC):
         """
         return False
 
+    def put(self, buf: Any, at: int, value: Any, dtype: DType) -> bool:
+        """Write a Python number to a byte of memory that may be changed; False: it is not done."""
+        return False
+
     @abstractmethod
     def from_numpy(self, array: np.ndarray, copy: bool) -> Any:
         """The buffer of a C-contiguous array; without `copy`, the array's own memory is used."""
@@ -65,6 +72,10 @@ class Memory(ABC):
     @abstractmethod
     def to_numpy(self, buf: Any, av: Any) -> np.ndarray:
         """A read-only NumPy array of the contents, without a copy from the host's memory."""
+
+    def element(self, buf: Any, av: Any) -> Any:
+        """The only element as a Python number."""
+        return self.to_numpy(buf, av).reshape(()).item()
 
     @abstractmethod
     def memory(self, buf: Any, av: Any, *, writable: bool) -> np.ndarray:

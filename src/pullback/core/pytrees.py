@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class Kind(NamedTuple):
+class ContainerKind(NamedTuple):
     """How a registered class is taken apart and built again."""
 
     flatten: Callable[[Any], tuple[list, Any]]
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     fixed: Callable[[Any], Sequence[bool]] | None  # of `info`
 
 
-_registered: dict[type, Kind] = {}
+_registered: dict[type, ContainerKind] = {}
 
 
 class Structure:
@@ -89,12 +89,15 @@ def register_pytree(
     `names(info)` says what the children are called, else they are counted. `fixed(info)` says which
     children are data rather than parameters: gradients by them are zero and optimisers leave them.
     """
-    _registered[cls] = Kind(flatten, unflatten, names, fixed)
+    _registered[cls] = ContainerKind(flatten, unflatten, names, fixed)
+    _plain.discard(cls)
 
 
 def _children(tree: Any) -> tuple[list, Any] | None:
     """The children of a container and what is needed to rebuild it, or None for a leaf."""
     cls = type(tree)
+    if cls in _plain:
+        return None
     if cls in _registered:
         return _registered[cls].flatten(tree)
     if cls is list or cls is tuple:
@@ -109,7 +112,14 @@ def _children(tree: Any) -> tuple[list, Any] | None:
         return [getattr(tree, n) for n in names], names
     if tree is None:
         return [], None
+    if len(_plain) >= MOST_PLAIN:
+        _plain.clear()
+    _plain.add(cls)
     return None
+
+
+MOST_PLAIN = 256  # so that classes which a program makes on the way can die
+_plain: set[type] = set()  # classes whose objects were found to be leaves
 
 
 def children(tree: Any) -> list | None:
@@ -249,16 +259,18 @@ def child_names(s: Structure) -> Sequence[Any]:
 def fixed_leaves(structure: Structure) -> list[bool]:
     """For each leaf, left to right, whether a container around it says that it is fixed."""
     found: list[bool] = []
-    pending = [(structure, False)]
-    while pending:
-        s, inherited = pending.pop()
-        if s is LEAF:
-            found.append(inherited)
-        kind = _registered.get(s.kind)  # type: ignore[arg-type]
-        own = kind.fixed(s.info) if kind is not None and kind.fixed is not None else ()
-        flags = [inherited or bool(own and own[i]) for i in range(len(s.children))]
-        pending.extend(reversed(list(zip(s.children, flags, strict=True))))
+    _mark_fixed(structure, False, found)
     return found
+
+
+def _mark_fixed(s: Structure, inherited: bool, found: list[bool]) -> None:
+    if s is LEAF:
+        found.append(inherited)
+        return
+    kind = _registered.get(s.kind)  # type: ignore[arg-type]
+    own = kind.fixed(s.info) if kind is not None and kind.fixed is not None else ()
+    for i, child in enumerate(s.children):
+        _mark_fixed(child, inherited or bool(own and own[i]), found)
 
 
 class Parameters:

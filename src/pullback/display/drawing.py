@@ -51,9 +51,9 @@ class PlotAxis(NamedTuple):
         return self.start + (v - a) / (b - a) * (self.end - self.start)
 
 
-def _linear_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round numbers from `low` to `high`, about `wanted` of them."""
-    rough = (high - low) / wanted
+def _linear_ticks(low: float, high: float) -> list[float]:
+    """Round numbers from `low` to `high`, about five of them."""
+    rough = (high - low) / 5
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * m for m in (1, 2, 5, 10) if size * m >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -171,25 +171,23 @@ def curves(series: Sequence[Series], x_label: str, y_label: str, log_y: bool = F
     return _legend(series) + _svg(parts, f"{y_label} over {x_label}")
 
 
-def bars(
-    names: Sequence[str], values: Sequence[float], x_label: str, y_label: str, low: float = 0.0
-) -> str:
-    """One bar per name, from `low` up, with its value above it."""
+def bars(names: Sequence[str], values: Sequence[float], x_label: str, y_label: str) -> str:
+    """One bar per name, with its value above it."""
     step = (WIDTH - LEFT - RIGHT) / len(names)
     centres = [float(i) for i in range(len(names))]
     x = PlotAxis(-0.5, len(names) - 0.5, LEFT, WIDTH - RIGHT, False, centres)
-    high = low + (max(values) - low) * 1.12
-    y = PlotAxis(low, high, HEIGHT - BOTTOM, TOP, False, _linear_ticks(low, max(values)))
+    largest = max(values)
+    y = PlotAxis(0.0, largest * 1.12, HEIGHT - BOTTOM, TOP, False, _linear_ticks(0.0, largest))
     parts = _frame(x, y, x_label, y_label, names)
     for i, value in enumerate(values):
-        height = max(y(low) - y(value), 0.5)
+        height = max(y(0.0) - y(value), 0.5)
         left = x(i) - step * 0.36
         parts.append(
-            f'<rect class="bar" x="{left:.1f}" y="{y(low) - height:.1f}" width="{step * 0.72:.1f}"'
+            f'<rect class="bar" x="{left:.1f}" y="{y(0.0) - height:.1f}" width="{step * 0.72:.1f}"'
             f' height="{height:.1f}" rx="2"><title>{escape(names[i])}: {value:.4g}</title></rect>'
         )
         parts.append(
-            f'<text x="{x(i):.1f}" y="{y(low) - height - 5:.1f}" text-anchor="middle">'
+            f'<text x="{x(i):.1f}" y="{y(0.0) - height - 5:.1f}" text-anchor="middle">'
             f"{value:.3g}</text>"
         )
     return _svg(parts, f"{y_label} by {x_label}")

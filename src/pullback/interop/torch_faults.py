@@ -22,7 +22,7 @@ from torch import Tensor
 from pullback.interop.torch_errors import out_of_range
 from pullback.interop.torch_reads import call_after_reads
 
-__all__ = ["Line", "begin", "check", "line_of", "own_slot", "settle"]
+__all__ = ["PendingCalls", "begin", "check", "line_of", "own_slot", "settle"]
 
 BATCH = 16  # calls between two events, each of which costs as much as half a launch
 
@@ -48,22 +48,22 @@ class _Thread(threading.local):
     is_reporting = False
 
     def __init__(self):
-        self.lines: dict[tuple[int, int], Line] = {}
+        self.lines: dict[tuple[int, int], PendingCalls] = {}
 
 
 _thread = _Thread()
-_lines: list[Line] = []
+_lines: list[PendingCalls] = []
 _told: dict[int, Any] = {}  # the words of the host, by device
 _next_order = count().__next__
 
 
-class Line:
+class PendingCalls:
     """The calls of a thread on a stream that the device may still be working on."""
 
     def __init__(self, device: int, stream: int):
         executor = _executor()
         self.gpu, self.stream, self._device = executor.gpu_of(device), stream, device
-        self._slots_of = executor.Slots.of
+        self._slots_of = executor.StreamWords.of
         self.calls: deque[Call] = deque()
         self._marks: deque[tuple[Any, int]] = deque()  # events, and the order of the last call
         self._events: list[Any] = []  # that can be used again
@@ -129,12 +129,12 @@ def _watch_reads() -> Any:
     return call_after_reads(_settle_read)
 
 
-def line_of(device: int, stream: int) -> Line:
+def line_of(device: int, stream: int) -> PendingCalls:
     """The calls of this thread on a stream."""
     line = _thread.lines.get((device, stream))
     if line is None:
         _watch_reads()
-        line = _thread.lines[device, stream] = Line(device, stream)
+        line = _thread.lines[device, stream] = PendingCalls(device, stream)
         _lines.append(line)
     return line
 

@@ -21,6 +21,7 @@ from pullback.ir.control import SCAN
 from pullback.ir.graph import Equation, Graph
 from pullback.ir.lowering import Elementwise, Intrinsic, View, operand, parts
 from pullback.ir.scalar import Expr
+from pullback.ir.scalar_walks import inline_nodes
 
 __all__ = [
     "AGAIN", "AGAIN_REPEATED", "BYTE", "ELEMENT", "LAUNCH", "WIDE", "convolution_work",
@@ -43,19 +44,7 @@ def instructions(roots: Iterable[Expr]) -> int:
 
 @lru_cache(1024)
 def _instructions(roots: tuple[Expr, ...]) -> int:
-    return sum(0 if e.op in _FREE else _SLOW.get(e.op, 1) for e in _evaluated(roots))
-
-
-def _evaluated(roots: Iterable[Expr]) -> set[Expr]:
-    """All expressions below, without what is rarely needed."""
-    seen: set[Expr] = set()
-    stack = list(roots)
-    while stack:
-        e = stack.pop()
-        if e not in seen:
-            seen.add(e)
-            stack.extend((e.args[0], e.args[2]) if e.op == "rare" else e.args)
-    return seen
+    return sum(0 if e.op in _FREE else _SLOW.get(e.op, 1) for e in inline_nodes(roots))
 
 
 @lru_cache(4096)
@@ -63,7 +52,7 @@ def _facts(
     low: Elementwise, dtypes: tuple[DType, ...], static: tuple[tuple[str, Any], ...]
 ) -> tuple[int, bool]:
     roots = parts(low.body(*[operand(k, d) for k, d in enumerate(dtypes)], **dict(static)))
-    return instructions(roots), any(e.op == "index" for e in _evaluated(roots))
+    return instructions(roots), any(e.op == "index" for e in inline_nodes(roots))
 
 
 def element_facts(eq: Equation) -> tuple[int, bool]:

@@ -15,12 +15,13 @@ from pullback.core.errors import CopyError, DeviceError, ExchangeError, Gradient
 from pullback.ir import dlpack
 from pullback.ir.array import Array, make, mode
 from pullback.ir.convert import from_numpy, is_kept, to_numpy
-from pullback.ir.tracing import no_value
+from pullback.ir.tracing import no_value, note_look
 
 __all__ = [
     "capsule",
     "check_untracked",
     "cuda_interface",
+    "element",
     "imported",
     "only_element",
     "own_array",
@@ -62,7 +63,13 @@ def only_element(x: Array, name: str, lossy: bool = False) -> Any:
             f"{name}: the tensor requires a gradient, and a Python number would lose it. Call"
             " item() if that is meant."
         )
-    return to_numpy(x).reshape(()).item()
+    return element(x)
+
+
+def element(x: Array) -> Any:
+    """The element of an array that has one, as a Python number."""
+    note_look()
+    return x._aval.device.runtime.element(x._buf, x._aval)
 
 
 def printable(x: Array) -> np.ndarray:

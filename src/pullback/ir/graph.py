@@ -93,6 +93,16 @@ class Graph:
         self._count += 1
         return var
 
+    def shell(self) -> Graph:
+        """A graph without equations, for some of this one's variables and for new ones."""
+        result = Graph(self.name)
+        result.structure, result._count = self.structure, self._count
+        return result
+
+    def has_more_than(self, source: Graph) -> bool:
+        """Whether this graph, which was made of a part of `source`, has variables of its own."""
+        return self._count > source._count
+
     def add_input(self, av: Aval) -> Array:
         """A new input, as a traced array."""
         var = self.new_var(symbolic(av.shape, av.dtype, av.device))
@@ -136,22 +146,22 @@ class Graph:
         """Check that variables are defined before use, once, and that every aval is what its
         operation infers.
         """
-        defined = {id(v) for v in (*self.inputs, *self.constants)}
+        defined = {*self.inputs, *self.constants}
         for eq in self.equations:
-            for v in eq.inputs:
-                if id(v) not in defined:
-                    raise PullbackError(f"graph: {v} is used before it is defined, in `{eq}`.")
+            if not defined.issuperset(eq.inputs):
+                v = next(v for v in eq.inputs if v not in defined)
+                raise PullbackError(f"graph: {v} is used before it is defined, in `{eq}`.")
             types = [(v.aval.shape, v.aval.dtype) for v in eq.outs]
-            if inferred(eq.op, [v.aval for v in eq.inputs], eq.static) != types:
+            if eq.op.inferred(tuple([v.aval for v in eq.inputs]), eq.static) != types:
                 raise PullbackError(
                     f"graph: `{eq}` does not have the type that {eq.op.name} infers."
                 )
             for v in eq.outs:
-                if id(v) in defined:
+                if v in defined:
                     raise PullbackError(f"graph: {v} is defined twice, in `{eq}`.")
-                defined.add(id(v))
+                defined.add(v)
         for v in self.outputs:
-            if id(v) not in defined:
+            if v not in defined:
                 raise PullbackError(f"graph: the output {v} is never defined.")
 
     def run(self, *arrays: Array, bind: Callable[..., Any]) -> list[Any]:

@@ -67,6 +67,7 @@ class Reduction(NamedTuple):
     element: tuple[Expr, ...]
     combine: tuple[Expr, ...]
     finish: tuple[Expr, ...]
+    step: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -222,6 +222,8 @@ def another(array: Array) -> Any:
 
 def own_handles(tree: Any) -> Any:
     """The tree with another handle for each array, for a function that may update its arguments."""
+    if isinstance(tree, Array):
+        return another(tree)
     return pytrees.map_tree(lambda x: another(x) if isinstance(x, Array) else x, tree)
 
 
@@ -239,10 +241,15 @@ def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any
     plan = dev.runtime.plan(op, avals, static, aval(shape, dtype, dev))
     if active:
         plan = observed(op, plan, avals)
+    keep_plan(op, key, plan)
+    return make(plan.run(*[a._buf for a in arrays]), plan.aval)
+
+
+def keep_plan(op: Op, key: Any, plan: Plan) -> None:
+    """Let calls with these avals find a plan."""
     if len(op.plans) >= MAX_PLANS:
         op.plans.clear()
     op.plans[key] = plan
-    return make(plan.run(*[a._buf for a in arrays]), plan.aval)
 
 
 def newest_graph(arrays: Sequence[Array]) -> Any:

@@ -14,7 +14,7 @@ from pullback.ir.samples import Bad, Draw, Sample
 from pullback.nn.arguments import detached, floating, inexact, when_large
 from pullback.ops import random
 from pullback.ops.arrangement import split
-from pullback.ops.exponential import exp
+from pullback.ops.exponential import exp, log
 from pullback.ops.extrema import argmax, max
 from pullback.ops.families import composite, normalise_axis
 from pullback.ops.movement import reshape
@@ -67,7 +67,9 @@ def log_probabilities(x: Any, axis: int) -> Any:
     if axis < 0 or x._aval.size == 0:
         return x - x if axis < 0 else x
     shifted = _shifted(x, axis)
-    return shifted - logsumexp(shifted, axis=axis, keepdims=True)
+    if x._aval.dtype.itemsize < 4:  # the sum is more than 16 bits hold
+        return shifted - logsumexp(shifted, axis=axis, keepdims=True)
+    return shifted - log(sum(exp(shifted), axis=axis, keepdims=True))
 
 
 def _oracle(finish: Callable[..., np.ndarray], sign: float = 1.0) -> Callable[..., np.ndarray]:

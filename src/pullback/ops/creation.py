@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from pullback.core import dtypes as dt
-from pullback.core.avals import Aval, Device, aval, default_device, device
+from pullback.core.avals import Device, default_device, device, repeated
 from pullback.core.dtypes import DType, as_dtype, default_float
 from pullback.core.errors import CopyError, DTypeError, ShapeError
 from pullback.ir.array import Array, make
@@ -41,15 +40,16 @@ def device_at(where: str | Device | None) -> Device:
 def constant(value: Any, shape: tuple[int, ...], dtype: DType, dev: Device) -> Any:
     """A constant array: one element, seen from everywhere."""
     x = scalar(value, dtype, dev)
-    if shape == () or x._aval.is_symbolic:
-        return another(x) if shape == () else bind(broadcast_to.op, x, shape=shape)
-    return make(x._buf, _repeated(shape, dtype, dev))
+    if not shape or x._aval.strides is None:
+        return bind(broadcast_to.op, x, shape=shape) if shape else another(x)
+    return make(x._buf, repeated(shape, dtype, dev))
 
 
-@lru_cache(1024)
-def _repeated(shape: tuple[int, ...], dtype: DType, dev: Device) -> Aval:
-    """The aval of one element seen from everywhere."""
-    return aval(shape, dtype, dev, (0,) * len(shape))
+def _filled(name: str, value: int, shape: Any, dtype: Any, device: Any) -> Any:
+    """A constant array of the arguments that a user gives."""
+    dtype = default_float() if dtype is None else as_dtype(dtype, name)
+    dev = default_device() if device is None else find_device(device)
+    return constant(value, shape_of(shape, name), dtype, dev)
 
 
 def numpy_dtype(dtype: Any, default: Any) -> np.dtype:
@@ -88,8 +88,7 @@ def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     tensor([[0., 0.],
             [0., 0.]], float32, cpu)
     """
-    dtype = default_float() if dtype is None else as_dtype(dtype, "zeros")
-    return constant(0, shape_of(shape, "zeros"), dtype, device_at(device))
+    return _filled("zeros", 0, shape, dtype, device)
 
 
 @composite(
@@ -105,8 +104,7 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     >>> pb.ones(3)
     tensor([1., 1., 1.], float32, cpu)
     """
-    dtype = default_float() if dtype is None else as_dtype(dtype, "ones")
-    return constant(1, shape_of(shape, "ones"), dtype, device_at(device))
+    return _filled("ones", 1, shape, dtype, device)
 
 
 @composite(
@@ -122,8 +120,7 @@ def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     >>> pb.empty((2, 3)).shape
     (2, 3)
     """
-    dtype = default_float() if dtype is None else as_dtype(dtype, "empty")
-    return constant(0, shape_of(shape, "empty"), dtype, device_at(device))
+    return _filled("empty", 0, shape, dtype, device)
 
 
 def _full_oracle(shape: Any, fill_value: Any, dtype: Any = None) -> np.ndarray:

@@ -39,23 +39,21 @@ def highest(dtype: DType) -> Expr:
     return const(True if dtype.kind == "b" else int(np.iinfo(dtype.numpy).max), dtype)
 
 
-def _beats(a: Expr, b: Expr, sense: int) -> Expr:
-    """Whether a is ahead of b in the search for the maximum (sense 1) or minimum (-1).
+def _ahead(a: Expr, b: Expr, sense: int) -> Expr:
+    """What is ahead in the search for the maximum (sense 1) or minimum (-1): NaN, and b of equals.
 
-    NaN is ahead of everything, itself included.
+    The comparison chooses between what it compares, which is one instruction of processors.
     """
     if a.dtype.kind == "b":
-        return a & ~b if sense > 0 else b & ~a
-    ahead = a > b if sense > 0 else a < b
-    return ahead | (a != a) if a.dtype.kind == "f" else ahead
+        return select(a & ~b if sense > 0 else b & ~a, a, b)
+    ahead = select(a > b if sense > 0 else a < b, a, b)
+    return select(a != a, a, ahead) if a.dtype.kind == "f" else ahead
 
 
 def _extremum_fold(sense: int) -> Callable[..., Reduction]:
     def build(x: Expr, axes: tuple[int, ...], keepdims: bool) -> Reduction:
         identity = lowest(x.dtype) if sense > 0 else highest(x.dtype)
-        return joined(
-            (x,), (identity,), lambda a, b: (select(_beats(a[0], b[0], sense), a[0], b[0]),)
-        )
+        return joined((x,), (identity,), lambda a, b: (_ahead(a[0], b[0], sense),))
 
     return build
 
@@ -185,7 +183,10 @@ def search_key(x: Expr, sense: int) -> Expr:
 
 
 def _position_fold(sense: int) -> Callable[..., Reduction]:
-    """The accumulators are a key and its position; among equal keys the first position wins."""
+    """The accumulators are a key and its position; among equal keys the first position wins.
+
+    A step leaves the position open as long as all keys are the lowest: the first element has it.
+    """
 
     def build(x: Expr, axes: tuple[int, ...], keepdims: bool) -> Reduction:
         def pick(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -193,8 +194,14 @@ def _position_fold(sense: int) -> Callable[..., Reduction]:
             return select(later, b[0], a[0]), select(later, b[1], a[1])
 
         key = search_key(x, sense)
-        fold = joined((key, scalar.index()), (lowest(key.dtype), highest(dt.int64)), pick)
-        return fold._replace(finish=fold.finish[1:])
+        nowhere = highest(dt.int64)
+        fold = joined((key, scalar.index()), (lowest(key.dtype), nowhere), pick)
+        (a, position), (b, own) = (
+            [scalar.acc(side, n, e.dtype) for n, e in enumerate(fold.element)] for side in "ab"
+        )
+        step = select(b > a, b, a), select(b > a, own, position)
+        found = select(position == nowhere, const(0, dt.int64), position)
+        return fold._replace(finish=(found,), step=step)
 
     return build
 

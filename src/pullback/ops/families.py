@@ -21,7 +21,7 @@ from pullback.ir.op import REGISTRY, Composite, Op, another, bind, register
 from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ops.fast_calls import fast_function
 from pullback.ops.promotion import is_operand, promoted
-from pullback.ops.remembered import remembering
+from pullback.ops.remembered import remembering, remembering_chain
 
 __all__ = [
     "broadcast_shapes",
@@ -134,23 +134,37 @@ def hinted(error: Exception) -> Exception:
     return error
 
 
-def apart(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with another handle as its result where that is one of its arguments.
+def apart(
+    function: Callable[..., Any], creates: bool = False, returns_argument: bool = False
+) -> Callable[..., Any]:
+    """`function` with another handle as its result where that is one of its arguments, unless it
+    `returns_argument`.
 
-    In-place operators rebind a handle, so a result that shared one would change its argument.
+    In-place operators rebind a handle, so a result that shared one would change its argument. One
+    that `creates` arrays takes the keyword `requires_grad`: whether its result is a leaf with a
+    gradient.
     """
 
     spellings = _spellings(function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        leaf = False
         try:
-            if kwargs and spellings:
-                kwargs = _respelled(kwargs, spellings)
+            if kwargs:
+                if spellings:
+                    kwargs = _respelled(kwargs, spellings)
+                if creates:
+                    leaf = kwargs.pop("requires_grad", False)
             out = function(*args, **kwargs)
         except CAUSED as error:
             shorten(error)
             raise hinted(error) from error.__cause__
+        if leaf:  # one of its own, even if the values were computed from others
+            out = make(out._buf, out._aval)
+            out.requires_grad = True
+        if returns_argument:
+            return out
         for a in args:
             if a is out and isinstance(out, Array):
                 return another(out)
@@ -159,26 +173,13 @@ def apart(function: Callable[..., Any]) -> Callable[..., Any]:
                 return another(out)
         return out
 
-    return call
-
-
-def leaves_made_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with the keyword `requires_grad`: whether its result is a leaf with a gradient."""
-    signature = inspect.signature(function)
-    flag = inspect.Parameter(
-        "requires_grad", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool"
-    )
-
-    @wraps(function)
-    def call(*args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
-        out = function(*args, **kwargs)
-        if requires_grad:  # a leaf of its own, even if the values were computed from others
-            out = make(out._buf, out._aval)
-            out.requires_grad = True
-        return out
-
-    parameters = [*signature.parameters.values(), flag]
-    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    if creates:
+        signature = inspect.signature(function)
+        flag = inspect.Parameter(
+            "requires_grad", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool"
+        )
+        parameters = [*signature.parameters.values(), flag]
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call
 
 
@@ -244,16 +245,20 @@ def composite(
     errors: Callable[[Draw], list[Bad]],
     returns_argument: bool = False,
     creates: bool = False,
+    chain: bool = False,
     **public: Any,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declare a public function that is made of other operations; see `primitive`.
 
-    One that `creates` arrays takes `requires_grad` as well.
+    One that `creates` arrays takes `requires_grad` as well. `chain` promises that what a function
+    of a sequence of arrays binds follows from their avals and its other arguments; where that is a
+    chain of operations, its calls are remembered.
     """
 
     def declare(function: Callable[..., Any]) -> Any:
-        function = function if returns_argument else apart(function)
-        function = leaves_made_by(function) if creates else function
+        if creates or not returns_argument:
+            function = apart(function, creates, returns_argument)
+        function = remembering_chain(function) if chain else function
         register(
             Composite(
                 name=function.__name__,

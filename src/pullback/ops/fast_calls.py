@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from pullback.core.avals import Aval, aval
 from pullback.core.dtypes import DType
 from pullback.core.errors import CAUSED, shorten
 from pullback.ir import op as ir_op
-from pullback.ir.array import Node, handle, mode, next_order
+from pullback.ir.array import Node, handle, make, mode, next_order
 from pullback.ir.convert import fresh_scalar, in_range
-from pullback.ir.op import Op, first_bind
+from pullback.ir.op import Op, first_bind, keep_plan
+from pullback.ir.plans import MAX_PLANS, Plan, plan_caches
 from pullback.ir.rules import saved_source
 from pullback.ops.promotion import is_operand
 
@@ -92,16 +94,51 @@ def fast_function(
     `pair` is where two operands stand that are promoted together: of these one may be a number.
     """
     constants: dict[tuple, Any] = {}  # Python numbers met beside an array, as arrays
+    kinds: dict[tuple | None, Plan] = {}  # plans of some shape, from which those of others are made
+    seen: set[int] = set()  # hashes of what was met once
+    plan_caches.append(kinds)
+
+    def again(args: Sequence[Any]) -> Any:
+        """The result for operands that differ by their shape alone from earlier ones, else None.
+
+        Only shapes that come back get a plan to keep.
+        """
+        try:
+            avals = tuple([a._aval for a in args])
+        except AttributeError:
+            return None
+        kind, whole = _kind(avals)
+        known = kinds.get(kind)
+        if known is None or whole is None:
+            return None
+        plan = _resized(known, avals, whole)
+        if (met := hash((kind, whole.shape))) in seen:
+            keep_plan(op, avals[0] if len(avals) == 1 else avals, plan)
+        elif len(seen) < MAX_PLANS:
+            seen.add(met)
+        else:
+            seen.clear()
+        out = make(plan.run(*[a._buf for a in args]), plan.aval)
+        if mode.recording and op.vjp:
+            for a in args:
+                if a._node is not None:
+                    out._node = ir_op.record(op, args, {}, out)
+                    break
+        return out
 
     def slow(*args: Any) -> Any:
         try:
-            return first(*args)
+            out = again(args)
+            return first(*args) if out is None else out
         except CAUSED as error:
             shorten(error)
             raise error
 
     def stepping_back(*args: Any) -> Any:
         try:
+            out = again(args)
+            if out is not None:
+                return out
             for a in args:
                 if a.__class__ is not handle.cls and not is_operand(op.name, a):
                     return NotImplemented
@@ -121,14 +158,18 @@ def fast_function(
         return all([a.__class__ is handle.cls and a._aval.dtype is dtype for a in args])
 
     def first(*args: Any) -> Any:
-        arrays = args if is_ready(args) else prepare(*args)
-        avals = tuple(a._aval for a in arrays)
+        ready = is_ready(args)
+        arrays = args if ready else prepare(*args)
+        avals = tuple([a._aval for a in arrays])
         key = avals[0] if len(avals) == 1 else avals
         if key in op.plans:
             return fast(*arrays)
         out = first_bind(op, arrays, {}, key)
-        if key in op.plans:
-            return fast(*arrays) if any(a._node is not None for a in arrays) else out
+        plan = op.plans.get(key)
+        if plan is not None:
+            if ready and plan.sized is not None and (kind := _kind(avals)[0]) is not None:
+                kinds[kind] = plan
+            return fast(*arrays) if any([a._node is not None for a in arrays]) else out
         if mode.recording and op.vjp:  # traced
             out._node = ir_op.record(op, arrays, {}, out)
         return out
@@ -148,6 +189,36 @@ def fast_function(
     exec(code, scope := {**scope, "slow": stepping_back})
     fast.operator = scope["call"]
     return fast
+
+
+def _kind(avals: Sequence[Aval]) -> tuple[tuple | None, Aval | None]:
+    """What operands of ever new shapes have in common: dtypes, and which repeat one element; and
+    an operand that has the shape of the result.
+
+    None for all but the most common calls, where every operand has that shape or none.
+    """
+    kind: list[Any] = [avals[0].device]
+    whole = None
+    for a in avals:
+        if a.repeats is None or a.device is not kind[0]:
+            return None, None
+        if a.ndim:
+            if whole is None:
+                whole = a
+            elif a.shape != whole.shape:
+                return None, None
+        kind += (a.dtype.name, a.repeats)
+    return (None if whole is None or whole.size < 2 else tuple(kind)), whole
+
+
+def _resized(plan: Plan, avals: Sequence[Aval], whole: Aval) -> Plan:
+    """The plan of operands of another shape, of which `_kind` says the same."""
+    dtype, sized = plan.aval.dtype, plan.sized
+    assert sized is not None
+    for a in avals:
+        if a.repeats is False and a.dtype is dtype:
+            return Plan(sized(a.size), a, sized)
+    return Plan(sized(whole.size), aval(whole.shape, dtype, whole.device), sized)
 
 
 @lru_cache

@@ -63,7 +63,7 @@ class Selection(NamedTuple):
 
 
 _kept: dict[tuple, Selection] = {}
-MAX_KEPT = 4096
+MAX_KEPT = 4096  # selections; before another one all are forgotten
 _PLAIN = {int, type(None)}
 _ARRAYS = (Array, np.ndarray, scatter_plan)
 bounds = attrgetter("start", "stop", "step")

@@ -34,7 +34,7 @@ __all__ = ["bits", "child_keys", "philox", "unit_normal", "unit_uniform"]
 # Philox4x32: the multipliers of a round, and the Weyl increments of the key (table 2 of the paper)
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
-ROUNDS = 10
+ROUNDS = 10  # as the paper has it for safety: its tests pass from 7 rounds on
 DRAW, SPLIT, FOLD, ATTENTION = range(4)  # purposes: the last word of a counter
 
 

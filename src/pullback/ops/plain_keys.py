@@ -18,7 +18,7 @@ from pullback.ir.op import record
 from pullback.ir.plans import MAX_PLANS, active, plan_caches
 from pullback.ops import movement
 
-__all__ = ["KeyPlan", "elements", "place", "view", "write", "writers"]
+__all__ = ["KeyPlan", "elements", "place", "put", "view", "write", "writers"]
 
 Shape = tuple[int, ...]
 
@@ -39,7 +39,7 @@ class KeyPlan(NamedTuple):
         return {"starts": whole, "shape": self.shape, "steps": self.steps, "to": self.aval.shape}
 
 
-class Writer(NamedTuple):
+class BoxWriter(NamedTuple):
     """How values of one kind get into boxes of one kind, of dense arrays."""
 
     write: Callable[[Any, Any], Any]  # takes the buffers of the box and of the value
@@ -51,7 +51,9 @@ _INTEGERS = frozenset({int, np.int64, np.int32, np.uint32, np.uint64, np.intp})
 _INTEGER = -1  # in a kind of key: an axis that an integer takes away
 
 _key_plans: dict[tuple, KeyPlan] = {}
-writers: dict[tuple[Aval, Aval, Aval], Writer] = {}  # by avals of the array, the box and the value
+writers: dict[
+    tuple[Aval, Aval, Aval], BoxWriter
+] = {}  # by avals of the array, the box and the value
 plan_caches += [_key_plans, writers]
 
 
@@ -138,6 +140,17 @@ def elements(x: Any) -> list[Any]:
     return [make(buf, plan.aval), *rest]
 
 
+def put(x: Array, starts: list[int], plan: KeyPlan, value: Any) -> bool:
+    """Write a Python number to an element of an array that nobody differentiates by, and that
+    nobody but the handle `x` has; False: it is left to `write`.
+    """
+    runtime = x._aval.device.runtime
+    if plan.aval.ndim or x._node is not None or not runtime.may_change(x._buf):
+        return False
+    at = sum(map(mul, starts, plan.strides))
+    return runtime.put(x._buf, at, value, plan.aval.dtype)
+
+
 def write(x: Array, starts: list[int], plan: KeyPlan, value: Array) -> Any:
     """The dense array `x` with a value, which broadcasts to the box, written to its place.
 
@@ -151,7 +164,7 @@ def write(x: Array, starts: list[int], plan: KeyPlan, value: Array) -> Any:
             writers.clear()
         at_once = plan.aval.size <= runtime.target.tuning.light_elements
         made = runtime.writer(plan.aval, value._aval)
-        writer = writers[key] = Writer(made, runtime.copier(av), at_once)
+        writer = writers[key] = BoxWriter(made, runtime.copier(av), at_once)
     own = writer.at_once and runtime.may_change(x._buf)
     buf = x._buf if own else writer.copy(x._buf)
     at = sum(map(mul, starts, plan.strides))

@@ -23,7 +23,7 @@ from pullback.ops.gather_scatter import gather, scatter_set
 from pullback.ops.keys import Selection, Shape, inverse, selection
 from pullback.ops.movement import broadcast_to, cut, embed, permute_dims, reshape
 from pullback.ops.parts import astype
-from pullback.ops.plain_keys import place, view, write, writers
+from pullback.ops.plain_keys import place, put, view, write, writers
 from pullback.ops.selection import where
 
 __all__ = ["assigned", "getitem", "setitem"]
@@ -125,6 +125,9 @@ def setitem(x: Any, key: Any, value: Any, /) -> Any:
     return bind(embed.op, x, value, shape=av.shape, starts=box.starts, steps=box.steps)
 
 
+_PLAIN = frozenset((float, int, bool))
+
+
 def assigned(x: Any, key: Any, value: Any) -> Any:
     """`setitem` for a handle that will stand for the result: where nobody else has its memory, the
     value is written into that. None for what is left to `setitem`.
@@ -133,6 +136,8 @@ def assigned(x: Any, key: Any, value: Any) -> Any:
     found = place(av, key if key.__class__ is tuple else (key,)) if av.dense else None
     if found is None:
         return None
+    if value.__class__ in _PLAIN and put(x, *found, value):
+        return x
     value = _as_value(av, value)
     if value._aval.is_symbolic or value._aval.device is not av.device:
         return None

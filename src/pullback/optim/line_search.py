@@ -16,8 +16,8 @@ from pullback.ops.selection import maximum, minimum, where
 
 __all__ = ["strong_wolfe"]
 
-DECREASE, CURVATURE = 1e-4, 0.9
-EXTRAPOLATION = 2.0
+DECREASE, CURVATURE = 1e-4, 0.9  # of the two Wolfe conditions, the usual ones
+EXTRAPOLATION = 2.0  # times the last step, while no bracket is found
 MARGIN = 0.1  # of the bracket, that a trial keeps from its ends
 
 

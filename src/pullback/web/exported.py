@@ -18,22 +18,22 @@ from pullback.ir.array import make
 from pullback.ir.convert import as_array, to_numpy
 from pullback.ir.graph import Graph
 from pullback.web.printing import Printed, PrintingTarget, calls_python
-from pullback.web.program import INPUTS, WEIGHTS, WORK, Place, Planned, lines
+from pullback.web.program import INPUTS, WEIGHTS, WORK, PagePlace, PageProgram, lines
 from pullback.web.trees import arguments_tree, is_array, results_tree
-from pullback.web.weights import Names, memory_of
+from pullback.web.weights import WeightNames, memory_of
 
-__all__ = ["Exported", "Placed"]
+__all__ = ["Exported", "PageArray"]
 
 CONSTANT_BYTES = 256  # of an array without a name that is written into the module: a line or two
 
 
-class Placed(NamedTuple):
+class PageArray(NamedTuple):
     """An array that a page gives, gets or loads, and where it is."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    place: Place
+    place: PagePlace
     nbytes: int
     contents: np.ndarray | None = None  # of a weight
 
@@ -55,9 +55,9 @@ class Exported:
                 f"export_web: `{name}` calls Python while it runs, and a web page has none. Leave"
                 " out pure_callback, debug.print and the like."
             )
-        self._names = Names(function)
-        self.weights: list[Placed] = []
-        self.constants: list[Placed] = []
+        self._names = WeightNames(function)
+        self.weights: list[PageArray] = []
+        self.constants: list[PageArray] = []
         self.weight_bytes = self.input_bytes = 0
         self.inputs = arguments_tree(function, args, kwargs)
         inputs = unit.optimised.inputs
@@ -67,39 +67,39 @@ class Exported:
         names = [leaf.path or "result" for leaf in self.outputs.leaves]
         for name, av in zip(names, avals, strict=True):
             _check(name, av)
-        self.planned: Planned | None = None
+        self.planned: PageProgram | None = None
         places = self._compiled(unit.optimised)
         self.results = [_placed(*row) for row in zip(names, avals, places, strict=True)]
 
-    def _argument(self, path: str, av: Aval) -> Placed:
+    def _argument(self, path: str, av: Aval) -> PageArray:
         _check(path, av)
-        found = _placed(path, av, Place(INPUTS, self.input_bytes))
+        found = _placed(path, av, PagePlace(INPUTS, self.input_bytes))
         self.input_bytes += lines(found.nbytes)
         return found
 
-    def _weight(self, buf: Any, av: Aval) -> Place:
+    def _weight(self, buf: Any, av: Aval) -> PagePlace:
         """The place of a captured array, which is stored as it lies in memory."""
         contents, first = memory_of(buf, av)
         own = self._stored(buf, contents, "constant")
-        return Place(WEIGHTS, own.byte + first * contents.itemsize)
+        return PagePlace(WEIGHTS, own.byte + first * contents.itemsize)
 
-    def _stored(self, buf: Any, contents: np.ndarray, default: str) -> Place:
+    def _stored(self, buf: Any, contents: np.ndarray, default: str) -> PagePlace:
         """The place of numbers; few that the user has no name for are part of the module."""
         dtype, nbytes = as_dtype(contents.dtype).name, contents.nbytes
-        own = Place(WEIGHTS, self.weight_bytes)
+        own = PagePlace(WEIGHTS, self.weight_bytes)
         self.weight_bytes += lines(nbytes)
         if nbytes <= CONSTANT_BYTES and not self._names.has(buf):
-            self.constants.append(Placed(default, dtype, contents.shape, own, nbytes, contents))
+            self.constants.append(PageArray(default, dtype, contents.shape, own, nbytes, contents))
         else:
             name, shape = self._names.of(buf, contents.shape, default)
-            self.weights.append(Placed(name, dtype, shape, own, nbytes, contents.reshape(shape)))
+            self.weights.append(PageArray(name, dtype, shape, own, nbytes, contents.reshape(shape)))
         return own
 
-    def _table(self, contents: np.ndarray) -> Place:
+    def _table(self, contents: np.ndarray) -> PagePlace:
         """The place of numbers that a kernel reads."""
         return self._stored(contents, contents, "table")
 
-    def _compiled(self, graph: Graph) -> list[Place]:
+    def _compiled(self, graph: Graph) -> list[PagePlace]:
         """Plan the program; where its outputs are."""
         compiled = Compiled(graph, self._unit.budget, PrintingTarget())
         places = [a.place for a in self.arguments]
@@ -115,7 +115,7 @@ class Exported:
                 found.append(self._weight(*_dense(*where)))
         return found
 
-    def _planned(self, compiled: Compiled, places: list[Place]) -> list[Place]:
+    def _planned(self, compiled: Compiled, places: list[PagePlace]) -> list[PagePlace]:
         """The places of what is computed."""
         if compiled.executable is None:
             return []
@@ -124,16 +124,18 @@ class Exported:
         constants = [self._weight(*v.constant[:2]) for v in assembled.constants]
         assert isinstance(assembled.program, Printed)
         program = assembled.program.program
-        self.planned = Planned(self.name, assembled, program, [*places, *constants], self._table)
+        self.planned = PageProgram(
+            self.name, assembled, program, [*places, *constants], self._table
+        )
         own = compiled.executable.graph.constants
         found = []
         for kind, at, after in assembled.outputs:
-            base = Place(WORK, at)
+            base = PagePlace(WORK, at)
             if kind == "input":
                 base = places[at]
             elif kind == "constant":
                 base = self._weight(*own[at].constant[:2])
-            found.append(Place(base.buffer, base.byte + after))
+            found.append(PagePlace(base.buffer, base.byte + after))
         return found
 
     def example(self) -> dict[str, np.ndarray]:
@@ -147,8 +149,8 @@ class Exported:
         return {f"{kind}.{a.name}": to_numpy(x).copy(order="C") for kind, a, x in pairs}
 
 
-def _placed(name: str, av: Aval, place: Place) -> Placed:
-    return Placed(name, av.dtype.name, av.shape, place, av.nbytes)
+def _placed(name: str, av: Aval, place: PagePlace) -> PageArray:
+    return PageArray(name, av.dtype.name, av.shape, place, av.nbytes)
 
 
 def _check(name: str, av: Aval) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from pullback.core.errors import DeviceError
 from pullback.files.safetensors import NAMES
 from pullback.runtime.webgpu.arithmetic import PROBE
-from pullback.web.exported import Exported, Placed
-from pullback.web.program import Kernel, Place, Repeat, Step, Steps, lines
+from pullback.web.exported import Exported, PageArray
+from pullback.web.program import PageKernel, PageLoop, PagePlace, PageStep, Steps, lines
 from pullback.web.text import BUFFER_NAMES, Sources, literal, object_text, steps_text, tree_text
 
 __all__ = ["module_text"]
@@ -38,10 +38,10 @@ def _dispatches(steps: Steps) -> int:
     """How many there are at least."""
     count = 0
     for step in steps:
-        if isinstance(step, Repeat):
+        if isinstance(step, PageLoop):
             count += max(step.rounds, 1) * _dispatches(step.steps)
         else:
-            count += isinstance(step, Step)
+            count += isinstance(step, PageStep)
     return count
 
 
@@ -62,7 +62,7 @@ def _head(exported: Exported) -> str:
     )
 
 
-def _described(what: str, arrays: Sequence[Placed]) -> list[str]:
+def _described(what: str, arrays: Sequence[PageArray]) -> list[str]:
     rows = [f"//   {a.name}: {a.dtype}[{', '.join(map(str, a.shape))}]" for a in arrays]
     return [f"// {what}", *(rows or ["//   nothing"])]
 
@@ -71,7 +71,7 @@ def _program(exported: Exported) -> list[str]:
     """The program as JavaScript."""
     planned, sources = exported.planned, Sources()
     kernels = [sources.kernel(k) for k in planned.kernels] if planned else []
-    probe = sources.kernel(Kernel(PROBE, (("u32", "write"), ("u32", "read")), (0, 1), 1))
+    probe = sources.kernel(PageKernel(PROBE, (("u32", "write"), ("u32", "read")), (0, 1), 1))
     rows = [f"  {name}: {text}," for name, text in _fields(exported).items()]
     return [
         "const program = {",
@@ -117,11 +117,11 @@ def _listed(rows: Iterable[str]) -> str:
     return "\n".join(["[", *(f"    {row}," for row in rows), "  ]"])
 
 
-def _place(place: Place) -> str:
+def _place(place: PagePlace) -> str:
     return f"[{BUFFER_NAMES[place.buffer]}, {place.byte}]"
 
 
-def _array(array: Placed, at: int | None = None) -> str:
+def _array(array: PageArray, at: int | None = None) -> str:
     """An array; `at` is where a result goes among all of them, a weight is known by its name."""
     fields = {
         "path" if array.contents is None else "file": literal(array.name),
@@ -138,7 +138,7 @@ def _array(array: Placed, at: int | None = None) -> str:
     return object_text(fields)
 
 
-def _constant(array: Placed) -> str:
+def _constant(array: PageArray) -> str:
     """Numbers that a page need not load, as words."""
     assert array.contents is not None
     raw = array.contents.tobytes()

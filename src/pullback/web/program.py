@@ -32,7 +32,7 @@ from pullback.runtime.webgpu.stages import (
     FAULT,
     FAULT_WORDS,
     LINE,
-    Array,
+    Binding,
     Dispatch,
     Table,
     copied,
@@ -44,12 +44,12 @@ __all__ = [
     "INPUTS",
     "WEIGHTS",
     "WORK",
-    "Choice",
-    "Kernel",
-    "Place",
-    "Planned",
-    "Repeat",
-    "Step",
+    "PageBranch",
+    "PageKernel",
+    "PageLoop",
+    "PagePlace",
+    "PageProgram",
+    "PageStep",
     "Steps",
     "lines",
 ]
@@ -57,14 +57,14 @@ __all__ = [
 INPUTS, WEIGHTS, WORK, FAULTS = range(4)  # the buffers
 
 
-class Place(NamedTuple):
+class PagePlace(NamedTuple):
     """Where an array starts."""
 
     buffer: int
     byte: int
 
 
-class Kernel(NamedTuple):
+class PageKernel(NamedTuple):
     """What a dispatch needs compiled: arrays are (item, mode), `bindings` the buffer of each."""
 
     source: str
@@ -73,7 +73,7 @@ class Kernel(NamedTuple):
     words: int
 
 
-class Step(NamedTuple):
+class PageStep(NamedTuple):
     """A dispatch: its arrays are (slot, byte); `label` says what it computes, or nothing."""
 
     kernel: int
@@ -83,7 +83,7 @@ class Step(NamedTuple):
     label: str = ""
 
 
-class Repeat(NamedTuple):
+class PageLoop(NamedTuple):
     """Steps so many times, or while `test` sets the flag.
 
     After each round slots move by bytes and pairs of them are exchanged. After an odd number of
@@ -99,7 +99,7 @@ class Repeat(NamedTuple):
     flag: int = 0
 
 
-class Choice(NamedTuple):
+class PageBranch(NamedTuple):
     """`then` if the byte at the slot `flag` is not 0, else `otherwise`."""
 
     flag: int
@@ -107,7 +107,7 @@ class Choice(NamedTuple):
     otherwise: Steps
 
 
-Steps: TypeAlias = "list[Step | Repeat | Choice]"
+Steps: TypeAlias = "list[PageStep | PageLoop | PageBranch]"
 
 
 def lines(nbytes: int) -> int:
@@ -115,7 +115,7 @@ def lines(nbytes: int) -> int:
     return -(-nbytes // LINE) * LINE
 
 
-class Planned:
+class PageProgram:
     """Kernels, steps and places of a program whose inputs are at given places.
 
     `constant` finds a place for a table that a kernel reads.
@@ -126,25 +126,25 @@ class Planned:
         name: str,
         assembled: Assembled,
         program: Program,
-        inputs: Sequence[Place],
-        constant: Callable[[np.ndarray], Place],
+        inputs: Sequence[PagePlace],
+        constant: Callable[[np.ndarray], PagePlace],
     ):
         self.name, self._constant = name, constant
         self._tables: dict[Table, int] = {}
-        self.kernels: dict[Kernel, int] = {}
+        self.kernels: dict[PageKernel, int] = {}
         self.noted: dict[tuple[int, ...], None] = {}
         self.waits = False  # for values that decide what comes next
         areas, local, scratch = scratch_places(program)
         first = lines(program.out_nbytes)
         self.work_bytes = first + scratch
-        self.slots = [Place(WORK, 0), *inputs, *(Place(WORK, first + n) for n in areas)]
+        self.slots = [PagePlace(WORK, 0), *inputs, *(PagePlace(WORK, first + n) for n in areas)]
         for origin, nbytes in program.pointers:
             base = self.slots[origin]
-            self.slots.append(Place(base.buffer, base.byte + nbytes))
+            self.slots.append(PagePlace(base.buffer, base.byte + nbytes))
         for slot, at in local:
-            self.slots[slot] = Place(WORK, first + at)
+            self.slots[slot] = PagePlace(WORK, first + at)
         self._fault_slot = len(self.slots)
-        self.slots.append(Place(FAULTS, 0))
+        self.slots.append(PagePlace(FAULTS, 0))
         self.steps = self._labelled(assembled, program)
         codes = 1 + max((code for own in self.noted for code in own), default=-1)
         self.faults = [_described(*error) for error in assembled.errors[:codes]]
@@ -171,7 +171,7 @@ class Planned:
                 found += self._loop(node, own)
             elif isinstance(node, Branch):
                 sides = [self._steps(side, "") for side in (node.then, node.otherwise)]
-                found.append(Choice(node.flag, *sides))
+                found.append(PageBranch(node.flag, *sides))
                 self.waits = True
             elif isinstance(node, Blocks):
                 found += self._steps(node.members, own)
@@ -188,12 +188,12 @@ class Planned:
         odd: Steps = [self._dispatched(copied(n), ((t, 0), (s, 0)), "") for s, t, n in moved]
         body = self._steps(node.body, label)
         if counted:
-            return [Repeat(body, node.moves, pairs, odd, rounds=node.rounds)] if body else odd
+            return [PageLoop(body, node.moves, pairs, odd, rounds=node.rounds)] if body else odd
         self.waits = True
         test = self._steps(node.test, "")
-        return [Repeat(body, (), pairs, odd, test=test, flag=node.flag)]
+        return [PageLoop(body, (), pairs, odd, test=test, flag=node.flag)]
 
-    def _step(self, step: object, label: str) -> Step:
+    def _step(self, step: object, label: str) -> PageStep:
         if not isinstance(step, Dispatch):
             raise DeviceError(
                 f"export_web: `{self.name}` computes {label or 'a part'} on the host, which a web"
@@ -208,7 +208,7 @@ class Planned:
         arrays = [(slot, a.at.nbytes) for slot, a in zip(slots, step.arrays, strict=True)]
         return self._dispatched(step, tuple(arrays), label)
 
-    def _slot(self, array: Array) -> int:
+    def _slot(self, array: Binding) -> int:
         """Where an array is found; a table has a slot of its own."""
         if array.table is None:
             return self._fault_slot if array.at.slot == FAULT else array.at.slot
@@ -217,13 +217,15 @@ class Planned:
             self.slots.append(self._constant(array.table.values()))
         return self._tables[array.table]
 
-    def _dispatched(self, step: Dispatch, arrays: tuple[tuple[int, int], ...], label: str) -> Step:
+    def _dispatched(
+        self, step: Dispatch, arrays: tuple[tuple[int, int], ...], label: str
+    ) -> PageStep:
         kinds = tuple([(a.item, a.mode) for a in step.arrays])
         bindings = tuple([self.slots[slot].buffer for slot, _ in arrays])
-        kernel = Kernel(step.source, kinds, bindings, len(step.words))
+        kernel = PageKernel(step.source, kinds, bindings, len(step.words))
         number = self.kernels.setdefault(kernel, len(self.kernels))
         words = tuple([w & 0xFFFFFFFF for w in step.words])
-        return Step(number, step.groups, arrays, words, label)
+        return PageStep(number, step.groups, arrays, words, label)
 
 
 def _described(name: str, fault: Fault) -> dict[str, object]:

@@ -10,8 +10,8 @@ from typing import Any
 from pullback.runtime.webgpu.arithmetic import FUSED, SAFE, Arithmetic, exact_functions, exact_names
 from pullback.runtime.webgpu.kernels_text import kernel_head
 from pullback.runtime.webgpu.library import needed_functions
-from pullback.web.program import Choice, Kernel, Step, Steps
-from pullback.web.trees import Leaf
+from pullback.web.program import PageBranch, PageKernel, PageStep, Steps
+from pullback.web.trees import PageLeaf
 
 __all__ = ["Sources", "literal", "object_text", "steps_text", "tree_text", "wgsl"]
 
@@ -45,7 +45,7 @@ def object_text(items: Mapping[str, str]) -> str:
 
 def tree_text(tree: Any) -> str:
     """A tree whose leaves are arrays by their number."""
-    if isinstance(tree, Leaf):
+    if isinstance(tree, PageLeaf):
         return f"at({tree.number})"
     if isinstance(tree, dict):
         return object_text({k: tree_text(v) for k, v in tree.items()})
@@ -58,12 +58,12 @@ def steps_text(steps: Steps, indent: str = "    ") -> list[str]:
     """Steps as lines, with comments that say what they compute."""
     found: list[str] = []
     for step in steps:
-        if isinstance(step, Step):
+        if isinstance(step, PageStep):
             if step.label:
                 found.append(f"{indent}// {' '.join(step.label.split())}")
             fields = {name: getattr(step, name) for name in ("kernel", "groups", "arrays", "words")}
             found.append(f"{indent}{literal(fields)},")
-        elif isinstance(step, Choice):
+        elif isinstance(step, PageBranch):
             sides = {"then": step.then, "otherwise": step.otherwise}
             found += _nested({"flag": step.flag}, sides, indent)
         else:
@@ -100,7 +100,7 @@ class Sources:
     def __init__(self):
         self._functions: dict[str, str] = {}
 
-    def kernel(self, kernel: Kernel) -> str:
+    def kernel(self, kernel: PageKernel) -> str:
         """A kernel whose text a page puts together."""
         bound = tuple(dict.fromkeys(kernel.bindings))
         numbers = [bound.index(b) for b in kernel.bindings]

@@ -12,10 +12,10 @@ from pullback.core import pytrees
 from pullback.core.errors import DTypeError
 from pullback.ir.array import Array
 
-__all__ = ["Leaf", "Tree", "arguments_tree", "is_array", "results_tree"]
+__all__ = ["PageLeaf", "Tree", "arguments_tree", "is_array", "results_tree"]
 
 
-class Leaf(NamedTuple):
+class PageLeaf(NamedTuple):
     """The array of a number; `path` is how a page reaches it."""
 
     number: int
@@ -23,18 +23,18 @@ class Leaf(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A dict, a list, a `Leaf`, or a constant that JSON knows; and the leaves in their order."""
+    """Dicts, lists, `PageLeaf`s and constants that JSON knows; and the leaves in their order."""
 
     root: Any
-    leaves: list[Leaf]
+    leaves: list[PageLeaf]
 
 
-class _Walk:
+class _TreeWalk:
     """Numbers arrays in the order of a flattened tree."""
 
     def __init__(self, is_array: Callable[[Any], bool], keeps: bool):
         self.is_array, self.keeps = is_array, keeps
-        self.leaves: list[Leaf] = []
+        self.leaves: list[PageLeaf] = []
 
     def tree(self, structure: pytrees.Structure, values: Iterator[Any], path: str) -> Any:
         if structure is pytrees.LEAF:
@@ -55,7 +55,7 @@ class _Walk:
 
     def leaf(self, value: Any, path: str) -> Any:
         if self.is_array(value):
-            self.leaves.append(Leaf(len(self.leaves), path))
+            self.leaves.append(PageLeaf(len(self.leaves), path))
             return self.leaves[-1]
         plain = value is None or isinstance(value, (bool, int, float, str))
         return value if self.keeps and plain else None
@@ -68,7 +68,7 @@ def is_array(value: Any) -> bool:
 
 def arguments_tree(function: Callable[..., Any], args: Sequence[Any], kwargs: dict) -> Tree:
     """The arguments by their names, in the order in which `jit` takes their arrays."""
-    walk = _Walk(is_array, keeps=False)
+    walk = _TreeWalk(is_array, keeps=False)
     names, rest = _names(function, len(args))
     found: dict[str, Any] = {}
     for k, arg in enumerate(args):
@@ -101,11 +101,11 @@ def _names(function: Callable[..., Any], count: int) -> tuple[list[str], str]:
 def _holds_arrays(tree: Any) -> bool:
     if isinstance(tree, (dict, list)):
         return any(map(_holds_arrays, tree.values() if isinstance(tree, dict) else tree))
-    return isinstance(tree, Leaf)
+    return isinstance(tree, PageLeaf)
 
 
 def results_tree(results: Any) -> Tree:
     """What a function returns, with constants as they are."""
     leaves, structure = pytrees.flatten(results)
-    walk = _Walk(lambda x: isinstance(x, Array), keeps=True)
+    walk = _TreeWalk(lambda x: isinstance(x, Array), keeps=True)
     return Tree(walk.tree(structure, iter(leaves), ""), walk.leaves)

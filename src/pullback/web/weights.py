@@ -14,13 +14,13 @@ from pullback.core import pytrees
 from pullback.core.avals import Aval
 from pullback.ir.array import Array
 
-__all__ = ["Names", "memory_of"]
+__all__ = ["WeightNames", "memory_of"]
 
 MOST_VISITED = 2000  # objects: what is further away is not looked at
 MOST_DEPTH = 6  # of functions and attributes: names are for readers
 
 
-class Names:
+class WeightNames:
     """Names and shapes of the arrays that a function can reach, by their buffer."""
 
     def __init__(self, function: Callable[..., Any]):

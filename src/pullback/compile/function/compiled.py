@@ -33,17 +33,18 @@ def part(
     Those that act on the world stay too, and with `checks` those that check indices.
     """
     graph = Graph(name)
-    needed = {id(v) for v in outputs}
+    needed = set(outputs)
     kept: list[Equation] = []
     for eq in reversed(list(equations)):
-        if any(id(v) in needed for v in eq.outs) or has_effect(eq) or (checks and may_raise(eq)):
+        wanted = not needed.isdisjoint(eq.outs)
+        if wanted or has_effect(eq) or (checks and may_raise(eq)):
             kept.append(eq)
-            needed.update(id(v) for v in eq.inputs)
+            needed.update(eq.inputs)
     graph.inputs, graph.outputs, graph.equations = list(inputs), list(outputs), kept[::-1]
-    given = {id(v) for v in inputs}
+    given = set(inputs)
     used = [v for eq in graph.equations for v in eq.inputs] + graph.outputs
-    constants = {id(v): v for v in used if v.constant is not None and id(v) not in given}
-    graph.constants = list(constants.values())
+    constants = dict.fromkeys([v for v in used if v.constant is not None])
+    graph.constants = [v for v in constants if v not in given]
     return graph
 
 

@@ -69,7 +69,7 @@ class Linearised:
         self._joint, self.connected, self._found = _joint(flat, tracked)
         self._sizes = len(flat.inputs) + len(flat.lifted), len(flat.outputs)
         self._key = key_of(self._joint, "linearised", exact, self._sizes)
-        self._cuts: _Cut | None = None
+        self._cuts: _CutGraph | None = None
         self._forward: Compiled | None = None
         self._programs: dict[tuple, Compiled] = {}
         self._lock = threading.RLock()
@@ -99,11 +99,11 @@ class Linearised:
         return None if self._key is None else self._key.part(*which)
 
     @property
-    def _cut(self) -> _Cut:
+    def _cut(self) -> _CutGraph:
         """The two parts, simplified; only what is not found on disk asks for them."""
         with self._lock:
             if self._cuts is None:
-                self._cuts = _Cut.of(self._joint, *self._sizes, self._exact)
+                self._cuts = _CutGraph.of(self._joint, *self._sizes, self._exact)
             return self._cuts
 
     def _backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Graph:
@@ -132,7 +132,7 @@ class Linearised:
         return [next(rest) if here and k is not None else None for k, here in pairs]
 
 
-class _Cut(NamedTuple):
+class _CutGraph(NamedTuple):
     """A graph of values and gradients, cut where the cotangents come in.
 
     `forward` gives the outputs and the residuals; `after` are the equations from there on.
@@ -145,7 +145,7 @@ class _Cut(NamedTuple):
     after: list[Equation]
 
     @staticmethod
-    def of(joint: Graph, n: int, m: int, exact: bool) -> _Cut:
+    def of(joint: Graph, n: int, m: int, exact: bool) -> _CutGraph:
         """Cut a graph of n inputs and then cotangents, and of m outputs and then gradients."""
         joint = optimise(joint, exact, late=len(joint.inputs) - n)
         primals, cotangents = joint.inputs[:n], joint.inputs[n:]
@@ -153,7 +153,7 @@ class _Cut(NamedTuple):
         before, after = _divided(joint.equations, cotangents)
         residuals, again = _residuals(primals, before, after, gradients)
         forward = part(joint.name, primals, before, outputs + residuals)
-        return _Cut(forward, cotangents, gradients, residuals, again + after)
+        return _CutGraph(forward, cotangents, gradients, residuals, again + after)
 
 
 def _joint(flat: Flat, tracked: Sequence[int]) -> tuple[Graph, list[int], list[int | None]]:
@@ -186,7 +186,7 @@ def lifted(graph: Graph, arrays: Sequence[Any], place: int) -> Graph:
         for x, new in zip(arrays, inputs, strict=True):
             if v.constant[0] is x._buf and v.constant[1] is x._aval:
                 found[id(v)] = new
-    equations = [replaced(eq, found) for eq in graph.equations]
+    equations = [replaced(eq, found) for eq in graph.equations] if found else graph.equations
     outputs = [found.get(id(v), v) for v in graph.outputs]
     result = part(
         graph.name, graph.inputs[:place] + inputs + graph.inputs[place:], equations, outputs

@@ -28,11 +28,10 @@ __all__ = ["key_of"]
 
 FORMAT = 1  # counts the changes of what a file or a key contains
 
-# Equations from which on a graph is looked for on disk: they are compiled in 25 ms, while to look,
-# hash and read takes one, to write another one, and to find the version 2 at the first time.
-LEAST_EQUATIONS = 128
-# Bytes of all constants of a graph, up to which they are hashed: that takes 60 ms.
-MOST_BYTES = 1 << 26
+# So many equations are compiled in 25 ms, while to look, hash and read takes one, to write another
+# one, and to find the version 2 at the first time.
+LEAST_EQUATIONS = 128  # from which on a graph is looked for on disk
+MOST_BYTES = 1 << 26  # of a graph's constants, up to which they are hashed: that takes 60 ms
 
 
 class _NoTextError(Exception):

@@ -86,6 +86,21 @@ class ComplexArithmetic(ABC):
         return self.times(a, ComplexPair(self.number(root.real), self.number(root.imag)))
 
 
+class NamedRegisters(ComplexArithmetic):
+    """Arithmetic of registers with names: `lines` declare them, one after the other."""
+
+    declaration = ""  # of a {name} with its {text}
+
+    def __init__(self):
+        self.lines: list[str] = []
+
+    def kept(self, text: str) -> str:
+        """The name of a new register."""
+        name = f"v{len(self.lines)}"
+        self.lines.append(self.declaration.format(name=name, text=text))
+        return name
+
+
 def transform(v: ComplexArithmetic, x: Sequence[ComplexPair]) -> list[ComplexPair]:
     """The discrete Fourier transform of `x`."""
     n = len(x)

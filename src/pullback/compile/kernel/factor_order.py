@@ -12,8 +12,8 @@ import numpy as np
 from pullback.compile.kernel.order import CHUNK, VECTOR_BYTES, Array, chain, fused
 
 __all__ = [
-    "JACOBI", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF", "PANEL", "SMALL", "SUMS",
-    "VECTOR_BYTES", "cholesky", "first_half", "lu", "solved",
+    "FAINT", "JACOBI", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF", "PANEL", "SMALL",
+    "SUMS", "VECTOR_BYTES", "cholesky", "first_half", "lu", "solved",
 ]  # fmt: skip
 
 LEAF = 32  # columns of a block that is not divided
@@ -27,6 +27,9 @@ JACOBI_ROUNDS = {"float32": 7, "float64": 9}  # of singular values: squares of e
 # Squared length from which on a column is 0, of matrices with elements of up to 2: below, the
 # products of its elements would lose their digits.
 JACOBI_NOTHING = {"float32": 1e-30, "float64": 1e-260}
+# Size of a column below which a reflection multiplies it by the inverse, a power of 2: what is left
+# of a column that depends on others has few digits, or none, near the smallest numbers.
+FAINT = {"float32": 2.0**-100, "float64": 2.0**-960}
 SUMS = 4  # vectors of sums along a column, which take vectors of elements in turns
 
 

@@ -36,7 +36,6 @@ from pullback.core.dtypes import DType
 
 __all__ = ["FORMATS", "Format", "exact_scatter_add_reference", "limb_bits", "limb_count"]
 
-MAX_COUNT = (1 << 38) - 1  # beyond it a limb would be narrower than a float32's significand
 _ORIGIN = -192  # the reference counts in units of 2**_ORIGIN, below every bit of a float32
 _WORD = 32  # bits: 24 digits, shifted by fewer than that, fit 64
 
@@ -57,7 +56,10 @@ FORMATS: dict[DType, Format] = {
 
 
 def limb_bits(count: int) -> int:
-    """The bits of a piece if `count` pieces (contributions, and x) meet in one limb."""
+    """The bits of a piece if `count` pieces (contributions, and x) meet in one limb.
+
+    Beyond 2**38 of them a limb would be narrower than a float32's significand.
+    """
     return min(39, 63 - count.bit_length())
 
 

@@ -63,7 +63,8 @@ class Reduce:
 
     `element` maps one element (its loads, and `index()` as position j along the reduction) to
     accumulator values; `combine` joins accumulators `acc("a", n)` (earlier) and `acc("b", n)`;
-    `init` is its identity; `finish` turns accumulators (`acc("a", n)`) into output parts.
+    `init` is its identity; `finish` turns accumulators (`acc("a", n)`) into output parts. Where
+    `step` is given, it may take the place of `combine` for an element that comes after all others.
     """
 
     inputs: tuple[DType, ...]
@@ -72,12 +73,12 @@ class Reduce:
     element: tuple[Expr, ...]
     combine: tuple[Expr, ...]
     finish: tuple[Expr, ...]
+    step: tuple[Expr, ...] = ()
 
     @property
     def text(self) -> str:
-        parts = "\n--\n".join(
-            text(*p) for p in (self.init, self.element, self.combine, self.finish)
-        )
+        own = (self.init, self.element, self.combine, self.finish, self.step)
+        parts = "\n--\n".join(text(*p) for p in own if p)
         return f"{type(self).__name__.lower()}({_names(self.inputs)})->{self.output.name}\n{parts}"
 
 

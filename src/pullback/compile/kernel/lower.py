@@ -71,7 +71,7 @@ def fold_kernel(low: Fold, av: Aval, static: dict[str, Any], out: DType) -> Any:
     fold = low.build(operand(0, av.dtype), **static)
     finish = tuple(cast(e, out.real) for e in fold.finish)
     form = Accumulate if low.keep else Reduce
-    return form((av.dtype,), out, fold.init, fold.element, fold.combine, finish)
+    return form((av.dtype,), out, fold.init, fold.element, fold.combine, finish, fold.step)
 
 
 def gather_kernel(avals: Sequence[Aval]) -> Gather:

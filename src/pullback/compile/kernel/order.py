@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
+from itertools import pairwise
 from itertools import product as positions_of
 from typing import NamedTuple
 
@@ -52,6 +53,7 @@ __all__ = [
     "running",
     "scattered",
     "scattered_by_lanes",
+    "scattered_by_pieces",
     "tile_count",
     "tile_of",
     "tree",
@@ -62,9 +64,8 @@ VERSION = 2  # of all orders together: a change of one is a new number
 Array = np.ndarray
 Combine = Callable[[Array, Array], Array]
 
-# Bytes of the vectors in which the first target counted, and still counts: an order may not depend
-# on the vectors that a processor has.
-VECTOR_BYTES = 64
+# An order may not depend on the vectors that a processor has.
+VECTOR_BYTES = 64  # of the vectors in which orders count: those of AVX-512, as at the first target
 
 
 # -- reductions ------------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ UPDATE_BLOCK = 64  # updates of a chunk are a multiple
 # streams, whatever it has of processors. Their number is that of a Hopper, where the sums of these
 # orders were measured: there all processors end together. More of them leave some idle, fewer take
 # turns; a power of two would be no better for either.
-STREAMS = 132
+STREAMS = 132  # thread blocks at least that updates are dealt to
 STREAM_UPDATES = 12  # of a thread at least, before there are STREAMS more thread blocks
 PIECES = (64, 60, 56, 52, 48)  # updates of a piece: the first of them that fills whole turns best
 PIECE_BLOCKS = 4 * STREAMS  # thread blocks that fold pieces in one turn
@@ -242,23 +243,46 @@ def scattered_by_lanes(x: Array, indices: Array, updates: Array) -> Array:
     return total.astype(x.dtype)
 
 
+def scattered_by_pieces(x: Array, indices: Array, updates: Array) -> Array:
+    """The same in pieces of updates sorted by rows, as PyTorch's CUDA tensors have it.
+
+    A run of one row is cut at multiples of `piece_of`, but for the last half of a piece. Its parts
+    are summed up by themselves, those after the first in equal slices, joined in sequence.
+    """
+    piece = piece_of(len(indices), x.shape[1], x.itemsize)
+    slices = PIECE_THREADS // piece_shape(x.shape[1], x.itemsize).lanes
+    places = np.argsort(indices, kind="stable")
+    values, keys, out = updates[places].astype(np.float64), indices[places], x.copy()
+    for row in np.unique(keys).tolist():
+        first, end = np.searchsorted(keys, [row, row + 1]).tolist()
+        cuts = range(first // piece + 1, (end - piece // 2) // piece + 1)
+        bounds = [first, *(k * piece for k in cuts), end]
+        total, *rest = [reduce(np.add, values[a:b]) for a, b in pairwise(bounds)]
+        each = max(1, -(-len(rest) // slices))
+        for k in range(0, len(rest), each):
+            total = total + reduce(np.add, rest[k : k + each])
+        out[row] = x[row] + total
+    return out
+
+
 # -- convolutions ----------------------------------------------------------------------------------
 
 # A kernel of one position that takes every pixel, and nothing beside the image, is a product of
 # matrices in the order of `product`. All others have that of `convolved`, cut into blocks:
 PANEL_BYTES = 20 << 10  # of weights for one block of input channels
-LEAST_BLOCK = 8  # input channels of a block are a multiple
+LEAST_BLOCK = 8  # input channels: a block has a multiple of them, or all that there are
 DEPTHWISE_BLOCK = 64  # channels that a tile of a depthwise convolution has at most
-# Sums of weights go over tiles of pixels:
-TILE_PIXELS = 128  # of a tile, at most
-LEAST_PIXELS = 24  # of a tile, as long as what it writes is small
+# Sums of weights go over tiles of pixels. These are the values of the CPU's first schedule, chosen
+# for its caches and kept since they decide bits:
+TILE_PIXELS = 128  # of a tile at most: what it reads stays near for all positions
+LEAST_PIXELS = 24  # of a tile, as long as what it writes is small: sums are loaded for each tile
 INPUT_BYTES = 160 << 10  # of what a tile reads, at most: part of an L2 cache
 OUTPUT_BYTES = 128 << 10  # of the gradient of its pixels
 SUM_BYTES = 160 << 10  # of the sums of weights of a tile's part of the output channels
 WAYS = 16  # to cut the work, at least: enough for a few threads
-# and over chunks of tiles, of which there are at most `CHUNKS` but for small images:
-CHUNKS = 16
-CHUNK_PIXELS = 1 << 13  # of a chunk at least, if there are as many
+# and over chunks of tiles:
+CHUNKS = 16  # at most, but where there are few other ways to cut the work
+CHUNK_PIXELS = 1 << 13  # of a chunk at least, so that adding up chunks takes little of the time
 CHUNKS_BYTES = 32 << 20  # of the sums of all chunks
 CHUNK_FLOPS = 1 << 25  # of a chunk: its sums have to be cleared and added up
 COPY_FLOPS = 32  # that take as long as a copy of an element

@@ -14,6 +14,7 @@ __all__ = ["roots"]
 Pair = tuple[np.ndarray, np.ndarray]  # a number as the unevaluated sum of two
 
 _SPLITTER = 2.0**27 + 1.0  # Dekker's factor, which cuts a float64 into halves of 26 bits
+# pi / 4 and 1 / 6, each a float64 and what it lacks.
 _QUARTER_PI = (0.7853981633974483, 3.061616997868383e-17)
 _SIXTH = (0.16666666666666666, 9.25185853854297e-18)
 

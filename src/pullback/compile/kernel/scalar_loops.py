@@ -23,9 +23,9 @@ from pullback.ir.scalar import Complex, Expr, cast, load
 
 __all__ = ["Body", "Choice", "Looped", "Named", "ScalarLoop", "Step", "scalar_loop"]
 
-# Operations in all bodies together: beyond that, jumps between kernels take no time beside them,
-# and one function of them all takes long to compile.
-MOST_EQUATIONS = 1000
+# Beyond that, jumps between kernels take no time beside the operations, and one function of them
+# all takes long to compile.
+MOST_EQUATIONS = 1000  # operations in all bodies together, of loops that become one kernel
 
 Element: TypeAlias = tuple[Expr, ...]  # a value as it lies in memory: one part, or two
 

@@ -12,6 +12,7 @@ from pullback.compile.program.waits import round_waits
 from pullback.compile.schedule.groups import CallGroup, Region
 from pullback.core.avals import Aval, aval
 from pullback.ir.graph import Equation, Graph, Var
+from pullback.ops.products import matmul
 
 __all__ = ["BUILDERS"]
 
@@ -25,17 +26,22 @@ def _dense(av: Aval) -> Aval:
 
 
 class _Fixed:
-    """What every round of a loop reads; small transposed arrays are copied once, row by row."""
+    """What every round of a loop reads; small arrays are copied once if they lie across of how the
+    `bodies` read them: row by row, but matrices that are multiplied by vectors column by column.
+    """
 
-    def __init__(self, frame: Context, regions: Sequence[Region]):
+    def __init__(self, frame: Context, regions: Sequence[Region], *bodies: Graph):
         self.before: list[Node] = []
         self.slots: list[int] = []
         self.layouts: list[Aval] = []
-        for region in regions:
+        for k, region in enumerate(regions):
             slot, layout = _slot(frame, region), region.aval
-            if _is_across(layout) and layout.nbytes <= frame.target.tuning.copied_bytes:
-                slot, layout = frame.scratch(layout.nbytes), _dense(layout)
-                self.before += frame.copy(region, slot)
+            turned = _meets_vectors(bodies, k)
+            source = region._replace(aval=_turned(layout)) if turned else region
+            if _is_across(source.aval) and layout.nbytes <= frame.target.tuning.copied_bytes:
+                slot, layout = frame.scratch(layout.nbytes), _dense(source.aval)
+                layout = _turned(layout) if turned else layout
+                self.before += frame.copy(source, slot)
             self.slots.append(slot)
             self.layouts.append(layout)
 
@@ -45,6 +51,27 @@ def _is_across(av: Aval) -> bool:
     assert av.strides is not None
     steps = [s for n, s in zip(av.shape, av.strides, strict=True) if n > 1]
     return len(steps) > 1 and steps[-1] != 1 and 1 in steps
+
+
+def _meets_vectors(bodies: Sequence[Graph], position: int) -> bool:
+    """Whether an input is a matrix, and products with single columns are all that it is for."""
+    found = False
+    for body in bodies:
+        v = body.inputs[position]
+        if v.aval.ndim != 2 or v in body.outputs:
+            return False
+        for eq in body.equations:
+            if v in eq.inputs:
+                found = eq.op is matmul.op and eq.inputs[1].aval.shape[-1] == 1
+                if not found or eq.inputs[0] is not v:
+                    return False
+    return found
+
+
+def _turned(av: Aval) -> Aval:
+    """The transposed matrix."""
+    assert av.strides is not None
+    return aval(av.shape[::-1], av.dtype, av.device, av.strides[::-1])
 
 
 class _Carried:
@@ -92,7 +119,7 @@ def _scan(frame: Context, group: CallGroup) -> Sequence[Node]:
     fixed, carries, length = static["constants"], static["carries"], static["length"]
     loop = LoopSlots()
     table.loops.append(loop)
-    constants = _Fixed(frame, group.operands[:fixed])
+    constants = _Fixed(frame, group.operands[:fixed], static["body"])
     carried = _Carried(frame, loop, group, group.operands[fixed : fixed + carries])
     slices, places = [], []
     for x in group.operands[fixed + carries :]:
@@ -132,7 +159,7 @@ def _while(frame: Context, group: CallGroup) -> Sequence[Node]:
     fixed = static["constants"]
     loop = LoopSlots()
     table.loops.append(loop)
-    constants = _Fixed(frame, group.operands[:fixed])
+    constants = _Fixed(frame, group.operands[:fixed], static["test"], static["body"])
     carried = _Carried(frame, loop, group, group.operands[fixed:])
     flag = frame.scratch(1)
     layouts = [*constants.layouts, *carried.layouts]

@@ -21,7 +21,7 @@ from pullback.core.dtypes import DType
 __all__ = [
     "Axis",
     "Convolution",
-    "Side",
+    "Pixels",
     "Three",
     "Weight",
     "bad_places",
@@ -36,7 +36,7 @@ __all__ = [
 Three: TypeAlias = tuple[int, int, int]
 
 
-class Side(NamedTuple):
+class Pixels(NamedTuple):
     """An array of pixels and channels: slot, extents and strides in elements."""
 
     slot: int
@@ -98,11 +98,11 @@ def strides_of(av: Aval) -> tuple[int, ...]:
     return dense_strides(av.shape) if av.strides is None else av.strides
 
 
-def side_of(place: tuple[int, Aval], window: Any) -> Side:
+def side_of(place: tuple[int, Aval], window: Any) -> Pixels:
     """What lies at a (slot, aval)."""
     slot, av = place
     strides = strides_of(av)
-    return Side(
+    return Pixels(
         slot,
         av.shape[0],
         window.groups,
@@ -156,7 +156,7 @@ def _transposed(first: int, moves: Three, taps: int, along: int, size: int) -> A
     return Axis(first, stride, -(-(size - first) // stride), 1, tuple(reached))
 
 
-def _joined(x: Side, y: Side, axes: Sequence[Axis]) -> tuple[Side, Side, list[Axis]]:
+def _joined(x: Pixels, y: Pixels, axes: Sequence[Axis]) -> tuple[Pixels, Pixels, list[Axis]]:
     """The same with plain axes that follow each other as one long axis, the last one."""
     axes = list(axes)
     for _ in range(2):
@@ -181,7 +181,7 @@ def _joined(x: Side, y: Side, axes: Sequence[Axis]) -> tuple[Side, Side, list[Ax
 class Convolution:
     """One convolution, and what decides the order of its sums."""
 
-    def __init__(self, dtype: DType, x: Side, y: Side, axes: Sequence[Axis]):
+    def __init__(self, dtype: DType, x: Pixels, y: Pixels, axes: Sequence[Axis]):
         self.dtype = dtype
         x, y, self.axes = _joined(x, y, axes)
         self.plain = all(axis.plain for axis in self.axes) and x.size[:2] == (1, 1)

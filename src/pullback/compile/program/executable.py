@@ -12,7 +12,7 @@ from pullback.compile.program.calls import Calls, Surroundings
 from pullback.compile.program.frame import Frame, inner_graphs
 from pullback.compile.program.slots import Planned, SlotTable
 from pullback.compile.program.stages import Program
-from pullback.compile.program.target import Clock, Fault, Target, Timing
+from pullback.compile.program.target import Clock, Fault, Target, Timing, ending
 from pullback.compile.program.waits import waits_of
 from pullback.compile.schedule.budget import Rung, ladder
 from pullback.compile.schedule.fusion import fuse
@@ -129,7 +129,7 @@ class Version:
     ):
         began = time.perf_counter()
         self._target = target
-        self.grouped = fuse(graph, avals)
+        self.grouped = fuse(graph, avals, ending=ending(target))
         inner = [v for g in inner_graphs(graph) for v in g.constants]
         read = {id(s) for g in self.grouped.groups for s in g.values_read()}
         known = zip(graph.constants, self.grouped.constants, strict=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pullback.compile.kernel.forms import Accumulate, Map, MultiMap
+from pullback.compile.kernel.forms import Accumulate
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program import control, operations
 from pullback.compile.program.slots import CopyStep, GroupStep, SlotTable
 from pullback.compile.program.stages import Blocks, Node, Parts, Stage
-from pullback.compile.program.target import Target, Tuning
+from pullback.compile.program.target import Target, Tuning, ending
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import (
     Access,
@@ -149,7 +149,7 @@ class Frame:
         outputs: Sequence[int],
     ) -> Frame:
         """The frame of a graph inside, which uses the free part of the arena."""
-        grouped = fuse(graph, layouts)
+        grouped = fuse(graph, layouts, ending=ending(self.target))
         return Frame(grouped, self.table, self.target, graph, inputs, outputs, self.free)
 
     def copy(self, region: Region, slot: int) -> Sequence[Node]:
@@ -249,14 +249,8 @@ class Frame:
         return self._fold(m, True, 0 if squeezed(m.kept) else g.piece)
 
     def _map(self, g: MapGroup, by_rows: bool = False) -> list[Stage]:
-        inputs = tuple(a.stored.dtype for a in g.reads)
-        outputs = tuple(a.stored.dtype for a in g.writes)
-        if len(outputs) == 1:
-            kernel: Map | MultiMap = Map(inputs, outputs[0], g.bodies[0])
-        else:
-            kernel = MultiMap(inputs, outputs, tuple(g.bodies))
         return self.target.map(
-            kernel,
+            operations.map_kernel(g),
             g.shape,
             self._slots(g.writes),
             [a.strides for a in g.writes],

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.compile.kernel.lower import broadcast_strides, gather_kernel, scatter_kernel
 from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.slots import Context
 from pullback.compile.program.stages import Node, Stage
-from pullback.compile.program.target import Fault, IndexArrays
-from pullback.compile.schedule.groups import CallGroup, Region
+from pullback.compile.program.target import Ending, Fault, IndexArrays
+from pullback.compile.schedule.groups import CallGroup, MapGroup, Region
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 
-__all__ = ["product_rows", "stages_of"]
+__all__ = ["map_kernel", "product_rows", "stages_of"]
+
+
+def map_kernel(g: MapGroup) -> Map | MultiMap:
+    """The kernel of a map."""
+    inputs = tuple(a.stored.dtype for a in g.reads)
+    outputs = tuple(a.stored.dtype for a in g.writes)
+    if len(outputs) == 1:
+        return Map(inputs, outputs[0], g.bodies[0])
+    return MultiMap(inputs, outputs, tuple(g.bodies))
 
 
 def stages_of(frame: Context, group: CallGroup) -> Sequence[Node]:
     """The stages of one operation, reading and writing where the frame has its values."""
     low = getattr(group.equation.op, "lowering", None)
     if isinstance(low, Intrinsic):
-        return _intrinsic(frame, group, low)
+        if group.then:
+            return _ended(frame, group, group.then, low)
+        return _intrinsic(frame, group, low, frame.slot(group.results[0]))
     build = _BUILDERS.get(type(low))
     if build is None:
         raise PullbackError(f"{group.label}: can't be compiled into a graph.")
@@ -129,8 +141,43 @@ def product_rows(frame: Context, group: CallGroup) -> list[Stage]:
     return found
 
 
-def _intrinsic(frame: Context, group: CallGroup, low: Intrinsic) -> Sequence[Node]:
-    """What the target has for the intrinsic."""
+def _ended(frame: Context, group: CallGroup, then: MapGroup, low: Intrinsic) -> Sequence[Node]:
+    """An intrinsic and a map of its result, as one kernel if the target has one."""
+    (result,) = group.results
+    static, routine, kernel = (
+        group.equation.static,
+        frame.target.routines[low.name],
+        map_kernel(then),
+    )
+    position = next(k for k, a in enumerate(then.reads) if a.stored is result)
+    outs = [frame.slot(a.stored) for a in then.writes]
+    ins = [0 if a.stored is result else frame.slot(a.stored, a.offset) for a in then.reads]
+    strides = [_along(a.strides, result.aval.shape) for a in then.reads]
+    places = [(_slot(frame, r), r.aval) for r in group.operands]
+    end = Ending(kernel, position, outs, ins, strides)
+    assert routine.ended is not None
+    found = routine.ended(places, static, result.aval, end, frame.scratch)
+    if found is not None:
+        return found
+    ins[position] = frame.scratch(result.nbytes)
+    first = _intrinsic(frame, group, low, ins[position])
+    return [
+        *first,
+        *frame.target.map(
+            kernel, then.shape, outs, [a.strides for a in then.writes],
+            ins, [a.strides for a in then.reads],
+        ),
+    ]  # fmt: skip
+
+
+def _along(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides over the axes of a shape that are longer than 1, over all of them."""
+    rest = iter(strides)
+    return tuple(0 if n == 1 else next(rest) for n in shape)
+
+
+def _intrinsic(frame: Context, group: CallGroup, low: Intrinsic, slot: int) -> Sequence[Node]:
+    """What the target has for the intrinsic, whose result goes to a slot."""
     (result,) = group.results
     if result.aval.size == 0:
         return []
@@ -139,7 +186,7 @@ def _intrinsic(frame: Context, group: CallGroup, low: Intrinsic) -> Sequence[Nod
     return routine.stages(
         [(_slot(frame, r), r.aval) for r in group.operands],
         static,
-        (frame.slot(result), result.aval),
+        (slot, result.aval),
         frame.scratch,
         _first_code(frame, faults),
     )

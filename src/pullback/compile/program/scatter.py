@@ -23,7 +23,7 @@ from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 
 __all__ = [
-    "Lanes",
+    "FoldLanes",
     "ScatterKernels",
     "Updates",
     "is_exact",
@@ -44,7 +44,7 @@ class Updates(NamedTuple):
     nest: Nest
 
 
-class Lanes(NamedTuple):
+class FoldLanes(NamedTuple):
     """How updates into few rows are folded; `columns` are the real elements of a row."""
 
     updates: int
@@ -92,7 +92,13 @@ class ScatterKernels(Protocol[S_co]):
         ...
 
     def lanes(
-        self, kernel: Scatter, slot: int, updates: Updates, numbers: int, lanes: Lanes, area: Area
+        self,
+        kernel: Scatter,
+        slot: int,
+        updates: Updates,
+        numbers: int,
+        lanes: FoldLanes,
+        area: Area,
     ) -> Sequence[S_co]:
         """Folds in lanes."""
         ...
@@ -118,7 +124,7 @@ def neutral(dtype: DType, fold: str) -> float | int:
     return int(limits.min if fold == "max" else limits.max)
 
 
-def _lanes(kernel: Scatter, count: int, rows: int, width: int) -> Lanes | None:
+def _lanes(kernel: Scatter, count: int, rows: int, width: int) -> FoldLanes | None:
     """The lanes of a fold, if the order has some."""
     if not is_folded(kernel) or is_exact(kernel):
         return None
@@ -129,7 +135,7 @@ def _lanes(kernel: Scatter, count: int, rows: int, width: int) -> Lanes | None:
     chunk = order.chunk_of_updates(count)
     copies = max(1, order.UPDATE_LANES // (columns * parts))
     paired = order.is_paired(rows, columns, parts)
-    return Lanes(count, chunk, -(-count // chunk), copies, rows, columns, parts, paired)
+    return FoldLanes(count, chunk, -(-count // chunk), copies, rows, columns, parts, paired)
 
 
 def scatter_steps(

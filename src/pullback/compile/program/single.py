@@ -27,7 +27,7 @@ from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType, bool_
 from pullback.ir.lowering import Boxes, Elementwise, Fold, GatherRows, Intrinsic, ScatterRows, View
 from pullback.ir.op import Op
-from pullback.ir.plans import Plan
+from pullback.ir.plans import Plan, same_memory
 from pullback.ops.families import broadcast_shapes
 
 __all__ = ["plan_copy", "plan_single", "plan_write"]
@@ -62,7 +62,7 @@ def _elementwise(target: Target, op: Any, avals: Avals, static: Static, out: Ava
         dtypes = tuple([a.dtype for a in avals])
         make = _flat(target, op.lowering, dtypes, tuple(static.items()), out.dtype, repeated)
         if make is not None:
-            return Plan(make(out.size, out.nbytes, out.size > target.tuning.light_elements), out)
+            return Plan(make(out.size), out, make)
     kernel = map_kernel(op.lowering, [a.dtype for a in avals], static, out.dtype)
     strides = [broadcast_strides(a, out.shape) for a in avals]
     return Plan(_mapped(target, kernel, out, strides), out)
@@ -76,10 +76,10 @@ def _repeated(avals: Avals, out: Aval) -> tuple[bool, ...] | None:
     for a in avals:
         if a.dense and a.shape == out.shape:
             found.append(False)
-        elif any(a.strides or ()):
-            return None
-        else:
+        elif a.repeats:
             found.append(True)
+        else:
+            return None
     return tuple(found)
 
 
@@ -115,13 +115,9 @@ def _view(target: Target, op: Any, avals: Avals, static: Static, out: Aval) -> P
     offset, shape, strides = placed
     new = aval(shape, av.dtype, av.device, strides)
     if offset == 0 or new.size == 0:
-        return Plan(_same, new)
+        return Plan(same_memory, new)
     nbytes, view = offset * av.dtype.itemsize, target.view
     return Plan(lambda buf: view(buf, nbytes), new)
-
-
-def _same(buf: Any) -> Any:
-    return buf
 
 
 def plan_copy(target: Target, av: Aval) -> Plan:

@@ -8,7 +8,14 @@ from typing import NamedTuple, Protocol
 
 from pullback.compile.program.stages import Node
 from pullback.compile.program.target import Fault, Target, WantedPlan
-from pullback.compile.schedule.groups import Group, ParallelGroup, Region, SequenceGroup, Stored
+from pullback.compile.schedule.groups import (
+    CallGroup,
+    Group,
+    ParallelGroup,
+    Region,
+    SequenceGroup,
+    Stored,
+)
 from pullback.compile.schedule.memory import MemoryPlan, aligned
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
@@ -114,6 +121,8 @@ class GroupStep(NamedTuple):
     @property
     def label(self) -> str:
         """What the group computes."""
+        if isinstance(self.group, CallGroup) and self.group.then:
+            return f"{self.group.label}+{self.group.then.label}"
         if not isinstance(self.group, (SequenceGroup, ParallelGroup)):
             return self.group.label
         inside = dict.fromkeys(m.label for m in self.group.members)

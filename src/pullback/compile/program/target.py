@@ -40,7 +40,7 @@ Strides: TypeAlias = Sequence[int]
 Area: TypeAlias = Callable[[int], int]  # the slot of scratch memory of so many bytes
 Place: TypeAlias = tuple[int, Aval]  # a slot, and what is there
 # From the elements of an array, its bytes, and whether it is heavy, to the program that writes it.
-FlatProgram: TypeAlias = Callable[[int, int, bool], Callable[..., Any]]
+FlatProgram: TypeAlias = Callable[[int], Callable[..., Any]]
 Layout: TypeAlias = tuple[Shape, int, Strides]  # shape, slot and strides in elements
 
 
@@ -96,6 +96,20 @@ def never(avals: Sequence[Aval], static: Mapping[str, Any], result: Aval) -> boo
     return False
 
 
+class Ending(NamedTuple):
+    """A map of the elements of a result, which it reads as its array `position`.
+
+    Its other arrays are at the slots `ins`, and are walked with `strides` over the axes of the
+    result; what it writes is dense.
+    """
+
+    kernel: Map | MultiMap
+    position: int
+    outs: Sequence[int]
+    ins: Sequence[int]
+    strides: Sequence[Strides]
+
+
 class Routine(NamedTuple):
     """An intrinsic of a target.
 
@@ -115,6 +129,16 @@ class Routine(NamedTuple):
     calls_python: bool = False  # from a stage: the program must not hold Python's lock
     # In eager mode, the function of buffers, where that needs no program.
     direct: Callable[[Sequence[Aval], dict[str, Any], Aval], Callable[..., Any]] | None = None
+    # The stages that write what a map makes of the result, in place of it; None: there are none.
+    ended: (
+        Callable[[Sequence[Place], Mapping[str, Any], Aval, Ending, Area], Sequence[Node] | None]
+        | None
+    ) = None
+
+
+def ending(target: Target) -> frozenset[str]:
+    """The intrinsics of a target whose kernels may end with a map of what they have made."""
+    return frozenset(name for name, r in target.routines.items() if r.ended is not None)
 
 
 def no_flat_programs(kernel: Map, repeated: tuple[bool, ...]) -> None:
@@ -227,7 +251,8 @@ class Target(Protocol):
     def flat(self, kernel: Map, repeated: tuple[bool, ...], /) -> FlatProgram | None:
         """What makes programs of a kernel whose operands are dense, or one element repeated.
 
-        The programs are those of `map` with `shared`; None: there is no shorter way to them.
+        Of a number of elements it gives the program of `map` with `shared`; None: there is no
+        shorter way to it.
         """
         ...
 

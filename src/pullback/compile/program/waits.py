@@ -12,8 +12,7 @@ from pullback.core.avals import dense_strides
 
 __all__ = ["round_waits", "waits_of"]
 
-# Groups up to which all pairs are compared; longer programs are lines, and mostly loops.
-MOST = 256
+MOST = 256  # groups up to which all pairs are compared; longer programs are lines, mostly loops
 
 
 class _Box(NamedTuple):

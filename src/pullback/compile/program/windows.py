@@ -14,7 +14,7 @@ from pullback.compile.kernel import order
 from pullback.compile.program.convolution import (
     Axis,
     Convolution,
-    Side,
+    Pixels,
     Weight,
     reading_axes,
     residue_axes,
@@ -33,7 +33,7 @@ __all__ = [
     "EXTREMA",
     "WINDOW",
     "ExtremumKernels",
-    "Sums",
+    "WeightSums",
     "WindowKernels",
     "convolution_steps",
     "extremum_steps",
@@ -57,7 +57,7 @@ WINDOW = (  # separated by blanks
 AXIS = "places size step taps offset offset_step place place_step x y tile dilation"
 
 
-class Sums(NamedTuple):
+class WeightSums(NamedTuple):
     """How the sums of weights are cut: tiles of pixels, and so many of them in a chunk."""
 
     tile: tuple[int, int, int]
@@ -96,7 +96,7 @@ class WindowKernels(Protocol[S_co]):
         """The output, from its element `start` on."""
         ...
 
-    def sums(self, c: Convolution, weight: Weight, sums: Sums, slot: int) -> Sequence[S_co]:
+    def sums(self, c: Convolution, weight: Weight, sums: WeightSums, slot: int) -> Sequence[S_co]:
         """The sums of weights of every chunk, one after the other."""
         ...
 
@@ -107,7 +107,7 @@ class WindowKernels(Protocol[S_co]):
         ...
 
 
-def _axis_words(axis: Axis, x: Side, y: Side, d: int, tile: int, dilation: int) -> list[int]:
+def _axis_words(axis: Axis, x: Pixels, y: Pixels, d: int, tile: int, dilation: int) -> list[int]:
     """The numbers of an axis; the positions of a kernel are evenly spaced."""
     (offset, place), *more = axis.taps
     steps = [(b[0] - offset, b[1] - place) for b in more[:1]] or [(0, 0)]
@@ -217,7 +217,7 @@ def _weight_gradient(
     chunk = c.order.weight_chunk(tile)
     tiles = c.x.batch * order.tile_count(c.order.lines, tile)
     chunks = -(-tiles // chunk)
-    sums = Sums(tile, chunks, chunk, tiles)
+    sums = WeightSums(tile, chunks, chunk, tiles)
     if chunks == 1:
         return kernels.sums(c, weight, sums, slot)
     partials = area(chunks * w.nbytes)

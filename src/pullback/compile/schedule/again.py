@@ -224,5 +224,6 @@ def _renamed(g: Group, to: Mapping[Stored, Stored]) -> Group:
         return replace(g, reads=moved(g.reads), write=moved([g.write])[0])
     if isinstance(g, CallGroup):
         operands = [r._replace(stored=to.get(r.stored, r.stored)) for r in g.operands]
+        assert g.then is None
         return replace(g, operands=operands, results=[to.get(s, s) for s in g.results])
     return replace(g, members=[_renamed(m, to) for m in g.members])

@@ -140,7 +140,7 @@ class Bodies:
         finish = tuple(cast(e, out.real) for e in fold.finish)
         form = Accumulate if eq.op.lowering.keep else Reduce
         inputs = tuple(a.stored.dtype for a in self.reads)
-        return form(inputs, out, fold.init, fold.element, fold.combine, finish)
+        return form(inputs, out, fold.init, fold.element, fold.combine, finish, fold.step)
 
     def value(self, v: Var, path: tuple[Step, ...]) -> Value:
         """The expression of `v` seen through the steps of `path`, in its compute dtype."""

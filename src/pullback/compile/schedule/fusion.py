@@ -6,9 +6,10 @@ stored only to be read in the same kernel stays in registers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pullback.compile.schedule.bodies import Bodies
+from pullback.compile.schedule.endings import ended
 from pullback.compile.schedule.groups import (
     Access,
     CallGroup,
@@ -38,17 +39,19 @@ SMALL = 4096  # elements below which a launch costs more than the work
 RECENT = 16  # maps of one kind that another may join
 
 
-def fuse(graph: Graph, layouts: Sequence[Aval], together: bool = True) -> Grouped:
+def fuse(
+    graph: Graph, layouts: Sequence[Aval], together: bool = True, ending: Collection[str] = ()
+) -> Grouped:
     """The groups of `graph` for inputs with these (concrete) avals.
 
     Small groups are put `together`, so that threads share them: chains of products, and what is
-    independent.
+    independent. Intrinsics of the names `ending` take in a map of what they have made.
     """
     plan = Storage(graph, layouts)
     plan.visit()
     order = _joined(plan.drafts)
     _share_elements(order, plan)
-    return _built(plan, order, together)
+    return _built(plan, order, together, ending)
 
 
 # -- joining kernels over one index space ----------------------------------------------------------
@@ -186,7 +189,9 @@ def _share_elements(order: list[Draft], plan: Storage) -> None:
 # -- from drafts to groups -------------------------------------------------------------------------
 
 
-def _built(plan: Storage, order: Sequence[Draft], together: bool) -> Grouped:
+def _built(
+    plan: Storage, order: Sequence[Draft], together: bool, ending: Collection[str]
+) -> Grouped:
     readers: dict[Stored, set[int]] = {}
     for k, d in enumerate(order):
         for r in d.leaves:
@@ -205,7 +210,7 @@ def _built(plan: Storage, order: Sequence[Draft], together: bool) -> Grouped:
         else:
             assert d.equation is not None
             groups.append(CallGroup(d.equation, d.regions, d.results))
-    groups = sequenced(groups)
+    groups = ended(sequenced(groups), ending)
     if together:
         groups = parallel(chained(groups))
     return Grouped(plan.inputs, plan.constants, groups, plan.outputs)

@@ -118,21 +118,26 @@ class FoldGroup:
 
 @dataclass(eq=False)
 class CallGroup:
-    """An operation that is no loop nest of ours: indexing, a library's routine, control flow."""
+    """An operation that is no loop nest of ours: indexing, a library's routine, control flow.
+
+    With `then` it is one kernel with a map of its result, which is not stored: see `endings`.
+    """
 
     equation: Equation
     operands: list[Region]
     results: list[Stored]
+    then: MapGroup | None = None
 
     @property
     def label(self) -> str:
         return self.equation.op.name
 
     def values_read(self) -> list[Stored]:
-        return [r.stored for r in self.operands]
+        more = self.then.values_read() if self.then else []
+        return [*(r.stored for r in self.operands), *(s for s in more if s not in self.results)]
 
     def values_written(self) -> list[Stored]:
-        return self.results
+        return self.then.values_written() if self.then else self.results
 
 
 @dataclass(eq=False)
@@ -222,5 +227,6 @@ class Grouped:
                 writes = ", ".join(map(repr, m.values_written()))
                 kind = type(m).__name__.removesuffix("Group").lower()
                 lead = "  " if joint else ""
-                lines.append(f"{lead}{kind} {m.label}({reads}) -> {writes}")
+                then = f"+{m.then.label}" if isinstance(m, CallGroup) and m.then else ""
+                lines.append(f"{lead}{kind} {m.label}{then}({reads}) -> {writes}")
         return "\n".join(lines)

@@ -88,10 +88,9 @@ class _Outputs:
     def borrow(self, life: Life) -> tuple[int, int, int] | None:
         """An output's place that is large enough and not needed before the value is dropped."""
         k = bisect_left(self._idle, (life.nbytes, -(1 << 62), -1))
-        for place in self._idle[k : k + CANDIDATES]:
-            if -place[1] > life.stop:
-                self._idle.remove(place)
-                return place
+        for at in range(k, min(k + CANDIDATES, len(self._idle))):
+            if -self._idle[at][1] > life.stop:
+                return self._idle.pop(at)
         return None
 
     def give_back(self, place: tuple[int, int, int]) -> None:

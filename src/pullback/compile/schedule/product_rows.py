@@ -48,7 +48,7 @@ Member = MapGroup | FoldGroup | CallGroup
 
 def _row_product(g: Group) -> int:
     """The rows of a product of two matrices that can be made row by row, else 0."""
-    if not isinstance(g, CallGroup) or not is_product(g) or g.equation.static:
+    if not isinstance(g, CallGroup) or not is_product(g) or g.equation.static or g.then:
         return 0
     a, b = (r.aval for r in g.operands)
     result = g.results[0].aval

@@ -45,7 +45,9 @@ def _touched(group: Group) -> Iterator[tuple[Stored, int, bool]]:
         yield from ((a.stored, _elements(a, shape), False) for a in group.reads)
         yield group.write.stored, group.write.stored.aval.size, True
     elif isinstance(group, CallGroup):
-        yield from ((s, s.aval.size, True) for s in group.results)
+        yield from ((s, s.aval.size, True) for s in group.values_written())
+        if group.then:
+            yield from (t for t in _touched(group.then) if t[0] not in group.results)
         rows = isinstance(getattr(group.equation.op, "lowering", None), GatherRows)
         most = group.results[0].aval.size  # of the array that rows are taken from
         for k, r in enumerate(group.operands):

@@ -216,9 +216,9 @@ def _power(x: Expr, n: int) -> Expr:
     return half * half * x if n % 2 else half * half
 
 
-def _euler_maclaurin(s: int, terms: int = 10) -> tuple[int, tuple[float, ...]]:
+def _euler_maclaurin(s: int) -> tuple[int, tuple[float, ...]]:
     """How many summands to take singly, and the coefficients of y^(1-2j-s), for zeta(s, x)."""
-    exact = []
+    exact, terms = [], 10
     rising = Fraction(s)
     for j in range(1, terms + 2):
         exact.append(_bernoulli(2 * j) / math.factorial(2 * j) * rising)

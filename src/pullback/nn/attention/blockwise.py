@@ -39,9 +39,6 @@ from pullback.ops.selection import maximum, where
 __all__ = ["PURPOSE", "attended", "probabilities"]
 
 TILE = 1 << 20  # scores of a tile, of all its heads together: what stays in cache
-# Scores that are made at a time elsewhere, 256 MB, so that every kernel has work for a whole GPU.
-# More heads at a time change no bit; rows would, in sums along them, and stay as they are.
-TOGETHER = {"cuda": 1 << 26}
 SIDE = 512  # rows and columns of a tile, if there are enough heads
 
 _BY_ROWS = {"query", "out", "lse", "g", "delta"}
@@ -199,26 +196,32 @@ def _swept(
 
 
 def _tiled(
-    f: Callable[[Arrays], Arrays], names: list[str], arrays: Arrays, axis: int = 0
+    f: Callable[[Arrays], Arrays], names: list[str], arrays: Arrays, axis: int = 0, own: int = 0
 ) -> Arrays:
-    """The results of `f` on tiles of few heads and not many rows."""
+    """The results of `f` on tiles of few heads and not many rows, those of a tile of `own` heads.
+
+    More heads at a time, or fewer, change no bit: where no result is a sum over heads there are as
+    many as the device likes. Rows would, in sums along them.
+    """
     shape, columns = arrays["query"].shape, arrays["key"].shape[-2]
     rows, heads, lead = shape[-2], prod(shape[axis:-2]), len(shape) - 3
     most = max(1, TILE // max(1, min(rows, SIDE) * min(columns, SIDE)))
-    if axis >= lead or heads <= most:
-        return _by_rows(f, names, arrays, prod(shape[:-2]))
-    rest = prod(shape[axis + 1 : -2])
-    own = _heads_of_tile(shape, axis, most)
+    few = axis >= lead or heads <= most
+    own = own or (prod(shape[:-2]) if few else _heads_of_tile(shape, axis, most))
     summed = any(arrays[n].shape[axis:lead] != shape[axis:lead] for n in names if n in arrays)
-    fit = TOGETHER.get(arrays["query"].device.kind, 0) if own and not summed else 0
-    fit //= max(1, _row_block(rows, columns, own) * min(columns, SIDE))
-    if heads <= fit:
-        return _by_rows(f, names, arrays, own)
-    block = _block(shape[axis], max(1, most // rest))
+    liked = arrays["query"].device.runtime.tile_elements if own and not summed else 0
+    fit = max(1, liked // max(1, _row_block(rows, columns, own) * min(columns, SIDE)))
+    if axis >= lead or (heads <= fit if liked else few):
+        return _by_rows(f, names, arrays, own or prod(shape[:-2]))
+    rest = prod(shape[axis + 1 : -2])
+    block = 1 if liked else _block(shape[axis], max(1, most // rest))
     if block > 1:
         return _swept(lambda t: _tiled(f, names, t, lead), names, arrays, axis, block)
     many = max(b for b in range(1, max(1, fit // rest) + 1) if shape[axis] % b == 0)
-    return _swept(lambda t: _tiled(f, names, t, axis + (many == 1)), names, arrays, axis, many)
+    kept = own if liked else 0
+    return _swept(
+        lambda t: _tiled(f, names, t, axis + (many == 1), kept), names, arrays, axis, many
+    )
 
 
 def _heads_of_tile(shape: tuple[int, ...], axis: int, most: int) -> int:

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-class Convolution(Module):
+class ConvNd(Module):
     """What convolutions have in common: weights (out, in / groups, *kernel), or with in and out
     exchanged where they are transposed.
     """
@@ -76,7 +76,7 @@ class Convolution(Module):
         return type(self).function(input, self.weight, self.bias, **self.options)
 
 
-def _layer(ndim: int, transposed: bool) -> type[Convolution]:
+def _layer(ndim: int, transposed: bool) -> type[ConvNd]:
     prefix = "ConvTranspose" if transposed else "Conv"
     name = f"{prefix}{ndim}d"
     home = transposed_convolution if transposed else convolution
@@ -94,7 +94,7 @@ def _layer(ndim: int, transposed: bool) -> type[Convolution]:
         "ndim": ndim, "function": staticmethod(function), "transposed": transposed,
         "__doc__": doc, "__module__": __name__,
     }  # fmt: skip
-    return type(name, (Convolution,), members)
+    return type(name, (ConvNd,), members)
 
 
 Conv1d = _layer(1, transposed=False)

@@ -207,7 +207,7 @@ def _call_arguments(cls: type) -> frozenset[str]:
     return _arguments[cls]
 
 
-class Function(Module):
+class FunctionLayer(Module):
     """A function of `pb.nn` with its options: the base of the layers without parameters."""
 
     buffers = ("options",)  # weights of classes, say, are not trained
@@ -232,7 +232,7 @@ class Function(Module):
 
 def layer_of(
     name: str, function_name: str, operands: int = 1, home: str = __name__
-) -> type[Function]:
+) -> type[FunctionLayer]:
     """The layer `name` of the module `home`, which is nothing but a function of `pb.nn` of so many
     arrays.
     """
@@ -246,7 +246,7 @@ def layer_of(
         "__doc__": f"`pb.nn.{function.__name__}` as a layer; its options are the function's.",
         "__module__": home,
     }
-    return type(name, (Function,), members)
+    return type(name, (FunctionLayer,), members)
 
 
 AdaptiveAvgPool1d = layer_of("AdaptiveAvgPool1d", "adaptive_avg_pool1d")

@@ -59,7 +59,7 @@ def _bce_oracle(
     return numpy_reduced(loss if weight is None else loss * weight, reduction)
 
 
-LEAST_LOG = -100.0
+LEAST_LOG = -100.0  # what PyTorch takes for smaller logarithms
 LEAST = 3.8e-44  # about exp(-100)
 
 

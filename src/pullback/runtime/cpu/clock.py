@@ -9,7 +9,7 @@ from typing import Any
 
 from pullback.compile.program.stages import Node
 from pullback.compile.program.target import Timing
-from pullback.runtime.cpu.host_calls import HostCall, host_stage
+from pullback.runtime.cpu.host_calls import HostKernel, host_stage
 
 __all__ = ["Clock"]
 
@@ -25,7 +25,7 @@ class Clock:
 
     def __init__(self):
         self._times: list[float] = []
-        self._function = HostCall(self._read, (), 0)
+        self._function = HostKernel(self._read, (), 0)
 
     def _read(self, arrays: list[Any]) -> None:
         self._times.append(time.perf_counter())

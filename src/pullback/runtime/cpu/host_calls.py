@@ -22,7 +22,7 @@ from pullback.runtime.cpu import native
 from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["HostCall", "call_stages", "host_program", "host_stage"]
+__all__ = ["HostKernel", "call_stages", "host_program", "host_stage"]
 
 Words = ctypes.POINTER(ctypes.c_int64)
 KERNEL = ctypes.CFUNCTYPE(
@@ -54,7 +54,7 @@ def _read(at: int, av: Aval) -> np.ndarray:
     return raw.reshape(-1).view(dtype).reshape(av.shape)
 
 
-class HostCall:
+class HostKernel:
     """A function of copies of arrays, as a kernel; what it returns is written to slot `out`, and a
     byte that is not 0 to slot `flag` when it has been called.
 
@@ -88,7 +88,7 @@ class HostCall:
             error[1], error[2], error[0] = keep_exception(exception), 0, self.code
 
 
-def host_stage(call: HostCall) -> Stage:
+def host_stage(call: HostKernel) -> Stage:
     """The stage of a call."""
     return Stage(call, 1, 1, ())
 
@@ -103,8 +103,8 @@ def call_stages(
     """
     flag = area(1)
     clear = map_stages.map_stages(CLEARED, (), [flag], [()], [], [])
-    call = HostCall(function, operands, code, out, flag)
-    missed = HostCall(_interrupted, (), code)
+    call = HostKernel(function, operands, code, out, flag)
+    missed = HostKernel(_interrupted, (), code)
     return [*clear, host_stage(call), Branch(flag, [], [host_stage(missed)])]
 
 

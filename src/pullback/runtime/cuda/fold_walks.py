@@ -9,6 +9,7 @@ from pullback.runtime.cuda.printer import storage
 __all__ = [
     "FOLD",
     "JOINED",
+    "LANES_SIDE",
     "MERGE",
     "MERGE_THREADS",
     "THREADS",
@@ -20,12 +21,13 @@ __all__ = [
 THREADS = 128  # of a thread block: few, so that the last ones of a launch end together
 MERGE_THREADS = 256  # of a thread block that joins what others have folded
 MERGE = 8 * MERGE_THREADS  # accumulators of a thread block that joins, eight for each thread
+LANES_SIDE = 32  # outputs side by side of a thread block that joins lanes: a warp reads them
 JOINED = 16  # accumulators of an output that one thread joins in sequence
 # Loads of an input that a thread waits for at a time, by the instructions of an element.
 FLIGHTS = ((24, 8), (100, 4))
-# Thread blocks of a launch, half of an H200's processors, up to which light elements wait for
-# nothing but memory: all of it is asked for at once, as the loads of a lane follow each other.
-FEW_BLOCKS = 64
+# In so few, light elements wait for nothing but memory: all of it is asked for at once, as the
+# loads of a lane follow each other.
+FEW_BLOCKS = 64  # thread blocks of a launch at most: half of an H200's processors
 
 FOLD = """
 template <int K> struct Steps { long long step[K]; };
@@ -186,9 +188,9 @@ _BLOCKS = """
 
 _COLUMNS = """
 extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
-    {name}_acc* __restrict__ partials, {ins}, const Nest<{k}> kept, const Steps<{k}> steps,
-    const long long length, const long long across, const long long by_output,
-    const long long by_block) {{
+    {name}_acc* __restrict__ partials, {ins}, const Nest<{streams}> kept,
+    const Steps<{streams}> steps, const long long length, const long long across,
+    const long long by_output, const long long by_block) {{
   constexpr int V = {v};
   __shared__ {name}_acc slots[{most}][V];
   const int t = (int)threadIdx.x, wide = (int)blockDim.x / {lanes}, x = t % wide, lane = t / wide;
@@ -196,7 +198,7 @@ extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
   const bool valid = output < kept.size;
   const long long left = length - block * {block}, j = block * {block} + lane;
   const int n = !valid ? 0 : left < {block} ? (int)left : {block};
-  long long start[{k}] = {{}};
+  long long start[{streams}] = {{}};
   if (valid) pb_locate(kept, output, start);
 {pointers}
   {name}_acc a[V];
@@ -206,18 +208,23 @@ extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
   for (; i + {lanes} * ({flight} - 1) < n; i += {lanes} * {flight}) {{
 {loads_in_flight}
 #pragma unroll
-    for (int u = 0; u < {flight}; ++u)
+    for (int u = 0; u < {flight}; ++u) {{
+{made}
 #pragma unroll
       for (int v = 0; v < V; ++v)
-        a[v] = {name}_combine(a[v], {name}_element({packed}, j + i - lane + {lanes} * u));
+        a[v] = {name}_combine(a[v], {name}_element({packed}, j + i - lane + {lanes} * u{results}));
+{kept}
+    }}
 {advance_in_flight}
   }}
   for (; i < n; i += {lanes}) {{
     constexpr int u = 0;
 {loads_of_one}
+{made}
 #pragma unroll
     for (int v = 0; v < V; ++v)
-      a[v] = {name}_combine(a[v], {name}_element({packed}, j + i - lane));
+      a[v] = {name}_combine(a[v], {name}_element({packed}, j + i - lane{results}));
+{kept}
 {advance_by_one}
   }}
 #pragma unroll
@@ -254,6 +261,37 @@ extern "C" __global__ void {name}_join({outs},
         if (k + s < n) a[k] = {name}_combine(a[k], a[k + s]);
     {name}_finish(a[0], {to_i});
   }}
+}}"""
+
+_LANES = """
+extern "C" __global__ void __launch_bounds__({side} * {joined}) {name}_lanes({outs},
+    {name}_acc* __restrict__ partials, const {name}_acc* __restrict__ chains,
+    const long long outputs, const long long blocks, const long long by_output,
+    const long long by_group) {{
+  __shared__ {name}_acc slots[{joined}][{side}];
+  const long long across = (outputs + {side} - 1) / {side}, group = blockIdx.x / across;
+  const int x = (int)threadIdx.x % {side}, y = (int)threadIdx.x / {side};
+  const long long output = blockIdx.x % across * {side} + x, block = group * {joined} + y;
+  const bool valid = output < outputs && block < blocks;
+  {name}_acc a[{lanes}];
+#pragma unroll
+  for (int k = 0; k < {lanes}; ++k)
+    a[k] = chains[valid ? (block * {lanes} + k) * outputs + output : 0];
+#pragma unroll
+  for (int s = 2; s <= {lanes}; s *= 2)
+#pragma unroll
+    for (int k = 0; k < {lanes} / 2; ++k)
+      if (k < {lanes} / s) a[k] = {name}_combine(a[k], a[k + {lanes} / s]);
+  slots[y][x] = a[0];
+#pragma unroll
+  for (int s = 1; s < {joined}; s *= 2) {{
+    __syncthreads();
+    if (valid && y % (2 * s) == 0 && y + s < {joined} && block + s < blocks)
+      slots[y][x] = a[0] = {name}_combine(a[0], slots[y + s][x]);
+  }}
+  if (!valid || y) return;
+  if (blocks <= {joined}) {name}_finish(a[0], {to_output});
+  else partials[output * by_output + group * by_group] = a[0];
 }}"""
 
 _MERGE = """
@@ -296,12 +334,13 @@ _WALKS = {
     "wide": _UNIT + _WIDE + _BLOCKS,
     "columns": _COLUMNS,
     "join": _JOIN,
+    "lanes": _LANES,
     "merge": _MERGE,
 }
 
 
 # Where the results of an output go.
-_PLACES = {"to_i": "i", "to_unit": "unit", "to_column": "output + v"}
+_PLACES = {"to_i": "i", "to_unit": "unit", "to_column": "output + v", "to_output": "output"}
 
 
 def teams(lanes: int) -> int:
@@ -336,7 +375,7 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
         "along": "const long long length" if form == "wide" else f"const Nest<{count}> reduced",
         "threads": THREADS, "lanes": LANES, "block": BLOCK, "flight": flight,
         "most": LANES * (16 if width == "1" else 8), "joined": JOINED, "unroll": flight,
-        "merge": MERGE, "merge_threads": MERGE_THREADS,
+        "merge": MERGE, "merge_threads": MERGE_THREADS, "side": LANES_SIDE,
     }  # fmt: skip
     for place, at in _PLACES.items():
         words[place] = ", ".join(f"out{k}[{at}]" for k in range(len(outputs)))
@@ -355,17 +394,9 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
 def _wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
     """How `wide` reads, neighbours in memory or one element for the whole row, and stores."""
     pointers, loads, packed, single, prefetches = [], [], [], [], []
-    made, kept, count = [], [], len(kernel.inputs)
-    for k, ((d, _), kind) in enumerate(zip(stores_of(kernel), kinds[count:], strict=True)):
-        c, place = storage(d), f"y{k} + i + {LANES} * u"
-        pointers.append(f"  {c}* const y{k} = store{k} + start[{count + k}] + j;")
-        made.append(f"      Pack<{c}, V> r{k};")
-        if kind == "u":
-            kept.append(f"      *reinterpret_cast<Pack<{c}, V>*>({place}) = r{k};")
-        else:
-            kept.append("#pragma unroll")
-            kept.append(f"      for (int v = 0; v < V; ++v) ({place})[v] = r{k}.v[v];")
-    stores = range(len(made))
+    count = len(kernel.inputs)
+    for k, (d, _) in enumerate(stores_of(kernel)):
+        pointers.append(f"  {storage(d)}* const y{k} = store{k} + start[{count + k}] + j;")
     for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=False)):
         c = storage(d)
         if kind == "z":
@@ -382,20 +413,34 @@ def _wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
         loads.append(_load(c, k, f"x{k} + i + {LANES} * u", kind))
         packed.append(f"p{k}[u].v[v]")
         single.append(f"x{k}[i + v]")
+    targets = "".join(f", y{k}[i + v]" for k in range(len(stores_of(kernel))))
     return {
-        "pointers": "\n".join(pointers),
+        "pointers": "\n".join(pointers), **_in_flight(loads, flight),
         "prefetched": "\n".join([f"  if (gridDim.x <= {FEW_BLOCKS}) {{", *prefetches, "  }"]),
-        **_in_flight(loads, flight), "made": "\n".join(made),
-        "packed": ", ".join(packed), "single": ", ".join(single), "kept": "\n".join(kept),
-        "results": "".join(f", r{k}.v[v]" for k in stores),
-        "targets": "".join(f", y{k}[i + v]" for k in stores),
+        "packed": ", ".join(packed), "single": ", ".join(single), "targets": targets,
+        **_stored(kernel, kinds, f"y{{k}} + i + {LANES} * u"),
     }  # fmt: skip
+
+
+def _stored(kernel: Fold, kinds: str, place: str) -> dict[str, str]:
+    """How arrays are stored beside, V neighbours at a `place` that names the number of an array."""
+    made, kept, stores = [], [], stores_of(kernel)
+    for k, ((d, _), kind) in enumerate(zip(stores, kinds[len(kernel.inputs) :], strict=True)):
+        c, at = storage(d), place.format(k=k)
+        made.append(f"      Pack<{c}, V> r{k};")
+        if kind == "u":
+            kept.append(f"      *reinterpret_cast<Pack<{c}, V>*>({at}) = r{k};")
+        else:
+            kept.append("#pragma unroll")
+            kept.append(f"      for (int v = 0; v < V; ++v) ({at})[v] = r{k}.v[v];")
+    results = "".join(f", r{k}.v[v]" for k in range(len(stores)))
+    return {"made": "\n".join(made), "kept": "\n".join(kept), "results": results}
 
 
 def _column_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
     """How `columns` reads: outputs that are neighbours in memory, or that read the same."""
-    pointers, loads, packed, advance = [], [], [], []
-    for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=True)):
+    pointers, loads, packed, advance, count = [], [], [], [], len(kernel.inputs)
+    for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=False)):
         c = storage(d)
         pointers.append(f"  const long long s{k} = steps.step[{k}] * {LANES};")
         pointers.append(f"  const {c}* x{k} = in{k} + start[{k}] + j * steps.step[{k}];")
@@ -406,10 +451,16 @@ def _column_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
             loads.append(_load(c, k, f"x{k} + s{k} * u", kind))
             packed.append(f"p{k}[u].v[v]")
         advance.append(f"    x{k} += s{k}")
+    for k, (d, _) in enumerate(stores_of(kernel)):
+        n, c = count + k, storage(d)
+        pointers.append(f"  const long long t{k} = steps.step[{n}] * {LANES};")
+        pointers.append(f"  {c}* y{k} = store{k} + start[{n}] + j * steps.step[{n}];")
+        advance.append(f"    y{k} += t{k}")
     return {
         "pointers": "\n".join(pointers), **_in_flight(loads, flight), "packed": ", ".join(packed),
         "advance_in_flight": "\n".join(f"{a} * {flight};" for a in advance),
         "advance_by_one": "\n".join(f"{a};" for a in advance),
+        **_stored(kernel, kinds, "y{k} + t{k} * u"),
     }  # fmt: skip
 
 

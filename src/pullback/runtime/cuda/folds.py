@@ -6,9 +6,10 @@ b + 2**level where 2**(level + 1) divides b. The walks over it are in `fold_walk
     NAME_sequence (out, in_0 .., Nest<K> kept, Nest<K> reduced)
     NAME_rows     (out, partials, in_0 .., Nest<K> kept, Nest<K> reduced, groups, per_group)
     NAME_wide_W   (out, partials, in_0 .., store_0 .., Nest<K + S> kept, length, groups, per_group)
-    NAME_columns_W(out, partials, in_0 .., Nest<K> kept, Steps<K> steps, length, across, by_output,
-                   by_block)
+    NAME_columns_W(out, partials, in_0 .., store_0 .., Nest<K + S> kept, Steps<K + S> steps, length,
+                   across, by_output, by_block)
     NAME_join     (out, partials, outputs, count)
+    NAME_lanes    (out, partials, chains, outputs, blocks)
     NAME_merge    (out, next, partials, long long count)
 
 K is the number of inputs, `kept` and `reduced` their axes; the output is dense. In place of `out`
@@ -17,15 +18,17 @@ stores beside. W says for each
 input whether neighbours are read at once ("u"), one by one ("s") or are the same element ("z"),
 then how many of them a thread has. `sequence` takes any grid.
 
-A thread of `rows` and `wide` has a lane of a block of the tree, or some that lie side by side, and
-a team of threads all its lanes. A unit is one output and a group of `per_group` blocks, a power of
-two of at most as many as a thread block has teams, which does as many units as fit.
+A thread of `rows` and `wide` has a lane of a block of the tree, or some that lie side by
+side, and a team of threads all its lanes. A unit is one output and a group of `per_group` blocks, a
+power of two of at most as many as a thread block has teams, which does as many units as fit.
 A thread of `columns` has a lane of a block of the tree, of one output or of some side by side;
 accumulator b of output i is at `i * by_output + b * by_block`. With one group, or block, these
 write outputs, else accumulators.
 These `merge` joins: a thread block takes up to MERGE of the `count` accumulators of an output,
 which follow each other, and writes the output if that is all of them. `join` has a thread for each
-output, whose at most JOINED accumulators are as far apart as there are outputs. Running folds are
+output, whose at most JOINED accumulators are as far apart as there are outputs. `lanes` joins the
+LANES accumulators of each block of the tree, output by output in `chains`, and up to JOINED blocks;
+it writes outputs if that is all of them, else accumulators for `join` or `merge`. Running folds are
 in `scans`.
 """
 
@@ -52,6 +55,7 @@ from pullback.runtime.cuda.scans import LINE, scan_code
 
 __all__ = [
     "accumulator_bytes",
+    "accumulator_size",
     "fold_code",
     "fold_functions",
     "lane_width",
@@ -65,6 +69,15 @@ MOST_LANES = 8  # side by side, whose accumulators a thread has in registers
 def accumulator_bytes(kernel: Fold) -> int:
     """Room for the accumulators of one output: at least the size of the struct."""
     return 8 * len(kernel.init)
+
+
+def accumulator_size(kernel: Fold) -> int:
+    """The size of the struct of accumulators."""
+    end, widest = 0, 1
+    for e in kernel.init:
+        size = e.dtype.itemsize
+        end, widest = -(-end // size) * size + size, max(widest, size)
+    return -(-end // widest) * widest
 
 
 def _cost(kernel: Fold) -> int:

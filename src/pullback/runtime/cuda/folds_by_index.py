@@ -17,7 +17,7 @@ from pullback.compile.kernel import order
 from pullback.compile.kernel.forms import Scatter
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program.scatter import (
-    Lanes,
+    FoldLanes,
     ScatterKernels,
     Updates,
     is_exact,
@@ -208,7 +208,13 @@ class _Kernels:
         return [*sort, Step(source, f"{name}_fold", grid, THREADS, arguments)]
 
     def lanes(
-        self, kernel: Scatter, slot: int, updates: Updates, numbers: int, lanes: Lanes, area: Area
+        self,
+        kernel: Scatter,
+        slot: int,
+        updates: Updates,
+        numbers: int,
+        lanes: FoldLanes,
+        area: Area,
     ) -> Sequence[Step | Either]:
         name, source = _source(kernel)
         given = (lanes.updates, lanes.rows, lanes.columns, lanes.parts)

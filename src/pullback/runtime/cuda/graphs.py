@@ -17,17 +17,17 @@ from pullback.runtime.cuda.driver import Driver
 from pullback.runtime.cuda.launcher import ADD, REPLAY
 from pullback.runtime.cuda.memory import Buffer
 
-__all__ = ["LEAST_NODES", "MOST_NODES", "RETIRED", "Graph", "Graphs"]
+__all__ = ["LEAST_NODES", "MOST_NODES", "RETIRED", "Graphs", "ProgramGraph"]
 
-# A graph of two nodes takes as long as two launches. Building one takes some 5 us a node, and as
-# long again to make it executable (H200, 2026-11-16): loops of more rounds than that are launched.
-LEAST_NODES = 3
-MOST_NODES = 1 << 15
+# Building a graph takes some 5 us a node, and as long again to make it executable (H200,
+# 2026-11-16).
+LEAST_NODES = 3  # of a graph: one of two nodes takes as long as two launches
+MOST_NODES = 1 << 15  # of a graph, which is a third of a second to build: longer loops are launched
 MOST_BYTES = 1 << 31  # of scratch memory that the graphs of a GPU hold together
 RETIRED = -5  # the status of a graph that has made room for others
 
 
-class Graph:
+class ProgramGraph:
     """A program as a graph: `play` walks its table, and `scratch` is its memory."""
 
     def __init__(
@@ -89,10 +89,10 @@ class Graphs:
     """The graphs of a GPU; what was not used for a while makes room for others."""
 
     def __init__(self):
-        self._kept: deque[ref[Graph]] = deque()
+        self._kept: deque[ref[ProgramGraph]] = deque()
         self._lock = Lock()
 
-    def add(self, graph: Graph) -> None:
+    def add(self, graph: ProgramGraph) -> None:
         """Keep a graph, within the bounds of what all may hold."""
         with self._lock:
             self._kept.append(ref(graph))

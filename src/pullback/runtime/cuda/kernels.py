@@ -25,8 +25,9 @@ from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, cast
+from pullback.ir.scalar_walks import inline_nodes
 from pullback.runtime.cuda.fold_kernels import Fold
-from pullback.runtime.cuda.printer import Source, emit, inline_nodes, storage
+from pullback.runtime.cuda.printer import Source, emit, storage
 
 __all__ = [
     "HEAVY",

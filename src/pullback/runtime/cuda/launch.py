@@ -17,7 +17,14 @@ from pullback.compile.program.nest import Nest, coalesce
 from pullback.core.avals import dense_strides
 from pullback.core.errors import ShapeError
 from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
-from pullback.runtime.cuda.fold_walks import JOINED, MERGE, MERGE_THREADS, column_threads, teams
+from pullback.runtime.cuda.fold_walks import (
+    JOINED,
+    LANES_SIDE,
+    MERGE,
+    MERGE_THREADS,
+    column_threads,
+    teams,
+)
 from pullback.runtime.cuda.fold_walks import THREADS as FOLD_THREADS
 from pullback.runtime.cuda.folds import accumulator_bytes, lane_width
 from pullback.runtime.cuda.kernels import MAX_RANK, name_of, outputs_of, vector_width
@@ -25,10 +32,12 @@ from pullback.runtime.cuda.map_walks import SIDE, flight
 from pullback.runtime.cuda.map_walks import THREADS as MAP_THREADS
 
 __all__ = [
+    "LEAST_COLUMNS",
     "THREADS",
     "Launch",
     "Launches",
     "grid_of",
+    "lanes_plan",
     "map_plan",
     "merged",
     "packed",
@@ -38,6 +47,9 @@ __all__ = [
 THREADS = 256  # of a thread block: eight of these fill a processor's 2048
 MAX_GRID = 132 * 16  # thread blocks of a kernel that strides over its elements
 MOST_TILE_BYTES = 48 << 10  # of shared memory, which every GPU gives a thread block
+# Threads that sums of columns are to have, about 1000 for each of an H200's processors; each takes
+# the less outputs for that.
+COLUMN_THREADS = 1 << 17
 LEAST_COLUMNS = 8  # outputs side by side: 32 bytes, which are read from memory at once
 Strides = Sequence[int]
 
@@ -170,8 +182,8 @@ def reduce_plan(
     """How to reduce to a dense array; strides go over the kept axes, then over the reduced ones.
 
     `aligned`: whether every buffer starts at a multiple of 16 bytes. The strides of arrays that are
-    stored beside follow those of the inputs; then at least SMALL elements are reduced, which lie
-    together in all arrays.
+    stored beside follow those of the inputs; then at least SMALL elements are reduced, and these or
+    the outputs lie together in all arrays.
     """
     count = len(kept_shape)
     outputs = math.prod(kept_shape)
@@ -183,8 +195,7 @@ def reduce_plan(
     dense = dense_strides(reduced_shape)
     reduced = coalesce(reduced_shape, [dense, *(s[count:] for s in input_strides)])
     reduced = Nest(reduced.shape, reduced.strides[1:])
-    outs, ins = outs_of(kernel), [f"in{k}" for k in range(len(kernel.inputs))]
-    ins += [f"store{k}" for k in range(len(stores_of(kernel)))]
+    outs, ins = outs_of(kernel), arrays_of(kernel)
     name = name_of(kernel)
     if reduced.size < SMALL:
         arguments = (*outs, *ins, packed(kept), packed(reduced))
@@ -209,18 +220,19 @@ def reduce_plan(
 
 def _columns_plan(kernel: Fold, kept: Nest, reduced: Nest, aligned: bool) -> Launches:
     """How to reduce where outputs lie side by side."""
-    lanes = lane_width(kernel)
-    while kept.shape[-1] % lanes:
+    lanes, blocks, outputs = lane_width(kernel), math.ceil(reduced.size / BLOCK), kept.size
+    while kept.shape[-1] % lanes or (
+        lanes > 1 and outputs // lanes * blocks * LANES < COLUMN_THREADS
+    ):
         lanes //= 2
     steps = [own[0] for own in reduced.strides]
     apart = [(*own[:-1], step) for own, step in zip(kept.strides, steps, strict=True)]
     kinds = _kinds([own[-1] for own in kept.strides], apart, lanes, aligned)
-    blocks, outputs = math.ceil(reduced.size / BLOCK), kept.size
     wide = column_threads(lanes, outputs)
     across = math.ceil(outputs / (wide * lanes))
     joined = blocks <= JOINED
     by_output, by_block = (1, outputs) if joined else (blocks, 1)
-    ins = tuple(f"in{k}" for k in range(len(kernel.inputs)))
+    ins = arrays_of(kernel)
     arguments = (
         *outs_of(kernel), "scratch0" if blocks > 1 else 0, *ins, packed(kept),
         struct.pack(f"<{len(steps)}q", *steps), reduced.size, across, by_output, by_block,
@@ -234,9 +246,34 @@ def _columns_plan(kernel: Fold, kept: Nest, reduced: Nest, aligned: bool) -> Lau
     return Launches(launches, (outputs * blocks * accumulator_bytes(kernel),))
 
 
+def lanes_plan(kernel: Fold, outputs: int, blocks: int) -> Launches:
+    """How to join the LANES accumulators of each of so many blocks, of each output."""
+    groups = math.ceil(blocks / JOINED)
+    joined = groups <= JOINED
+    by_output, by_group = (1, outputs) if joined else (groups, 1)
+    side = min(JOINED, 1 << (blocks - 1).bit_length())
+    arguments = (
+        *outs_of(kernel), "scratch0" if groups > 1 else 0, "chains", outputs, blocks,
+        by_output, by_group,
+    )  # fmt: skip
+    grid = math.ceil(outputs / LANES_SIDE) * groups
+    launches = [Launch(f"{name_of(kernel)}_lanes", grid, LANES_SIDE * side, arguments)]
+    if groups == 1 or not joined:
+        return merged(kernel, launches, outputs, groups)
+    arguments = (*outs_of(kernel), "scratch0", outputs, groups)
+    launches.append(Launch(f"{name_of(kernel)}_join", grid_of(outputs), THREADS, arguments))
+    return Launches(launches, (outputs * groups * accumulator_bytes(kernel),))
+
+
 def outs_of(kernel: Fold) -> list[str]:
     """The names of the outputs of a reduction."""
     return [f"out{k}" for k in range(len(results_of(kernel)))]
+
+
+def arrays_of(kernel: Fold) -> list[str]:
+    """The names of what a reduction reads, and of what it stores beside."""
+    stores = [f"store{k}" for k in range(len(stores_of(kernel)))]
+    return [*(f"in{k}" for k in range(len(kernel.inputs))), *stores]
 
 
 def merged(kernel: Fold, launches: list[Launch], outputs: int, groups: int) -> Launches:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["HEAD", "OWN_NAME", "STATIC_BYTES", "Kernel", "function", "kernel_of", "namespaces"]
+__all__ = ["HEAD", "OWN_NAME", "STATIC_BYTES", "LoopKernel", "function", "kernel_of", "namespaces"]
 
 OWN_NAME = "@NAME@"  # of a function, before it has one
 STATIC_BYTES = 48 << 10  # of shared memory that a kernel may have beside what a launch gives it
@@ -80,7 +80,7 @@ _CONDITION = re.compile(r"#\s*(if|ifdef|ifndef|endif)\b")
 _ALL_AT_ONCE = ("SPIN()", "griddepcontrol", "cooperative")
 
 
-class Kernel(NamedTuple):
+class LoopKernel(NamedTuple):
     """A kernel of a source: its parameters, its body, and the text that comes before it."""
 
     parameters: tuple[str, ...]
@@ -115,7 +115,7 @@ def _split(parameters: str) -> tuple[str, ...]:
 
 
 @lru_cache(1024)
-def kernel_of(source: str, name: str) -> Kernel | None:
+def kernel_of(source: str, name: str) -> LoopKernel | None:
     """A kernel that can be a function of the number of its block; None if it can't."""
     if any(word in source for word in _ALL_AT_ONCE):
         return None
@@ -132,7 +132,7 @@ def kernel_of(source: str, name: str) -> Kernel | None:
     before += source[last:]
     if own is None or _PLACED.search(_DEFINED.sub("", before)):
         return None  # a function that kernels call does not know its block
-    return Kernel(_split(own[0]), own[1], before)
+    return LoopKernel(_split(own[0]), own[1], before)
 
 
 def namespaces(parts: Sequence[tuple[str, str, int, Sequence[str]]]) -> list[str]:
@@ -149,7 +149,7 @@ def namespaces(parts: Sequence[tuple[str, str, int, Sequence[str]]]) -> list[str
 
 
 def function(
-    kernel: Kernel,
+    kernel: LoopKernel,
     arguments: Sequence[str | None],
     grid: tuple[int, int],
     threads: int,

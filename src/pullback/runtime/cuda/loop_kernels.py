@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pullback.compile.program.stages import Branch, Loop, Node, Program, Stage, While
-from pullback.runtime.cuda.loop_writer import Refused, Writer, code_of
+from pullback.runtime.cuda.loop_writer import LoopWriter, Refused, code_of
 from pullback.runtime.cuda.row_kernels import shared_bytes
-from pullback.runtime.cuda.stages import Code, Either, Step
+from pullback.runtime.cuda.stages import Either, StageCode, Step
 from pullback.runtime.cuda.table import inner
 
 if TYPE_CHECKING:
@@ -28,9 +28,8 @@ CLUSTER = 8  # thread blocks of a cluster at most: all GPUs that have clusters h
 TURNS = 1  # thread blocks of a launch for each processor: of larger ones it holds several at a time
 MOST_ROUNDS = 1024  # of a loop until a flag is 0 in one launch: Python may be interrupted then
 CLUSTERS_FROM = 90  # the first architecture whose thread blocks make clusters: Hopper
-# Nanoseconds of a launch of few blocks in such a kernel, and of a barrier with what has to come
-# from memory after it (H200, 2026-11-19).
-TURN = 600
+TURN = 600  # nanoseconds of a launch of few blocks in such a kernel (H200, 2026-11-19)
+# Nanoseconds of a barrier with what has to come from memory after it, measured on the same day.
 BARRIERS = {"block": 40, "cluster": 600, "grid": 1250}
 COUNTER_BYTES = 64  # of the arena for a counter of blocks: a line of its own
 
@@ -75,7 +74,7 @@ class _Replaced:
     def _one_kernel(self, node: Loop | While, moved: frozenset[int]) -> Node | None:
         if isinstance(node, Loop) and node.rounds * _launches(node.body) < LEAST_LAUNCHES:
             return None
-        writers = [Writer(self._program, moved, given) for given in (True, False)]
+        writers = [LoopWriter(self._program, moved, given) for given in (True, False)]
         try:
             aligned, other = (self._steps(writer, node) for writer in writers)
         except Refused:
@@ -83,18 +82,18 @@ class _Replaced:
         self.arena += COUNTER_BYTES
         last = aligned[-1] if aligned == other else Either(aligned[-1], other[-1])
         before = aligned[:-1] or other[:-1]
-        made: Node = Stage(Code([*before, last]), 1, 1, ())
+        made: Node = Stage(StageCode([*before, last]), 1, 1, ())
         for blocks in writers[0].local:  # whose arrays want room
             made = blocks._replace(members=[made])
         if isinstance(node, While):  # the kernel is launched until it leaves a 0
             return While([made], node.flag, [], [])
         return made
 
-    def _steps(self, writer: Writer, node: Loop | While) -> list[Step]:
+    def _steps(self, writer: LoopWriter, node: Loop | While) -> list[Step]:
         writer.write(node, MOST_ROUNDS)
         return writer.steps(*self.grid(writer), self.arena)
 
-    def grid(self, writer: Writer) -> tuple[int, str]:
+    def grid(self, writer: LoopWriter) -> tuple[int, str]:
         """Thread blocks, and who waits for whom: what is expected to be the fastest."""
         widths = writer.widths
         most = shared_bytes(self._gpu.architecture)

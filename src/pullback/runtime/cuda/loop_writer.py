@@ -36,15 +36,15 @@ from pullback.runtime.cuda.stages import (
     RECORD,
     VECTOR_BYTES,
     At,
-    Code,
     Either,
+    StageCode,
     Step,
     Table,
     TensorMap,
 )
 from pullback.runtime.cuda.table import copy_step, inner
 
-__all__ = ["Refused", "Writer", "code_of"]
+__all__ = ["LoopWriter", "Refused", "code_of"]
 __tuning__ = ("MOST_STEPS",)
 
 MOST_STEPS = 96  # launches of a kernel: more take the compiler seconds
@@ -56,7 +56,7 @@ class Refused(Exception):
     """A loop that can't be one kernel, or had better not be."""
 
 
-class _Call(NamedTuple):
+class _LoopLaunch(NamedTuple):
     """A launch in the kernel: its code, of block `b`, and where its blocks begin among others."""
 
     code: str
@@ -96,10 +96,10 @@ class _Round(NamedTuple):
     partners: dict[int, int]
 
 
-_Line: TypeAlias = str | _Call | _Between | None  # None is a barrier of all blocks
+_Line: TypeAlias = str | _LoopLaunch | _Between | None  # None is a barrier of all blocks
 
 
-class Writer:
+class LoopWriter:
     """The kernel of a loop.
 
     `moved` are the slots that loops around it change. What is found when it is called, these and
@@ -139,7 +139,7 @@ class Writer:
             "grid": "pb_meet_grid(count, goal);",
         }[kind]
         code = [
-            x.text(grid) if isinstance(x, _Call | _Between) else barrier if x is None else x
+            x.text(grid) if isinstance(x, _LoopLaunch | _Between) else barrier if x is None else x
             for x in self._lines
         ]
         given = [f"unsigned char* const p{k}" for k in range(len(self._roots))]
@@ -328,7 +328,7 @@ class Writer:
             self._rounds[-1] = one
         return [*lines, None]
 
-    def _call(self, step: Step, first: int) -> _Call:
+    def _call(self, step: Step, first: int) -> _LoopLaunch:
         kernel = kernel_of(step.source, step.function)
         if kernel is None or step.together or step.early or step.block % 32:
             raise Refused
@@ -346,13 +346,12 @@ class Writer:
         name = self._functions.setdefault((space, code), f"call_{len(self._functions)}")
         places = [f"PbPlace{{{self._address(a)}}}" for a in arguments if isinstance(a, At | Table)]
         call = f"{space}::{name}({', '.join(['b', 'pb_memory', *places])});"
-        return _Call(call, first, math.prod(step.grid), step.block)
+        return _LoopLaunch(call, first, math.prod(step.grid), step.block)
 
     def _chosen(self, step: object) -> Step:
         """The launch for these inputs."""
         if isinstance(step, Either):
-            ats = [a for a in step.aligned.arguments if isinstance(a, At)]
-            return step.aligned if all(map(self._is_aligned, ats)) else step.other
+            return step.aligned if all(map(self._is_aligned, step.asked())) else step.other
         if not isinstance(step, Step):
             raise Refused
         return step
@@ -415,7 +414,7 @@ def _initialiser(argument: At | Table | int | bytes) -> str | None:
     return None
 
 
-def code_of(stage: Stage) -> Code:
+def code_of(stage: Stage) -> StageCode:
     """The launches of a stage."""
-    assert isinstance(stage.code, Code)
+    assert isinstance(stage.code, StageCode)
     return stage.code

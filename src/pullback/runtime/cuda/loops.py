@@ -13,7 +13,7 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cuda.fold_kernels import Fold, Folds
 from pullback.runtime.cuda.folds import fold_code
 from pullback.runtime.cuda.kernels import name_of
-from pullback.runtime.cuda.launch import Launch, Launches, map_plan, reduce_plan
+from pullback.runtime.cuda.launch import Launch, Launches, lanes_plan, map_plan, reduce_plan
 from pullback.runtime.cuda.map_walks import map_walk
 from pullback.runtime.cuda.printer import Source
 from pullback.runtime.cuda.scan_plans import scan_plan
@@ -23,6 +23,7 @@ __all__ = [
     "accumulate_stages",
     "box_stage",
     "fold_steps",
+    "lanes_steps",
     "map_stages",
     "map_steps",
     "reduce_stages",
@@ -51,12 +52,15 @@ def _steps(
     ins: Sequence[At],
     scratch: Sequence[int] = (),
     stores: Sequence[At] = (),
+    chains: At | None = None,
 ) -> list[Step | Either]:
     """The launches of a plan, or of one for aligned and one for other arrays, of these slots."""
     places = {f"out{k}": at for k, at in enumerate(outs)}
     places |= {f"in{k}": at for k, at in enumerate(ins)}
     places |= {f"store{k}": at for k, at in enumerate(stores)}
     places |= {f"scratch{k}": At(slot) for k, slot in enumerate(scratch)}
+    if chains is not None:
+        places["chains"] = chains
     functions = dict.fromkeys(one.function for plan in plans for one in plan.launches)
     source = source_of(kernel, tuple(functions))
 
@@ -137,6 +141,15 @@ def fold_steps(
     plans = [reduce_plan(kernel, kept, reduced, in_strides, aligned) for aligned in (True, False)]
     scratch = [area(nbytes) for nbytes in plans[0].scratch]
     return _steps(kernel, plans, outs, ins, scratch, stores)
+
+
+def lanes_steps(
+    kernel: Folds, outputs: int, blocks: int, chains: At, outs: Sequence[At], area: Area
+) -> list[Step | Either]:
+    """The launches that join lanes to blocks and these to outputs; see `lanes_plan`."""
+    plan = lanes_plan(kernel, outputs, blocks)
+    scratch = [area(nbytes) for nbytes in plan.scratch]
+    return _steps(kernel, [plan], outs, [], scratch, chains=chains)
 
 
 def reduce_stages(

@@ -12,9 +12,8 @@ from typing import Any
 
 __all__ = ["Buffer", "Pool", "block_bytes"]
 
-# Bytes up to which blocks are kept here. Larger ones come from CuPy's pool, which takes about a
-# microsecond; their kernels take longer than that.
-LARGE = 1 << 20
+# Larger blocks come from CuPy's pool, which takes about a microsecond; their kernels take longer.
+LARGE = 1 << 20  # bytes up to which free blocks are kept here
 LEAST = 512  # bytes of the smallest block, at a multiple of which all blocks start
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr
+from pullback.ir.scalar_walks import LEAVES, inline_nodes, operands_before
 
-__all__ = ["PRELUDE", "Source", "emit", "inline_nodes", "literal", "register", "storage"]
+__all__ = ["PRELUDE", "Source", "emit", "literal", "register", "storage"]
 
 _HALVES = (dt.float16, dt.bfloat16)
-_LEAVES = frozenset({"load", "index", "acc"})
 _TYPES = {
     "bool": "bool", "int8": "signed char", "int16": "short", "int32": "int", "int64": "long long",
     "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned int",
@@ -149,18 +149,6 @@ class Source:
         return "\n".join([PRELUDE, *self._parts.values(), ""])
 
 
-def inline_nodes(roots: Iterable[Expr]) -> set[Expr]:
-    """The expressions that are always evaluated: all but those under the slow side of a `rare`."""
-    seen: set[Expr] = set()
-    stack = list(roots)
-    while stack:
-        e = stack.pop()
-        if e not in seen:
-            seen.add(e)
-            stack.extend((e.args[0], e.args[2]) if e.op == "rare" else e.args)
-    return seen
-
-
 def emit(
     source: Source,
     roots: Sequence[Expr],
@@ -194,19 +182,19 @@ class _Writer:
 
     def block(self, roots: Sequence[Expr], values: dict[Expr, str], indent: str) -> None:
         """Compute `roots` into `values`."""
-        inline = inline_nodes(roots)
+        inline = set(inline_nodes(roots))
         stack: list[tuple[Expr, bool]] = [(r, False) for r in reversed(roots)]
         while stack:
             e, ready = stack.pop()
             if e in values:
                 continue
-            if e.op in _LEAVES:
+            if e.op in LEAVES:
                 values[e] = self.leaf(e)
             elif e.op == "const":
                 values[e] = literal(e.value, e.dtype)
             elif not ready:
                 stack.append((e, True))
-                stack.extend((a, False) for a in reversed(_operands(e, inline)))
+                stack.extend((a, False) for a in reversed(operands_before(e, inline)))
             elif e.op == "rare":
                 values[e] = self.rare(e, values, indent)
             else:
@@ -240,7 +228,7 @@ class _Writer:
             if e in seen or e.op == "const":
                 continue
             seen.add(e)
-            if e in values or e.op in _LEAVES:
+            if e in values or e.op in LEAVES:
                 given[e] = f"p{len(given)}"
             else:
                 stack.extend(e.args)
@@ -270,25 +258,6 @@ class _Writer:
         if kind.is_float:
             return _float_expression(op, kind, operands)
         return _integer_expression(e, kind, operands)
-
-
-def _operands(e: Expr, inline: Collection[Expr]) -> Sequence[Expr]:
-    """What has to be computed before `e`, for a `rare` with what its slow side shares."""
-    if e.op != "rare":
-        return e.args
-    shared: dict[Expr, None] = {}
-    seen: set[Expr] = set()
-    stack = [e.args[1]]
-    while stack:
-        a = stack.pop()
-        if a in seen:
-            continue
-        seen.add(a)
-        if a in inline:
-            shared[a] = None
-        else:
-            stack.extend(a.args)
-    return [e.args[0], e.args[2], *shared]
 
 
 def _float_expression(op: str, kind: DType, operands: list[str]) -> str:

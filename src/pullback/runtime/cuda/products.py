@@ -16,12 +16,15 @@ from typing import Any
 
 from pullback.compile.program.products import Matrices, Sides, matmul_steps
 from pullback.compile.program.stages import Stage
-from pullback.compile.program.target import Area, Place, Strides
+from pullback.compile.program.target import Area, Ending, Place, Strides
+from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
 from pullback.core.precision import DEFAULT, HIGHEST
+from pullback.runtime.cuda.gemm.endings import End, end_of
+from pullback.runtime.cuda.gemm.kinds import Kind, kind_of
 from pullback.runtime.cuda.gemm.sources import kernel_source, wide_of
-from pullback.runtime.cuda.gemm.steps import Operand, row_steps, tile_steps, widened_steps
-from pullback.runtime.cuda.gemm.tensor_cores import Cores, kind_of
+from pullback.runtime.cuda.gemm.steps import Operand, may_end, row_steps, tile_steps, widened_steps
+from pullback.runtime.cuda.gemm.tensor_cores import Cores
 from pullback.runtime.cuda.gemm.units import Units
 from pullback.runtime.cuda.gpu import Gpu
 from pullback.runtime.cuda.launch import THREADS, grid_of
@@ -31,6 +34,12 @@ __all__ = ["Products"]
 
 MOST_SIDE = 1 << 30  # of a matrix for tensor cores, which count in 32 bits
 ROW_BYTES = 1 << 17  # of a matrix: a row times a larger one is bound by memory
+
+
+def _is_row(dtype: DType, batch: Sequence[int], sides: Sides) -> bool:
+    """Whether a product is one of rows by a matrix that is bound by memory."""
+    m, n, k = sides
+    return min(m, n) == 1 and math.prod(batch) * max(m, n) * k * wide_of(dtype).itemsize > ROW_BYTES
 
 
 class Products:
@@ -51,6 +60,32 @@ class Products:
         precision = static.get("precision", DEFAULT)
         kernels = partial(self.steps, precision=precision)
         return stage(*matmul_steps(kernels, operands, result, area))
+
+    def ended(
+        self,
+        operands: Sequence[Place],
+        static: Mapping[str, Any],
+        result: Aval,
+        ending: Ending,
+        area: Area,
+    ) -> list[Stage] | None:
+        """The stages of products whose kernel ends with a map: see `Routine.ended`."""
+        precision, end = static.get("precision", DEFAULT), end_of(ending)
+        *batch, m, n = result.shape
+        sides = m, n, operands[0][1].shape[-1]
+        if end is None or not self._may_end(result.dtype, batch, sides, precision):
+            return None
+        kernels = partial(self.steps, precision=precision, end=end)
+        return stage(*matmul_steps(kernels, operands, (ending.outs[0], result), area))
+
+    def _may_end(self, dtype: DType, batch: Sequence[int], sides: Sides, precision: str) -> bool:
+        """Whether products are made by one kernel that elements come from."""
+        if self._kind(dtype, sides, precision) is not None:
+            return True
+        if dtype.is_complex or _is_row(dtype, batch, sides):
+            return False
+        wide = wide_of(dtype)
+        return may_end(wide, batch, sides, units=self._by_units(wide))
 
     def rows(
         self,
@@ -76,17 +111,27 @@ class Products:
         out: At,
         area: Area,
         precision: str = HIGHEST,
+        end: End | None = None,
     ) -> list[Step | Either]:
-        """The launches of products (m, k) @ (k, n); the output is dense."""
+        """The launches of products (m, k) @ (k, n); the output is dense, or that of an end."""
         (a_at, (*a_batch, a_line, a_k)), (b_at, (*b_batch, b_k, b_line)) = a, b
         left = Operand(a_at, tuple(a_batch), a_line, a_k)
         right = Operand(b_at, tuple(b_batch), b_line, b_k)
-        kind = kind_of(dtype, precision) if sides[2] and max(sides) < MOST_SIDE else None
-        if kind is not None and self._cores.are_there():
-            return self._cores.steps(kind, dtype, tuple(batch), sides, left, right, out, area)
+        kind = self._kind(dtype, sides, precision)
+        if kind is not None:
+            return self._cores.steps(kind, dtype, tuple(batch), sides, left, right, out, area, end)
         if dtype.is_complex:
             return self._complex(dtype, tuple(batch), sides, left, right, out, area)
-        return self._real(dtype, tuple(batch), sides, left, right, out, area)
+        return self._real(dtype, tuple(batch), sides, left, right, out, area, end)
+
+    def _kind(self, dtype: DType, sides: Sides, precision: str) -> Kind | None:
+        """What tensor cores multiply, where they make a product."""
+        able = sides[2] > 0 and max(sides) < MOST_SIDE and self._cores.are_there()
+        return kind_of(dtype, precision) if able else None
+
+    def _by_units(self, wide: DType) -> bool:
+        """Whether matrix units make products in the order of the CPU."""
+        return wide.itemsize == 8 and self._units.keep_order()
 
     def _real(
         self,
@@ -97,10 +142,11 @@ class Products:
         b: Operand,
         out: At,
         area: Area,
+        end: End | None = None,
     ) -> list[Step | Either]:
         m, n, k = sides
         wide = wide_of(dtype)
-        if min(m, n) == 1 and math.prod(batch) * max(m, n) * k * wide.itemsize > ROW_BYTES:
+        if _is_row(dtype, batch, sides):
             if m > 1:
                 a, b = b, a
             return row_steps(dtype, batch, max(m, n), k, a, b, out, area)
@@ -108,8 +154,9 @@ class Products:
         if wide is not dtype:
             step, a, b = widened_steps(dtype, batch, sides, a, b, area)
             steps.append(step)
-        units = wide.itemsize == 8 and self._units.keep_order()
-        return steps + tile_steps(wide, batch, sides, a, b, out, area, stored=dtype, units=units)
+        units = self._by_units(wide)
+        made = tile_steps(wide, batch, sides, a, b, out, area, stored=dtype, units=units, end=end)
+        return steps + made
 
     def _complex(
         self,

@@ -16,11 +16,11 @@ from pullback.compile.program.stages import Loop, Node, Program, Stage, While
 from pullback.compile.program.target import Fault
 from pullback.core.avals import Aval
 from pullback.runtime.cuda.gpu import Buffer, Gpu
-from pullback.runtime.cuda.graphs import LEAST_NODES, MOST_NODES, RETIRED, Graph
+from pullback.runtime.cuda.graphs import LEAST_NODES, MOST_NODES, RETIRED, ProgramGraph
 from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.launcher import LAUNCH, MISCOUNTED, STOPPED, launcher
 from pullback.runtime.cuda.loop_kernels import with_loop_kernels
-from pullback.runtime.cuda.stages import Clear, Code, Either, HostCall, Step
+from pullback.runtime.cuda.stages import Clear, Either, HostCall, StageCode, Step
 from pullback.runtime.cuda.table import LaunchTable, copy_step, inner
 
 __all__ = ["Run", "encode"]
@@ -86,7 +86,7 @@ class Encoded:
         self._play = launcher(table.address)
         self._stream = gpu.stream
         self._out, self._scratch = gpu.maker(program.out_nbytes), gpu.maker(table.scratch)
-        self._graphs: dict[int, Graph] = {}  # by stream
+        self._graphs: dict[int, ProgramGraph] = {}  # by stream
         self._called = False
         self.is_plain = not (table.scratch or table.checked)
         self.makes_graphs = table.straight and LEAST_NODES <= table.launches <= MOST_NODES
@@ -137,10 +137,10 @@ class Encoded:
             self._fail(status)
         return out
 
-    def _graph(self, stream: int, buffers: tuple[Buffer, ...]) -> Graph:
+    def _graph(self, stream: int, buffers: tuple[Buffer, ...]) -> ProgramGraph:
         table, record = self._table, self._expecting(stream) if self._table.checked else 0
         sizes = table.launches, table.values
-        graph = Graph(self._gpu.driver, self._play, sizes, self._scratch(stream), record)
+        graph = ProgramGraph(self._gpu.driver, self._play, sizes, self._scratch(stream), record)
         with self._gpu.current():
             status = graph.build(stream, self._out(stream).address, buffers)
         if status:
@@ -195,7 +195,7 @@ def _steps(nodes: Sequence[Node]) -> Iterator[Step | HostCall]:
     """All launches and calls that a program may come to."""
     for node in nodes:
         if isinstance(node, Stage):
-            assert isinstance(node.code, Code)
+            assert isinstance(node.code, StageCode)
             for step in node.code:
                 if isinstance(step, Clear):
                     continue

@@ -50,7 +50,7 @@ def routines_of(products: Products, architecture: str) -> Mapping[str, Routine]:
     attend = partial(attention_stages, shared_bytes(architecture))
     attention = ATTENTION if has_units(architecture) else ()
     return {
-        "matmul": Routine(products.stages, _is_heavy),
+        "matmul": Routine(products.stages, _is_heavy, ended=products.ended),
         "argsort": Routine(argsort_stages, _is_heavy),
         "searchsorted": Routine(search_stages, _is_heavy),
         **{n: Routine(partial(convolve, n), _is_heavy) for n in CONVOLUTIONS},

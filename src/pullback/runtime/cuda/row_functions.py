@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pullback.compile.kernel.order import BLOCK
 
-__all__ = ["HEAD", "PAD"]
+__all__ = ["HEAD", "PAD", "WALK_HEAD"]
 
 PAD = 64  # bytes between blocks of a row, so that teams side by side use other banks
 
@@ -83,3 +83,34 @@ PB_DEVICE void pb_fetch(T* to, const T* from, const int n, const int first, cons
   }
 }
 """.replace("@PAD@", str(PAD)).replace("@BLOCK@", str(BLOCK))
+
+WALK_HEAD = """
+#ifndef SPIN
+#define SPIN() __nanosleep(20)
+#endif
+// The threads of a team wait for each other, `own` of them, a multiple of 32; and one thread sees
+// what others have written to shared memory.
+#ifndef PB_EMULATED
+PB_DEVICE void pb_meet_team(const int team, const int own) {
+  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(own) : "memory");
+}
+PB_DEVICE void pb_seen() { __threadfence_block(); }
+#endif
+// V accumulators that lie side by side, at once where they have a size that allows it.
+template <int V, typename T> PB_DEVICE void pb_take(T* to, const T* from) {
+  constexpr int W = 16 % sizeof(T) ? 1 : 16 / sizeof(T) < V ? 16 / sizeof(T) : V;
+#pragma unroll
+  for (int v = 0; v < V; v += W) {
+    if constexpr (W > 1) pb_unpack<W>(to + v, from + v);
+    else to[v] = from[v];
+  }
+}
+template <int V, typename T> PB_DEVICE void pb_give(T* to, const T* from) {
+  constexpr int W = 16 % sizeof(T) ? 1 : 16 / sizeof(T) < V ? 16 / sizeof(T) : V;
+#pragma unroll
+  for (int v = 0; v < V; v += W) {
+    if constexpr (W > 1) pb_repack<W>(to + v, from + v);
+    else to[v] = from[v];
+  }
+}
+"""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
@@ -15,24 +16,38 @@ from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan, Stream
 from pullback.ir.scalar import Expr, load, substituted
 from pullback.runtime.cuda.fold_kernels import folds_of
-from pullback.runtime.cuda.folds import accumulator_bytes, fold_code
-from pullback.runtime.cuda.launch import merged
-from pullback.runtime.cuda.loops import fold_steps
+from pullback.runtime.cuda.folds import accumulator_bytes, accumulator_size, fold_code
+from pullback.runtime.cuda.kernels import parts
+from pullback.runtime.cuda.launch import LEAST_COLUMNS, merged
+from pullback.runtime.cuda.loops import fold_steps, lanes_steps
 from pullback.runtime.cuda.printer import Source
-from pullback.runtime.cuda.row_code import THREADS, RowCode, loads_of, row_source
+from pullback.runtime.cuda.row_code import THREADS, RowCode, loads_of
+from pullback.runtime.cuda.row_functions import PAD
 from pullback.runtime.cuda.row_joins import HEAVY_JOIN
+from pullback.runtime.cuda.row_printer import row_source
+from pullback.runtime.cuda.row_walks import STEP, chain_of, walk_layout
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
-__all__ = ["row_kernel_stages", "shared_bytes"]
+__all__ = ["Walk", "row_kernel_stages", "shared_bytes"]
+
+__tuning__ = ("WALK_THREADS", "LEAST_TEAMS", "WALK_SHARE")
 
 FEW = 128  # threads of a thread block up to which it has several rows
 FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block each
-FEW_BLOCKS = 4  # of the tree, up to which a row is short
-# Bytes of shared memory for a lane: with more, few threads fit to wait for what is not there.
-LANE_BYTES = 160
+FEW_BLOCKS = 4  # of the tree, up to which a row is short: one thread block folds it in any case
+LANE_BYTES = 160  # of shared memory for a lane: with more, few threads fit to wait for memory
 PROCESSOR_BYTES = 227 << 10  # shared memory of a Hopper's multiprocessor
 PROCESSOR_THREADS = 1024  # it is to hold, with 64 registers each
 NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others are to fit beside
+
+
+WALK_THREADS = 768  # of a thread block that walks, so that a thread has 80 registers
+LEAST_TEAMS = 3  # of such a block, or it waits for memory
+MOST_TEAMS = 15  # a GPU has 16 barriers, and one is that of the whole block
+MOST_STREAMS = 40  # of a launch, whose arguments have 4 KB
+# Of the processors, at least, that are to have a lane to walk along; with fewer of them it takes
+# longer than to read the rows again.
+WALK_SHARE = 0.6
 
 
 def shared_bytes(architecture: str) -> int:
@@ -41,7 +56,17 @@ def shared_bytes(architecture: str) -> int:
     return 64 << 10 if number < 80 else 96 << 10
 
 
-class _Launches:
+Body = tuple[Expr, ...]
+
+
+class Walk(NamedTuple):
+    """The shared memory that a thread block may have, and the processors of a GPU."""
+
+    nbytes: int
+    processors: int
+
+
+class _RowLaunches:
     """The launches of a row kernel."""
 
     def __init__(
@@ -60,17 +85,19 @@ class _Launches:
         self.columns = [At(slot(s, 0)) for s in plan.columns]
         self.wholes = [At(slot(s, 0)) for s in plan.wholes]
 
-    def steps(self, most: int) -> list[Step | Either] | None:
+    def steps(self, most: int, walk: Walk) -> list[Step | Either] | None:
         """All launches; None if that is not how to run this one."""
+        if self.kernel.columns:
+            found = self._beside() or self._walk(walk)
+            if found is not None:
+                return found
         columns = self._columns() if self.kernel.columns else []
         own = None if columns is None else self._passes(most)
         return None if own is None or columns is None else [*own, *columns]
 
     def _passes(self, most: int) -> list[Step] | None:
         """The launch of all passes, and those that join what it leaves; None if rows do not fit."""
-        streams = range(len(self.kernel.streams))
-        fixed = tuple(k in self.places and self.places[k][1] == 0 for k in streams)
-        own = RowCode(self.kernel, fixed)
+        own = RowCode(self.kernel, self._fixed())
         starts, room = own.room(self.length)
         blocks = -(-self.length // BLOCK)
         if self.number < FEW_ROWS and blocks > FEW_BLOCKS:
@@ -89,26 +116,120 @@ class _Launches:
         block = threads * together
         resident = min(PROCESSOR_BYTES // (shared + 1024), PROCESSOR_THREADS // block)
         own = replace(own, bounds=(block, max(1, resident)))
+        grid = math.ceil(self.number / together)
+        return self._launched(own, grid, block, shared, together, room, starts, [])
+
+    def _fixed(self) -> tuple[bool, ...]:
+        """Whether streams are the same for all rows."""
+        streams = range(len(self.kernel.streams))
+        return tuple(k in self.places and self.places[k][1] == 0 for k in streams)
+
+    def _launched(
+        self, own: RowCode, grid: int, block: int, shared: int, together: int, room: int,
+        starts: Sequence[int], chains: Sequence[At],
+    ) -> list[Step]:  # fmt: skip
+        """The launch of all passes, and those that join what is folded over everything."""
         name, source = row_source(own)
         pointers = [self.places[k][0] for k in own.memory]
         steps = [self.places[k][1] for k in own.memory]
         wholes = self.kernel.wholes
         partials = [At(self.area(self.number * accumulator_bytes(r))) for r in wholes]
-        words = [
-            self.number,
-            self.length,
-            together,
-            room,
-            together * room,
-            *steps,
-            *(starts or [0]),
-        ]
-        arguments = (*pointers, *partials, struct.pack(f"<{len(words)}q", *words))
-        grid = math.ceil(self.number / together), 1
-        found = [Step(source, f"{name}_passes", grid, threads * together, arguments, shared=shared)]
+        words = [self.number, self.length, together, room, together * room, *steps]
+        words += starts or [0]
+        arguments = (*pointers, *partials, *chains, struct.pack(f"<{len(words)}q", *words))
+        found = [Step(source, f"{name}_passes", (grid, 1), block, arguments, shared=shared)]
         for r, out, part in zip(wholes, self.wholes, partials, strict=True):
             found += merge_steps(r, self.number, part, out, self.area)
         return found
+
+    def _walk(self, walk: Walk) -> list[Step | Either] | None:
+        """The launches if thread blocks walk along lanes of the rows; see `row_walks`.
+
+        None if there are too few lanes, or too few rows at a time in shared memory.
+        """
+        columns, blocks = self.kernel.columns, math.ceil(self.number / BLOCK)
+        own = RowCode(self.kernel, self._fixed(), walks=True)
+        if not own.folds and not own.written:
+            return None
+        grid = LANES * blocks
+        if grid < WALK_SHARE * walk.processors * math.ceil(grid / walk.processors):
+            return None
+        parts = math.ceil(self.length / BLOCK)
+        threads = LANES * (1 << (parts - 1).bit_length())
+        if own.joining < HEAVY_JOIN:
+            own = replace(own, turns=2)
+        threads *= own.turns
+        if threads % 32 or threads > THREADS:
+            return None
+        starts, room = own.room(self.length)
+        streams, gaps = self.kernel.streams, parts * PAD
+        near = sorted(filter(own.is_near, own.memory), key=lambda k: -len(own.read[k]))
+        found = None
+        for kept in (near[:n] for n in range(len(near), -1, -1)):  # as many as leave enough teams
+            row = room + sum(accumulator_bytes(r) for r in own.folds) * parts
+            dtypes = [streams[k].dtype for k in kept]
+            after = walk_layout(0, dtypes, columns, self.length, gaps, threads).end + STEP
+            teams = min(MOST_TEAMS, WALK_THREADS // threads, (walk.nbytes - after) // row)
+            if teams >= LEAST_TEAMS:
+                found = (
+                    kept,
+                    teams,
+                    walk_layout(teams * row, dtypes, columns, self.length, gaps, threads),
+                )
+                break
+        if found is None:
+            return None
+        kept, teams, layout = found
+        block = teams * threads
+        own = replace(own, near=tuple(kept), bounds=(block, 1))
+        chain = chain_of(columns)
+        chains = At(self.area(grid * self.length * accumulator_size(chain)))
+        steps: list[Step | Either] = [
+            *self._launched(
+                own, grid, block, layout.end, teams, room, [*starts, *layout.places], [chains]
+            )
+        ]
+        return steps + lanes_steps(chain, self.length, blocks, chains, self.columns, self.area)
+
+    def _beside(self) -> list[Step | Either] | None:
+        """The launches of folds from row to row that store what else is made of their elements.
+
+        None if rows are folded, or numbers of rows are made.
+        """
+        bodies: dict[int, Body] = {}
+        folds: list[Reduce] = []
+        streams = self.kernel.streams
+
+        def leaf(e: Expr) -> Expr:
+            k, part = e.value  # type: ignore[misc]
+            return bodies[k][part] if k in bodies else load(k, e.dtype, part)
+
+        for p in self.kernel.passes:
+            if p.scalars or p.folds or p.wholes:
+                return None
+            folds += [replace(r, element=substituted(r.element, leaf)) for r in p.columns]
+            made = {k: substituted(body, leaf) for k, body in p.stores}
+            bodies |= {k: tuple(parts(body, streams[k].dtype)) for k, body in made.items()}
+        stored = [k for k in bodies if k in self.places]
+        read = loads_of([e for b in (*(r.element for r in folds), *bodies.values()) for e in b])
+        if not stored or self.length < LEAST_COLUMNS or len(read) + len(stored) > MOST_STREAMS:
+            return None
+        number = {k: n for n, k in enumerate(read)}
+
+        def numbered(e: Expr) -> Expr:
+            k, part = e.value  # type: ignore[misc]
+            return load(number[k], e.dtype, part)
+
+        kernel = folds_of(
+            tuple(streams[k].dtype for k in read),
+            [replace(r, element=substituted(r.element, numbered)) for r in folds],
+            [(streams[k].dtype, substituted(bodies[k], numbered)) for k in stored],
+        )
+        strides = [(int(streams[k].kind == "unit"), self.places[k][1]) for k in (*read, *stored)]
+        ins, outs = ([self.places[k][0] for k in own] for own in (read, stored))
+        return fold_steps(
+            kernel, (self.length,), (self.number,), ins, strides, self.columns, self.area, outs
+        )
 
     def _columns(self) -> list[Step | Either] | None:
         """The launches that fold from row to row, after all passes, where these leave them all.
@@ -157,11 +278,12 @@ def row_kernel_stages(
     slot: Callable[[Stored, int], int],
     area: Area,
     most: int,
+    walk: Walk,
 ) -> list[Stage] | None:
     """The stages of a row kernel; None if a row does not fit into `most` bytes, rows are few and
     long, or folds from row to row read what is not kept.
     """
-    steps = _Launches(plan, rows, length, slot, area).steps(most)
+    steps = _RowLaunches(plan, rows, length, slot, area).steps(most, walk)
     return None if steps is None else stage(*steps)
 
 

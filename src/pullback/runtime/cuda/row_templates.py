@@ -1,6 +1,6 @@
 """The text of row kernels, around what `row_code` writes."""
 
-__all__ = ["KERNEL", "LAST", "MANY", "PASS"]
+__all__ = ["COLUMNS", "KERNEL", "LAST", "MANY", "PASS", "WALK"]
 
 KERNEL = """
 extern "C" __global__ void __launch_bounds__({bounds}) {name}_passes({pointers},
@@ -19,6 +19,62 @@ extern "C" __global__ void __launch_bounds__({bounds}) {name}_passes({pointers},
   if (!valid || first) return;
 {kept}
 }}"""
+
+# A thread block has the rows of a lane of a block of the tree from row to row, each team every so
+# many of them. What lies near is there for all rows.
+WALK = """
+extern "C" __global__ void __launch_bounds__({bounds}) {name}_passes({pointers},
+    {chain}* const chains, const Rows<{m}, {s}> r) {{
+  DYNAMIC_SHARED(unsigned char, memory);
+  const int t = (int)threadIdx.x, together = (int)r.together, own = (int)blockDim.x / together;
+  const int here = t / own, first = t % own, lane = t % {lanes}, place = first % {span};
+  const int team = first / {span}, teams = own / {span};
+  const int length = (int)r.length, blocks = (length + {block} - 1) / {block};
+  constexpr bool valid = true;
+  unsigned char* const room = memory + here * (int)r.room;
+{near}
+  pb_begun();
+{sums}
+  volatile int* const turn = (int*)(memory + r.place[{turn}]);
+  if (t < own / 32) turn[t] = 0;
+  pb_arrived<0>();
+  __syncthreads();
+  const long long begin = blockIdx.x / {lanes} * (long long){block} + blockIdx.x % {lanes};
+  const long long left = r.rows - begin;
+  const int most = left < {block} ? (int)left : {block}, count = (most + {lanes} - 1) / {lanes};
+  for (int number = here; number < count; number += together) {{
+  const long long row = begin + number * {lanes};
+{starts}
+{fetches}
+{passes}
+  if (!first) {{
+{kept}
+  }}
+  pb_meet_team(here, own);
+  }}
+  __syncthreads();
+  for (int i = t; i < length; i += (int)blockDim.x)
+    chains[blockIdx.x * (long long)length + i] = {chain}{{{parts}}};
+}}"""
+
+COLUMNS = """
+  {{
+{waits}
+    while (turn[first / 32] != number) SPIN();
+    __syncwarp();
+    pb_seen();
+    const int whole = length / {width} * {width};
+#pragma unroll 2
+    for (int i = first * {width}; i < whole; i += own * {width}) {{
+{many}
+    }}
+    for (int i = whole + first; i < length; i += own) {{
+{one}
+    }}
+    pb_seen();
+    __syncwarp();
+    if (first % 32 == 0) turn[first / 32] = number + 1;
+  }}"""
 
 MANY = """
       for (; round + {step} <= n; round += {step}) {{

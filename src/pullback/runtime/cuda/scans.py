@@ -55,6 +55,8 @@ extern "C" __global__ void __launch_bounds__({waiting}) {name}_{walk}(
 {declared}
   const int t = (int)threadIdx.x, lines = (int)many, steps = STAGE / lines;
   const int pitch = TURNED ? steps + 1 : lines;
+  // element i of a stage is step i & mask of line i >> bits if turned, else the other way round
+  const int bits = 31 - __clz(TURNED ? steps : lines), mask = (1 << bits) - 1;
   const long long first = blockIdx.x * many;
   const int used = kept.size - first < many ? (int)(kept.size - first) : lines;
   if (t < used) {{
@@ -67,14 +69,8 @@ extern "C" __global__ void __launch_bounds__({waiting}) {name}_{walk}(
   {name}_acc a = {name}_init();
   for (long long done = -steps; done < line.length; done += steps) {{
     const long long next = done + steps;
-#pragma unroll
-    for (int e = 0; e < EACH; ++e) {{
-      const int i = e * {waiting} + t, l = TURNED ? i / steps : i % lines;
-      const long long n = next + (TURNED ? i % steps : i / lines);
-      if (l < used && n < line.length) {{
+    const bool whole = used == lines && next + steps <= line.length;
 {fetched}
-      }}
-    }}
     if (done >= 0 && t < used) {{
       const int end = line.length - done < steps ? (int)(line.length - done) : steps;
 #pragma unroll {unroll}
@@ -85,18 +81,51 @@ extern "C" __global__ void __launch_bounds__({waiting}) {name}_{walk}(
       }}
     }}
     __syncthreads();
+    if (done >= 0) {{
+      const bool whole = used == lines && done + steps <= line.length;
+{kept}
+    }}
 #pragma unroll
     for (int e = 0; e < EACH; ++e) {{
-      const int i = e * {waiting} + t, l = TURNED ? i / steps : i % lines;
-      const int step = TURNED ? i % steps : i / lines;
-      const int at = TURNED ? l * pitch + step : step * pitch + l;
-      if (done >= 0 && l < used && done + step < line.length)
-        out[start[l][0] + (done + step) * line.stride[0]] = made[at];
+      const int i = e * {waiting} + t, at = TURNED ? i + (i >> bits) : i;
 {laid}
     }}
     __syncthreads();
   }}
 }}"""
+
+# Every element of a stage that begins at a step: `move` is done to element e, at `place`. Where all
+# are there, addresses follow each other or differ by less than a line.
+_EACH = """
+    if (whole && TURNED) {{
+      const {c}* const base = {array} + {begin} * line.stride[{s}];
+      const int stride = (int)line.stride[{s}];
+#pragma unroll
+      for (int e = 0; e < EACH; ++e) {{
+        const int i = e * {waiting} + t, at = i + (i >> bits);
+        {place} = ({c}*)base + (start[i >> bits][{s}] + (i & mask) * stride);
+        {move}
+      }}
+    }} else if (whole) {{
+      {place} = ({c}*){array} + start[t & mask][{s}] + ({begin} + (t >> bits)) * line.stride[{s}];
+      const long long hop = ({waiting} >> bits) * line.stride[{s}];
+#pragma unroll
+      for (int e = 0; e < EACH; ++e) {{
+        const int at = e * {waiting} + t;
+        {move}
+        q += hop;
+      }}
+    }} else {{
+#pragma unroll
+      for (int e = 0; e < EACH; ++e) {{
+        const int i = e * {waiting} + t, at = TURNED ? i + (i >> bits) : i;
+        const int l = TURNED ? i >> bits : i & mask, step = TURNED ? i & mask : i >> bits;
+        if (l < used && {begin} + step < line.length) {{
+          {place} = ({c}*){array} + start[l][{s}] + ({begin} + step) * line.stride[{s}];
+          {move}
+        }}
+      }}
+    }}"""
 
 
 def stage_of(kernel: Accumulate) -> int:
@@ -124,17 +153,23 @@ def scan_code(kernel: Accumulate, name: str, walk: str) -> str:
     if walk == "scan":
         elements = ", ".join(f"in{k}[at[{k + 1}]]" for k in range(count))
         return _SCAN.format(**words, elements=elements)
-    declared = [f"  __shared__ {storage(kernel.output)} made[STAGE + {LINES}];"]
+    out = storage(kernel.output)
+    declared = [f"  __shared__ {out} made[STAGE + {LINES}];"]
     fetched, laid = [], []
-    for k, d in enumerate(kernel.inputs):
-        declared.append(f"  __shared__ {storage(d)} staged{k}[STAGE + {LINES}];")
-        declared.append(f"  {storage(d)} p{k}[EACH];")
-        place = f"in{k}[start[l][{k + 1}] + n * line.stride[{k + 1}]]"
-        fetched.append(f"        p{k}[e] = {place};")
+    for k, c in enumerate(map(storage, kernel.inputs)):
+        declared.append(f"  __shared__ {c} staged{k}[STAGE + {LINES}];\n  {c} p{k}[EACH];")
+        fetched.append(_each(f"in{k}", c, k + 1, "next", f"p{k}[e] = *q;"))
         laid.append(f"      staged{k}[at] = p{k}[e];")
     return _LINES.format(
-        **words, waiting=WAITING, stage=stage_of(kernel), most=LINES, unroll=8,
+        **words, waiting=WAITING, stage=stage_of(kernel), most=LINES, unroll=16,
         turned="true" if walk == "lines_turned" else "false", declared="\n".join(declared),
-        fetched="\n".join(fetched), laid="\n".join(laid),
-        staged=", ".join(f"staged{k}[at]" for k in range(count)),
+        fetched="\n".join(fetched), kept=_each("out", out, 0, "done", "*q = made[at];"),
+        laid="\n".join(laid), staged=", ".join(f"staged{k}[at]" for k in range(count)),
     )  # fmt: skip
+
+
+def _each(array: str, c: str, stream: int, begin: str, move: str) -> str:
+    """A move of every element of an array's stage."""
+    return _EACH.format(
+        array=array, c=c, s=stream, begin=begin, move=move, place=f"{c}* q", waiting=WAITING
+    )

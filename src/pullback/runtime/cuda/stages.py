@@ -19,16 +19,16 @@ __all__ = [
     "VECTOR_BYTES",
     "At",
     "Clear",
-    "Code",
     "Either",
     "HostCall",
+    "StageCode",
     "Step",
     "Table",
     "TensorMap",
     "stage",
 ]
 
-RECORD = -1
+RECORD = -1  # the slot of the record of errors
 RECORD_BYTES = 48  # of the struct Record of `indexing`: six words of 64 bits
 VECTOR_BYTES = 16  # at a multiple of which arrays start that are read several elements at a time
 
@@ -56,7 +56,8 @@ class Step(NamedTuple):
     struct that is passed by value.
     `checked`: it notes errors. `shared`: bytes of shared memory that the launch gives a block.
     `together`: all thread blocks are on the device at the same time. `early`: it may begin before
-    the launch that comes before it has ended, and waits for that in the kernel.
+    the launch that comes before it has ended, and waits for that in the kernel. `anywhere`: the
+    positions of arguments whose arrays may start anywhere, in an `Either` too.
     """
 
     source: str
@@ -68,6 +69,7 @@ class Step(NamedTuple):
     shared: int = 0
     together: bool = False
     early: bool = False
+    anywhere: tuple[int, ...] = ()
 
 
 class Either(NamedTuple):
@@ -75,6 +77,13 @@ class Either(NamedTuple):
 
     aligned: Step
     other: Step
+
+    def asked(self) -> list[At]:
+        """The arrays that have to start so."""
+        own = self.aligned
+        return [
+            a for k, a in enumerate(own.arguments) if isinstance(a, At) and k not in own.anywhere
+        ]
 
 
 class Clear(NamedTuple):
@@ -84,7 +93,7 @@ class Clear(NamedTuple):
     nbytes: int
 
 
-class Code(tuple[Step | Either | Clear | HostCall, ...]):
+class StageCode(tuple[Step | Either | Clear | HostCall, ...]):
     """The code of a stage."""
 
     __slots__ = ()
@@ -95,4 +104,4 @@ class Code(tuple[Step | Either | Clear | HostCall, ...]):
 
 def stage(*steps: Step | Either | Clear | HostCall) -> list[Stage]:
     """A stage of launches, none if there are none."""
-    return [Stage(Code(steps), 1, 1, ())] if steps else []
+    return [Stage(StageCode(steps), 1, 1, ())] if steps else []

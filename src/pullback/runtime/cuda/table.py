@@ -39,9 +39,9 @@ from pullback.runtime.cuda.stages import (
     RECORD,
     At,
     Clear,
-    Code,
     Either,
     HostCall,
+    StageCode,
     Step,
     Table,
     TensorMap,
@@ -55,7 +55,7 @@ __all__ = ["LaunchTable", "copy_step", "inner"]
 LAUNCH, EITHER, LOOP, WHILE, BRANCH, HOST, CLEAR, GROUP = range(1, 9)
 # CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 TOGETHER, EARLY = 2, 6
-HEAD = 8
+HEAD = 8  # words of a table before those of its nodes: sizes, counts, places
 LINE = 512  # bytes at a multiple of which scratch memory starts, as blocks of memory do
 _COPY = """
 extern "C" __global__ void pb_copy_bytes(unsigned char* out, const unsigned char* x, long long n) {
@@ -171,7 +171,7 @@ class LaunchTable:
 
     def _node(self, node: Node) -> None:
         if isinstance(node, Stage):
-            assert isinstance(node.code, Code)
+            assert isinstance(node.code, StageCode)
             for step in node.code:
                 self._step(step)
         elif isinstance(node, Parts):
@@ -250,7 +250,7 @@ class LaunchTable:
             self._count(len(step.arguments))
 
     def _either(self, step: Either) -> None:
-        ats = [a for a in step.aligned.arguments if isinstance(a, At)]
+        ats = step.asked()
         most = max(len(step.aligned.arguments), len(step.other.arguments))
         at = self._begin(EITHER, len(ats), 0)
         self._words += [word for a in ats for word in self._argument(a)]
@@ -297,7 +297,7 @@ def _notes_errors(nodes: Sequence[Node]) -> bool:
     """Whether some kernel of nodes notes errors."""
     for node in nodes:
         if isinstance(node, Stage):
-            assert isinstance(node.code, Code)
+            assert isinstance(node.code, StageCode)
             if any(isinstance(step, Step) and step.checked for step in node.code):
                 return True
         if any(_notes_errors(part) for part in inner(node)):

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pullback.compile.kernel.lower import copy_kernel
-from pullback.compile.program.clock import HostClock
-from pullback.compile.program.index_plans import PlanCache
+from pullback.compile.program.launched import DEVICE_TUNING, LaunchedTarget
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import (
-    Area,
-    Clock,
-    Fault,
-    Routine,
-    Target,
-    Tuning,
-    WantedPlan,
-    no_flat_programs,
-)
+from pullback.compile.program.target import Area, Fault, Routine, Target
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval, aval, dense_strides, device
 from pullback.core.dtypes import ALL, DType, as_dtype, bfloat16
-from pullback.core.errors import DeviceError
 from pullback.ir import dlpack
-from pullback.runtime.base import Runtime
+from pullback.runtime.base import DeviceRuntime
 from pullback.runtime.cuda import (
     folds_by_index,
     indexing,
@@ -36,39 +26,24 @@ from pullback.runtime.cuda import (
     nvrtc,
     programs,
 )
+from pullback.runtime.cuda.attention.attention_stages import has_units
+from pullback.runtime.cuda.attention.attention_stages import shared_bytes as block_bytes
 from pullback.runtime.cuda.gemm.tensor_cores import Cores
 from pullback.runtime.cuda.gpu import Buffer, Gpu, cupy_module, gpu_of
 from pullback.runtime.cuda.host_calls import read_array
 from pullback.runtime.cuda.products import Products
 from pullback.runtime.cuda.routines import routines_of
-from pullback.runtime.cuda.row_kernels import row_kernel_stages, shared_bytes
+from pullback.runtime.cuda.row_kernels import Walk, row_kernel_stages, shared_bytes
 from pullback.runtime.cuda.row_passes import LongRows
 from pullback.runtime.cuda.stages import stage
 
 __all__ = ["CudaRuntime", "CudaTarget"]
 
 
-class CudaTarget:
+class CudaTarget(LaunchedTarget):
     """Kernels as CUDA C, launched one after the other."""
 
-    kept = None
-    flat = staticmethod(no_flat_programs)
-    # Groups are the same as on the CPU, up to how much of a row a block keeps in shared memory.
-    tuning = Tuning(
-        block_bytes=1 << 17,
-        local_bytes=1 << 19,
-        line=64,
-        task_elements=1 << 16,
-        task_work=400_000,
-        least_rows=8,
-        rows_together=4,
-        copied_bytes=1 << 20,
-        light_elements=1 << 16,
-        light_bytes=1 << 16,
-        light_values=1 << 15,
-        whole_rows=True,
-        side_by_side=True,
-    )
+    tuning = replace(DEVICE_TUNING, whole_rows=True, side_by_side=True)  # a block keeps a row
     map = staticmethod(loops.map_stages)
     box = staticmethod(loops.box_stage)
     reduce = staticmethod(loops.reduce_stages)
@@ -77,13 +52,11 @@ class CudaTarget:
     scatter = staticmethod(folds_by_index.scatter_stages)
 
     def __init__(self, gpu: Gpu):
+        super().__init__(stage)
         self._gpu = gpu
         products = Products(gpu)
         self.routines: Mapping[str, Routine] = routines_of(products, gpu.architecture)
         self.product_rows = products.rows
-
-    def scalar_loop(self, *given: Any) -> list[Stage] | None:
-        """Loops are run stage by stage."""
 
     def rows(
         self,
@@ -96,27 +69,12 @@ class CudaTarget:
     ) -> list[Stage]:
         """See `Target.rows`."""
         most = shared_bytes(self._gpu.architecture)
-        stages = row_kernel_stages(plan, rows, length, slot, area, most)
+        name = self._gpu.architecture
+        walk = Walk(block_bytes(name) if has_units(name) else most, self._gpu.processors)
+        stages = row_kernel_stages(plan, rows, length, slot, area, most, walk)
         if stages is None:
             return LongRows(self, plan, rows, length, slot, area).stages()
         return stages
-
-    def gather_plan(self, *given: Any) -> WantedPlan | None:
-        """Indices are looked at again on every read."""
-
-    def scatter_plan(self, *given: Any) -> WantedPlan | None:
-        """Indices are sorted anew for every sum."""
-
-    def plan_arrays(self, indices: Any, dtype: DType, wanted: WantedPlan) -> Sequence[Any] | None:
-        """There are no plans."""
-
-    def clock(self) -> Clock:
-        """A clock that waits for the device."""
-        return HostClock(stage)
-
-    def together(self, function: Callable[..., Any], /, *args: Any) -> Any:
-        """Kernels are compiled side by side when their program is encoded."""
-        return function(*args)
 
     def encode(
         self, program: Program, faults: Sequence[tuple[str, Fault]] = (), /
@@ -138,18 +96,19 @@ class _Foreign:
         self.array = array
 
 
-class CudaRuntime(Runtime):
+class CudaRuntime(DeviceRuntime):
     """The memory of one GPU."""
 
     name = "cuda"
     dtypes = ALL
+    tile_elements = 1 << 26  # 256 MB: every kernel has work for a whole GPU
 
     def __init__(self, index: int):
+        super().__init__()
         self._gpu = gpu_of(index)
         self.dlpack_device = (dlpack.CUDA, index)
         self.target: Target = CudaTarget(self._gpu)
         self.has_fast_products = Cores(self._gpu).are_there()
-        self._plans = PlanCache(lambda *_: (0, 0, 0), lambda _: True)
 
     def from_numpy(self, array: np.ndarray, copy: bool) -> Buffer:
         """The buffer of a C-contiguous array: always a copy."""
@@ -165,13 +124,6 @@ class CudaRuntime(Runtime):
             found = read_array(self._gpu, buf.address, av, stream)
         found.flags.writeable = False
         return found
-
-    def memory(self, buf: Buffer, av: Aval, *, writable: bool) -> np.ndarray:
-        """NumPy can't look at the memory of a GPU."""
-        raise DeviceError(
-            "cuda: the host can't share the memory of a GPU. Move the tensor to the CPU with"
-            ' to_device("cpu").'
-        )
 
     def exported(
         self, buf: Buffer, av: Aval, stream: Any, max_version: tuple[int, int] | None, copy: bool
@@ -223,13 +175,6 @@ class CudaRuntime(Runtime):
     def shares(self, buf: Buffer) -> bool:
         """Whether the memory of a buffer belongs to somebody else, who may write to it."""
         return isinstance(self.origin(buf).owner, _Foreign)
-
-    def index_plan(self, buf: Buffer, av: Aval, size: int, by: object) -> None:
-        """Indices are arranged anew for every sum."""
-
-    def index_plans(self) -> PlanCache:
-        """All index plans that are kept: none."""
-        return self._plans
 
     def capabilities(self) -> dict[str, str]:
         """The GPU, and the libraries that drive it."""

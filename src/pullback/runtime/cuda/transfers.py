@@ -11,9 +11,9 @@ import numpy as np
 
 __all__ = ["Transfers"]
 
-# Bytes of one copy through page-locked memory. To lock pages takes about as long as to copy them,
-# and the system is short of what is locked: CuPy keeps it for the next copy.
-MOST = 1 << 26
+# To lock pages takes about as long as to copy them, and the system is short of what is locked: CuPy
+# keeps it for the next copy.
+MOST = 1 << 26  # bytes of one copy through page-locked memory
 SMALL = 1 << 16  # bytes that the driver takes a copy of before it returns, as cuda.h says
 
 

@@ -21,7 +21,7 @@ from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.compile.program.windows import (
     ExtremumKernels,
-    Sums,
+    WeightSums,
     WindowKernels,
     convolution_steps,
     extremum_steps,
@@ -252,7 +252,7 @@ class _Kernels(_Extrema):
         arguments = (out, At(c.x.slot), At(weight.slot), _packed(window_words(c, weight)))
         return [Step(source, f"{name}_forward", (grid_of(outputs_of(c)), 1), THREADS, arguments)]
 
-    def sums(self, c: Convolution, weight: Weight, sums: Sums, slot: int) -> list[Step]:
+    def sums(self, c: Convolution, weight: Weight, sums: WeightSums, slot: int) -> list[Step]:
         if is_gemm(c):
             return sums_steps(c, weight, sums, slot, self._area)
         name, source = _source(c.dtype, _WEIGHT, c.dtype, "weight")

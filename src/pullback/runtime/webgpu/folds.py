@@ -28,19 +28,19 @@ from pullback.runtime.webgpu.arithmetic import double_needs
 from pullback.runtime.webgpu.maps import leaf_of, put
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import Source, emit, item, loaded, register, stored
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 
 __all__ = ["accumulate_stages", "reduce_stages"]
 
 HALVES = THREADS // LANES  # blocks of the tree that a workgroup folds side by side
-MAX_GROUP = 64  # blocks that a unit folds without a partial result
+MAX_GROUP = 64  # blocks that a workgroup folds at most: one slot of shared memory for each
 MERGE = 256  # accumulators that a workgroup joins: with 64 bytes each they fill its memory
-ENOUGH_GROUPS = 256  # workgroups that fill a device
+ENOUGH_GROUPS = 256  # workgroups that fill a device: two for each processor of a large GPU
 AHEAD = 8  # elements that a thread reads before it takes the first
 MOST_STATEMENTS = 24  # of an element that are worth to be written out so often
 
 
-class _Writer:
+class _AccumulatorWriter:
     """The accumulators of a kernel as a struct, and its four expressions as functions."""
 
     def __init__(self, kernel: Reduce, finishes: bool = True, plain: bool = False):
@@ -158,7 +158,7 @@ def _member(e: Expr) -> str:
 @lru_cache(1024)
 def _sequence(kernel: Reduce, kept: int, reduced: int) -> str:
     """Words: outputs, length, nest of the kept axes, nest of the reduced ones."""
-    w = _Writer(kernel)
+    w = _AccumulatorWriter(kernel)
     w.fold(reduced, 2 + kept * (1 + w.count), 1)
     starts = [f"s{k}" for k in range(w.count)]
     return w.text(
@@ -188,7 +188,7 @@ def _rows(
     `across`: neighbouring threads have neighbouring outputs, else neighbouring elements. `ahead`
     elements are read before they are taken. `plain`: see `printer.emit`.
     """
-    w = _Writer(kernel, whole, plain)
+    w = _AccumulatorWriter(kernel, whole, plain)
     w.fold(reduced, 4 + kept * (1 + w.count), 1)
     if not whole:
         w.partials(0)
@@ -263,9 +263,9 @@ def _reading_ahead(kernel: Reduce) -> tuple[int, int, tuple[str, ...]]:
     """How many elements are read ahead on any adapter, how many on one that has arithmetic of its
     own, and which.
     """
-    w = _Writer(kernel)
+    w = _AccumulatorWriter(kernel)
     if w.chains:
-        return 1, 1, double_needs(_Writer(kernel, plain=True).text())
+        return 1, 1, double_needs(_AccumulatorWriter(kernel, plain=True).text())
     if w.statements > MOST_STATEMENTS:
         return 1, 1, ()
     return (1, AHEAD, ("fma",)) if w.calls else (AHEAD, AHEAD, ())
@@ -276,7 +276,7 @@ def _merge(kernel: Reduce, last: bool) -> str:
     """Words: outputs, accumulators of each. Arrays: the output (unless there are more to join, then
     the next accumulators), and the accumulators.
     """
-    w = _Writer(kernel, last)
+    w = _AccumulatorWriter(kernel, last)
     w.partials(None if last else 0, 1)
     end = "pb_finish(pb_slots[0], unit);" if last else "pb_keep(pb_slots[0], unit);"
     return w.text(
@@ -306,7 +306,7 @@ def _scan(kernel: Accumulate, kept: int) -> str:
     """Words: kept positions, length, first index, its step; of each array (the output first) an
     offset and a stride along the axis; then the nest of the kept axes.
     """
-    w = _Writer(kernel)
+    w = _AccumulatorWriter(kernel)
     streams = [f"o{k}" for k in range(w.count + 1)]
     first = 4 + 2 * len(streams)
     elements = ", ".join(f"load{k}(o{k})" for k in range(1, w.count + 1))
@@ -324,8 +324,8 @@ def _scan(kernel: Accumulate, kept: int) -> str:
     )
 
 
-def _inputs(kernel: Reduce, slots: Sequence[int]) -> list[Array]:
-    return [Array(At(s), item(d)) for s, d in zip(slots, kernel.inputs, strict=True)]
+def _inputs(kernel: Reduce, slots: Sequence[int]) -> list[Binding]:
+    return [Binding(At(s), item(d)) for s, d in zip(slots, kernel.inputs, strict=True)]
 
 
 def reduce_stages(
@@ -351,7 +351,7 @@ def reduce_stages(
     outer, inner = (Nest(n.shape, n.strides[1:]) for n in (outer, inner))
     nests = (*nest_words(outer), *nest_words(inner))
     ranks = len(outer.shape), len(inner.shape)
-    out, ins = Array(At(out_slot), item(kernel.output), "write"), _inputs(kernel, in_slots)
+    out, ins = Binding(At(out_slot), item(kernel.output), "write"), _inputs(kernel, in_slots)
     length = inner.size
     if length < SMALL:
         source, groups = _sequence(kernel, *ranks), linear_groups(outputs, THREADS)
@@ -364,7 +364,7 @@ def reduce_stages(
     target = out
     size = 4 * accumulator_words(kernel)
     if groups > 1:
-        target = Array(At(area(units * size)), "u32", "write")
+        target = Binding(At(area(units * size)), "u32", "write")
     any_adapter, own, needs = _reading_ahead(kernel)
 
     def rows(ahead: int, other: Dispatch | None, *needs: str) -> Dispatch:
@@ -377,7 +377,7 @@ def reduce_stages(
         given, last = kept_ones._replace(mode="read"), groups
         groups = -(-last // MERGE)
         if groups > 1:
-            kept_ones = Array(At(area(outputs * groups * size)), "u32", "write")
+            kept_ones = Binding(At(area(outputs * groups * size)), "u32", "write")
         arrays = (out if groups == 1 else kept_ones, given)
         source = _merge(kernel, groups == 1)
         steps.append(Dispatch(source, arrays, (outputs, last), outputs * groups))
@@ -428,6 +428,6 @@ def accumulate_stages(
         along += [(length - 1) * s[-1], -s[-1]] if reverse else [0, s[-1]]
     index = (length - 1, -1) if reverse else (0, 1)
     words = (size, length, *index, *along, *nest_words(nest))
-    arrays = (Array(At(out_slot), item(kernel.output), "write"), *_inputs(kernel, in_slots))
+    arrays = (Binding(At(out_slot), item(kernel.output), "write"), *_inputs(kernel, in_slots))
     source = _scan(kernel, len(nest.shape))
     return stage(Dispatch(source, arrays, words, linear_groups(size, THREADS), rounds=length))

@@ -16,7 +16,7 @@ from pullback.compile.kernel.forms import Scatter
 from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.program.nest import coalesce
 from pullback.compile.program.scatter import (
-    Lanes,
+    FoldLanes,
     ScatterKernels,
     Updates,
     is_exact,
@@ -53,8 +53,8 @@ from pullback.runtime.webgpu.printer import (
 )
 from pullback.runtime.webgpu.sorting import sort_steps
 from pullback.runtime.webgpu.stages import (
-    Array,
     At,
+    Binding,
     Dispatch,
     fault_words,
     linear_groups,
@@ -202,7 +202,7 @@ class _Kernels:
 
     number_bytes = 4
 
-    def __init__(self, faults: Sequence[Array]):
+    def __init__(self, faults: Sequence[Binding]):
         self._faults = tuple(faults)
 
     def copy(
@@ -228,8 +228,8 @@ class _Kernels:
         count = nest.size
         words = (count, *nest_words(nest, 1 + len(dtypes)), *axes_words(indices.axes))
         arrays = (
-            Array(At(numbers), "u32", "write"),
-            *(Array(At(s), item(d)) for s, d in zip(indices.slots, dtypes, strict=True)),
+            Binding(At(numbers), "u32", "write"),
+            *(Binding(At(s), item(d)) for s, d in zip(indices.slots, dtypes, strict=True)),
         )
         source = _rows_source(dtypes, len(nest.shape))
         return [Dispatch(source, arrays, words, linear_groups(count, THREADS))]
@@ -243,10 +243,10 @@ class _Kernels:
         sort, keys = sort_steps(*given)
         kind = item(_part(kernel))
         arrays = (
-            Array(At(slot), kind, "write"),
-            Array(At(updates.slot), kind),
-            Array(keys, "u32"),
-            Array(places, "u32"),
+            Binding(At(slot), kind, "write"),
+            Binding(At(updates.slot), kind),
+            Binding(keys, "u32"),
+            Binding(places, "u32"),
             *self._faults,
         )
         elements = count * width * (2 if kernel.dtype.is_complex and is_folded(kernel) else 1)
@@ -255,14 +255,20 @@ class _Kernels:
         return [*sort, Dispatch(source, arrays, words, linear_groups(elements, THREADS))]
 
     def lanes(
-        self, kernel: Scatter, slot: int, updates: Updates, numbers: int, lanes: Lanes, area: Area
+        self,
+        kernel: Scatter,
+        slot: int,
+        updates: Updates,
+        numbers: int,
+        lanes: FoldLanes,
+        area: Area,
     ) -> list[Dispatch]:
         kind, own = item(_part(kernel)), sum_item(kernel)
-        given = (Array(At(slot), kind, "write"), Array(At(updates.slot), kind))
+        given = (Binding(At(slot), kind, "write"), Binding(At(updates.slot), kind))
         code = sum_code(kernel)
         parts = 2 if kernel.dtype.is_complex else 1
         return lane_steps(
-            code, own, parts, lanes, updates.nest, *given, Array(At(numbers), "u32"), area,
+            code, own, parts, lanes, updates.nest, *given, Binding(At(numbers), "u32"), area,
             self._faults,
         )  # fmt: skip
 
@@ -278,6 +284,8 @@ def scatter_stages(
     /,
 ) -> list[Stage]:
     """See `Target.scatter`."""
-    faults = [Array(fault_words(indices.first_code + k), "u32") for k in range(len(kernel.indices))]
+    faults = [
+        Binding(fault_words(indices.first_code + k), "u32") for k in range(len(kernel.indices))
+    ]
     kernels: ScatterKernels[Dispatch] = _Kernels(faults)
     return stage(*scatter_steps(kernels, kernel, x, updates, out, indices, area))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from pullback.compile.kernel import fft_order
-from pullback.compile.kernel.codelets import ComplexArithmetic, ComplexPair, transform
+from pullback.compile.kernel.codelets import ComplexPair, NamedRegisters, transform
 from pullback.compile.kernel.fft_order import FINE_ROWS
 from pullback.compile.program import fourier
 from pullback.compile.program.fourier import Formula, Numbers, Passes, Transform
@@ -26,8 +26,8 @@ from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import literal
 from pullback.runtime.webgpu.stages import (
     CONSTANT,
-    Array,
     At,
+    Binding,
     Dispatch,
     linear_groups,
     stage,
@@ -54,17 +54,8 @@ fn pb_write(at: u32, imaginary: u32, value: vec2<f32>) {
 }"""
 
 
-class _Names(ComplexArithmetic):
-    """Arithmetic of registers with names."""
-
-    def __init__(self):
-        self.lines: list[str] = []
-
-    def kept(self, text: str) -> str:
-        """The name of a new register."""
-        name = f"v{len(self.lines)}"
-        self.lines.append(f"  let {name} = {text};")
-        return name
+class _Registers(NamedRegisters):
+    declaration = "  let {name} = {text};"
 
     def number(self, value: float) -> str:
         return literal(value, float32)
@@ -85,7 +76,7 @@ class _Names(ComplexArithmetic):
         return self.kept(f"f32_fma_exact({x}, {y}, {total})")
 
 
-PASS_WORDS = 12  # before those of the nest
+PASS_WORDS = 12  # of a pass, as `_pass_source` lists them, before those of the nest
 
 
 @cache
@@ -95,7 +86,7 @@ def _pass_source(radix: int, rank: int, turned: bool, twisted: bool) -> str:
 
     Arrays: output, input, roots of the pass if `turned`, coarse and fine ones if `twisted`.
     """
-    v = _Names()
+    v = _Registers()
     table = 2 + turned
     given = [ComplexPair(v.kept(f"x{k}.x"), v.kept(f"x{k}.y")) for k in range(radix)]
     lines = [
@@ -193,14 +184,14 @@ def _bits(value: float) -> int:
     return struct.unpack("<I", struct.pack("<f", value))[0]
 
 
-def _table(numbers: Numbers) -> Array:
-    return Array(At(CONSTANT), "u64", "read", numbers)
+def _table(numbers: Numbers) -> Binding:
+    return Binding(At(CONSTANT), "u64", "read", numbers)
 
 
 class _Dispatches(Transform[Dispatch]):
     """The dispatches of a transform."""
 
-    def _add(self, source: str, words: Sequence[int], arrays: Sequence[Array]) -> None:
+    def _add(self, source: str, words: Sequence[int], arrays: Sequence[Binding]) -> None:
         groups = linear_groups(words[0], THREADS)
         self.steps.append(Dispatch(source, tuple(arrays), tuple(words), groups))
 
@@ -212,7 +203,7 @@ class _Dispatches(Transform[Dispatch]):
             *(target.step, target.imaginary, *map(int, swap), *map(_bits, factors)),
             *nest_words(nest),
         )
-        arrays = [Array(At(target.slot), "u32", "write"), Array(At(source.slot), "u32")]
+        arrays = [Binding(At(target.slot), "u32", "write"), Binding(At(source.slot), "u32")]
         if table is not None:
             arrays.append(_table(table))
         self._add(_formula_source(kind, len(nest.shape)), words, arrays)
@@ -232,7 +223,7 @@ class _Dispatches(Transform[Dispatch]):
                 *(int(swap[0] and first), int(swap[1] and last), width if last else 1),
                 *(_bits(factor if first else 1.0), *nest_words(nest)),
             )
-            arrays = [Array(At(there.slot), "u32", "write"), Array(At(here.slot), "u32")]
+            arrays = [Binding(At(there.slot), "u32", "write"), Binding(At(here.slot), "u32")]
             if rest > 1:
                 arrays.append(_table(Numbers("pass", self.dtype, rest * radix, radix)))
             twisted = bool(last and twist)

@@ -24,7 +24,7 @@ from pullback.runtime.webgpu.arithmetic import SAFE
 from pullback.runtime.webgpu.faults import Faults
 from pullback.runtime.webgpu.stages import Dispatch
 
-__all__ = ["Buffer", "Command", "Gpu", "Memory", "Pipeline", "WgpuMissing", "copy_command"]
+__all__ = ["Buffer", "Command", "Gpu", "Pipeline", "PooledBuffer", "WgpuMissing", "copy_command"]
 __all__ += ["is_present", "wgpu_module"]
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ FLUSH_AFTER = 128  # commands that wait at most: encoding them takes about a mil
 LEAST_BYTES = 256  # of a buffer: sizes of small arrays are not worth telling apart
 POOL_BYTES = 1 << 28  # of free memory that is kept for later, if less was ever in use at once
 STAGED_BYTES = 1 << 16  # of a read through a buffer that is kept: making one takes 0.1 ms
-MOST_GROUPS = 4096  # bind groups that are kept
+MOST_GROUPS = 4096  # bind groups that are kept for the next call, by their buffers
 MOST_PIPELINES = 512  # that are kept though no program has them any more
 RECORD_LINE = 256  # bytes at a multiple of which the words of a kernel start: WebGPU's promise
 CHUNK_BYTES = 1 << 18  # of a buffer of records: a thousand kernels of 256 bytes of words
@@ -86,7 +86,7 @@ def is_present() -> bool:
     return find_spec("wgpu") is not None and bool(_adapters())
 
 
-class Memory:
+class PooledBuffer:
     """A buffer of the device; it goes back to the pool when nobody has it any more."""
 
     __slots__ = ("__weakref__", "batch", "buffer", "gpu", "nbytes", "number")
@@ -104,7 +104,7 @@ class Buffer:
 
     __slots__ = ("__weakref__", "memory", "nbytes", "offset", "owner")
 
-    def __init__(self, memory: Memory, offset: int, nbytes: int, owner: Buffer | None = None):
+    def __init__(self, memory: PooledBuffer, offset: int, nbytes: int, owner: Buffer | None = None):
         self.memory, self.offset, self.nbytes, self.owner = memory, offset, nbytes, owner
 
 
@@ -244,7 +244,7 @@ class Gpu:
                 self._buffers[number] = buffer
                 self._bytes += size
             self._most_used = max(self._most_used, self._bytes - self._free_bytes)
-            return Buffer(Memory(self, buffer, size, number), 0, nbytes)
+            return Buffer(PooledBuffer(self, buffer, size, number), 0, nbytes)
 
     def _created(self, size: int) -> Any:
         create, usage = self._device.create_buffer, self._usage
@@ -308,7 +308,7 @@ class Gpu:
             data = np.concatenate([data, np.zeros(-data.nbytes % 4, np.uint8)])
         self.asked(self._device.queue.write_buffer, buffer, offset, data)
 
-    def overwrite(self, memory: Memory, offset: int, array: np.ndarray) -> None:
+    def overwrite(self, memory: PooledBuffer, offset: int, array: np.ndarray) -> None:
         """Write bytes to memory after all commands so far."""
         data = array.reshape(-1).view(np.uint8)
         start, stop = offset // 4 * 4, -(-(offset + data.nbytes) // 4) * 4
@@ -320,7 +320,7 @@ class Gpu:
             self.flush()
             self.write(memory.buffer, start, data)
 
-    def download(self, memory: Memory, offset: int, nbytes: int) -> np.ndarray:
+    def download(self, memory: PooledBuffer, offset: int, nbytes: int) -> np.ndarray:
         """Bytes of a memory, when all commands are done."""
         start, stop = offset // 4 * 4, -(-(offset + nbytes) // 4) * 4
         with self.lock:
@@ -358,11 +358,13 @@ class Gpu:
         if len(self._commands) >= FLUSH_AFTER:
             self.flush()
 
-    def copy(self, source: Memory, start: int, target: Memory, to: int, nbytes: int) -> None:
+    def copy(
+        self, source: PooledBuffer, start: int, target: PooledBuffer, to: int, nbytes: int
+    ) -> None:
         """Copy whole words from one buffer to another one."""
         self._commands.append(copy_command(source, start, target, to, nbytes))
 
-    def clear(self, memory: Memory, offset: int, nbytes: int) -> None:
+    def clear(self, memory: PooledBuffer, offset: int, nbytes: int) -> None:
         """Set whole words to 0."""
         self._commands.append((None, memory.buffer, offset, None, 0, nbytes))
 
@@ -437,7 +439,7 @@ class Gpu:
             found = self._layouts[written] = Layout(made, self._next())
         return found
 
-    def group(self, pipeline: Pipeline, chunk: _Chunk, memories: tuple[Memory, ...]) -> Any:
+    def group(self, pipeline: Pipeline, chunk: _Chunk, memories: tuple[PooledBuffer, ...]) -> Any:
         """The bind group of a record of a chunk, and buffers."""
         layout, record = pipeline.layout, pipeline.record
         key = (layout.number, record, chunk.number, *[m.number for m in memories])
@@ -474,7 +476,9 @@ class Gpu:
         return found
 
 
-def copy_command(source: Memory, start: int, target: Memory, to: int, nbytes: int) -> Command:
+def copy_command(
+    source: PooledBuffer, start: int, target: PooledBuffer, to: int, nbytes: int
+) -> Command:
     """A copy of whole words from one buffer to another one."""
     return None, source.buffer, start, target.buffer, to, nbytes
 

@@ -10,13 +10,13 @@ from pullback.compile.program.host_calls import HostFunction, called, fetched_ar
 from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.core.avals import Aval
-from pullback.runtime.webgpu.gpu import Gpu, Memory
+from pullback.runtime.webgpu.gpu import Gpu, PooledBuffer
 from pullback.runtime.webgpu.stages import stage
 
 __all__ = ["call_stages", "read_array"]
 
 
-def read_array(gpu: Gpu, memory: Memory, offset: int, av: Aval) -> np.ndarray:
+def read_array(gpu: Gpu, memory: PooledBuffer, offset: int, av: Aval) -> np.ndarray:
     """The contents of an array that starts at a byte of a memory, when they are computed."""
     return fetched_array(av, lambda start, count: gpu.download(memory, offset + start, count))
 

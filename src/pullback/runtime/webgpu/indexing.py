@@ -31,8 +31,8 @@ from pullback.runtime.webgpu.nests import (
 )
 from pullback.runtime.webgpu.printer import convert, item, loaded
 from pullback.runtime.webgpu.stages import (
-    Array,
     At,
+    Binding,
     Dispatch,
     fault_words,
     linear_groups,
@@ -142,13 +142,13 @@ def check_steps(
     return steps
 
 
-def _errors(indices: IndexArrays) -> list[Array]:
+def _errors(indices: IndexArrays) -> list[Binding]:
     codes = range(indices.first_code, indices.first_code + len(indices.slots))
-    return [Array(fault_words(code), "u32", "atomic") for code in codes]
+    return [Binding(fault_words(code), "u32", "atomic") for code in codes]
 
 
-def _arrays(slots: Sequence[int], dtypes: Sequence[DType]) -> list[Array]:
-    return [Array(At(s), item(d)) for s, d in zip(slots, dtypes, strict=True)]
+def _arrays(slots: Sequence[int], dtypes: Sequence[DType]) -> list[Binding]:
+    return [Binding(At(s), item(d)) for s, d in zip(slots, dtypes, strict=True)]
 
 
 @cache
@@ -199,8 +199,8 @@ def gather_stages(
     arrays = (
         *_errors(indices),
         *_arrays(indices.slots, dtypes),
-        Array(At(out_slot), own, "write"),
-        Array(At(x_slot), own),
+        Binding(At(out_slot), own, "write"),
+        Binding(At(x_slot), own),
     )
     each = EACH if size >= LEAST_MANY else 1
     source = _read_source(dtypes, len(nest.shape), each)

@@ -16,10 +16,10 @@ from functools import cache
 
 from pullback.compile.kernel import order
 from pullback.compile.program.nest import Nest
-from pullback.compile.program.scatter import Lanes
+from pullback.compile.program.scatter import FoldLanes
 from pullback.compile.program.target import Area
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups
 
 __all__ = ["lane_steps"]
 
@@ -169,25 +169,25 @@ def lane_steps(
     code: str,
     kind: str,
     parts: int,
-    lanes: Lanes,
+    lanes: FoldLanes,
     nest: Nest,
-    out: Array,
-    updates: Array,
-    numbers: Array,
+    out: Binding,
+    updates: Binding,
+    numbers: Binding,
     area: Area,
-    faults: Sequence[Array],
+    faults: Sequence[Binding],
 ) -> list[Dispatch]:
     """The dispatches; `code` are the functions of accumulators, which are items of a kind."""
     rank, nbytes = len(nest.shape), int(kind[1:]) // 8
     copies = 1 if lanes.paired else lanes.copies
 
-    def step(source: str, threads: int, *arrays: Array) -> Dispatch:
+    def step(source: str, threads: int, *arrays: Binding) -> Dispatch:
         own = (lanes.updates, lanes.chunk, lanes.chunks, copies, lanes.rows, lanes.columns)
         words = (threads, *own, *nest_words(nest))
         return Dispatch(source, arrays, words, linear_groups(threads, THREADS))
 
-    def array(count: int) -> Array:
-        return Array(At(area(count * nbytes)), kind, "write")
+    def array(count: int) -> Binding:
+        return Binding(At(area(count * nbytes)), kind, "write")
 
     size = lanes.rows * lanes.columns
     join = _join_source(code, len(faults))

@@ -18,10 +18,10 @@ from pullback.ir.scalar import Expr
 __all__ = ["REGISTERS", "Machine", "from_register", "is_long", "to_register"]
 
 HEAVY = frozenset({"add", "sub", "mul", "fma", "div", "sqrt"})
-# Instructions of float64 in a chain. With so many inlined, Mesa's and Chromium's compilers take
-# longer than with the loop: the sine 19 s and over 60 s, with the loop 5 s and 0.9 s.
-LEAST = 6
-REGISTERS = 1024  # at most: ten bits of a code
+# With more inlined, Mesa's and Chromium's compilers take longer than with the loop: the sine 19 s
+# and over 60 s, with the loop 5 s and 0.9 s.
+LEAST = 6  # instructions of float64 in a chain from which on they run in a loop
+REGISTERS = 1024  # of a machine at most: their numbers are ten bits of a code
 
 
 def is_long(nodes: Iterable[Expr]) -> bool:

@@ -22,7 +22,7 @@ from pullback.ir.scalar import Expr, cast
 from pullback.runtime.webgpu.arithmetic import double_needs
 from pullback.runtime.webgpu.nests import EACH, LEAST_MANY, THREADS, locate, main_of, nest_words
 from pullback.runtime.webgpu.printer import Source, emit, item, loaded, stored
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 
 __all__ = ["box_stage", "leaf_of", "map_stages", "map_steps", "put", "zero_steps"]
 
@@ -125,8 +125,11 @@ def map_steps(
     own = Nest(nest.shape, nest.strides[:-1])
     flat = all(s in ((), (1,)) for s in own.strides)
     arrays = [
-        *(Array(at, item(d), "write") for at, (d, _) in zip(outs, outputs_of(kernel), strict=True)),
-        *(Array(at, item(d)) for at, d in zip(ins, kernel.inputs, strict=True)),
+        *(
+            Binding(at, item(d), "write")
+            for at, (d, _) in zip(outs, outputs_of(kernel), strict=True)
+        ),
+        *(Binding(at, item(d)) for at, d in zip(ins, kernel.inputs, strict=True)),
     ]
     rank = None if flat else len(own.shape)
     words = (size,) if flat else (size, *nest_words(own))

@@ -26,8 +26,8 @@ from pullback.runtime.webgpu.nests import MAIN, THREADS, nest_words
 from pullback.runtime.webgpu.printer import item
 from pullback.runtime.webgpu.products import product_steps
 from pullback.runtime.webgpu.stages import (
-    Array,
     At,
+    Binding,
     Dispatch,
     fault_words,
     linear_groups,
@@ -58,7 +58,7 @@ def report_steps(status: int, number: int, start: int, error: int) -> list[Dispa
     """The dispatches that note an error about the first matrix with a status above 0; if `start` is
     not 0 its value is what is left of that.
     """
-    arrays = (Array(fault_words(error), "u32", "atomic"), Array(At(status), "u32"))
+    arrays = (Binding(fault_words(error), "u32", "atomic"), Binding(At(status), "u32"))
     groups, words = linear_groups(number, THREADS), (number, start)
     find = Dispatch(_report_source(False), arrays, words, groups, checked=True)
     return [find, Dispatch(_report_source(True), arrays, words, groups)]
@@ -110,9 +110,9 @@ class Tiles(QueuedTiles[Dispatch]):
         for b in blocks:
             words += [b.at, b.rows, b.columns, b.row, b.column]
         kind = item(self.dtype)
-        arrays = [Array(At(b.slot), kind, m) for b, m in zip(blocks, modes, strict=True)]
+        arrays = [Binding(At(b.slot), kind, m) for b, m in zip(blocks, modes, strict=True)]
         if status is not None:
-            arrays.append(Array(At(status), "u32", "write" if writes else "read"))
+            arrays.append(Binding(At(status), "u32", "write" if writes else "read"))
         groups = self.count if whole else linear_groups(threads, THREADS)
         own = (*words, *more, *nest_words(nest))
         self._steps.append(Dispatch(source, tuple(arrays), own, groups, rounds=rounds))

@@ -19,7 +19,7 @@ from pullback.runtime.webgpu.indexing import axes_words, check_steps, index_func
 from pullback.runtime.webgpu.maps import zero_steps
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import item
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 
 __all__ = ["plane_stages"]
 
@@ -95,10 +95,10 @@ class _Kernels:
         return Dispatch(source, _arrays(given), words, linear_groups(planes.size, THREADS))
 
 
-def _arrays(given: Pick | Put) -> tuple[Array, ...]:
+def _arrays(given: Pick | Put) -> tuple[Binding, ...]:
     modes = ("write", "read", "read")
     places = zip(given.arrays, modes, strict=True)
-    return tuple(Array(At(slot), item(av.dtype), mode) for (slot, av), mode in places)
+    return tuple(Binding(At(slot), item(av.dtype), mode) for (slot, av), mode in places)
 
 
 def plane_stages(

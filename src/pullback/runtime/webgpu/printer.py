@@ -10,7 +10,7 @@ Names that end in _exact are WGSL's own or a function of the library: `arithmeti
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError
 from pullback.ir.scalar import Expr
+from pullback.ir.scalar_walks import LEAVES, inline_nodes, operands_before
 from pullback.runtime.webgpu.machine import REGISTERS, Machine, from_register, is_long
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
 ]
 
 MISSING = (dt.float64, dt.complex128)  # in memory: registers may hold float64 as pairs of words
-_LEAVES = frozenset({"load", "index", "acc"})
 _TYPES = {
     "bool": "bool", "int8": "i32", "int16": "i32", "int32": "i32", "uint8": "u32",
     "uint16": "u32", "uint32": "u32", "float16": "u32", "bfloat16": "u32", "float32": "f32",
@@ -65,7 +65,7 @@ def check_dtype(name: str, dtype: DType) -> None:
 
 
 def item(dtype: DType) -> str:
-    """The kind of an element in memory: see `stages.Array`."""
+    """The kind of an element in memory: see `stages.Binding`."""
     return f"u{8 * dtype.itemsize}"
 
 
@@ -154,18 +154,6 @@ class Source:
         return "\n".join(self._parts.values())
 
 
-def inline_nodes(roots: Iterable[Expr]) -> set[Expr]:
-    """The expressions that are always evaluated: all but those under the slow side of a `rare`."""
-    seen: set[Expr] = set()
-    stack = list(roots)
-    while stack:
-        e = stack.pop()
-        if e not in seen:
-            seen.add(e)
-            stack.extend((e.args[0], e.args[2]) if e.op == "rare" else e.args)
-    return seen
-
-
 def emit(
     source: Source, roots: Sequence[Expr], leaf: Callable[[Expr], str], plain: bool = False
 ) -> tuple[list[str], list[str]]:
@@ -191,12 +179,12 @@ class _Writer:
 
     def block(self, roots: Sequence[Expr], values: dict[Expr, str], indent: str) -> None:
         """Compute `roots` into `values`."""
-        inline = inline_nodes(roots)
+        inline = set(inline_nodes(roots))
         nodes = self.ordered(roots, inline, values)
         start = 0
         for k, e in enumerate([*nodes, None]):
             if e is None or e.op == "rare":
-                used = {a for later in nodes[k:] for a in _operands(later, inline)}
+                used = {a for later in nodes[k:] for a in operands_before(later, inline)}
                 self.chain(nodes[start:k], used.union(roots), values, indent)
                 start = k + 1
             if e is not None and e.op == "rare":
@@ -212,7 +200,7 @@ class _Writer:
             e, ready = stack.pop()
             if e in values or e in found:
                 continue
-            if e.op in _LEAVES:
+            if e.op in LEAVES:
                 values[e] = self.leaf(e)
             elif e.op == "const":
                 values[e] = literal(e.value, e.dtype)
@@ -220,7 +208,7 @@ class _Writer:
                 found[e] = None
             else:
                 stack.append((e, True))
-                stack.extend((a, False) for a in reversed(_operands(e, inline)))
+                stack.extend((a, False) for a in reversed(operands_before(e, inline)))
         return list(found)
 
     def chain(
@@ -288,25 +276,6 @@ class _Writer:
         if e.dtype is dt.float32:
             return f"pb_c({text})"
         return f"bitcast<i32>({text})" if register(e.dtype) == "i32" else text
-
-
-def _operands(e: Expr, inline: Collection[Expr]) -> Sequence[Expr]:
-    """What has to be computed before `e`, for a `rare` with what its slow side shares."""
-    if e.op != "rare":
-        return e.args
-    shared: dict[Expr, None] = {}
-    seen: set[Expr] = set()
-    stack = [e.args[1]]
-    while stack:
-        a = stack.pop()
-        if a in seen:
-            continue
-        seen.add(a)
-        if a in inline:
-            shared[a] = None
-        else:
-            stack.extend(a.args)
-    return [e.args[0], e.args[2], *shared]
 
 
 def _comparison(e: Expr, operands: list[str]) -> str:

@@ -22,7 +22,7 @@ from pullback.compile.program.target import Area, Place, Strides
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.nests import MAIN, locate, nest_words
 from pullback.runtime.webgpu.printer import item
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 from pullback.runtime.webgpu.tiles import (
     STEP,
     THREADS,
@@ -118,7 +118,7 @@ def _tiled_step(
     dense = [math.prod(batch[d + 1 :]) for d in range(len(batch))]
     nest = coalesce(batch, [a_strides[:-2], b_strides[:-2], dense])
     kind = item(dtype)
-    arrays = (Array(out, kind, "write"), Array(a_at, kind), Array(b_at, kind))
+    arrays = (Binding(out, kind, "write"), Binding(a_at, kind), Binding(b_at, kind))
 
     def step(t: Tile, large: Dispatch | None, *needs: str) -> Dispatch:
         down, across = t.cut(m, n)
@@ -176,19 +176,19 @@ def _row_steps(
     chunks, kind = max(1, -(-k // order.CHUNK)), item(dtype)
     (a_at, a_step), (b_at, b_step, b_column) = a, b
     words = (chunks * n, k, n, a_step, b_step, b_column)
-    given = (Array(a_at, kind), Array(b_at, kind))
+    given = (Binding(a_at, kind), Binding(b_at, kind))
     groups = linear_groups(chunks * n, THREADS)
-    target = Array(out, kind, "write")
+    target = Binding(out, kind, "write")
     if chunks == 1:
         return [Dispatch(_chain_source(dtype, True), (target, *given), words, groups)]
-    sums = Array(At(area(4 * chunks * n)), "u32", "write")
+    sums = Binding(At(area(4 * chunks * n)), "u32", "write")
     step = Dispatch(_chain_source(dtype, False), (sums, *given), words, groups)
     return [step, join_step(dtype, out, sums.at, chunks, n)]
 
 
 def join_step(dtype: DType, out: At, sums: At, chunks: int, size: int) -> Dispatch:
     """The dispatch that adds up the sums of chunks, of so many elements each."""
-    arrays = (Array(out, item(dtype), "write"), Array(sums, "u32"))
+    arrays = (Binding(out, item(dtype), "write"), Binding(sums, "u32"))
     return Dispatch(_join_source(dtype), arrays, (size, chunks), linear_groups(size, THREADS))
 
 

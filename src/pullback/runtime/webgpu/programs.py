@@ -21,8 +21,8 @@ from pullback.runtime.webgpu.gpu import (
     Buffer,
     Command,
     Gpu,
-    Memory,
     Pipeline,
+    PooledBuffer,
     copy_command,
 )
 from pullback.runtime.webgpu.host_calls import read_array
@@ -81,10 +81,10 @@ class Run:
 
     __slots__ = ("gpu", "memories", "places")
 
-    def __init__(self, gpu: Gpu, places: list[int], memories: Sequence[Memory]):
+    def __init__(self, gpu: Gpu, places: list[int], memories: Sequence[PooledBuffer]):
         self.gpu, self.places, self.memories = gpu, places, memories
 
-    def memory(self, slot: int) -> tuple[Memory, int]:
+    def memory(self, slot: int) -> tuple[PooledBuffer, int]:
         """The memory that a slot is in, and the byte."""
         root, offset = divmod(self.places[slot], ROOT)
         return self.memories[root], offset
@@ -179,7 +179,7 @@ class Encoded:
                 ' the CPU with to_device("cpu"), or try a GPU.'
             )
 
-    def _kept_tables(self, steps: Sequence[Dispatch]) -> list[Memory]:
+    def _kept_tables(self, steps: Sequence[Dispatch]) -> list[PooledBuffer]:
         """The memory of tables, if there are some."""
         contents = []
         for table in dict.fromkeys(a.table for s in steps for a in s.arrays):
@@ -233,7 +233,7 @@ class Encoded:
                 return out
             return (self._read(faults) if self._codes else None) or out
 
-    def _pack(self, inputs: list[int], memories: list[Memory]) -> None:
+    def _pack(self, inputs: list[int], memories: list[PooledBuffer]) -> None:
         """Bring inputs that are only read to one buffer: there are too many for a kernel."""
         gpu, first = self._gpu, self._packed[0]
         own = list(dict.fromkeys(memories[k] for k in self._packed))
@@ -246,7 +246,10 @@ class Encoded:
         memories[first] = pack
 
     def _resolved(
-        self, inputs: tuple[int, ...], memories: Sequence[Memory], recorded: Sequence[_Command]
+        self,
+        inputs: tuple[int, ...],
+        memories: Sequence[PooledBuffer],
+        recorded: Sequence[_Command],
     ) -> Sequence[Command]:
         """What was recorded as commands on these buffers: few of the pool's are met in turns."""
         gpu, key = self._gpu, (inputs, *[m.number for m in memories])
@@ -261,7 +264,7 @@ class Encoded:
             found = self._commands[key] = [run.command(c) for c in recorded]
         return found
 
-    def _part(self, memories: list[Memory], slot: int) -> None:
+    def _part(self, memories: list[PooledBuffer], slot: int) -> None:
         """Let other inputs that are in the memory of one that is written be copies."""
         own, gpu = memories[slot], self._gpu
         for k in range(1, 1 + self._inputs):
@@ -270,7 +273,7 @@ class Encoded:
                 gpu.copy(own, 0, memories[k], 0, own.nbytes)
 
     def _play(
-        self, gpu: Gpu, inputs: tuple[int, ...], memories: Sequence[Memory]
+        self, gpu: Gpu, inputs: tuple[int, ...], memories: Sequence[PooledBuffer]
     ) -> tuple[int, int, int] | None:
         """Run the program step by step, and keep what it did if that will be the same again."""
         player = _Player(self, self._places(inputs), Run(gpu, [], memories))
@@ -294,7 +297,7 @@ class Encoded:
         name, fault = self._meanings[code - 1]
         return fault.error(name, position, value)
 
-    def _read(self, faults: Memory) -> tuple[int, int, int] | None:
+    def _read(self, faults: PooledBuffer) -> tuple[int, int, int] | None:
         return self._first(self._gpu.download(faults, 0, self.fault_nbytes).view(np.uint32))
 
     def _first(self, noted: np.ndarray) -> tuple[int, int, int] | None:

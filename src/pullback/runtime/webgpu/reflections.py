@@ -7,7 +7,9 @@ which are joined as `factor_order` says; so many threads are a group that makes 
 
 from __future__ import annotations
 
-from pullback.compile.kernel.factor_order import LEAF, SUMS, VECTOR_BYTES
+import numpy as np
+
+from pullback.compile.kernel.factor_order import FAINT, LEAF, SUMS, VECTOR_BYTES
 from pullback.runtime.webgpu.nests import THREADS
 
 __all__ = ["BODY", "SHARED"]
@@ -15,6 +17,12 @@ __all__ = ["BODY", "SHARED"]
 _LANES = VECTOR_BYTES // 4
 _CHAINS = SUMS * _LANES
 _GROUPS = THREADS // _CHAINS
+_FAINT = FAINT["float32"]
+
+
+def _bits(value: float) -> str:
+    return hex(np.float32(value).view(np.int32))
+
 
 SHARED = f"""var<workgroup> chains: array<Value, {THREADS}>;
 var<workgroup> products: array<Value, {LEAF}>;
@@ -79,11 +87,21 @@ BODY = f"""  let rows = arg(3u);
     }}
     workgroupBarrier();
     let rest = sizes[0];
-    let alpha = get0(j, j, o0);
+    var alpha = get0(j, j, o0);
     let size = v_size(alpha);
     // What is not finite has something to reflect, so that it goes on as NaN.
     let some = !r_is_zero(rest) || !v_is_real(alpha);
-    let scale = select(one, select(rest, size, size > rest), some);
+    var scale = select(one, select(rest, size, size > rest), some);
+    var lift = one;
+    if (scale < pb_c({_bits(_FAINT)}u)) {{
+      lift = pb_c({_bits(1 / _FAINT)}u);
+      alpha = v_scale(alpha, lift);
+      scale = r_mul(scale, lift);
+      for (var i = j + 1u + t; i < rows; i += {THREADS}u) {{
+        put0(i, j, o0, v_scale(get0(i, j, o0), lift));
+      }}
+    }}
+    both_barriers();
     let scaled = dot(true, j, true, j, scale, j + 1u, select(j + 1u, rows, group == 0u), t, o0, o1);
     if (t == 0u) {{ products[0] = scaled; }}
     workgroupBarrier();
@@ -99,7 +117,7 @@ BODY = f"""  let rows = arg(3u);
     both_barriers();
     if (t == 0u) {{
       put1(j, j, o1, v_value(one));
-      put0(j, j, o0, v_value(beta));
+      put0(j, j, o0, v_value(r_over(beta, lift)));
     }}
     both_barriers();
     for (var first = j + 1u; first < columns; first += {_GROUPS}u) {{

@@ -16,8 +16,8 @@ from pullback.core.avals import Aval, dense_strides
 from pullback.runtime.webgpu.maps import map_steps
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.stages import (
-    Array,
     At,
+    Binding,
     Dispatch,
     fault_words,
     linear_groups,
@@ -54,7 +54,7 @@ def require_stages(
         return stage(*copies)
     nest = coalesce(flags.shape, [strides_of(flags), dense_strides(flags.shape)])
     words = (flags.size, *nest_words(nest, 1))
-    arrays = (Array(fault_words(code), "u32", "atomic"), Array(At(flags_slot), "u8"))
+    arrays = (Binding(fault_words(code), "u32", "atomic"), Binding(At(flags_slot), "u8"))
     groups = linear_groups(flags.size, THREADS)
     look = Dispatch(_source(len(nest.shape)), arrays, words, groups, checked=True)
     return stage(*copies, look)

@@ -24,7 +24,7 @@ from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType, int64
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import item, loaded
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 
 __all__ = ["argsort_stages", "search_stages", "sort_steps"]
 
@@ -189,11 +189,11 @@ def sort_steps(
     keys = [At(area(total * (8 if own == "u64" else 4))) for _ in range(2 if widths else 1)]
     places = [At(area(4 * total)) for _ in range(min(2, len(widths)))]
 
-    def target(turn: int) -> tuple[Array, Array]:
+    def target(turn: int) -> tuple[Binding, Binding]:
         """Keys and places after so many merges."""
         last = turn == len(widths)
         at, kind = out if last else (places[turn % 2], "u32")
-        return Array(keys[turn % 2], own, "write"), Array(at, kind, "write")
+        return Binding(keys[turn % 2], own, "write"), Binding(at, kind, "write")
 
     nest = coalesce(outer, [steps])
     runs = -(-length // RUN)
@@ -201,7 +201,7 @@ def sort_steps(
     first = target(0)
     source = _begin_source(dtype, len(nest.shape), first[1].item)
     groups = linear_groups(rows * runs, THREADS)
-    found = [Dispatch(source, (*first, Array(x, item(dtype))), words, groups)]
+    found = [Dispatch(source, (*first, Binding(x, item(dtype))), words, groups)]
     for turn, width in enumerate(widths, 1):
         new, old = target(turn), [a._replace(mode="read") for a in target(turn - 1)]
         source, groups = _merge_source(dtype, new[1].item), linear_groups(total, THREADS)
@@ -238,8 +238,8 @@ def search_stages(
     words = (x.size, row.shape[0], row.strides[0], *nest_words(nest, 1))
     kind = item(x.dtype)
     arrays = (
-        Array(At(result[0]), item(int64), "write"),
-        Array(At(row_slot), kind),
-        Array(At(slot), kind),
+        Binding(At(result[0]), item(int64), "write"),
+        Binding(At(row_slot), kind),
+        Binding(At(slot), kind),
     )
     return stage(Dispatch(source, arrays, words, linear_groups(x.size, THREADS)))

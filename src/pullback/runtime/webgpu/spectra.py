@@ -41,16 +41,16 @@ from pullback.runtime.webgpu.schur_kernels import (
     schur_source,
 )
 from pullback.runtime.webgpu.small_jacobi import small_source
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 
 __all__ = ["NAMES", "spectrum_stages"]
 
 NAMES = ("eigh", "eigvalsh", "svd", "svdvals", "schur", "eig", "eigvals", *OPERANDS)
 _SWEEPS = 30  # of Jacobi's method, at most: some ten are usual
 _SWEPT = 10  # sweeps of the QR algorithm for a row, at most: two or three are usual
-# What loops of a thread go round in a dispatch, about, where work can be cut: half a millisecond
-# on a GPU, where drivers stop what takes 2 s; Mesa's software driver ends loops after 65535 rounds.
-_ROUNDS = 1 << 15
+# Drivers stop what takes 2 s on a GPU, where so many rounds take half a millisecond; Mesa's
+# software driver ends loops after 65535 rounds.
+_ROUNDS = 1 << 15  # of a thread's loops in a dispatch, about, where work can be cut
 
 
 class _Blocks:
@@ -63,7 +63,7 @@ class _Blocks:
         self.steps: list[Dispatch] = []
         self._status: int | None = None
 
-    def dense(self, operand: Place, looks: bool = True) -> Array:
+    def dense(self, operand: Place, looks: bool = True) -> Binding:
         """The matrices of an operand, one after the other; if it `looks`, what is no finite number
         is a status.
         """
@@ -71,21 +71,21 @@ class _Blocks:
         copied = tiles.dense_copy(operand, looks)
         self._status = tiles.status
         self.steps += tiles.steps()
-        return Array(At(copied), item(operand[1].dtype))
+        return Binding(At(copied), item(operand[1].dtype))
 
-    def work(self, dtype: DType, elements: int) -> Array:
+    def work(self, dtype: DType, elements: int) -> Binding:
         """Memory for so many elements of each matrix."""
         slot = self._area(self.count * elements * dtype.itemsize)
-        return Array(At(slot), item(dtype), "write")
+        return Binding(At(slot), item(dtype), "write")
 
-    def result(self) -> Array:
+    def result(self) -> Binding:
         """The result, which is dense."""
-        return Array(At(self.slot), item(self.out.dtype), "write")
+        return Binding(At(self.slot), item(self.out.dtype), "write")
 
-    def launch(self, source: str, *words: int, arrays: Sequence[Array], rounds: int = 0) -> None:
+    def launch(self, source: str, *words: int, arrays: Sequence[Binding], rounds: int = 0) -> None:
         work, *others = arrays
         assert self._status is not None
-        status = Array(At(self._status), "u32", "write")
+        status = Binding(At(self._status), "u32", "write")
         own = (self.count, *words)
         dispatch = Dispatch(source, (work, status, *others), own, self.count, rounds=rounds)
         self.steps.append(dispatch)

@@ -33,8 +33,8 @@ __all__ = [
     "FAULT",
     "FAULT_WORDS",
     "LINE",
-    "Array",
     "At",
+    "Binding",
     "Dispatch",
     "HostCall",
     "Step",
@@ -49,7 +49,7 @@ __all__ = [
     "steps_of",
 ]
 
-FAULT = -1
+FAULT = -1  # the slot of the words of errors
 CONSTANT = -2  # the slot of tables
 FAULT_WORDS = 4  # of an error code: position, value in two, whether it is known
 LINE = 256  # bytes at a multiple of which scratch memory starts
@@ -63,7 +63,7 @@ class Table(Protocol):
     def __hash__(self) -> int: ...
 
 
-class Array(NamedTuple):
+class Binding(NamedTuple):
     """An array of a dispatch: items "u8", "u16", "u32" or "u64", used as `mode` says.
 
     That is "read", "write" (and read), or "atomic" (of items "u32").
@@ -84,7 +84,7 @@ class Dispatch(NamedTuple):
     """
 
     source: str
-    arrays: tuple[Array, ...]
+    arrays: tuple[Binding, ...]
     words: tuple[int, ...]
     groups: int
     checked: bool = False
@@ -96,7 +96,7 @@ class Dispatch(NamedTuple):
 Step: TypeAlias = Dispatch | HostCall
 
 
-class _Code(tuple[Step, ...]):
+class StageCode(tuple[Step, ...]):
     """The code of a stage."""
 
     __slots__ = ()
@@ -107,7 +107,7 @@ class _Code(tuple[Step, ...]):
 
 def stage(*steps: Step) -> list[Stage]:
     """A stage of steps, none if there are none."""
-    return [Stage(_Code(steps), 1, 1, ())] if steps else []
+    return [Stage(StageCode(steps), 1, 1, ())] if steps else []
 
 
 def linear_groups(threads: int, size: int) -> int:
@@ -123,7 +123,7 @@ def fault_words(code: int) -> At:
 def steps_of(nodes: Sequence[Node]) -> Iterator[Step]:
     for node in nodes:
         if isinstance(node, Stage):
-            assert isinstance(node.code, _Code)
+            assert isinstance(node.code, StageCode)
             yield from node.code
         else:
             for part in inner_of(node):
@@ -194,7 +194,7 @@ def copied(nbytes: int) -> Dispatch:
     if found is None:
         item = "u8" if nbytes % 4 else "u32"
         count = nbytes * 8 // int(item[1:])
-        arrays = (Array(At(0), item), Array(At(0), item, "write"))
+        arrays = (Binding(At(0), item), Binding(At(0), item, "write"))
         found = Dispatch(_COPY, arrays, (count,), linear_groups(count, 64))
         found = _copies.setdefault(nbytes, found)
     return found

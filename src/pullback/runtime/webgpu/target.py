@@ -8,28 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from pullback.compile.program.clock import HostClock
-from pullback.compile.program.index_plans import PlanCache
+from pullback.compile.program.launched import LaunchedTarget
 from pullback.compile.program.rows import row_stages
 from pullback.compile.program.stages import Program, Stage
-from pullback.compile.program.target import (
-    Area,
-    Clock,
-    Fault,
-    Routine,
-    Target,
-    Tuning,
-    WantedPlan,
-    no_flat_programs,
-)
+from pullback.compile.program.target import Area, Fault, Routine, Target
 from pullback.compile.schedule.groups import Stored
 from pullback.compile.schedule.row_kernel import RowPlan
 from pullback.core.avals import Aval
-from pullback.core.dtypes import ALL, DType, complex128, float64
-from pullback.core.errors import DeviceError, ExchangeError
+from pullback.core.dtypes import ALL, complex128, float64
+from pullback.core.errors import ExchangeError
 from pullback.ir.op import Op
 from pullback.ir.plans import Plan
-from pullback.runtime.base import Runtime
+from pullback.runtime.base import DeviceRuntime
 from pullback.runtime.webgpu import (
     folds,
     folds_by_index,
@@ -57,32 +47,16 @@ from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
 from pullback.runtime.webgpu.printer import MISSING, check_dtype
 from pullback.runtime.webgpu.routines import ROUTINES
-from pullback.runtime.webgpu.stages import Array, At, Dispatch
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch
 
 __all__ = ["WebgpuRuntime", "WebgpuTarget"]
 
 DLPACK_KIND = 15  # of WebGPU's memory, as DLPack numbers it
 
 
-class WebgpuTarget:
+class WebgpuTarget(LaunchedTarget):
     """Kernels as WGSL, dispatched one after the other."""
 
-    kept = None
-    flat = staticmethod(no_flat_programs)
-    # Groups are the same as on the CPU, up to how much of a row is kept in scratch memory.
-    tuning = Tuning(
-        block_bytes=1 << 17,
-        local_bytes=1 << 19,
-        line=64,
-        task_elements=1 << 16,
-        task_work=400_000,
-        least_rows=8,
-        rows_together=4,
-        copied_bytes=1 << 20,
-        light_elements=1 << 16,
-        light_bytes=1 << 16,
-        light_values=1 << 15,
-    )
     routines: Mapping[str, Routine] = ROUTINES
     map = staticmethod(maps.map_stages)
     box = staticmethod(maps.box_stage)
@@ -93,10 +67,8 @@ class WebgpuTarget:
     scatter = staticmethod(folds_by_index.scatter_stages)
 
     def __init__(self, gpu: Gpu):
+        super().__init__(stages.stage)
         self._gpu = gpu
-
-    def scalar_loop(self, *given: Any) -> list[Stage] | None:
-        """Loops are run stage by stage."""
 
     def rows(
         self,
@@ -109,23 +81,6 @@ class WebgpuTarget:
     ) -> list[Stage]:
         """See `Target.rows`."""
         return row_stages(self, plan, rows, length, slot, area)
-
-    def gather_plan(self, *given: Any) -> WantedPlan | None:
-        """Indices are looked at again on every read."""
-
-    def scatter_plan(self, *given: Any) -> WantedPlan | None:
-        """Indices are sorted anew for every sum."""
-
-    def plan_arrays(self, indices: Any, dtype: DType, wanted: WantedPlan) -> Sequence[Any] | None:
-        """There are no plans."""
-
-    def clock(self) -> Clock:
-        """A clock that waits for the device."""
-        return HostClock(stages.stage)
-
-    def together(self, function: Callable[..., Any], /, *args: Any) -> Any:
-        """Kernels are compiled when their program is encoded."""
-        return function(*args)
 
     def encode(
         self, program: Program, faults: Sequence[tuple[str, Fault]] = (), /
@@ -140,7 +95,7 @@ class WebgpuTarget:
         return self._gpu.empty(nbytes)
 
 
-class WebgpuRuntime(Runtime):
+class WebgpuRuntime(DeviceRuntime):
     """The memory of one GPU."""
 
     name = "webgpu"
@@ -148,16 +103,16 @@ class WebgpuRuntime(Runtime):
     names_classes = True
 
     def __init__(self, index: int):
+        super().__init__()
         self._gpu = Gpu(index)
         self.dlpack_device = (DLPACK_KIND, index)
         self.target: Target = WebgpuTarget(self._gpu)
-        self._plans = PlanCache(lambda *_: (0, 0, 0), lambda _: True)
         self._ask()
 
     def _ask(self) -> None:
         """Let the adapter show which of its operations are exact, and whether loops end early."""
         given = probe_words()
-        arrays = (Array(At(0), "u32", "write"), Array(At(1), "u32"))
+        arrays = (Binding(At(0), "u32", "write"), Binding(At(1), "u32"))
         step = Dispatch(PROBE, arrays, (COUNT,), stages.linear_groups(COUNT, 64))
         program = Program(1, given.nbytes, (), (), stages.stage(step))
         found = programs.encode(self._gpu, program)(self._gpu.uploaded(given))
@@ -183,7 +138,7 @@ class WebgpuRuntime(Runtime):
         if not gpu.has_doubles:
             return {}
         given = double_operands()
-        arrays = (Array(At(0), "u64", "write"), Array(At(1), "u64"))
+        arrays = (Binding(At(0), "u64", "write"), Binding(At(1), "u64"))
         step = Dispatch(DOUBLE_PROBE, arrays, (COUNT,), stages.linear_groups(COUNT, 64))
         program = Program(1, 2 * given.nbytes, (), (), stages.stage(step))
         gpu.arithmetic = SAFE._replace(double=True, double_fma=True)
@@ -210,13 +165,6 @@ class WebgpuRuntime(Runtime):
         found.flags.writeable = False
         return found
 
-    def memory(self, buf: Buffer, av: Aval, *, writable: bool) -> np.ndarray:
-        """NumPy can't look at the memory of a GPU."""
-        raise DeviceError(
-            "webgpu: the host can't share the memory of a GPU. Move the tensor to the CPU with"
-            ' to_device("cpu").'
-        )
-
     def exported(
         self, buf: Buffer, av: Aval, stream: Any, max_version: tuple[int, int] | None, copy: bool
     ) -> Any:
@@ -242,13 +190,6 @@ class WebgpuRuntime(Runtime):
     def shares(self, buf: Buffer) -> bool:
         """Nobody else's memory is used."""
         return False
-
-    def index_plan(self, buf: Buffer, av: Aval, size: int, by: object) -> None:
-        """Indices are arranged anew for every sum."""
-
-    def index_plans(self) -> PlanCache:
-        """All index plans that are kept: none."""
-        return self._plans
 
     def capabilities(self) -> dict[str, str]:
         """The adapter, and what it computes exactly by itself."""

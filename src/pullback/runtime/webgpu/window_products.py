@@ -18,10 +18,10 @@ from functools import cache
 
 from pullback.compile.kernel import order
 from pullback.compile.program.convolution import Convolution, Weight
-from pullback.compile.program.windows import Sums, window_words
+from pullback.compile.program.windows import WeightSums, window_words
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu.printer import item
-from pullback.runtime.webgpu.stages import Array, At, Dispatch
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch
 from pullback.runtime.webgpu.tiles import (
     STEP,
     THREADS,
@@ -197,9 +197,9 @@ def output_step(c: Convolution, weight: Weight, start: int) -> Dispatch:
     k = c.ins * math.prod(len(a.taps) for a in c.axes)
     kind = item(c.dtype)
     arrays = (
-        Array(At(c.y.slot, start * c.dtype.itemsize), kind, "write"),
-        Array(At(c.x.slot), kind),
-        Array(At(weight.slot), kind),
+        Binding(At(c.y.slot, start * c.dtype.itemsize), kind, "write"),
+        Binding(At(c.x.slot), kind),
+        Binding(At(weight.slot), kind),
     )
 
     def step(t: Tile, large: Dispatch | None, *needs: str) -> Dispatch:
@@ -262,16 +262,16 @@ def _weight_source(dtype: DType, t: Tile) -> str:
     return f"{to}\n{_text(dtype, t, extent, fill, rows, columns, None, target, True)}"
 
 
-def weight_step(c: Convolution, weight: Weight, sums: Sums, slot: int) -> Dispatch:
+def weight_step(c: Convolution, weight: Weight, sums: WeightSums, slot: int) -> Dispatch:
     """The dispatch that makes the sums of weights of every chunk."""
     rows = c.ins * math.prod(len(a.taps) for a in c.axes)
     products, k = sums.chunks * c.x.groups, sums.chunk * math.prod(sums.tile)
     size = c.x.groups * c.y.channels * c.ins * c.positions
     kind = item(c.dtype)
     arrays = (
-        Array(At(slot), kind, "write"),
-        Array(At(c.x.slot), kind),
-        Array(At(c.y.slot), kind),
+        Binding(At(slot), kind, "write"),
+        Binding(At(c.x.slot), kind),
+        Binding(At(c.y.slot), kind),
     )
 
     def step(t: Tile, large: Dispatch | None, *needs: str) -> Dispatch:

@@ -21,7 +21,7 @@ from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Place
 from pullback.compile.program.windows import (
     ExtremumKernels,
-    Sums,
+    WeightSums,
     WindowKernels,
     convolution_steps,
     extremum_steps,
@@ -33,7 +33,7 @@ from pullback.runtime.webgpu.maps import zero_steps
 from pullback.runtime.webgpu.nests import MAIN, THREADS
 from pullback.runtime.webgpu.printer import item
 from pullback.runtime.webgpu.products import join_step, product_steps
-from pullback.runtime.webgpu.stages import Array, At, Dispatch, linear_groups, stage
+from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 from pullback.runtime.webgpu.tiles import element_code
 from pullback.runtime.webgpu.window_products import is_wide_enough, output_step, weight_step
 from pullback.runtime.webgpu.window_words import OWN, split_index, sum_of, word
@@ -236,7 +236,10 @@ class _Extrema:
     ) -> Dispatch:
         (slot, av), (out_slot, out) = x, result
         source = _largest_source(av.dtype, end == "where")
-        arrays = (Array(At(out_slot), item(out.dtype), "write"), Array(At(slot), item(av.dtype)))
+        arrays = (
+            Binding(At(out_slot), item(out.dtype), "write"),
+            Binding(At(slot), item(av.dtype)),
+        )
         return Dispatch(source, arrays, (*words, outputs), linear_groups(outputs, THREADS))
 
 
@@ -249,21 +252,21 @@ class _Kernels(_Extrema):
         if is_wide_enough(c):
             return [output_step(c, weight, start)]
         out, kind, count = At(c.y.slot, start * c.dtype.itemsize), item(c.dtype), outputs_of(c)
-        x, w = Array(At(c.x.slot), kind), Array(At(weight.slot), kind)
+        x, w = Binding(At(c.x.slot), kind), Binding(At(weight.slot), kind)
         words, groups = (*window_words(c, weight), count), linear_groups(count, THREADS)
         return [
-            Dispatch(_forward_source(c.dtype), (Array(out, kind, "write"), x, w), words, groups)
+            Dispatch(_forward_source(c.dtype), (Binding(out, kind, "write"), x, w), words, groups)
         ]
 
-    def sums(self, c: Convolution, weight: Weight, sums: Sums, slot: int) -> list[Dispatch]:
+    def sums(self, c: Convolution, weight: Weight, sums: WeightSums, slot: int) -> list[Dispatch]:
         if is_wide_enough(c):
             return [weight_step(c, weight, sums, slot)]
         size, kind = c.x.groups * c.y.channels * c.ins * c.positions, item(c.dtype)
         count = sums.chunks * size
         own = (count, sums.chunks, sums.chunk, sums.tiles, size)
         words = (*window_words(c, weight, sums.tile), *own)
-        out, x, y = Array(At(slot), kind, "write"), At(c.x.slot), At(c.y.slot)
-        arrays = (out, Array(x, kind), Array(y, kind))
+        out, x, y = Binding(At(slot), kind, "write"), At(c.x.slot), At(c.y.slot)
+        arrays = (out, Binding(x, kind), Binding(y, kind))
         return [Dispatch(_weight_source(c.dtype), arrays, words, linear_groups(count, THREADS))]
 
     def join(

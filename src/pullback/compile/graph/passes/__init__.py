@@ -59,9 +59,12 @@ def all_rules(exact: bool = False) -> Rules:
 
 
 def simplify(graph: Graph, exact: bool = False) -> tuple[Graph, bool]:
-    """The graph with every rule applied once along it, and whether that changed anything."""
+    """The graph with every rule applied once along it, without what is dead then, and whether once
+    more could change anything.
+    """
     rewriter = Rewriter(graph, all_rules(exact))
-    return rewriter.run(), rewriter.changed
+    result = without_dead(rewriter.run())
+    return result, rewriter.changed and not rewriter.is_final(result)
 
 
 @paused_collector()
@@ -85,13 +88,17 @@ def optimise(graph: Graph, exact: bool = False, late: int = 0) -> Graph:
 def _settled(graph: Graph, exact: bool) -> Graph:
     """The graph after rounds of all passes but those of control flow, until nothing changes."""
     inexact = () if exact else (joined_parts, with_common_factors)
+    is_tidy = False  # what the other passes made of it
     for _ in range(MOST_ROUNDS):
-        graph, changed = simplify(graph, exact)
-        before = graph = _checked(without_dead(graph))
+        graph, goes_on = simplify(graph, exact)
+        if is_tidy and not goes_on:
+            break
+        before = _checked(graph)
         for tidy in (*inexact, with_wanted_axes):
             after = tidy(graph)
             graph = graph if after is graph else _checked(without_dead(after))
-        if not changed and graph is before:
+        is_tidy = graph is before
+        if is_tidy and not goes_on:
             break
     return graph
 

@@ -25,9 +25,9 @@ MOST_PARTS = 32  # of those that do not divide one axis, and are compared pair b
 
 def joined_parts(graph: Graph) -> Graph:
     """The graph with sums of disjoint parts as one concatenation, or as parts of one array."""
-    made = {v: eq for eq in graph.equations for v in eq.outs}
-    if not any(eq.op is embed.op for eq in graph.equations):
+    if not any([eq.op is embed.op for eq in graph.equations]):
         return graph
+    made = {v: eq for eq in graph.equations for v in eq.outs}
     roots = _chains(graph, made)
     if not roots:
         return graph

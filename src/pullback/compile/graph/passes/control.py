@@ -21,8 +21,7 @@ from pullback.ops.selection import where
 
 __all__ = ["with_optimised_bodies"]
 
-# A jump to a branch takes some 5 ns, as long as this many simple operations on so few elements.
-MOST_SLIGHT = 32
+MOST_SLIGHT = 32  # operations of a branch at most: a jump takes some 5 ns, as long as they do
 SLIGHT_SIZE = 4  # elements of an array in such a branch, at most
 
 Pass = Callable[[Graph], Graph]

@@ -107,8 +107,7 @@ class _Living:
 
     def graph(self) -> Graph:
         source = self.source
-        result = Graph(source.name)
-        result._count = source._count
+        result = source.shell()
         if not self.checks:
             return self._with(result, self.kept, self.needed)
         needed = set(source.outputs)
@@ -133,7 +132,6 @@ class _Living:
             return source
         result.inputs, result.outputs, result.equations = source.inputs, source.outputs, kept[::-1]
         result.constants += [v for v in source.constants if v in needed]
-        result.structure = source.structure
         return result
 
     def _is_plain(self, eq: Equation) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pullback.compile.graph.passes.rewriter import Rewriter
 from pullback.core.avals import symbolic
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ops.movement import reshape
@@ -25,7 +24,7 @@ def with_wanted_axes(graph: Graph) -> Graph:
             shapes = wanted.get(eq.out, set())
             if len(shapes) == 1 and _other_shape(eq) in shapes:
                 turned[eq.out] = next(iter(shapes))
-    return _Turning(graph, turned).run() if turned else graph
+    return _turned(graph, turned) if turned else graph
 
 
 def _other_shape(eq: Equation) -> tuple[int, ...]:
@@ -36,19 +35,23 @@ def _other_shape(eq: Equation) -> tuple[int, ...]:
     return tuple(1 if d in axes else n for d, n in enumerate(shape))
 
 
-class _Turning(Rewriter):
-    """Rebuilds a graph with some reductions turned; their reshapes find the shape they want."""
-
-    def __init__(self, source: Graph, turned: dict[Var, tuple[int, ...]]):
-        super().__init__(source)
-        self.turned = turned
-
-    def step(self, eq: Equation) -> tuple[Var, ...]:
-        shape = self.turned.get(eq.outs[0]) if eq.outs else None
+def _turned(graph: Graph, turned: dict[Var, tuple[int, ...]]) -> Graph:
+    """The graph with some reductions turned; their reshapes find the shape they want."""
+    result = graph.shell()
+    env: dict[Var, Var] = {}
+    for eq in graph.equations:
+        inputs = tuple([env.get(v, v) for v in eq.inputs])
+        shape = turned.get(eq.outs[0]) if eq.outs else None
         if shape is not None:
-            static = {**eq.static, "keepdims": not eq.static["keepdims"]}
             av = symbolic(shape, eq.out.aval.dtype, eq.out.aval.device)
-            return self.append(eq.op, (self.env[eq.inputs[0]],), static, [av])
-        if eq.op is reshape.op and eq.inputs[0] in self.turned:
-            return (self.env[eq.inputs[0]],)
-        return super().step(eq)
+            static = {**eq.static, "keepdims": not eq.static["keepdims"]}
+            env[eq.out] = new = result.new_var(av)
+            result.equations.append(Equation(eq.op, inputs, static, (new,)))
+        elif eq.op is reshape.op and eq.inputs[0] in turned:
+            env[eq.out] = inputs[0]
+        else:
+            same = inputs == eq.inputs
+            result.equations.append(eq if same else Equation(eq.op, inputs, eq.static, eq.outs))
+    result.inputs, result.constants = graph.inputs, graph.constants
+    result.outputs = [env.get(v, v) for v in graph.outputs]
+    return result

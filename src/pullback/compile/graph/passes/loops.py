@@ -4,20 +4,23 @@
     total = total + a[t].T @ b[t]   one product of all rows, after it: the gradient of a weight
     total = total + sum(b[t])       one sum of all rows, where these are kept anyway
 
+Of a single row a.T @ b is written as a product of elements, and its sum as the row itself.
+
 Sums over steps become sums inside a product, so they are rounded otherwise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pullback.compile.graph.passes.control import copied
 from pullback.compile.graph.passes.rewriter import Rewriter, uses
 from pullback.core.avals import symbolic
 from pullback.ir.control import SCAN, may_raise
 from pullback.ir.graph import Equation, Graph, Var
-from pullback.ops.arithmetic import add
+from pullback.ops.arithmetic import add, multiply
 from pullback.ops.movement import permute_dims, reshape
 from pullback.ops.products import matmul
 from pullback.ops.reductions import sum as sum_
@@ -26,6 +29,25 @@ __all__ = ["with_products_outside"]
 
 MOST_ROWS = 128  # of one step's matrices: more of them keep a product busy by themselves
 MOST_BYTES = 1 << 26  # bytes of all steps' matrices together, which wait for the product
+LEAST_BYTES = 4  # of an element: shorter ones lose digits in a product where they would not in sums
+
+
+class _Products(NamedTuple):
+    """The term `left.T @ right` of a total: `rows` of each in a step."""
+
+    left: Var
+    right: Var
+    rows: int
+    shape: tuple[int, ...]
+    static: dict[str, Any]
+
+
+class _Rows(NamedTuple):
+    """The term of a total that is a sum of `x` along axes, or `x` itself."""
+
+    x: Var
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 def with_products_outside(graph: Graph) -> Graph:
@@ -46,9 +68,10 @@ class _Scan:
     inputs: tuple[Var, ...]  # outside
     constants: int
     rows: int  # the position of the first x
+    is_zero: Callable[[Var], bool]  # of a variable outside
     made: dict[Var, Equation] = field(default_factory=dict)
     before: list[Var] = field(default_factory=list)  # body variables that become xs
-    totals: dict[int, Equation] = field(default_factory=dict)  # the term added to each carry
+    totals: dict[int, _Products | _Rows] = field(default_factory=dict)  # what carries sum up
     after: list[Var] = field(default_factory=list)  # body variables that become ys
 
     def place(self, var: Var) -> int | None:
@@ -61,6 +84,19 @@ class _Scan:
         while eq is not None and eq.op is reshape.op:
             (var,) = eq.inputs
             eq = self.made.get(var)
+        return var
+
+    def without_zeros(self, var: Var) -> Var:
+        """What `var` is but for zeros that are added to it; the sum of it has the same digits."""
+        eq = self.made.get(var)
+        if eq is None or eq.op is not add.op:
+            return var
+        for x, other in (eq.inputs, eq.inputs[::-1]):
+            place = self.place(other)
+            if place is None or place >= self.constants or x.aval is not var.aval:
+                continue
+            if self.is_zero(self.inputs[place]):
+                return x
         return var
 
     def is_made(self, var: Var) -> bool:
@@ -90,7 +126,8 @@ class _Outside(Rewriter):
         inputs = tuple([self.env[v] for v in eq.inputs])
         n = eq.static["constants"]
         body = eq.static["body"]
-        scan = _Scan(body, eq.static["length"], inputs, n, n + eq.static["carries"])
+        rows = n + eq.static["carries"]
+        scan = _Scan(body, eq.static["length"], inputs, n, rows, self._is_zero)
         scan.made = {v: e for e in body.equations for v in e.outs}
         _find(scan)
         if not scan.before and not scan.totals:
@@ -118,10 +155,12 @@ class _Outside(Rewriter):
         gathered = dict(zip(scan.after, outs[len(kept) + len(ys) :], strict=True))
         for k, term in scan.totals.items():
             total, begin = self._total(scan, term, gathered), scan.inputs[first + k]
-            value = self.value(begin)
-            from_zero = value is not None and value == 0
-            found[k] = total if from_zero else self.emit(add.op, (begin, total))
+            found[k] = total if self._is_zero(begin) else self.emit(add.op, (begin, total))
         return tuple(found[k] for k in range(len(eq.outs)))
+
+    def _is_zero(self, x: Var) -> bool:
+        value = self.value(x)
+        return value is not None and value == 0
 
     def _all_rows(self, scan: _Scan, product: Var) -> Var:
         """All steps of `x[t] @ w` at once."""
@@ -146,19 +185,18 @@ class _Outside(Rewriter):
         )
         return self.reshape(stacked, (scan.length, *var.aval.shape))
 
-    def _total(self, scan: _Scan, term: Equation, gathered: dict[Var, Var]) -> Var:
+    def _total(self, scan: _Scan, term: _Products | _Rows, gathered: dict[Var, Var]) -> Var:
         """All steps of a term added up."""
-        if term.op is sum_.op:
-            x = self._stack(scan, term.inputs[0], gathered)
-            axes = (0, *[a + 1 for a in term.static["axes"]])
+        if isinstance(term, _Rows):
+            x = self._stack(scan, term.x, gathered)
+            axes = (0, *[a + 1 for a in term.axes])
             total = self.emit(sum_.op, (x,), {"axes": axes, "keepdims": False})
-            return self.reshape(total, term.out.aval.shape)
-        a, b = scan.made[term.inputs[0]].inputs[0], term.inputs[1]
-        left, right = (self._stack(scan, v, gathered) for v in (a, b))
-        tall = scan.length * b.aval.shape[0]
-        left = self.reshape(left, (tall, a.aval.shape[1]))
+            return self.reshape(total, term.shape)
+        m, n = term.shape
+        tall = scan.length * term.rows
+        left = self.reshape(self._stack(scan, term.left, gathered), (tall, m))
+        right = self.reshape(self._stack(scan, term.right, gathered), (tall, n))
         turned = self.emit(permute_dims.op, (left,), {"axes": (1, 0)})
-        right = self.reshape(right, (tall, b.aval.shape[1]))
         return self.emit(matmul.op, (turned, right), term.static)
 
 
@@ -174,13 +212,15 @@ def _find(scan: _Scan) -> None:
         if term is not None:
             terms[k] = term
     for k, term in terms.items():
-        if term.op is matmul.op and _is_outer(scan, term):
-            scan.totals[k] = term
-            _keep(scan, scan.made[term.inputs[0]].inputs[0])
-            _keep(scan, term.inputs[1])
+        products = _products(scan, term)
+        if products is not None:
+            scan.totals[k] = products
+            _keep(scan, products.left)
+            _keep(scan, products.right)
     for k, term in terms.items():
-        if term.op is sum_.op and _is_stacked(scan, term.inputs[0]):
-            scan.totals[k] = term
+        rows = _summed(scan, term)
+        if k not in scan.totals and rows is not None:
+            scan.totals[k] = rows
 
 
 def _is_projection(scan: _Scan, eq: Equation) -> bool:
@@ -194,8 +234,8 @@ def _is_projection(scan: _Scan, eq: Equation) -> bool:
     return scan.is_row(x) and x.aval.shape[0] <= MOST_ROWS and scan.fits(eq.out)
 
 
-def _term(scan: _Scan, k: int, counts: Any) -> Equation | None:
-    """The equation of the term that a step only adds to carry `k`."""
+def _term(scan: _Scan, k: int, counts: Any) -> Var | None:
+    """The term that a step only adds to carry `k`."""
     carry, out = scan.body.inputs[scan.constants + k], scan.body.outputs[k]
     eq = scan.made.get(out)
     if eq is None or eq.op is not add.op or counts[carry] != 1 or counts[out] != 1:
@@ -203,20 +243,50 @@ def _term(scan: _Scan, k: int, counts: Any) -> Equation | None:
     if carry not in eq.inputs:
         return None
     other = eq.inputs[1] if eq.inputs[0] is carry else eq.inputs[0]
-    term = scan.made.get(other)
-    return term if term is not None and other.aval is carry.aval else None
+    return scan.without_zeros(other) if other.aval is carry.aval else None
 
 
-def _is_outer(scan: _Scan, term: Equation) -> bool:
-    """Whether a term is `a.T @ b` with few rows."""
-    left = scan.made.get(term.inputs[0])
+def _products(scan: _Scan, term: Var) -> _Products | None:
+    """The term as products of few rows, if it is such."""
+    eq = scan.made.get(term)
+    if eq is None:
+        return None
+    found = _outer(eq) if eq.op is multiply.op else _matrices(scan, eq)
+    if found is None or not scan.fits(found.left, found.right):
+        return None
+    return found if all(_can_stack(scan, v) for v in (found.left, found.right)) else None
+
+
+def _matrices(scan: _Scan, eq: Equation) -> _Products | None:
+    """`a.T @ b`."""
+    left = scan.made.get(eq.inputs[0]) if eq.op is matmul.op else None
     if left is None or left.op is not permute_dims.op or left.static["axes"] != (1, 0):
-        return False
-    a, b = left.inputs[0], term.inputs[1]
-    few = b.aval.shape[0] <= MOST_ROWS
-    return (
-        few and b.aval.ndim == 2 and scan.fits(a, b) and _can_stack(scan, a) and _can_stack(scan, b)
-    )
+        return None
+    a, b = left.inputs[0], eq.inputs[1]
+    few = b.aval.ndim == 2 and b.aval.shape[0] <= MOST_ROWS
+    return _Products(a, b, b.aval.shape[0], eq.out.aval.shape, eq.static) if few else None
+
+
+def _outer(eq: Equation) -> _Products | None:
+    """The product of a column and a row, element by element."""
+    av = eq.out.aval
+    if av.ndim != 2 or not av.dtype.is_inexact or av.dtype.itemsize < LEAST_BYTES:
+        return None
+    m, n = av.shape
+    for column, row in (eq.inputs, eq.inputs[::-1]):
+        if column.aval.shape == (m, 1) and row.aval.shape in ((1, n), (n,)) and m > 1 and n > 1:
+            return _Products(column, row, 1, (m, n), {})
+    return None
+
+
+def _summed(scan: _Scan, term: Var) -> _Rows | None:
+    """The term as a sum of rows that are kept anyway; single rows, if a product keeps them."""
+    eq, av = scan.made.get(term), term.aval
+    if eq is not None and eq.op is sum_.op:
+        (x,) = eq.inputs
+        return _Rows(x, eq.static["axes"], av.shape) if _is_stacked(scan, x) else None
+    kept = av.dtype.is_inexact and scan.root(term) in scan.after
+    return _Rows(term, (), av.shape) if kept else None
 
 
 def _can_stack(scan: _Scan, var: Var) -> bool:

@@ -23,6 +23,8 @@ MOST_TERMS = 4096  # of one sum, so that looking through them stays quick
 
 def with_common_factors(graph: Graph) -> Graph:
     """The graph with products that share a factor, and are only added up, as one product."""
+    if not any([eq.op is add.op for eq in graph.equations]):
+        return graph
     made = {v: eq for eq in graph.equations for v in eq.outs}
     counts = uses(graph)
 

@@ -42,10 +42,12 @@ class Rewriter:
         self.uses: dict[Var, int] = {}  # how often the source uses what this variable stands for
         self.chosen: dict[Var, Var] = {}  # arrays with one number in each row, and the numbers
         self.changed = False
+        self.is_cut_short = False  # whether rules were not tried
         self.notable: set[Var] = (
             set()
         )  # constants, views and negated variables: what most rules look for
         self._depth = 0
+        self._answers: set[tuple[Var, bool]] = set()  # what rules were told by `only_use`
         self._numbers: dict[tuple, tuple[Var, ...]] = {}
         self._known: dict[tuple, Var] = {}  # constants by their contents
         self._values: dict[Var, Any] = {}
@@ -60,15 +62,18 @@ class Rewriter:
         for v in self.source.constants:
             if counts[v]:
                 self._map(v, self.loaded(v), counts[v])
+        env, used = self.env, self.uses
         for eq in self.source.equations:
             for v, new in zip(eq.outs, self.step(eq), strict=True):
-                self._map(v, new, counts[v])
+                env[v] = new
+                used[new] = used.get(new, 0) + counts[v]
         self.graph.outputs = [self._output(self.env[v]) for v in self.source.outputs]
         return self.graph
 
     def step(self, eq: Equation) -> tuple[Var, ...]:
         """The variables that take the place of an equation's."""
-        inputs = tuple([self.env[v] for v in eq.inputs])
+        env = self.env
+        inputs = tuple([env[v] for v in eq.inputs])
         if len(eq.outs) == 1:
             return (self.emit(eq.op, inputs, eq.static, eq.outs[0].aval),)
         return self.append(eq.op, inputs, eq.static, [v.aval for v in eq.outs])
@@ -106,6 +111,8 @@ class Rewriter:
                     self.changed = True
                     return found
             self._depth -= 1
+        else:
+            self.is_cut_short = True
         return self.append(op, inputs, static, [av])[0]
 
     def append(
@@ -185,7 +192,20 @@ class Rewriter:
 
     def only_use(self, x: Var) -> bool:
         """Whether what `x` stands for is used at most once."""
-        return self.uses.get(x, 0) <= 1
+        found = self.uses.get(x, 0) <= 1
+        self._answers.add((x, found))
+        return found
+
+    def is_final(self, result: Graph) -> bool:
+        """Whether the rules would find nothing to do in the rewritten graph, without what is dead.
+
+        They look at what operands are made of, which was rewritten before them, and at how often
+        those are used, of which the source may have told something else.
+        """
+        if self.is_cut_short or result.has_more_than(self.graph):
+            return False
+        counts = uses(result) if self._answers else {}
+        return all([(counts[v] <= 1) is told for v, told in self._answers])
 
 
 Rule = Callable[[Rewriter, Any, tuple[Var, ...], Static, Aval], "Var | None"]
@@ -209,7 +229,8 @@ def guarded(rules: Sequence[Rule]) -> Rule:
 
 def uses(graph: Graph) -> Counter[Var]:
     """How many operands and outputs each variable is."""
-    return Counter(chain(graph.outputs, chain.from_iterable(eq.inputs for eq in graph.equations)))
+    operands = [eq.inputs for eq in graph.equations]
+    return Counter(chain(graph.outputs, chain.from_iterable(operands)))
 
 
 def _key(op: Any, inputs: tuple[Var, ...], static: Static) -> tuple:
@@ -217,7 +238,14 @@ def _key(op: Any, inputs: tuple[Var, ...], static: Static) -> tuple:
     numbers = [v.number for v in inputs]
     if op in COMMUTATIVE:
         numbers.sort()
-    return (op, *numbers, frozenset(map(_exact, static.items())) if static else None)
+    if not static:
+        return (op, *numbers, None)
+    items = static.items()
+    return (
+        op,
+        *numbers,
+        frozenset(map(_exact, items) if float in map(type, static.values()) else items),
+    )
 
 
 def _exact(item: tuple[str, Any]) -> tuple[str, Any]:

@@ -52,6 +52,7 @@ def _one_for_each_row(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Av
     if rows.aval.shape != columns.aval.shape or not _counts(rw, rows):
         return None
     rw.append(gather.op, (x, rows, columns), {}, [updates.aval])  # what is left of it is the check
+    rw.is_cut_short = True
     (count, size), index = av.shape, columns.aval
     if index.dtype.kind == "i":  # negative ones count from the end
         before = rw.emit(less.op, (columns, rw.number(0, index)))

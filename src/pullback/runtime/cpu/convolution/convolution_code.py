@@ -9,12 +9,12 @@ only.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.convolution.panel_code import add_pack, add_unpack, call_pack, call_unpack
 from pullback.runtime.cpu.convolution.tile_code import (
-    STRIDES,
-    TILES,
+    PIXELS,
     TileKernel,
     call_blocks,
     copy_output,
@@ -22,23 +22,17 @@ from pullback.runtime.cpu.convolution.tile_code import (
 )
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.elements import Elements, add_move, product
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.records import Record
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = ["FORWARD", "WEIGHT", "forward_kernel", "weight_kernel"]
 
-FORWARD = (
-    *("x", "weight", "y", "y_start", "parts", "part"),
-    "fresh",  # whether the weight is the array: a unit then packs what it needs itself
-    *("w_group", "w_out", "w_in"),
-    *(*TILES, *STRIDES),
-)  # after the offsets of kernel positions come, for a fresh weight, those in its array
-WEIGHT = (
-    "sums",  # the slot for panels of all chunks; -1: there is one chunk, and a unit writes the
-    "weight",  # array of this slot itself,
-    "span",  # so many kernel positions at a time
-    *("x", "y", "chunks", "chunk", "all_tiles", "blocks", "size", "parts", "part"),
-    *(*TILES, *STRIDES),
-)
+# `fresh` says whether the weight is the array: a unit then packs what it needs itself. After the
+# offsets of kernel positions come, for a fresh weight, those in its array.
+FORWARD = Record("x weight y", f"y_start parts part fresh w_group w_out w_in {PIXELS}")
+# `sums` is the slot for panels of all chunks; -1: there is one chunk, and a unit writes the array
+# of the weight itself, `span` kernel positions at a time.
+WEIGHT = Record("sums weight x y", f"span chunks chunk all_tiles blocks size parts part {PIXELS}")
 
 
 def _heights(vectors: int) -> tuple[int, ...]:
@@ -56,7 +50,7 @@ _BLOCK = (
 _UNROLL = 4  # channels of a turn, so that loads of the next hide behind sums
 
 
-def _add_pixel_block(module: Module, dtype: DType, rows: int, vectors: int) -> None:
+def _add_pixel_block(module: IRModule, dtype: DType, rows: int, vectors: int) -> None:
     """The function that adds to `rows` pixels and a panel of channels."""
     f = Function(module, f"@pixels{rows}", _BLOCK, qualifiers="internal ")
     v = Elements(f, dtype)
@@ -97,7 +91,7 @@ def _add_pixel_block(module: Module, dtype: DType, rows: int, vectors: int) -> N
 @functools.cache
 def forward_kernel(dtype: DType, vectors: int) -> int:
     """`y[q] = sum over k of w[k] x[q * step + k]`: units are (batch, group, tile, part of outs)."""
-    module, heights = Module(), _heights(vectors)
+    module, heights = IRModule(), _heights(vectors)
     add_move(module, dtype)
     add_pack(module, dtype, vectors)
     for rows in heights:
@@ -109,7 +103,7 @@ def forward_kernel(dtype: DType, vectors: int) -> int:
     fresh = f(f"icmp ne i64 {p['fresh']}, 0")
     panel_size = product(f, p["positions"], p["block"], width)
     own_panel = v.local(f(f"select i1 {fresh}, i64 {panel_size}, i64 0"))
-    places = f.element(p.rest, "i64", p["outer"])
+    places = f.element(k.offsets, "i64", p["outer"])
     x, y, weight = p.pointer("x"), v.at(p.pointer("y"), p["y_start"]), p.pointer("weight")
     with f.loop("%lo", "%hi") as unit:
         rest, part = f.divmod(unit.i, p["parts"])
@@ -141,7 +135,7 @@ def forward_kernel(dtype: DType, vectors: int) -> int:
                 target = v.at(made, f.mul(panel.i, width))
                 with f.loop("0", tile.total) as q:
                     passed = (
-                        f"ptr {k.local}, ptr {f.element(k.pixels, 'i64', q.i)}, ptr {p.rest}, "
+                        f"ptr {k.local}, ptr {f.element(k.pixels, 'i64', q.i)}, ptr {k.offsets}, "
                         f"i64 {p['outer']}, i64 {distance}, i64 {run}, ptr {packed}, "
                         f"ptr {v.at(target, f.mul(q.i, pitch))}, i64 {pitch}"
                     )
@@ -160,7 +154,7 @@ _SUMS = (
 )  # fmt: skip
 
 
-def _add_weight_block(module: Module, dtype: DType, rows: int, vectors: int) -> None:
+def _add_weight_block(module: IRModule, dtype: DType, rows: int, vectors: int) -> None:
     """The function that adds to `rows` weights of a panel: a sum over pixels."""
     f = Function(module, f"@weights{rows}", _SUMS, qualifiers="internal ")
     v = Elements(f, dtype)
@@ -185,7 +179,7 @@ def _add_weight_block(module: Module, dtype: DType, rows: int, vectors: int) -> 
 @functools.cache
 def weight_kernel(dtype: DType, vectors: int) -> int:
     """Sums over the tiles of a chunk, in panels: units are (chunk, group, block of ins, part)."""
-    module, heights = Module(), _heights(vectors)
+    module, heights = IRModule(), _heights(vectors)
     add_move(module, dtype)
     add_unpack(module, dtype, vectors)
     for rows in heights:
@@ -225,17 +219,7 @@ def weight_kernel(dtype: DType, vectors: int) -> int:
                 map_ = k.place("y", y, item, group, outs)
                 copy_output(v, p, tile, map_, columns, width, wanted, False)
                 lines = v.at(own, f.mul(panel.i, pitch))
-                with f.loop("0", p["outer"]) as tap:
-                    offset = f.mul(f.int_at(p.rest, tap.i), distance)
-                    source = v.at(k.local, offset)
-                    line = v.at(lines, product(f, tap.i, run, width))
-                    with f.loop("0", run) as i:
-                        passed = (
-                            f"ptr {v.at(source, i.i)}, ptr {k.pixels}, i64 {tile.total}, "
-                            f"i64 {distance}, ptr {columns}, "
-                            f"ptr {v.at(line, f.mul(i.i, width))}"
-                        )
-                        i.step = call_blocks(f, "weights", heights, f.sub(run, i.i), passed)
+                _add_pixels(k, heights, tile.total, (run, distance), columns, lines)
         with f.when(direct), f.loop("0", panels) as panel:
             outs = f.mul(f.add(begin, panel.i), width)
             row = f.mul(p["ins"], p["positions"])
@@ -247,3 +231,25 @@ def weight_kernel(dtype: DType, vectors: int) -> int:
                 *(p["positions"], f.minimum(width, f.sub(p["outs"], outs)), p["span"]),
             )
     return k.finish()
+
+
+def _add_pixels(
+    k: TileKernel,
+    heights: Sequence[int],
+    pixels: str,
+    sizes: tuple[str, str],
+    columns: str,
+    lines: str,
+) -> None:
+    """Adds the products of a tile's pixels to the sums at `lines`, run by run of input elements."""
+    f, v, (run, distance) = k.f, k.v, sizes
+    with f.loop("0", k.p["outer"]) as tap:
+        source = v.at(k.local, f.mul(f.int_at(k.offsets, tap.i), distance))
+        line = v.at(lines, product(f, tap.i, run, k.width))
+        with f.loop("0", run) as i:
+            passed = (
+                f"ptr {v.at(source, i.i)}, ptr {k.pixels}, i64 {pixels}, "
+                f"i64 {distance}, ptr {columns}, "
+                f"ptr {v.at(line, f.mul(i.i, k.width))}"
+            )
+            i.step = call_blocks(f, "weights", heights, f.sub(run, i.i), passed)

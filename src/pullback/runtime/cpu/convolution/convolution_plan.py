@@ -10,7 +10,7 @@ from pullback.compile.kernel import order
 from pullback.compile.program.convolution import (
     Axis,
     Convolution,
-    Side,
+    Pixels,
     Three,
     Weight,
     triple,
@@ -18,6 +18,7 @@ from pullback.compile.program.convolution import (
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.convolution import convolution_code as code
 from pullback.runtime.cpu.convolution import depthwise_code, panel_code
+from pullback.runtime.cpu.convolution.tile_code import by_axis
 from pullback.runtime.cpu.gemm import copy_code, matmul
 from pullback.runtime.cpu.llvm import elements as element_code
 from pullback.runtime.cpu.llvm.builder import index_params
@@ -49,7 +50,7 @@ Area = Callable[[int], int]
 class TiledConvolution(Convolution):
     """The stages of one convolution: how it is cut into tiles, blocks of channels and panels."""
 
-    def __init__(self, dtype: DType, x: Side, y: Side, axes: Sequence[Axis], area: Area):
+    def __init__(self, dtype: DType, x: Pixels, y: Pixels, axes: Sequence[Axis], area: Area):
         super().__init__(dtype, x, y, axes)
         self.area = area
         lanes = element_code.lanes_of(dtype)
@@ -79,20 +80,24 @@ class TiledConvolution(Convolution):
         nbytes = (elements + 64) * self.dtype.itemsize
         return self.area(nbytes) if nbytes > _STACK_BYTES else -1
 
-    def geometry(self, tile: Three, spare: int) -> tuple[int, ...]:
-        """The params that `tile_code` calls tiles."""
-        axes = self.axes
-        return (
-            *(-(-a.places // t) for a, t in zip(axes, tile, strict=True)),
-            *tile,
-            *(a.places for a in axes),
-            *self.x.size,
-            *(a.step for a in axes),
-            *(a.start for a in axes),
-            *self._reach(tile),
-            *(self.x.groups, self.x.channels, self.y.channels, self.block, self.panels),
-            *(self.positions, self.positions // self.merged, self.merged, self.gap, spare),
-        )
+    def pixels(self, tile: Three, spare: int, y_words: Sequence[int] = ()) -> dict[str, int]:
+        """The params `tile_code.PIXELS`; `y_words` are strides of y in place of its own."""
+        axes, x, y = self.axes, self.x, self.y
+        return {
+            **by_axis("tiles", [-(-a.places // t) for a, t in zip(axes, tile, strict=True)]),
+            **by_axis("tile", tile),
+            **by_axis("places", [a.places for a in axes]),
+            **by_axis("size", x.size),
+            **by_axis("step", [a.step for a in axes]),
+            **by_axis("start", [a.start for a in axes]),
+            **by_axis("reach", self._reach(tile)),
+            **{"groups": x.groups, "ins": x.channels, "outs": y.channels, "block": self.block},
+            **{"panels": self.panels, "positions": self.positions},
+            **{"outer": self.positions // self.merged, "run": self.merged},
+            **{"gap": self.gap, "spare": spare},
+            **_strides("x", x.words()),
+            **_strides("y", y_words or y.words()),
+        }
 
     def offsets(self, tile: Three) -> list[int]:
         """Where the runs of kernel positions begin, in pixels of local memory."""
@@ -132,13 +137,12 @@ class TiledConvolution(Convolution):
         fresh = images == 1 and not self.depthwise and self._block_bytes() <= _FRESH_BYTES
         packed = weight.slot if fresh else self.area(self._packed_size() * self.dtype.itemsize)
         spare = self.spare(tile)
-        params = (
-            *(x.slot, packed, y.slot, start, parts, part),
-            *(int(fresh), weight.group, weight.out, weight.into),
-            *self.geometry(tile, spare),
-            *(*x.words(), *y_words),
-            *(*self.offsets(tile), *self._kernel_places()),
-        )
+        record = code.FORWARD.packed(
+            x=x.slot, weight=packed, y=y.slot, y_start=start, parts=parts, part=part,
+            fresh=int(fresh), w_group=weight.group, w_out=weight.out, w_in=weight.into,
+            **self.pixels(tile, spare, y_words),
+        )  # fmt: skip
+        params = (*record, *self.offsets(tile), *self._kernel_places())
         kernels = depthwise_code if self.depthwise else code
         kernel = kernels.forward_kernel(self.dtype, self.vectors)
         packing = [] if fresh else self._pack(weight, packed)
@@ -174,7 +178,7 @@ class TiledConvolution(Convolution):
             stages.append(self._copy(out, y.slot, rows, steps, n, 1))
         return stages
 
-    def _dense(self, stages: list[Stage]) -> Side:
+    def _dense(self, stages: list[Stage]) -> Pixels:
         """A copy of the input whose pixels follow each other."""
         x = self.x
         count = math.prod(x.size)
@@ -191,7 +195,8 @@ class TiledConvolution(Convolution):
         self, source: int, target: int, rows: Sequence[int], steps: Sequence[int], n: int, step: int
     ) -> Stage:
         """Copies rows of n elements to where they follow each other."""
-        params = (source, target, n, step, *index_params(rows, steps))
+        record = copy_code.PACKED.packed(source=source, target=target, length=n, stride=step)
+        params = (*record, *index_params(rows, steps))
         kernel = copy_code.pack_kernel(self.dtype.name)
         return Stage(kernel, math.prod(rows), max(1, _TASK_ELEMENTS // n), params)
 
@@ -209,9 +214,10 @@ class TiledConvolution(Convolution):
             return units
         return max(1, _TASK_FLOPS * units // self.order.work())
 
-    def _panel_words(self) -> tuple[int, ...]:
+    def _panel_words(self) -> dict[str, int]:
         """The params of packing and unpacking that say how panels lie."""
-        return (self.panels, self.ins, self.y.channels, self.positions, min(self.block, self.ins))
+        sizes = {"panels": self.panels, "ins": self.ins, "outs": self.y.channels}
+        return {**sizes, "positions": self.positions, "block": min(self.block, self.ins)}
 
     def _panel_units(self) -> tuple[int, int]:
         """The units of packing and unpacking, and how many elements one has."""
@@ -223,10 +229,11 @@ class TiledConvolution(Convolution):
         if not self.positions:
             return []
         out = weight.group if self.depthwise else weight.out
-        params = (
-            *(weight.slot, packed, *self._panel_words(), weight.group, out, weight.into),
-            *self._kernel_places(),
-        )
+        record = panel_code.PACK.packed(
+            source=weight.slot, target=packed, **self._panel_words(),
+            group=weight.group, out=out, into=weight.into,
+        )  # fmt: skip
+        params = (*record, *self._kernel_places())
         units, elements = self._panel_units()
         grain = max(1, _TASK_ELEMENTS // elements)
         return [Stage(panel_code.pack_kernel(self.dtype, self.vectors), units, grain, params)]
@@ -234,7 +241,10 @@ class TiledConvolution(Convolution):
     def _unpack(self, sums: int, chunks: int, weight: Weight, span: int) -> list[Stage]:
         """The stage that adds chunks and writes the array of weights, which is dense."""
         units, elements = self._panel_units()
-        params = (sums, weight.slot, *self._panel_words(), chunks, self._packed_size(), span)
+        params = panel_code.UNPACK.packed(
+            source=sums, target=weight.slot, **self._panel_words(),
+            chunks=chunks, size=self._packed_size(), span=span,
+        )  # fmt: skip
         grain = max(1, _TASK_ELEMENTS // (elements * chunks))
         return [Stage(panel_code.unpack_kernel(self.dtype, self.vectors), units, grain, params)]
 
@@ -262,14 +272,19 @@ class TiledConvolution(Convolution):
         lane = min(self.block, self.ins) * self.width * self.dtype.itemsize
         span = max(1, min(self.positions, _SPAN_BYTES // lane))
         units, spare = chunks * others, self.spare(tile)
-        params = (
-            *(sums, weight.slot, span),
-            *(x.slot, y.slot, chunks, chunk, every, blocks, size, parts, part),
-            *self.geometry(tile, spare),
-            *(*x.words(), *y.words()),
-            *self.offsets(tile),
-        )
+        record = code.WEIGHT.packed(
+            sums=sums, weight=weight.slot, x=x.slot, y=y.slot, span=span, chunks=chunks,
+            chunk=chunk, all_tiles=every, blocks=blocks, size=size, parts=parts, part=part,
+            **self.pixels(tile, spare),
+        )  # fmt: skip
+        params = (*record, *self.offsets(tile))
         kernels = depthwise_code if self.depthwise else code
         kernel = kernels.weight_kernel(self.dtype, self.vectors)
         unpacking = [] if direct else self._unpack(sums, chunks, weight, span)
         return [Stage(kernel, units, self.grain(units, spare), params), *unpacking]
+
+
+def _strides(array: str, words: Sequence[int]) -> dict[str, int]:
+    batch, group, channel, *axes = words
+    names = {"batch": batch, "group": group, "channel": channel, **by_axis("", axes)}
+    return {f"{array}_{name}": stride for name, stride in names.items()}

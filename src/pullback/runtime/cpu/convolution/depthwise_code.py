@@ -19,7 +19,7 @@ from pullback.runtime.cpu.convolution.tile_code import (
     fill_input,
 )
 from pullback.runtime.cpu.llvm.elements import Elements, add_move, product
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = ["forward_kernel", "weight_kernel"]
 
@@ -30,7 +30,7 @@ _SUMS = (
 )  # fmt: skip
 
 
-def _add_pixel_block(module: Module, dtype: DType, rows: int, vectors: int) -> None:
+def _add_pixel_block(module: IRModule, dtype: DType, rows: int, vectors: int) -> None:
     """The function that makes `rows` pixels of a panel of channels."""
     f = Function(module, f"@pixels{rows}", CHANNEL_BLOCK, qualifiers="internal ")
     v = Elements(f, dtype)
@@ -59,7 +59,7 @@ def _add_pixel_block(module: Module, dtype: DType, rows: int, vectors: int) -> N
 @functools.cache
 def forward_kernel(dtype: DType, vectors: int) -> int:
     """`y[q, c] = sum over k of w[k, c] x[q * step + k, c]`: units are (batch, tile, block of c)."""
-    module = Module()
+    module = IRModule()
     add_move(module, dtype)
     for rows in _HEIGHTS:
         _add_pixel_block(module, dtype, rows, vectors)
@@ -72,7 +72,7 @@ def forward_kernel(dtype: DType, vectors: int) -> int:
     return k.finish()
 
 
-def _add_weight_block(module: Module, dtype: DType, rows: int, vectors: int) -> None:
+def _add_weight_block(module: IRModule, dtype: DType, rows: int, vectors: int) -> None:
     """The function that adds to the weights of `rows` kernel positions: a sum over pixels."""
     f = Function(module, f"@weights{rows}", _SUMS, qualifiers="internal ")
     v = Elements(f, dtype)
@@ -103,7 +103,7 @@ def weight_kernel(dtype: DType, vectors: int) -> int:
 
     "block" is the number of channels of a block, and "part" of panels.
     """
-    module = Module()
+    module = IRModule()
     add_move(module, dtype)
     for rows in _HEIGHTS:
         _add_weight_block(module, dtype, rows, vectors)
@@ -130,7 +130,7 @@ def weight_kernel(dtype: DType, vectors: int) -> int:
                 column = f.mul(panel.i, width)
                 passed = (
                     f"ptr {v.at(k.local, column)}, ptr {k.pixels}, i64 {tile.total}, "
-                    f"i64 {channels}, ptr {f.element(p.rest, 'i64', tap.i)}, "
+                    f"i64 {channels}, ptr {f.element(k.offsets, 'i64', tap.i)}, "
                     f"ptr {v.at(other, column)}, i64 {pitch}, ptr {line}"
                 )
                 left = f.sub(p["positions"], tap.i)

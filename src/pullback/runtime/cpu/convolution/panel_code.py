@@ -12,14 +12,14 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.elements import (
     Elements,
-    Names,
     add_move,
     call,
     call_move,
     otherwise,
     product,
 )
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.records import NamedParams, Record
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = [
     "PACK",
@@ -32,10 +32,9 @@ __all__ = [
     "unpack_kernel",
 ]
 
-PACK = ("source", "target", "panels", "ins", "outs", "positions", "block",
-        "group", "out", "in")  # fmt: skip
-UNPACK = ("source", "target", "panels", "ins", "outs", "positions", "block",
-          "chunks", "size", "span")  # fmt: skip
+_PANELS = "panels ins outs positions block"
+PACK = Record("source target", f"{_PANELS} group out into")
+UNPACK = Record("source target", f"{_PANELS} chunks size span")
 
 _PACK = (
     ("ptr", "%source"), ("i64", "%in"), ("i64", "%out"), ("ptr", "%places"), ("ptr", "%target"),
@@ -47,7 +46,7 @@ _UNPACK = (
 )  # fmt: skip
 
 
-def add_pack(module: Module, dtype: DType, vectors: int) -> None:
+def add_pack(module: IRModule, dtype: DType, vectors: int) -> None:
     """The function @pack: one block of a panel, with zeros after the last output channel."""
     f = Function(module, "@pack", _PACK, qualifiers="internal ")
     v = Elements(f, dtype)
@@ -73,7 +72,7 @@ def call_pack(f: Function, *values: str) -> None:
     call(f, "@pack", _PACK, values)
 
 
-def add_unpack(module: Module, dtype: DType, vectors: int) -> None:
+def add_unpack(module: IRModule, dtype: DType, vectors: int) -> None:
     """The function @unpack: one block of a panel, its chunks added in order, into an array whose
     rows are output channels with dense input channels and kernel positions.
 
@@ -129,7 +128,7 @@ def _chunk_sums(v: Elements, place: str, vectors: int) -> list[str]:
 class _Unit:
     """A unit of packing or unpacking, (group, panel, block of input channels), and its place."""
 
-    def __init__(self, f: Function, p: Names, number: str, width: str):
+    def __init__(self, f: Function, p: NamedParams, number: str, width: str):
         blocks, _ = f.divmod(f.add(p["ins"], f.sub(p["block"], "1")), p["block"])
         panel, block = f.divmod(number, blocks)
         self.group, number = f.divmod(panel, p["panels"])
@@ -147,18 +146,19 @@ def pack_kernel(dtype: DType, vectors: int) -> int:
 
     Offsets of kernel positions in the array come after the params.
     """
-    module = Module()
+    module = IRModule()
     add_pack(module, dtype, vectors)
     f = Function(module, "@kernel")
-    p, v = Names(f, PACK), Elements(f, dtype)
+    p = NamedParams(f, PACK)
+    places, v = p.rest(), Elements(f, dtype)
     source, target = p.pointer("source"), p.pointer("target")
     with f.loop("%lo", "%hi") as unit:
         u = _Unit(f, p, unit.i, str(vectors * v.lanes))
-        at = f.add(f.mul(u.group, p["group"]), f.mul(u.before, p["in"]))
+        at = f.add(f.mul(u.group, p["group"]), f.mul(u.before, p["into"]))
         at = f.add(at, f.mul(u.first, p["out"]))
         call_pack(
             f,
-            *(v.at(source, at), p["in"], p["out"], p.rest, v.at(target, u.place)),
+            *(v.at(source, at), p["into"], p["out"], places, v.at(target, u.place)),
             *(u.channels, p["positions"], u.outs),
         )
     f.finish()
@@ -168,11 +168,11 @@ def pack_kernel(dtype: DType, vectors: int) -> int:
 @functools.cache
 def unpack_kernel(dtype: DType, vectors: int) -> int:
     """The sums of chunks, from panels into a dense array: units are those of packing."""
-    module = Module()
+    module = IRModule()
     add_move(module, dtype)
     add_unpack(module, dtype, vectors)
     f = Function(module, "@kernel")
-    p, v = Names(f, UNPACK), Elements(f, dtype)
+    p, v = NamedParams(f, UNPACK), Elements(f, dtype)
     source, target = p.pointer("source"), p.pointer("target")
     row = f.mul(p["ins"], p["positions"])
     with f.loop("%lo", "%hi") as unit:

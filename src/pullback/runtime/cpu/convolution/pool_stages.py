@@ -13,6 +13,7 @@ from pullback.compile.program.convolution import reading_axes, side_of
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.runtime.cpu.convolution import window_code
 from pullback.runtime.cpu.convolution.convolution_plan import TiledConvolution
+from pullback.runtime.cpu.convolution.tile_code import by_axis
 from pullback.runtime.cpu.gemm import copy_code
 from pullback.runtime.cpu.loops import map_stages
 from pullback.runtime.cpu.native import Stage
@@ -67,12 +68,11 @@ def extremum_stages(
     taps = [[at - a.start for at, _ in a.taps] for a in plan.axes]
     steps = [(i * two + j) * three + k for i, j, k in product(*taps)]
     dilation = (*(1,) * (3 - len(window.dilation)), *window.dilation)
-    params = (
-        *(plan.x.slot, plan.y.slot, 0, parts, part, *dilation),
-        *plan.geometry(tile, spare),
-        *(*plan.x.words(), *plan.y.words()),
-        *(*plan.offsets(tile), *steps),
-    )
+    record = window_code.EXTREMUM.packed(
+        x=plan.x.slot, y=plan.y.slot, y_start=0, parts=parts, part=part,
+        **by_axis("dilation", dilation), **plan.pixels(tile, spare),
+    )  # fmt: skip
+    params = (*record, *plan.offsets(tile), *steps)
     code = window_code.extremum_kernel(plan.dtype, plan.vectors, indices)
     return [Stage(code, units, plan.grain(units, spare), params)]
 
@@ -93,11 +93,16 @@ def _plane_stages(
     itemsize = result[1].dtype.itemsize
     block = channels if last else max(1, min(channels, _PLANE_BYTES // (size * itemsize)))
     blocks = -(-channels // block)
-    words = [w for _, a in (*places, result) for w in _plane_strides(a, last)]
-    params = (
-        *(places[0][0], places[1][0], result[0], error_code, size, count, channels, block),
-        *(blocks, int(last), *words),
-    )
+    arrays = {"values": places[0], "index": places[1], "out": result}
+    params = window_code.PLANES.packed(
+        **{name: slot for name, (slot, _) in arrays.items()}, code=error_code, size=size,
+        count=count, channels=channels, block=block, blocks=blocks, inner=int(last),
+        **{
+            f"{name}_{step}": stride
+            for name, (_, a) in arrays.items()
+            for step, stride in _plane_strides(a, last).items()
+        },
+    )  # fmt: skip
     code = window_code.planes_kernel(result[1].dtype, index.dtype, adds)
     grain = max(1, _TASK_ELEMENTS // (block * max(size if adds else 0, count)))
     return [*stages, Stage(code, batch * blocks, grain, params)]
@@ -107,11 +112,12 @@ def _spatial(shape: Sequence[int], last: bool) -> Sequence[int]:
     return shape[1:-1] if last else shape[2:]
 
 
-def _plane_strides(av: Aval, last: bool) -> tuple[int, int, int]:
+def _plane_strides(av: Aval, last: bool) -> dict[str, int]:
     """Strides of batch, channels and pixels, counted through the plane."""
     strides = dense_strides(av.shape) if av.strides is None else av.strides
     channel = strides[-1] if last else strides[1]
-    return strides[0], channel, _flat_step(_spatial(av.shape, last), _spatial(strides, last)) or 0
+    step = _flat_step(_spatial(av.shape, last), _spatial(strides, last)) or 0
+    return {"batch": strides[0], "channel": channel, "step": step}
 
 
 def _flat_step(shape: Sequence[int], strides: Sequence[int]) -> int | None:

@@ -13,16 +13,17 @@ from typing import NamedTuple
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.elements import Elements, Names, call_move, otherwise, product
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.elements import Elements, call_move, otherwise, product
+from pullback.runtime.cpu.llvm.records import NamedParams, Record
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = [
     "AXES",
     "CHANNEL_BLOCK",
-    "STRIDES",
-    "TILES",
+    "PIXELS",
     "PixelTile",
     "TileKernel",
+    "by_axis",
     "call_blocks",
     "channel_units",
     "copy_output",
@@ -30,21 +31,28 @@ __all__ = [
 ]
 
 AXES = ("1", "2", "3")
-# The geometry that both kernels share; then come strides, and after all of them the offsets of
-# kernel positions, in pixels of local memory.
-TILES = (
-    *(f"tiles{d}" for d in AXES),  # how many
-    *(f"tile{d}" for d in AXES),  # output pixels of one
-    *(f"places{d}" for d in AXES),  # output pixels of all
-    *(f"size{d}" for d in AXES),  # input pixels
-    *(f"step{d}" for d in AXES),  # input pixels from one output pixel to the next
-    *(f"start{d}" for d in AXES),  # of the input pixel that the first output pixel reads first
-    *(f"reach{d}" for d in AXES),  # input pixels of a tile
-    *("groups", "ins", "outs", "block", "panels", "positions", "outer", "run"),
-    "gap",  # elements between the channels of two pixels of local memory
-    "spare",  # the slot of local memory for the input, where it is too large for a stack, or -1
+# Numbers of all kernels over tiles, those of each axis first: how many tiles there are, output
+# pixels of one and of all, input pixels, input pixels from one output pixel to the next, the input
+# pixel that the first output pixel reads first, input pixels of a tile. `gap` are elements between
+# the channels of two pixels of local memory, `spare` is the slot of local memory for the input,
+# where it is too large for a stack, or -1. After the record come the offsets of kernel positions,
+# in pixels of local memory.
+PIXELS = " ".join(
+    (
+        *(
+            f"{n}{d}"
+            for n in ["tiles", "tile", "places", "size", "step", "start", "reach"]
+            for d in AXES
+        ),
+        "groups ins outs block panels positions outer run gap spare",
+        *(f"{a}_{s}" for a in "xy" for s in ("batch", "group", "channel", *AXES)),
+    )
 )
-STRIDES = tuple(f"{a}_{s}" for a in "xy" for s in ("batch", "group", "channel", *AXES))
+
+
+def by_axis(name: str, values: Sequence[int]) -> dict[str, int]:
+    """A number of each axis by its name among the params."""
+    return {f"{name}{d}": value for d, value in zip(AXES, values, strict=True)}
 
 
 # -- tiles -----------------------------------------------------------------------------------------
@@ -58,7 +66,7 @@ class PixelTile(NamedTuple):
     total: str
 
 
-def _tile_of(f: Function, p: Names, number: str) -> PixelTile:
+def _tile_of(f: Function, p: NamedParams, number: str) -> PixelTile:
     """The tile of this number among those of one image."""
     rest, third = f.divmod(number, p["tiles3"])
     one, two = f.divmod(rest, p["tiles2"])
@@ -69,7 +77,7 @@ def _tile_of(f: Function, p: Names, number: str) -> PixelTile:
     return PixelTile(first, counts, product(f, *counts))
 
 
-def _local_input(v: Elements, p: Names) -> str:
+def _local_input(v: Elements, p: NamedParams) -> str:
     """Local memory for a tile's input, with room after it: the last vector may reach over."""
     f = v.f
     inside = f(f"icmp slt i64 {p['spare']}, 0")
@@ -81,7 +89,7 @@ def _local_input(v: Elements, p: Names) -> str:
     return f(f"select i1 {inside}, ptr {stack}, ptr {other}")
 
 
-def _list_pixels(f: Function, p: Names, tile: PixelTile, pixels: str) -> None:
+def _list_pixels(f: Function, p: NamedParams, tile: PixelTile, pixels: str) -> None:
     """Writes the places of the tile's pixels in local memory, one after the other."""
     one, two, three = tile.counts
     with f.loop("0", one) as i, f.loop("0", two) as j:
@@ -95,7 +103,7 @@ def _list_pixels(f: Function, p: Names, tile: PixelTile, pixels: str) -> None:
 
 def fill_input(
     v: Elements,
-    p: Names,
+    p: NamedParams,
     tile: PixelTile,
     source: str,
     local: str,
@@ -152,7 +160,7 @@ def _clamped(f: Function, value: str, top: str) -> str:
     return f.minimum(f(f"call i64 {_largest(f)}(i64 {value}, i64 0)"), top)
 
 
-def _one_line(f: Function, p: Names, tile: PixelTile) -> str:
+def _one_line(f: Function, p: NamedParams, tile: PixelTile) -> str:
     """Whether the lines of a tile follow each other in the output."""
     three = tile.counts[2]
     whole = f(f"icmp eq i64 {three}, {p['places3']}")
@@ -162,7 +170,7 @@ def _one_line(f: Function, p: Names, tile: PixelTile) -> str:
 
 def copy_output(
     v: Elements,
-    p: Names,
+    p: NamedParams,
     tile: PixelTile,
     outer: str,
     local: str,
@@ -211,9 +219,10 @@ def call_blocks(f: Function, name: str, heights: Sequence[int], left: str, value
 class TileKernel:
     """A kernel over tiles: its params, local memory for a tile's input, and the tile's pixels."""
 
-    def __init__(self, module: Module, names: Sequence[str], dtype: DType, vectors: int):
+    def __init__(self, module: IRModule, params: Record, dtype: DType, vectors: int):
         f = self.f = Function(module, "@kernel")
-        self.p, self.v = Names(f, names), Elements(f, dtype)
+        self.p = NamedParams(f, params)
+        self.offsets, self.v = self.p.rest(), Elements(f, dtype)
         self.width = str(vectors * self.v.lanes)
         self.tiles, self.most = (
             product(f, *[self.p[f"{name}{d}"] for d in AXES]) for name in ("tiles", "tile")
@@ -255,7 +264,7 @@ CHANNEL_BLOCK = (
 )  # fmt: skip
 
 
-def _is_row(f: Function, p: Names, tile: PixelTile) -> str:
+def _is_row(f: Function, p: NamedParams, tile: PixelTile) -> str:
     """Whether the output has the pixels of a tile at equal distances and channels side by side."""
     dense = f(f"icmp eq i64 {p['y_channel']}, 1")
     plane = f(f"icmp eq i64 {tile.counts[0]}, 1")
@@ -303,7 +312,7 @@ def channel_units(
             source, target = v.at(k.local, column), v.at(result, column)
             with f.loop("0", tile.total) as q:
                 passed = (
-                    f"ptr {source}, ptr {f.element(k.pixels, 'i64', q.i)}, ptr {p.rest}, "
+                    f"ptr {source}, ptr {f.element(k.pixels, 'i64', q.i)}, ptr {k.offsets}, "
                     f"i64 {p['positions']}, i64 {channels}, "
                     f"ptr {v.at(target, f.mul(q.i, pitch))}, i64 {pitch}, "
                     f"ptr {other(f.add(first, panel.i), q.i)}"

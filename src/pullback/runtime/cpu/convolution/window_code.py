@@ -12,27 +12,24 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cpu.convolution.tile_code import (
     AXES,
     CHANNEL_BLOCK,
-    STRIDES,
-    TILES,
+    PIXELS,
     PixelTile,
     TileKernel,
     channel_units,
 )
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.elements import Elements, Names, add_move, otherwise
-from pullback.runtime.cpu.llvm.writer import Function, Module, literal, register
+from pullback.runtime.cpu.llvm.elements import Elements, add_move, otherwise
+from pullback.runtime.cpu.llvm.records import NamedParams, Record
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, literal, register
 
 __all__ = ["EXTREMUM", "PLANES", "extremum_kernel", "planes_kernel"]
 
-EXTREMUM = (
-    *("x", "y", "y_start", "parts", "part", *(f"dilation{d}" for d in AXES)),
-    *(*TILES, *STRIDES),
-)
-PLANES = (
-    *("values", "index", "out", "code", "size", "count", "channels", "block", "blocks", "inner"),
-    *("values_batch", "values_channel", "values_step"),
-    *("index_batch", "index_channel", "index_step"),
-    *("out_batch", "out_channel", "out_step"),
+EXTREMUM = Record("x y", f"y_start parts part dilation1 dilation2 dilation3 {PIXELS}")
+_ARRAYS = "values index out"
+PLANES = Record(
+    _ARRAYS,
+    "code size count channels block blocks inner "
+    + " ".join(f"{a}_{s}" for a in _ARRAYS.split() for s in ("batch", "channel", "step")),
 )
 
 
@@ -40,7 +37,7 @@ def _lowest(dtype: DType) -> str:
     return literal(-math.inf, dtype)
 
 
-def _add_block(module: Module, dtype: DType, rows: int, vectors: int, indices: bool) -> None:
+def _add_block(module: IRModule, dtype: DType, rows: int, vectors: int, indices: bool) -> None:
     """The function that makes `rows` pixels of a panel of channels.
 
     NaN is the largest of all, the last one if there are several; else it is the first largest.
@@ -95,7 +92,7 @@ def _narrowed(f: Function, number: str, kind: str) -> str:
     return number if kind == "i64" else f(f"trunc i64 {number} to {kind}")
 
 
-def _list_bases(f: Function, p: Names, tile: PixelTile, bases: str) -> None:
+def _list_bases(f: Function, p: NamedParams, tile: PixelTile, bases: str) -> None:
     """Writes the two indices of each pixel that `_add_block` asks for."""
     one, two, three = tile.counts
     with f.loop("0", one) as i, f.loop("0", two) as j, f.loop("0", three) as k:
@@ -121,7 +118,7 @@ def extremum_kernel(dtype: DType, vectors: int, indices: bool) -> int:
 
     Offsets of window positions in local memory come after the params, and then those in indices.
     """
-    module, heights = Module(), (2, 1) if indices else (4, 2, 1)
+    module, heights = IRModule(), (2, 1) if indices else (4, 2, 1)
     add_move(module, dtype)
     for rows in heights:
         _add_block(module, dtype, rows, vectors, indices)
@@ -145,8 +142,8 @@ def planes_kernel(dtype: DType, index: DType, adds: bool) -> int:
     Units are (batch, block of channels). "inner" says that channels run in the inner loop; a block
     then has all of them, and its part of the output is dense.
     """
-    f = Function(Module(), "@kernel")
-    p, v = Names(f, PLANES), Elements(f, dtype)
+    f = Function(IRModule(), "@kernel")
+    p, v = NamedParams(f, PLANES), Elements(f, dtype)
     values, index_, out = (p.pointer(n) for n in ("values", "index", "out"))
     by_pixel = f(f"icmp ne i64 {p['inner']}, 0")
     with f.loop("%lo", "%hi") as unit:
@@ -185,7 +182,7 @@ def planes_kernel(dtype: DType, index: DType, adds: bool) -> int:
     return jit.compile_ir(f.module.text(), ["kernel"], optimise=True)["kernel"]
 
 
-def _check_index(f: Function, p: Names, number: str, position: str) -> None:
+def _check_index(f: Function, p: NamedParams, number: str, position: str) -> None:
     """Ends the kernel with an error where an index is not in the plane."""
     with otherwise(f, f(f"icmp ult i64 {number}, {p['size']}")):
         for word, value in ((1, position), (2, number), (0, p["code"])):

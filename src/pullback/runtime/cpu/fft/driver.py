@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import index_params
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["IN", "OUT", "A", "B", "BlockCut", "TransformStep", "bits_of", "driver_stage"]
@@ -78,7 +78,7 @@ def driver_stage(
 
 @functools.cache
 def _driver() -> int:
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
     p = {name: f.int_at("%params", i) for i, name in enumerate(_HEAD)}
     both = f.mul(p["bytes"], "2")

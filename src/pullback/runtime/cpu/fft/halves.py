@@ -137,21 +137,28 @@ def half_row(dtype: DType, back: bool) -> int:
 
         parts_of(f, v, start, stop, body)
 
-        def number(pointer: str, k: str, imaginary: int) -> str:
-            place = f.offset(at(pointer, k), str(imaginary * v.size))
-            value = f(f"load {v.scalar}, ptr {place}, align {v.size}")
-            return v.mul(f.splat(value, v.scalar, v.lanes), factor)
-
         with f.when(f("icmp eq i64 %part, 0")):
-            other = number("%source", half, 0) if back else number("%source", "0", 1)
-            ends = _ends(v, number("%source", "0", 0), other, back)
-            for value, k in zip(ends[: 1 if back else 2], ("0", half), strict=False):
-                for i, x in enumerate(value):
-                    one = f(f"extractelement {v.type} {x}, i64 0")
-                    place = f.offset(at("%target", k), str(i * v.size))
-                    f.do(f"store {v.scalar} {one}, ptr {place}, align {v.size}")
+            _write_ends(f, v, half, factor, back)
 
     return step_function(dtype, write)
+
+
+def _write_ends(f: Function, v: ComplexLanes, half: str, factor: str, back: bool) -> None:
+    """The first number of a row and the one in the middle, which are no pair of others."""
+
+    def at(pointer: str, k: str, part: int) -> str:
+        return f.offset(pointer, f.add(f.mul(k, str(2 * v.size)), str(part * v.size)))
+
+    def number(k: str, part: int) -> str:
+        value = f(f"load {v.scalar}, ptr {at('%source', k, part)}, align {v.size}")
+        return v.mul(f.splat(value, v.scalar, v.lanes), factor)
+
+    other = number(half, 0) if back else number("0", 1)
+    ends = _ends(v, number("0", 0), other, back)
+    for value, k in zip(ends[: 1 if back else 2], ("0", half), strict=False):
+        for part, x in enumerate(value):
+            one = f(f"extractelement {v.type} {x}, i64 0")
+            f.do(f"store {v.scalar} {one}, ptr {at('%target', k, part)}, align {v.size}")
 
 
 @functools.cache

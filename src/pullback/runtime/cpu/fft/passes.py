@@ -15,7 +15,7 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft.codelets import ComplexLanes
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import squared
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = ["PARAMETERS", "pass_function", "step_function", "twist_function"]
 
@@ -26,7 +26,7 @@ PARAMETERS = (
 
 def step_function(dtype: DType, write: Callable[[Function, ComplexLanes], None]) -> int:
     """The address of a compiled step of a transform."""
-    module = Module()
+    module = IRModule()
     f = Function(module, "@step", PARAMETERS)
     write(f, ComplexLanes(f, dtype))
     f.finish()

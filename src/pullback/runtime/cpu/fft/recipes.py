@@ -6,6 +6,7 @@ Both do the same arithmetic in the same order, so that their bits are equal.
 from __future__ import annotations
 
 import functools
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -182,23 +183,18 @@ def lane_recipe(
     r.need(n + 2 * r.lanes)
     half, even = n // 2, n % 2 == 0
 
-    def load(points: int, real: bool, swap: bool = False, apart: int = 0, step: int = 1) -> None:
-        args: tuple[Any, ...]
+    def move(
+        out: bool, points: int, real: bool, swap: bool = False, apart: int = 0, step: int = 1
+    ) -> None:
+        scale, to = (0, {"to": OUT}) if out else (bits_of(factor), {})
+        args: tuple[Any, ...] = (r.swap(swap), scale)
         if turned:
-            args = (points, pitch[0], r.swap(swap), bits_of(factor))
-            r.step(moves.turn_function(dtype, False, real), *args)
+            r.step(moves.turn_function(dtype, out, real), points, pitch[out], *args, **to)
         else:
-            args = (points, -1, pitch[0] * step, r.swap(swap), bits_of(factor), apart)
-            r.step(moves.move_function(dtype, False, real), *args)
+            args = (points, -1, pitch[out] * step, *args, apart)
+            r.step(moves.move_function(dtype, out, real), *args, **to)
 
-    def store(points: int, real: bool, swap: bool = False, apart: int = 0, step: int = 1) -> None:
-        if turned:
-            args: tuple[Any, ...] = (points, pitch[1], r.swap(swap), 0)
-            r.step(moves.turn_function(dtype, True, real), *args, to=OUT)
-        else:
-            args = (points, -1, pitch[1] * step, r.swap(swap), 0, apart)
-            r.step(moves.move_function(dtype, True, real), *args, to=OUT)
-
+    load, store = partial(move, False), partial(move, True)
     if kind == "fft":
         load(n, False, inverse)
         r.lane_passes(n)

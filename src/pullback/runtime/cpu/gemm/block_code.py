@@ -13,9 +13,9 @@ from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import Vectors, lanes_of, squared
-from pullback.runtime.cpu.llvm.writer import Function, Module, of_width
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, of_width
 
-__all__ = ["Blocks", "Panels", "block_sides", "call", "panel_bytes"]
+__all__ = ["BlockWriter", "Panels", "block_sides", "call", "panel_bytes"]
 
 _LINE = 64  # bytes of a line: between panels, so that they do not compete for the same ones
 _VECTORS = 2  # in the width of a block: with its height they fill the registers
@@ -25,6 +25,7 @@ _BLOCK = (
     *(("ptr", "%a"), ("ptr", "%b"), ("i64", "%k"), ("ptr", "%out"), ("i64", "%out_row")),
     *(("ptr", "%ahead"), ("i1", "%first")),
 )
+_BESIDE = (*_BLOCK, ("i64", "%b_row"))
 _COPY = (
     *(("ptr", "%source"), ("i64", "%stride"), ("i64", "%k_stride"), ("i64", "%count")),
     *(("i64", "%k"), ("ptr", "%target")),
@@ -56,7 +57,7 @@ class Panels:
     What is beyond the last line is undefined.
     """
 
-    def __init__(self, module: Module, dtype: DType, width: int):
+    def __init__(self, module: IRModule, dtype: DType, width: int):
         self.module, self.dtype, self.size, self.width = module, dtype, dtype.itemsize, width
         self.step = width * self.size  # bytes from one k to the next
         self.apart = CHUNK * self.step + _LINE
@@ -153,17 +154,17 @@ class Panels:
         return f.name
 
 
-class Blocks:
+class BlockWriter:
     """Writes the function that makes a block, and the loops over the blocks of copied panels.
 
     With `minus` sums are taken from what is there.
     """
 
-    def __init__(self, module: Module, dtype: DType, minus: bool = False):
+    def __init__(self, module: IRModule, dtype: DType, minus: bool = False):
         self.module, self.dtype, self.size, self.minus = module, dtype, dtype.itemsize, minus
         self.height, self.width = block_sides(dtype)
         self.apart = panel_bytes(dtype)
-        self.name = self._block()
+        self._names: dict[bool, str] = {}
 
     def edge(self, f: Function) -> str:
         """Memory for a block that reaches beyond the output."""
@@ -180,12 +181,16 @@ class Blocks:
         k: str,
         first: str,
         edge: str,
+        b_row: str | None = None,
     ) -> None:
         """All blocks of some rows and columns, over one chunk of k; `first`: of the first chunk.
 
-        Those at the edges are made aside.
+        Those at the edges are made aside. With `b_row`, the bytes from row to row, whole blocks of
+        columns of b are read where they are instead of from a panel.
         """
-        size = self.size
+        size, types = self.size, _BLOCK if b_row is None else _BESIDE
+        name, more = self._block(b_row is not None), () if b_row is None else (b_row,)
+        next_panel = str(self.apart[1] if b_row is None else self.width * size)
         with f.loop("0", columns, str(self.width), carried=[("ptr", panels[1])]) as j:
             (b,) = j.carried
             left_columns = f.sub(columns, j.i)
@@ -200,17 +205,17 @@ class Blocks:
                 done = f.mul(number, str(CHUNK // _UNROLLED * _LINE))
                 ahead = f.offset(b, f.add(done, str(self.apart[1])))
                 with f.when(inside):
-                    call(f, self.name, _BLOCK, (a, b, k, target, out_row, ahead, first))
+                    call(f, name, types, (a, b, k, target, out_row, ahead, first, *more))
                 with f.when(f(f"xor i1 {inside}, true")):
                     aside = (edge, str(self.width * size), ahead, "true")
-                    call(f, self.name, _BLOCK, (a, b, k, *aside))
+                    call(f, name, types, (a, b, k, *aside, *more))
                     own = (
                         f.minimum(left, str(self.height)),
                         f.minimum(left_columns, str(self.width)),
                     )
                     self._join_edge(f, edge, target, out_row, own, first)
                 i.next = [f.offset(a, str(self.apart[0]))]
-            j.next = [f.offset(b, str(self.apart[1]))]
+            j.next = [f.offset(b, next_panel)]
 
     def _join_edge(
         self, f: Function, edge: str, out: str, out_row: str, own: tuple[str, str], first: str
@@ -229,10 +234,14 @@ class Blocks:
                 joined = f(f"select i1 {first}, {kind} {value}, {kind} {total}")
                 f.do(f"store {kind} {joined}, ptr {place}, align {size}")
 
-    def _block(self) -> str:
-        """The function that makes a block in registers."""
-        f = Function(self.module, "@block", _BLOCK, qualifiers="internal ")
+    def _block(self, beside: bool) -> str:
+        """The function that makes a block in registers, from a panel or from b `beside` others."""
+        if beside in self._names:
+            return self._names[beside]
+        name = self._names[beside] = "@beside" if beside else "@block"
+        f = Function(self.module, name, _BESIDE if beside else _BLOCK, qualifiers="internal ")
         v = Vectors(f, self.dtype)
+        step = "%b_row" if beside else str(self.width * self.size)
         zeros = [(v.type, "zeroinitializer")] * (self.height * _VECTORS)
         whole = f(f"and i64 %k, {-_UNROLLED}")
         sums = [("ptr", "%a"), ("ptr", "%b"), *zeros]
@@ -242,9 +251,9 @@ class Blocks:
                 f.prefetch(f.offset(row, str(at)), written=True)
         for start, stop, times in (("0", whole, _UNROLLED), (whole, "%k", 1)):
             with f.loop(start, stop, str(times), carried=sums) as k:
-                if times > 1:
+                if times > 1 and not beside:
                     self._fetch(f, k.carried[0], f.mul(k.i, str(_LINE // _UNROLLED)))
-                k.next = self._steps(v, k.carried, times)
+                k.next = self._steps(v, k.carried, times, step)
             sums = [(kind, name) for (kind, _), name in zip(sums, k.results, strict=True)]
         values = [name for _, name in sums[2:]]
         places = [
@@ -260,7 +269,7 @@ class Blocks:
             for place, value in zip(places, values, strict=True):
                 v.store(join(v.load(place), value), place)
         f.finish()
-        return f.name
+        return name
 
     def _fetch(self, f: Function, a: str, line: str) -> None:
         """Brings what the next blocks read nearer, while one is made: the next panel of a to the
@@ -271,17 +280,16 @@ class Blocks:
             f.prefetch(f.offset(a, str(self.apart[0] + at)))
         f.prefetch(f.offset("%ahead", line), near=2)
 
-    def _steps(self, v: Vectors, carried: Sequence[str], times: int) -> list[str]:
-        """Places in a and b, and sums, after some more k."""
+    def _steps(self, v: Vectors, carried: Sequence[str], times: int, step: str) -> list[str]:
+        """Places in a and b, whose rows are `step` bytes apart, and sums, after some more k."""
         a, b, *sums = carried
         for t in range(times):
-            line = t * _VECTORS
-            columns = [v.load(v.at(b, str((line + c) * v.lanes))) for c in range(_VECTORS)]
+            columns = [v.load(v.at(b, str(c * v.lanes))) for c in range(_VECTORS)]
+            b = v.f.offset(b, step)
             joined = []
             for r in range(self.height):
                 factor = v.repeat(v.at(a, str(t * self.height + r)))
                 own = sums[r * _VECTORS : (r + 1) * _VECTORS]
                 joined += [v.fma(factor, c, s) for c, s in zip(columns, own, strict=True)]
             sums = joined
-        step = times * self.height, times * self.width
-        return [*(v.at(x, str(n)) for x, n in zip((a, b), step, strict=True)), *sums]
+        return [v.at(a, str(times * self.height)), b, *sums]

@@ -10,23 +10,26 @@ import functools
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams
-from pullback.runtime.cpu.llvm.writer import Function, Module, register
+from pullback.runtime.cpu.llvm.records import BatchParams, Record
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, register
 
-__all__ = ["join_kernel"]
+__all__ = ["JOINED", "join_kernel"]
+
+# `count` elements are together: there are so many products with the real part of a, then those with
+# the other.
+JOINED = Record("parts out", "count")
 
 
 @functools.cache
 def join_kernel(dtype: DType, turns: bool) -> int:
     """A kernel over complex elements; `dtype` is that of the parts.
 
-    Params are the slots of the parts and of the output, and how many elements are together. For so
-    many there are the products with the real part of a, then those with the other; in each half
-    the two products of an element are neighbours if they take `turns`, else one half comes first.
+    Params are `JOINED`. In each half of the products the two of an element are neighbours if they
+    take `turns`, else one half comes first.
     """
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
-    p = NamedParams(f, ("parts", "out", "count"), 2)
+    p = BatchParams(f, JOINED)
     parts, out = p.pointers
     t, size = register(dtype), dtype.itemsize
     half = f.mul(p["count"], "2")

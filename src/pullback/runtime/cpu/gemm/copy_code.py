@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 
 from pullback.core import dtypes
-from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel, offsets
+from pullback.runtime.cpu.llvm.builder import Code, IRModule, address, kernel, offsets
+from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import (
     FLOAT,
     HALF,
@@ -20,25 +21,27 @@ from pullback.runtime.cpu.llvm.values import (
     integer,
 )
 
-__all__ = ["narrow_kernel", "pack_kernel", "zero_kernel"]
+__all__ = ["NARROWED", "PACKED", "narrow_kernel", "pack_kernel", "zero_kernel"]
+
+PACKED = Record("source target", "length stride")  # of rows, elements apart in the source
+NARROWED = Record("source target")
 
 
 @functools.cache
 def pack_kernel(name: str) -> int:
-    """Copies rows: params are source, target, length, stride, then extents and strides of rows."""
-    code = kernel(Module(), "pack")
-    params, ptrs, lo, hi, _ = code.args
+    """Copies rows: params are `PACKED`, then extents and strides of rows."""
+    code = kernel(IRModule(), "pack")
+    _, _, lo, hi, _ = code.args
     dtype = dtypes.as_dtype(name)
     loaded = HALF if name == "float16" else integer(8 * dtype.itemsize)
-    source, target = (code.load(ptrs, code.load(params, i, I64), PTR) for i in (0, 1))
-    length, stride = (code.load(params, i, I64) for i in (2, 3))
+    a = PACKED.unpacked(code)
     with code.range(lo, hi) as unit:
-        row = code.at(source, offsets(code, 4, unit, 1)[0], loaded)
-        start = unit * length
-        with code.range(0, length) as i:
-            value = code.load(row, i * stride, loaded, min(dtype.itemsize, 8))
+        row = code.at(a["source"], offsets(code, len(PACKED), unit, 1)[0], loaded)
+        start = unit * a["length"]
+        with code.range(0, a["length"]) as i:
+            value = code.load(row, i * a["stride"], loaded, min(dtype.itemsize, 8))
             value = _widened(code, name, value)
-            code.store(value, target, start + i)
+            code.store(value, a["target"], start + i)
     return address(code)
 
 
@@ -54,14 +57,14 @@ def _widened(code: Code, name: str, value: Value) -> Value:
 
 @functools.cache
 def narrow_kernel(name: str) -> int:
-    """Rounds float32 to the half dtype `name`, from the slot params[0] to params[1]."""
-    code = kernel(Module(), "narrow")
-    params, ptrs, lo, hi, _ = code.args
-    source, target = (code.load(ptrs, code.load(params, i, I64), PTR) for i in (0, 1))
+    """Rounds float32 to the half dtype `name`; params are `NARROWED`."""
+    code = kernel(IRModule(), "narrow")
+    _, _, lo, hi, _ = code.args
+    a = NARROWED.unpacked(code)
     with code.range(lo, hi) as i:
-        value = code.load(source, i, FLOAT)
+        value = code.load(a["source"], i, FLOAT)
         narrow = value.fptrunc(HALF) if name == "float16" else _bfloat(code, value)
-        code.store(narrow, target, i)
+        code.store(narrow, a["target"], i)
     return address(code)
 
 
@@ -79,7 +82,7 @@ def _bfloat(code: Code, value: Value) -> Value:
 @functools.cache
 def zero_kernel() -> int:
     """Clears bytes of the slot params[0]."""
-    code = kernel(Module(), "zero")
+    code = kernel(IRModule(), "zero")
     params, ptrs, lo, hi, _ = code.args
     fill = code.declare("llvm.memset.p0.i64", VOID, (PTR, I8, I64, I1))
     target = code.at(code.load(ptrs, code.load(params, 0, I64), PTR), lo, I8)

@@ -17,21 +17,21 @@ from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.gemm.transpose_code import turned
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, lanes_of
-from pullback.runtime.cpu.llvm.writer import Function, Module, literal
+from pullback.runtime.cpu.llvm.records import BatchParams, Record, numbers_of
+from pullback.runtime.cpu.llvm.vectors import Vectors, lanes_of
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, literal
 
 __all__ = ["direct_kernel", "direct_params", "part_lengths", "task_rows", "turned_pitch"]
 __tuning__ = ("_BY_VECTORS", "_PADDED", "_SUMS")
 
-# Strides are in bytes; then come RULES, then the batch, then what the rules refer to.
-WORDS = (*("a", "b", "out", "m", "k", "a_row", "a_column", "b_row", "out_row"), "n", "b_column")
+# Strides are in bytes, but `b_column`. Then come RULES, then the batch, then what rules refer to.
+DIRECT = Record("a b out", "m k a_row a_column b_row out_row n b_column")
 _BLOCK = (("ptr", "%a"), ("ptr", "%b"), ("ptr", "%out"), ("i64", "%panels"), ("ptr", "%params"))
 BLOCKS = 24  # rows that are a whole number of the highest blocks
 _SUMS = 8  # in registers at least: so many are on their way at a time
 _PADDED = 2  # times the elements of a matrix, at most, are worth a copy by vectors
-_BY_VECTORS = (
-    1024  # elements from which on that is faster: smaller matrices come from memory anyway
-)
+# Smaller matrices come from memory anyway, element by element.
+_BY_VECTORS = 1024  # elements from which on a copy by vectors is faster
 # A rule is for a number of rows that are left; the last one is for all larger numbers.
 RULES = 12  # one for each number of rows below that, one for all others
 
@@ -96,6 +96,8 @@ def _segments(dtype: DType, height: int, n: int, long: bool = False) -> list[tup
     lanes = lanes_of(dtype)
     if n < lanes or lanes < n < 2 * lanes:
         return [(_block(dtype, height, -(-n // lanes), n, long=long), 0, 1)]
+    if n % lanes == 0 and n // lanes * height <= _SUMS:  # a few rows wait for sums, not for units
+        return [(_block(dtype, height, n // lanes, long=long), 0, 1)]
     vectors = 1
     while 2 * vectors * lanes <= n and 2 * vectors * height <= max(_SUMS, 2 * height):
         vectors *= 2
@@ -123,24 +125,23 @@ def direct_params(
     of its columns, of b's rows and of its columns, in elements. `batch` are `builder.index_params`
     of a and b, in bytes. For `lengths` see `_chosen`.
     """
-    return (*slots, *_after_slots(dtype, sizes, strides, tuple(batch), tuple(lengths)))
+    (a, b, out), (m, n, k), size = slots, sizes, dtype.itemsize
+    a_row, a_column, b_row, b_column = strides
+    record = DIRECT.packed(
+        a=a, b=b, out=out, m=m, n=n, k=k,
+        a_row=a_row * size, a_column=a_column * size, b_row=b_row * size, b_column=b_column,
+        out_row=n * size,
+    )  # fmt: skip
+    return (*record, *_blocks_of(dtype, n, k, tuple(batch), tuple(lengths)))
 
 
 @functools.lru_cache(jit.KEPT)
-def _after_slots(
-    dtype: DType,
-    sizes: tuple[int, int, int],
-    strides: tuple[int, int, int, int],
-    batch: tuple[int, ...],
-    lengths: tuple[int, ...],
+def _blocks_of(
+    dtype: DType, n: int, k: int, batch: tuple[int, ...], lengths: tuple[int, ...]
 ) -> tuple[Any, ...]:
-    """The params after the three slots."""
-    m, n, k = sizes
-    size = dtype.itemsize
-    *steps, b_column = strides
-    head = (m, k, *(s * size for s in steps), n * size, n, b_column)
-    rules = _chosen(lengths)
-    at = 3 + len(head) + 3 * RULES + len(batch)
+    """The params after the record: which blocks lie where."""
+    size, rules = dtype.itemsize, _chosen(lengths)
+    at = len(DIRECT) + 3 * RULES + len(batch)
     places, tables = {}, []
     for height in sorted(_reached(rules, lengths)):
         places[height] = at + len(tables)
@@ -149,7 +150,7 @@ def _after_slots(
         for code, column, panels in segments:
             tables += (code, column * size, panels)
     words = [w for height, back in rules for w in (places.get(height, 0), height, back)]
-    return (*head, *words, *batch, *tables)
+    return (*words, *batch, *tables)
 
 
 def turned_pitch(dtype: DType, n: int, k: int) -> tuple[int, bool]:
@@ -167,11 +168,11 @@ def direct_kernel(turn: DType | None = None, by_vectors: bool = False) -> int:
     With `turn`, the dtype, the columns of b are dense: of each matrix that it comes to the kernel
     copies b to rows that are dense, `by_vectors` or one element after the other.
     """
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
-    p = NamedParams(f, WORDS, 3, 3 * RULES)
+    p = BatchParams(f, DIRECT, 3 * RULES)
     a, b, out = p.pointers
-    turning = None if turn is None else _Turning(f, p, turn, by_vectors)
+    turning = None if turn is None else _TurnedCopies(f, p, turn, by_vectors)
     with p.parts() as part:
         end = f.add(part.row, part.rows)
         columns = f.offset(b, part.b)
@@ -179,7 +180,7 @@ def direct_kernel(turn: DType | None = None, by_vectors: bool = False) -> int:
             columns = turning.copied(columns)
         with f.loop(part.row, end) as block:
             left = f.minimum(f.sub(end, block.i), str(RULES - 1))
-            rule = f.element("%params", "i64", f.add(f.mul(left, "3"), str(len(WORDS))))
+            rule = f.element("%params", "i64", f.add(f.mul(left, "3"), str(len(DIRECT))))
             table, height, back = (f.int_at(rule, w) for w in range(3))
             row = f.sub(block.i, back)
             lines = f.offset(a, f.add(part.a, f.mul(row, p["a_row"])))
@@ -197,10 +198,10 @@ def direct_kernel(turn: DType | None = None, by_vectors: bool = False) -> int:
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-class _Turning:
+class _TurnedCopies:
     """Copies of matrices of which the columns are dense, in memory of the thread's own."""
 
-    def __init__(self, f: Function, p: NamedParams, dtype: DType, by_vectors: bool):
+    def __init__(self, f: Function, p: BatchParams, dtype: DType, by_vectors: bool):
         self.f, self.p, self.v, self.by_vectors = f, p, Vectors(f, dtype), by_vectors
         height = f.add(p["k"], str(self.v.lanes)) if by_vectors else p["k"]
         self.copy = f(f"alloca i8, i64 {f.mul(height, p['b_row'])}, align 64")
@@ -230,12 +231,12 @@ def _block(dtype: DType, rows: int, vectors: int, columns: int = 0, long: bool =
     With `columns`, which are no whole vectors, it makes one panel of just these: two vectors share
     some of them, and one that is too wide is made in part. A `long` sum has more than one chunk.
     """
-    module = Module()
-    _Block(Function(module, "@block", _BLOCK), dtype, rows, vectors, columns, long)
+    module = IRModule()
+    _BlockWriter(Function(module, "@block", _BLOCK), dtype, rows, vectors, columns, long)
     return jit.compile_ir(module.text(), ["block"])["block"]
 
 
-class _Block:
+class _BlockWriter:
     """Writes the code of a block."""
 
     def __init__(
@@ -243,7 +244,7 @@ class _Block:
     ):
         self.f, self.v = f, Vectors(f, dtype)
         self.vectors, self.columns = vectors, columns
-        words = {name: f.int_at("%params", i) for i, name in enumerate(WORDS) if i > 3}
+        words = numbers_of(f, DIRECT)
         self.k, self.along, self.line = words["k"], words["a_column"], words["b_row"]
         self.heads = [f.offset("%a", f.mul(words["a_row"], str(r))) for r in range(rows)]
         lanes = self.v.lanes

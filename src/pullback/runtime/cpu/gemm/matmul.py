@@ -32,9 +32,9 @@ from pullback.runtime.cpu.llvm.builder import index_params
 
 __all__ = ["grain_of", "matmul_row_stages", "matmul_stages"]
 __tuning__ = (
-    "_TASK_FLOPS", "_TASK_ELEMENTS", "_LARGEST_B", "_LARGEST_A", "_SMALL_OUTPUT", "_MANY_CHUNKS",
-    "_VECTOR_COST", "_COLUMNS", "_MANY_COLUMNS", "_SHARED_SIDE", "_SHARING", "_MOST_COPIED",
-    "_THIN",
+    "_TASK_FLOPS", "_TASK_ELEMENTS", "_LARGEST_B", "_MOST_B", "_MANY_ROWS", "_LARGEST_A",
+    "_SMALL_OUTPUT", "_MANY_CHUNKS", "_VECTOR_COST", "_COLUMNS", "_MANY_COLUMNS", "_SHARED_SIDE",
+    "_SHARED_FLOPS", "_MOST_COPIED", "_THIN",
 )  # fmt: skip
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
@@ -43,6 +43,8 @@ _TASK_FLOPS = 2_000_000  # 20-50 us: what a task needs to be worth handing to an
 _TASK_ELEMENTS = 1 << 16  # that a task copies or adds: some tens of microseconds
 _OWN = (dtypes.float32, dtypes.float64)  # products of these are made without a library
 _LARGEST_B = 1 << 16  # bytes: `direct_gemm` reads b again for every few rows
+_MOST_B = 1 << 18  # likewise, of many dense rows: it stays in the L2 cache, and neither is copied
+_MANY_ROWS = 48  # of a thread: two of its tasks
 _LARGEST_A = 1 << 16  # bytes of a transposed a, whose lines it reads for every few rows
 _SMALL_OUTPUT = 1 << 14  # elements: it can't be cut, but a long k can
 _MANY_CHUNKS = 4  # of k, from which on it pays to share them out
@@ -52,8 +54,9 @@ _VECTOR_COST = 8  # of a multiplication with an element that is used once
 _COLUMNS = 32  # whose k lie side by side, of a tile
 _MANY_COLUMNS = 512  # of a row, from which on all of k is read at a time where it lies side by side
 _SHARED_SIDE = 128  # rows and columns from which on copies of operands are worth sharing
-_SHARED_FLOPS = 8 * _TASK_FLOPS  # likewise: they take a stage of their own
-_SHARING = 2  # threads at most: what one core has written reaches many others slowly
+# From so many operations on, times the square of the number of threads: each of them reads what all
+# others have written, which comes slowly, and the copies take a stage of their own.
+_SHARED_FLOPS = 10_000_000
 _MOST_COPIED = 1 << 25  # bytes of the copies of both operands: of longer k pieces are made in turn
 _THIN = 2  # rows of a product that reads its matrix where it is
 
@@ -202,7 +205,7 @@ class _Plan:
             both = p._replace(m=2, a=a._replace(row=1), b=b._replace(row=2))
             real.multiply_parts(both, products)
         code = complex_gemm.join_kernel(real.dtype, turns)
-        params = (products, out, count)
+        params = complex_gemm.JOINED.packed(parts=products, out=out, count=count)
         self.stages.append(native.Stage(code, elements, _TASK_ELEMENTS, params))
 
     def _multiply_real(self, p: Product, out: int) -> None:
@@ -235,13 +238,17 @@ class _Plan:
         wide = self._area(elements)
         self.multiply(p._replace(a=a, b=b), wide)
         code = copy_code.narrow_kernel(half.name)
-        self.stages.append(native.Stage(code, elements, _TASK_ELEMENTS, (wide, out)))
+        params = copy_code.NARROWED.packed(source=wide, target=out)
+        self.stages.append(native.Stage(code, elements, _TASK_ELEMENTS, params))
 
     def multiply_rows(self, p: Product, out: int) -> bool:
         """Whether `direct_gemm` makes the product: then its stages are there."""
         side_by_side = p.b.column == 1 or p.n == 1
         across = p.a.column * p.k * self.dtype.itemsize if p.m > 1 and p.a.column != 1 else 0
         most = MOST_FACTOR_BYTES if self.any_rows else _LARGEST_B
+        many = math.prod(p.batch) * p.m >= _MANY_ROWS * native.get_threads()
+        if many and not across and (side_by_side or not any(p.b.batch)):
+            most = _MOST_B
         if p.n * p.k * self.dtype.itemsize > most or across > _LARGEST_A:
             return False
         if not side_by_side:
@@ -268,7 +275,8 @@ class _Plan:
         b = p.b._replace(batch=(order.CHUNK * p.b.row,))
         products = self._area(count * size)
         make(Product((count,), p.m, p.n, order.CHUNK, a, b), products, p.k)
-        params = (products, out, count, size * self.dtype.itemsize)
+        apart = size * self.dtype.itemsize
+        params = vector_gemm.SUMMED.packed(parts=products, out=out, count=count, apart=apart)
         code = vector_gemm.sum_kernel(self.dtype)
         self.stages.append(native.Stage(code, size, _TASK_ELEMENTS, params))
 
@@ -293,22 +301,27 @@ class _Plan:
     def _vector(self, parts: int, p: Product, out: int, all_k: int = _ALL) -> None:
         size, items = self.dtype.itemsize, math.prod(p.batch)
         beside = _is_beside(p)
-        item = p.m * parts * p.n * size
+        slots = {"a": p.a.slot, "b": p.b.slot, "out": out}
         if self._is_many(p, parts):
             lanes = vectors.lanes_of(self.dtype)
-            steps = p.b.column, *(x[0] for x in (p.a.batch, p.b.batch))
             columns, turns = (1, p.n) if beside else (p.n, parts)
-            head = (p.a.slot, p.b.slot, out, columns, p.k, all_k, items)
-            params = (*head, *(s * size for s in steps))
+            params = vector_gemm.CHUNKS.packed(
+                **slots, n=columns, k=p.k, all_k=all_k, count=items, b_step=p.b.column * size,
+                a_item=p.a.batch[0] * size, b_item=p.b.batch[0] * size,
+            )  # fmt: skip
             units, work = -(-items // lanes), lanes * p.n * parts * p.k
             code = vector_gemm.chunks_kernel(self.dtype, p.m, turns)
         else:
             most = vector_gemm.MOST_SUM_BYTES // (size * p.m) if beside else _COLUMNS
             tiles = -(-p.n // most)
             width = -(-p.n // (tiles * _LINE)) * _LINE
-            steps = (p.a.row, p.a.column, p.b.row if beside else p.b.column, p.n)
-            head = (p.a.slot, p.b.slot, out, p.n, p.k, all_k, *(s * size for s in steps), item)
-            params = (*head, width, tiles, *index_params(p.batch, *self._bytes(p)))
+            b_step = p.b.row if beside else p.b.column
+            record = vector_gemm.TILES.packed(
+                **slots, n=p.n, k=p.k, all_k=all_k, a_row=p.a.row * size, a_step=p.a.column * size,
+                b_step=b_step * size, plane=p.n * size, item=p.m * parts * p.n * size,
+                width=width, tiles=tiles,
+            )  # fmt: skip
+            params = (*record, *index_params(p.batch, *self._bytes(p)))
             units, work = items * tiles, min(width, p.n) * parts * p.k
             if beside:
                 code = vector_gemm.rows_kernel(self.dtype, p.m)
@@ -325,8 +338,8 @@ class _Plan:
 
     def _large(self, p: Product, out: int, all_k: int = _ALL) -> None:
         work = 2 * math.prod(p.batch) * p.m * p.n * p.k
-        few = all_k == _ALL and native.get_threads() <= _SHARING
-        if few and min(p.m, p.n) >= _SHARED_SIDE and work >= _SHARED_FLOPS:
+        long = work >= _SHARED_FLOPS * native.get_threads() ** 2
+        if all_k == _ALL and min(p.m, p.n) >= _SHARED_SIDE and long:
             self._packed(p, out)
         else:
             self._panels(p, out, all_k)
@@ -336,10 +349,11 @@ class _Plan:
         count, sides = math.prod(p.batch), packed_gemm.sides_of(self.dtype)
         items = [count if any(x.batch) else 1 for x in (p.a, p.b)]
         lines = p.m, p.n
+        shape = {"m": p.m, "n": p.n}
         nbytes = [i * s.panels(x) * s.nbytes for i, s, x in zip(items, sides, lines, strict=True)]
         chunks = -(-p.k // order.CHUNK)
         piece = min(chunks, max(1, _MOST_COPIED // sum(nbytes)))
-        areas = [self.area(piece * n) for n in nbytes]
+        a_to, b_to = (self.area(piece * n) for n in nbytes)
         size, threads = self.dtype.itemsize, native.get_threads()
         rows, columns = cut_of(self.dtype, p.m, p.n, p.k, count, threads, copied=True)
         across = -(-p.n // columns)
@@ -350,29 +364,38 @@ class _Plan:
             k = min(p.k - at, piece * order.CHUNK)
             now = -(-k // order.CHUNK)
             units = [i * now * s.groups(x) for i, s, x in zip(items, sides, lines, strict=True)]
-            steps = (p.a.row, p.a.column, p.b.row, p.b.column, at * p.a.column, at * p.b.row)
-            params = (p.a.slot, p.b.slot, *areas, *lines, k, *(s * size for s in steps), units[1])
+            params = packed_gemm.COPY.packed(
+                a=p.a.slot, b=p.b.slot, a_to=a_to, b_to=b_to, **shape, k=k, **self._steps(p),
+                a_at=at * p.a.column * size, b_at=at * p.b.row * size, b_units=units[1],
+            )  # fmt: skip
             code = packed_gemm.copy_kernel(self.dtype)
             self.stages.append(native.Stage(code, sum(units), 1, (*params, *batch)))
             own = [now * n // i if i > 1 else 0 for n, i in zip(nbytes, items, strict=True)]
-            params = (*areas, out, *lines, k, rows, columns, tiles, across, *own, int(first == 0))
+            params = packed_gemm.TILES.packed(
+                a=a_to, b=b_to, out=out, **shape, k=k, tile_m=rows, tile_n=columns, tiles=tiles,
+                across=across, a_item=own[0], b_item=own[1], first=int(first == 0),
+            )  # fmt: skip
             code = packed_gemm.tile_kernel(self.dtype)
             self.stages.append(native.Stage(code, count * tiles, 1, params))
 
     def _panels(self, p: Product, out: int, all_k: int = _ALL) -> None:
-        size, count, threads = self.dtype.itemsize, math.prod(p.batch), native.get_threads()
+        count, threads = math.prod(p.batch), native.get_threads()
         cut = cut_of(self.dtype, p.m, p.n, p.k, count, threads)
         across, tiles = -(-p.n // cut.columns), cut.tiles(p.m, p.n)
-        params = (
-            *(p.a.slot, p.b.slot, out, p.m, p.n, p.k, all_k),
-            *(s * size for s in (p.a.row, p.a.column, p.b.row, p.b.column)),
-            *(*cut, tiles, across),
-            *index_params(p.batch, *self._bytes(p)),
-        )
+        record = panel_gemm.WHOLE.packed(
+            a=p.a.slot, b=p.b.slot, out=out, m=p.m, n=p.n, k=p.k, all_k=all_k, **self._steps(p),
+            tile_m=cut.rows, tile_n=cut.columns, tiles=tiles, across=across,
+        )  # fmt: skip
+        params = (*record, *index_params(p.batch, *self._bytes(p)))
         grain = task_tiles(cut, p.k, count * tiles, threads)
         self.stages.append(
             native.Stage(panel_gemm.panel_kernel(self.dtype), count * tiles, grain, params)
         )
+
+    def _steps(self, p: Product) -> dict[str, int]:
+        """The strides of matrices in bytes, by the names that params have for them."""
+        steps = {"a_row": p.a.row, "a_column": p.a.column, "b_row": p.b.row, "b_column": p.b.column}
+        return {name: step * self.dtype.itemsize for name, step in steps.items()}
 
     def _bytes(self, p: Product) -> list[list[int]]:
         """The strides of a batch in bytes, of a and of b."""
@@ -386,7 +409,10 @@ class _Plan:
         pitch, height = (-(-extent // lanes) * lanes for extent in (p.n, p.k))
         slot = self._area(count * height * pitch)
         extents, strides = zip(*dims, strict=True) if dims else ((), ())
-        params = (p.b.slot, slot, p.k, p.n, p.b.column, pitch, *index_params(extents, strides))
+        record = transpose_code.TRANSPOSE.packed(
+            source=p.b.slot, target=slot, rows=p.k, columns=p.n, stride=p.b.column, pitch=pitch
+        )
+        params = (*record, *index_params(extents, strides))
         blocks = -(-p.k // lanes)
         grain = max(1, _TASK_ELEMENTS // (pitch * lanes))
         code = transpose_code.transpose_kernel(self.dtype)
@@ -414,7 +440,8 @@ class _Plan:
         units = math.prod(e for e, _ in dims) * outer
         slot = self._area(units * inner)
         extents, strides = zip(*dims, (outer, steps[0]), strict=True)
-        params = (x.slot, slot, inner, steps[1], *index_params(extents, strides))
+        record = copy_code.PACKED.packed(source=x.slot, target=slot, length=inner, stride=steps[1])
+        params = (*record, *index_params(extents, strides))
         grain = max(1, _TASK_ELEMENTS // inner)
         code = copy_code.pack_kernel(stored.name)
         self.stages.append(native.Stage(code, units, grain, params))

@@ -13,30 +13,24 @@ from typing import NamedTuple
 
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.gemm.block_code import Blocks, Panels, block_sides, panel_bytes
+from pullback.runtime.cpu.gemm.block_code import BlockWriter, Panels, block_sides, panel_bytes
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.records import BatchParams, Record
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
-__all__ = ["COPY", "TILES", "Side", "copy_kernel", "sides_of", "tile_kernel"]
+__all__ = ["COPY", "TILES", "PackedLines", "copy_kernel", "sides_of", "tile_kernel"]
 __tuning__ = ("_COPY_LINES",)
 
 # Strides and places are in bytes; `a_units` are those that copy a, which come after those of b.
 # The batch comes after the words; an operand that all matrices share is copied once.
-COPY = (
-    *("a", "b", "a_to", "b_to", "m", "n", "k", "a_row", "a_column", "b_row", "b_column"),
-    *("a_at", "b_at", "b_units"),
-)
+COPY = Record("a b a_to b_to", "m n k a_row a_column b_row b_column a_at b_at b_units")
 # `a_item` and `b_item` are the bytes of a matrix's panels, 0 where all share them; unless `first`
 # is set, sums are added to what is there.
-TILES = (
-    *("a", "b", "out", "m", "n", "k", "tile_m", "tile_n", "tiles", "across", "a_item", "b_item"),
-    "first",
-)
+TILES = Record("a b out", "m n k tile_m tile_n tiles across a_item b_item first")
 _COPY_LINES = 96  # lines of a chunk that are copied at a time: 16 K elements or more, about 5 us
 
 
-class Side(NamedTuple):
+class PackedLines(NamedTuple):
     """The panels of an operand: lines of each, and bytes from one to the next."""
 
     width: int
@@ -55,20 +49,20 @@ class Side(NamedTuple):
         return max(1, _COPY_LINES // self.width) * self.width
 
 
-def sides_of(dtype: DType) -> tuple[Side, Side]:
+def sides_of(dtype: DType) -> tuple[PackedLines, PackedLines]:
     """The panels of a and of b."""
-    a, b = map(Side, block_sides(dtype), panel_bytes(dtype))
+    a, b = map(PackedLines, block_sides(dtype), panel_bytes(dtype))
     return a, b
 
 
 @functools.cache
 def copy_kernel(dtype: DType) -> int:
     """A kernel that copies chunks of k of b and a to panels; params are `COPY`, then the batch."""
-    module = Module()
+    module = IRModule()
     height, width = block_sides(dtype)
     sides = {"a": Panels(module, dtype, height), "b": Panels(module, dtype, width)}
     f = Function(module, "@kernel")
-    p = NamedParams(f, COPY, 4)
+    p = BatchParams(f, COPY)
     a, b, a_to, b_to = p.pointers
     chunks = f(f"udiv i64 {f.add(p['k'], str(CHUNK - 1))}, {CHUNK}")
     with f.loop("%lo", "%hi") as unit:
@@ -85,7 +79,7 @@ def copy_kernel(dtype: DType) -> int:
 
 def _copy(
     f: Function,
-    p: NamedParams,
+    p: BatchParams,
     side: Panels,
     places: tuple[str, str],
     unit: str,
@@ -95,7 +89,7 @@ def _copy(
 ) -> None:
     """Some lines of one chunk of one matrix."""
     count, stride, k_stride, start = (p[name] for name in names)
-    most = Side(side.width, side.apart).most
+    most = PackedLines(side.width, side.apart).most
     groups = f(f"udiv i64 {f.add(count, str(most - 1))}, {most}")
     panels = f(f"udiv i64 {f.add(count, str(side.width - 1))}, {side.width}")
     chunk_of_all, group = f.divmod(unit, groups)
@@ -118,11 +112,11 @@ def _copy(
 @functools.cache
 def tile_kernel(dtype: DType) -> int:
     """A kernel over tiles of the matrices of a batch, from panels; params are `TILES`."""
-    module = Module()
-    blocks = Blocks(module, dtype)
+    module = IRModule()
+    blocks = BlockWriter(module, dtype)
     height, width = block_sides(dtype)
     f = Function(module, "@kernel")
-    p = NamedParams(f, TILES, 3)
+    p = BatchParams(f, TILES)
     a, b, out = p.pointers
     size, edge = dtype.itemsize, blocks.edge(f)
     out_row = f.mul(p["n"], str(size))

@@ -5,34 +5,34 @@ operands, the tile it lies in and the number of threads. `direct_gemm` keeps it 
 
 A tile of the output is made by one thread. For each chunk of k it copies its columns of b to panels
 as wide as a block, then some of a's rows at a time, and goes through the blocks of these. The
-copies are on the stack: they stay in the second-level cache.
+copies are on the stack: they stay in the second-level cache. Few rows read b where it is, if its
+columns lie side by side: to copy it would take as long as the products.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.gemm.block_code import Blocks, Panels, block_sides, call
+from pullback.runtime.cpu.gemm.block_code import BlockWriter, Panels, block_sides, call
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.records import BatchParams, Record, numbers_of
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
-__all__ = ["PLACED", "WORDS", "panel_kernel", "placed_kernel"]
+__all__ = ["PLACED", "WHOLE", "panel_kernel", "placed_kernel"]
+__tuning__ = ("_FEW",)
 
 _COPIED = 1 << 18  # bytes of b that are copied at a time: part of an L2 cache
 _ROWS = 96  # of a that are copied at a time
+_FEW = 48  # rows that read b where it is
 
 # Strides are in bytes; matrix i of the batch sums min(k, all_k - i k) products.
-WORDS = (
-    *("a", "b", "out", "m", "n", "k", "all_k", "a_row", "a_column", "b_row", "b_column"),
-    *("tile_m", "tile_n", "tiles", "across"),
-)
+_TILES = "m n k all_k a_row a_column b_row b_column tile_m tile_n tiles across"
+WHOLE = Record("a b out", _TILES)
 # Of parts of larger matrices: where they begin in the memory of a matrix of the batch, and if
 # `lower` is set, only tiles that reach the diagonal or below.
-PLACED = (*WORDS, "out_row", "a_at", "b_at", "out_at", "lower")
+PLACED = Record("a b out", f"{_TILES} out_row a_at b_at out_at lower")
 _TILE = (
     *(("ptr", "%a"), ("ptr", "%b"), ("ptr", "%out"), ("i64", "%rows"), ("i64", "%columns")),
     *(("i64", "%k"), ("ptr", "%params")),
@@ -41,11 +41,11 @@ _TILE = (
 
 @functools.cache
 def panel_kernel(dtype: DType) -> int:
-    """A kernel over tiles of the matrices of a batch; params are `WORDS`, then the batch."""
-    module = Module()
+    """A kernel over tiles of the matrices of a batch; params are `WHOLE`, then the batch."""
+    module = IRModule()
     tile = _TileWriter(module, dtype).name
     f = Function(module, "@kernel")
-    p = NamedParams(f, WORDS, 3)
+    p = BatchParams(f, WHOLE)
     size = str(dtype.itemsize)
     a, b, out = p.pointers
     with f.loop("%lo", "%hi") as unit:
@@ -70,10 +70,10 @@ def placed_kernel(dtype: DType, minus: bool) -> int:
     """The same between parts of matrices: out = a b, or `minus` out -= a b, chunk by chunk of k;
     params are `PLACED`, then the batch with strides of a, b and out.
     """
-    module = Module()
+    module = IRModule()
     tile = _TileWriter(module, dtype, PLACED, minus).name
     f = Function(module, "@kernel")
-    p = NamedParams(f, PLACED, 3)
+    p = BatchParams(f, PLACED)
     a, b, out = p.pointers
     with f.loop("%lo", "%hi") as unit:
         item, number = f.divmod(unit.i, p["tiles"])
@@ -98,16 +98,14 @@ def placed_kernel(dtype: DType, minus: bool) -> int:
 class _TileWriter:
     """Writes the function that makes a tile, and those that it calls."""
 
-    def __init__(
-        self, module: Module, dtype: DType, names: Sequence[str] = WORDS, minus: bool = False
-    ):
+    def __init__(self, module: IRModule, dtype: DType, params: Record = WHOLE, minus: bool = False):
         size = dtype.itemsize
         height, width = block_sides(dtype)
-        blocks = Blocks(module, dtype, minus)
+        blocks = BlockWriter(module, dtype, minus)
         a_side, b_side = Panels(module, dtype, height), Panels(module, dtype, width)
         self.name = "@tile"
         f = Function(module, self.name, _TILE, qualifiers="internal ")
-        words = {name: f.int_at("%params", i) for i, name in enumerate(names) if i > 2}
+        words = numbers_of(f, params)
         a_row, a_column, b_row, b_column = (
             words[name] for name in ("a_row", "a_column", "b_row", "b_column")
         )
@@ -116,10 +114,14 @@ class _TileWriter:
         b_area = f.array("i8", most // width * b_side.apart)
         a_area = f.array("i8", _ROWS // height * a_side.apart)
         edge = blocks.edge(f)
+        few = f(f"icmp sle i64 %rows, {_FEW}")
+        beside = f(f"and i1 {few}, {f(f'icmp eq i64 {b_column}, {size}')}")
+        there = f(f"select i1 {beside}, i64 {f(f'and i64 %columns, {-width}')}, i64 0")
+        copied, past = f.sub("%columns", there), f.mul(there, str(size))
         with f.loop("0", "%k", str(CHUNK)) as chunk:
             k = f.minimum(f.sub("%k", chunk.i), str(CHUNK))
-            source = f.offset("%b", f.mul(chunk.i, b_row))
-            b_side.copy(f, source, b_column, b_row, "%columns", k, b_area)
+            b = f.offset("%b", f.mul(chunk.i, b_row))
+            b_side.copy(f, f.offset(b, past), b_column, b_row, copied, k, b_area)
             source = f.offset("%a", f.mul(chunk.i, a_column))
             first = "false" if minus else f(f"icmp eq i64 {chunk.i}, 0")
             with f.loop("0", "%rows", str(_ROWS)) as group:
@@ -127,5 +129,8 @@ class _TileWriter:
                 own = f.offset(source, f.mul(group.i, a_row))
                 a_side.copy(f, own, a_row, a_column, rows, k, a_area)
                 out = f.offset("%out", f.mul(group.i, out_row))
-                blocks.write(f, (a_area, b_area), out, out_row, rows, "%columns", k, first, edge)
+                chunks = (k, first, edge)
+                blocks.write(f, (a_area, b), out, out_row, rows, there, *chunks, b_row)
+                out = f.offset(out, past)
+                blocks.write(f, (a_area, b_area), out, out_row, rows, copied, *chunks)
         f.finish()

@@ -6,12 +6,13 @@ import functools
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, squared
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.records import BatchParams, Record
+from pullback.runtime.cpu.llvm.vectors import Vectors, squared
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = ["TRANSPOSE", "transpose_kernel", "turned"]
 
-TRANSPOSE = ("source", "target", "rows", "columns", "stride", "pitch")
+TRANSPOSE = Record("source target", "rows columns stride pitch")
 
 
 @functools.cache
@@ -21,9 +22,9 @@ def transpose_kernel(dtype: DType) -> int:
     A unit is a block of as many rows as a vector has lanes, of a matrix of the batch, which comes
     after the params. The last block of a matrix is filled up with zeros.
     """
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
-    p = NamedParams(f, TRANSPOSE, 2)
+    p = BatchParams(f, TRANSPOSE)
     v = Vectors(f, dtype)
     source, target = p.pointers
     pitch, lanes = p["pitch"], str(v.lanes)

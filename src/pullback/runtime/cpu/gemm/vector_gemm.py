@@ -22,13 +22,15 @@ from typing import TypeAlias
 from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors, squared
-from pullback.runtime.cpu.llvm.writer import Function, Module, literal, of_width
+from pullback.runtime.cpu.llvm.records import BatchParams, Record
+from pullback.runtime.cpu.llvm.vectors import Vectors, squared
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, literal, of_width
 
 __all__ = [
-    "CHUNK_WORDS",
+    "CHUNKS",
     "MOST_SUM_BYTES",
-    "WORDS",
+    "SUMMED",
+    "TILES",
     "chunks_kernel",
     "dots_kernel",
     "rows_kernel",
@@ -37,11 +39,11 @@ __all__ = [
 
 # Steps are in bytes: of a's rows and its k, of the matrix's rows or columns, from the sums of one
 # row and part to the next, from item to item. Item i of a batch sums min(k, all_k - i k) products.
-WORDS = (
-    *("a", "b", "out", "n", "k", "all_k", "a_row", "a_step", "b_step", "plane", "item"),
-    *("width", "tiles"),
-)  # then the batch, as `builder.index_params`
-CHUNK_WORDS = (*("a", "b", "out", "n", "k", "all_k", "count", "b_step", "a_item", "b_item"),)
+TILES = Record("a b out", "n k all_k a_row a_step b_step plane item width tiles")  # then the batch
+CHUNKS = Record("a b out", "n k all_k count b_step a_item b_item")
+SUMMED = Record(
+    "parts out", "count apart"
+)  # arrays that are added up, and bytes from one to another
 MOST_SUM_BYTES = 1 << 13  # of a tile: they stay in the L1 cache beside the lines that are read
 
 # Given a number k, how many are left in each lane; None if there are enough.
@@ -53,10 +55,10 @@ class _Kernel:
 
     def __init__(self, dtype: DType, rows: int, parts: int = 1):
         self.rows, self.parts = rows, parts
-        self.module = Module()
+        self.module = IRModule()
         self.f = f = Function(self.module, "@kernel")
         self.v = Vectors(f, dtype)
-        self.p = p = NamedParams(f, WORDS, 3)
+        self.p = p = BatchParams(f, TILES)
         self.prepare()
         a, b, out = p.pointers
         with f.loop("%lo", "%hi") as unit:
@@ -235,10 +237,10 @@ class _Chunks:
 
     def __init__(self, dtype: DType, rows: int, parts: int):
         self.rows, self.parts = rows, parts
-        self.module = Module()
+        self.module = IRModule()
         self.f = f = Function(self.module, "@kernel")
         self.v = v = Vectors(f, dtype)
-        self.p = p = NamedParams(f, CHUNK_WORDS, 3)
+        self.p = p = BatchParams(f, CHUNKS)
         a, b, out = p.pointers
         self.factors = f.array(v.scalar, CHUNK * rows * v.lanes)
         last = f.sub(p["count"], "1")
@@ -345,31 +347,31 @@ class _Chunks:
 
 @functools.cache
 def rows_kernel(dtype: DType, rows: int) -> int:
-    """The kernel for a matrix whose columns lie side by side; params are `WORDS`."""
+    """The kernel for a matrix whose columns lie side by side; params are `TILES`."""
     return _RowsKernel(dtype, rows).address()
 
 
 @functools.cache
 def dots_kernel(dtype: DType, rows: int, parts: int) -> int:
-    """The kernel for a matrix whose k lie side by side; params are `WORDS`."""
+    """The kernel for a matrix whose k lie side by side; params are `TILES`."""
     return _Dots(dtype, rows, parts).address()
 
 
 @functools.cache
 def chunks_kernel(dtype: DType, rows: int, parts: int) -> int:
-    """The kernel for items whose k, with their parts, lie side by side; params: `CHUNK_WORDS`."""
+    """The kernel for items whose k, with their parts, lie side by side; params: `CHUNKS`."""
     return _Chunks(dtype, rows, parts).address()
 
 
 @functools.cache
 def sum_kernel(dtype: DType) -> int:
-    """A kernel over elements that adds up arrays in order; params: from, to, how many, bytes apart.
+    """A kernel over elements that adds up arrays in order; params are `SUMMED`.
 
     They are the products of chunks that were made one by one.
     """
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
-    p = NamedParams(f, ("parts", "out", "count", "apart"), 2)
+    p = BatchParams(f, SUMMED)
     v = Vectors(f, dtype)
     parts, out = p.pointers
     whole = f.add("%lo", f(f"and i64 {f.sub('%hi', '%lo')}, {-v.lanes}"))

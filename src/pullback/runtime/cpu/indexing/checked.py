@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.builder import Callee, Code, Module
+from pullback.runtime.cpu.llvm.builder import Callee, Code, IRModule
 from pullback.runtime.cpu.llvm.values import I8, I32, I64, PTR, VOID, Type, Value, constant, integer
 
 __all__ = [
@@ -76,7 +76,7 @@ class Indices:
             code.leave()
 
 
-def report(module: Module, index: DType) -> Callee:
+def report(module: IRModule, index: DType) -> Callee:
     """A function that finds the first bad index of a span and sets the error word."""
     types = (PTR, I64, I64, I64, I64, I64, PTR)
     code = Code(module, "report", types, qualifiers="internal ", attributes="noinline")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import LINE, Indices, prefetch
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.builder import Module, address, kernel
+from pullback.runtime.cpu.llvm.builder import IRModule, address, kernel
 from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import I8, I64, Value, integer, vector
 
@@ -30,7 +30,7 @@ def gather_rows(index: DType, row_bytes: int, far: bool, checked: bool) -> int:
     be bad; those of a plan are not. Params: GATHERED; `width` counts elements,
     `step` bytes from one row of x to the next.
     """
-    code = kernel(Module(), "gather_rows")
+    code = kernel(IRModule(), "gather_rows")
     a = GATHERED.unpacked(code)
     indices = Indices(code, index, a["index"], a["rows"], a["width"])
     byte, last = I8, a["count"] - 1

@@ -14,7 +14,7 @@ from pullback.core.dtypes import DType, float32
 from pullback.ir.scalar import Expr
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import convert, emit, vector_width
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, register
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
     Records,
@@ -43,7 +43,7 @@ class _Indices:
 
     def __init__(self, f: Function, dtypes: Sequence[DType], starts_at: int):
         self.f = f
-        self.operands = [Operand(d, "any") for d in dtypes]
+        self.operands = [LoopOperand(d, "any") for d in dtypes]
         words = [f.int_at("%params", starts_at + k) for k in range(1 + 2 * len(dtypes))]
         self.first_code, self.sizes, self.strides = words[0], words[1::2], words[2::2]
 
@@ -93,7 +93,7 @@ def gather(kernel: Gather, step: str, by_rows: bool) -> int:
 
     `step` is the innermost step of x; `by_rows`: no index changes along the innermost axis.
     """
-    module = Module()
+    module = IRModule()
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
     streams = Streams(2 + len(kernel.indices))
     indices = _Indices(f, kernel.indices, streams.words)
@@ -101,7 +101,7 @@ def gather(kernel: Gather, step: str, by_rows: bool) -> int:
     strides = Records("%records", "0", streams.count).strides(f, 0)
     # Elements are moved as they are, whatever they mean.
     raw = DType(f"raw{kernel.dtype.itemsize}", "u", kernel.dtype.itemsize, 0)
-    source, target = Operand(raw, step), Operand(raw, "unit")
+    source, target = LoopOperand(raw, step), LoopOperand(raw, "unit")
 
     def row(offsets: list[str], position: str) -> None:
         out, x, *own = [f.offset(p, o) for p, o in zip(pointers, offsets, strict=True)]
@@ -135,7 +135,7 @@ def ravel(dtypes: tuple[DType, ...]) -> int:
     Streams: out, indices, and a place to which that of the indices is added. Words after the head:
     elements of the iteration space for each place, then those of the indices.
     """
-    module = Module()
+    module = IRModule()
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
     streams = Streams(1 + len(dtypes))
     weight = f.int_at("%params", streams.words)
@@ -168,7 +168,7 @@ def scatter(kernel: Scatter, steps: tuple[str, str], by_rows: bool) -> int:
     are owners of destinations (else 0), the span of destinations, then those of the indices.
     `steps` are the innermost ones of out and updates.
     """
-    module = Module()
+    module = IRModule()
     streams = Streams(2 + len(kernel.indices))
     _scatter_tile(module, kernel, steps, by_rows)
     f = Function(module, "@kernel")
@@ -183,7 +183,7 @@ def scatter(kernel: Scatter, steps: tuple[str, str], by_rows: bool) -> int:
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-def _scatter_tile(module: Module, kernel: Scatter, steps: tuple[str, str], by_rows: bool) -> None:
+def _scatter_tile(module: IRModule, kernel: Scatter, steps: tuple[str, str], by_rows: bool) -> None:
     """The function that folds a tile; its context: first destination, how many, offsets."""
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
     streams = Streams(2 + len(kernel.indices))
@@ -261,8 +261,8 @@ class _Combine:
         self.f = f
         self.kernel = kernel
         self.strides = strides
-        self.target = Operand(accumulator(kernel.dtype), steps[0])
-        self.source = Operand(kernel.dtype, steps[1])
+        self.target = LoopOperand(accumulator(kernel.dtype), steps[0])
+        self.source = LoopOperand(kernel.dtype, steps[1])
 
     def row(self, out: str, update: str) -> None:
         """Updates along the innermost axis; in vectors where destinations lie side by side."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.builder import Module, kernel
+from pullback.runtime.cpu.llvm.builder import IRModule, kernel
 from pullback.runtime.cpu.llvm.values import (
     DOUBLE,
     FLOAT,
@@ -61,7 +61,7 @@ class Lanes:
     """
 
     def __init__(self, name: str, dtype: DType, operands: int, n: int):
-        self.code = kernel(Module(), name)
+        self.code = kernel(IRModule(), name)
         self.n, self.unrolled = n, n <= UNROLLED
         self.real = FLOAT if dtype is dtypes.float32 else DOUBLE
         self.bytes = dtype.itemsize

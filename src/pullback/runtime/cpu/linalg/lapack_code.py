@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.builder import Module, kernel, offsets
+from pullback.runtime.cpu.llvm.builder import IRModule, kernel, offsets
 from pullback.runtime.cpu.llvm.values import (
     DOUBLE,
     FLOAT,
@@ -47,7 +47,7 @@ class Matrices:
         self, name: str, dtype: DType, operands: int, sizes: int, out_complex: bool | None = None
     ):
         self.dtype, self.operands = dtype, operands
-        self.module = Module()
+        self.module = IRModule()
         self.code = kernel(self.module, name)
         self.parts = 2 if dtype.is_complex else 1
         self._out_parts = 1 + (dtype.is_complex if out_complex is None else out_complex)

@@ -10,7 +10,7 @@ import functools
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.lapack_code import Matrices
-from pullback.runtime.cpu.llvm.builder import Module, address, kernel
+from pullback.runtime.cpu.llvm.builder import IRModule, address, kernel
 from pullback.runtime.cpu.llvm.values import I8, I32, I64, PTR, Value, constant
 
 __all__ = [
@@ -366,7 +366,7 @@ def _join_vectors(m: Matrices, out: Value, vectors: Value, imag: Value, n: Value
 @functools.cache
 def require() -> int:
     """Looks for the first byte that is 0 among `units`; params: its slot, the error code."""
-    code = kernel(Module(), "require")
+    code = kernel(IRModule(), "require")
     params, ptrs, lo, hi, error = code.args
     flags = code.load(ptrs, code.load(params, 0, I64), PTR)
     with code.range(lo, hi) as i:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pullback.compile.kernel.factor_order import SUMS, VECTOR_BYTES
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.vectors import NamedParams, Vectors
-from pullback.runtime.cpu.llvm.writer import Function, Module, literal
+from pullback.runtime.cpu.llvm.records import BatchParams, Record
+from pullback.runtime.cpu.llvm.vectors import Vectors
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, literal
 
 __all__ = ["Leaf"]
 
@@ -20,11 +21,11 @@ __all__ = ["Leaf"]
 class Leaf:
     """A kernel under construction over the matrices of a batch."""
 
-    def __init__(self, dtype: DType, names: tuple[str, ...], pointers: int):
+    def __init__(self, dtype: DType, record: Record):
         self.dtype, self.size = dtype, dtype.itemsize
-        self.module = Module()
+        self.module = IRModule()
         self.f = f = Function(self.module, "@kernel")
-        self.p = NamedParams(f, names, pointers)
+        self.p = BatchParams(f, record)
         self.v = Vectors(f, dtype, VECTOR_BYTES // dtype.itemsize)
         self.kind, self.lanes = self.v.scalar, self.v.lanes
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from pullback.compile.kernel import eigen_order
 from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
 from pullback.compile.program.matrices import batch_of, is_small
 from pullback.core.avals import Aval, aval, dense_strides
@@ -21,10 +22,12 @@ from pullback.runtime.cpu import native
 from pullback.runtime.cpu.linalg import (
     jacobi_kernels,
     lane_kernels,
+    lane_reflections,
     lapack_kernels,
     matrix_functions,
     openblas,
     tiled_stages,
+    tridiagonal_kernels,
 )
 from pullback.runtime.cpu.linalg.lane_code import LANES
 from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX
@@ -131,6 +134,12 @@ def _qr(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
 
 def _eigh(avals: Sequence[Aval], static: dict[str, Any], vectors: bool = True) -> _Job:
     n, dtype = avals[0].shape[-1], avals[0].dtype
+    if n <= eigen_order.ROWS and not dtype.is_complex:
+        kernel = functools.partial(tridiagonal_kernels.eigh, dtype, vectors)
+        sizes = (n, tridiagonal_kernels.row_of(dtype, n))
+        return _Job(
+            kernel, sizes, tridiagonal_kernels.elements(dtype, n, vectors), (), (), 9 * n**3
+        )
     blocked = n * (_BLOCK + 2)
     room = 1 + 6 * n + 2 * n * n if vectors else 1 + 2 * n + blocked
     real_room = 0
@@ -277,7 +286,9 @@ def _small_kernel(
     name: str, avals: Sequence[Aval], static: dict[str, Any]
 ) -> Callable[[], int] | None:
     """The kernel of our own for matrices of this size, if there is one."""
-    dtype, n = avals[0].dtype, avals[0].shape[-1]
+    dtype, (rows, n) = avals[0].dtype, avals[0].shape[-2:]
+    if name == "qr" and lane_reflections.suits(avals[0]):
+        return functools.partial(lane_reflections.qr, dtype, rows, n, static["complete"])
     columns = avals[1].shape[-1] if name in ("lu_solve", "solve_triangular") else 1
     if not is_small(name, avals):
         return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.metadata
 import os
 from contextlib import contextmanager
 
@@ -37,9 +36,11 @@ def address(library: ctypes.CDLL, name: str) -> int:
 
 def _load(package: str, stem: str) -> ctypes.CDLL | None:
     """The shared library of an installed package, or None if it is missing or unusable."""
+    from importlib import metadata
+
     try:
-        files = importlib.metadata.files(package) or []
-    except importlib.metadata.PackageNotFoundError:
+        files = metadata.files(package) or []
+    except metadata.PackageNotFoundError:
         return None
     for file in files:
         if file.name.startswith(stem) and {".so", ".dylib", ".dll"} & set(file.suffixes):

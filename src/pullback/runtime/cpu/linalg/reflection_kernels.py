@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from pullback.compile.kernel.factor_order import LEAF, SUMS
+from pullback.compile.kernel.factor_order import FAINT, LEAF, SUMS
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.leaf_code import Leaf
+from pullback.runtime.cpu.llvm.records import Record
 
 __all__ = ["householder_kernel"]
 
-HOUSEHOLDER = ("a", "v", "t", "m", "n", "at", "column", "v_at", "v_column", "t_at", "t_row")
+HOUSEHOLDER = Record("a v t", "m n at column v_at v_column t_at t_row")
 
 
 @functools.cache
@@ -19,7 +20,7 @@ def householder_kernel(dtype: DType) -> int:
     """R of a few columns in place of their upper triangle, the reflections' vectors V with ones on
     the diagonal, which are clear above it, and T: their product is 1 - V T V^T. A unit is a matrix.
     """
-    leaf = Leaf(dtype, HOUSEHOLDER, 3)
+    leaf = Leaf(dtype, HOUSEHOLDER)
     f, p, kind = leaf.f, leaf.p, leaf.kind
     m, n = p["m"], p["n"]
     products = f.array(kind, LEAF)
@@ -78,6 +79,11 @@ def _reflector(leaf: Leaf, own: str, reflector: str, j: str, m: str) -> str:
     size = leaf.unary("fabs", alpha)
     scale = leaf.select(f(f"fcmp ogt {kind} {size}, {rest}"), size, rest)
     scale = leaf.select(some, scale, one)
+    faint = f(f"fcmp olt {kind} {scale}, {leaf.number(FAINT[leaf.dtype.name])}")
+    lift = leaf.select(faint, leaf.number(1 / FAINT[leaf.dtype.name]), one)
+    with f.when(faint):
+        _multiply(leaf, own, lift, below, m)
+    alpha, scale = (leaf.scalar("fmul", x, lift) for x in (alpha, scale))
     wide = leaf.splat(scale)
 
     def scaled_down(i: str, mask: str | None) -> tuple[str, str]:
@@ -101,8 +107,21 @@ def _reflector(leaf: Leaf, own: str, reflector: str, j: str, m: str) -> str:
 
     leaf.column(below, m, [], scaled)
     leaf.store(one, leaf.element(reflector, j))
-    leaf.store(beta, leaf.element(own, j))
+    leaf.store(leaf.scalar("fdiv", beta, lift), leaf.element(own, j))
     return tau
+
+
+def _multiply(leaf: Leaf, x: str, factor: str, start: str, stop: str) -> None:
+    """x *= factor."""
+    v, wide = leaf.v, leaf.splat(factor)
+
+    def body(places: list[str], mask: str | None, _: list[str]) -> list[str]:
+        for i in places:
+            place = leaf.element(x, i)
+            leaf.put(v.multiply(v.load(place, mask), wide), place, mask)
+        return []
+
+    leaf.column(start, stop, [], body)
 
 
 def _dot(leaf: Leaf, x: str, y: str, start: str, stop: str) -> str:

@@ -11,16 +11,14 @@ import functools
 from pullback.compile.kernel.factor_order import LEAF, VECTOR_BYTES
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.leaf_code import Leaf
+from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.vectors import squared
 
 __all__ = ["cholesky_kernel", "panel_kernel", "triangle_kernel"]
 
-TRIANGLE = (
-    *("t", "x", "n", "count", "groups", "unit"),
-    *("t_at", "t_row", "t_column", "x_at", "x_row", "x_column"),
-)
-CHOLESKY = ("a", "status", "n", "first", "at", "row")
-PANEL = ("a", "swaps", "m", "n", "first", "at", "column", "swaps_at")
+TRIANGLE = Record("t x", "n count groups unit t_at t_row t_column x_at x_row x_column")
+CHOLESKY = Record("a status", "n first at row")
+PANEL = Record("a swaps", "m n first at column swaps_at")
 
 
 # -- triangular systems --------------------------------------------------------------------------
@@ -33,7 +31,7 @@ def triangle_kernel(dtype: DType) -> int:
     Either the columns of X lie side by side or its rows. A column of X is found row by row: each
     row is taken, times its elements of T, from all that follow.
     """
-    leaf = Leaf(dtype, TRIANGLE, 2)
+    leaf = Leaf(dtype, TRIANGLE)
     f, p, v, lanes, size = leaf.f, leaf.p, leaf.v, leaf.lanes, str(dtype.itemsize)
     area = f.array("i8", LEAF * VECTOR_BYTES)
     beside = f(f"icmp eq i64 {p['x_column']}, {size}")
@@ -92,7 +90,7 @@ def cholesky_kernel(dtype: DType) -> int:
 
     Column by column: each is taken, times its elements, from all that follow.
     """
-    leaf = Leaf(dtype, CHOLESKY, 2)
+    leaf = Leaf(dtype, CHOLESKY)
     f, p, v, size = leaf.f, leaf.p, leaf.v, dtype.itemsize
     step = LEAF * size  # bytes of a column
     places = range(0, step, VECTOR_BYTES)
@@ -144,7 +142,7 @@ def panel_kernel(dtype: DType) -> int:
     The row that each row was exchanged with, counted from that of the whole matrix, is left at
     `swaps` as a number.
     """
-    leaf = Leaf(dtype, PANEL, 2)
+    leaf = Leaf(dtype, PANEL)
     f, p, v, kind = leaf.f, leaf.p, leaf.v, leaf.kind
     pivots = f.array("i64", LEAF)
     m, n = p["m"], p["n"]

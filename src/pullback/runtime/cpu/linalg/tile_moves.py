@@ -11,6 +11,7 @@ import functools
 from pullback.compile.kernel.factor_order import VECTOR_BYTES
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.leaf_code import Leaf
+from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.vectors import squared
 
 __all__ = [
@@ -18,13 +19,13 @@ __all__ = [
     *("regular_kernel", "trim_kernel"),
 ]
 
-COPY = ("x", "out", "status", "m", "n", "bands", "x_row", "x_column", "out_row", "out_at")
-EXCHANGE = ("a", "swaps", "columns", "first", "last", "column", "at", "swaps_at")
-PERMUTE = ("x", "out", "numbers", "n", "k", "back", "x_row", "x_column", "numbers_at")
-IDENTITY = ("out", "rows", "columns")
-ORDER = ("out", "status", "n", "count", "at")
-REGULAR = ("a", "n", "step", "code")
-TRIM = ("out", "status", "rows", "columns", "at", "row", "side", "code")
+COPY = Record("x out status", "m n bands x_row x_column out_row out_at")
+EXCHANGE = Record("a swaps", "columns first last column at swaps_at")
+PERMUTE = Record("x out numbers", "n k back x_row x_column numbers_at")
+IDENTITY = Record("out", "rows columns")
+ORDER = Record("out status", "n count at")
+REGULAR = Record("a", "n step code")
+TRIM = Record("out status", "rows columns at row side code")
 
 
 @functools.cache
@@ -34,7 +35,7 @@ def copy_kernel(dtype: DType, symmetric: bool) -> int:
 
     `status` becomes -1 if an element is not finite.
     """
-    leaf = Leaf(dtype, COPY, 3)
+    leaf = Leaf(dtype, COPY)
     f, p, v, lanes, size = leaf.f, leaf.p, leaf.v, leaf.lanes, str(dtype.itemsize)
     bits = f"<{lanes} x i1>"
     beside = f(f"icmp eq i64 {p['x_column']}, {size}")
@@ -81,16 +82,8 @@ def copy_kernel(dtype: DType, symmetric: bool) -> int:
                     for r, row in enumerate(squared(v, loaded)):
                         v.store(row, place(r))
                 rows = [v.load(place(r)) for r in range(lanes)]
-            found = j.carried[0]
-            for r, row in reversed(list(enumerate(rows))):
-                some = f(f"icmp slt i64 {f.add(i, str(r))}, {p['m']}")
-                with f.when(some):
-                    v.store_masked(row, leaf.element(targets[r], j.i), broad)
-                strange = f(f"fcmp uno {v.type} {v.subtract(row, row)}, zeroinitializer")
-                strange = f(f"and {bits} {strange}, {broad}")
-                strange = f(f"and {bits} {strange}, {f.splat(some, 'i1', lanes)}")
-                found = f(f"or {bits} {found}, {strange}")
-            j.next = [found]
+            places = [leaf.element(target, j.i) for target in targets]
+            j.next = [_put_rows(leaf, rows, places, i, broad, j.carried[0])]
         function = f.module.intrinsic(f"llvm.vector.reduce.or.v{lanes}i1", "i1", bits)
         with f.when(f(f"call i1 {function}({bits} {j.results[0]})")):
             status = f.element(p.pointers[2], "i64", item)
@@ -98,12 +91,28 @@ def copy_kernel(dtype: DType, symmetric: bool) -> int:
     return leaf.finish()
 
 
+def _put_rows(
+    leaf: Leaf, rows: list[str], places: list[str], first: str, columns: str, found: str
+) -> str:
+    """Writes rows from row `first` on; what was `found`, and where elements are not finite."""
+    f, v, bits = leaf.f, leaf.v, f"<{leaf.lanes} x i1>"
+    for r, row in reversed(list(enumerate(rows))):
+        some = f(f"icmp slt i64 {f.add(first, str(r))}, {leaf.p['m']}")
+        with f.when(some):
+            v.store_masked(row, places[r], columns)
+        strange = f(f"fcmp uno {v.type} {v.subtract(row, row)}, zeroinitializer")
+        strange = f(f"and {bits} {strange}, {columns}")
+        strange = f(f"and {bits} {strange}, {f.splat(some, 'i1', leaf.lanes)}")
+        found = f(f"or {bits} {found}, {strange}")
+    return found
+
+
 @functools.cache
 def exchange_kernel(dtype: DType) -> int:
     """Exchanges rows `first` to `last` of dense columns with those that the numbers at `swaps` say;
     a unit is a column.
     """
-    leaf = Leaf(dtype, EXCHANGE, 2)
+    leaf = Leaf(dtype, EXCHANGE)
     f, p = leaf.f, leaf.p
     with f.loop("%lo", "%hi") as unit:
         item, number = f.divmod(unit.i, p["columns"])
@@ -125,7 +134,7 @@ def order_kernel(dtype: DType) -> int:
     """The permutation that `count` exchanges of n rows lead to: a row of numbers behind the row of
     exchanges, which ends in zeros; of what is not finite, nothing is exchanged. A unit is a matrix.
     """
-    leaf = Leaf(dtype, ORDER, 2)
+    leaf = Leaf(dtype, ORDER)
     f, p, kind = leaf.f, leaf.p, leaf.kind
     with f.loop("%lo", "%hi") as item:
         (offset,) = p.offsets(item.i, 1)
@@ -152,7 +161,7 @@ def permute_kernel(dtype: DType) -> int:
     """Dense rows of `out`: row i is the row of x that number i says, or with `back` the row that
     number i says is row i of x; a unit is a row.
     """
-    leaf = Leaf(dtype, PERMUTE, 3)
+    leaf = Leaf(dtype, PERMUTE)
     f, p, v = leaf.f, leaf.p, leaf.v
     back = f(f"icmp ne i64 {p['back']}, 0")
     beside = f(f"icmp eq i64 {p['x_column']}, {dtype.itemsize}")
@@ -185,7 +194,7 @@ def permute_kernel(dtype: DType) -> int:
 @functools.cache
 def identity_kernel(dtype: DType) -> int:
     """Dense rows with ones on the diagonal, and zeros; a unit is a row."""
-    leaf = Leaf(dtype, IDENTITY, 1)
+    leaf = Leaf(dtype, IDENTITY)
     f, p = leaf.f, leaf.p
     with f.loop("%lo", "%hi") as unit:
         item, i = f.divmod(unit.i, p["rows"])
@@ -209,7 +218,7 @@ def trim_kernel(dtype: DType) -> int:
     fills a matrix that is not finite with NaN, and ends with an error about one that is not
     positive; a unit is a row.
     """
-    leaf = Leaf(dtype, TRIM, 2)
+    leaf = Leaf(dtype, TRIM)
     f, p = leaf.f, leaf.p
     above = f(f"icmp sgt i64 {p['side']}, 0")
     below = f(f"icmp slt i64 {p['side']}, 0")
@@ -256,7 +265,7 @@ def _report(leaf: Leaf, failed: str, item: str, value: str) -> None:
 @functools.cache
 def regular_kernel(dtype: DType) -> int:
     """Ends with an error about a matrix that has a 0 on its diagonal; a unit is a matrix."""
-    leaf = Leaf(dtype, REGULAR, 1)
+    leaf = Leaf(dtype, REGULAR)
     f, p = leaf.f, leaf.p
     with f.loop("%lo", "%hi") as item:
         (offset,) = p.offsets(item.i, 1)

@@ -88,8 +88,9 @@ class Tiles(TiledSteps):
         self._tasks += each / max(1, grain) + _CALL
         self._stages.append(Stage(code, self.count * each, max(1, grain), params))
 
-    def bytes(self, *elements: int) -> list[int]:
-        return [n * self.size for n in elements]
+    def bytes(self, **elements: int) -> dict[str, int]:
+        """Numbers of elements as bytes, by the names that params have for them."""
+        return {name: n * self.size for name, n in elements.items()}
 
     def multiply(self, c: Block, a: Block, b: Block, minus: bool, lower: bool = False) -> None:
         """c = a b, or c -= a b; with `lower` only what is not above the diagonal is wanted."""
@@ -102,13 +103,14 @@ class Tiles(TiledSteps):
         if lower:
             cut = cut._replace(rows=min(_SIDE, c.rows))
         across, tiles = -(-c.columns // cut.columns), cut.tiles(c.rows, c.columns)
-        params = (
-            *(a.slot, b.slot, c.slot, c.rows, c.columns, a.columns, 0),
-            *self.bytes(a.row, a.column, b.row, b.column),
-            *(*cut, tiles, across),
-            *self.bytes(c.row, a.at, b.at, c.at),
-            int(lower),
-        )
+        params = panel_gemm.PLACED.packed(
+            a=a.slot, b=b.slot, out=c.slot, m=c.rows, n=c.columns, k=a.columns, all_k=0,
+            tile_m=cut.rows, tile_n=cut.columns, tiles=tiles, across=across, lower=int(lower),
+            **self.bytes(
+                a_row=a.row, a_column=a.column, b_row=b.row, b_column=b.column,
+                out_row=c.row, a_at=a.at, b_at=b.at, out_at=c.at,
+            ),
+        )  # fmt: skip
         code = panel_gemm.placed_kernel(self.dtype, minus)
         grain = task_tiles(cut, a.columns, self.count * tiles, threads)
         self._stage(code, tiles, grain, params, a, b, c)
@@ -117,24 +119,28 @@ class Tiles(TiledSteps):
         if x.columns == 0:
             return
         groups = -(-x.columns * self.size // VECTOR_BYTES)
-        params = (
-            *(t.slot, x.slot, t.rows, x.columns, groups, int(unit)),
-            *self.bytes(t.at, t.row, t.column, x.at, x.row, x.column),
-        )
+        params = tile_kernels.TRIANGLE.packed(
+            t=t.slot, x=x.slot, n=t.rows, count=x.columns, groups=groups, unit=int(unit),
+            **self.bytes(
+                t_at=t.at, t_row=t.row, t_column=t.column, x_at=x.at, x_row=x.row, x_column=x.column
+            ),
+        )  # fmt: skip
         code = tile_kernels.triangle_kernel(self.dtype)
         work = t.rows * t.rows * VECTOR_BYTES // self.size
         self._stage(code, groups, grain_of(2 * work), params, t, x)
 
     def _cholesky_leaf(self, a: Block, first: int) -> None:
         n = a.rows
-        params = (a.slot, self.status, n, first, *self.bytes(a.at, a.row))
+        params = tile_kernels.CHOLESKY.packed(
+            a=a.slot, status=self.status, n=n, first=first, **self.bytes(at=a.at, row=a.row)
+        )
         self._stage(tile_kernels.cholesky_kernel(self.dtype), 1, grain_of(n**3), params, a)
 
     def _lu_leaf(self, a: Block, swaps: Block, first: int) -> None:
-        params = (
-            *(a.slot, swaps.slot, a.rows, a.columns, first),
-            *self.bytes(a.at, a.column, swaps.at),
-        )
+        params = tile_kernels.PANEL.packed(
+            a=a.slot, swaps=swaps.slot, m=a.rows, n=a.columns, first=first,
+            **self.bytes(at=a.at, column=a.column, swaps_at=swaps.at),
+        )  # fmt: skip
         grain = grain_of(2 * a.rows * a.columns**2)
         self._stage(tile_kernels.panel_kernel(self.dtype), 1, grain, params, a, swaps)
 
@@ -144,23 +150,27 @@ class Tiles(TiledSteps):
             return
         column = a._replace(at=a.at - top)
         code = tile_moves.exchange_kernel(self.dtype)
-        params = (
-            *(a.slot, swaps.slot, a.columns, start, stop),
-            *self.bytes(a.column, column.at, swaps.at),
-        )
+        params = tile_moves.EXCHANGE.packed(
+            a=a.slot, swaps=swaps.slot, columns=a.columns, first=start, last=stop,
+            **self.bytes(column=a.column, at=column.at, swaps_at=swaps.at),
+        )  # fmt: skip
         self._stage(code, a.columns, _SWAPPED // (stop - start), params, a, swaps)
 
     def order(self, swaps: Block, n: int, count: int) -> None:
         """The permutation, behind the exchanges."""
-        params = (swaps.slot, self.status, n, count, *self.bytes(swaps.at))
+        params = tile_moves.ORDER.packed(
+            out=swaps.slot, status=self.status, n=n, count=count, **self.bytes(at=swaps.at)
+        )
         self._stage(tile_moves.order_kernel(self.dtype), 1, _SWAPPED // max(1, n), params, swaps)
 
     def _qr_leaf(self, a: Block, v: Block, t: Block) -> None:
         n = v.columns
-        params = (
-            *(a.slot, v.slot, t.slot, a.rows, n),
-            *self.bytes(a.at, a.column, v.at, v.column, t.at, t.row),
-        )
+        params = reflection_kernels.HOUSEHOLDER.packed(
+            a=a.slot, v=v.slot, t=t.slot, m=a.rows, n=n,
+            **self.bytes(
+                at=a.at, column=a.column, v_at=v.at, v_column=v.column, t_at=t.at, t_row=t.row
+            ),
+        )  # fmt: skip
         code = reflection_kernels.householder_kernel(self.dtype)
         self._stage(code, 1, grain_of(6 * a.rows * n * n), params, a, v, t)
 
@@ -173,20 +183,20 @@ class Tiles(TiledSteps):
         if symmetric and x.column != 1:
             x = x.turned
         bands = -(-x.rows * self.size // VECTOR_BYTES)
-        params = (
-            *(x.slot, out.slot, self.status, x.rows, x.columns, bands),
-            *self.bytes(x.row, x.column, out.row, out.at),
-        )
+        params = tile_moves.COPY.packed(
+            x=x.slot, out=out.slot, status=self.status, m=x.rows, n=x.columns, bands=bands,
+            **self.bytes(x_row=x.row, x_column=x.column, out_row=out.row, out_at=out.at),
+        )  # fmt: skip
         code = tile_moves.copy_kernel(self.dtype, symmetric)
         grain = _COPIED * bands // max(1, x.rows * x.columns)
         self._stage(code, bands, grain, params, x, out)
 
     def permute(self, x: Block, out: Block, numbers: Block, back: bool) -> None:
         """Row i of `out` is the row of x that number i says, or the other way round."""
-        params = (
-            *(x.slot, out.slot, numbers.slot, x.rows, x.columns, int(back)),
-            *self.bytes(x.row, x.column, numbers.at),
-        )
+        params = tile_moves.PERMUTE.packed(
+            x=x.slot, out=out.slot, numbers=numbers.slot, n=x.rows, k=x.columns, back=int(back),
+            **self.bytes(x_row=x.row, x_column=x.column, numbers_at=numbers.at),
+        )  # fmt: skip
         code = tile_moves.permute_kernel(self.dtype)
         self._stage(code, x.rows, _COPIED // max(1, x.columns), params, x, out, numbers)
 
@@ -194,11 +204,13 @@ class Tiles(TiledSteps):
         """Ones on the diagonal of a block with dense rows, and zeros."""
         code = tile_moves.identity_kernel(self.dtype)
         grain = _COPIED // max(1, a.columns)
-        self._stage(code, a.rows, grain, (a.slot, a.rows, a.columns), a)
+        params = tile_moves.IDENTITY.packed(out=a.slot, rows=a.rows, columns=a.columns)
+        self._stage(code, a.rows, grain, params, a)
 
     def require_regular(self, a: Block, error: int) -> None:
         """An error about a matrix with a 0 on the diagonal."""
-        params = (a.slot, a.rows, *self.bytes(a.row + a.column), error)
+        step = self.bytes(step=a.row + a.column)
+        params = tile_moves.REGULAR.packed(a=a.slot, n=a.rows, **step, code=error)
         grain = _COPIED // max(1, a.rows)
         self._stage(tile_moves.regular_kernel(self.dtype), 1, grain, params, a)
 
@@ -206,9 +218,9 @@ class Tiles(TiledSteps):
         """Clears what is above (1) or below (-1) the diagonal, nothing (0); what was found about a
         matrix becomes NaN or an error.
         """
-        params = (
-            *(a.slot, self.status, a.rows, a.columns),
-            *(*self.bytes(a.at, a.row), side, error),
-        )
+        params = tile_moves.TRIM.packed(
+            out=a.slot, status=self.status, rows=a.rows, columns=a.columns,
+            **self.bytes(at=a.at, row=a.row), side=side, code=error,
+        )  # fmt: skip
         grain = _COPIED // max(1, a.columns)
         self._stage(tile_moves.trim_kernel(self.dtype), a.rows, grain, params, a)

@@ -22,9 +22,9 @@ from pullback.runtime.cpu.llvm.values import (
     vector,
     written,
 )
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
-__all__ = ["Callee", "Code", "Module", "Variable", "address", "index_params", "kernel", "offsets"]
+__all__ = ["Callee", "Code", "IRModule", "Variable", "address", "index_params", "kernel", "offsets"]
 
 
 class Callee(NamedTuple):
@@ -58,7 +58,7 @@ class Code:
 
     def __init__(
         self,
-        module: Module,
+        module: IRModule,
         name: str,
         types: Sequence[Type],
         result: Type = VOID,
@@ -333,7 +333,7 @@ def offsets(code: Code, first: int, index: Value, operands: int) -> list[Value]:
     return [offset.get() for offset in found]
 
 
-def kernel(module: Module, name: str) -> Code:
+def kernel(module: IRModule, name: str) -> Code:
     """A stage kernel: (params, ptrs, lo, hi, error)."""
     return Code(module, name, (PTR, PTR, I64, I64, PTR))
 

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.writer import Function, Module, of_width, register
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, of_width, register
 
 __all__ = [
     "Elements",
-    "Names",
     "add_move",
     "call",
     "call_move",
@@ -24,21 +23,6 @@ __all__ = [
 def lanes_of(dtype: DType) -> int:
     """Elements of a vector."""
     return jit.host().vector_bits // (8 * dtype.itemsize)
-
-
-class Names:
-    """The params of a kernel by name, and the pointers of its slots."""
-
-    def __init__(self, f: Function, names: Sequence[str]):
-        self.f = f
-        self.words = {name: f.int_at("%params", i) for i, name in enumerate(names)}
-        self.rest = f.element("%params", "i64", str(len(names)))
-
-    def __getitem__(self, name: str) -> str:
-        return self.words[name]
-
-    def pointer(self, name: str) -> str:
-        return self.f(f"load ptr, ptr {self.f.element('%ptrs', 'ptr', self.words[name])}")
 
 
 class Elements:
@@ -131,7 +115,7 @@ _MOVE = (
 )  # fmt: skip
 
 
-def add_move(module: Module, dtype: DType) -> None:
+def add_move(module: IRModule, dtype: DType) -> None:
     """The function @move: a matrix copied between any strides, fast where its columns are read
     side by side.
     """

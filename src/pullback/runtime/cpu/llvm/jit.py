@@ -25,7 +25,7 @@ __all__ = [
     "KEPT",
     "Address",
     "Host",
-    "Origin",
+    "ObjectFile",
     "add_source",
     "add_symbol",
     "compile_ir",
@@ -36,10 +36,9 @@ __all__ = [
     "together",
 ]
 
-# Kernels of a kind, by what they compute, that are found again after the last program with them is
-# gone. One has some 40 kB linked, so that each kind keeps some 3 MB; to link it again from the
-# disk takes half a millisecond.
-KEPT = 64
+# One has some 40 kB linked, so that each kind keeps some 3 MB; to link it again from the disk takes
+# half a millisecond.
+KEPT = 64  # kernels of a kind that are found again after the last program with them is gone
 
 # Part of every cache key: a change of how code is made gets a new number.
 _CACHE_FORMAT = 1  # counts the changes of how code is made, see above
@@ -69,7 +68,7 @@ def symbol(name: str) -> SupportsIndex | None:
     return _symbols.get(name)
 
 
-def origin(word: SupportsIndex) -> tuple[Origin, str] | None:
+def origin(word: SupportsIndex) -> tuple[ObjectFile, str] | None:
     """Where the code of an address is from, and its name there; None if it is no such address."""
     address = word.address if isinstance(word, _Awaited) else word
     return (address.origin, address.name) if isinstance(address, Address) else None
@@ -93,7 +92,7 @@ def compile_ir(
     return module.addresses()
 
 
-class Origin(NamedTuple):
+class ObjectFile(NamedTuple):
     """Where linked code is on disk, what it defines, and which names it looks for elsewhere."""
 
     key: str
@@ -105,7 +104,7 @@ class Address(int):
     """The address of a function; as long as there is this object, the function is there."""
 
     library: _Library
-    origin: Origin
+    origin: ObjectFile
     name: str
 
 
@@ -136,7 +135,7 @@ class _Module:
         if self._addresses is None:
             code = self.emit()
             imports = tuple(n for n in _DECLARED.findall(self.text) if n in _symbols)
-            origin = Origin(self._key, tuple(self.symbols), imports)
+            origin = ObjectFile(self._key, tuple(self.symbols), imports)
             self._addresses = _link(code, origin, self.text)
         return self._addresses
 
@@ -237,7 +236,7 @@ def _emit(text: str, passes: str) -> bytes:
     return emission.emit(text, passes)
 
 
-def _link(code: bytes, origin: Origin, text: str = "") -> dict[str, Address]:
+def _link(code: bytes, origin: ObjectFile, text: str = "") -> dict[str, Address]:
     import llvmlite.binding as llvm
 
     needed = {name: _symbols[name] for name in origin.imports}
@@ -258,14 +257,14 @@ def _link(code: bytes, origin: Origin, text: str = "") -> dict[str, Address]:
     return _addresses(mine, origin)
 
 
-def _addresses(library: _Library, origin: Origin) -> dict[str, Address]:
+def _addresses(library: _Library, origin: ObjectFile) -> dict[str, Address]:
     found = {name: Address(place) for name, place in library.places.items()}
     for name, address in found.items():
         address.library, address.origin, address.name = library, origin, name
     return found
 
 
-def linked(origin: Origin) -> dict[str, Address] | None:
+def linked(origin: ObjectFile) -> dict[str, Address] | None:
     """The addresses of what an earlier process compiled; None if its code is not on disk, or calls
     what this process does not have.
     """

@@ -15,21 +15,25 @@ import llvmlite.binding as llvm
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, topological
+from pullback.ir.scalar_walks import LEAVES, inline_nodes, inline_operands
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, literal, of_width, register
+from pullback.runtime.cpu.llvm.writer import (
+    Function,
+    IRModule,
+    LoopOperand,
+    literal,
+    of_width,
+    register,
+)
 
 __all__ = [
-    "LEAVES",
     "convert",
     "counter",
     "emit",
-    "inline_nodes",
-    "inline_operands",
     "uniform",
     "vector_width",
 ]
 
-LEAVES = frozenset({"load", "index", "acc"})
 VECTOR_BYTES = 64  # of an AVX-512 register; LLVM splits vectors for narrower ones
 _HALVES = (dt.float16, dt.bfloat16)
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint"}
@@ -44,23 +48,6 @@ def has_half_conversion() -> bool:
 
 
 HARDWARE_HALF = has_half_conversion()
-
-
-def inline_nodes(roots: Iterable[Expr]) -> list[Expr]:
-    """The expressions that are always evaluated: all but those under the slow side of a `rare`."""
-    seen: dict[Expr, None] = {}
-    stack = list(roots)
-    while stack:
-        e = stack.pop()
-        if e not in seen:
-            seen[e] = None
-            stack.extend(inline_operands(e))
-    return list(seen)
-
-
-def inline_operands(e: Expr) -> Sequence[Expr]:
-    """The operands that are evaluated along with `e`."""
-    return (e.args[0], e.args[2]) if e.op == "rare" else e.args
 
 
 def vector_width(roots: Iterable[Expr], dtypes: Iterable[DType]) -> int:
@@ -274,14 +261,14 @@ class _InstructionWriter:
 _slow: dict[tuple[Hashable, ...], tuple[str, str, list[str]]] = {}
 
 
-def _slow_function(module: Module, slow: Expr, free: Sequence[Expr]) -> str:
+def _slow_function(module: IRModule, slow: Expr, free: Sequence[Expr]) -> str:
     """A scalar function that computes `slow` from the values `free`, whatever these are.
 
     It is compiled once for all kernels; its symbol names its version, as cached code needs it.
     """
     key = tuple(_structure(slow, free))
     if key not in _slow:
-        own = Module()
+        own = IRModule()
         known = {a: f"%a{k}" for k, a in enumerate(free)}
         parameters = [(register(a.dtype), n) for a, n in known.items()]
         kind = register(slow.dtype)
@@ -308,7 +295,7 @@ def _structure(root: Expr, free: Sequence[Expr]) -> Iterator[Hashable]:
         yield e.op, e.dtype, repr(e.value), *[number[a] for a in e.args]
 
 
-def _slow_lanes(module: Module, scalar: str, e: Expr, free: Sequence[Expr], width: int) -> str:
+def _slow_lanes(module: IRModule, scalar: str, e: Expr, free: Sequence[Expr], width: int) -> str:
     """A function that replaces the lanes of `fast` whose condition holds by the scalar function."""
     key = ("lanes", scalar, width)
     if key in module.memo:
@@ -397,8 +384,8 @@ class _Bits:
     def cast(self, name: str, x: str, before: str, after: str) -> str:
         return self.f(f"{name} {self.type(before)} {x} to {self.type(after)}")
 
-    def select(self, condition: str, a: str, b: str, scalar: str = "i32") -> str:
-        kind = self.type(scalar)
+    def select(self, condition: str, a: str, b: str) -> str:
+        kind = self.type("i32")
         return self.f(f"select {self.type('i1')} {condition}, {kind} {a}, {kind} {b}")
 
 
@@ -469,7 +456,7 @@ def _round_to_odd(b: _Bits, x: str) -> str:
     return b.cast("bitcast", b.select(inexact, b.op("or", towards_zero, 1), bits), "i32", "float")
 
 
-def uniform(roots: Sequence[Expr], operands: Sequence[Operand]) -> list[Expr]:
+def uniform(roots: Sequence[Expr], operands: Sequence[LoopOperand]) -> list[Expr]:
     """The largest expressions that depend on repeated operands and constants only."""
     varying: dict[Expr, bool] = {}
     for e in _in_order(roots):

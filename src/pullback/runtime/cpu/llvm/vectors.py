@@ -1,16 +1,14 @@
-"""Vectors and arguments of kernels that multiply and transpose matrices, over LLVM IR text."""
+"""Vectors in kernels that multiply and transpose matrices, over LLVM IR text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.writer import Function, of_width, register
 
-__all__ = ["NamedParams", "Part", "Vectors", "lanes_of", "squared"]
+__all__ = ["Vectors", "lanes_of", "squared"]
 
 
 def lanes_of(dtype: DType) -> int:
@@ -101,6 +99,9 @@ class Vectors:
     def subtract(self, x: str, y: str) -> str:
         return self.f(f"fsub {self.type} {x}, {y}")
 
+    def multiply(self, x: str, y: str) -> str:
+        return self.f(f"fmul {self.type} {x}, {y}")
+
     def divide(self, x: str, y: str) -> str:
         return self.f(f"fdiv {self.type} {x}, {y}")
 
@@ -150,54 +151,3 @@ def _pairs(vectors: Sequence[str], width: int) -> list[tuple[str, str]]:
     """Each vector with the one `width` further, in groups of twice as many."""
     firsts = [i for i in range(len(vectors)) if not i & width]
     return [(vectors[i], vectors[i + width]) for i in firsts]
-
-
-class Part(NamedTuple):
-    """Rows of one matrix of a batch: its number, the first row, how many, offsets of a and b."""
-
-    item: str
-    row: str
-    rows: str
-    a: str
-    b: str
-
-
-class NamedParams:
-    """The params of a kernel by name, and the pointers among them.
-
-    The batch, as `builder.index_params`, comes after the names and `skip` more words.
-    """
-
-    def __init__(self, f: Function, names: Sequence[str], pointers: int, skip: int = 0):
-        self.f, self.first = f, len(names) + skip
-        self.words = {name: f.int_at("%params", i) for i, name in enumerate(names)}
-        slots = [self.words[name] for name in names[:pointers]]
-        self.pointers = [f(f"load ptr, ptr {f.element('%ptrs', 'ptr', s)}") for s in slots]
-
-    def __getitem__(self, name: str) -> str:
-        return self.words[name]
-
-    def offsets(self, item: str, operands: int) -> list[str]:
-        """Offsets of matrix `item`, in the unit of the batch's strides."""
-        f = self.f
-        start = [("i64", item), *[("i64", "0")] * operands]
-        with f.loop("0", f.int_at("%params", self.first), carried=start) as d:
-            words = f.mul(d.i, str(operands + 1))
-            axis = f.element("%params", "i64", f.add(words, str(self.first + 1)))
-            rest, position = f.divmod(d.carried[0], f.int_at(axis, 0))
-            moved = [
-                f.add(o, f.mul(position, f.int_at(axis, 1 + k)))
-                for k, o in enumerate(d.carried[1:])
-            ]
-            d.next = [rest, *moved]
-        return d.results[1:]
-
-    @contextmanager
-    def parts(self) -> Iterator[Part]:
-        """Code for every part of %lo ... %hi, counted in rows, that lies in one matrix."""
-        f = self.f
-        with f.loop("%lo", "%hi") as part:
-            item, row = f.divmod(part.i, self["m"])
-            count = f.minimum(f.sub(self["m"], row), f.sub("%hi", part.i))
-            yield Part(item, row, count, *self.offsets(item, 2))
-            part.step = count

@@ -18,9 +18,9 @@ from pullback.core.dtypes import DType
 
 __all__ = [
     "Function",
-    "Module",
+    "IRModule",
+    "LoopOperand",
     "OpenLoop",
-    "Operand",
     "literal",
     "memory_type",
     "of_width",
@@ -64,7 +64,7 @@ def literal(value: object, dtype: DType) -> str:
     return str(int(value))  # type: ignore[call-overload]
 
 
-class Module:
+class IRModule:
     """A module under construction; `memo` is for functions that writers share."""
 
     def __init__(self):
@@ -120,7 +120,7 @@ class Function:
 
     def __init__(
         self,
-        module: Module,
+        module: IRModule,
         name: str,
         parameters: Sequence[tuple[str, str]] = KERNEL_PARAMETERS,
         result: str = "void",
@@ -303,7 +303,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Operand:
+class LoopOperand:
     """How the elements of an array lie along the innermost loop.
 
     `step` is "unit" (dense), "zero" (one element for all) or "any" (`stride` bytes apart).

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pullback.compile.kernel.forms import Accumulate
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import vector_width
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand
 from pullback.runtime.cpu.loops.nest import (
     Streams,
 )
@@ -39,11 +39,11 @@ class _Arguments:
 @lru_cache(jit.KEPT)
 def rows(kernel: Accumulate) -> int:
     """A unit is one kept element; its accumulators stay in registers."""
-    module, fold = Module(), FoldWriter(kernel)
+    module, fold = IRModule(), FoldWriter(kernel)
     f = Function(module, "@kernel")
     a = _Arguments(f, kernel)
-    output = Operand(kernel.output, "unit")
-    elements = ElementExpressions(fold, [Operand(d, "unit") for d in kernel.inputs])
+    output = LoopOperand(kernel.output, "unit")
+    elements = ElementExpressions(fold, [LoopOperand(d, "unit") for d in kernel.inputs])
     with f.loop("%lo", "%hi") as unit:
         offsets = a.kept.offsets(f, unit.i, a.none)
         start = [("i64", a.first), *(("i64", o) for o in offsets)]
@@ -64,14 +64,14 @@ def rows(kernel: Accumulate) -> int:
 @lru_cache(jit.KEPT)
 def columns(kernel: Accumulate, steps: tuple[str, ...]) -> int:
     """A unit is a tile of kept elements; their accumulators lie in memory."""
-    module, fold = Module(), FoldWriter(kernel)
+    module, fold = IRModule(), FoldWriter(kernel)
     width = vector_width((*kernel.element, *kernel.combine, *kernel.finish),
                          (kernel.output, *kernel.inputs))  # fmt: skip
     f = Function(module, "@kernel")
     a = _Arguments(f, kernel)
-    output = Operand(kernel.output, steps[0])
+    output = LoopOperand(kernel.output, steps[0])
     elements = ElementExpressions(
-        fold, [Operand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
+        fold, [LoopOperand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
     )
     strides, size = a.kept.strides(f, 0), a.kept.size(f, 0)
     running = fold.arrays(f, TILE)

@@ -15,6 +15,7 @@ from pullback.core.avals import dense_strides
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.loops import (
     accumulate_code,
+    block_code,
     reduce_code,
     reduce_columns,
     reduce_strips,
@@ -75,7 +76,7 @@ def reduce_stages(
             return [tiny_code.reduce_stage(kernel, *whole)]
         return [_sequence(kernel, kept, reduced, slots)]
     if piece:
-        return _rows(kernel, kept, reduced, slots, piece, area)
+        return _rows(kernel, kept, reduced, slots, piece, area, shared)
     across = not by_rows and _prefers_columns(kernel, kept, reduced)
     nbytes = kept.size * reduced.size * max(d.itemsize for d in kernel.inputs)
     if across and nbytes <= CACHED and len(reduced.shape) == 1:
@@ -83,7 +84,7 @@ def reduce_stages(
     if across:
         return _columns(kernel, kept, reduced, slots, area)
     split = kept.size < ENOUGH_TASKS and reduced.size > GROUP and not by_rows
-    return _rows(kernel, kept, reduced, slots, GROUP if split else reduced.size, area)
+    return _rows(kernel, kept, reduced, slots, GROUP if split else reduced.size, area, shared)
 
 
 def _head(rank: int, slots: Sequence[int]) -> list[int]:
@@ -155,7 +156,13 @@ def _grouped_words(
 
 
 def _rows(
-    kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int], group: int, area: Area
+    kernel: Reduce,
+    kept: Nest,
+    reduced: Nest,
+    slots: Sequence[int],
+    group: int,
+    area: Area,
+    shared: bool,
 ) -> list[native.Stage]:
     head, records = _head(rank_of(kept), slots), axis_words(kept)
     groups = math.ceil(reduced.size / group)
@@ -163,12 +170,17 @@ def _rows(
     partials = _partials(kernel, kept, groups, area)
     words = _grouped_words(reduced, group, before, partials)
     steps = _inner_steps(kernel, reduced, 0)
+    block = None
     if len(reduced.shape) > 1:
         steps = tuple("any" if any(own) else "zero" for own in reduced.strides)
+        inner = 0 if shared else block_code.short_axes(reduced, kept.size)
+        if inner:
+            own = tuple(s[-inner:] for s in reduced.strides)
+            block = reduce_code.Block(reduced.shape[-inner:], own, inner == len(reduced.shape))
     params = tuple(head + words + records + axis_words(reduced, 1))
     units = kept.size * groups
     stage = native.Stage(
-        reduce_code.rows(kernel, steps), units, _grain(kernel, units, words[2]), params
+        reduce_code.rows(kernel, steps, block), units, _grain(kernel, units, words[2]), params
     )
     return [stage, *_merge(kernel, kept, slots[0], groups, partials)]
 

@@ -28,8 +28,8 @@ from pullback.runtime.cpu.llvm.printer import (
     uniform,
     vector_width,
 )
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
-from pullback.runtime.cpu.loops import tiny_code
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, register
+from pullback.runtime.cpu.loops import block_code, tiny_code
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
     Records,
@@ -85,6 +85,9 @@ def map_stages(
         return [tiny_code.map_stage(kernel, shape, slots, strides)]
     if by_rows:
         return [_stage(kernel, nest, slots, (0,) * len(nest.strides))]
+    inner = 0 if shared or _facts(kernel).indexed else block_code.inner_axes(kernel, nest)
+    if inner:
+        return [_block_stage(kernel, nest, slots, inner)]
     return _boxed(kernel, nest, slots)
 
 
@@ -93,6 +96,19 @@ def _boxed(kernel: Map | MultiMap, nest: Nest, slots: Sequence[int]) -> list[nat
     facts = _facts(kernel)
     parts = boxes(nest, facts.itemsizes, facts.outputs)
     return [_stage(kernel, n, slots, bases) for n, bases in parts]
+
+
+def _block_stage(
+    kernel: Map | MultiMap, nest: Nest, slots: Sequence[int], inner: int
+) -> native.Stage:
+    """The stage whose units are blocks of the innermost axes."""
+    facts, count = _facts(kernel), len(slots)
+    outer = Nest(nest.shape[:-inner], tuple(s[:-inner] for s in nest.strides))
+    block = nest.shape[-inner:]
+    made = block_code.code(kernel, facts.dtypes, block, tuple(s[-inner:] for s in nest.strides))
+    head = Streams(count).header(rank_of(outer), slots, (0,) * count)
+    grain = grain_of(outer.size, facts.weight * prod(block))
+    return native.Stage(made, outer.size, grain, (*head, *axis_words(outer)))
 
 
 def map_stage(
@@ -113,7 +129,7 @@ def map_stage(
     return _stage(kernel, nest, [out_slot, *in_slots], bases)
 
 
-class _Facts(NamedTuple):
+class _MapFacts(NamedTuple):
     """What the stages of a kernel need to know of it."""
 
     dtypes: tuple[DType, ...]  # of the outputs, then of the inputs
@@ -126,13 +142,13 @@ class _Facts(NamedTuple):
 
 
 @lru_cache(jit.KEPT)
-def _facts(kernel: Map | MultiMap) -> _Facts:
+def _facts(kernel: Map | MultiMap) -> _MapFacts:
     several = isinstance(kernel, MultiMap)
     outputs = kernel.outputs if several else (kernel.output,)
     bodies = kernel.bodies if several else (kernel.body,)
     dtypes = (*outputs, *kernel.inputs)
     roots = tuple(e for body in bodies for e in body)
-    return _Facts(
+    return _MapFacts(
         dtypes,
         tuple(d.itemsize for d in dtypes),
         len(outputs),
@@ -218,22 +234,20 @@ def _flat_stage(
     return native.Stage(code, size, grain_of(size, weight), (*head, size, *steps))
 
 
-def flat_program(
-    kernel: Map, repeated: tuple[bool, ...]
-) -> Callable[[int, int, bool], Callable[..., Any]]:
+def flat_program(kernel: Map, repeated: tuple[bool, ...]) -> Callable[[int], Callable[..., Any]]:
     """What makes the program of the flat stage of so many elements, by writing them into a copy."""
-    inputs = len(repeated)
+    inputs, itemsize = len(repeated), kernel.output.itemsize
     code, head, steps, weight = _flat(kernel, tuple(range(1 + inputs)), (False, *repeated))
     sample = native.Stage(code, 1, 1, (*head, 1, *steps))
     words = native.single_words(inputs, 1, sample, False)
     at = len(words) - len(steps) - 1  # where the size is an argument of the stage
 
-    def made(size: int, nbytes: int, heavy: bool) -> Callable[..., Any]:
+    def made(size: int) -> Callable[..., Any]:
         grain, own = grain_of(size, weight), words[:]
         own[native.OUT_BYTES], own[native.UNITS], own[native.GRAIN], own[at] = (
-            nbytes, size, grain, size,
+            itemsize * size, size, grain, size,
         )  # fmt: skip
-        own[native.HEAVY] = heavy or size > grain
+        own[native.HEAVY] = size > INLINE or size > grain
         return native.run_array(own, sample)
 
     return made
@@ -261,11 +275,11 @@ def _code(kernel: Map | MultiMap, steps: tuple[str, ...]) -> int:
 
 def source(kernel: Map | MultiMap, steps: tuple[str, ...]) -> str:
     """The kernel as LLVM IR."""
-    module = Module()
+    module = IRModule()
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
     facts = _facts(kernel)
     dtypes, roots = facts.dtypes, facts.roots
-    operands = [Operand(d, s) for d, s in zip(dtypes, steps, strict=True)]
+    operands = [LoopOperand(d, s) for d, s in zip(dtypes, steps, strict=True)]
     head = Streams(len(operands))
     indexed, outputs = facts.indexed, facts.outputs
     streams = head.count + indexed
@@ -300,7 +314,7 @@ class RowBody:
     def __init__(
         self,
         f: Function,
-        operands: Sequence[Operand],
+        operands: Sequence[LoopOperand],
         outputs: int,
         starts: Sequence[str],
         strides: Sequence[str],

@@ -13,7 +13,7 @@ from functools import cache
 
 from pullback.compile.program.nest import Nest
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.writer import Function, Module
+from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = [
     "TILE_PARAMETERS",
@@ -133,7 +133,7 @@ def _load_walk() -> str:
 
 
 def _walk_source() -> str:
-    module = Module()
+    module = IRModule()
     f = Function(module, "@walk", _WALK_PARAMETERS)
     words = f.add("%streams", "1")
     offsets = f("alloca i64, i64 %streams")

@@ -10,13 +10,18 @@ A unit of `rows` is (output, group), of `columns` (outer outputs, tile, group), 
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
+from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Reduce
+from pullback.compile.kernel.lower import copy_kernel
 from pullback.compile.kernel.order import BLOCK, LANES
+from pullback.core.avals import dense_strides
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import vector_width
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand
+from pullback.runtime.cpu.loops import tiny_code
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
     Records,
@@ -32,7 +37,7 @@ from pullback.runtime.cpu.loops.tree_code import (
     positions,
 )
 
-__all__ = ["GroupedReduction", "merge", "output_width", "rows", "sequence"]
+__all__ = ["Block", "GroupedReduction", "merge", "output_width", "rows", "sequence"]
 
 
 def output_width(kernel: Reduce) -> int:
@@ -46,15 +51,15 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
 
     Words after the head: N, words from `params` to the axes, then offsets[N][inputs].
     """
-    module, fold, streams = Module(), FoldWriter(kernel), Streams(1 + len(kernel.inputs))
+    module, fold, streams = IRModule(), FoldWriter(kernel), Streams(1 + len(kernel.inputs))
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
     pointers = streams.pointers(f)
     count = f.int_at("%params", streams.words)
     table = f.element("%params", "i64", str(streams.words + 2))
     strides = Records("%records", "0", streams.count).strides(f, 0)
-    output = Operand(kernel.output, steps[0])
+    output = LoopOperand(kernel.output, steps[0])
     elements = ElementExpressions(
-        fold, [Operand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
+        fold, [LoopOperand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
     )
     width = output_width(kernel)
 
@@ -64,7 +69,7 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
             entry = f.element(table, "i64", f.mul(j.i, str(len(kernel.inputs))))
             moved = [f.offset(p, f.int_at(entry, s)) for s, p in enumerate(starts[1:])]
             values = elements.values(f, moved, i, strides[1:], f.splat(j.i, "i64", w), w)
-            j.next = fold.combine(f, j.carried, values, w)
+            j.next = fold.step(f, j.carried, values, w)
         return j.results
 
     def row(offsets: list[str], _: str) -> None:
@@ -84,6 +89,14 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
     walk(f, records, "%lo", "%hi", "null", "@tile")
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
+
+
+class Block(NamedTuple):
+    """The innermost axes of what is reduced, if they are short: strides of each input in bytes."""
+
+    shape: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+    is_all: bool  # there are no others
 
 
 class GroupedReduction:
@@ -128,15 +141,18 @@ def _arrays(f: Function, slot: str, pitch: str, count: int) -> Values:
 
 
 @lru_cache(jit.KEPT)
-def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
-    """Folds along the reduced axis; a step of "any" packs each block into a dense copy first."""
-    module = Module()
+def rows(kernel: Reduce, steps: tuple[str, ...], block: Block | None = None) -> int:
+    """Folds along the reduced axis; a step of "any" packs each block of the tree into a dense copy
+    first. Of small `block`s of the innermost axes the places are compiled in.
+    """
+    module = IRModule()
     f = Function(module, "@kernel")
     g = GroupedReduction(f, kernel)
     fold = g.fold
-    output = Operand(kernel.output, "unit")
+    output = LoopOperand(kernel.output, "unit")
     packed = [
-        Operand(d, "unit" if s == "any" else s) for d, s in zip(kernel.inputs, steps, strict=True)
+        LoopOperand(d, "unit" if s == "any" else s)
+        for d, s in zip(kernel.inputs, steps, strict=True)
     ]
     elements = ElementExpressions(fold, packed)
     buffers = [
@@ -145,12 +161,12 @@ def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
     ]
     stack, lanes = fold.arrays(f, LEVELS), fold.arrays(f, LANES)
 
-    def block(starts: Values, first: str, count: str) -> Values:
+    def folded(starts: Values, first: str, count: str) -> Values:
         """The accumulators of a block, joined."""
         places = []
         for k, (d, s, p) in enumerate(zip(kernel.inputs, steps, starts, strict=True)):
             if s == "any":
-                _pack_block(g, k, buffers[k], p, first, count)
+                _pack_block(g, k, buffers[k], p, first, count, block)
                 p = buffers[k]
             elif s == "unit":
                 p = f.offset(p, f.mul(first, str(d.itemsize)))
@@ -165,7 +181,7 @@ def rows(kernel: Reduce, steps: tuple[str, ...]) -> int:
         first, last = g.bounds(group)
         with f.loop(first, last, str(BLOCK), carried=[("i64", "0")]) as b:
             count = f.minimum(str(BLOCK), f.sub(last, b.i))
-            values = block(starts[1:], b.i, count)
+            values = folded(starts[1:], b.i, count)
             number = f(f"udiv i64 {f.sub(b.i, first)}, {BLOCK}")
             b.next = [fold.push(f, stack, b.carried[0], number, values)]
         values = fold.collect(f, stack, b.results[0])
@@ -189,37 +205,71 @@ def _fold_block(
     with f.loop("0", vectors, str(LANES), carried=start) as at:
         index = positions(f, f.add(first, at.i), LANES)
         values = elements.values(f, places, at.i, none, index, LANES)
-        at.next = fold.combine(f, at.carried, values, LANES)
+        at.next = fold.step(f, at.carried, values, LANES)
     fold.store(f, lanes, "0", at.results, LANES)
     with f.loop(vectors, count) as tail:
         lane = f.sub(tail.i, vectors)
         values = elements.values(f, places, tail.i, none, f.add(first, tail.i), 1)
-        joined = fold.combine(f, fold.load(f, lanes, lane, 1), values, 1)
+        joined = fold.step(f, fold.load(f, lanes, lane, 1), values, 1)
         fold.store(f, lanes, lane, joined, 1)
     return fold.join_lanes(f, fold.load(f, lanes, "0", LANES))
 
 
 def _pack_block(
-    g: GroupedReduction, k: int, target: str, source: str, first: str, count: str
+    g: GroupedReduction,
+    k: int,
+    target: str,
+    source: str,
+    first: str,
+    count: str,
+    block: Block | None,
 ) -> None:
     """Copy elements `first` to `first + count` of input `k` into a dense array."""
+    if block is None:
+        _pack_pieces(g, k, target, source, first, "0", count)
+        return
+    f, dtype, size = g.f, g.kernel.inputs[k], str(math.prod(block.shape))
+    item = str(dtype.itemsize)
+    own = tuple(s // dtype.itemsize for s in block.strides[k])
+    steps = (dense_strides(block.shape), own)
+    if block.is_all:
+        tiny_code.write_map(f, copy_kernel(dtype), block.shape, steps, [target, source])
+        return
+    number = f(f"udiv i64 {f.add(first, f.sub(size, '1'))}, {size}")
+    lead = f.minimum(f.sub(f.mul(number, size), first), count)
+    stop = f(f"udiv i64 {f.add(first, count)}, {size}")
+    end = f.sub(f.mul(stop, size), first)
+    rest = f(f"select i1 {f(f'icmp slt i64 {end}, {lead}')}, i64 {lead}, i64 {end}")
+    _pack_pieces(g, k, target, source, first, "0", lead)
+    with f.loop(number, stop) as whole:
+        offsets = g.reduced.offsets(f, whole.i, ["0"] * g.reduced.streams, len(block.shape))
+        place = f.offset(target, f.mul(f.sub(f.mul(whole.i, size), first), item))
+        places = [place, f.offset(source, offsets[k])]
+        tiny_code.write_map(f, copy_kernel(dtype), block.shape, steps, places)
+    _pack_pieces(g, k, target, source, first, rest, count)
+
+
+def _pack_pieces(
+    g: GroupedReduction, k: int, target: str, source: str, first: str, start: str, stop: str
+) -> None:
+    """Copy elements from `first + start` to `first + stop`, along the innermost axis."""
     f, dtype = g.f, g.kernel.inputs[k]
-    operand = Operand(dtype, "any")
-    dense = Operand(dtype, "unit")
+    operand = LoopOperand(dtype, "any")
+    dense = LoopOperand(dtype, "unit")
     inner = g.reduced.size(f, 0)
     stride = g.reduced.strides(f, 0)[k]
-    with f.loop("0", count) as piece:
+    with f.loop(start, stop) as piece:
         position = f.add(first, piece.i)
         _, column = f.divmod(position, inner)
         offsets = g.reduced.offsets(f, position, ["0"] * g.reduced.streams)
-        start = f.offset(source, offsets[k])
-        run = f.minimum(f.sub(inner, column), f.sub(count, piece.i))
+        origin = f.offset(source, offsets[k])
+        run = f.minimum(f.sub(inner, column), f.sub(stop, piece.i))
         place = dense.at(f, target, piece.i, "0")
         is_dense = f(f"icmp eq i64 {stride}, {dtype.itemsize}")
         with f.when(is_dense):
-            f.copy(place, start, f.mul(run, str(dtype.itemsize)))
+            f.copy(place, origin, f.mul(run, str(dtype.itemsize)))
         with f.when(f(f"xor i1 {is_dense}, true")), f.loop("0", run) as i:
-            value = operand.load(f, operand.at(f, start, i.i, stride), stride, 1)
+            value = operand.load(f, operand.at(f, origin, i.i, stride), stride, 1)
             dense.store(f, dense.at(f, place, i.i, "0"), "0", value, 1)
         piece.step = run
 
@@ -230,11 +280,11 @@ def merge(kernel: Reduce) -> int:
 
     Arguments: groups, slot of the scratch area, bytes from array to array in it, output slot.
     """
-    module, fold = Module(), FoldWriter(kernel)
+    module, fold = IRModule(), FoldWriter(kernel)
     f = Function(module, "@kernel")
     groups, slot, pitch, out_slot = (f.int_at("%params", k) for k in range(4))
     partials = _arrays(f, slot, pitch, len(fold.dtypes))
-    output = Operand(kernel.output, "unit")
+    output = LoopOperand(kernel.output, "unit")
     target = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', out_slot)}")
     stack = fold.arrays(f, LEVELS)
     with f.loop("%lo", "%hi") as k:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand
 from pullback.runtime.cpu.loops.reduce_code import GroupedReduction, output_width
 from pullback.runtime.cpu.loops.tree_code import (
     LEVELS,
@@ -37,7 +37,7 @@ def tile_width(kernel: Reduce) -> int:
 @lru_cache(jit.KEPT)
 def columns(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """The kernel for innermost steps of the inputs along the outputs."""
-    module = Module()
+    module = IRModule()
     join = FoldWriter(kernel).join_function(module, output_width(kernel))
     f = Function(module, "@kernel")
     tile = _ColumnTile(f, kernel, steps, join)
@@ -54,7 +54,7 @@ class _ColumnTile:
         self.f, self.kernel, self.join = f, kernel, join
         self.g = GroupedReduction(f, kernel)
         self.fold = self.g.fold
-        operands = [Operand(d, s) for d, s in zip(kernel.inputs, steps, strict=True)]
+        operands = [LoopOperand(d, s) for d, s in zip(kernel.inputs, steps, strict=True)]
         self.elements = ElementExpressions(self.fold, operands)
         self.width, self.columns = output_width(kernel), tile_width(kernel)
         self.strides = self.g.kept.strides(f, 0)
@@ -126,7 +126,7 @@ class _ColumnTile:
             for number, place in zip(numbers, places, strict=True):
                 index = f.splat(number, "i64", w)
                 values = self.elements.values(f, place, i, self.strides[1:], index, w)
-                joined = fold.combine(f, joined, values, w)
+                joined = fold.step(f, joined, values, w)
             fold.store(f, own, i, joined, w)
 
         self._each(body)
@@ -152,7 +152,7 @@ class _ColumnTile:
 
     def _store(self, start: str, position: str, group: str) -> None:
         f, fold, g = self.f, self.fold, self.g
-        output = Operand(self.kernel.output, "unit")
+        output = LoopOperand(self.kernel.output, "unit")
         several = g.several()
         with f.when(several):
             partials = g.partials()

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pullback.compile.kernel.forms import Reduce
 from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand
 from pullback.runtime.cpu.loops.reduce_code import GroupedReduction, output_width
 from pullback.runtime.cpu.loops.tree_code import (
     LEVELS,
@@ -28,7 +28,7 @@ TOGETHER = 4  # lanes in registers at a time, of which there are 16 to 32
 @lru_cache(jit.KEPT)
 def strips(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """The kernel for innermost steps of the inputs along the outputs, and one reduced axis."""
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
     g = GroupedReduction(f, kernel)
     strides = g.kept.strides(f, 0)
@@ -53,7 +53,7 @@ class _Strip:
 
     def __init__(self, f: Function, g: GroupedReduction, steps: tuple[str, ...], strides: Values):
         self.f, self.g, self.fold, self.strides = f, g, g.fold, strides
-        operands = [Operand(d, s) for d, s in zip(g.kernel.inputs, steps, strict=True)]
+        operands = [LoopOperand(d, s) for d, s in zip(g.kernel.inputs, steps, strict=True)]
         self.elements = ElementExpressions(g.fold, operands)
         width = output_width(g.kernel)
         self.stack = g.fold.arrays(f, LEVELS * width)
@@ -68,7 +68,7 @@ class _Strip:
             number = f(f"udiv i64 {b.i}, {BLOCK}")
             b.next = [fold.push(f, self.stack, b.carried[0], number, values, w)]
         values = fold.finish(f, fold.collect(f, self.stack, b.results[0], w), w)
-        output = Operand(g.kernel.output, "unit")
+        output = LoopOperand(g.kernel.output, "unit")
         output.store(f, output.at(f, starts[0], i, "0"), "0", values, w)
 
     def _element(self, starts: Values, i: str, number: str, w: int) -> Values:

@@ -17,7 +17,7 @@ from pullback.compile.schedule.row_kernel import Pass, RowKernel
 from pullback.ir.scalar import Expr
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import convert, emit, uniform, vector_width
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, register
 from pullback.runtime.cpu.loops.tree_code import (
     LEVELS,
     FoldWriter,
@@ -26,20 +26,31 @@ from pullback.runtime.cpu.loops.tree_code import (
 )
 
 __all__ = ["HEAD", "Lengths", "column_kernel", "row_kernel"]
+__tuning__ = ("SHORT",)
 
 HEAD = ("rows", "length", "together")  # `together`: logarithm of the lanes that a task has
+SHORT = 64  # elements of rows whose length is compiled in: a few vectors, the last partly filled
 _LANE_BITS, _BLOCK_BITS = LANES.bit_length() - 1, BLOCK.bit_length() - 1
 
 
 class Lengths(NamedTuple):
-    """What code knows of the length of rows: at most a block, a multiple of the lanes."""
+    """What code knows of the length of rows: at most a block, a multiple of the lanes; of a few
+    elements how many, else 0.
+    """
 
     short: bool
     even: bool
+    exact: int
 
     @staticmethod
     def of(length: int) -> Lengths:
-        return Lengths(length <= BLOCK, length % LANES == 0)
+        exact = length if length <= SHORT else 0
+        return Lengths(length <= BLOCK, length % LANES == 0, exact)
+
+    @property
+    def rest(self) -> int:
+        """Lanes of the last vector, if they are known and not all are filled."""
+        return self.exact % LANES
 
 
 @lru_cache(jit.KEPT)
@@ -49,7 +60,7 @@ def row_kernel(kernel: RowKernel, lengths: Lengths) -> int:
     Params: `HEAD`; slot and bytes from row to row of each stream in memory; slot and bytes from
     accumulator to accumulator of each fold over columns, then of each fold over everything.
     """
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
     writer = _RowWriter(f, kernel, lengths)
     with f.loop("%lo", "%hi") as unit:
@@ -66,6 +77,8 @@ class _RowWriter:
     def __init__(self, f: Function, kernel: RowKernel, lengths: Lengths):
         self.f, self.kernel, self.lengths = f, kernel, lengths
         self.rows, self.length, self.together = (f.int_at("%params", k) for k in range(len(HEAD)))
+        if lengths.exact:
+            self.length = str(lengths.exact)
         self._words = len(HEAD)
         self.pointers: dict[int, tuple[str, str]] = {}
         self.starts: dict[int, str] = {}
@@ -82,7 +95,7 @@ class _RowWriter:
         ]
         self.spaces = [(x.arrays(f, LEVELS), x.arrays(f, LANES)) for x in folds]
         self.operands = [
-            Operand(s.dtype, "unit" if s.kind in ("unit", "buffer") else "zero")
+            LoopOperand(s.dtype, "unit" if s.kind in ("unit", "buffer") else "zero")
             for s in kernel.streams
         ]
         self.row = ""
@@ -121,7 +134,8 @@ class _RowWriter:
 
     def write(self, row: str) -> None:
         f = self.f
-        self.row, self.scalars, self.known = row, {}, {1: {}, LANES: {}}
+        self.row, self.scalars = row, {}
+        self.known = {width: {} for width in {1, LANES, self.lengths.rest or 1}}
         for k, (pointer, step) in self.pointers.items():
             self.starts[k] = f.offset(pointer, f.mul(row, step))
         columns, wholes, spaces = iter(self.columns), iter(self.wholes), iter(self.spaces)
@@ -167,10 +181,10 @@ class _RowWriter:
         """Compute what is the same for the whole row before a loop along it."""
         outer = uniform(roots, self.operands)
         values = self._evaluated(outer)
-        wide = self.known[LANES]
-        for e, v in zip(outer, values, strict=True):
-            if e not in wide:
-                wide[e] = self.f.splat(v, register(e.dtype), LANES)
+        for width, wide in self.known.items():
+            for e, v in zip(outer, values, strict=True):
+                if e not in wide:
+                    wide[e] = self.f.splat(v, register(e.dtype), width)
 
     def _lane(self, fold: FoldWriter, arrays: Values) -> Values:
         """The accumulators of this row's lane, one for each column."""
@@ -241,8 +255,9 @@ class _Pass:
             with f.loop(first, last, str(LANES)) as at:
                 body(at.i, LANES)
             return
+        rest = self.rows.lengths.rest
         vectors = f(f"and i64 {last}, {-LANES}")
-        for w, start, stop in ((LANES, first, vectors), (1, vectors, last)):
+        for w, start, stop in ((LANES, first, vectors), (rest or 1, vectors, last)):
             with f.loop(start, stop, str(w)) as at:
                 body(at.i, w)
 
@@ -291,6 +306,13 @@ class _Pass:
         whole = zip(self.folds, self._split(at.results), strict=True)
         if even:
             return [fold.join_lanes(f, values) for (fold, *_), values in whole]
+        rest = self.rows.lengths.rest
+        if rest:
+            new = self._elements(f.add(first, vectors), rest)
+            return [
+                fold.join_lanes(f, fold.with_rest(f, values, own, rest))
+                for ((fold, *_), values), own in zip(whole, new, strict=True)
+            ]
         for (fold, _, lanes), values in whole:
             fold.store(f, lanes, "0", values, LANES)
         with f.loop(vectors, count) as tail:
@@ -317,14 +339,14 @@ def column_kernel(kernel: Reduce) -> int:
 
     Params: output slot, slot of the lanes, bytes from accumulator to accumulator, rows, columns.
     """
-    module, fold = Module(), FoldWriter(kernel)
+    module, fold = IRModule(), FoldWriter(kernel)
     f = Function(module, "@kernel")
     out, slot, pitch, rows, columns = (f.int_at("%params", k) for k in range(5))
     target, first = (f(f"load ptr, ptr {f.element('%ptrs', 'ptr', s)}") for s in (out, slot))
     arrays = [f.offset(first, f.mul(pitch, str(k))) for k in range(len(fold.dtypes))]
     width = vector_width((*kernel.combine, *kernel.finish), (kernel.output,))
     stack = fold.arrays(f, LEVELS * width)
-    output = Operand(kernel.output, "unit")
+    output = LoopOperand(kernel.output, "unit")
 
     def reduce(i: str, w: int) -> None:
         with f.loop("0", rows, str(BLOCK), carried=[("i64", "0")]) as b:

@@ -23,14 +23,13 @@ from pullback.ir.scalar import Expr, load
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import emit
-from pullback.runtime.cpu.llvm.writer import Function, Module, Operand, register
+from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, register
 
 __all__ = ["scalar_loop_stages"]
 __tuning__ = ("ROUNDS",)
 
-# Rounds of any loop between two looks for an interrupt: a look takes as long as ten short rounds,
-# and a thousand long ones a millisecond.
-ROUNDS = 1000
+# A look for an interrupt takes as long as ten short rounds, and a thousand long ones a millisecond.
+ROUNDS = 1000  # of any loop between two looks for an interrupt
 
 
 def scalar_loop_stages(
@@ -57,7 +56,7 @@ def _moving(slot: int, step: int, rounds: int, reverse: bool) -> tuple[int, int,
 
 
 def _code(kernel: ScalarLoop) -> SupportsIndex:
-    module = Module()
+    module = IRModule()
     f = Function(module, "@kernel")
     _LoopWriter(f, kernel).write()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
@@ -97,11 +96,11 @@ class _LoopWriter:
         self.repeat(kernel.loop, rounds, rows, columns)
         for number, dtype, out in zip(kernel.loop.numbers, kernel.outputs, outs, strict=True):
             parts = [self.known[e] for e in _loads(number, dtype)]
-            Operand(dtype, "unit").store(f, out, "0", parts, 1)
+            LoopOperand(dtype, "unit").store(f, out, "0", parts, 1)
         f.finish()
 
     def read(self, number: int, dtype: DType, pointer: str) -> None:
-        values = Operand(dtype, "unit").load(self.f, pointer, "0", 1)
+        values = LoopOperand(dtype, "unit").load(self.f, pointer, "0", 1)
         self.known |= dict(zip(_loads(number, dtype), values, strict=True))
 
     def values(self, elements: Sequence[Element]) -> list[str]:
@@ -159,7 +158,7 @@ class _LoopWriter:
             for dtype, place in zip(kernel.columns, at[len(rows) :], strict=False):
                 if columns:
                     parts = [written.pop(0) for _ in range(1 + dtype.is_complex)]
-                    Operand(dtype, "unit").store(f, place, "0", parts, 1)
+                    LoopOperand(dtype, "unit").store(f, place, "0", parts, 1)
             state.next = [*following, f.add(made, "1"), self.left]
         self.left = left
 

@@ -15,8 +15,8 @@ from pullback.ir.scalar import Expr
 from pullback.runtime.cpu.llvm.printer import convert, counter, emit, uniform
 from pullback.runtime.cpu.llvm.writer import (
     Function,
-    Module,
-    Operand,
+    IRModule,
+    LoopOperand,
     memory_type,
     of_width,
     register,
@@ -36,7 +36,7 @@ class FoldWriter:
         self.kernel = kernel
         self.dtypes: tuple[DType, ...] = tuple(e.dtype for e in kernel.init)
         self.nbytes = sum(d.itemsize for d in self.dtypes)
-        self._memory = [Operand(d, "unit") for d in self.dtypes]
+        self._memory = [LoopOperand(d, "unit") for d in self.dtypes]
 
     def types(self, width: int) -> list[str]:
         return [of_width(register(d), width) for d in self.dtypes]
@@ -47,11 +47,20 @@ class FoldWriter:
     def combine(self, f: Function, a: Values, b: Values, width: int) -> Values:
         """The accumulators `a` (earlier) and `b` joined."""
 
+        return self._joined(f, self.kernel.combine, a, b, width)
+
+    def step(self, f: Function, a: Values, element: Values, width: int) -> Values:
+        """The accumulators `a` joined with an element after all of theirs."""
+        return self._joined(f, self.kernel.step or self.kernel.combine, a, element, width)
+
+    def _joined(
+        self, f: Function, roots: Sequence[Expr], a: Values, b: Values, width: int
+    ) -> Values:
         def leaf(e: Expr) -> str:
             side, position = e.value  # type: ignore[misc]
             return (a if side == "a" else b)[position]
 
-        return emit(f, self.kernel.combine, width, leaf)
+        return emit(f, roots, width, leaf)
 
     def finish(self, f: Function, values: Values, width: int) -> Values:
         """The parts of the output, in its dtype."""
@@ -86,6 +95,23 @@ class FoldWriter:
             values = self.combine(f, low, high, half)
             width = half
         return values
+
+    def with_rest(self, f: Function, values: Values, new: Values, count: int) -> Values:
+        """Vector accumulators, with new elements in the first `count` lanes."""
+        before = self._lanes(f, values, LANES, range(count))
+        joined = self.step(f, before, new, count)
+        found = []
+        for kind, part, own, v in zip(
+            self.types(count), self.types(LANES), joined, values, strict=True
+        ):
+            if count == 1:
+                found.append(f(f"insertelement {part} {v}, {kind} {own}, i64 0"))
+                continue
+            widened = _mask([k if k < count else None for k in range(LANES)])
+            wide = f(f"shufflevector {kind} {own}, {kind} poison, {widened}")
+            order = _mask([k if k < count else LANES + k for k in range(LANES)])
+            found.append(f(f"shufflevector {part} {wide}, {part} {v}, {order}"))
+        return found
 
     def _lanes(self, f: Function, values: Values, width: int, lanes: range) -> Values:
         found = []
@@ -127,7 +153,7 @@ class FoldWriter:
             level.next = self.combine(f, present, level.carried, width)
         return level.results
 
-    def join_function(self, module: Module, width: int) -> str:
+    def join_function(self, module: IRModule, width: int) -> str:
         """A function of arrays of accumulators and a count: target = combine(a, b)."""
         count = len(self.dtypes)
         groups = [[f"%{g}{k}" for k in range(count)] for g in "tab"]
@@ -146,7 +172,7 @@ class FoldWriter:
 class ElementExpressions:
     """The element expressions of a kernel, read from operands."""
 
-    def __init__(self, fold: FoldWriter, operands: Sequence[Operand]):
+    def __init__(self, fold: FoldWriter, operands: Sequence[LoopOperand]):
         self.fold = fold
         self.operands = operands
         self._known: dict[int, dict[Expr, str]] = {}
@@ -184,6 +210,12 @@ class ElementExpressions:
             return loaded[k][part]
 
         return leaf
+
+
+def _mask(lanes: Sequence[int | None]) -> str:
+    """The mask of a shuffle; None may be any lane."""
+    order = ", ".join("i32 poison" if k is None else f"i32 {k}" for k in lanes)
+    return f"<{len(lanes)} x i32> <{order}>"
 
 
 def positions(f: Function, first: str, width: int) -> str:

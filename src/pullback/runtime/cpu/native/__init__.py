@@ -42,7 +42,6 @@ __all__ = [
     "Buffer",
     "Scratch",
     "Stage",
-    "arena_program",
     "empty",
     "encode",
     "get_threads",
@@ -159,8 +158,7 @@ def _memory_size() -> int:
     return size
 
 
-# The last size class of the allocator has an index below 320.
-_LARGEST_BLOCK = 1 << 45
+_LARGEST_BLOCK = 1 << 45  # bytes: the last size class of the allocator has an index below 320
 
 
 def _most_bytes() -> int:
@@ -291,20 +289,8 @@ def program(
     return make_program(n_inputs, out_nbytes, scratch, (), stages, heavy)
 
 
-def arena_program(
-    n_inputs: int,
-    out_nbytes: int,
-    arena_nbytes: int,
-    pointers: Sequence[tuple[int, int]],
-    stages: Sequence[Stage],
-    heavy: bool = False,
-) -> Callable[..., Buffer | tuple[int, int, int]]:
-    """Like `program`, with one arena for all temporaries, and any part of any buffer as a slot.
-
-    Slots: 0 is the output, then the inputs, then the arena, then `pointers`: each is the slot of a
-    base, which comes before it, and an offset in bytes.
-    """
-    return make_program(n_inputs, out_nbytes, (arena_nbytes,), pointers, stages, heavy)
+# Of buffers, and of pointers: their addresses lie on the stack of whoever calls a program.
+MOST_SLOTS = 1 << 16
 
 
 def make_program(
@@ -328,13 +314,13 @@ def program_words(
     heavy: bool,
 ) -> tuple[list[SupportsIndex], int]:
     """The words of a program, and where among them its stages begin."""
-    if min((n_inputs, out_nbytes, *scratch)) < 0 or n_inputs + len(scratch) > 4096:
+    if min((n_inputs, out_nbytes, *scratch)) < 0 or n_inputs + len(scratch) > MOST_SLOTS:
         raise ValueError(
-            f"program: needs sizes >= 0 and at most 4096 buffers, got {n_inputs} inputs, "
+            f"program: needs sizes >= 0 and at most {MOST_SLOTS} buffers, got {n_inputs} inputs, "
             f"an output of {out_nbytes} bytes and scratch {list(scratch)[:8]}."
         )
-    if len(pointers) > 1 << 16:
-        raise ValueError(f"program: takes at most 65536 pointers, got {len(pointers)}.")
+    if len(pointers) > MOST_SLOTS:
+        raise ValueError(f"program: takes at most {MOST_SLOTS} pointers, got {len(pointers)}.")
     first = n_inputs + 1 + len(scratch)
     for k, (base, _) in enumerate(pointers):
         if not 0 <= base < first + k:

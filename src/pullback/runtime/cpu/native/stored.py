@@ -36,7 +36,7 @@ MOST_TABLES = 1 << 20  # bytes of tables of numbers in a file: those of long tra
 _ADDRESSES = (1 << 40, 1 << 47)
 
 
-class _Names:
+class _NamedCode:
     """The code that a program runs, and what that calls, each after what it calls."""
 
     def __init__(self):
@@ -66,7 +66,7 @@ class _Names:
             return None
         return self.names.setdefault((origin.key, name), len(self.names))
 
-    def _module(self, origin: jit.Origin) -> list[Any] | None:
+    def _module(self, origin: jit.ObjectFile) -> list[Any] | None:
         if origin.key in self._known:
             return self._known[origin.key]
         for name in origin.imports:
@@ -115,17 +115,20 @@ class Programs:
         """A program as bytes; None if it calls what another process does not have."""
         given = (p.inputs, p.out_nbytes, p.scratch, p.pointers)
         words, first = native.program_words(*given, stages.encoded(p.stages), p.heavy)
-        names = _Names()
+        names = _NamedCode()
+        known: dict[int, tuple[int, Any]] = {}  # by the ids of words, which are there many times
         places = array("q")
         for at in range(first, len(words)):
             word = words[at]
             if type(word) is not int:
-                number = names.number(word)
-                if number is None:
-                    return None
-                places.extend((at, number))
+                if id(word) not in known:
+                    number = names.number(word)
+                    if number is None:
+                        return None
+                    known[id(word)] = number, word
+                places.extend((at, known[id(word)][0]))
                 words[at] = 0
-        kept = array("q", map(operator.index, words))
+        kept = array("q", words)  # type: ignore[arg-type]
         large = np.frombuffer(kept, np.int64)[first:]
         if np.any((large >= _ADDRESSES[0]) & (large < _ADDRESSES[1])):
             return None
@@ -171,7 +174,7 @@ class Programs:
             (None, n): a for n, a in _CORE.items()
         }
         for key, symbols, imports, given in found["modules"]:
-            addresses = jit.linked(jit.Origin(key, tuple(symbols), tuple(imports)))
+            addresses = jit.linked(jit.ObjectFile(key, tuple(symbols), tuple(imports)))
             if addresses is None:
                 return None
             linked |= {(key, name): address for name, address in addresses.items()}

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 
 from pullback.runtime.cpu.indexing.checked import are_equal, ask, local_memory, unpacked
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.builder import Code, IRModule, address, kernel
 from pullback.runtime.cpu.llvm.records import Record, Values
 from pullback.runtime.cpu.llvm.values import I8, I16, I32, I64, Value
 from pullback.runtime.cpu.scatter.partition_code import LOCAL_BYTES
@@ -99,7 +99,7 @@ def _runs(
 @lru_cache(jit.KEPT)
 def sum_runs(sums: Sums, width: int, capacity: int) -> int:
     """A unit sums a bucket of `capacity` rows. Params: SUMMED."""
-    code = kernel(Module(), "sum_runs")
+    code = kernel(IRModule(), "sum_runs")
     a = SUMMED.unpacked(code)
     elements = capacity * width
     table = SumTable(code, sums, local_memory(code, sums.wide, sums.parts * elements), elements)
@@ -148,7 +148,7 @@ def sort_runs(capacity: int) -> int:
 
     Params: SORTED; the positions of each row begin at `starts`.
     """
-    code = kernel(Module(), "sort_runs")
+    code = kernel(IRModule(), "sort_runs")
     a = SORTED.unpacked(code)
     runs = Runs(code, a["locals"], a["moved"], 4)
     counts = local_memory(code, I32, capacity)

@@ -14,7 +14,7 @@ from pullback.compile.kernel.order import PAIR_LANES, PAIRED_ROWS, UPDATE_LANES
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import ask, chunk_bounds, local_memory
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.builder import Code, IRModule, address, kernel
 from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import I1, I8, Value
 from pullback.runtime.cpu.scatter.local_code import (
@@ -205,7 +205,7 @@ def columns(
 
     Without a dtype the indices are numbers that a plan has.
     """
-    code = kernel(Module(), "columns")
+    code = kernel(IRModule(), "columns")
     a = COLUMNS.unpacked(code)
     if paired:
         numbers = Cells() if index is None else LocalCells(code, a, index, number)
@@ -259,7 +259,7 @@ def columns(
 @cache
 def join_columns(sums: Sums) -> int:
     """x plus the sums of all chunks; a unit is an element. Params: JOINED."""
-    code = kernel(Module(), "join")
+    code = kernel(IRModule(), "join")
     a = JOINED.unpacked(code)
     lo, hi = code.args[2:4]
     step = a["elements"] * sums.parts

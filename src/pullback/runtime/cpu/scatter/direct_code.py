@@ -6,7 +6,7 @@ from functools import cache
 
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import Indices
-from pullback.runtime.cpu.llvm.builder import Module, address, kernel
+from pullback.runtime.cpu.llvm.builder import IRModule, address, kernel
 from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import I32, I64, Value
 from pullback.runtime.cpu.scatter.rows import add_row, start_rows
@@ -21,7 +21,7 @@ SPARSE = Record("index updates out table places keys", "count rows width code")
 @cache
 def direct(sums: Sums, index: DType) -> int:
     """One unit. Params: DIRECT; x steps by `x_row` elements from row to row."""
-    code = kernel(Module(), "direct")
+    code = kernel(IRModule(), "direct")
     a = DIRECT.unpacked(code)
     rows, width = a["rows"], a["width"]
     indices = Indices(code, index, a["index"], rows, width)
@@ -47,7 +47,7 @@ def sparse(sums: Sums, index: DType) -> int:
     Params: SPARSE. `places` has a number for every row, and
     is never cleared: an entry counts only if `keys` points back.
     """
-    code = kernel(Module(), "sparse")
+    code = kernel(IRModule(), "sparse")
     a = SPARSE.unpacked(code)
     rows, width, out = a["rows"], a["width"], a["out"]
     indices = Indices(code, index, a["index"], rows, width)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from pullback.core.dtypes import float32
-from pullback.runtime.cpu.llvm.builder import Callee, Code, Module, Variable, address, kernel
+from pullback.runtime.cpu.llvm.builder import Callee, Code, IRModule, Variable, address, kernel
 from pullback.runtime.cpu.llvm.records import Values
 from pullback.runtime.cpu.llvm.values import (
     I1,
@@ -38,7 +38,7 @@ INFINITY, NAN = 0x7F800000, 0x7FC00000
 @cache
 def exact_segments(odd: bool) -> int:
     """As `segments`; `odd`: rounds to odd, so that a narrower type is rounded once."""
-    module = Module()
+    module = IRModule()
     slow = _slow_sum(module, odd)
     code = kernel(module, "exact_segments")
     sums = Sums(float32)
@@ -130,7 +130,7 @@ def _absolute(code: Code, value: Value) -> Value:
     return kept.bitcast(value.type)
 
 
-def _slow_sum(module: Module, odd: bool) -> Callee:
+def _slow_sum(module: IRModule, odd: bool) -> Callee:
     """A function (order, start, stop, column, width, x) -> bits: the sum in integers."""
     types = (PTR, I64, I64, PTR, I64, I32)
     code = Code(module, "slow_sum", types, I32, "internal ", "noinline")

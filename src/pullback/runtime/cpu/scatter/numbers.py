@@ -19,7 +19,7 @@ from pullback.runtime.cpu.indexing.checked import (
     report,
     unpacked,
 )
-from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.builder import Code, IRModule, address, kernel
 from pullback.runtime.cpu.llvm.records import Record, Values
 from pullback.runtime.cpu.llvm.values import I32, I64, Type, Value, constant, integer, vector
 
@@ -281,7 +281,7 @@ def in_order(code: Code, left: Value) -> Value:
 @cache
 def narrow(index: DType, number: DType, paired: bool) -> int:
     """A unit narrows a chunk of row numbers. Params: NARROWED."""
-    code = kernel(Module(), "narrow")
+    code = kernel(IRModule(), "narrow")
     a = NARROWED.unpacked(code)
     numbers = Cells() if paired else RowNumbers(number)
     checked = CheckedNumbers(code, a, index, number, numbers)

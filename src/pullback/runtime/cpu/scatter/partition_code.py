@@ -15,7 +15,7 @@ from pullback.runtime.cpu.indexing.checked import (
     unpacked,
 )
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.builder import Code, IRModule, address, kernel
 from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import I8, I16, I32, I64, Value, constant, integer, vector
 from pullback.runtime.cpu.scatter.numbers import (
@@ -53,7 +53,7 @@ def partition(
     starts. `number` and `bucket` are dtypes for all destinations and buckets; `far`: results don't
     fit in a cache. Params: PARTITION.
     """
-    code = kernel(Module(), "partition")
+    code = kernel(IRModule(), "partition")
     sorting = _Partition(code, index, number, bucket, row_bytes, chunk_rows, far)
     with code.range(code.args[2], code.args[3]) as chunk:
         sorting.sort(chunk)
@@ -299,7 +299,7 @@ def plan_places() -> int:
 
     Params: PLACES; places have 16 bits.
     """
-    code = kernel(Module(), "plan_places")
+    code = kernel(IRModule(), "plan_places")
     a = PLACES.unpacked(code)
     with code.range(code.args[2], code.args[3]) as chunk:
         start, stop = chunk_bounds(code, chunk, a["chunk"], a["count"])
@@ -316,7 +316,7 @@ def move_rows(row_bytes: int, far: bool) -> int:
     Reads go anywhere in the chunk, which is asked for during the one before. Stores go in order:
     to places anywhere they would wait for one line after the other. Params: MOVED.
     """
-    code = kernel(Module(), "move_rows")
+    code = kernel(IRModule(), "move_rows")
     size = code.int(row_bytes)
     word = vector(I64, 2) if row_bytes == 16 else integer(8 * row_bytes)
     around = far and row_bytes in (4, 8, 16)  # what processors have an instruction for

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 
 from pullback.runtime.cpu.indexing.checked import LINE, local_memory, prefetch
-from pullback.runtime.cpu.llvm.builder import Code, Module, address, kernel
+from pullback.runtime.cpu.llvm.builder import Code, IRModule, address, kernel
 from pullback.runtime.cpu.llvm.records import Record, Values
 from pullback.runtime.cpu.llvm.values import I1, I8, I32, I64, PTR, VOID, Value
 from pullback.runtime.cpu.scatter.sums import Sums, SumTable, each_piece
@@ -56,7 +56,7 @@ class SegmentWalk:
 @cache
 def segments(sums: Sums) -> int:
     """A unit sums a block of columns of a part of the rows. Params: SEGMENTS."""
-    code = kernel(Module(), "segments")
+    code = kernel(IRModule(), "segments")
     a = SEGMENTS.unpacked(code)
     table = SumTable(code, sums, local_memory(code, sums.wide, sums.parts * BLOCK), BLOCK)
 

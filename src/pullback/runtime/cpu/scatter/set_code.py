@@ -11,7 +11,7 @@ from functools import lru_cache
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import ask, unpacked
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.builder import Module, address, kernel
+from pullback.runtime.cpu.llvm.builder import IRModule, address, kernel
 from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import I8, Value, integer
 from pullback.runtime.cpu.scatter.numbers import (
@@ -32,7 +32,7 @@ SET = Record("index updates out", "count rows width code")
 @lru_cache(jit.KEPT)
 def set_rows(index: DType, number: DType, row_bytes: int) -> int:
     """The one unit sets rows of so many bytes. Params: SET."""
-    code = kernel(Module(), "set_rows")
+    code = kernel(IRModule(), "set_rows")
     row, size = integer(8 * row_bytes), code.int(row_bytes)
     a = SET.unpacked(code)
     numbers = RowNumbers(number)

@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.builder import Callee, Code, Module
+from pullback.runtime.cpu.llvm.builder import Callee, Code, IRModule
 from pullback.runtime.cpu.llvm.values import I1, I32, I64, PTR, Type, Value, integer
 
-__all__ = ["BUCKETS", "FIELDS", "Radix", "Record", "digit_bits", "emit_key", "passes"]
+__all__ = ["BUCKETS", "FIELDS", "Radix", "RowFields", "digit_bits", "emit_key", "passes"]
 
 _WIDEST = 11  # bits of a pass: the counts of more would leave the first-level cache
 _NARROW = 8  # bits of a pass over few keys, fewer than 2**11 counts would be
@@ -62,7 +62,7 @@ def emit_key(code: Code, dtype: DType, bits: Value, flip: Value) -> Value:
     return code.select(nan, code.int(-1, type_), key) ^ flip
 
 
-class Record(NamedTuple):
+class RowFields(NamedTuple):
     """A pointer to the int64 fields of a row."""
 
     code: Code
@@ -91,7 +91,7 @@ class _Step(NamedTuple):
 class Radix:
     """The functions of the sort in one module, over (record, chunk, number of the pass)."""
 
-    def __init__(self, module: Module, dtype: DType):
+    def __init__(self, module: IRModule, dtype: DType):
         self.module, self.dtype = module, dtype
         self.word = integer(8 * dtype.itemsize)
         self.measure = self._measure()
@@ -101,16 +101,16 @@ class Radix:
         self.place = self._place()
         self.move = self._move()
 
-    def _begin(self, name: str, *more: Type) -> tuple[Code, Record]:
+    def _begin(self, name: str, *more: Type) -> tuple[Code, RowFields]:
         code = Code(self.module, name, (PTR, *more), qualifiers="internal ")
-        return code, Record(code, code.args[0])
+        return code, RowFields(code, code.args[0])
 
-    def _bounds(self, record: Record, chunk: Value) -> tuple[Value, Value]:
+    def _bounds(self, record: RowFields, chunk: Value) -> tuple[Value, Value]:
         code = record.code
         lo = chunk * record.get("chunk")
         return lo, code.minimum(lo + record.get("chunk"), record.get("length"))
 
-    def _key_reader(self, record: Record):
+    def _key_reader(self, record: RowFields):
         """A function from a position to its key."""
         code = record.code
         source, stride = record.get("source", PTR), record.get("stride")
@@ -177,7 +177,7 @@ class Radix:
             record.set(name, value)
         return code.finish()
 
-    def _digits(self, record: Record, bits: Value) -> tuple[Value, Value]:
+    def _digits(self, record: RowFields, bits: Value) -> tuple[Value, Value]:
         """How many passes `bits` take, and the bits of each."""
         code = record.code
         digit = record.get("digit_bits")
@@ -185,7 +185,7 @@ class Radix:
         divisor = code.select(code.equal(count, 0), code.int(1), count)
         return count, (bits + (divisor - 1)) // divisor
 
-    def _reduced(self, record: Record, key: Value) -> Value:
+    def _reduced(self, record: RowFields, key: Value) -> Value:
         key = self._wide(record.code, key)
         return (key - record.get("least")) >> record.get("constant_bits")
 
@@ -203,7 +203,7 @@ class Radix:
             code.store(((key & mask) << shift) | i, target, i)
         return code.finish()
 
-    def _step(self, record: Record, number: Value) -> _Step:
+    def _step(self, record: RowFields, number: Value) -> _Step:
         code = record.code
         total, low = record.get("passes"), record.get("low_passes")
         position_bits = record.get("position_bits")
@@ -246,7 +246,7 @@ class Radix:
                 code.store(count + 1, counts, bucket)
         return code.finish()
 
-    def _swap_halves(self, record: Record, step: _Step, lo: Value, hi: Value) -> None:
+    def _swap_halves(self, record: RowFields, step: _Step, lo: Value, hi: Value) -> None:
         code = record.code
         read, shift = self._key_reader(record), record.get("position_bits")
         positions = (1 << shift) - 1
@@ -256,7 +256,7 @@ class Radix:
             high = self._reduced(record, read(position)) >> low_bits
             code.store((high << shift) | position, step.source, i)
 
-    def _counts(self, record: Record, chunk: Value) -> Value:
+    def _counts(self, record: RowFields, chunk: Value) -> Value:
         code = record.code
         return code.at(record.get("counts", PTR), chunk * BUCKETS, I32)
 

@@ -14,13 +14,14 @@ from typing import NamedTuple
 from pullback.core.dtypes import DType
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.llvm.builder import Code, Module, address, index_params, kernel, offsets
-from pullback.runtime.cpu.llvm.values import I8, I64, PTR, Type, Value, integer
+from pullback.runtime.cpu.llvm.builder import Code, IRModule, address, index_params, kernel, offsets
+from pullback.runtime.cpu.llvm.records import Record
+from pullback.runtime.cpu.llvm.values import I8, I64, Type, Value, integer, vector
 from pullback.runtime.cpu.sort.radix import (
     BUCKETS,
     FIELDS,
     Radix,
-    Record,
+    RowFields,
     digit_bits,
     emit_key,
     passes,
@@ -29,12 +30,21 @@ from pullback.runtime.cpu.sort.radix import (
 __all__ = ["argsort_stages", "searchsorted_stages"]
 __tuning__ = ("_LONG", "_MOST_CHUNKS", "_MOST_TASKS", "_TASK_ELEMENTS")
 
-_SLOTS = 6  # first params of argsort's kernels: output, input, records, spare, counts, measures
+_AREAS = "output source records spare counts measures"
+_LINE = "length stride flip"  # of a row; then `flip` is -1 where the order descends
+_BITS = "position_bits digit_bits"
+# After each record comes the index of the rows, or of the values, as `builder.index_params`.
+SHORT = Record("output source", _LINE)
+ROWS = Record(_AREAS, f"{_LINE} {_BITS} grain")
+BEGIN = Record(_AREAS, f"row {_LINE} {_BITS} chunk chunks")
+SEARCH = Record("output row values", "length stride count")
+STEP = Record("record", "number")  # of the stages of a long row
 _SHORT = 128  # rows up to here are ranked by counting smaller elements
 _LONG = 1 << 16  # rows from here on are cut in chunks, if they are few
 _MOST_CHUNKS = 16  # of a long row, so that a few threads share it evenly
 _MOST_TASKS = 32  # each of which has scratch memory of its own
 _TASK_ELEMENTS = 1 << 14  # of a task: some tens of microseconds
+_VECTOR = 64  # bytes of the keys that are ranked at a time
 _LANES = 8  # values that are searched for together, to overlap cache misses
 
 
@@ -76,15 +86,27 @@ class _Row(NamedTuple):
     flip: int
     slots: tuple[int, int]
 
-    def areas(self, area: Callable[[int], int], parts: int, rows: int) -> tuple[int, ...]:
-        """All slots: with scratch for counts of so many parts, and for so many rows."""
-        sizes = (rows * len(FIELDS) * 8, rows * self.length * 8, parts * BUCKETS * 4, parts * 24)
-        return (*self.slots, *map(area, sizes))
+    def line(self) -> dict[str, int]:
+        """The params of all kernels."""
+        output, source = self.slots
+        given = {"length": self.length, "stride": self.stride, "flip": self.flip}
+        return {"output": output, "source": source, **given}
+
+    def areas(self, area: Callable[[int], int], parts: int, rows: int) -> dict[str, int]:
+        """Scratch for counts of so many parts, and for so many rows; the bits of digits."""
+        return {
+            "records": area(rows * len(FIELDS) * 8),
+            "spare": area(rows * self.length * 8),
+            "counts": area(parts * BUCKETS * 4),
+            "measures": area(parts * 24),
+            "position_bits": max(1, (self.length - 1).bit_length()),
+            "digit_bits": digit_bits(self.length),
+        }
 
 
 def _short_stage(row: _Row, outer: tuple[int, ...]) -> native.Stage:
     grain = max(1, _TASK_ELEMENTS * 8 // (row.length * row.length))
-    params = (*row.slots, row.length, row.stride, row.flip, *outer)
+    params = (*SHORT.packed(**row.line()), *outer)
     return native.Stage(_short_kernel(row.dtype), row.rows, grain, params)
 
 
@@ -94,9 +116,8 @@ def _row_stage(row: _Row, outer: tuple[int, ...], area: Callable[[int], int]) ->
     tasks = min(rows, _MOST_TASKS if length < _LONG else max(4, native.get_threads()))
     grain = max(-(-rows // tasks), -(-_TASK_ELEMENTS // length))
     tasks = -(-rows // grain)
-    slots = row.areas(area, tasks, tasks)
-    bits = (_position_bits(length), digit_bits(length))
-    params = (*slots, length, row.stride, row.flip, *bits, grain, *outer)
+    areas = row.areas(area, tasks, tasks)
+    params = (*ROWS.packed(**row.line(), **areas, grain=grain), *outer)
     return native.Stage(_row_kernel(row.dtype), rows, grain, params)
 
 
@@ -108,23 +129,20 @@ def _long_stages(
     chunk = max(-(-length // _MOST_CHUNKS), _TASK_ELEMENTS)
     chunks = -(-length // chunk)
     kernels = _chunk_kernels(row.dtype)
-    slots = row.areas(area, chunks, 1)
+    areas = row.areas(area, chunks, 1)
+    given = {**row.line(), **areas, "chunk": chunk, "chunks": chunks}
     stages = []
     for number in range(row.rows):
-        bits = (_position_bits(length), digit_bits(length))
-        given = (*slots, number, length, row.stride, row.flip, *bits, chunk, chunks, *outer)
-        stages.append(native.Stage(kernels["begin"], 1, 1, given))
+        begin = (*BEGIN.packed(**given, row=number), *outer)
+        stages.append(native.Stage(kernels["begin"], 1, 1, begin))
         steps = [("measure", chunks, 0), ("plan", 1, 0), ("pack", chunks, 0)]
         for turn in range(passes(row.dtype)):
             steps += [("count", chunks, turn), ("place", 1, turn), ("move", chunks, turn)]
         stages += [
-            native.Stage(kernels[name], units, 1, (slots[2], turn)) for name, units, turn in steps
+            native.Stage(kernels[name], units, 1, STEP.packed(record=areas["records"], number=turn))
+            for name, units, turn in steps
         ]
     return stages
-
-
-def _position_bits(length: int) -> int:
-    return max(1, (length - 1).bit_length())
 
 
 def _word(dtype: DType) -> Type:
@@ -135,65 +153,74 @@ def _narrow(code: Code, value: Value, type_: Type) -> Value:
     return value if type_ == I64 else value.trunc(type_)
 
 
-def _pointer(code: Code, i: int) -> Value:
-    """The pointer whose slot is param `i`."""
-    params, ptrs = code.args[:2]
-    return code.load(ptrs, code.load(params, i, I64), PTR)
-
-
 @functools.cache
 def _short_kernel(dtype: DType) -> int:
     """The rank of an element is how many are smaller, or equal and before it: no branches."""
-    code = kernel(Module(), "short")
-    params, _, lo, hi, _ = code.args
-    word = _word(dtype)
-    output, source = (_pointer(code, i) for i in range(2))
-    length, stride, flip = (code.load(params, i, I64) for i in range(2, 5))
-    flip, sign = _narrow(code, flip, word), code.int(1 << (word.width - 1), word)
-    keys = code.local(word, _SHORT)
+    code = kernel(IRModule(), "short")
+    _, _, lo, hi, _ = code.args
+    a, word = SHORT.unpacked(code), _word(dtype)
+    length, stride = a["length"], a["stride"]
+    flip, sign = _narrow(code, a["flip"], word), code.int(1 << (word.width - 1), word)
+    lanes = _VECTOR // dtype.itemsize
+    keys, ranks = (code.local(word, _SHORT + lanes) for _ in range(2))
     with code.range(lo, hi) as row:
-        x = code.at(source, offsets(code, 5, row, 1)[0], word)
+        x = code.at(a["source"], offsets(code, len(SHORT), row, 1)[0], word)
         with code.range(0, length) as i:
             bits = code.load(x, i * stride, word)
             # Signed comparisons are the ones that vectors have.
             code.store(emit_key(code, dtype, bits, flip) ^ sign, keys, i)
-        out = code.at(output, row * length, I64)
+        out = code.at(a["output"], row * length, I64)
+        with code.range(0, (length + (lanes - 1)) // lanes) as block:
+            _rank(code, keys, ranks, block * lanes, length, vector(word, lanes))
         with code.range(0, length) as i:
-            key, rank = code.load(keys, i, word), code.variable(code.int(0, word))
-            for comparison, start, stop in (("<=", code.int(0), i), ("<", i, length)):
-                with code.range(start, stop) as j:
-                    smaller = code.signed(comparison, code.load(keys, j, word), key)
-                    rank.add(smaller.zext(word))
-            rank = rank.get() if word == I64 else rank.get().zext(I64)
-            code.store(i, out, rank)
+            rank = code.load(ranks, i, word)
+            code.store(i, out, rank if word == I64 else rank.zext(I64))
     return address(code)
+
+
+def _rank(code: Code, keys: Value, ranks: Value, start: Value, length: Value, own: Type) -> None:
+    """The ranks of some elements, whose keys fill a vector; beyond the last any number."""
+    word, lanes = own.element, own.count
+    mine = code.read(code.at(keys, start, word), own, align=word.width // 8)
+    rank = code.variable(code.constant(own, [0] * lanes))
+    end = code.minimum(start + lanes, length)
+    places = code.constant(own, list(range(lanes)))
+
+    def count(first: Value | int, last: Value, smaller: Callable[[Value, Value], Value]) -> None:
+        with code.range(first, last) as j:
+            other = code.spread(code.load(keys, j, word), lanes)
+            rank.add(smaller(j, other).zext(own))
+
+    def among(j: Value, other: Value) -> Value:
+        before = code.spread(_narrow(code, j - start, word), lanes) < places
+        return (other < mine) | (before & (other <= mine))
+
+    count(0, start, lambda _, other: other <= mine)
+    count(start, end, among)
+    count(end, length, lambda _, other: other < mine)
+    code.write(rank.get(), code.at(ranks, start, word), align=word.width // 8)
 
 
 @functools.cache
 def _row_kernel(dtype: DType) -> int:
-    module = Module()
+    module = IRModule()
     radix = Radix(module, dtype)
     code = kernel(module, "rows")
-    params, _, lo, hi, _ = code.args
-    zero = code.int(0)
-    names = ("length", "stride", "flip", "position_bits", "digit_bits")
-    outer_at = _SLOTS + len(names) + 1
-    *values, grain = (code.load(params, i, I64) for i in range(_SLOTS, outer_at))
-    length = values[0]
-    output, source, records, spare, counts, measures = (_pointer(code, i) for i in range(_SLOTS))
-    task = lo // grain
-    record = Record(code, code.at(records, task * len(FIELDS), I64))
-    for name, value in zip(names, values, strict=True):
-        record.set(name, value)
+    _, _, lo, hi, _ = code.args
+    zero, a = code.int(0), ROWS.unpacked(code)
+    length, task = a["length"], lo // a["grain"]
+    record = RowFields(code, code.at(a["records"], task * len(FIELDS), I64))
+    for name in f"{_LINE} {_BITS}".split():
+        record.set(name, a[name])
     record.set("chunk", length)
     record.set("chunks", code.int(1))
-    record.set("spare", code.at(spare, task * length, I64))
-    record.set("counts", code.at(counts, task * (BUCKETS * 4), I8))
-    record.set("measures", code.at(measures, task * 3, I64))
+    record.set("spare", code.at(a["spare"], task * length, I64))
+    record.set("counts", code.at(a["counts"], task * (BUCKETS * 4), I8))
+    record.set("measures", code.at(a["measures"], task * 3, I64))
     with code.range(lo, hi) as row:
-        start = offsets(code, outer_at, row, 1)[0]
-        record.set("source", code.at(source, start, _word(dtype)))
-        record.set("output", code.at(output, row * length, I64))
+        start = offsets(code, len(ROWS), row, 1)[0]
+        record.set("source", code.at(a["source"], start, _word(dtype)))
+        record.set("output", code.at(a["output"], row * length, I64))
         code.call(radix.measure, (record.pointer, zero))
         code.call(radix.plan, (record.pointer,))
         code.call(radix.pack, (record.pointer, zero))
@@ -209,11 +236,12 @@ def _chunk_kernels(dtype: DType) -> dict[str, int]:
     """The kernels of the stages of one long row, by name."""
     found = {"begin": _begin_kernel(dtype)}
     for name in ("measure", "plan", "pack", "count", "place", "move"):
-        module = Module()
+        module = IRModule()
         function = getattr(Radix(module, dtype), name)
         code = kernel(module, f"stage_{name}")
-        params, _, lo, hi, _ = code.args
-        record, number = _pointer(code, 0), code.load(params, 1, I64)
+        _, _, lo, hi, _ = code.args
+        a = STEP.unpacked(code)
+        record, number = a["record"], a["number"]
         with code.range(lo, hi) as chunk:
             args = {"plan": (record,), "place": (record, number)}.get(name, (record, chunk, number))
             code.call(function, args[: len(function.types)])
@@ -224,19 +252,14 @@ def _chunk_kernels(dtype: DType) -> dict[str, int]:
 @functools.cache
 def _begin_kernel(dtype: DType) -> int:
     """Fills in the record of a row."""
-    code = kernel(Module(), "begin")
-    names = ("length", "stride", "flip", "position_bits", "digit_bits", "chunk", "chunks")
-    outer_at = _SLOTS + 1 + len(names)
-    row, *values = (code.load(code.args[0], i, I64) for i in range(_SLOTS, outer_at))
-    output, source, *areas = (_pointer(code, i) for i in range(_SLOTS))
-    record = Record(code, areas[0])
-    for name, value in zip(names, values, strict=True):
-        record.set(name, value)
-    for name, value in zip(("spare", "counts", "measures"), areas[1:], strict=True):
-        record.set(name, value)
-    offset = offsets(code, outer_at, row, 1)[0]
-    record.set("source", code.at(source, offset, _word(dtype)))
-    record.set("output", code.at(output, row * values[0], I64))
+    code = kernel(IRModule(), "begin")
+    a = BEGIN.unpacked(code)
+    record = RowFields(code, a["records"])
+    for name in f"{_LINE} {_BITS} chunk chunks spare counts measures".split():
+        record.set(name, a[name])
+    offset = offsets(code, len(BEGIN), a["row"], 1)[0]
+    record.set("source", code.at(a["source"], offset, _word(dtype)))
+    record.set("output", code.at(a["output"], a["row"] * a["length"], I64))
     return address(code)
 
 
@@ -257,8 +280,10 @@ def searchsorted_stages(
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted: side must be 'left' or 'right', got {side!r}.")
     count = math.prod(values_shape)
-    slots = (out_slot, row_slot, values_slot)
-    params = (*slots, length, stride, count, *index_params(values_shape, values_strides))
+    record = SEARCH.packed(
+        output=out_slot, row=row_slot, values=values_slot, length=length, stride=stride, count=count
+    )
+    params = (*record, *index_params(values_shape, values_strides))
     groups = -(-count // _LANES)
     grain = max(1, _TASK_ELEMENTS // (_LANES * max(1, length.bit_length())))
     return [native.Stage(_search_kernel(dtype, side), groups, grain, params)] if count else []
@@ -267,11 +292,10 @@ def searchsorted_stages(
 @functools.cache
 def _search_kernel(dtype: DType, side: str) -> int:
     """Binary searches without branches, `_LANES` of them side by side."""
-    code = kernel(Module(), "search")
-    params, _, lo, hi, _ = code.args
-    word = _word(dtype)
-    output, row, values = (_pointer(code, i) for i in range(3))
-    length, stride, count = (code.load(params, i, I64) for i in range(3, 6))
+    code = kernel(IRModule(), "search")
+    _, _, lo, hi, _ = code.args
+    a, word = SEARCH.unpacked(code), _word(dtype)
+    row, stride = a["row"], a["stride"]
     none = code.int(0, word)
     comparison = "<" if side == "left" else "<="
 
@@ -284,14 +308,14 @@ def _search_kernel(dtype: DType, side: str) -> int:
 
     with code.range(lo, hi) as group:
         first = group * _LANES
-        last = count - 1
+        last = a["count"] - 1
         keys, bases = [], []
         for lane in range(_LANES):
             at = code.minimum(first + lane, last)
-            bits = code.load(values, offsets(code, 6, at, 1)[0], word)
+            bits = code.load(a["values"], offsets(code, len(SEARCH), at, 1)[0], word)
             keys.append(emit_key(code, dtype, bits, none))
             bases.append(code.variable(code.int(0)))
-        rest = code.variable(length)
+        rest = code.variable(a["length"])
         with code.loop() as leave:
             leave(rest.get() <= 1)
             half = rest.get() >> 1
@@ -300,5 +324,5 @@ def _search_kernel(dtype: DType, side: str) -> int:
         with code.when(code.equal(rest.get(), 1)):
             step(bases, keys, code.int(1))
         for lane, base in enumerate(bases):
-            code.store(base.get(), output, code.minimum(first + lane, last))
+            code.store(base.get(), a["output"], code.minimum(first + lane, last))
     return address(code)

@@ -13,7 +13,7 @@ from pullback.runtime.cuda.attention.steps import (
     FORWARD,
     NUMBERS,
     Given,
-    Matrices,
+    HeadMatrices,
     Problem,
     tile_of,
 )
@@ -60,17 +60,17 @@ def attention_stages(
     numbers = []
     for slot, av in operands[:count]:
         strides = _strides(av)
-        if width % NUMBERS == 0 and not Matrices(At(slot), strides).is_wide():
+        if width % NUMBERS == 0 and not HeadMatrices(At(slot), strides).is_wide():
             slot, strides = _copied(slot, av, area, before)
         if av.ndim < query.ndim:  # the group shares it
             strides = (*strides[:-2], 0, *strides[-2:])
-        numbers.append(Matrices(At(slot), strides))
+        numbers.append(HeadMatrices(At(slot), strides))
     left = count + others + (static["dropout"] > 0)
     rest = [_dense(p, area, before) for p in operands[count:left]]
     words = rest.pop() if static["dropout"] else None
     mask = None
     for slot, av in operands[left:]:
-        mask = Matrices(At(slot), broadcast_strides(av, (*batch, group, rows, columns)))
+        mask = HeadMatrices(At(slot), broadcast_strides(av, (*batch, group, rows, columns)))
     given = Given(numbers, rest, mask, words)
     problem = Problem(
         query.dtype, tuple(batch), group, rows, columns, width, static["factor"],

@@ -22,9 +22,9 @@ __all__ = [
     "QUERIES",
     "TILES",
     "Given",
-    "Matrices",
+    "HeadMatrices",
+    "PanelTile",
     "Problem",
-    "Tile",
     "head_numbers",
     "tile_of",
 ]
@@ -40,7 +40,7 @@ NUMBERS = VECTOR_BYTES // SIZE  # that are read at once
 FORWARD, QUERIES, KEYS = "forward", "queries", "keys"  # kernels
 
 
-class Tile(NamedTuple):
+class PanelTile(NamedTuple):
     """What a thread block works on: see kernels/panels.cu."""
 
     tm: int
@@ -63,21 +63,21 @@ class Tile(NamedTuple):
 # By kernel: tiles and the widest heads that they are for, by time on an H200; the last ones ask
 # for the least shared memory. Steps of the forward kernel decide bits, nothing else does: the
 # others add up products in their order, however many a step has.
-TILES: dict[str, list[tuple[int, Tile]]] = {
+TILES: dict[str, list[tuple[int, PanelTile]]] = {
     FORWARD: [
-        (64, Tile(2, 4, attended(64), True, 2)),
-        (128, Tile(2, 4, attended(128), False, 2)),
+        (64, PanelTile(2, 4, attended(64), True, 2)),
+        (128, PanelTile(2, 4, attended(128), False, 2)),
     ],
     QUERIES: [
-        (64, Tile(2, 4, 32, True, 2)),
-        (128, Tile(2, 4, 32, False, 2)),
-        (128, Tile(1, 4, 32, True, 2)),
+        (64, PanelTile(2, 4, 32, True, 2)),
+        (128, PanelTile(2, 4, 32, False, 2)),
+        (128, PanelTile(1, 4, 32, True, 2)),
     ],
-    KEYS: [(64, Tile(2, 4, 32, False, 2)), (128, Tile(1, 4, 32, False, 2))],
+    KEYS: [(64, PanelTile(2, 4, 32, False, 2)), (128, PanelTile(1, 4, 32, False, 2))],
 }
 
 
-def tile_of(kernel: str, width: int, most: int) -> Tile:
+def tile_of(kernel: str, width: int, most: int) -> PanelTile:
     """The tile for heads of this width, where a thread block has so much shared memory at most."""
     depth = rounded(width)
     fitting = (tile for wide, tile in TILES[kernel] if width <= wide)
@@ -98,7 +98,7 @@ def head_numbers(rows: int, width: int) -> tuple[int, int]:
     return start, start + -(-rows * width // NUMBERS) * NUMBERS
 
 
-class Matrices(NamedTuple):
+class HeadMatrices(NamedTuple):
     """Matrices of heads: strides in elements over the batch, then the group, rows, numbers."""
 
     at: At
@@ -115,9 +115,9 @@ class Given(NamedTuple):
     forward pass left, and deltas; a mask and the keys of dropout, where there are such.
     """
 
-    numbers: Sequence[Matrices]
+    numbers: Sequence[HeadMatrices]
     rest: Sequence[At] = ()
-    mask: Matrices | None = None
+    mask: HeadMatrices | None = None
     words: At | None = None
 
 
@@ -135,14 +135,14 @@ class Problem(NamedTuple):
     dropout: float = 0.0
     heads: int = 1  # that share a key of dropout
 
-    def step(self, kernel: str, out: At, given: Given, tile: Tile) -> Step | Either:
+    def step(self, kernel: str, out: At, given: Given, tile: PanelTile) -> Step | Either:
         """The launch of a kernel."""
         other = self._step(kernel, out, given, tile, wide=False)
         if self.width % NUMBERS or not all(m.is_wide() for m in given.numbers):
             return other
         return Either(self._step(kernel, out, given, tile, wide=True), other)
 
-    def _step(self, kernel: str, out: At, given: Given, tile: Tile, *, wide: bool) -> Step:
+    def _step(self, kernel: str, out: At, given: Given, tile: PanelTile, *, wide: bool) -> Step:
         depth, by_group = rounded(self.width), kernel != KEYS
         words = {
             "D": depth, "TM": tile.tm, "WARPS": tile.warps, "STEP": tile.step,
@@ -154,7 +154,7 @@ class Problem(NamedTuple):
         source = kernel_source(name, kernel, self.dtype, tuple(words.items()))
         shape = (*self.batch, self.group) if by_group else self.batch
         nothing = (0,) * (len(self.batch) + 3)
-        mask = given.mask or Matrices(At(0), nothing)
+        mask = given.mask or HeadMatrices(At(0), nothing)
         strides = [m.strides for m in (*given.numbers, mask)]
         heads = coalesce(shape, [own[: len(shape)] for own in strides])
         blocks = math.ceil((self.rows if by_group else self.columns) / tile.own)

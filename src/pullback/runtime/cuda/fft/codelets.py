@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from pullback.compile.kernel.codelets import ComplexArithmetic, ComplexPair, transform
+from pullback.compile.kernel.codelets import ComplexPair, NamedRegisters, transform
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.kernels import NEST
 from pullback.runtime.cuda.printer import Source, literal, register
@@ -40,18 +40,12 @@ def source_of(dtype: DType) -> Source:
     return source
 
 
-class _Names(ComplexArithmetic):
-    """Arithmetic of registers with names."""
+class _Registers(NamedRegisters):
+    declaration = "  const Real {name} = {text};"
 
     def __init__(self, dtype: DType):
+        super().__init__()
         self._dtype = dtype
-        self.lines: list[str] = []
-
-    def kept(self, text: str) -> str:
-        """The name of a new register."""
-        name = f"v{len(self.lines)}"
-        self.lines.append(f"  const Real {name} = {text};")
-        return name
 
     def number(self, value: float) -> str:
         return literal(value, self._dtype)
@@ -76,7 +70,7 @@ class _Names(ComplexArithmetic):
 @cache
 def codelet(dtype: DType, points: int) -> str:
     """The function `pb_transform_N`, which replaces N points by their transform."""
-    v = _Names(dtype)
+    v = _Registers(dtype)
     points_in = [ComplexPair(v.kept(f"x[{k}].x"), v.kept(f"x[{k}].y")) for k in range(points)]
     made = transform(v, points_in)
     stores = [f"  x[{k}] = Pair{{{p.re}, {p.im}}};" for k, p in enumerate(made)]

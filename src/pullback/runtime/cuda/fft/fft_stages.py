@@ -29,7 +29,7 @@ from pullback.runtime.cuda.stages import At, Step, Table, stage
 __all__ = ["fourier_stages"]
 
 _SECTOR = 32  # bytes that memory is read in: neighbouring lines that are read together fill it
-_MOST_THREADS = 1024  # of a thread block
+_MOST_THREADS = 1024  # of a thread block: CUDA's limit on all architectures
 
 
 class _Launches(Transform[Step]):

@@ -11,9 +11,9 @@ import math
 import struct
 
 from pullback.compile.kernel import order
-from pullback.compile.program.convolution import Convolution, Side, Weight
+from pullback.compile.program.convolution import Convolution, Pixels, Weight
 from pullback.compile.program.target import Area
-from pullback.compile.program.windows import Sums, window_words
+from pullback.compile.program.windows import WeightSums, window_words
 from pullback.core import dtypes as dt
 from pullback.runtime.cuda.gemm.shapes import Tile, tile_of
 from pullback.runtime.cuda.gemm.sources import kernel_source
@@ -37,7 +37,7 @@ def _bits(c: Convolution) -> int:
     return sum(len(a.taps) for a in c.axes)
 
 
-def _span(side: Side) -> int:
+def _span(side: Pixels) -> int:
     """The elements between the first and the last of a group."""
     ends = zip(side.size, side.strides, strict=True)
     within = sum((n - 1) * abs(s) for n, s in ends) + side.channels * abs(side.channel_stride)
@@ -98,7 +98,7 @@ def forward_steps(c: Convolution, weight: Weight, start: int, area: Area) -> lis
     words |= {"LAST": int(last), "GRAIN": bk if run % bk == 0 else 1}
     words |= {"FAST": int(c.x.channel_stride == 1 and run % bk == 0)}
     name = f"convolution_{c.dtype.name}"
-    files = ("places", "tiles", "window", "pixels", "forward")
+    files = ("strips", "places", "tiles", "window", "pixels", "forward")
     source = kernel_source(name, files, c.dtype, c.dtype, words)
     width = -(-outs * size // VECTOR_BYTES) * VECTOR_BYTES // size
     packed = At(area(groups * depth * width * size))
@@ -121,7 +121,9 @@ def forward_steps(c: Convolution, weight: Weight, start: int, area: Area) -> lis
     ]  # fmt: skip
 
 
-def sums_steps(c: Convolution, weight: Weight, sums: Sums, slot: int, area: Area) -> list[Step]:
+def sums_steps(
+    c: Convolution, weight: Weight, sums: WeightSums, slot: int, area: Area
+) -> list[Step]:
     """The sums of weights of every chunk, one after the other."""
     size, groups = c.dtype.itemsize, c.x.groups
     m, n = c.y.channels, c.ins * c.positions
@@ -132,7 +134,7 @@ def sums_steps(c: Convolution, weight: Weight, sums: Sums, slot: int, area: Area
     words = _words(c, tile, tile.bk if along else 8, totals=False)
     words |= {"FAST": int(along)}
     name = f"convolution_{c.dtype.name}"
-    files = ("places", "tiles", "window", "pixels", "correlate")
+    files = ("strips", "places", "tiles", "window", "pixels", "correlate")
     source = kernel_source(name, files, c.dtype, c.dtype, words)
     spots = At(area(places * _entry_bytes(words, 2)))
     window = _packed(window_words(c, weight, sums.tile))

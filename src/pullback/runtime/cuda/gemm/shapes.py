@@ -9,25 +9,35 @@ from typing import NamedTuple
 from pullback.compile.kernel import order
 
 __all__ = [
-    "ALONE", "CLUSTER", "DOUBLES", "FLOATS", "LAST", "LAUNCH", "UNITS", "Choice", "Tile",
-    "choice_of", "choices", "tile_of",
+    "ALONE",
+    "CLUSTER",
+    "DOUBLES",
+    "FLOATS",
+    "LAST",
+    "LAUNCH",
+    "UNITS",
+    "Tile",
+    "TileChoice",
+    "choice_of",
+    "choices",
+    "tile_of",
 ]  # fmt: skip
 
 PROCESSORS = 132  # multiprocessors that a choice has in mind: those of a Hopper
 MOST_CLUSTER = 8  # thread blocks of a cluster: more are not portable
-LAST_BYTES = 128 << 20  # of chains that wait for the last block of their tile
-LAST_CHAINS = 64  # that one block adds up
+# Chains of a tile wait in memory for its last block, which adds them up while the others are idle:
+LAST_BYTES = 128 << 20  # of all chains of a product at most, a bound of its scratch memory
+LAST_CHAINS = 64  # of a tile at most: a second launch spreads more of them over all processors
 CLUSTER_TILE = 4096  # elements of a tile whose blocks are a cluster: larger ones wait too long
 # Who adds up the chains of a tile (MERGE of kernels/tiles.cu): the block that makes all of them, a
 # cluster of blocks, another launch, the last block to arrive.
 ALONE, CLUSTER, LAUNCH, LAST = range(4)
 UNITS_RATE = 128.0  # fused multiply-adds of a processor in a cycle, in float32 or by matrix units
-# Cycles that a block needs for what does not grow with k: its first operands, and what it writes.
-ENTRY = 4000.0
-JOIN = 5000.0  # cycles of another launch that adds up chains
+# The model of time, in cycles of an H200: only their relations choose a tile, and no bit.
+ENTRY = 4000.0  # of a block for what does not grow with k: its first operands, what it writes
+JOIN = 5000.0  # of another launch that adds up chains, and of its start
 MOVED = 300.0  # sums of chains that are written and read again in a cycle
-# Cycles in which a cluster adds up its chains; twice that for large tiles if blocks have to wait.
-MEETING = 4200.0
+MEETING = 4200.0  # cycles in which a cluster adds up its chains; twice that if blocks have to wait
 ARRIVALS = 6000.0  # cycles in which a last block does, and in which counters are set before
 
 
@@ -82,6 +92,7 @@ DOUBLES = (
 # float64 by matrix units; `tm` and `tn` say nothing there
 UNITS = (
     Tile(128, 128, 8, 0, 0, 2, 4, 3, (1, 1), 0.81, 2, last=False, fewer=0.19),
+    Tile(96, 192, 8, 0, 0, 3, 4, 3, (1, 1), 0.8, 2, last=False, fewer=0.19),
     Tile(128, 64, 16, 0, 0, 4, 2, 4, (1, 1), 0.78, 2, last=False, fewer=0.19),
     Tile(64, 64, 16, 0, 0, 2, 2, 4, (2, 2), 0.79, 2, last=False, fewer=0.25),
     Tile(64, 64, 8, 0, 0, 2, 2, 4, (3, 2), 0.55, last=False, fewer=0.19),
@@ -91,7 +102,7 @@ UNITS = (
 )
 
 
-class Choice(NamedTuple):
+class TileChoice(NamedTuple):
     """A tile, and who adds up the chains."""
 
     tile: Tile
@@ -99,12 +110,12 @@ class Choice(NamedTuple):
 
 
 @cache
-def choice_of(kind: str, batch: int, m: int, n: int, k: int) -> Choice:
+def choice_of(kind: str, batch: int, m: int, n: int, k: int) -> TileChoice:
     """The choice for "floats", "doubles" or "units", which is expected to be the fastest."""
     return min(choices(kind, batch, m, n, k), key=lambda c: _cycles(c, batch, m, n, k))
 
 
-def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[Choice]:
+def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[TileChoice]:
     """All that a product may be made with."""
     tiles = {"floats": FLOATS, "doubles": DOUBLES, "units": UNITS}[kind]
     chains = math.ceil(k / order.CHUNK)
@@ -113,7 +124,7 @@ def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[Choice]:
         merges += [CLUSTER if chains <= MOST_CLUSTER else LAUNCH]
         if chains <= LAST_CHAINS and chains * batch * m * n * 8 <= LAST_BYTES:
             merges.append(LAST)
-    every = [Choice(tile, merge) for tile in tiles for merge in merges]
+    every = [TileChoice(tile, merge) for tile in tiles for merge in merges]
     every = [c for c in every if c.merge != CLUSTER or _may_be_shared(c.tile)]
     return [c for c in every if c.merge != LAST or c.tile.last]
 
@@ -137,7 +148,7 @@ def tile_of(kind: str, batch: int, m: int, n: int, k: int, *, totals: bool) -> T
     return min(tiles, key=cycles)
 
 
-def _cycles(choice: Choice, batch: int, m: int, n: int, k: int) -> float:
+def _cycles(choice: TileChoice, batch: int, m: int, n: int, k: int) -> float:
     """About how long a product takes."""
     tile, merge = choice
     chains = max(1, math.ceil(k / order.CHUNK))

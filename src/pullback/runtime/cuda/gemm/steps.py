@@ -12,15 +12,20 @@ from pullback.compile.program.nest import coalesce
 from pullback.compile.program.target import Area, Strides
 from pullback.core import dtypes as dt
 from pullback.core.dtypes import DType
-from pullback.runtime.cuda.gemm.shapes import ALONE, CLUSTER, LAST, LAUNCH, Choice, choice_of
+from pullback.runtime.cuda.gemm.endings import End
+from pullback.runtime.cuda.gemm.shapes import ALONE, CLUSTER, LAST, LAUNCH, TileChoice, choice_of
 from pullback.runtime.cuda.gemm.sources import kernel_source, wide_of
 from pullback.runtime.cuda.launch import THREADS, grid_of, packed
 from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step
 
-__all__ = ["Operand", "Tiled", "join_step", "row_steps", "tile_steps", "widened_steps"]
+__all__ = ["Operand", "Tiled", "join_step", "may_end", "row_steps", "tile_steps", "widened_steps"]
 
 ROW_THREADS = 128  # of a block that multiplies rows
 LINES_TOGETHER = 32  # columns of such a block: LINES of kernels/rows.cu
+# Sums of many chains, up to so many: a thread for each would wait for one after the other.
+FEW_SUMS = 1 << 16
+MANY_CHAINS = 32
+PLACES = "strips", "places"  # files of all kernels that make tiles
 LEAST_COPY = 4  # bytes that can be copied to shared memory beside the arithmetic
 WIDE, ALONG, LINES, DEEP = range(4)  # KIND of kernels/tiles.cu
 
@@ -59,7 +64,8 @@ class Tiled(NamedTuple):
     a: Operand
     b: Operand
     units: bool  # whether matrix units multiply
-    choice: Choice
+    choice: TileChoice
+    end: End | None = None
 
     @property
     def chains(self) -> int:
@@ -112,8 +118,10 @@ class Tiled(NamedTuple):
             forward = min(a.line, b.line) >= 0  # unsigned offsets take fewer instructions
             words["Distance"] = "i64" if far else "u32" if forward else "int"
         name = f"product_{self.dtype.name}"
-        files = ("places", *(("multiply", "units") if self.units else ("tiles",)), "products")
-        source = kernel_source(name, files, self.stored, self.dtype, words)
+        files = *PLACES, *(("multiply", "units") if self.units else ("tiles",)), "products"
+        together = 2 if self.units else 4  # neighbours of a thread
+        code = self.end.code(n, together, aligned) if self.end else None
+        source = kernel_source(name, files, self.stored, self.dtype, words, code)
         nest = packed(coalesce(self.batch, [a.batch, b.batch]), 2)
         own = math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
         given = struct.pack("<8q", m, n, k, a.line, a.k, b.line, b.k, own)
@@ -124,8 +132,10 @@ class Tiled(NamedTuple):
         )
         whole = tile.bm * tile.bn * size
         shared = max(shared, whole) if merge == CLUSTER else shared + (whole if kept == 2 else 0)
-        arguments = (out, a.at, b.at, nest, given, scratch, counters)
-        return Step(source, name, grid, tile.threads, arguments, shared=shared)
+        own = (out, a.at, b.at, nest, given, scratch, counters)
+        more = self.end.arguments(self.batch) if self.end else ()
+        free = self.end.anywhere(len(own)) if self.end else ()
+        return Step(source, name, grid, tile.threads, (*own, *more), shared=shared, anywhere=free)
 
 
 def tile_steps(
@@ -139,11 +149,25 @@ def tile_steps(
     *,
     stored: DType,
     units: bool,
+    end: End | None = None,
 ) -> list[Step | Either]:
     """Products in the tiles that are expected to be the fastest."""
+    choice = _choice(dtype, batch, sides, units)
+    return Tiled(dtype, stored, batch, sides, a, b, units, choice, end).steps(out, area)
+
+
+def _choice(
+    dtype: DType, batch: Sequence[int], sides: tuple[int, int, int], units: bool
+) -> TileChoice:
     kind = "floats" if dtype is dt.float32 else "units" if units else "doubles"
-    choice = choice_of(kind, math.prod(batch), *sides)
-    return Tiled(dtype, stored, batch, sides, a, b, units, choice).steps(out, area)
+    return choice_of(kind, math.prod(batch), *sides)
+
+
+def may_end(
+    dtype: DType, batch: Sequence[int], sides: tuple[int, int, int], *, units: bool
+) -> bool:
+    """Whether one kernel makes the whole product."""
+    return _choice(dtype, batch, sides, units).merge != LAUNCH
 
 
 def _tile_bytes(lines: int, bk: int, kind: int, itemsize: int, units: bool) -> int:
@@ -158,9 +182,10 @@ def join_step(dtype: DType, stored: DType, out: At, partials: At, chains: int, c
     """Adds up the chains of `count` elements."""
     name = f"product_{stored.name}"
     source = kernel_source(name, ("join",), stored, dtype, {})
-    return Step(
-        source, f"{name}_join", (grid_of(count), 1), THREADS, (out, partials, chains, count)
-    )
+    function, grid = f"{name}_join", grid_of(count)
+    if chains >= MANY_CHAINS and count <= FEW_SUMS:
+        function, grid = f"{name}_join_many", math.ceil(count / 32)
+    return Step(source, function, (grid, 1), THREADS, (out, partials, chains, count))
 
 
 def row_steps(

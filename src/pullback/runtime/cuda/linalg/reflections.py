@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from pullback.compile.kernel.factor_order import LEAF, SUMS, VECTOR_BYTES
+from pullback.compile.kernel.factor_order import FAINT, LEAF, SUMS, VECTOR_BYTES
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.linalg.numbers import name_of, named, source_of
+from pullback.runtime.cuda.printer import literal
 
 __all__ = ["THREADS", "kernels"]
 
@@ -85,10 +86,18 @@ KERNEL(reflect)(Value* __restrict__ a, Value* __restrict__ v, Value* __restrict_
       }}
       __syncthreads();
       rest = sizes[0];
-      const Value alpha = column[j];
+      Value alpha = column[j];
       const Real size = pb_size(alpha);
       const bool some = rest != 0 || !pb_is_real(alpha);
-      const Real scale = some ? (size > rest ? size : rest) : Real(1);
+      Real scale = some ? (size > rest ? size : rest) : Real(1);
+      const Real lift = scale < {faint} ? {lift} : Real(1);
+      if (lift != 1) {{
+        alpha = pb_scale(alpha, lift);
+        scale *= lift;
+        for (long long i = j + 1 + thread; i < m; i += {threads})
+          column[i] = pb_scale(column[i], lift);
+        __syncthreads();
+      }}
       const Column scaled = {{column, scale}};
       pb_joined(chains, group, own, pb_chain(scaled, scaled, j + 1, group ? j + 1 : m, own));
       const Real below = pb_real(chains[0][0]);
@@ -101,7 +110,7 @@ KERNEL(reflect)(Value* __restrict__ a, Value* __restrict__ v, Value* __restrict_
       __syncthreads();
       if (thread == 0) {{
         vector[j] = pb_value(1);
-        column[j] = pb_value(beta);
+        column[j] = pb_value(beta / lift);
       }}
       __syncthreads();
       const Column reflector = {{vector, 0}};
@@ -143,7 +152,9 @@ def kernels(dtype: DType) -> tuple[str, str]:
     """The start of the kernels' names, and their source."""
     source, start = source_of(dtype), name_of(dtype, "")
     norm = "pb_square(ratio) + below" if dtype.is_complex else "pb_fused(ratio, ratio, below)"
+    faint = FAINT[dtype.real.name]
+    sizes = {"faint": literal(faint, dtype.real), "lift": literal(1 / faint, dtype.real)}
     words = {"leaf": LEAF, "sums": SUMS, "lanes": VECTOR_BYTES // dtype.real.itemsize}
-    text = _REFLECT.format(threads=THREADS, norm=norm, **words)
+    text = _REFLECT.format(threads=THREADS, norm=norm, **words, **sizes)
     source.add("reflect", named(text, start))
     return start, source.text()

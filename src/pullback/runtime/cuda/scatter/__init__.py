@@ -31,7 +31,7 @@ from pullback.runtime.cuda.scatter.chunks import chunk_plan_recipe, chunk_recipe
 from pullback.runtime.cuda.scatter.each_row import each_row_fits, each_row_recipe
 from pullback.runtime.cuda.scatter.executor import (
     Array,
-    Checked,
+    IndexReport,
     LoadedRecipe,
     cupy_module,
     program,
@@ -46,7 +46,7 @@ from pullback.runtime.cuda.scatter.recipes import Case, Recipe
 __all__ = [
     "STRATEGIES",
     "Case",
-    "Checked",
+    "IndexReport",
     "SortedIndices",
     "adding",
     "choose",
@@ -174,7 +174,7 @@ def scatter_add(
     plan: SortedIndices | None = None,
     strategy: str | None = None,
     dtype: str | None = None,
-) -> Checked:
+) -> IndexReport:
     """Add `values[i]` to row `indices[i]` of `out`, in place: see `scatter`."""
     return scatter(indices, values, out, "add", plan, strategy, dtype)
 
@@ -187,7 +187,7 @@ def scatter(
     plan: SortedIndices | None = None,
     strategy: str | None = None,
     dtype: str | None = None,
-) -> Checked:
+) -> IndexReport:
     """Fold `values[i]` into row `indices[i]` of `out`, in place, on CuPy's current stream.
 
     `indices` has one axis, or may be None beside a plan. `dtype` names what the elements are if
@@ -200,7 +200,7 @@ def scatter(
         raise ShapeError(f"scatter_{fold}: out is dense, got strides {out.strides}.")
     op, shape = _OPS[fold], out.shape
     index, value, result = given.data.ptr, values.data.ptr, out.data.ptr
-    checked = Checked(op, given, shape[0])
+    checked = IndexReport(op, given, shape[0])
     case, form, work = _prepared(
         op,
         given.dtype,
@@ -227,7 +227,7 @@ def scatter(
     return checked
 
 
-def gather(x: Array, indices: Array, out: Array) -> Checked:
+def gather(x: Array, indices: Array, out: Array) -> IndexReport:
     """Write row `indices[i]` of `x` to row `i` of `out`, on CuPy's current stream."""
     _check_indices("gather", indices.dtype)
     if x.dtype != out.dtype:
@@ -237,7 +237,7 @@ def gather(x: Array, indices: Array, out: Array) -> Checked:
     if out.size != n * width or not out.flags.c_contiguous:
         raise ShapeError(f"gather: out is dense with {n} rows of {width}, got shape {out.shape}.")
     x, indices = _dense(x), _dense(indices)
-    checked = Checked("gather", indices, rows)
+    checked = IndexReport("gather", indices, rows)
     if n and rows == 0:
         checked.raise_for(0)
     if n and width:

@@ -24,12 +24,12 @@ __all__ = [
 ]
 
 EXACT = ("float16", "bfloat16", "float32")
-MAX_NARROW = 4  # elements of a row
-MAX_DESTINATIONS = 1 << 25  # each of which takes some 60 bytes of scratch
+MAX_NARROW = 4  # elements of a row: the words of more leave shared memory too few of its rows
+MAX_DESTINATIONS = 1 << 25  # each of which takes some 60 bytes of scratch: 2 GB of them
 MAX_PITCH = 3  # places of a tile, by its elements
 TILE = {1: 8192, 2: 8192, 4: 4096}  # elements of a tile, by the places of an item
 THREADS = {1: 256, 2: 512, 4: 512}  # of a thread block that splits
-SPLITTERS = 2  # such blocks of a processor
+SPLITTERS = 2  # such blocks of a processor: as many as its shared memory holds
 ADDERS, SHARERS = 1024, 512
 LOOKS = 2  # tiles that a thread looks at at a time
 BUCKET, RESTS = 64, 64  # the struct Bucket of the kernels, and values that can wait in a warp

@@ -29,7 +29,7 @@ THREADS, ADDERS, PLANNERS = 1024, 512, 512
 ADDER = 48  # of the struct Adder of the kernels
 
 
-class Cut(NamedTuple):
+class Chunking(NamedTuple):
     """How contributions are cut: `tile` as they come, `size` in the order of their rows."""
 
     word: int  # items in 16 bytes
@@ -59,14 +59,14 @@ class Cut(NamedTuple):
         return (self.capacity + self.word) * 16 // self.word + 64 * rows
 
 
-def _cut(case: Case) -> Cut:
+def _cut(case: Case) -> Chunking:
     item, tile = case.item_bytes, _tile(case)
     word, tiles = 16 // item, ceil_div(case.n, tile)
     size = max(LEAST, _even(case.n, RESIDENT, _most_of_a_chunk(case)))
     chunks = ceil_div(case.n, size)
     by_rows = case.rows + case.n // STRIP < case.n
     strips = (case.rows + case.n // STRIP if by_rows else case.n) + 2 * (chunks + 1)
-    return Cut(word, tile, tiles, size, chunks, case.n // STRIP + 1, strips, by_rows)
+    return Chunking(word, tile, tiles, size, chunks, case.n // STRIP + 1, strips, by_rows)
 
 
 def _tile(case: Case) -> int:

@@ -17,7 +17,15 @@ from pullback.runtime.cuda.scatter.recipes import SLOT_BYTES, Recipe, ScatterSte
 from pullback.runtime.cuda.stages import At, Clear, Step, stage
 from pullback.runtime.cuda.table import LaunchTable
 
-__all__ = ["Array", "Checked", "LoadedRecipe", "Slots", "cupy_module", "program", "shared_limit"]
+__all__ = [
+    "Array",
+    "IndexReport",
+    "LoadedRecipe",
+    "StreamWords",
+    "cupy_module",
+    "program",
+    "shared_limit",
+]
 
 Array: TypeAlias = Any  # a cupy.ndarray
 SLOTS = 1024  # of one allocation, so that calls allocate one time in 1024
@@ -109,7 +117,7 @@ def program(recipe: Recipe, device: int, cleared: int = 0) -> LoadedRecipe:
     return LoadedRecipe(recipe, device, cleared)
 
 
-class Slots:
+class StreamWords:
     """Words for calls on a stream; each is used once, so that no call has to clear any."""
 
     _own: ClassVar[threading.local] = threading.local()
@@ -137,7 +145,7 @@ class Slots:
         return found.view(np.uint64).reshape(SLOTS, -1)
 
     @classmethod
-    def of(cls, device: int, stream: int) -> Slots:
+    def of(cls, device: int, stream: int) -> StreamWords:
         """Those of this thread for a stream: launches of two threads may come in any order."""
         try:
             known = cls._own.known
@@ -149,7 +157,7 @@ class Slots:
         return slots
 
 
-class Checked:
+class IndexReport:
     """What a call found out about its indices; reading it waits for the device."""
 
     __slots__ = ("_indices", "_made", "_number", "_op", "_rows", "_slots", "device", "stream")
@@ -158,18 +166,18 @@ class Checked:
         cuda = cupy_module().cuda
         self.device = device = cuda.runtime.getDevice()
         self.stream = stream = cuda.get_current_stream(device)
-        self._slots = Slots.of(device, stream.ptr)
+        self._slots = StreamWords.of(device, stream.ptr)
         self._number = self._slots.used
         self._slots.take()
         self._op, self._indices, self._rows = op, indices, rows
-        self._made: Checked | None = None
+        self._made: IndexReport | None = None
 
-    def follow(self, made: Checked) -> None:
+    def follow(self, made: IndexReport) -> None:
         """The indices were looked at when a plan was made, not by this call."""
         self._made = made
 
     @property
-    def words(self) -> tuple[Slots, int]:
+    def words(self) -> tuple[StreamWords, int]:
         """Where the indices of this call are reported, by it or by the plan that it follows."""
         source = self._made or self
         return source._slots, source._number

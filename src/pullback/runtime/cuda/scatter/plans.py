@@ -7,7 +7,7 @@ from typing import Any
 from pullback.runtime.cuda.scatter.chunks import chunk_buffers, chunk_plan_recipe
 from pullback.runtime.cuda.scatter.executor import (
     Array,
-    Checked,
+    IndexReport,
     cupy_module,
     program,
     shared_limit,
@@ -40,7 +40,7 @@ class SortedIndices:
 
     def __init__(self, indices: Array, rows: int):
         self.indices, self.rows, self.count = indices, rows, int(indices.size)
-        self._kept: dict[object, tuple[Kept, Checked, Any]] = {}
+        self._kept: dict[object, tuple[Kept, IndexReport, Any]] = {}
 
     @property
     def size(self) -> int:
@@ -52,7 +52,7 @@ class SortedIndices:
         """Bytes of device memory that the plan holds, besides the indices."""
         return sum(kept.nbytes for kept, _, _ in self._kept.values())
 
-    def order(self, call: Checked) -> dict[str, int]:
+    def order(self, call: IndexReport) -> dict[str, int]:
         """The buffers of a stable order, for a call."""
         if "order" not in self._kept:
             shared = shared_limit(call.device)
@@ -60,7 +60,7 @@ class SortedIndices:
             self._make("order", order_buffers(self.count), recipe)
         return self._use("order", call)
 
-    def chunks(self, case: Case, call: Checked) -> dict[str, int]:
+    def chunks(self, case: Case, call: IndexReport) -> dict[str, int]:
         """The buffers of chunks for a call."""
         key = case.item_bytes, case.shared
         if key not in self._kept:
@@ -68,12 +68,12 @@ class SortedIndices:
         return self._use(key, call)
 
     def _make(self, key: object, sizes: dict[str, int], recipe: Recipe) -> None:
-        kept, checked = Kept(sizes), Checked("scatter_plan", self.indices, self.rows)
+        kept, checked = Kept(sizes), IndexReport("scatter_plan", self.indices, self.rows)
         places = {"index": self.indices.data.ptr, "aligned": int(self.indices.data.ptr % 16 == 0)}
         checked.run(program(recipe, checked.device), places | kept.addresses)
         self._kept[key] = kept, checked, checked.stream.record()
 
-    def _use(self, key: object, call: Checked) -> dict[str, int]:
+    def _use(self, key: object, call: IndexReport) -> dict[str, int]:
         kept, made, event = self._kept[key]
         if made.stream.ptr != call.stream.ptr:
             call.stream.wait_event(event)

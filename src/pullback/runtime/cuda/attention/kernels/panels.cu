@@ -6,6 +6,15 @@ constexpr int SN = STEP / 8, SIZE = 2;
 constexpr float LOG2E = 0x1.715476p+0f;
 #define PB_NOTHING __int_as_float((int)0xff800000)  // -inf: the logarithm of an empty sum
 struct alignas(16) Eight { Stored v[8]; };
+PB_DEVICE float pb_power(float x) {  // 2^x
+#ifdef PB_EMULATED
+  return exp2f(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
 // Strides are of query, key, value, cotangent and mask: from row to row, from number to number, and from
 // head to head of a group. A head has `packed` numbers of a result with logarithms, of which the first
 // `start` are these.

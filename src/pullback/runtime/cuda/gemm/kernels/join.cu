@@ -15,6 +15,33 @@ extern "C" __global__ void NAME_join(Stored* __restrict__ out, const Value* __re
     out[i] = pb_narrow(sum);
   }
 }
+// The same for many chains of few elements: a thread block has 32 of these, and reads 128 chains
+// at a time to shared memory, from where one warp adds them up.
+extern "C" __global__ void __launch_bounds__(256) NAME_join_many(Stored* __restrict__ out,
+    const Value* __restrict__ partials, const i64 chains, const i64 count) {
+  __shared__ Value x[128][32];
+  const int e = (int)threadIdx.x % 32, first = (int)threadIdx.x / 32;
+  const i64 i = blockIdx.x * (i64)32 + e;
+  Value sum = Value(0);
+  for (i64 begin = 0; begin < chains; begin += 128) {
+    const int n = chains - begin < 128 ? (int)(chains - begin) : 128;
+    if (i < count) {
+      const Value* const at = partials + begin * count + i;
+#pragma unroll
+      for (int k = 0; k < 128; k += 8)
+        if (k + first < n) x[k + first][e] = at[(k + first) * count];
+    }
+    __syncthreads();
+    if (first == 0 && i < count) {
+      int k = 0;
+      if (begin == 0) sum = x[k++][e];
+#pragma unroll 16
+      for (; k < n; ++k) sum = sum + x[k][e];
+    }
+    __syncthreads();
+  }
+  if (first == 0 && i < count) out[i] = pb_narrow(sum);
+}
 // Complex numbers of the products of parts: each part of the left with each of the right.
 extern "C" __global__ void NAME_parts(Value* __restrict__ out, const Value* __restrict__ parts,
     const i64 count) {

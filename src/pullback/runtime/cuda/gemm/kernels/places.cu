@@ -1,35 +1,33 @@
-// Products of matrices: extents, the steps along lines (rows of a, columns of b) and along k.
-struct Sides { i64 m, n, k, a_line, a_k, b_line, b_k, tiles; };
-
-// Which tile a thread block makes: strips of 8 rows of tiles, so that neighbours in time share
-// operands.
-struct Place { int m, n; };
-PB_DEVICE Place pb_place(int tile, int m, int n) {
-  const int down = (m + BM - 1) / BM, across = (n + BN - 1) / BN;
-  const int strip = tile / (8 * across), in = tile % (8 * across), left = down - strip * 8;
-  const int high = left < 8 ? left : 8;
-  return {(strip * 8 + in % high) * BM, in / high * BN};
-}
-
 // Where COUNT neighbouring columns of an output are, from the start of a row; the first `count` of them
 // are there.
 template <int COUNT> struct Columns {
   i64 at[COUNT];
   int count;
 };
+template <int COUNT> PB_DEVICE Columns<COUNT> pb_columns(int j, int n) {  // of a dense matrix
+  Columns<COUNT> found;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) found.at[i] = j + i;
+  found.count = n - j;
+  return found;
+}
 // COUNT elements of a row: side by side, or where they are.
 template <bool WIDE, int COUNT>
-PB_DEVICE void pb_put(Stored* row, const Columns<COUNT>& columns, const Value (&x)[COUNT]) {
+PB_DEVICE void pb_set(Stored* row, const Columns<COUNT>& columns, const Pack<Stored, COUNT>& x) {
   if (WIDE) {
-    Pack<Stored, COUNT> all;
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) all.v[i] = pb_narrow(x[i]);
-    if (columns.count > 0) *reinterpret_cast<Pack<Stored, COUNT>*>(row + columns.at[0]) = all;
+    if (columns.count > 0) *reinterpret_cast<Pack<Stored, COUNT>*>(row + columns.at[0]) = x;
   } else {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
-      if (i < columns.count) row[columns.at[i]] = pb_narrow(x[i]);
+      if (i < columns.count) row[columns.at[i]] = x.v[i];
   }
+}
+template <bool WIDE, typename Row, int COUNT>
+PB_DEVICE void pb_put(const Row& row, const Columns<COUNT>& columns, const Value (&x)[COUNT]) {
+  Pack<Stored, COUNT> all;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) all.v[i] = pb_narrow(x[i]);
+  pb_set<WIDE>(row, columns, all);
 }
 // A dense matrix.
 struct Output {
@@ -40,13 +38,7 @@ struct Output {
     return n % COUNT == 0 && (u64)p % sizeof(Pack<Stored, COUNT>) == 0;
   }
   PB_MEMBER Stored* row(int i) const { return p + i * (i64)n; }
-  template <int COUNT> PB_MEMBER Columns<COUNT> columns(int j) const {
-    Columns<COUNT> found;
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) found.at[i] = j + i;
-    found.count = n - j;
-    return found;
-  }
+  template <int COUNT> PB_MEMBER Columns<COUNT> columns(int j) const { return pb_columns<COUNT>(j, n); }
 };
 
 // Blocks that leave what they have made for the last of them to arrive; `arrived` is 0 at first, and

@@ -2,7 +2,7 @@
 PB_CLUSTERED(MERGE == 1 ? SPLIT : 1)
 extern "C" __global__ void PB_CLUSTER(MERGE == 1 ? SPLIT : 1) __launch_bounds__(NT, RESIDENT) NAME(
     Stored* __restrict__ out, const Value* __restrict__ a, const Value* __restrict__ b,
-    const Nest<2> batch, const Sides s, Piece* __restrict__ scratch, int* __restrict__ counters) {
+    const Nest<2> batch, const Sides s, Piece* __restrict__ scratch, int* __restrict__ counters MORE) {
   PB_SHARED(Value, shared);
   // clusters are blocks side by side; else all tiles have their first chains made first
   const u32 block = blockIdx.x, tiles = (u32)s.tiles, all = (u32)batch.size * tiles;
@@ -16,7 +16,11 @@ extern "C" __global__ void PB_CLUSTER(MERGE == 1 ? SPLIT : 1) __launch_bounds__(
   i64 at[2] = {};
   pb_locate(batch, item, at);
   const Place place = pb_place((int)(index - item * tiles), m, n);
+#ifdef ENDS
+  const Finished to(item, m, n, ENDS);
+#else
   const Output to{out + ((MERGE == 2 ? rank * batch.size : 0) + item) * s.m * s.n, m, n};
+#endif
   typedef Operand<BM, A_KIND> OA;
   typedef Operand<BN, B_KIND> OB;
   OA oa(a + at[0] + first * s.a_k, s.a_line, s.a_k, place.m, m, shared);

@@ -12,7 +12,7 @@ template <int BL, int KIND> struct Operand {
   static constexpr int LD = ALONG ? BK + 4 : BL + 4, BYTES = (ALONG ? BL : BK) * LD * SIZE;
   static constexpr int EACH_COPY = WIDE ? 2 : 1, ACROSS = (ALONG ? BK : BL) / EACH_COPY;
   static constexpr int ROWS = NT / ACROSS, EACH = (ALONG ? BL : BK) / ROWS;
-  static_assert(ROWS * ACROSS == NT && EACH > 0, "a pass takes some rows of the tile");
+  static_assert(ROWS * ACROSS == NT && EACH * ROWS == (ALONG ? BL : BK), "a pass takes some rows of the tile");
   const double* p;
   i64 step, row;  // from one row of the tile in shared memory to the next: a line, or a k
   SharedAddress to;

@@ -5,27 +5,16 @@
 // bytes of k to shared memory, STAGES of them on their way. MAPS: by the copy engine, from operands of
 // so many axes whose lines (A_LINES, B_LINES) or products lie side by side; 0: element by element.
 constexpr int GROUPS = BM / 64, NT = GROUPS * 128 + 128, DEEP = 128 / (int)sizeof(Unit);
-constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128, STAGE = A_BYTES + B_BYTES, SUMS = BN / 2;
+constexpr int B_HELD = B_LINES ? (BN + 63) / 64 * 64 : BN;  // lines side by side come 64 at a time
+constexpr int A_BYTES = BM * 128, B_BYTES = B_HELD * 128, STAGE = A_BYTES + B_BYTES, SUMS = BN / 2;
 constexpr int ATOM = 1024;  // bytes of 8 rows, within which pieces of 16 are exchanged
 constexpr int BLOCK_ROWS = 64, BLOCK = BLOCK_ROWS * 128;  // of 64 lines that lie side by side
-constexpr int STRIP = 8;  // rows of tiles that neighbours in time share
 
 #ifdef PB_EMULATED
 struct Map { u64 words[16]; };
 #else
 struct alignas(64) Map { u64 words[16]; };  // CUtensorMap
 #endif
-// Extents, steps along lines and along k, tiles of one product.
-struct Sides { i64 m, n, k, a_line, a_k, b_line, b_k, tiles; };
-
-struct Place { int m, n; };
-PB_DEVICE Place pb_place(int tile, int m, int n) {
-  const int down = (m + BM - 1) / BM, across = (n + BN - 1) / BN;
-  const int strip = tile / (STRIP * across), in = tile % (STRIP * across), left = down - strip * STRIP;
-  const int high = left < STRIP ? left : STRIP;
-  return {(strip * STRIP + in % high) * BM, in / high * BN};
-}
-
 #ifndef PB_EMULATED
 // -- barriers in shared memory ---------------------------------------------------------------------
 
@@ -98,9 +87,7 @@ PB_DEVICE void pb_fill(SharedAddress to, const Given* p, i64 line, i64 step, int
     const int l = step == 1 ? i / PIECES : i % BL, q = step == 1 ? i % PIECES : i / BL;
     Words x{};
     if (first + l < lines) x = pb_piece(p + (first + l) * line, step, k + q * PER_PIECE, depth);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + l * 128 + (q ^ l % 8) * 16),
-                 "r"(x.v[0]), "r"(x.v[1]), "r"(x.v[2]), "r"(x.v[3])
-                 : "memory");
+    pb_leave(to + l * 128 + (q ^ l % 8) * 16, x);
   }
 }
 
@@ -117,56 +104,6 @@ template <bool LINES_LIE> PB_DEVICE u64 pb_matrix(SharedAddress at) {
 PB_DEVICE void pb_hold(float (&c)[SUMS]) {
 #pragma unroll
   for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(c[i])::"memory");
-}
-// Four lanes have two neighbouring sums each of eight, for four such: lane i gets all eight of the i-th.
-PB_DEVICE void pb_exchange(u32 (&x)[4]) {
-  const int lane = threadIdx.x % 4;
-#pragma unroll
-  for (int step = 1; step < 4; step *= 2) {
-    const bool upper = lane & step;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i & step) continue;
-      const u32 got = __shfl_xor_sync(~0u, upper ? x[i] : x[i + step], step);
-      if (upper) x[i] = got;
-      else x[i + step] = got;
-    }
-  }
-}
-// The sums of a thread are in rows `row` and 8 later, in pairs of columns 8 apart.
-PB_DEVICE void pb_write(Stored* __restrict__ out, const float (&c)[SUMS], int row, int column, i64 m,
-                        i64 n) {
-  const int turn = threadIdx.x % 4;
-  if (sizeof(Stored) == 2 && n % 8 == 0 && (u64)out % 16 == 0) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e)
-#pragma unroll
-      for (int j = 0; j < BN / 8; j += 4) {
-        Words x;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x.v[i] = pb_pair(c[(j + i) * 4 + e * 2], c[(j + i) * 4 + e * 2 + 1]);
-        pb_exchange(x.v);
-        const int r = row + e * 8, at = column + (j + turn) * 8;
-        if (r < m && at < n) *reinterpret_cast<Words*>(out + r * n + at) = x;
-      }
-    return;
-  }
-  const bool pairs = n % 2 == 0 && (u64)out % (2 * sizeof(Stored)) == 0;
-#pragma unroll
-  for (int e = 0; e < 2; ++e)
-#pragma unroll
-    for (int j = 0; j < BN / 8; ++j) {
-      const int r = row + e * 8, at = column + j * 8 + turn * 2;
-      if (r >= m || at >= n) continue;
-      const Pack<Stored, 2> both{{pb_narrow(c[j * 4 + e * 2]), pb_narrow(c[j * 4 + e * 2 + 1])}};
-      Stored* to = out + r * n + at;
-      if (pairs) {
-        *reinterpret_cast<Pack<Stored, 2>*>(to) = both;
-      } else {
-        to[0] = both.v[0];
-        if (at + 1 < n) to[1] = both.v[1];
-      }
-    }
 }
 
 // -- products --------------------------------------------------------------------------------------
@@ -185,8 +122,8 @@ struct Turn {
 #else
 #define __grid_constant__
 // The same products, one after the other: an emulator has no such units.
-PB_DEVICE void pb_products(Stored* out, const Given* a, const Given* b, const Nest<2>& batch,
-                           const Sides& s) {
+template <typename F>
+PB_DEVICE void pb_products(const Given* a, const Given* b, const Nest<2>& batch, const Sides& s, F put) {
   for (u32 index = blockIdx.x; index < (u32)(batch.size * s.tiles); index += gridDim.x) {
     const u32 item = index / (u32)s.tiles;
     i64 at[2] = {};
@@ -200,9 +137,9 @@ PB_DEVICE void pb_products(Stored* out, const Given* a, const Given* b, const Ne
         union { Words all; Unit each[PER_PIECE]; } x, y;
         x.all = pb_piece(a + at[0] + row * s.a_line, s.a_k, k, s.k);
         y.all = pb_piece(b + at[1] + column * s.b_line, s.b_k, k, s.k);
-        for (int i = 0; i < PER_PIECE; ++i) sum = fmaf(pb_float(x.each[i]), pb_float(y.each[i]), sum);
+        for (int i = 0; i < PER_PIECE; ++i) sum = fmaf(pb_wide(x.each[i]), pb_wide(y.each[i]), sum);
       }
-      out[(item * s.m + row) * s.n + column] = pb_narrow(sum);
+      put(item, (int)row, (int)column, sum);
     }
   }
 }
@@ -210,9 +147,17 @@ PB_DEVICE void pb_products(Stored* out, const Given* a, const Given* b, const Ne
 
 extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(Stored* __restrict__ out,
     const Given* __restrict__ a, const Given* __restrict__ b, const __grid_constant__ Map a_map,
-    const __grid_constant__ Map b_map, const Nest<2> batch, const Sides s) {
+    const __grid_constant__ Map b_map, const Nest<2> batch, const Sides s MORE) {
 #ifdef PB_EMULATED
-  pb_products(out, a, b, batch, s);
+  pb_products(a, b, batch, s, [&](i64 item, int row, int column, float sum) {
+#ifdef ENDS
+    const Finished to(item, (int)s.m, (int)s.n, ENDS);
+#else
+    const Output to{out + item * s.m * s.n, (int)s.m, (int)s.n};
+#endif
+    const float one[1] = {sum};
+    pb_put<false>(to.row(row), to.template columns<1>(column), one);
+  });
 #else
   PB_SHARED(unsigned char, given);
   __shared__ __align__(8) u64 barriers[2 * STAGES];
@@ -292,7 +237,12 @@ extern "C" __global__ void __launch_bounds__(NT, RESIDENT) NAME(Stored* __restri
       pb_hold(c);
       release(before);
       const int row = place.m + group * 64 + warp * 16 + lane / 4;
-      pb_write(out + item * s.m * s.n, c, row, place.n, s.m, s.n);
+#ifdef ENDS
+      const Finished to(item, (int)s.m, (int)s.n, ENDS);
+#else
+      const Output to{out + item * s.m * s.n, (int)s.m, (int)s.n};
+#endif
+      pb_write<BN>(to, c, row, place.n);
     }
   }
 #endif

@@ -51,6 +51,8 @@ from pullback.runtime.webgpu.stages import At, Binding, Dispatch
 
 __all__ = ["WebgpuRuntime", "WebgpuTarget"]
 
+# What users read of the arithmetic that an adapter has exactly.
+NAMES = {"double": "float64", "double_fma": "fma of float64", "wide_fma": "fma through float64"}
 DLPACK_KIND = 15  # of WebGPU's memory, as DLPack numbers it
 
 
@@ -194,7 +196,7 @@ class WebgpuRuntime(DeviceRuntime):
     def capabilities(self) -> dict[str, str]:
         """The adapter, and what it computes exactly by itself."""
         info, own = self._gpu.info, self._gpu.arithmetic
-        exact = [name for name in own._fields if getattr(own, name)]
+        exact = [NAMES.get(name, name) for name in own._fields if getattr(own, name)]
         return {
             "adapter": str(info["device"]),
             "backend": str(info["backend_type"]),

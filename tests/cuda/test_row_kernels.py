@@ -129,9 +129,10 @@ def printed_rows(function: Callable[..., Any], *args: np.ndarray, cuda: Any) -> 
 def test_two_threads_share_a_lane_where_weights_are_shared_and_joining_is_light(cuda: Any):
     rng = np.random.default_rng(4)
     x, w = (rng.standard_normal(n).astype(np.float32) for n in ((40, 4096), 4096))
-    labels = rng.integers(0, 4096, 40)
     norm = printed_rows(lambda x, w: pb.nn.layer_norm(x, (4096,), w), x, w, cuda=cuda)
-    loss = printed_rows(pb.value_and_grad(pb.nn.cross_entropy), x, labels, cuda=cuda)
+    loss = printed_rows(
+        lambda x, w: x * w - pb.logsumexp(x * w, axis=1, keepdims=True), x, w, cuda=cuda
+    )
     assert "first % 32" in norm  # a sum
     assert "first % 16" in loss  # the logarithm of a sum of exponentials
 

@@ -25,12 +25,12 @@ from pullback.runtime.cuda.row_code import THREADS, RowCode, loads_of
 from pullback.runtime.cuda.row_functions import PAD
 from pullback.runtime.cuda.row_joins import HEAVY_JOIN
 from pullback.runtime.cuda.row_printer import row_source
-from pullback.runtime.cuda.row_walks import STEP, chain_of, walk_layout
+from pullback.runtime.cuda.row_walks import STEP, Layout, chain_of, walk_layout
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = ["Walk", "row_kernel_stages", "shared_bytes"]
 
-__tuning__ = ("WALK_THREADS", "LEAST_TEAMS", "WALK_SHARE")
+__tuning__ = ("WALK_THREADS", "LEAST_TEAMS", "MOST_WALKS", "WALK_SHARE")
 
 FEW = 128  # threads of a thread block up to which it has several rows
 FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block each
@@ -41,13 +41,15 @@ PROCESSOR_THREADS = 1024  # it is to hold, with 64 registers each
 NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others are to fit beside
 
 
-WALK_THREADS = 768  # of a thread block that walks, so that a thread has 80 registers
+WALK_THREADS = 768  # of a processor whose blocks walk, so that a thread has 80 registers
 LEAST_TEAMS = 3  # of such a block, or it waits for memory
+MOST_WALKS = 8  # such blocks of a processor
+RESERVED = 1 << 10  # bytes of shared memory that each of them has for the system
 MOST_TEAMS = 15  # a GPU has 16 barriers, and one is that of the whole block
 MOST_STREAMS = 40  # of a launch, whose arguments have 4 KB
-# Of the processors, at least, that are to have a lane to walk along; with fewer of them it takes
-# longer than to read the rows again.
-WALK_SHARE = 0.6
+# Of the blocks that processors have at a time, at least, that are to have a lane to walk along:
+# with fewer it takes longer than to read the rows again.
+WALK_SHARE = 0.75
 
 
 def shared_bytes(architecture: str) -> int:
@@ -152,8 +154,6 @@ class _RowLaunches:
         if not own.folds and not own.written:
             return None
         grid = LANES * blocks
-        if grid < WALK_SHARE * walk.processors * math.ceil(grid / walk.processors):
-            return None
         parts = math.ceil(self.length / BLOCK)
         threads = LANES * (1 << (parts - 1).bit_length())
         if own.joining < HEAVY_JOIN:
@@ -164,24 +164,31 @@ class _RowLaunches:
         starts, room = own.room(self.length)
         streams, gaps = self.kernel.streams, parts * PAD
         near = sorted(filter(own.is_near, own.memory), key=lambda k: -len(own.read[k]))
-        found = None
-        for kept in (near[:n] for n in range(len(near), -1, -1)):  # as many as leave enough teams
-            row = room + sum(accumulator_bytes(r) for r in own.folds) * parts
-            dtypes = [streams[k].dtype for k in kept]
-            after = walk_layout(0, dtypes, columns, self.length, gaps, threads).end + STEP
-            teams = min(MOST_TEAMS, WALK_THREADS // threads, (walk.nbytes - after) // row)
-            if teams >= LEAST_TEAMS:
-                found = (
-                    kept,
-                    teams,
-                    walk_layout(teams * row, dtypes, columns, self.length, gaps, threads),
-                )
-                break
+        row = room + sum(accumulator_bytes(r) for r in own.folds) * parts
+
+        def beside(count: int, kept: Sequence[int]) -> tuple[int, Layout]:
+            """The teams of each of so many blocks of a processor, and what follows their rows."""
+            most = walk.nbytes // count - RESERVED
+            given = [streams[k].dtype for k in kept], columns, self.length, gaps, threads
+            teams = (most - STEP - walk_layout(0, *given).end) // row
+            teams = min(teams, MOST_TEAMS, WALK_THREADS // count // threads)
+            return teams, walk_layout(teams * row, *given)
+
+        # As many blocks of a processor as there are lanes for, and as many weights near as leave
+        # each of them enough teams.
+        most = min(MOST_WALKS, math.ceil(grid / walk.processors))
+        options = (
+            (count, near[:n], *beside(count, near[:n]))
+            for count in range(most, 0, -1)
+            if grid >= WALK_SHARE * _whole(grid, count * walk.processors)
+            for n in range(len(near), -1, -1)
+        )
+        found = next((option for option in options if option[2] >= LEAST_TEAMS), None)
         if found is None:
             return None
-        kept, teams, layout = found
+        count, kept, teams, layout = found
         block = teams * threads
-        own = replace(own, near=tuple(kept), bounds=(block, 1))
+        own = replace(own, near=tuple(kept), bounds=(block, count))
         chain = chain_of(columns)
         chains = At(self.area(grid * self.length * accumulator_size(chain)))
         steps: list[Step | Either] = [
@@ -269,6 +276,11 @@ class _RowLaunches:
             folds_of(inputs, kernels), (self.length,), (self.number,), [at for at, _ in places],
             strides, self.columns, self.area,
         )  # fmt: skip
+
+
+def _whole(count: int, many: int) -> int:
+    """The next multiple of `many`."""
+    return -(-count // many) * many
 
 
 def row_kernel_stages(

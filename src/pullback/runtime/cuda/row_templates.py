@@ -36,7 +36,8 @@ extern "C" __global__ void __launch_bounds__({bounds}) {name}_passes({pointers},
   pb_begun();
 {sums}
   volatile int* const turn = (int*)(memory + r.place[{turn}]);
-  if (t < own / 32) turn[t] = 0;
+  const int pieces = own / 32 * ((length + 2 * own - 1) / (2 * own));
+  for (int i = t; i < pieces; i += (int)blockDim.x) turn[i] = 0;
   pb_arrived<0>();
   __syncthreads();
   const long long begin = blockIdx.x / {lanes} * (long long){block} + blockIdx.x % {lanes};
@@ -57,23 +58,34 @@ extern "C" __global__ void __launch_bounds__({bounds}) {name}_passes({pointers},
     chains[blockIdx.x * (long long)length + i] = {chain}{{{parts}}};
 }}"""
 
+# In pieces of two packs of each thread, so that the next row can follow as soon as one is done.
 COLUMNS = """
   {{
 {waits}
-    while (turn[first / 32] != number) SPIN();
-    __syncwarp();
-    pb_seen();
-    const int whole = length / {width} * {width};
-#pragma unroll 2
-    for (int i = first * {width}; i < whole; i += own * {width}) {{
+    const int whole = length / {width} * {width}, hop = own * {width}, warps = own / 32;
+    int piece = first / 32;
+    for (int begin = 0; begin < length; begin += 2 * hop, piece += warps) {{
+      while (turn[piece] != number) SPIN();
+      __syncwarp();
+      pb_seen();
+      if (begin + 2 * hop <= whole) {{
+#pragma unroll
+        for (int p = 0; p < 2; ++p) {{
+        const int i = begin + p * hop + first * {width};
 {many}
-    }}
-    for (int i = whole + first; i < length; i += own) {{
+        }}
+      }} else {{
+        for (int i = begin + first * {width}; i < whole; i += hop) {{
+{many}
+        }}
+        for (int i = whole + first; i < length; i += own) {{
 {one}
+        }}
+      }}
+      pb_seen();
+      __syncwarp();
+      if (first % 32 == 0) turn[piece] = number + 1;
     }}
-    pb_seen();
-    __syncwarp();
-    if (first % 32 == 0) turn[first / 32] = number + 1;
   }}"""
 
 MANY = """

@@ -11,6 +11,7 @@ are LANES accumulators for each block of the tree; `lanes` of `folds` joins them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -50,7 +51,8 @@ def walk_layout(
     places = []
     sizes = [length * d.itemsize + gaps for d in near]
     sizes += [length * accumulator_size(r) for r in columns]
-    for size in (*sizes, 4 * (own // 32)):
+    pieces = own // 32 * math.ceil(length / (2 * own))
+    for size in (*sizes, 4 * pieces):
         begin = -(-begin // STEP) * STEP
         places.append(begin)
         begin += size

@@ -13,7 +13,7 @@ import cuda_fake
 import pullback as pb
 from cuda_fake_driver import FakeDriver
 from pullback.core import avals
-from pullback.runtime.cuda import driver, gpu
+from pullback.runtime.cuda import driver, gpu, modules
 
 __all__ = ["emulated"]
 
@@ -28,16 +28,16 @@ def emulated() -> Iterator[Any]:
     """A block in which the emulated GPU is there; its arrays are of no use afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", cuda_fake)
-        patch.setattr(gpu, "machine_code", lambda source, target: cuda_fake.precompile(source))
+        patch.setattr(modules, "machine_code", lambda source, target: cuda_fake.precompile(source))
         patch.setattr(cuda_fake, "LEVEL", "-O0")
         library = FakeDriver()
         patch.setattr(driver, "library", lambda: library)
         gpu.cupy_module.cache_clear()
-        gpu.gpu_of.cache_clear()
+        gpu._gpu.cache_clear()
         _forget()
         try:
             yield pb.device("cuda")
         finally:
             _forget()
             gpu.cupy_module.cache_clear()
-            gpu.gpu_of.cache_clear()
+            gpu._gpu.cache_clear()

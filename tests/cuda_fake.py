@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from cuda_emulator import TOGETHER, Emulator, library_of
 from pullback.ir import dlpack
 
 _EMULATORS: dict[str, Emulator] = {}
+_running = threading.RLock()  # a kernel: the emulator has one set of threads
 PROPERTIES = {
     "name": b"emulated GPU", "sharedMemPerBlockOptin": 65_536, "multiProcessorCount": 2,
 }  # fmt: skip
@@ -19,9 +21,18 @@ LEVEL = "-O1"
 __version__ = "0.fake"
 COUNT = 2  # GPUs
 launched: list[str] = []
-current = [0]  # the number of the current GPU
+contexts = threading.local()  # of a thread: `own`, the number of its GPU
 devices_of: dict[int, int] = {}  # the GPU of memory, by address
 synchronized: list[tuple[int, int]] = []  # GPUs and streams that were waited for
+limit: list[int] = []  # bytes that may be allocated at once
+unloaded: list[str] = []  # sources whose modules were freed
+
+
+def current() -> int:
+    """The GPU of this thread's context, or the first one."""
+    return getattr(contexts, "own", None) or 0
+
+
 printed: set[str] = set()  # sources that were compiled
 
 
@@ -106,38 +117,58 @@ def ndarray(shape: Any, dtype: Any, memory: Any, strides: Any) -> DeviceArray:
     return np.ndarray(shape, dtype, raw, strides=strides).view(DeviceArray)
 
 
-class Function:
-    """A kernel, known by its number."""
+class Entry:
+    """What the driver has of a kernel, for as long as its module is loaded."""
 
-    _all: ClassVar[list[Function]] = []
+    all: ClassVar[list[Entry]] = []
 
-    def __init__(self, emulator: Emulator, name: str):
-        self._emulator, self._name = emulator, name
-        self.ptr = len(self._all)
-        self._all.append(self)
+    def __init__(self, module: Module, name: str):
+        self.is_loaded, self.name, self.emulator = True, name, module.emulator
+        self.all.append(self)
 
-    @classmethod
-    def sizes(cls, ptr: int) -> list[int]:
+    def sizes(self) -> list[int]:
         """The bytes of each argument."""
-        return cls._all[ptr]._emulator.sizes(cls._all[ptr]._name)
+        return self.emulator.sizes(self.name) if self.emulator else [8] * 6
 
     @classmethod
-    def launch(cls, ptr: int, grid: Any, block: int, shared: int, arguments: int, together: bool):
-        """Run a kernel; at `arguments` are the addresses of its arguments."""
-        own = cls._all[ptr]
-        mode = TOGETHER if together else own._emulator.mode(own._name)
-        launched.append(own._name)
-        own._emulator.start(own._name, grid, block, shared, arguments, mode)
+    def of(cls, ptr: int) -> Entry | None:
+        """The kernel of a handle, if that is one."""
+        found = cls.all[ptr] if ptr < len(cls.all) else None
+        return found if found and found.is_loaded else None
+
+    def launch(self, grid: Any, block: int, shared: int, arguments: int, together: bool) -> None:
+        """Run it; at `arguments` are the addresses of its arguments."""
+        launched.append(self.name)
+        if self.emulator is None:
+            set_conditions(arguments)
+            return
+        mode = TOGETHER if together else self.emulator.mode(self.name)
+        with _running:
+            self.emulator.start(self.name, grid, block, shared, arguments, mode)
 
 
-def launch_kernel(f, grid_x, grid_y, grid_z, x, y, z, shared, stream, arguments, extra) -> None:
-    assert (grid_z, y, z, stream, extra) == (1, 1, 1, 0, 0)
-    Function.launch(f, (grid_x, grid_y), x, shared, arguments, False)
+conditions: dict[int, int] = {}  # their values, by handle
 
 
-def launch_together(f, grid_x, grid_y, grid_z, x, y, z, shared, stream, arguments) -> None:
-    assert (grid_z, y, z, stream) == (1, 1, 1, 0)
-    Function.launch(f, (grid_x, grid_y), x, shared, arguments, True)
+def set_conditions(arguments: int) -> None:
+    """What the kernel of `conditions.SETTER` does."""
+    places = (ctypes.c_void_p * 6).from_address(arguments)
+    flag, stop, *handles = [ctypes.c_uint64.from_address(p).value for p in places]
+    on = ctypes.c_ubyte.from_address(flag).value != 0
+    words = (ctypes.c_int64 * 2).from_address(stop) if stop else [0, 0]
+    if on and words[0]:
+        on, words[1] = False, 1
+    for handle, value in zip(handles, (on, on, not on, False), strict=True):
+        if handle:
+            assert handle in conditions
+            conditions[handle] = value
+
+
+class Function:
+    """A kernel, known by its handle, which keeps its module."""
+
+    def __init__(self, module: Module, ptr: int):
+        self._module, self.ptr = module, ptr
 
 
 def precompile(source: str) -> str:
@@ -148,34 +179,50 @@ def precompile(source: str) -> str:
 
 
 class Module:
-    """Kernels of a source, which takes the place of machine code."""
+    """Kernels of a source, which takes the place of machine code; its handles end with it."""
 
-    def load(self, source: str) -> None:
+    emulator: Emulator | None
+
+    def load(self, source: str | bytes) -> None:
+        if isinstance(source, bytes):  # PTX
+            self.emulator, self._source, self._entries = None, "PTX", {}
+            return
         if source not in _EMULATORS:
             _EMULATORS[source] = Emulator(source, LEVEL)
-        self._emulator = _EMULATORS[source]
+        self.emulator, self._source = _EMULATORS[source], source
+        self._entries: dict[str, int] = {}
 
     def get_function(self, name: str) -> Function:
-        return Function(self._emulator, name)
+        if name not in self._entries:
+            Entry(self, name)
+            self._entries[name] = len(Entry.all) - 1
+        return Function(self, self._entries[name])
+
+    def __del__(self):
+        unloaded.append(self._source)
+        for ptr in self._entries.values():
+            Entry.all[ptr].is_loaded = False
 
 
 class CUDARuntimeError(RuntimeError):
     """What CuPy raises for an error of CUDA's."""
 
 
+class CUDADriverError(RuntimeError):
+    """What CuPy raises for an error of the driver."""
+
+
+class OutOfMemoryError(MemoryError):
+    """What CuPy raises where there is no memory."""
+
+
 class Memory:
     def __init__(self, size: int):
+        if limit and size > limit[0]:
+            raise OutOfMemoryError
         self._held = _raw(max(size, 1))
         self.ptr = self._held.ctypes.data
-        devices_of[self.ptr] = current[0]
-
-
-def set_device(device: int) -> None:
-    current[0] = device
-
-
-def synchronize(stream: int) -> None:
-    synchronized.append((current[0], stream))
+        devices_of[self.ptr] = current()
 
 
 class Event:
@@ -192,51 +239,43 @@ class Event:
 
 
 class Stream:
-    ptr = 0
-
-    def __init__(self, non_blocking: bool = False):
-        pass
+    def __init__(self, ptr: int = 0, non_blocking: bool = False):
+        self.ptr = ptr
 
     def __enter__(self) -> Stream:
+        self._before, _STREAM[0] = _STREAM[0], self
         return self
 
     def __exit__(self, *exception: object) -> None:
-        pass
+        _STREAM[0] = self._before
 
     def record(self) -> None:
         pass
 
 
-_STREAM = Stream()
+_STREAM = [Stream()]
 cuda = SimpleNamespace(
     UnownedMemory=lambda ptr, size, owner, device: SimpleNamespace(ptr=ptr, owner=owner),
     MemoryPointer=lambda memory, offset: memory,
     alloc=Memory,
     Event=Event,
     Stream=Stream,
+    ExternalStream=Stream,
+    memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
     alloc_pinned_memory=Memory,
     Device=lambda device: SimpleNamespace(compute_capability="90"),
-    get_current_stream=lambda device: _STREAM,
+    get_current_stream=lambda device: _STREAM[0],
     function=SimpleNamespace(Module=Module),
     runtime=SimpleNamespace(
-        getDevice=lambda: current[0],
-        setDevice=set_device,
+        getDevice=current,
         getDeviceCount=lambda: COUNT,
         getDeviceProperties=lambda device: PROPERTIES,
+        memGetInfo=lambda: (10, 1000),
         CUDARuntimeError=CUDARuntimeError,
-        memcpyHostToDevice=1,
-        memcpyDeviceToHost=2,
-        memcpyDeviceToDevice=3,
-        memcpyAsync=lambda to, source, size, kind, stream: ctypes.memmove(to, source, size),
-        memsetAsync=lambda at, value, size, stream: ctypes.memset(at, value, size),
-        streamSynchronize=synchronize,
         eventRecord=lambda event, stream: None,
     ),
     driver=SimpleNamespace(
+        CUDADriverError=CUDADriverError,
         occupancyMaxActiveBlocksPerMultiprocessor=lambda function, block, shared: 1,
-        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
-        funcSetAttribute=lambda function, attribute, value: None,
-        launchKernel=launch_kernel,
-        launchCooperativeKernel=launch_together,
     ),
 )

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import random
-import threading
+from typing import Any
 
 import cuda_fake
 
 __all__ = ["FakeDriver"]
 
-_Pointer, _Int, _Word = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int64
-CONTEXT = 1
-INVALID, NO_CONTEXT = 1, 201  # statuses
+_Pointer, _Int, _Word = ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64
+CONTEXT = 1  # that of the first GPU; the others follow
+INVALID, NO_CONTEXT, NO_HANDLE = 1, 201, 400  # statuses
 TOGETHER = 2  # an attribute of launches
 
 
@@ -44,32 +44,64 @@ class _Kept:
 
     def __init__(self, node: _Node, before: list[int]):
         self.before, self.together = before, False
-        sizes = cuda_fake.Function.sizes(node.function or 0)
+        self._kernel = node.function or 0
+        entry = cuda_fake.Entry.of(self._kernel)
+        assert entry is not None
+        sizes = entry.sizes()
         places = (_Pointer * len(sizes)).from_address(node.arguments or 0)
         raw = [ctypes.string_at(p or 0, n) for p, n in zip(places, sizes, strict=True)]
         self._held = [ctypes.create_string_buffer(b, len(b) or 1) for b in raw]
         self._places = (_Pointer * len(raw))(*map(ctypes.addressof, self._held))
-        self._launch = node.function or 0, (node.x, node.y), node.block, node.shared
+        self._launch = (node.x, node.y), node.block, node.shared
 
-    def run(self) -> None:
+    def run(self) -> int:
         arguments = ctypes.addressof(self._places)
-        cuda_fake.Function.launch(*self._launch, arguments, self.together)
+        return _launched(self._kernel, *self._launch, arguments, self.together)
+
+
+def _launched(kernel: int | None, *how: Any) -> int:
+    """The status of a launch of a kernel."""
+    entry = cuda_fake.Entry.of(kernel or 0)
+    if entry is None:
+        return NO_HANDLE
+    entry.launch(*how)
+    return 0
+
+
+class _Conditional:
+    """A node with a body, which is run once or as long as a condition holds."""
+
+    def __init__(self, handle: int, again: bool, body: int, before: list[int]):
+        self.handle, self.again, self.body, self.before = handle, again, body, before
+
+
+class _Condition(ctypes.Structure):
+    """CUgraphNodeParams of such a node."""
+
+    _fields_ = (
+        *(("node", _Int), ("reserved", _Int * 3), ("handle", _Word), ("kind", _Int)),
+        *(("bodies", _Int), ("graphs", _Pointer), ("context", _Pointer), ("rest", _Word * 26)),
+    )
 
 
 class FakeDriver:
     """Functions as attributes, as a library has them."""
 
     def __init__(self):
-        self.graphs: dict[int, list[_Kept]] = {}
+        # Nodes of a graph by their handles; of an executable one: its graph, and nodes anew.
+        self.graphs: dict[int, dict[int, _Kept | _Conditional]] = {}
+        self._drawn: dict[int, int] = {}
+        self._handles: dict[int, int] = {}  # the graph of a condition
+        self._bodies: dict[int, Any] = {}
         self.replays = 0
+        self.rounds = 0  # in bodies of loops and choices
         self.updates = 0
         self.forks = 0  # nodes that do not follow the one before them alone
         self._order = random.Random(1)
         self.devices: set[int] = set()  # where kernels were launched
         self.attributes: list[int] = []
         self._next = 1
-        self._own = threading.local()  # whether a thread has a context; the first one has
-        self._own.context = True
+        cuda_fake.contexts.own = 0  # of the first thread; the others have none yet
         for name, (own, types) in _SIGNATURES.items():
             prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[_TYPES[t] for t in types])
             setattr(self, name, prototype(getattr(self, own)))
@@ -80,9 +112,8 @@ class FakeDriver:
 
     def _launch_kernel(self, f, x, y, z, block, block_y, block_z, shared, stream, arguments, e):
         assert (z, block_y, block_z, stream, e) == (1, 1, 1, None, None)
-        self.devices.add(cuda_fake.current[0])
-        cuda_fake.Function.launch(f or 0, (x, y), block, shared, arguments, False)
-        return 0
+        self.devices.add(cuda_fake.current())
+        return _launched(f, (x, y), block, shared, arguments, False)
 
     def _launch_kernel_ex(self, config, function, arguments, extra):
         given = _Config.from_address(config)
@@ -91,8 +122,7 @@ class FakeDriver:
         assert on == 1
         self.attributes.append(attribute)
         sizes = (given.x, given.y), given.block, given.shared
-        cuda_fake.Function.launch(function or 0, *sizes, arguments, attribute == TOGETHER)
-        return 0
+        return _launched(function, *sizes, arguments, attribute == TOGETHER)
 
     def _memcpy_to_host_async(self, to, source, nbytes, stream):
         ctypes.memmove(to, source, nbytes)
@@ -102,34 +132,80 @@ class FakeDriver:
         ctypes.memset(to, value, nbytes)
         return 0
 
-    def _stream_synchronize(self, stream):
+    def _memcpy_to_device_async(self, to, source, nbytes, stream):
+        ctypes.memmove(to, source, nbytes)
+        return 0
+
+    def _stream_query(self, stream):
+        cuda_fake.synchronized.append((cuda_fake.current(), stream or 0))
+        return 0
+
+    def _init(self, flags):
+        return 0
+
+    def _device_get(self, to, index):
+        _Int.from_address(to).value = index
+        return 0
+
+    def _primary_context(self, to, device):
+        _Pointer.from_address(to).value = CONTEXT + device
         return 0
 
     def _ctx_get_current(self, to):
-        has = getattr(self._own, "context", False)
-        _Pointer.from_address(to).value = CONTEXT + cuda_fake.current[0] if has else 0
+        own = getattr(cuda_fake.contexts, "own", None)
+        _Pointer.from_address(to).value = None if own is None else CONTEXT + own
         return 0
 
     def _ctx_set_current(self, context):
-        self._own.context = bool(context)
-        if context:
-            cuda_fake.set_device(context - CONTEXT)
+        cuda_fake.contexts.own = context - CONTEXT if context else None
         return 0
+
+    def _ctx_synchronize(self):
+        return 0
+
+    def _func_set_attribute(self, function, attribute, value):
+        return 0 if cuda_fake.Entry.of(function or 0) else NO_HANDLE
 
     def _graph_create(self, to, flags):
         graph = _Pointer.from_address(to).value = self._new()
-        self.graphs[graph] = []
+        self.graphs[graph] = {}
         return 0
 
-    def _graph_add_kernel_node(self, to, graph, needs, count, node):
-        nodes = self.graphs[graph]
+    def _before(self, graph, needs, count):
+        """The nodes that a new one waits for, None if these are not in its graph."""
+        nodes = [*self.graphs[graph]]
         before = list((_Pointer * count).from_address(needs)) if count else []
-        if not all(1 <= k <= len(nodes) for k in before) or len(set(before)) != count:
+        if not set(before) <= set(nodes) or len(set(before)) != count:
+            return None
+        self.forks += before != nodes[-1:] or not nodes
+        return before
+
+    def _graph_add_kernel_node(self, to, graph, needs, count, node):
+        before = self._before(graph, needs, count)
+        if before is None:
             return INVALID
-        self.forks += before != [len(nodes)]
-        nodes.append(_Kept(_Node.from_address(node), before))
-        self._added = nodes[-1]
-        _Pointer.from_address(to).value = len(nodes)
+        made = _Pointer.from_address(to).value = self._new()
+        self._added = self.graphs[graph][made] = _Kept(_Node.from_address(node), before)
+        return 0
+
+    def _handle_create(self, to, graph, context, value, flags):
+        assert (value, flags) == (0, 1)  # the value whenever the graph is launched
+        handle = _Word.from_address(to).value = self._new()
+        self._handles[handle] = graph
+        return 0
+
+    def _graph_add_node(self, to, graph, needs, edges, count, params):
+        before, given = self._before(graph, needs, count), _Condition.from_address(params)
+        if before is None or given.node != 13 or self._handles.get(given.handle) != graph:
+            return INVALID
+        assert given.bodies == 1 and given.context is not None and not any(given.rest)
+        assert ctypes.sizeof(given) == 256
+        body, made = self._new(), self._new()
+        self.graphs[body] = {}
+        self._bodies[made] = (_Pointer * 1)(body)
+        given.graphs = ctypes.addressof(self._bodies[made])
+        self.graphs[graph][made] = _Conditional(given.handle, given.kind == 1, body, before)
+        _Pointer.from_address(to).value = made
         return 0
 
     def _graph_kernel_node_set_attribute(self, node, attribute, value):
@@ -138,34 +214,64 @@ class FakeDriver:
         return 0
 
     def _graph_instantiate_with_flags(self, to, graph, flags):
-        if not getattr(self._own, "context", False):
+        if getattr(cuda_fake.contexts, "own", None) is None:
             return NO_CONTEXT
         made = _Pointer.from_address(to).value = self._new()
-        self.graphs[made] = [*self.graphs[graph]]
+        self.graphs[made], self._drawn[made] = {}, graph
         return 0
 
-    def _graph_exec_kernel_node_set_params(self, graph, node, params):
+    def _graph_exec_kernel_node_set_params(self, executable, node, params):
         self.updates += 1
-        old = self.graphs[graph][node - 1]
-        new = self.graphs[graph][node - 1] = _Kept(_Node.from_address(params), old.before)
+        (old,) = [nodes[node] for nodes in self.graphs.values() if node in nodes][:1]
+        assert isinstance(old, _Kept)
+        new = self.graphs[executable][node] = _Kept(_Node.from_address(params), old.before)
         new.together = old.together
         return 0
 
-    def _graph_launch(self, graph, stream):
+    def _graph_launch(self, executable, stream):
         self.replays += 1
+        for graph in self._tree(self._drawn[executable]):
+            for handle, own in self._handles.items():
+                if own == graph:
+                    cuda_fake.conditions[handle] = 0
+        return self._run(self._drawn[executable], self.graphs[executable])
+
+    def _run(self, graph, anew):
         nodes, done = self.graphs[graph], set()
         while len(done) < len(nodes):  # in any order that keeps what each waits for
-            ready = [k for k, node in enumerate(nodes, 1) if done.issuperset(node.before)]
+            ready = [k for k, node in nodes.items() if done.issuperset(node.before)]
             chosen = self._order.choice([k for k in ready if k not in done])
-            nodes[chosen - 1].run()
+            node = anew.get(chosen, nodes[chosen])
             done.add(chosen)
+            status = node.run() if isinstance(node, _Kept) else self._repeat(node, anew)
+            if status:
+                return status
         return 0
+
+    def _repeat(self, node, anew):
+        status = 0
+        while cuda_fake.conditions[node.handle] and not status:
+            self.rounds += 1
+            status = self._run(node.body, anew)
+            if not node.again:
+                break
+        return status
+
+    def _tree(self, graph):
+        """A graph and all bodies in it."""
+        yield graph
+        for node in self.graphs[graph].values():
+            if isinstance(node, _Conditional):
+                yield from self._tree(node.body)
 
     def _graph_destroy(self, graph):
-        del self.graphs[graph]
+        for own in [*self._tree(graph)]:
+            del self.graphs[own]
         return 0
 
-    _graph_exec_destroy = _graph_destroy
+    def _graph_exec_destroy(self, executable):
+        del self.graphs[executable], self._drawn[executable]
+        return 0
 
     def _get_error_string(self, status, to):
         ctypes.c_char_p.from_address(to).value = b"an emulated error"
@@ -179,11 +285,19 @@ _SIGNATURES = {
     "cuLaunchKernelEx": ("_launch_kernel_ex", "pppp"),
     "cuMemcpyDtoHAsync_v2": ("_memcpy_to_host_async", "pwwp"),
     "cuMemsetD8Async": ("_memset_async", "wbwp"),
-    "cuStreamSynchronize": ("_stream_synchronize", "p"),
+    "cuMemcpyHtoDAsync_v2": ("_memcpy_to_device_async", "wpwp"),
+    "cuStreamQuery": ("_stream_query", "p"),
+    "cuInit": ("_init", "i"),
+    "cuDeviceGet": ("_device_get", "pi"),
+    "cuDevicePrimaryCtxRetain": ("_primary_context", "pi"),
+    "cuCtxSynchronize": ("_ctx_synchronize", ""),
+    "cuFuncSetAttribute": ("_func_set_attribute", "pii"),
     "cuCtxGetCurrent": ("_ctx_get_current", "p"),
     "cuCtxSetCurrent": ("_ctx_set_current", "p"),
     "cuGraphCreate": ("_graph_create", "pi"),
     "cuGraphAddKernelNode_v2": ("_graph_add_kernel_node", "pppwp"),
+    "cuGraphConditionalHandleCreate": ("_handle_create", "pppii"),
+    "cuGraphAddNode_v2": ("_graph_add_node", "ppppwp"),
     "cuGraphKernelNodeSetAttribute": ("_graph_kernel_node_set_attribute", "pip"),
     "cuGraphInstantiateWithFlags": ("_graph_instantiate_with_flags", "ppu"),
     "cuGraphExecKernelNodeSetParams_v2": ("_graph_exec_kernel_node_set_params", "ppp"),

@@ -105,7 +105,7 @@ class Reference:
     )
 
     def map(self, kernel: Map | MultiMap, shape: Any, out_slots: Any, out_strides: Any,
-            in_slots: Any, in_strides: Any, by_rows: bool = False, shared: bool = False
+            in_slots: Any, in_strides: Any, rows: int = 0, shared: bool = False
             ) -> list[Stage]:  # fmt: skip
         several = isinstance(kernel, MultiMap)
         outputs = kernel.outputs if several else (kernel.output,)

@@ -11,7 +11,7 @@ import pytest
 import cuda_fake
 import pullback.runtime.cuda.scatter as sc
 from cuda_fake_driver import FakeDriver
-from pullback.runtime.cuda import driver, gpu
+from pullback.runtime.cuda import driver, gpu, modules
 from pullback.runtime.cuda.scatter import buckets, chunks, executor, ordered
 
 __all__ = [
@@ -32,7 +32,7 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 EXACT = ("float32", "float16", "bfloat16")
 CACHES = (
     gpu.cupy_module,
-    gpu.gpu_of,
+    gpu._gpu,
     executor.shared_limit,
     executor.capability,
     executor.program,
@@ -47,7 +47,7 @@ def device(monkeypatch):
     library = FakeDriver()
     monkeypatch.setitem(sys.modules, "cupy", cuda_fake)
     monkeypatch.setattr(driver, "library", lambda: library)
-    monkeypatch.setattr(gpu, "machine_code", lambda source, target: source)
+    monkeypatch.setattr(modules, "machine_code", lambda source, target: source)
     by_places = {"THREADS": {1: 64, 2: 64, 4: 64}, "TILE": {1: 1024, 2: 1024, 4: 512}}
     small = by_places | {"ADDERS": 64, "SHARERS": 32, "PROCESSORS": 3}
     for name, value in small.items():

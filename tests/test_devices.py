@@ -4,6 +4,9 @@ the CPU twice.
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import pullback as pb
@@ -64,3 +67,21 @@ def test_a_missing_gpu_is_an_error_that_says_what_was_looked_for():
         pb.DeviceError, match=r"cuda: CuPy was not found|cuda: looked for an NVIDIA"
     ):
         pb.ones(3, device="cuda")
+
+
+def test_threads_that_ask_for_a_device_first_share_it():
+    made = []
+
+    def load(index: int) -> CpuRuntime:
+        time.sleep(0.02)
+        made.append(index)
+        return CpuRuntime()
+
+    avals.register_runtime("third", load)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: pb.device("third").runtime, range(4)))
+        assert len(made) == len(set(map(id, found))) == 1
+    finally:
+        avals._loaders.pop("third")
+        avals._devices.pop(("third", 0))

@@ -91,7 +91,7 @@ MUTANTS = (
       "pytrees.unflatten(self.structure, [another(a) for a in arrays])",
       "pytrees.unflatten(self.structure, list(arrays))", BODIES),
     M("arguments that stay are the caller's", "transforms.py",
-      "full, named = own_handles((full, named))", "pass", BODIES),
+      "None if n in chosen else own_handles(a)", "None if n in chosen else a", BODIES),
     M("a custom rule is given the caller's handles", "autodiff/custom.py",
       "        args = own_handles(args)\n", "", BODIES),
     M("a custom rule is given what is saved", "autodiff/custom.py",

@@ -2,8 +2,8 @@
 
 A cell passes if results on webgpu have the bits of the CPU, and is near if roundings alone part
 them, as where the CPU leaves a matrix to LAPACK. Cells that are known already stay in
-report/webgpu_cells.json; --anew forgets them. Some operations at a time have a process of their
-own, since kernels are kept as long as one lives.
+report/webgpu_cells.json, those of each adapter; --anew forgets them. Some operations at a time have
+a process of their own, since kernels are kept as long as one lives.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -108,8 +110,10 @@ def said(cases: list[Any], every: list[Callable[[Any], Any]], order: str, count:
     return worst(words) if words else ""
 
 
-def cells(keys: list[str], count: int) -> Iterator[tuple[str, dict[str, str]]]:
-    """The cells of operations, by dtype and order: the first word that is no pass."""
+def cells(keys: list[str], count: int, step: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """The cells of operations, by dtype and order: the first word that is no pass. One operation
+    in `step` is run in all dtypes.
+    """
     import matrix
 
     import pullback as pb
@@ -117,7 +121,7 @@ def cells(keys: list[str], count: int) -> Iterator[tuple[str, dict[str, str]]]:
     every, order_of = ways(), {key: n for n, key in enumerate(sorted(matrix.REGISTRY))}
     for key in keys:
         own: dict[str, str] = {}
-        dtypes = DTYPES if order_of[key] % EVERY == 0 else DTYPES[:1]
+        dtypes = DTYPES if order_of[key] % step == 0 else DTYPES[:1]
         for dtype in (getattr(pb, d) for d in dtypes):
             drawn = len(matrix.samples(matrix.REGISTRY[key], dtype))
             cases = [matrix.Case(key, i, dtype) for i in range(drawn)]
@@ -128,46 +132,55 @@ def cells(keys: list[str], count: int) -> Iterator[tuple[str, dict[str, str]]]:
         yield key, own
 
 
-def section(known: dict[str, dict[str, str]], count: int) -> str:
-    """The text of the section."""
+Cells: TypeAlias = "dict[str, dict[str, str]]"  # what is said, by operation, by dtype and order
+
+
+def section(known: dict[str, Cells], wide: bool, count: int) -> str:
+    """The text of the section: the cells of each adapter; `wide`: all dtypes of all operations."""
     titles = [f"{d} {o}" for d in DTYPES for o in ORDERS.get(d, ("fwd", "1"))]
-    total = Counter((t, word) for own in known.values() for t, word in own.items())
-    by_word: Counter[str] = Counter()
-    for (_, word), n in total.items():
-        by_word[word] += n
-    near = sorted(k for k, own in known.items() if NEAR in own.values())
+    near: set[str] = set()
     gaps: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for key, own in sorted(known.items()):
-        for title, word in own.items():
-            if word not in (PASS, NEAR):
-                gaps[word][key].append(title)
     lines = [
         TITLE,
         "",
-        f"**{by_word[PASS]} of {by_word.total()} cells pass**: results and derivatives, eager and"
-        f" compiled, have the bits of the CPU; {by_word[NEAR]} more are near, within"
-        f" {NEAR_EPS:,.0f} units of float32's rounding: the CPU leaves these matrices to LAPACK, or"
-        " their derivatives go through what it does. On Mesa's software driver, with"
-        f" {'all samples' if count > 99 else 'the first sample'} of each operation in float32, of"
-        f" one in {EVERY} operations in the other dtypes; samples that hold float64 or complex128"
-        " are passed over.",
+        "A cell passes if results and derivatives, eager and compiled, have the bits of the CPU; it"
+        f" is near, within {NEAR_EPS:,.0f} units of float32's rounding, where the CPU leaves"
+        " matrices to LAPACK, or derivatives go through what it does. With"
+        f" {'all samples' if count > 99 else 'the first sample'} of each operation"
+        f"{'' if wide else f' in float32, of one in {EVERY} operations in the other dtypes'};"
+        " samples that hold float64 or complex128 are passed over.",
         "",
-        "To run it again: `python tools/webgpu_cells.py --anew` (an hour on 2 cores).",
-        "",
-        "| | " + " | ".join(titles) + " |",
-        "|---" * (len(titles) + 1) + "|",
-        "| pass | " + " | ".join(str(total[t, PASS]) for t in titles) + " |",
-        "| near | " + " | ".join(str(total[t, NEAR]) for t in titles) + " |",
-        "| do not | "
-        + " | ".join(
-            str(sum(n for (of, w), n in total.items() if of == t and w not in (PASS, NEAR)))
-            for t in titles
-        )
-        + " |",
-        "",
-        f"Near: {', '.join(f'`{k}`' for k in near)}.",
-        "",
+        "To run it again: `python tools/webgpu_cells.py --anew --jobs 2` (an hour on a software"
+        " driver, a minute on a GPU beside 16 cores).",
     ]
+    for adapter, own in sorted(known.items()):
+        total = Counter((t, word) for words in own.values() for t, word in words.items())
+        by_word: Counter[str] = Counter()
+        for (_, word), n in total.items():
+            by_word[word] += n
+        near |= {k for k, words in own.items() if NEAR in words.values()}
+        for key, words in sorted(own.items()):
+            for title, word in words.items():
+                if word not in (PASS, NEAR):
+                    gaps[f"{word} ({adapter})"][key].append(title)
+        rows = {
+            "pass": [total[t, PASS] for t in titles],
+            "near": [total[t, NEAR] for t in titles],
+            "do not": [
+                sum(n for (of, w), n in total.items() if of == t and w not in (PASS, NEAR))
+                for t in titles
+            ],
+        }
+        lines += [
+            "",
+            f"**{adapter}: {by_word[PASS]} of {by_word.total()} cells pass**, {by_word[NEAR]} are"
+            " near.",
+            "",
+            "| | " + " | ".join(titles) + " |",
+            "|---" * (len(titles) + 1) + "|",
+            *(f"| {name} | {' | '.join(map(str, row))} |" for name, row in rows.items()),
+        ]
+    lines += ["", f"Near: {', '.join(f'`{k}`' for k in sorted(near))}.", ""]
     if gaps:
         lines += ["| why not | cells | operations |", "|---|---|---|"]
     for word, own in sorted(gaps.items(), key=lambda g: -sum(map(len, g[1].values()))):
@@ -176,32 +189,54 @@ def section(known: dict[str, dict[str, str]], count: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def collect(keys: list[str], given: argparse.Namespace, keep: Callable[[str, Any], None]) -> None:
+    """Let a process of its own find the cells of some operations."""
+    options = ["--samples", str(given.samples), *(["--wide"] if given.wide else [])]
+    command = [sys.executable, __file__, *options, "--only", *keys]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            keep(*json.loads(line))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--anew", action="store_true", help="forget the cells that are known")
+    parser.add_argument("--anew", action="store_true", help="forget the cells of this adapter")
     parser.add_argument("--samples", type=int, default=1, help="of each operation, at most")
+    parser.add_argument("--wide", action="store_true", help="all operations in all dtypes")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--only", nargs="*", help="print the cells of these operations")
     given = parser.parse_args()
     if given.only:
-        for row in cells(given.only, given.samples):
+        for row in cells(given.only, given.samples, 1 if given.wide else EVERY):
             print(json.dumps(row), flush=True)
         return 0
     from matrix import REGISTRY
 
-    known = json.loads(KNOWN.read_text()) if KNOWN.exists() and not given.anew else {}
+    import pullback as pb
+
+    adapter = pb.device("webgpu").runtime.capabilities()["adapter"]
+    known: dict[str, Cells] = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+    own = known.setdefault(adapter, {})
+    if given.anew:
+        own.clear()
     KNOWN.parent.mkdir(exist_ok=True)
-    missing = sorted(set(REGISTRY) - set(known))
-    for start in range(0, len(missing), TOGETHER):
-        keys = missing[start : start + TOGETHER]
-        command = [sys.executable, __file__, "--samples", str(given.samples), "--only", *keys]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
-            for line in child.stdout:
-                key, own = json.loads(line)
-                known[key] = own
-                KNOWN.write_text(json.dumps(known))
-                print(key, own, file=sys.stderr, flush=True)
-    sections.put(TITLE, section(known, given.samples))
+    lock = Lock()
+
+    def keep(key: str, words: dict[str, str]) -> None:
+        with lock:
+            own[key] = words
+            KNOWN.write_text(json.dumps(known))
+            print(key, words, file=sys.stderr, flush=True)
+
+    missing = sorted(set(REGISTRY) - set(own))
+    together = min(TOGETHER, -(-len(missing) // given.jobs))
+    # neighbours are alike, so that each process takes some of all kinds
+    parts = -(-len(missing) // max(1, together))
+    shares = [missing[k::parts] for k in range(parts)]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(lambda keys: collect(keys, given, keep), shares))
+    sections.put(TITLE, section(known, given.wide, given.samples))
     return 0
 
 

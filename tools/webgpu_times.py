@@ -1,8 +1,9 @@
-"""Times of webgpu against the CPU runtime, side by side: a table in Markdown.
+"""Times of webgpu against another device, side by side: a table in Markdown.
 
 Both are measured in turns. On a software driver both run on the same cores, so that processor time
 of all threads (CPU) says what the work costs, whatever else the machine does; wall time is the
-least of some runs.
+least of some runs. With --large, for GPUs: what a call takes whose result is read, and what one of
+many takes that follow each other, of which the last is read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pullback.nn
 
 RNG = np.random.default_rng(0)
 SECONDS = 1.0  # for one device and workload, about
-DEVICES = ("webgpu", "cpu")
+IN_A_ROW = 20  # calls
 
 
 def draw(*shape: int) -> np.ndarray:
@@ -67,13 +68,73 @@ WORKLOADS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 }
 
 
+LARGE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "x * 2 + 1, 64M": (lambda x: x * 2.0 + 1.0, ((1 << 26,),)),
+    "x + y, 16M": (lambda x, y: x + y, ((1 << 24,), (1 << 24,))),
+    "x / y, 16M": (lambda x, y: x / y, ((1 << 24,), (1 << 24,))),
+    "tanh, 16M": (pb.tanh, ((1 << 24,),)),
+    "sin, 16M (float64 inside)": (pb.sin, ((1 << 24,),)),
+    "transposed copy, 4096 x 4096": (lambda x: x.mT + 1.0, ((4096, 4096),)),
+    "sum of 64M": (pb.sum, ((1 << 26,),)),
+    "sum of rows, 4096 x 4096": (lambda x: x.sum(axis=1), ((4096, 4096),)),
+    "sum of columns, 4096 x 4096": (lambda x: x.sum(axis=0), ((4096, 4096),)),
+    "softmax, 4096 x 4096": (lambda x: pb.nn.softmax(x, -1), ((4096, 4096),)),
+    **{
+        f"matmul, {n} x {n} x {n}": (pb.matmul, ((n, n), (n, n)))
+        for n in (256, 512, 1024, 2048, 4096)
+    },
+    "conv2d, 16 x 64 x 56 x 56, 64 x 3 x 3": (conv, ((16, 64, 56, 56), (64, 64, 3, 3))),
+    "gradients of an MLP, 64 x 64-64-64-8": (mlp, ((64, 64), (64, 64), (64, 64), (64, 8))),
+    "gradients of an MLP, 256 x 1024-1024-10": (
+        mlp,
+        ((256, 1024), (1024, 1024), (1024, 1024), (1024, 10)),
+    ),
+    "sort, 4M": (pb.sort, ((1 << 22,),)),
+    "rfft, 64 x 1024": (pb.fft.rfft, ((64, 1024),)),
+    "cumsum, 1024 x 1024": (lambda x: pb.cumulative_sum(x, axis=1), ((1024, 1024),)),
+}
+
+
+def large(only: tuple[str, ...], other: str) -> None:
+    """The table of large workloads."""
+    print(f"| workload | webgpu, read | in a row | {other}, read | in a row | ratio in a row |")
+    print("|---|---|---|---|---|---|")
+    for name, (f, shapes) in LARGE.items():
+        if only and not name.startswith(only):
+            continue
+        given = [draw(*shape) for shape in shapes]
+        found = [followed(pb.jit(f), [pb.tensor(x, device=d) for x in given])
+                 for d in ("webgpu", other)]  # fmt: skip
+        cells = [text(s) for pair in found for s in pair]
+        print(f"| {name} | {' | '.join(cells)} | {found[0][1] / found[1][1]:.1f} |", flush=True)
+
+
+def followed(f: Callable[..., Any], arrays: list[Any]) -> tuple[float, float]:
+    """Wall seconds of a call whose result is read, and of one that others follow."""
+
+    def run(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count - 1):
+            f(*arrays)
+        read(f(*arrays))
+        return time.perf_counter() - began
+
+    run(2)
+    one = min(run(1) for _ in range(4))
+    return one, (min(run(1 + IN_A_ROW) for _ in range(3)) - one) / IN_A_ROW
+
+
+def read(found: Any) -> None:
+    """Wait for a result."""
+    last = found[-1] if isinstance(found, tuple) else found
+    last.reshape(-1)[:1].numpy()
+
+
 def measured(f: Callable[..., Any], arrays: list[Any]) -> tuple[float, float]:
     """Wall and processor seconds of a call whose result is read."""
 
     def run() -> None:
-        found = f(*arrays)
-        last = found[-1] if isinstance(found, tuple) else found
-        last.reshape(-1)[:1].numpy()
+        read(f(*arrays))
 
     run()
     run()
@@ -150,15 +211,25 @@ def _seconds(code: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="*", help="workloads whose names begin so")
-    only = tuple(parser.parse_args().only or ())
+    parser.add_argument("--large", action="store_true", help="workloads for a GPU")
+    parser.add_argument("--beside", default="cpu", help="the other device")
+    given = parser.parse_args()
+    only = tuple(given.only or ())
     info = pb.device("webgpu").runtime.capabilities()
     print(f"{info['adapter']}, wgpu {info['wgpu']}; exact by itself: {info['exact']}\n")
-    print("| workload | webgpu, wall | CPU | runtime cpu, wall | CPU | ratio of CPU |")
+    if given.large:
+        large(only, given.beside)
+        print("\n" + "\n".join(overhead()))
+        return 0
+    print(f"| workload | webgpu, wall | CPU | runtime {given.beside}, wall | CPU | ratio of CPU |")
     print("|---|---|---|---|---|---|")
     for name, (f, arrays) in WORKLOADS.items():
         if only and not name.startswith(only):
             continue
-        found = [measured(pb.jit(f), [pb.tensor(a, device=d) for a in arrays]) for d in DEVICES]
+        found = [
+            measured(pb.jit(f), [pb.tensor(a, device=d) for a in arrays])
+            for d in ("webgpu", given.beside)
+        ]
         cells = [text(s) for pair in found for s in pair]
         ratio = found[0][1] / found[1][1]
         print(f"| {name} | {' | '.join(cells)} | {ratio:.0f} |", flush=True)

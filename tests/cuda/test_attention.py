@@ -24,10 +24,10 @@ from pullback.runtime.cuda.attention.steps import (
     FORWARD,
     KEYS,
     QUERIES,
+    AttentionProblem,
     Given,
     HeadMatrices,
     PanelTile,
-    Problem,
     tile_of,
 )
 from pullback.runtime.cuda.gpu import gpu_of
@@ -78,8 +78,8 @@ def expected(s: Shape, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [out, ds @ k, (turned @ q).sum(1), (p.swapaxes(-1, -2) @ g).sum(1)]
 
 
-def problem(s: Shape) -> Problem:
-    return Problem(
+def problem(s: Shape) -> AttentionProblem:
+    return AttentionProblem(
         s.dtype, (s.batch,), s.group, s.rows, s.columns, s.width, s.width**-0.5, s.causal
     )  # fmt: skip
 

@@ -21,7 +21,15 @@ from pullback.compile.program.stages import Loop, Program, Stage
 from pullback.core import pytrees
 from pullback.core.avals import aval
 from pullback.core.dtypes import float32, int64
-from pullback.runtime.cuda import driver, graphs, launcher, memory, programs, transfers
+from pullback.runtime.cuda import (
+    driver,
+    graphs,
+    launcher,
+    memory,
+    modules,
+    programs,
+    transfers,
+)
 from pullback.runtime.cuda.stages import At, StageCode, Step, TensorMap
 from pullback.runtime.cuda.table import copy_step
 
@@ -167,23 +175,111 @@ def test_threads_that_ask_for_the_first_launcher_share_it(monkeypatch: pytest.Mo
         if not made:
             time.sleep(0.05)
             made.append(object())
-            return lambda table: made[0]
+            return lambda table: made[0], None
         raise AssertionError("made twice")
 
-    monkeypatch.setattr(launcher, "_make", cache(make))
+    monkeypatch.setattr(launcher, "_made", cache(make))
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(launcher.launcher, range(4)))
     assert found == made * 4
 
 
-def test_branches_and_conditions_are_not_drawn(cuda: Any):
-    def f(w: Any, x: Any) -> Any:
-        h = pb.cond(x.sum() > 0, lambda h: h @ w, lambda h: pb.sin(h), x)
-        return pb.while_loop(lambda h: (pb.abs(h) > 0.1).any(), lambda h: pb.sin(h) * 0.5, h)
+def decay(h: Any) -> Any:
+    return pb.while_loop(lambda h: (pb.abs(h) > 0.1).any(), lambda h: pb.sin(h) * 0.5, h)
 
+
+def newton(w: Any, x: Any) -> Any:
+    """Loops in loops: their numbers of rounds depend on the arrays, and may be 0."""
+
+    def step(carry: Any) -> Any:
+        k, h = carry
+        inner = pb.while_loop(lambda v: (v * v).sum() > k, lambda v: v * 0.7, h)
+        return k + 1.0, pb.tanh(inner @ w)
+
+    first = (pb.abs(x).max() - 1.0), x
+    return pb.while_loop(lambda c: (c[0] < 4.0) & (pb.abs(c[1]).max() > 0.01), step, first)
+
+
+def choices(w: Any, x: Any) -> Any:
+    """Choices in a loop of a known number of rounds, one of them without anything to do."""
+
+    def step(carry: Any, row: Any) -> Any:
+        turned = pb.cond(row.sum() > 0, lambda c: c @ w, lambda c: pb.sin(c + row), carry)
+        kept = pb.cond(row[0] > 0, lambda c: c, lambda c: decay(c * 2.0), turned)
+        return kept, kept.sum()
+
+    return pb.scan(step, x[0], x)
+
+
+def one_choice(w: Any, x: Any) -> Any:
+    h = pb.cond(x.sum() > 0, lambda h: h @ w, lambda h: pb.sin(h), x)
+    return decay(h), h.sum()
+
+
+CONTROLLED = {"choice": one_choice, "loops": newton, "choices": choices}
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("name", CONTROLLED)
+def test_loops_and_choices_are_drawn(
+    name: str, kernels: bool, cuda: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Whether loops are one kernel or nodes of a graph."""
+    if not kernels:
+        monkeypatch.setattr(programs, "with_loop_kernels", lambda gpu, program: program)
+    library = driver.library()
+    replays, rounds = library.replays, library.rounds
+    check_calls(lambda w, x: CONTROLLED[name](w, x), cuda, 8)
+    assert library.replays == replays + 7
+    assert kernels or library.rounds > rounds + 5
+
+
+@pytest.mark.parametrize("name", CONTROLLED)
+def test_the_host_decides_where_a_driver_has_no_conditions(
+    name: str, cuda: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(programs, "with_loop_kernels", lambda gpu, program: program)
+    monkeypatch.setitem(cuda.runtime._gpu.__dict__, "has_conditions", False)
     before = driver.library().replays
-    check_calls(f, cuda)
+    check_calls(lambda w, x: CONTROLLED[name](w, x), cuda, 4)
     assert driver.library().replays == before
+
+
+def test_a_loop_of_a_graph_can_be_ended(cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    """By a signal while its result is waited for: the next call is whole again."""
+
+    class Alarm(Exception):
+        pass
+
+    def ring(*_: Any) -> None:
+        raise Alarm
+
+    monkeypatch.setattr(programs, "with_loop_kernels", lambda gpu, program: program)
+    f = pb.jit(lambda x: pb.while_loop(lambda v: (v > 0.001).all(), lambda v: v * 0.9, x) + 1.0)
+    x, gpu = pb.tensor(draw(3) ** 2 + 1.0, device=cuda), cuda.runtime._gpu
+    expected = [f(x).numpy() for _ in range(3)][-1]
+    stop = gpu.stop_of(0)
+
+    def interrupted() -> None:
+        raise Alarm
+
+    with pytest.raises(Alarm):
+        stop.wait(interrupted)
+    assert list(stop._words) == [0, 0]
+    stop._words[0] = 1  # as another thread does, whose wait was interrupted
+    join, seen = gpu.join, driver.library().rounds
+    monkeypatch.setattr(gpu, "join", lambda stream: stop.wait(interrupted))
+    with pytest.raises(Alarm):
+        f(x)
+    monkeypatch.setattr(gpu, "join", join)
+    assert driver.library().rounds == seen and list(stop._words) == [0, 0]
+    np.testing.assert_array_equal(f(x).numpy(), expected)
+
+    def other_thread() -> None:
+        stop._ended += 1
+
+    with pytest.raises(pb.DeviceError, match="interrupted, in another thread"):
+        stop.wait(other_thread)
 
 
 def test_errors_in_a_graph(cuda: Any):
@@ -239,7 +335,7 @@ def test_blocks_are_used_again_on_their_stream():
     asked: list[int] = []
 
     class Memory:
-        def __init__(self, nbytes: int):
+        def __init__(self, nbytes: int, stream: int):
             asked.append(nbytes)
             self.ptr = len(asked) << 20
 
@@ -287,7 +383,7 @@ def test_each_gpu_has_its_own_memory_and_launches(cuda: Any):
     assert {device for device, _ in cuda_fake.synchronized} == {0}
     with pytest.raises(IndexError, match="index 40"):
         x.numpy()
-    assert cuda_fake.current == [0]
+    assert cuda_fake.current() == 0
 
 
 ENDLESS = """
@@ -298,7 +394,12 @@ define i32 @set(ptr %to) {
 }"""
 
 
-def test_a_loop_that_goes_on_for_ever_can_be_interrupted(cuda: Any):
+def test_a_loop_that_goes_on_for_ever_can_be_interrupted(
+    cuda: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """One that the host walks, flag after flag."""
+    monkeypatch.setitem(cuda.runtime._gpu.__dict__, "has_conditions", False)
+
     class Alarm(Exception):
         pass
 
@@ -314,7 +415,7 @@ def test_a_loop_that_goes_on_for_ever_can_be_interrupted(cuda: Any):
     kept = list(entries)
     entries[driver.ENTRIES.index("cuLaunchKernel")] = made["done"]
     entries[driver.ENTRIES.index("cuMemcpyDtoHAsync_v2")] = made["set"]
-    entries[driver.ENTRIES.index("cuStreamSynchronize")] = made["done"]
+    entries[driver.ENTRIES.index("cuStreamQuery")] = made["done"]
     before = signal.signal(signal.SIGALRM, ring)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.5)
@@ -325,3 +426,111 @@ def test_a_loop_that_goes_on_for_ever_can_be_interrupted(cuda: Any):
         signal.signal(signal.SIGALRM, before)
         entries[:] = kept
     np.testing.assert_array_equal((x + x).numpy(), [2, 2, 2])
+
+
+def test_a_thread_has_its_own_context_again(cuda: Any):
+    """None, that of another GPU, or the same: as it was before."""
+    gpu, own = cuda.runtime._gpu, cuda_fake.contexts
+
+    def seen(before: int | None) -> tuple[int, int | None]:
+        own.own = before
+        with gpu.current():
+            inside = cuda_fake.current()
+        pb.tensor(draw(600_000), device=cuda).numpy()
+        return inside, own.own
+
+    with ThreadPoolExecutor(1) as pool:
+        assert [pool.submit(seen, k).result() for k in (None, 0, 1)] == [(0, None), (0, 0), (0, 1)]
+
+
+def kernel(name: str) -> str:
+    return f'extern "C" __global__ void {name}(float* out, const float* x) {{ out[0] = x[0] + 1; }}'
+
+
+def test_threads_that_need_a_kernel_first_share_it(cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    """A second module in place of the first would end the handles that the others have."""
+    runtime, name = cuda.runtime, "needed_first"
+    compiled, code = [], modules.machine_code
+
+    def slow(source: str, target: str) -> Any:
+        compiled.append(source)
+        time.sleep(0.05)
+        return code(source, target)
+
+    monkeypatch.setattr(modules, "machine_code", slow)
+    step = Step(kernel(name), name, (1, 1), 1, (At(0), At(1)))
+    program = Program(1, 4, (), (), [Stage(StageCode([step]), 1, 1, ())])
+
+    def call(k: int) -> float:
+        run = programs.encode(runtime._gpu, program)
+        time.sleep(0.01 * (k % 3))
+        gc.collect()
+        found = run(runtime.from_numpy(np.array([k], np.float32), True))
+        return float(runtime.to_numpy(found, aval((1,), float32, cuda))[0])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(call, range(16))) == [k + 1.0 for k in range(16)]
+    assert len(compiled) == 1 and kernel(name) not in cuda_fake.unloaded
+
+
+def test_kernels_that_no_program_has_are_unloaded(cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(modules, "SPARE_BYTES", 1000)
+    gpu = cuda.runtime._gpu
+    kept = gpu.modules.load([kernel("kept_by_a_program")])
+    for k in range(30):
+        gpu.modules.load([kernel(f"dropped_{k}")])
+    spare = [s for s in gpu.modules._loaded if "dropped_" in s]
+    assert len(spare) < 20 and kernel("dropped_0") in cuda_fake.unloaded
+    assert cuda_fake.Entry.of(kept[kernel("kept_by_a_program")].function("kept_by_a_program"))
+    assert kernel("kept_by_a_program") not in cuda_fake.unloaded
+
+
+def test_memory_that_is_not_there_is_an_error_that_leaves_the_rest(
+    cuda: Any, monkeypatch: pytest.MonkeyPatch
+):
+    x = pb.tensor(draw(3), device=cuda)
+    f = pb.jit(pb.grad(loss))
+    w, y = (pb.tensor(draw(n, 8), device=cuda) for n in (8, 5))
+    expected = [f(w, y).numpy() for _ in range(3)][-1]
+    monkeypatch.setattr(cuda_fake, "limit", [4 << 20])
+    with pytest.raises(MemoryError, match=r"cuda: out of memory, got a request for 1\d{8} bytes"):
+        (pb.ones((1 << 25,), device=cuda) + 1.0).numpy()
+    monkeypatch.setattr(cuda_fake, "limit", [])
+    np.testing.assert_array_equal((x + 1.0).numpy(), draw(3) + np.float32(1))
+    for _ in range(3):  # its graph has made room
+        np.testing.assert_array_equal(f(w, y).numpy(), expected)
+
+
+def test_waiting_can_be_interrupted_and_memory_stays_until_it_is_written(cuda: Any):
+    class Alarm(Exception):
+        pass
+
+    def ring(*_: Any) -> None:
+        raise Alarm
+
+    gpu, x = cuda.runtime._gpu, pb.tensor(draw(3), device=cuda)
+    made = launcher.addresses("busy", "define i32 @busy() { ret i32 600 }", ["busy"])
+    entries = gpu.driver._entries
+    kept = list(entries)
+    entries[driver.ENTRIES.index("cuStreamQuery")] = made["busy"]
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(Alarm):
+            x.numpy()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        entries[:] = kept
+    assert isinstance(gpu._transfers._sent[-1][1], np.ndarray)
+    np.testing.assert_array_equal(x.numpy(), draw(3))
+
+
+def test_an_error_of_the_driver_says_what_to_do(cuda: Any):
+    check = cuda.runtime._gpu.driver.check
+    with pytest.raises(pb.DeviceError, match="CUDA does not survive a fork"):
+        check(3, "a launch")
+    with pytest.raises(pb.DeviceError, match="can't be used by this process any more"):
+        check(700, "the work of a stream")
+    with pytest.raises(MemoryError, match="cuda: a launch failed"):
+        check(2, "a launch")

@@ -424,7 +424,7 @@ def test_errors_at_the_call():
 def test_calls_at_the_same_time_have_their_own_arguments(monkeypatch):
     indices, values, out = map(cuda_fake.asarray, draw("float32", 300, 5))
     other = cuda_fake.asarray(np.array(out))
-    plain, seen = cuda_fake.Function.launch, []
+    plain, seen = cuda_fake.Entry.launch, []
 
     def launch(*arguments):
         if not seen:
@@ -432,7 +432,7 @@ def test_calls_at_the_same_time_have_their_own_arguments(monkeypatch):
             sc.scatter_add(indices, values, other).raise_if_bad()
         plain(*arguments)
 
-    monkeypatch.setattr(cuda_fake.Function, "launch", launch)
+    monkeypatch.setattr(cuda_fake.Entry, "launch", launch)
     sc.scatter_add(indices, values, out).raise_if_bad()
     assert seen
     same_bits(out, other)

@@ -31,7 +31,7 @@ from pullback.interop import (  # noqa: E402
     torch_reads,
     torch_rows,
 )
-from pullback.runtime.cuda import driver, gpu, scatter  # noqa: E402
+from pullback.runtime.cuda import driver, gpu, modules, scatter  # noqa: E402
 from pullback.runtime.cuda.scatter import executor  # noqa: E402
 
 pytestmark = [
@@ -56,7 +56,7 @@ def told():
 
 
 CACHES = (
-    *(gpu.cupy_module, gpu.gpu_of, executor.shared_limit, executor.capability, executor.program),
+    *(gpu.cupy_module, gpu._gpu, executor.shared_limit, executor.capability, executor.program),
     *(scatter._prepared, scatter.reading, torch_cuda._reading, torch_cuda._adding),
 )
 
@@ -75,7 +75,7 @@ def emulated(monkeypatch):
     library = FakeDriver()
     monkeypatch.setitem(sys.modules, "cupy", cuda_fake)
     monkeypatch.setattr(driver, "library", lambda: library)
-    monkeypatch.setattr(gpu, "machine_code", lambda source, target: source)
+    monkeypatch.setattr(modules, "machine_code", lambda source, target: source)
     forget()
     monkeypatch.setattr(torch_cuda, "_shared", in_place)
     monkeypatch.setattr(torch_cuda, "_working_on", lambda device: nullcontext(scatter))

@@ -81,6 +81,21 @@ def test_sums_over_small_transposed_matrices(dtype):
                     same(got, own)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_matrices_that_are_folded_and_used_a_few_at_a_time(dtype):
+    """Maps and folds of one matrix after the other, as the checks of linear algebra are."""
+
+    def f(x):
+        size = pb.max(abs(x.mT), axis=(1, 2), keepdims=True)
+        large = abs(x.mT - x[:, :1, :1]) > size * 0.5
+        return pb.any(large, axis=(1, 2)), pb.where(large, x.mT / size, 0)
+
+    for rows, columns in SHAPES:
+        x = draw(5001, rows, columns, dtype=dtype) + 0.25
+        for got, own in zip(pb.jit(f)(x), f(x), strict=True):
+            same(got, own)
+
+
 def test_what_is_a_block():
     kernel = Map((dt.float32,), dt.float32, (load(0, dt.float32),))
 

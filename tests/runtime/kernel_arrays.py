@@ -63,10 +63,10 @@ def check_bits(got, want):
     assert not bad.any(), (got, want)
 
 
-def dense(kernel, n, outs, ins, by_rows=False):
+def dense(kernel, n, outs, ins, rows=0):
     """Stages of a map over `n` elements in a row."""
     return map_stages.map_stages(
-        kernel, (n,), outs, [(1,)] * len(outs), ins, [(1,)] * len(ins), by_rows
+        kernel, (n,), outs, [(1,)] * len(outs), ins, [(1,)] * len(ins), rows
     )
 
 

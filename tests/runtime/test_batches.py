@@ -3,6 +3,7 @@
 import ctypes
 import operator
 import threading
+import time
 from array import array
 from collections.abc import Iterable
 from typing import Any, SupportsIndex
@@ -144,3 +145,34 @@ def test_another_thread_is_in_no_batch() -> None:
 
     jit.together(elsewhere)
     assert isinstance(found[0], int) and call(found[0]) == 9000
+
+
+def test_threads_that_need_a_module_first_share_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that was linked a second time would take the place of the first: whoever calls a symbol
+    keeps what it stands for, but has the integer that it was.
+    """
+    link, found = jit._link, []
+
+    def slow(*given: Any) -> Any:
+        time.sleep(0.05)
+        return link(*given)
+
+    def asked() -> list[int]:
+        (address,) = shared
+        return [operator.index(address)]
+
+    def held() -> Any:
+        """A batch that another thread looks into before it ends."""
+        made = constants([4000])
+        shared.extend(made)
+        threads = [threading.Thread(target=lambda: found.extend(asked())) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        return made
+
+    shared: list[Any] = []
+    monkeypatch.setattr(jit, "_link", slow)
+    (address,) = jit.together(held)
+    assert set(found) == {operator.index(address)} and call(address) == 4000

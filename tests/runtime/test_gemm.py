@@ -233,6 +233,7 @@ def each_width(request, monkeypatch):
     kernels = (
         direct_gemm._blocks_of,
         direct_gemm._block,
+        cut_of,  # in whole blocks, whose sides are numbers of vectors
         panel_gemm.panel_kernel,
         packed_gemm.copy_kernel,
         packed_gemm.tile_kernel,

@@ -238,7 +238,7 @@ def test_blocks_of_rows(rows, columns, local, thread_count):
 
 
 def test_rows_refuse():
-    (stage,) = dense(COPY, 10, [0], [1], True)
+    (stage,) = dense(COPY, 10, [0], [1], 10)
     with pytest.raises(ValueError, match="as many units for each of 3 rows, got 10"):
         stages.rows_stage([stage], 3, 1, 1)
     with pytest.raises(ValueError, match="local arrays have"):
@@ -246,7 +246,7 @@ def test_rows_refuse():
 
 
 def test_no_rows():
-    body = dense(COPY, 0, [0], [1], True)
+    body = dense(COPY, 0, [0], [1], 1)
     program = arena_program(1, 0, 0, [], [stages.rows_stage(body, 0, 4, 4)])
     assert floats(program(buffer(np.empty(0)))).size == 0
 

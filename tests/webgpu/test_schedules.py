@@ -16,7 +16,7 @@ import pullback as pb
 import pullback.nn
 from cuda_registry import same_bits
 from pullback.core import pytrees
-from pullback.runtime.webgpu import folds, maps, products, tiles, window_products
+from pullback.runtime.webgpu import folds, nests, products, tiles, window_products
 from webgpu_device import needs_adapter
 
 pytestmark = needs_adapter
@@ -53,6 +53,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 TILES = [tile for tile, _ in tiles._LARGE]
+TILES += [tiles.Tile(16, 16, 4, 4, 8), tiles.Tile(8, 32, 4, 4, 8), tiles.Tile(16, 16, 1, 1, 8)]
 
 
 # One tile and parts of one, several; an odd k, one chunk of 256 and more, with a rest.
@@ -69,7 +70,8 @@ def test_large_tiles(
     check(pb.matmul, whole(m, k), whole(k, n))
     check(lambda a, b: a.mT @ b.mT, whole(k, m), whole(n, k))
     check(pb.matmul, whole(3, m, k), whole(k, n))
-    assert any(f"array<vec4<Wide>, {tiles.STEP * tile.rows // 4}>" in text for text in fused)
+    rows = f"vec4<Wide>, {tiles.STEP * (tile.rows // 4 + 1)}" if tile.fours else "Wide, 256"
+    assert any(f"left: array<{rows}>" in text and "u + 7u" in text for text in fused)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
@@ -85,21 +87,23 @@ def test_large_tiles_of_convolutions(
         return pb.nn.conv2d(x, w, padding=1), pb.grad(loss, argnums=(0, 1))(x, w)
 
     check(gradients, whole(3, 9, 20, 19), whole(70, 9, 3, 3))
-    assert any("vec4<Wide>" in text for text in fused)
+    assert any("u + 7u" in text for text in fused)
 
 
 def test_large_tiles_are_for_many_workgroups():
     float32, complex64 = pb.float32, pb.complex64
-    large, middle = TILES
+    large, middle, *_ = TILES
     assert tiles.large_tile_for(float32, 1, 4096, 4096) == large
     assert tiles.large_tile_for(float32, 1, 1024, 1024) == middle
-    assert tiles.large_tile_for(float32, 1, 512, 512) is None
+    for shape in ((512, 512), (100_000, 16)):
+        assert (
+            tiles.large_tile_for(float32, 1, *shape)[:4] == tiles.tile_for(float32, 1, *shape)[:4]
+        )
     assert tiles.large_tile_for(float32, 100, 256, 256) == large
-    assert tiles.large_tile_for(float32, 1, 100_000, 16) is None
-    assert tiles.large_tile_for(complex64, 1, 4096, 4096) is None
+    assert tiles.large_tile_for(complex64, 1, 4096, 4096).high == 2
 
 
-MANY = maps.LEAST_MANY
+MANY = nests.LEAST_MANY
 
 
 @pytest.mark.parametrize("size", [MANY - 1, MANY, MANY + 1, 2 * MANY + 700])
@@ -108,7 +112,7 @@ def test_maps_of_several_elements(size: int, fused: list[str]):
     check(lambda x: x / 3.0 - 1.0, 3 * whole(size))  # a quotient is a function on some adapters
     check(lambda x: x[::-1] * 3, RNG.integers(-(2**40), 2**40, size))
     check(lambda x: x.T + 1.0, whole(size // 64, 64))
-    many = f"i + {(maps.EACH - 1) * 256}u"
+    many = f"i + {(nests.EACH - 1) * 256}u"
     assert any(many in text for text in fused) == (size // 64 * 64 >= MANY)
 
 
@@ -125,6 +129,77 @@ def test_folds_of_functions_read_ahead(fused: list[str]):
     check(lambda x: ((x / 3.0).sum(axis=1), (x / 3.0).max(axis=0)), 3 * whole(40, 3000))
     ahead = f"j + {(folds.AHEAD - 1) * folds.LANES}u"
     assert any(ahead in text and "f32_div_exact(" in text for text in fused)
+
+
+@pytest.mark.parametrize("rows", [MANY // 64 - 1, MANY // 64, MANY // 64 + 3])
+def test_reads_by_index_of_several_elements(rows: int):
+    x, i = whole(50, 64), RNG.integers(-50, 50, (2, rows))
+    check(lambda x, i: (x[i], x.T[i % 64, (i + 1) % 50]), x, i[0])
+    check(lambda x, i: x[i[0], i[1]], whole(50, 50, 64), i)
+    bad = i[0].copy()
+    bad[rows - 5 :] = 50, 51, -51, 52, 1
+    read = pb.tensor(x, device="webgpu")[pb.tensor(bad, device="webgpu")]
+    with pytest.raises(IndexError, match=f"index 50 .* at position {rows - 5} "):
+        read.numpy()
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("name", ["erf", "atan2", "exp2"])
+def test_float64_of_the_adapter_and_on_words(
+    name: str, double: bool, monkeypatch: pytest.MonkeyPatch
+):
+    gpu: Any = vars(pb.device("webgpu").runtime)["_gpu"]
+    if double and not gpu.arithmetic.double:
+        pytest.skip("the adapter has no float64")
+    if not double:
+        none = {"double": False, "double_fma": False, "wide_fma": False}
+        monkeypatch.setattr(gpu, "arithmetic", gpu.arithmetic._replace(**none))
+    x, y = RNG.standard_normal((2, 1500)).astype(np.float32) * 5
+    f = getattr(pb, name)
+    check(f, *((x, y) if name == "atan2" else (x,)))
+    check(lambda x: (f(x, x + 1.0) if name == "atan2" else f(x)).sum(), x)
+
+
+# A quotient or a root in the middle between two numbers there is none; next to it, powers of two,
+# the largest and the least mantissas, what is too large or too small for the short way.
+def test_quotients_and_roots_by_fused_multiply_adds():
+    from pullback.compile.program.stages import Program
+    from pullback.runtime.webgpu.library import needed_functions
+    from pullback.runtime.webgpu.programs import encode
+    from pullback.runtime.webgpu.stages import At, Binding, Dispatch, stage
+
+    ways = needed_functions("f32_div_fused( f32_sqrt_fused(")
+    # on an adapter without an exact fma the function takes its place
+    text = "\n".join([ways[f"f32_{name}_fused"].replace("fma(", "f32_fma_soft(")
+                      for name in ("div", "sqrt")])  # fmt: skip
+    source = f"""{text}
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) g: vec3<u32>) {{
+  let a = bitcast<f32>(load1(2u * g.x));
+  let b = bitcast<f32>(load1(2u * g.x + 1u));
+  store0(2u * g.x, bitcast<u32>(f32_div_fused(a, b)));
+  store0(2u * g.x + 1u, bitcast<u32>(f32_sqrt_fused(a)));
+}}"""
+    mantissas = np.array([0, 1, 2, 3, 1 << 22, (1 << 22) + 1, (1 << 23) - 2, (1 << 23) - 1])
+    count = 1 << 16
+    one, two = np.where(
+        RNG.random((2, count)) < 0.5,
+        RNG.choice(mantissas, (2, count)),
+        RNG.integers(0, 1 << 23, (2, count)),
+    )
+    powers = np.where(RNG.random((2, count)) < 0.9, RNG.integers(90, 160, (2, count)),
+                      RNG.choice([0, 1, 2, 252, 253, 254, 255], (2, count)))  # fmt: skip
+    bits = (np.stack([one, two]) | powers << 23).astype(np.uint32)
+    bits[0, ::7] |= 1 << 31
+    given = np.ascontiguousarray(bits.T.view(np.float32))
+    gpu: Any = vars(pb.device("webgpu").runtime)["_gpu"]
+    arrays = (Binding(At(0), "u32", "write"), Binding(At(1), "u32"))
+    step = Dispatch(source, arrays, (), count // 64)
+    buffer = encode(gpu, Program(1, given.nbytes, (), (), stage(step)))(gpu.uploaded(given))
+    found = gpu.download(buffer.memory, 0, given.nbytes).view(np.float32).reshape(-1, 2)
+    with np.errstate(all="ignore"):
+        expected = np.stack([given[:, 0] / given[:, 1], np.sqrt(given[:, 0])], axis=1)
+    assert same_bits(found, expected)
 
 
 def test_the_number_of_a_loop_is_where_its_carry_is():

@@ -17,7 +17,7 @@ from device_programs import draw as drawn
 from pullback.core import pytrees
 from pullback.core.errors import IndexOutOfRange
 from pullback.runtime.webgpu.gpu import Gpu
-from webgpu_device import needs_adapter
+from webgpu_device import needs_adapter, without_subnormal
 
 pytestmark = needs_adapter
 draw = functools.partial(drawn, scale=20.0)
@@ -36,7 +36,8 @@ def both(f: Callable[..., Any], *arrays: np.ndarray) -> list[tuple[Any, Any]]:
 def test_results_have_the_bits_of_the_cpu(name: str):
     for x, y in both(FUNCTIONS[name], draw(40, 70)):
         assert str(x.device) == "webgpu:0"
-        assert (x.shape, x.dtype) == (y.shape, y.dtype) and same_bits(x.numpy(), y.numpy())
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        assert same_bits(without_subnormal(x.numpy()), without_subnormal(y.numpy()))
 
 
 # On both sides of every threshold: a sequence, one block, groups of blocks, two joins of groups.
@@ -61,6 +62,8 @@ def test_all_dtypes_but_doubles(dtype: str):
 
     array = draw(1001) * 3
     array[:8] = 0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3e38, -3e38
+    if dtype == "bfloat16":  # whose subnormal numbers are those of float32
+        array = without_subnormal(array)
     for x, y in both(f, array, array[::-1].copy()):
         assert x.dtype is y.dtype and same_bits(x.numpy(), y.numpy())
 
@@ -222,7 +225,13 @@ def test_loops_that_a_driver_would_end_early_are_an_error(monkeypatch: pytest.Mo
     gpu = vars(pb.device("webgpu").runtime)["_gpu"]
     monkeypatch.setattr(gpu, "most_rounds", 1000)
     x = pb.ones((2, 3001), device="webgpu")
-    for f in (lambda: x @ x.mT, lambda: pb.cumulative_sum(x, axis=1)):
+    wide = pb.ones((200, 201), device="webgpu")
+    for f in (
+        lambda: x @ x.mT,
+        lambda: pb.cumulative_sum(x, axis=1),
+        lambda: pb.linalg.svd(wide),
+        lambda: pb.linalg.eig(wide[:, 1:]),
+    ):
         with pytest.raises(pb.DeviceError, match="ends loops after 1000 rounds, and one here has"):
             f()
     assert x.sum().numpy() == 6002

@@ -59,8 +59,10 @@ class Device:
     def runtime(self) -> Memory:
         """The runtime of this device, loaded on first use."""
         if self._runtime is None:
-            with paused_collector():  # which would look at all modules, a third of the time
-                self._runtime = _loaders[self.kind](self.index)
+            # The collector would look at all modules, a third of the time.
+            with _loading, paused_collector():
+                if self._runtime is None:
+                    self._runtime = _loaders[self.kind](self.index)
         return self._runtime
 
     def __enter__(self) -> Device:
@@ -92,6 +94,7 @@ def set_default_device(spec: str | Device) -> None:
 
 _Defaults.base = Device("cpu", 0)
 _devices = {("cpu", 0): _Defaults.base}
+_loading = threading.RLock()  # a runtime: threads that ask for it first share it
 _loaders: dict[str, Callable[[int], Memory]] = {}
 _presence: dict[str, Callable[[], bool]] = {}
 
@@ -115,9 +118,7 @@ def device(spec: str | Device) -> Device:
         known = ", ".join(sorted(_loaders))
         raise DeviceError(f"device: unknown device, got {spec!r}. This installation has: {known}.")
     key = (kind, int(number or 0))
-    if key not in _devices:
-        _devices[key] = Device(*key)
-    return _devices[key]
+    return _devices.get(key) or _devices.setdefault(key, Device(*key))
 
 
 def devices() -> tuple[Device, ...]:

@@ -27,7 +27,7 @@ __all__ = ["PendingCalls", "begin", "check", "line_of", "own_slot", "settle"]
 BATCH = 16  # calls between two events, each of which costs as much as half a launch
 
 
-# A call: its order, the `executor.Slots` and the number of its words there, the name of the
+# A call: its order, the `executor.StreamWords` and the number of its words there, the name of the
 # function, its indices, and the sizes of what they go into.
 Call = tuple[int, Any, int, str, tuple[Tensor, ...], Sequence[int]]
 
@@ -183,7 +183,7 @@ atexit.register(check)
 
 def own_slot(device: int, stream: int) -> int:
     """The address of the words of a call that looks at indices again: another reports bad ones."""
-    return _executor().Slots.of(device, stream).take()
+    return _executor().StreamWords.of(device, stream).take()
 
 
 def begin() -> None:

@@ -25,7 +25,7 @@ INDICES = frozenset(
 )  # whose tensors PyTorch's own operators take, should they be asked
 
 
-class _Rows(torch.autograd.Function):
+class _TorchRows(torch.autograd.Function):
     """The rows of x, whose gradient is a sum; the derivatives of that are the operators'."""
 
     @staticmethod
@@ -48,9 +48,12 @@ class _Rows(torch.autograd.Function):
         return found, None, None, None
 
 
-# What `_Rows.apply` comes to where no transform of torch.func is active: it takes what transforms
-# that have ended left behind out of its wrapping.
-_applied, _alive = super(torch.autograd.Function, _Rows).apply, torch._C._functorch.unwrap_if_dead
+# What `_TorchRows.apply` comes to where no transform of torch.func is active: it takes what
+# transforms that have ended left behind out of its wrapping.
+_applied, _alive = (
+    super(torch.autograd.Function, _TorchRows).apply,
+    torch._C._functorch.unwrap_if_dead,
+)
 
 
 def is_on_gpu(x: Tensor) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pullback.runtime.webgpu.arithmetic import SAFE, Arithmetic, exact_functions, exact_names
+from pullback.runtime.webgpu.arithmetic import FUSED, SAFE, Arithmetic, exact_functions, exact_names
 from pullback.runtime.webgpu.kernels_text import kernel_head
 from pullback.runtime.webgpu.library import needed_functions
 from pullback.web.program import PageBranch, PageKernel, PageStep, Steps
@@ -16,7 +16,7 @@ from pullback.web.trees import PageLeaf
 __all__ = ["Sources", "literal", "object_text", "steps_text", "tree_text", "wgsl"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*\Z", re.ASCII)
-OWN = Arithmetic(*[True for _ in Arithmetic._fields])  # of a GPU that rounds everything correctly
+OWN = Arithmetic(fma=True, div=True, sqrt=True)  # of a GPU that rounds everything correctly
 BUFFER_NAMES = ("INPUTS", "WEIGHTS", "WORK", "FAULTS")
 
 
@@ -106,7 +106,7 @@ class Sources:
         numbers = [bound.index(b) for b in kernel.bindings]
         head, written, record = kernel_head(kernel.arrays, numbers, kernel.words)
         exact = exact_names(kernel.source)
-        either = [exact_functions(kernel.source, own) for own in (SAFE, OWN)]
+        either = [exact_functions(kernel.source, own) for own in (SAFE, FUSED, OWN)]
         uses = needed_functions("\n".join([kernel.source, *either]))
         self._functions |= uses
         units = [min(4, int(item[1:]) // 8) for item, _ in kernel.arrays]
@@ -128,10 +128,11 @@ class Sources:
     def exact() -> str:
         """The functions that a GPU may have of its own, and what else they are."""
         found = {}
-        for name in Arithmetic._fields:
+        for name in ("fma", "div", "sqrt"):
             call = "f32_fma_exact( f32_fused_exact(" if name == "fma" else f"f32_{name}_exact("
-            both = {"own": exact_functions(call, OWN), "soft": exact_functions(call, SAFE)}
-            found[name] = object_text({k: wgsl(text) for k, text in both.items()})
+            ways = {"own": OWN, "fused": FUSED, "soft": SAFE}
+            texts = {way: exact_functions(call, arithmetic) for way, arithmetic in ways.items()}
+            found[name] = object_text({way: wgsl(text) for way, text in texts.items()})
         return object_text(found)
 
 

@@ -52,7 +52,7 @@ def key_of(graph: Graph, *settings: Any) -> Key | None:
         *(str(FORMAT), version, tuning(), str(device), repr(target.tuning), repr(settings)),
         *(default_float().name, str(default_device()), get_matmul_precision(), *circumstances),
     )
-    text = _Text(device)
+    text = _GraphText(device)
     try:
         text.graph(graph)
         contents = _contents(text.constants)
@@ -81,7 +81,7 @@ def _contents(constants: Iterable[Var]) -> bytes:
     return digest.digest()
 
 
-class _Text:
+class _GraphText:
     """Writes graphs down, variables by their numbers and types by that of their first use."""
 
     def __init__(self, device: Device):

@@ -21,8 +21,8 @@ from pullback.compile.kernel.order import VECTOR_BYTES, Array, chain, fused
 
 __all__ = ["NOTHING", "ROWS", "SWEEPS", "eigh"]
 
-# Rows up to which it is done so. Beyond, LAPACK's way by blocks and divide and conquer is faster.
-ROWS = 256
+# Beyond, LAPACK's way by blocks and divide and conquer is faster.
+ROWS = 256  # of a matrix at most, up to which it is done so
 SWEEPS = 30  # for each row, before it is said that eigenvalues were not found; two are usual
 # Square of an element that is nothing beside elements around 1: below, squares would lose digits.
 NOTHING = {"float32": 1e-30, "float64": 1e-260}

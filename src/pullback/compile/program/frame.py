@@ -231,7 +231,9 @@ class Frame:
                 members.append(last)
                 units.append(1)
                 continue
-            first, *more = self._map(m, True) if isinstance(m, MapGroup) else self._rows_fold(m, g)
+            first, *more = (
+                self._map(m, g.count) if isinstance(m, MapGroup) else self._rows_fold(m, g)
+            )
             members.append(first)
             whole = isinstance(m, FoldGroup) and not squeezed(m.kept)
             units.append(1 if whole else first.units // g.count * g.taken)
@@ -248,7 +250,7 @@ class Frame:
     def _rows_fold(self, m: FoldGroup, g: SequenceGroup) -> list[Stage]:
         return self._fold(m, True, 0 if squeezed(m.kept) else g.piece)
 
-    def _map(self, g: MapGroup, by_rows: bool = False) -> list[Stage]:
+    def _map(self, g: MapGroup, rows: int = 0) -> list[Stage]:
         return self.target.map(
             operations.map_kernel(g),
             g.shape,
@@ -256,7 +258,7 @@ class Frame:
             [a.strides for a in g.writes],
             self._slots(g.reads),
             [a.strides for a in g.reads],
-            by_rows,
+            rows,
         )
 
     def _fold(self, g: FoldGroup, by_rows: bool = False, piece: int = 0) -> list[Stage]:

@@ -11,7 +11,7 @@ from pullback.compile.kernel.factor_order import JACOBI, SMALL
 from pullback.core import errors
 from pullback.core.avals import Aval
 
-__all__ = ["NAMES", "Failure", "batch_of", "failure", "is_small"]
+__all__ = ["JACOBI_NAMES", "NAMES", "Failure", "batch_of", "failure", "is_small"]
 
 _NO_VALUES = "has eigenvalues that were not found."
 _NO_SINGULAR = "has singular values that were not found."
@@ -41,7 +41,7 @@ _FACTS = {  # with {value}: what the kernel says beside the position, {before}: 
 NAMES = tuple(_FACTS)  # of the intrinsics, without "require"
 _FLAT = ("qr", "eigh", "eigvalsh", "svd", "svdvals", "eig", "eigvals")  # all parts are in one row
 _NUMBERS = ("det",)
-_JACOBI = ("eigh", "eigvalsh", "svd", "svdvals")
+JACOBI_NAMES = ("eigh", "eigvalsh", "svd", "svdvals")
 
 
 class Failure(NamedTuple):
@@ -88,4 +88,4 @@ def is_small(name: str, avals: Sequence[Aval]) -> bool:
         return False
     if name in ("lu_solve", "solve_triangular"):
         return avals[1].shape[-1] <= SMALL
-    return name in ("cholesky", "lu", "det") or (name in _JACOBI and n <= JACOBI)
+    return name in ("cholesky", "lu", "det") or (name in JACOBI_NAMES and n <= JACOBI)

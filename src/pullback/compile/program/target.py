@@ -238,12 +238,12 @@ class Target(Protocol):
         in_slots: Sequence[int],
         in_strides: Sequence[Strides],
         /,
-        by_rows: bool = False,
+        rows: int = 0,
         shared: bool = False,
     ) -> list[Stage]:
         """Stages that write one array per output of the kernel.
 
-        `by_rows`: one stage whose units are the elements in row-major order, for `Blocks`.
+        `rows`: one stage with as many units for each of so many rows, for `Blocks`.
         `shared`: code for this shape alone would not be used again.
         """
         ...

@@ -24,7 +24,7 @@ __all__ = ["ended"]
 __tuning__ = ("MOST_READS", "MOST_WRITES", "MOST_INSTRUCTIONS")
 
 MOST_READS = 5  # arrays that the map reads: each takes a pointer, and registers
-MOST_WRITES = 3  # arrays that it writes
+MOST_WRITES = 3  # arrays that it writes: likewise, each takes a pointer
 MOST_INSTRUCTIONS = 300  # of an element: nothing else of the kernel goes on meanwhile
 
 

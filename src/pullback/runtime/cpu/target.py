@@ -88,7 +88,7 @@ _ELEMENTS = {
     name: layout for (name, kind), layout in _LAYOUTS.items() if (kind is float) == (name[0] == "f")
 }
 _EXACT = 1 << 53  # integers up to it are exact as float64s, either way
-_TILE = 1 << 18
+_TILE = 1 << 18  # elements for each thread: with 4 or 8 bytes each a megabyte or two
 _FEW = 64  # numbers in a list: NumPy is quicker with longer ones
 
 

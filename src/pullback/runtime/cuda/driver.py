@@ -17,7 +17,7 @@ LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "li
 ENTRIES = (
     "cuLaunchKernel",
     "cuMemcpyDtoHAsync_v2",
-    "cuStreamSynchronize",
+    "cuStreamQuery",
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuGraphAddKernelNode_v2",
@@ -28,7 +28,23 @@ ENTRIES = (
     "cuGraphKernelNodeSetAttribute",
 )
 LOCKED = 1 << 16  # bytes of page-locked memory in which the launcher reads flags
-_Handle = ctypes.c_void_p
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+# What to do about an error of the driver; after those of kernels a context is of no use.
+_LOST = " The GPU can't be used by this process any more. Start the program anew."
+_HINTS = {
+    3: ' CUDA does not survive a fork. Start processes by multiprocessing.get_context("spawn").',
+    **dict.fromkeys((700, 702, 710, 714, 715, 716, 717, 718, 719), _LOST),
+}
+# The same of drivers from 12.4 on, whose graphs have loops and choices.
+CONDITIONS = ("cuGraphConditionalHandleCreate", "cuGraphAddNode_v2")
+_Handle, _Word = ctypes.c_void_p, ctypes.c_uint64
+# The arguments of what is called for every copy: integers are taken as they are.
+_TYPES = {
+    "cuMemcpyHtoDAsync_v2": (_Word, _Handle, ctypes.c_size_t, _Handle),
+    "cuMemcpyDtoHAsync_v2": (_Handle, _Word, ctypes.c_size_t, _Handle),
+    "cuMemsetD8Async": (_Word, ctypes.c_ubyte, ctypes.c_size_t, _Handle),
+}
 
 
 def is_found() -> bool:
@@ -54,24 +70,31 @@ def library() -> Any:
 
 
 class Driver:
-    """The driver's functions; errors become exceptions.
+    """The driver's functions; errors become exceptions."""
 
-    At `locked` are LOCKED bytes of page-locked memory, where the launcher reads flags.
-    """
-
-    def __init__(self, functions: Any, locked: int):
+    def __init__(self, functions: Any):
         self._functions = functions
+        for name, types in _TYPES.items():
+            getattr(functions, name).argtypes = types
         addresses = [ctypes.cast(getattr(functions, n), _Handle).value for n in ENTRIES]
-        self._entries = (_Handle * (len(ENTRIES) + 1))(*addresses, locked)
+        self.has_conditions = all(hasattr(functions, n) for n in CONDITIONS)
+        for n in CONDITIONS if self.has_conditions else ():
+            addresses.append(ctypes.cast(getattr(functions, n), _Handle).value)
+        self._entries = (_Handle * (len(ENTRIES) + len(CONDITIONS) + 1))(*addresses)
         self.entries = ctypes.addressof(self._entries)
+
+    def use_locked(self, address: int) -> None:
+        """At an address are LOCKED bytes of page-locked memory, where the launcher reads flags."""
+        self._entries[len(ENTRIES) + len(CONDITIONS)] = address
 
     def check(self, status: int, what: str) -> None:
         """Raise the driver's error, if there is one."""
         if status:
-            text = ctypes.c_char_p()
-            self._functions.cuGetErrorString(status, ctypes.byref(text))
-            said = (text.value or b"an unknown error").decode()
-            raise DeviceError(f"cuda: {what} failed, got {said} ({status}).")
+            name = ctypes.c_char_p()
+            self._functions.cuGetErrorString(status, ctypes.byref(name))
+            said = (name.value or b"an unknown error").decode()
+            text = f"cuda: {what} failed, got {said} ({status}).{_HINTS.get(status, '')}"
+            raise MemoryError(text) if status == OUT_OF_MEMORY else DeviceError(text)
 
     def context(self) -> int:
         """The current context."""
@@ -79,9 +102,44 @@ class Driver:
         self.check(self._functions.cuCtxGetCurrent(ctypes.byref(found)), "cuCtxGetCurrent")
         return found.value or 0
 
+    def primary_context(self, index: int) -> int:
+        """The context of a GPU that all libraries of a process share."""
+        device, found = ctypes.c_int(), _Handle()
+        self.check(self._functions.cuInit(0), "cuInit")
+        self.check(self._functions.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+        status = self._functions.cuDevicePrimaryCtxRetain(ctypes.byref(found), device.value)
+        self.check(status, "cuDevicePrimaryCtxRetain")
+        assert found.value is not None
+        return found.value
+
     def enter(self, context: int) -> None:
-        """Make a context the current one of this thread."""
+        """Make a context the current one of this thread; 0 is none."""
         self.check(self._functions.cuCtxSetCurrent(_Handle(context)), "cuCtxSetCurrent")
+
+    def finish(self) -> None:
+        """Return when all work of the current context is done."""
+        self.check(self._functions.cuCtxSynchronize(), "cuCtxSynchronize")
+
+    def allow_shared(self, function: int, nbytes: int) -> None:
+        """Let launches of a kernel give so many bytes of shared memory to a thread block."""
+        set_attribute = self._functions.cuFuncSetAttribute
+        status = set_attribute(_Handle(function), MAX_DYNAMIC_SHARED, nbytes)
+        self.check(status, "cuFuncSetAttribute")
+
+    def upload(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy bytes of the host to the device."""
+        status = self._functions.cuMemcpyHtoDAsync_v2(to, source, nbytes, stream)
+        self.check(status, "a copy to the device")
+
+    def download(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy bytes of the device to the host."""
+        status = self._functions.cuMemcpyDtoHAsync_v2(to, source, nbytes, stream)
+        self.check(status, "a copy from the device")
+
+    def clear(self, address: int, nbytes: int, stream: int) -> None:
+        """Set bytes of the device to 0."""
+        status = self._functions.cuMemsetD8Async(address, 0, nbytes, stream)
+        self.check(status, "cuMemsetD8Async")
 
     def new_graph(self) -> int:
         """A graph without nodes."""

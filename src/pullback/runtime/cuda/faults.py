@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from threading import RLock
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,7 +41,7 @@ class RecordMemory(Protocol):
 
     def upload(self, to: int, array: np.ndarray, stream: int) -> None: ...
 
-    def start_download(self, source: int, nbytes: int, stream: int) -> np.ndarray: ...
+    def fetch(self, source: int, nbytes: int, stream: int) -> np.ndarray: ...
 
     def clear(self, address: int, nbytes: int, stream: int) -> None: ...
 
@@ -56,25 +56,33 @@ class Faults:
     def __init__(self, gpu: RecordMemory):
         self._gpu = gpu
         self._clean: list[int] = []
+        self._lock = RLock()
+        self._told: ctypes.c_int64 | None = None  # which kernels set when they note an error
         # By stream and address; a launch puts a new tuple there.
         self._open: dict[tuple[int, int], tuple[Checked]] = {}
 
-    @cached_property
-    def _told(self) -> ctypes.c_int64:
-        """The word of the host's that kernels set when they note an error."""
-        return self._gpu.locked_word()
-
     def record(self, stream: int) -> int:
         """The address of a clean record."""
-        if not self._clean:
-            words = np.zeros((RECORDS, RECORD_BYTES // 8), np.uint64)
-            words[:, -1] = ctypes.addressof(self._told)
-            slab = self._gpu.keep(words.nbytes)
-            with self._gpu.current():
-                self._gpu.upload(slab, words, stream)
-                self._gpu.join(stream)  # other streams will use it too
-            self._clean = [slab + k * RECORD_BYTES for k in range(RECORDS)]
-        return self._clean.pop()
+        try:
+            return self._clean.pop()
+        except IndexError:
+            with self._lock:
+                self._more(stream)
+            return self.record(stream)
+
+    def _more(self, stream: int) -> None:
+        """More records, unless another thread has made some."""
+        if self._clean:
+            return
+        if self._told is None:
+            self._told = self._gpu.locked_word()
+        words = np.zeros((RECORDS, RECORD_BYTES // 8), np.uint64)
+        words[:, -1] = ctypes.addressof(self._told)
+        slab = self._gpu.keep(words.nbytes)
+        with self._gpu.current():
+            self._gpu.upload(slab, words, stream)
+            self._gpu.join(stream)  # other streams will use it too
+        self._clean += [slab + k * RECORD_BYTES for k in range(RECORDS)]
 
     def release(self, record: int) -> None:
         """Let another program use a record."""
@@ -95,9 +103,11 @@ class Faults:
         for record, launched in ended:
             if self._open.get((stream, record)) is launched:  # and not again meanwhile
                 del self._open[stream, record]
-        if not ended or not self._told.value:
+        if not ended or self._told is None or not self._told.value:
             return
-        self._told.value = int(bool(self._open))  # it may be about others
+        self._told.value = 0
+        if self._open:  # looked at after that: what is told from here on stays
+            self._told.value = 1  # it may be about others
         errors = [e for record, (p,) in ended if (e := self._error(record, stream, p))]
         if errors:
             raise errors[0]
@@ -105,8 +115,7 @@ class Faults:
     def _error(self, record: int, stream: int, program: Checked) -> BaseException | None:
         """The error of a record, which is clean afterwards."""
         with self._gpu.current():
-            raw = self._gpu.start_download(record, RECORD_BYTES, stream)
-            self._gpu.join(stream)
+            raw = self._gpu.fetch(record, RECORD_BYTES, stream)
             _, code, position, value, *_ = map(int, raw.view(np.int64))
             if code == 0:
                 return None

@@ -9,13 +9,16 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Callable
-from threading import Lock
-from typing import Any
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Any
 from weakref import finalize, ref
 
 from pullback.runtime.cuda.driver import Driver
 from pullback.runtime.cuda.launcher import ADD, REPLAY
 from pullback.runtime.cuda.memory import Buffer
+
+if TYPE_CHECKING:
+    from pullback.runtime.cuda.gpu import Gpu
 
 __all__ = ["LEAST_NODES", "MOST_NODES", "RETIRED", "Graphs", "ProgramGraph"]
 
@@ -32,26 +35,32 @@ class ProgramGraph:
 
     def __init__(
         self,
-        driver: Driver,
+        gpu: Gpu,
         play: Callable[..., int],
-        sizes: tuple[int, int],
+        sizes: tuple[int, int, int],
         scratch: Buffer,
         record: int,
+        stream: int,
     ):
-        nodes, values = sizes
+        nodes, values, numbers = sizes
+        driver = gpu.driver
         self._play, self._scratch, self._record = play, scratch, record
         self._nodes = (ctypes.c_void_p * nodes)()
         self._values = (ctypes.c_int64 * values)()
         self._waits = (ctypes.c_void_p * nodes)()
+        self._numbers = (ctypes.c_int64 * numbers)()
+        if numbers > 1:
+            self._numbers[0] = gpu.stop_of(stream).address
         at = ctypes.addressof
         drawn = driver.new_graph()
-        self._state = (ctypes.c_int64 * 10)(
+        self._state = (ctypes.c_int64 * 15)(
             *(drawn, 0, at(self._nodes), at(self._values), 0, 0, nodes, values),
-            *(0, at(self._waits)),
+            *(0, at(self._waits), 0, 0, at(self._numbers), 0, 0),
         )
         self._address, self._lock, self._driver = at(self._state), Lock(), driver
         self.was_used = True
-        self._end = finalize(self, driver.forget_graph, self._state)
+        # Garbage is collected in any thread, at any point: nothing is asked of the driver there.
+        self._end = finalize(self, gpu.graphs.dead.append, self._state)
         self._end.atexit = False  # the driver may be gone by then
 
     @property
@@ -88,9 +97,28 @@ class ProgramGraph:
 class Graphs:
     """The graphs of a GPU; what was not used for a while makes room for others."""
 
-    def __init__(self):
+    def __init__(self, driver: Driver):
         self._kept: deque[ref[ProgramGraph]] = deque()
-        self._lock = Lock()
+        self._lock, self._driver = RLock(), driver
+        self.dead: deque[Any] = deque()  # the states of graphs that nobody has any more
+
+    def free(self) -> None:
+        """Free what nobody has, in the context that it was made in."""
+        while self.dead:
+            try:
+                state = self.dead.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            self._driver.forget_graph(state)
+
+    def retire(self) -> None:
+        """Let go of all graphs."""
+        with self._lock:
+            for graph in [kept() for kept in self._kept]:
+                if graph is not None:
+                    graph.retire()
+            self._kept.clear()
+        self.free()
 
     def add(self, graph: ProgramGraph) -> None:
         """Keep a graph, within the bounds of what all may hold."""
@@ -109,3 +137,4 @@ class Graphs:
                 else:
                     total -= oldest.nbytes
                     oldest.retire()
+        self.free()

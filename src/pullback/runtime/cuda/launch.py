@@ -47,9 +47,8 @@ __all__ = [
 THREADS = 256  # of a thread block: eight of these fill a processor's 2048
 MAX_GRID = 132 * 16  # thread blocks of a kernel that strides over its elements
 MOST_TILE_BYTES = 48 << 10  # of shared memory, which every GPU gives a thread block
-# Threads that sums of columns are to have, about 1000 for each of an H200's processors; each takes
-# the less outputs for that.
-COLUMN_THREADS = 1 << 17
+# Each takes the less outputs for that.
+COLUMN_THREADS = 1 << 17  # that sums of columns are to have: 1000 for each of an H200's processors
 LEAST_COLUMNS = 8  # outputs side by side: 32 bytes, which are read from memory at once
 Strides = Sequence[int]
 

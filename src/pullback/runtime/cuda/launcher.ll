@@ -4,7 +4,7 @@
 ; meanwhile. A status is 0, an error of the driver, or one of `launcher.py`.
 
 ; The driver's functions, in the order of `driver.ENTRIES`, and 64 kB of page-locked memory.
-%Entries = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%Entries = type { [13 x ptr], ptr }
 
 ; A call: 0 table, 1 entries, 2 slots, 3 stream, 4 what launches become, 5 graph, 6 thread state,
 ; 7 launches since signals were looked at
@@ -12,8 +12,18 @@
 
 ; 0 graph, 1 executable graph, 2 nodes, 3 values: of each launch its function and its arguments,
 ; 4 nodes so far, 5 values so far, 6 room for nodes, 7 room for values, 8 the place of the nodes
-; that the next one waits for, 0 for the one before it, 9 room for these nodes
-%Graph = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, ptr }
+; that the next one waits for, 0 for the one before it, 9 room for these nodes, 10 the graph that
+; nodes are added to (it, or the body of a loop or a choice), 11 the node before, or null, 12 numbers:
+; where a stop is asked for, and handles of conditions, 13 numbers so far, 14 the first number of the
+; loop or choice whose conditions are set
+%Graph = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, ptr, ptr, ptr, ptr, i64, i64 }
+
+; Of a body: where nodes were added around it, the node before, the node whose body it is
+%Body = type { ptr, ptr, ptr }
+
+; CUgraphNodeParams of a condition, 256 bytes: kind of node, 3 words, handle, kind, bodies, the graphs
+; of these, context, zeros
+%Condition = type { i32, [3 x i32], i64, i32, i32, ptr, ptr, [26 x i64] }
 
 ; CUlaunchConfig and CUlaunchAttribute: id, value
 %Config = type { i32, i32, i32, i32, i32, i32, i32, ptr, ptr, i32 }
@@ -62,7 +72,8 @@ define internal ptr @entry(ptr %call, i32 %number) alwaysinline {
 
 ; LAUNCH: function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an attribute
 ; of cuda.h or 0, then n pairs: (slot, bytes after it), or (-1, an int64), or (-2, the place of a
-; struct), or (-3, the place of slot, bytes after it, 15 words: a struct that begins with the address).
+; struct), or (-3, the place of slot, bytes after it, 15 words: a struct that begins with the address),
+; or (-4, the place among the numbers of its loop or choice in a graph, -1: where a stop is asked for).
 define internal i64 @launch(ptr %call, i64 %at) noinline {
 start:
   %table = load ptr, ptr %call
@@ -95,7 +106,8 @@ fill:
   %more = call i64 @word(ptr %table, i64 %pair.more)
   switch i64 %slot, label %address [ i64 -1, label %number
                                      i64 -2, label %struct
-                                     i64 -3, label %map ]
+                                     i64 -3, label %map
+                                     i64 -4, label %handle ]
 
 address:
   %slot.at = getelementptr i64, ptr %slots, i64 %slot
@@ -131,6 +143,22 @@ map:
   store i64 %map.address, ptr %map.struct
   store i64 %map.address, ptr %value.at
   store ptr %map.struct, ptr %param.at
+  br label %filled
+
+handle:
+  %h.graph.at = getelementptr %Call, ptr %call, i32 0, i32 5
+  %h.graph = load ptr, ptr %h.graph.at
+  %h.first.at = getelementptr %Graph, ptr %h.graph, i32 0, i32 14
+  %h.first = load i64, ptr %h.first.at
+  %h.sum = add i64 %h.first, %more
+  %h.stop = icmp slt i64 %more, 0
+  %h.number = select i1 %h.stop, i64 0, i64 %h.sum
+  %h.numbers.at = getelementptr %Graph, ptr %h.graph, i32 0, i32 12
+  %h.numbers = load ptr, ptr %h.numbers.at
+  %h.at = getelementptr i64, ptr %h.numbers, i64 %h.number
+  %h.value = load i64, ptr %h.at
+  store i64 %h.value, ptr %value.at
+  store ptr %value.at, ptr %param.at
   br label %filled
 
 filled:
@@ -293,9 +321,11 @@ changed:
   br i1 %adding, label %add, label %set
 
 add:
-  %drawn = load ptr, ptr %graph
-  %first = icmp eq i64 %made, 0
-  %before = getelementptr ptr, ptr %own, i64 -1
+  %at.where = getelementptr %Graph, ptr %graph, i32 0, i32 10
+  %drawn = load ptr, ptr %at.where
+  %at.before = getelementptr %Graph, ptr %graph, i32 0, i32 11
+  %last = load ptr, ptr %at.before
+  %first = icmp eq ptr %last, null
   %at.waits = getelementptr %Graph, ptr %graph, i32 0, i32 8
   %waits = load i64, ptr %at.waits
   store i64 0, ptr %at.waits
@@ -330,7 +360,7 @@ wait.add:
   ret i64 %put.waiting.told
 
 add.next:
-  %needs = select i1 %first, ptr null, ptr %before
+  %needs = select i1 %first, ptr null, ptr %at.before
   %needed = select i1 %first, i64 0, i64 1
   %add.node = call ptr @entry(ptr %call, i32 5)
   %added = call i32 %add.node(ptr %own, ptr %drawn, ptr %needs, i64 %needed, ptr %node)
@@ -347,9 +377,15 @@ set:
   ret i64 %put.wide
 }
 
-; A new node is told the attribute of its launch, if there is one; the status.
+; A new node is the one before the next, and told the attribute of its launch, if there is one; the
+; status.
 define internal i64 @cooperate(ptr %call, i64 %at, ptr %own, i32 %status) noinline {
   %table = load ptr, ptr %call
+  %at.graph = getelementptr %Call, ptr %call, i32 0, i32 5
+  %graph = load ptr, ptr %at.graph
+  %at.before = getelementptr %Graph, ptr %graph, i32 0, i32 11
+  %made = load ptr, ptr %own
+  store ptr %made, ptr %at.before
   %attribute = call i32 @number(ptr %table, i64 %at, i64 8)
   %good = icmp eq i32 %status, 0
   %special = icmp ne i32 %attribute, 0
@@ -393,12 +429,65 @@ no:
   ret i64 0
 }
 
-; The byte at a slot, when the device has computed it, or what is above 255: 256 + a status.
+; Waits until all work on a stream is done: 0, an error of the driver, or -1 if a signal came for
+; which Python raised something. The longer it takes, the more rarely is the driver asked.
+define internal i64 @await(ptr %entries, ptr %stream, ptr %at.state) noinline {
+start:
+  %idle = alloca i64
+  %at.query = getelementptr ptr, ptr %entries, i32 2
+  %query = load ptr, ptr %at.query
+  br label %ask
+
+ask:
+  %n = phi i64 [ 1, %start ], [ %n.next, %rested ]
+  %status = call i32 %query(ptr %stream)
+  %busy = icmp eq i32 %status, 600  ; CUDA_ERROR_NOT_READY
+  br i1 %busy, label %pause, label %over
+
+over:
+  %wide = zext i32 %status to i64
+  ret i64 %wide
+
+pause:
+  %many = icmp ugt i64 %n, 65536
+  %turns = select i1 %many, i64 65536, i64 %n
+  br label %turn
+
+turn:
+  %k = phi i64 [ 0, %pause ], [ %k.next, %turn ]
+  store volatile i64 %k, ptr %idle
+  %k.next = add i64 %k, 1
+  %paused = icmp uge i64 %k.next, %turns
+  br i1 %paused, label %listen, label %turn
+
+listen:
+  %rest = and i64 %n, 1023
+  %due = icmp eq i64 %rest, 0
+  br i1 %due, label %look, label %rested
+
+look:
+  %state = load ptr, ptr %at.state
+  call void @PyEval_RestoreThread(ptr %state)
+  %raised = call i32 @PyErr_CheckSignals()
+  %again = call ptr @PyEval_SaveThread()
+  store ptr %again, ptr %at.state
+  %silent = icmp eq i32 %raised, 0
+  br i1 %silent, label %rested, label %heard
+
+heard:
+  ret i64 -1
+
+rested:
+  %n.next = add i64 %n, 1
+  br label %ask
+}
+
+; The byte at a slot, when the device has computed it, or what is above 255: 2^32 + a status.
 define internal i64 @flag(ptr %call, i64 %slot) noinline {
   ; one of 1024 places, so that threads do not meet
   %turn = atomicrmw add ptr @turn, i64 64 monotonic
   %where = and i64 %turn, 65535
-  %locked = call ptr @entry(ptr %call, i32 11)
+  %locked = call ptr @entry(ptr %call, i32 13)
   %byte = getelementptr i8, ptr %locked, i64 %where
   store volatile i64 0, ptr %byte
   %at.slots = getelementptr %Call, ptr %call, i32 0, i32 2
@@ -409,13 +498,16 @@ define internal i64 @flag(ptr %call, i64 %slot) noinline {
   %stream = load ptr, ptr %at.stream
   %download = call ptr @entry(ptr %call, i32 1)
   %copied = call i32 %download(ptr %byte, i64 %address, i64 1, ptr %stream)
-  %wait = call ptr @entry(ptr %call, i32 2)
-  %waited = call i32 %wait(ptr %stream)
-  %status = or i32 %copied, %waited
-  %good = icmp eq i32 %status, 0
+  %copied.wide = zext i32 %copied to i64
+  %at.entries = getelementptr %Call, ptr %call, i32 0, i32 1
+  %entries = load ptr, ptr %at.entries
+  %at.state = getelementptr %Call, ptr %call, i32 0, i32 6
+  %waited = call i64 @await(ptr %entries, ptr %stream, ptr %at.state)
+  %unsent = icmp ne i32 %copied, 0
+  %status = select i1 %unsent, i64 %copied.wide, i64 %waited
+  %good = icmp eq i64 %status, 0
   %value = load volatile i64, ptr %byte
-  %wide = zext i32 %status to i64
-  %bad = add i64 %wide, 256
+  %bad = add i64 %status, 4294967296
   %found = select i1 %good, i64 %value, i64 %bad
   ret i64 %found
 }
@@ -542,9 +634,19 @@ end:
 }
 
 ; WHILE: length of all, flag, carries, place of the body, place of what follows an odd number of
-; rounds, (slot, spare).., test
+; rounds, place of launches that set conditions, (slot, spare).., test
 define internal i64 @while(ptr %call, i64 %at) noinline {
 start:
+  %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
+  %mode = load i64, ptr %at.mode
+  %direct = icmp eq i64 %mode, 0
+  br i1 %direct, label %begin, label %draw
+
+draw:
+  %drawn = call i64 @while.drawn(ptr %call, i64 %at)
+  ret i64 %drawn
+
+begin:
   %table = load ptr, ptr %call
   %at.flag = add i64 %at, 2
   %flag.slot = call i64 @word(ptr %table, i64 %at.flag)
@@ -554,13 +656,13 @@ start:
   %body = call i64 @word(ptr %table, i64 %at.body)
   %at.settle = add i64 %at, 5
   %settle = call i64 @word(ptr %table, i64 %at.settle)
-  %carries.at = add i64 %at, 6
+  %carries.at = add i64 %at, 7
   %carries.words = shl i64 %carries, 1
   %test = add i64 %carries.at, %carries.words
   br label %round
 
 round:
-  %odd = phi i1 [ false, %start ], [ %odd.next, %again ]
+  %odd = phi i1 [ false, %begin ], [ %odd.next, %again ]
   %tested = call i64 @walk(ptr %call, i64 %test)
   %test.good = icmp eq i64 %tested, 0
   br i1 %test.good, label %ask, label %test.failed
@@ -574,7 +676,7 @@ ask:
   br i1 %failed, label %read.failed, label %know
 
 read.failed:
-  %status = sub i64 %byte, 256
+  %status = sub i64 %byte, 4294967296
   ret i64 %status
 
 know:
@@ -654,25 +756,356 @@ choose:
   ret i64 %status
 }
 
-; BRANCH: length of all, flag, place of the other list, list
+; BRANCH: length of all, flag, place of the other list, of a launch that sets conditions, list
 define internal i64 @branch(ptr %call, i64 %at) noinline {
+  %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
+  %mode = load i64, ptr %at.mode
+  %direct = icmp eq i64 %mode, 0
+  br i1 %direct, label %begin, label %draw
+draw:
+  %drawn = call i64 @branch.drawn(ptr %call, i64 %at)
+  ret i64 %drawn
+begin:
   %table = load ptr, ptr %call
   %at.flag = add i64 %at, 2
   %slot = call i64 @word(ptr %table, i64 %at.flag)
   %at.other = add i64 %at, 3
   %other = call i64 @word(ptr %table, i64 %at.other)
-  %then = add i64 %at, 4
+  %then = add i64 %at, 5
   %byte = call i64 @flag(ptr %call, i64 %slot)
   %failed = icmp ugt i64 %byte, 255
   br i1 %failed, label %bad, label %know
 bad:
-  %status = sub i64 %byte, 256
+  %status = sub i64 %byte, 4294967296
   ret i64 %status
 know:
   %on = icmp ne i64 %byte, 0
   %list = select i1 %on, i64 %then, i64 %other
   %done = call i64 @walk(ptr %call, i64 %list)
   ret i64 %done
+}
+
+; -- loops and choices in a graph -------------------------------------------------------------------
+
+; Numbers for so many conditions of a loop or choice: the place of the first.
+define internal i64 @reserve(ptr %call, i64 %count) noinline {
+  %at.graph = getelementptr %Call, ptr %call, i32 0, i32 5
+  %graph = load ptr, ptr %at.graph
+  %at.used = getelementptr %Graph, ptr %graph, i32 0, i32 13
+  %used = load i64, ptr %at.used
+  %next = add i64 %used, %count
+  store i64 %next, ptr %at.used
+  ret i64 %used
+}
+
+; A new condition, which is 0 whenever the graph is launched; its handle becomes a number.
+define internal i64 @condition(ptr %call, i64 %number) noinline {
+  %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
+  %mode = load i64, ptr %at.mode
+  %adding = icmp eq i64 %mode, 1
+  br i1 %adding, label %make, label %end
+make:
+  %at.graph = getelementptr %Call, ptr %call, i32 0, i32 5
+  %graph = load ptr, ptr %at.graph
+  %at.where = getelementptr %Graph, ptr %graph, i32 0, i32 10
+  %where = load ptr, ptr %at.where
+  %at.numbers = getelementptr %Graph, ptr %graph, i32 0, i32 12
+  %numbers = load ptr, ptr %at.numbers
+  %to = getelementptr i64, ptr %numbers, i64 %number
+  %table = load ptr, ptr %call
+  %context.i = call i64 @word(ptr %table, i64 6)
+  %context = inttoptr i64 %context.i to ptr
+  %create = call ptr @entry(ptr %call, i32 11)
+  %status = call i32 %create(ptr %to, ptr %where, ptr %context, i32 0, i32 1)
+  %wide = zext i32 %status to i64
+  ret i64 %wide
+end:
+  ret i64 0
+}
+
+; The launch at a place sets the conditions of the loop or choice whose first number is given.
+define internal i64 @decide(ptr %call, i64 %place, i64 %first) noinline {
+  %at.graph = getelementptr %Call, ptr %call, i32 0, i32 5
+  %graph = load ptr, ptr %at.graph
+  %at.first = getelementptr %Graph, ptr %graph, i32 0, i32 14
+  store i64 %first, ptr %at.first
+  %status = call i64 @launch(ptr %call, i64 %place)
+  ret i64 %status
+}
+
+; A node with a body, to which nodes are added from here on until `leave`: it is gone through if the
+; condition of a number is not 0 (kind 0), or as long as it is not (kind 1).
+define internal i64 @enter(ptr %call, i32 %kind, i64 %number, ptr %body) noinline {
+  %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
+  %mode = load i64, ptr %at.mode
+  %adding = icmp eq i64 %mode, 1
+  br i1 %adding, label %make, label %end
+make:
+  %at.graph = getelementptr %Call, ptr %call, i32 0, i32 5
+  %graph = load ptr, ptr %at.graph
+  %at.where = getelementptr %Graph, ptr %graph, i32 0, i32 10
+  %where = load ptr, ptr %at.where
+  %at.before = getelementptr %Graph, ptr %graph, i32 0, i32 11
+  %before = load ptr, ptr %at.before
+  store ptr %where, ptr %body
+  %body.before = getelementptr %Body, ptr %body, i32 0, i32 1
+  store ptr %before, ptr %body.before
+  %at.numbers = getelementptr %Graph, ptr %graph, i32 0, i32 12
+  %numbers = load ptr, ptr %at.numbers
+  %at.handle = getelementptr i64, ptr %numbers, i64 %number
+  %handle = load i64, ptr %at.handle
+  %table = load ptr, ptr %call
+  %context = call i64 @word(ptr %table, i64 6)
+  %context.p = inttoptr i64 %context to ptr
+  %params = alloca %Condition
+  store %Condition zeroinitializer, ptr %params
+  store i32 13, ptr %params  ; CU_GRAPH_NODE_TYPE_CONDITIONAL
+  %p.handle = getelementptr %Condition, ptr %params, i32 0, i32 2
+  store i64 %handle, ptr %p.handle
+  %p.kind = getelementptr %Condition, ptr %params, i32 0, i32 3
+  store i32 %kind, ptr %p.kind
+  %p.bodies = getelementptr %Condition, ptr %params, i32 0, i32 4
+  store i32 1, ptr %p.bodies
+  %p.context = getelementptr %Condition, ptr %params, i32 0, i32 6
+  store ptr %context.p, ptr %p.context
+  %body.node = getelementptr %Body, ptr %body, i32 0, i32 2
+  %add = call ptr @entry(ptr %call, i32 12)
+  %status = call i32 %add(ptr %body.node, ptr %where, ptr %at.before, ptr null, i64 1, ptr %params)
+  %good = icmp eq i32 %status, 0
+  br i1 %good, label %inside, label %failed
+failed:
+  %wide = zext i32 %status to i64
+  ret i64 %wide
+inside:
+  %p.graphs = getelementptr %Condition, ptr %params, i32 0, i32 5
+  %graphs = load ptr, ptr %p.graphs
+  %own = load ptr, ptr %graphs
+  store ptr %own, ptr %at.where
+  store ptr null, ptr %at.before
+  br label %end
+end:
+  ret i64 0
+}
+
+; The end of a body: its node is the last of the nodes so far, and the one before the next.
+define internal i64 @leave(ptr %call, ptr %body) noinline {
+  %at.graph = getelementptr %Call, ptr %call, i32 0, i32 5
+  %graph = load ptr, ptr %at.graph
+  %at.made = getelementptr %Graph, ptr %graph, i32 0, i32 4
+  %made = load i64, ptr %at.made
+  %made.next = add i64 %made, 1
+  %at.most = getelementptr %Graph, ptr %graph, i32 0, i32 6
+  %most = load i64, ptr %at.most
+  %full = icmp ugt i64 %made.next, %most
+  br i1 %full, label %no.room, label %fits
+no.room:
+  ret i64 -3
+fits:
+  store i64 %made.next, ptr %at.made
+  %at.mode = getelementptr %Call, ptr %call, i32 0, i32 4
+  %mode = load i64, ptr %at.mode
+  %adding = icmp eq i64 %mode, 1
+  br i1 %adding, label %back, label %end
+back:
+  %where = load ptr, ptr %body
+  %at.where = getelementptr %Graph, ptr %graph, i32 0, i32 10
+  store ptr %where, ptr %at.where
+  %body.node = getelementptr %Body, ptr %body, i32 0, i32 2
+  %node = load ptr, ptr %body.node
+  %at.before = getelementptr %Graph, ptr %graph, i32 0, i32 11
+  store ptr %node, ptr %at.before
+  %at.nodes = getelementptr %Graph, ptr %graph, i32 0, i32 2
+  %nodes = load ptr, ptr %at.nodes
+  %own = getelementptr ptr, ptr %nodes, i64 %made
+  store ptr %node, ptr %own
+  br label %end
+end:
+  ret i64 0
+}
+
+; A list of nodes that is gone through if the condition of a number is not 0.
+define internal i64 @choice(ptr %call, i64 %list, i64 %number) noinline {
+  %body = alloca %Body
+  %entered = call i64 @enter(ptr %call, i32 0, i64 %number, ptr %body)
+  %inside = icmp eq i64 %entered, 0
+  br i1 %inside, label %work, label %refused
+refused:
+  ret i64 %entered
+work:
+  %walked = call i64 @walk(ptr %call, i64 %list)
+  %good = icmp eq i64 %walked, 0
+  br i1 %good, label %out, label %failed
+failed:
+  ret i64 %walked
+out:
+  %left = call i64 @leave(ptr %call, ptr %body)
+  ret i64 %left
+}
+
+; A round: the body, carries exchanged, the test, and the launch that sets conditions.
+define internal i64 @turn.drawn(ptr %call, i64 %at, i64 %which, i64 %first) noinline {
+  %table = load ptr, ptr %call
+  %at.carries = add i64 %at, 3
+  %carries = call i64 @word(ptr %table, i64 %at.carries)
+  %at.body = add i64 %at, 4
+  %body = call i64 @word(ptr %table, i64 %at.body)
+  %carries.at = add i64 %at, 7
+  %carries.words = shl i64 %carries, 1
+  %test = add i64 %carries.at, %carries.words
+  %worked = call i64 @walk(ptr %call, i64 %body)
+  %good = icmp eq i64 %worked, 0
+  br i1 %good, label %ask, label %failed
+failed:
+  ret i64 %worked
+ask:
+  call void @swap(ptr %call, i64 %carries.at, i64 %carries)
+  %tested = call i64 @walk(ptr %call, i64 %test)
+  %known = icmp eq i64 %tested, 0
+  br i1 %known, label %set, label %test.failed
+test.failed:
+  ret i64 %tested
+set:
+  %at.setters = add i64 %at, 6
+  %setters = call i64 @word(ptr %table, i64 %at.setters)
+  %far = mul i64 %which, 21  ; words of such a launch
+  %place = add i64 %setters, %far
+  %status = call i64 @decide(ptr %call, i64 %place, i64 %first)
+  ret i64 %status
+}
+
+; A loop of a graph. Its body has two rounds, the second one if the test holds after the first: so
+; carries are where they were, and only after an odd number of rounds is something to be copied.
+; Conditions: of the loop, of the second round, of the copies.
+define internal i64 @while.drawn(ptr %call, i64 %at) noinline {
+start:
+  %outer = alloca %Body
+  %inner = alloca %Body
+  %table = load ptr, ptr %call
+  %at.carries = add i64 %at, 3
+  %carries = call i64 @word(ptr %table, i64 %at.carries)
+  %at.body = add i64 %at, 4
+  %body = call i64 @word(ptr %table, i64 %at.body)
+  %at.settle = add i64 %at, 5
+  %settle = call i64 @word(ptr %table, i64 %at.settle)
+  %at.setters = add i64 %at, 6
+  %setters = call i64 @word(ptr %table, i64 %at.setters)
+  %carries.at = add i64 %at, 7
+  %carries.words = shl i64 %carries, 1
+  %test = add i64 %carries.at, %carries.words
+  %first = call i64 @reserve(ptr %call, i64 3)
+  %second = add i64 %first, 1
+  %third = add i64 %first, 2
+  %body.kind = call i64 @word(ptr %table, i64 %body)
+  %alone = icmp eq i64 %body.kind, 0  ; the test is all there is
+  %settle.kind = call i64 @word(ptr %table, i64 %settle)
+  %settles = icmp ne i64 %settle.kind, 0
+  %s0 = call i64 @condition(ptr %call, i64 %first)
+  %g0 = icmp eq i64 %s0, 0
+  br i1 %g0, label %copies, label %end
+copies:
+  br i1 %settles, label %copies.condition, label %begin
+copies.condition:
+  %s1 = call i64 @condition(ptr %call, i64 %third)
+  %g1 = icmp eq i64 %s1, 0
+  br i1 %g1, label %begin, label %end
+begin:
+  %s2 = call i64 @walk(ptr %call, i64 %test)
+  %g2 = icmp eq i64 %s2, 0
+  br i1 %g2, label %decide, label %end
+decide:
+  %s3 = call i64 @decide(ptr %call, i64 %setters, i64 %first)
+  %g3 = icmp eq i64 %s3, 0
+  br i1 %g3, label %loop, label %end
+loop:
+  %s4 = call i64 @enter(ptr %call, i32 1, i64 %first, ptr %outer)
+  %g4 = icmp eq i64 %s4, 0
+  br i1 %g4, label %inside, label %end
+inside:
+  br i1 %alone, label %last, label %round
+round:
+  %s5 = call i64 @condition(ptr %call, i64 %second)
+  %g5 = icmp eq i64 %s5, 0
+  br i1 %g5, label %odd, label %end
+odd:
+  %s6 = call i64 @turn.drawn(ptr %call, i64 %at, i64 1, i64 %first)
+  %g6 = icmp eq i64 %s6, 0
+  br i1 %g6, label %again, label %end
+again:
+  %s7 = call i64 @enter(ptr %call, i32 0, i64 %second, ptr %inner)
+  %g7 = icmp eq i64 %s7, 0
+  br i1 %g7, label %last, label %end
+last:
+  %which = select i1 %alone, i64 1, i64 2
+  %s8 = call i64 @turn.drawn(ptr %call, i64 %at, i64 %which, i64 %first)
+  %g8 = icmp eq i64 %s8, 0
+  br i1 %g8, label %out, label %end
+out:
+  br i1 %alone, label %over, label %inner.over
+inner.over:
+  %s9 = call i64 @leave(ptr %call, ptr %inner)
+  %g9 = icmp eq i64 %s9, 0
+  br i1 %g9, label %over, label %end
+over:
+  %s10 = call i64 @leave(ptr %call, ptr %outer)
+  %g10 = icmp eq i64 %s10, 0
+  br i1 %g10, label %settled, label %end
+settled:
+  br i1 %settles, label %copy, label %end
+copy:
+  %s11 = call i64 @choice(ptr %call, i64 %settle, i64 %third)
+  br label %end
+end:
+  %status = phi i64 [ %s0, %start ], [ %s1, %copies.condition ], [ %s2, %begin ], [ %s3, %decide ],
+                    [ %s4, %loop ], [ %s5, %round ], [ %s6, %odd ], [ %s7, %again ], [ %s8, %last ],
+                    [ %s9, %inner.over ], [ %s10, %over ], [ 0, %settled ], [ %s11, %copy ]
+  ret i64 %status
+}
+
+; A choice of a graph. Conditions: of the one list, of the other.
+define internal i64 @branch.drawn(ptr %call, i64 %at) noinline {
+start:
+  %table = load ptr, ptr %call
+  %at.other = add i64 %at, 3
+  %other = call i64 @word(ptr %table, i64 %at.other)
+  %at.setter = add i64 %at, 4
+  %setter = call i64 @word(ptr %table, i64 %at.setter)
+  %then = add i64 %at, 5
+  %first = call i64 @reserve(ptr %call, i64 2)
+  %second = add i64 %first, 1
+  %then.kind = call i64 @word(ptr %table, i64 %then)
+  %has.then = icmp ne i64 %then.kind, 0
+  %other.kind = call i64 @word(ptr %table, i64 %other)
+  %has.other = icmp ne i64 %other.kind, 0
+  br i1 %has.then, label %one, label %two
+one:
+  %s0 = call i64 @condition(ptr %call, i64 %first)
+  %g0 = icmp eq i64 %s0, 0
+  br i1 %g0, label %two, label %end
+two:
+  br i1 %has.other, label %another, label %decide
+another:
+  %s1 = call i64 @condition(ptr %call, i64 %second)
+  %g1 = icmp eq i64 %s1, 0
+  br i1 %g1, label %decide, label %end
+decide:
+  %s2 = call i64 @decide(ptr %call, i64 %setter, i64 %first)
+  %g2 = icmp eq i64 %s2, 0
+  br i1 %g2, label %lists, label %end
+lists:
+  br i1 %has.then, label %first.list, label %next
+first.list:
+  %s3 = call i64 @choice(ptr %call, i64 %then, i64 %first)
+  %g3 = icmp eq i64 %s3, 0
+  br i1 %g3, label %next, label %end
+next:
+  br i1 %has.other, label %second.list, label %end
+second.list:
+  %s4 = call i64 @choice(ptr %call, i64 %other, i64 %second)
+  br label %end
+end:
+  %status = phi i64 [ %s0, %one ], [ %s1, %another ], [ %s2, %decide ], [ %s3, %first.list ],
+                    [ 0, %next ], [ %s4, %second.list ]
+  ret i64 %status
 }
 
 ; HOST: length, callback, number
@@ -950,6 +1383,13 @@ begin:
   store i64 0, ptr %at.made
   %at.used = getelementptr %Graph, ptr %begun, i32 0, i32 5
   store i64 0, ptr %at.used
+  %drawn = load ptr, ptr %begun
+  %at.where = getelementptr %Graph, ptr %begun, i32 0, i32 10
+  store ptr %drawn, ptr %at.where
+  %at.before = getelementptr %Graph, ptr %begun, i32 0, i32 11
+  store ptr null, ptr %at.before
+  %at.numbers = getelementptr %Graph, ptr %begun, i32 0, i32 13
+  store i64 1, ptr %at.numbers  ; the first is where a stop is asked for
   br label %nodes
 
 nodes:
@@ -1051,6 +1491,28 @@ work:
   %interrupted = icmp eq i64 %status, -1
   br i1 %interrupted, label %raised, label %told
 
+told:
+  %found = call ptr @PyLong_FromLongLong(i64 %status)
+  ret ptr %found
+}
+
+; Waits until all work on a stream is done; all are Python integers, the status too.
+define ptr @wait(ptr %given.entries, ptr %given.stream) {
+start:
+  %at.state = alloca ptr
+  %entries.i = call i64 @PyLong_AsLongLong(ptr %given.entries)
+  %entries = inttoptr i64 %entries.i to ptr
+  %stream.i = call i64 @PyLong_AsLongLong(ptr %given.stream)
+  %stream = inttoptr i64 %stream.i to ptr
+  %state = call ptr @PyEval_SaveThread()
+  store ptr %state, ptr %at.state
+  %status = call i64 @await(ptr %entries, ptr %stream, ptr %at.state)
+  %now = load ptr, ptr %at.state
+  call void @PyEval_RestoreThread(ptr %now)
+  %interrupted = icmp eq i64 %status, -1
+  br i1 %interrupted, label %raised, label %told
+raised:
+  ret ptr null
 told:
   %found = call ptr @PyLong_FromLongLong(i64 %status)
   ret ptr %found

@@ -12,7 +12,7 @@ from importlib import resources
 from threading import Lock
 from typing import Any
 
-__all__ = ["ADD", "LAUNCH", "MISCOUNTED", "REPLAY", "STOPPED", "addresses", "launcher"]
+__all__ = ["ADD", "LAUNCH", "MISCOUNTED", "REPLAY", "STOPPED", "addresses", "launcher", "wait"]
 
 LAUNCH, ADD, REPLAY = range(3)  # what launches become: launches, new nodes of a graph, its nodes
 STOPPED = -2  # the status where a function of the host raised or found an error
@@ -52,10 +52,23 @@ def addresses(name: str, text: str, symbols: Sequence[str]) -> dict[str, int]:
 
 
 @cache
-def _make() -> Callable[[int], Callable[..., int]]:
+def _made() -> tuple[Callable[[int], Callable[..., int]], Callable[[int, int], int]]:
     text = (resources.files("pullback.runtime.cuda") / "launcher.ll").read_text("utf-8")
-    found = addresses("pullback_launcher", text, ["launcher"])
-    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(found["launcher"])
+    found = addresses("pullback_launcher", text, ["launcher", "wait"])
+    one, two = (ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.py_object] * n) for n in (1, 2))
+    return one(found["launcher"]), two(found["wait"])
+
+
+def _functions() -> tuple[Callable[[int], Callable[..., int]], Callable[[int, int], int]]:
+    with _making:
+        return _made()
+
+
+def wait(entries: int, stream: int) -> int:
+    """Return when all work on a stream is done: a status of the driver, whose functions are at an
+    address. Signals are handled meanwhile.
+    """
+    return _functions()[1](entries, stream)
 
 
 def launcher(table: int) -> Callable[[int, int, int, int, int, int, tuple[Any, ...]], int]:
@@ -63,6 +76,4 @@ def launcher(table: int) -> Callable[[int, int, int, int, int, int, tuple[Any, .
 
     It gives a status: 0, an error of the driver, or one of this module.
     """
-    with _making:
-        make = _make()
-    return make(table)
+    return _functions()[0](table)

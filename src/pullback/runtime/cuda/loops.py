@@ -97,7 +97,7 @@ def map_stages(
     in_slots: Sequence[int],
     in_strides: Sequence[Strides],
     /,
-    by_rows: bool = False,
+    rows: int = 0,
     shared: bool = False,
 ) -> list[Stage]:
     """See `Target.map`."""

@@ -43,19 +43,19 @@ def block_bytes(nbytes: int) -> int:
 
 
 class Pool:
-    """`allocate(nbytes)` gives memory whose `ptr` is its address, and which it owns."""
+    """`allocate(nbytes, stream)` gives memory whose `ptr` is its address, and which it owns."""
 
-    def __init__(self, allocate: Callable[[int], Any]):
+    def __init__(self, allocate: Callable[[int, int], Any]):
         self._allocate = allocate
         self._free: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        self._kept: list[Any] = []
+        self._kept: dict[int, Any] = {}  # the memory of blocks, by address
 
     def maker(self, nbytes: int) -> Callable[[int], Buffer]:
         """A function of a stream that gives new buffers of so many bytes."""
         if nbytes == 0:
             return lambda stream: Buffer(0, 0, None)
         if nbytes > LARGE:
-            return lambda stream: self._large(nbytes)
+            return lambda stream: self._large(nbytes, stream)
         size, lists, more = block_bytes(nbytes), self._free, self._more
 
         def make(stream: int) -> Buffer:
@@ -63,7 +63,7 @@ class Pool:
             try:
                 address = free.pop()
             except IndexError:
-                address = more(size)
+                address = more(size, stream)
             return _Block(address, nbytes, free)
 
         return make
@@ -72,11 +72,20 @@ class Pool:
         """A new buffer."""
         return self.maker(nbytes)(stream)
 
-    def _large(self, nbytes: int) -> Buffer:
-        memory = self._allocate(nbytes)
+    def trim(self) -> None:
+        """Give back the blocks that nobody has."""
+        for free in [*self._free.values()]:
+            while free:
+                try:
+                    self._kept.pop(free.pop(), None)
+                except IndexError:  # another thread took the last one
+                    break
+
+    def _large(self, nbytes: int, stream: int) -> Buffer:
+        memory = self._allocate(nbytes, stream)
         return Buffer(memory.ptr, nbytes, memory)
 
-    def _more(self, size: int) -> int:
-        memory = self._allocate(size)
-        self._kept.append(memory)
+    def _more(self, nbytes: int, stream: int) -> int:
+        memory = self._allocate(nbytes, stream)
+        self._kept[memory.ptr] = memory
         return memory.ptr

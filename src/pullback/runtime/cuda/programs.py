@@ -1,7 +1,8 @@
 """Programs on a GPU: launched from a table, and from the second call on as a graph.
 
 All launches go to one stream. Loops of a known number of rounds are walked by the launcher; where a
-flag decides, it waits for the device. Errors are raised by whoever waits next: see `faults`.
+flag decides, it waits for the device, but in graphs. Errors are raised by whoever waits next: see
+`faults`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from pullback.compile.program.stages import Loop, Node, Program, Stage, While
+from pullback.compile.program.stages import Branch, Loop, Node, Program, Stage, While
 from pullback.compile.program.target import Fault
 from pullback.core.avals import Aval
+from pullback.runtime.cuda.conditions import choice_setter
 from pullback.runtime.cuda.gpu import Buffer, Gpu
 from pullback.runtime.cuda.graphs import LEAST_NODES, MOST_NODES, RETIRED, ProgramGraph
 from pullback.runtime.cuda.host_calls import read_array
@@ -73,15 +75,14 @@ class Encoded:
     def __init__(self, gpu: Gpu, program: Program, meanings: Meanings):
         self._gpu, self._meanings = gpu, meanings
         self._records: dict[int, int] = {}  # by stream
-        steps = [*_steps(program.stages)]
-        with gpu.current():
-            gpu.load([s.source for s in steps if isinstance(s, Step)])
+        steps = [*_steps(gpu, program.stages)]
+        kernels = gpu.modules.load(s.source for s in steps if isinstance(s, Step))
         callback = 0
         if any(isinstance(s, HostCall) for s in steps):
             self._callback = _Callback(self._call)
             callback = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
         with gpu.current():
-            table = LaunchTable(gpu, program, callback)
+            table = LaunchTable(gpu, program, kernels, callback)
         self._table = table
         self._play = launcher(table.address)
         self._stream = gpu.stream
@@ -135,17 +136,19 @@ class Encoded:
             return self.launched(*buffers)
         if status:
             self._fail(status)
+        if self._table.loops:
+            self._gpu.stop_of(stream).wait(lambda: self._gpu.join(stream))
         return out
 
     def _graph(self, stream: int, buffers: tuple[Buffer, ...]) -> ProgramGraph:
         table, record = self._table, self._expecting(stream) if self._table.checked else 0
-        sizes = table.launches, table.values
-        graph = ProgramGraph(self._gpu.driver, self._play, sizes, self._scratch(stream), record)
+        sizes = table.launches, table.values, table.numbers
+        graph = ProgramGraph(self._gpu, self._play, sizes, self._scratch(stream), record, stream)
         with self._gpu.current():
             status = graph.build(stream, self._out(stream).address, buffers)
-        if status:
-            self._fail(status)
-        self._gpu.graphs.add(graph)
+            if status:
+                self._fail(status)
+            self._gpu.graphs.add(graph)
         return self._graphs.setdefault(stream, graph)
 
     def _expecting(self, stream: int) -> int:
@@ -191,7 +194,7 @@ class Encoded:
         return 0 if found is None else 1
 
 
-def _steps(nodes: Sequence[Node]) -> Iterator[Step | HostCall]:
+def _steps(gpu: Gpu, nodes: Sequence[Node]) -> Iterator[Step | HostCall]:
     """All launches and calls that a program may come to."""
     for node in nodes:
         if isinstance(node, Stage):
@@ -202,5 +205,7 @@ def _steps(nodes: Sequence[Node]) -> Iterator[Step | HostCall]:
                 yield from (step.aligned, step.other) if isinstance(step, Either) else (step,)
         elif isinstance(node, (Loop, While)):
             yield copy_step(0, 0, 1)
+        if isinstance(node, (Branch, While)) and gpu.has_conditions:
+            yield choice_setter(0)
         for part in inner(node):
-            yield from _steps(part)
+            yield from _steps(gpu, part)

@@ -21,6 +21,7 @@ __all__ = [
     "Clear",
     "Either",
     "HostCall",
+    "Number",
     "StageCode",
     "Step",
     "Table",
@@ -40,6 +41,14 @@ class TensorMap(NamedTuple):
     rest: bytes
 
 
+class Number(NamedTuple):
+    """In a graph, the handle of a condition of the loop or choice that a launch is part of, by its
+    place; below 0, where a stop of loops is asked for.
+    """
+
+    place: int
+
+
 class Table:
     """Numbers that a kernel looks up: an array of the host, which each GPU gets a copy of."""
 
@@ -52,8 +61,8 @@ class Table:
 class Step(NamedTuple):
     """A launch: a function of a source, thread blocks, threads of each, arguments.
 
-    An argument is an address, a table, a map for the copy engine, an int64, or the bytes of a
-    struct that is passed by value.
+    An argument is an address, a table, a map for the copy engine, an int64, a number of a graph,
+    or the bytes of a struct that is passed by value.
     `checked`: it notes errors. `shared`: bytes of shared memory that the launch gives a block.
     `together`: all thread blocks are on the device at the same time. `early`: it may begin before
     the launch that comes before it has ended, and waits for that in the kernel. `anywhere`: the
@@ -64,7 +73,7 @@ class Step(NamedTuple):
     function: str
     grid: tuple[int, int]
     block: int
-    arguments: tuple[At | Table | TensorMap | int | bytes, ...]
+    arguments: tuple[At | Table | TensorMap | Number | int | bytes, ...]
     checked: bool = False
     shared: int = 0
     together: bool = False

@@ -4,13 +4,13 @@
             then the offsets of the areas, (origin, bytes) of pointers, (slot, offset) of arrays
     LAUNCH  function, grid x and y, block, shared bytes, n, values that a graph keeps of it, an
             attribute of cuda.h or 0, then n arguments: (slot, bytes after it), (-1, an int64),
-            (-2, the place of a struct) or (-3, the place of slot, bytes after it, 15 words of a
-            struct which follow the address)
+            (-2, the place of a struct), (-3, the place of slot, bytes after it, 15 words of a
+            struct which follow the address) or (-4, the place among a graph's numbers for a loop)
     EITHER  length, pairs, place of the second launch, (slot, bytes).., a launch, the second one
     LOOP    length, rounds, moves, carries, (slot, bytes).., (slot, spare).., body
-    WHILE   length, flag, carries, place of the body, of what follows an odd number of rounds,
-            (slot, spare).., test
-    BRANCH  length, flag, place of the other list, list
+    WHILE   length, flag, carries, place of the body, of what follows an odd number of rounds, of
+            two or three launches that set conditions, (slot, spare).., test
+    BRANCH  length, flag, place of the other list, of a launch that sets conditions, list
     HOST    length, callback, number
     CLEAR   length, slot, bytes
     GROUP   length, count, numbers of nodes that the next node of a graph waits for
@@ -21,7 +21,7 @@ A list of nodes ends with a 0. Places count words from the beginning of the tabl
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from struct import pack
 from typing import TYPE_CHECKING
 
@@ -35,12 +35,14 @@ from pullback.compile.program.stages import (
     Stage,
     While,
 )
+from pullback.runtime.cuda import conditions
 from pullback.runtime.cuda.stages import (
     RECORD,
     At,
     Clear,
     Either,
     HostCall,
+    Number,
     StageCode,
     Step,
     Table,
@@ -49,6 +51,7 @@ from pullback.runtime.cuda.stages import (
 
 if TYPE_CHECKING:
     from pullback.runtime.cuda.gpu import Gpu
+    from pullback.runtime.cuda.modules import Loaded
 
 __all__ = ["LaunchTable", "copy_step", "inner"]
 
@@ -74,19 +77,22 @@ def copy_step(to: int, source: int, nbytes: int) -> Step:
 
 
 class LaunchTable:
-    """The words of a program, and what they ask for.
+    """The words of a program, and what they ask for; `kernels` are those of its sources.
 
     `slots` is their number, `scratch` the bytes of its scratch memory. `checked`: its kernels note
-    errors. `straight`: what it launches depends on no contents. `launches` and `values` are what a
-    graph keeps.
+    errors. `straight`: a graph can have all of it. `launches` and `values` are what a graph keeps,
+    `numbers` those of its loops and choices; `loops`: it has some.
     """
 
-    def __init__(self, gpu: Gpu, program: Program, callback: int = 0):
-        self._gpu, self._callback = gpu, callback
+    def __init__(
+        self, gpu: Gpu, program: Program, kernels: Mapping[str, Loaded], callback: int = 0
+    ):
+        self._gpu, self._kernels, self._callback = gpu, kernels, callback
         self.calls: list[HostCall] = []
         self._tables: list[Table] = []  # which keep what they stand for on the GPU
         self.checked, self.straight = False, True
         self.launches = self.values = 0
+        self.numbers, self.loops = 1, False
         self._local: dict[int, int] = {}  # the bytes of arrays of blocks, by slot
         self._rounds = 1  # of the loops around a node
         first = 1 + program.inputs + len(program.scratch)
@@ -100,7 +106,7 @@ class LaunchTable:
         self.scratch, areas, local = self._places(program)
         head = [
             *(program.inputs, len(areas), len(program.pointers), len(local) // 2, self.slots),
-            *(self._start, gpu.context, gpu.driver.entries, *areas),
+            *(self._start, gpu.context.handle, gpu.driver.entries, *areas),
             *(word for pair in program.pointers for word in pair),
             *local,
         ]
@@ -164,10 +170,13 @@ class LaunchTable:
     def _here(self) -> int:
         return self._start + len(self._words)
 
-    def _list(self, nodes: Sequence[Node]) -> None:
+    def _list(self, nodes: Sequence[Node]) -> bool:
+        """Whether there is something in a list."""
+        before = len(self._words)
         for node in nodes:
             self._node(node)
         self._words.append(0)
+        return len(self._words) > before + 1
 
     def _node(self, node: Node) -> None:
         if isinstance(node, Stage):
@@ -199,11 +208,13 @@ class LaunchTable:
         self._words[at] = len(self._words) - at + 1
 
     def _branch(self, node: Branch) -> None:
-        self.straight = False
-        at = self._begin(BRANCH, node.flag, 0)
-        self._list(node.then)
+        at = self._begin(BRANCH, node.flag, 0, 0)
+        bodies = self._list(node.then)
         self._words[at + 2] = self._here()
-        self._list(node.otherwise)
+        bodies += self._list(node.otherwise)
+        self._words[at + 3] = self._here()
+        self._conditions([conditions.choice_setter(node.flag)], conditions.CHOICE)
+        self.launches += self._rounds * bodies
         self._end(at)
 
     def _loop(self, node: Loop) -> None:
@@ -220,18 +231,43 @@ class LaunchTable:
             self._step(copy_step(slot, spare, nbytes))
 
     def _while(self, node: While) -> None:
-        self.straight = False
-        at = self._begin(WHILE, node.flag, len(node.carries), 0, 0)
+        """A graph has the test once before the loop, and two rounds in it; one without a body."""
+        self.loops, around = True, self._rounds
+        at = self._begin(WHILE, node.flag, len(node.carries), 0, 0, 0)
         self._words += [word for slot, spare, _ in node.carries for word in (slot, spare)]
+        before = self._counted()
         self._list(node.test)
+        test = [a - b for a, b in zip(self._counted(), before, strict=True)]
         self._words[at + 3] = self._here()
-        self._list(node.body)
+        self._rounds = around * 2
+        has_body = self._list(node.body)
+        self._rounds = around
         self._words[at + 4] = self._here()
-        for slot, spare, nbytes in node.carries:
-            if nbytes:
-                self._step(copy_step(slot, spare, nbytes))
+        copies = [copy_step(*c) for c in node.carries if c[2]]
+        for step in copies:
+            self._step(step)
         self._words.append(0)
+        self._words[at + 5] = self._here()
+        first, odd, even = conditions.loop_setters(node.flag)
+        self._conditions([first, odd, even] if has_body else [first, even], conditions.LOOP)
+        self.launches += around * (1 + has_body + bool(copies))
+        further = 1 + has_body
+        self.launches += further * test[0]
+        self.values += further * test[1]
+        self.numbers += further * test[2]
         self._end(at)
+
+    def _counted(self) -> tuple[int, int, int]:
+        return self.launches, self.values, self.numbers
+
+    def _conditions(self, setters: Sequence[Step], count: int) -> None:
+        """The launches that set so many conditions of a loop or choice, outside of all lists."""
+        self.numbers += self._rounds * count
+        if not self._gpu.has_conditions or self.numbers > conditions.MOST * conditions.LOOP:
+            self.straight = False
+            return
+        for setter in setters:
+            self._step(setter)
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -271,7 +307,8 @@ class LaunchTable:
         attribute = TOGETHER if step.together else EARLY if step.early else 0
         self.straight = self.straight and attribute != EARLY
         sizes = (across, down, step.block, step.shared, count, most + 1, attribute)
-        self._words += [LAUNCH, self._gpu.step_function(step), *sizes]
+        function = self._kernels[step.source].function(step.function, step.shared)
+        self._words += [LAUNCH, function, *sizes]
         for argument in step.arguments:
             if isinstance(argument, bytes):
                 self._structs.append((len(self._words) + 1, argument))
@@ -283,10 +320,12 @@ class LaunchTable:
             else:
                 self._words += self._argument(argument)
 
-    def _argument(self, argument: At | Table | int) -> tuple[int, int]:
+    def _argument(self, argument: At | Table | Number | int) -> tuple[int, int]:
         if isinstance(argument, Table):
             self._tables.append(argument)
             return -1, self._gpu.constant(argument, argument.values).address
+        if isinstance(argument, Number):
+            return -4, argument.place
         if not isinstance(argument, At):
             return -1, argument
         slot, nbytes = argument

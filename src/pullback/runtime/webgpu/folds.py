@@ -24,6 +24,7 @@ from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import Area, Shape, Strides
 from pullback.core.avals import dense_strides
 from pullback.ir.scalar import Expr, cast
+from pullback.runtime.webgpu.arithmetic import double_needs
 from pullback.runtime.webgpu.maps import leaf_of, put
 from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
 from pullback.runtime.webgpu.printer import Source, emit, item, loaded, register, stored
@@ -42,11 +43,12 @@ MOST_STATEMENTS = 24  # of an element that are worth to be written out so often
 class _AccumulatorWriter:
     """The accumulators of a kernel as a struct, and its four expressions as functions."""
 
-    def __init__(self, kernel: Reduce, finishes: bool = True):
-        self.kernel, self.source = kernel, Source()
+    def __init__(self, kernel: Reduce, finishes: bool = True, plain: bool = False):
+        self.kernel, self.source, self.plain = kernel, Source(), plain
         self.dtypes = [e.dtype for e in kernel.init]
         self.count = len(kernel.inputs)
         self.statements = self.calls = 0  # of what is done for an element; float64 is many
+        self.chains = False  # whether there are loops over chains of float64
         members = ", ".join(f"x{k}: {register(d)}" for k, d in enumerate(self.dtypes))
         self.parts = [f"struct Acc {{ {members} }}"]
         self.function("fn pb_init() -> Acc", kernel.init)
@@ -57,15 +59,20 @@ class _AccumulatorWriter:
         if not finishes:
             return
         finish = [cast(e, kernel.output.real) for e in kernel.finish]
-        lines, names = emit(self.source, finish, _member)
+        lines, names = emit(self.source, finish, _member, plain)
         self.parts += ["fn pb_finish(a: Acc, at: u32) {", *lines,
                        "  " + put(0, "at", kernel.output, names), "}"]  # fmt: skip
 
     def function(self, head: str, roots: Sequence[Expr]) -> None:
         read = leaf_of(self.kernel.inputs, "j")
-        lines, names = emit(self.source, roots, lambda e: _member(e) if e.op == "acc" else read(e))
+
+        def leaf(e: Expr) -> str:
+            return _member(e) if e.op == "acc" else read(e)
+
+        lines, names = emit(self.source, roots, leaf, self.plain)
         self.statements += sum(20 if "f64_" in line else 1 for line in lines)
         self.calls += sum("_exact(" in line for line in lines)
+        self.chains |= any("pb_code_" in line for line in lines)
         self.parts += [f"{head} {{", *lines, f"  return Acc({', '.join(names)});", "}"]
 
     def fold(self, rank: int, first: int, array: int) -> None:
@@ -172,14 +179,16 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
 
 
 @lru_cache(1024)
-def _rows(kernel: Reduce, kept: int, reduced: int, whole: bool, across: bool, ahead: int) -> str:
+def _rows(
+    kernel: Reduce, kept: int, reduced: int, whole: bool, across: bool, ahead: int, plain: bool
+) -> str:
     """Words: outputs, length, groups, blocks of a group, then the nests.
 
     The first array is the output, if `whole`: there is one group. Else it takes accumulators.
     `across`: neighbouring threads have neighbouring outputs, else neighbouring elements. `ahead`
-    elements are read before they are taken.
+    elements are read before they are taken. `plain`: see `printer.emit`.
     """
-    w = _AccumulatorWriter(kernel, whole)
+    w = _AccumulatorWriter(kernel, whole, plain)
     w.fold(reduced, 4 + kept * (1 + w.count), 1)
     if not whole:
         w.partials(0)
@@ -250,12 +259,16 @@ def _rows(kernel: Reduce, kept: int, reduced: int, whole: bool, across: bool, ah
 
 
 @lru_cache(1024)
-def _reading_ahead(kernel: Reduce) -> tuple[int, int]:
-    """How many elements are read ahead on any adapter, and on one whose fma is exact."""
+def _reading_ahead(kernel: Reduce) -> tuple[int, int, tuple[str, ...]]:
+    """How many elements are read ahead on any adapter, how many on one that has arithmetic of its
+    own, and which.
+    """
     w = _AccumulatorWriter(kernel)
+    if w.chains:
+        return 1, 1, double_needs(_AccumulatorWriter(kernel, plain=True).text())
     if w.statements > MOST_STATEMENTS:
-        return 1, 1
-    return (1, AHEAD) if w.calls else (AHEAD, AHEAD)
+        return 1, 1, ()
+    return (1, AHEAD, ("fma",)) if w.calls else (AHEAD, AHEAD, ())
 
 
 @lru_cache(1024)
@@ -352,13 +365,13 @@ def reduce_stages(
     size = 4 * accumulator_words(kernel)
     if groups > 1:
         target = Binding(At(area(units * size)), "u32", "write")
-    any_adapter, fused = _reading_ahead(kernel)
+    any_adapter, own, needs = _reading_ahead(kernel)
 
-    def rows(ahead: int, other: Dispatch | None = None) -> Dispatch:
-        source = _rows(kernel, *ranks, groups == 1, across, ahead)
-        return Dispatch(source, (target, *ins), words, grid, fused=other)
+    def rows(ahead: int, other: Dispatch | None, *needs: str) -> Dispatch:
+        source = _rows(kernel, *ranks, groups == 1, across, ahead, "double" in needs)
+        return Dispatch(source, (target, *ins), words, grid, faster=other, needs=needs)
 
-    steps = [rows(any_adapter, None if any_adapter == fused else rows(fused))]
+    steps = [rows(any_adapter, rows(own, None, *needs) if needs else None)]
     kept_ones = target
     while groups > 1:
         given, last = kept_ones._replace(mode="read"), groups

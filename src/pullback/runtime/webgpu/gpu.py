@@ -22,6 +22,7 @@ import numpy as np
 from pullback.core.errors import DeviceError
 from pullback.runtime.webgpu.arithmetic import SAFE
 from pullback.runtime.webgpu.faults import Faults
+from pullback.runtime.webgpu.stages import Dispatch
 
 __all__ = ["Buffer", "Command", "Gpu", "Pipeline", "PooledBuffer", "WgpuMissing", "copy_command"]
 __all__ += ["is_present", "wgpu_module"]
@@ -33,19 +34,23 @@ Command: TypeAlias = tuple[Any, ...]
 MOST_BYTES = (1 << 31) - 256  # of a buffer: kernels rely on it
 FLUSH_AFTER = 128  # commands that wait at most: encoding them takes about a millisecond
 LEAST_BYTES = 256  # of a buffer: sizes of small arrays are not worth telling apart
-POOL_BYTES = 1 << 28  # of free memory that is kept, so that programs in turns allocate nothing
+POOL_BYTES = 1 << 28  # of free memory that is kept for later, if less was ever in use at once
+STAGED_BYTES = 1 << 16  # of a read through a buffer that is kept: making one takes 0.1 ms
 MOST_GROUPS = 4096  # bind groups that are kept for the next call, by their buffers
 MOST_PIPELINES = 512  # that are kept though no program has them any more
 RECORD_LINE = 256  # bytes at a multiple of which the words of a kernel start: WebGPU's promise
 CHUNK_BYTES = 1 << 18  # of a buffer of records: a thousand kernels of 256 bytes of words
 MOST_CHUNKS = 256  # of records, before all are forgotten
+FASTER_BYTES = 17 << 10  # of workgroup memory that faster kernels may take; 16 KiB are sure
 MOST_ACROSS = 65535  # workgroups along one axis of a grid
 # Best first: what wgpu calls the kinds of adapters.
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
+DOUBLES = frozenset({"shader-f64", "shader-int64"})  # wgpu's names for what float64 needs
 _WANTED = (
     "max-buffer-size",
     "max-storage-buffer-binding-size",
     "max-storage-buffers-per-shader-stage",
+    "max-compute-workgroup-storage-size",
 )
 
 
@@ -159,14 +164,22 @@ class Gpu:
         bound = limits["max-storage-buffer-binding-size"]
         self.most_bytes = min(limits["max-buffer-size"], bound, MOST_BYTES)
         self.most_buffers = limits["max-storage-buffers-per-shader-stage"]
+        self._workgroup_bytes = limits["max-compute-workgroup-storage-size"]
         self._wgpu = wgpu_module()
         usage = self._wgpu.BufferUsage
         self._usage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
         self._record_usage = usage.UNIFORM | usage.COPY_DST
-        self._device = self.asked(adapter.request_device_sync, required_limits=limits)
-        self._mark = self.asked(self._device.create_buffer, size=4, usage=self._usage)
+        self.has_doubles = set(adapter.features) >= DOUBLES
+        features = sorted(DOUBLES) if self.has_doubles else []
+        ask = adapter.request_device_sync
+        self._device = self.asked(ask, required_features=features, required_limits=limits)
+        create = self._device.create_buffer
+        self._mark = self.asked(create, size=4, usage=self._usage)
+        staged = usage.COPY_DST | usage.MAP_READ
+        self._staged = self.asked(create, size=STAGED_BYTES, usage=staged)
         self.arithmetic = SAFE  # until the adapter has been asked
         self.most_rounds: int | None = None  # of a thread's loops, if the driver ends them early
+        self.flushes = False  # subnormal numbers of float32, to zero
         self.lock = RLock()
         self.faults = Faults(self)
         # All buffers: so none of them is ever part of a garbage cycle, whose members wgpu releases
@@ -174,6 +187,7 @@ class Gpu:
         self._buffers: dict[int, Any] = {}
         self._free: dict[int, list[_Free]] = {}
         self._free_bytes = 0
+        self._bytes = self._most_used = 0  # of all buffers; of those that were in use at once
         self._returned: deque[tuple[int, _Free]] = deque()  # to the pool, when it is looked at
         self._batch = 0
         self._number = 0
@@ -185,6 +199,13 @@ class Gpu:
         self._groups: dict[tuple[int, ...], Any] = {}
         self._records: dict[tuple[int, bytes], tuple[_Chunk, int]] = {}
         self._chunks: list[_Chunk] = []
+
+    def chosen(self, step: Dispatch) -> Dispatch:
+        """A dispatch, or its other form for adapters like this one."""
+        other = step.faster
+        if other is None or self._workgroup_bytes < FASTER_BYTES:
+            return step
+        return other if all(getattr(self.arithmetic, name) for name in other.needs) else step
 
     def asked(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """The result of a function of the device's; a lost device is an error that says so."""
@@ -221,6 +242,8 @@ class Gpu:
             else:
                 buffer, number = self._created(size), self._next()
                 self._buffers[number] = buffer
+                self._bytes += size
+            self._most_used = max(self._most_used, self._bytes - self._free_bytes)
             return Buffer(PooledBuffer(self, buffer, size, number), 0, nbytes)
 
     def _created(self, size: int) -> Any:
@@ -234,6 +257,7 @@ class Gpu:
                 for free in taken:
                     self._drop(free.number)
             self._free.clear()
+            self._bytes -= self._free_bytes
             self._free_bytes = 0
         try:
             return self.asked(create, size=size, usage=usage)
@@ -256,8 +280,9 @@ class Gpu:
         """Let the pool have what was released."""
         while self._returned:
             size, free = self._returned.popleft()
-            if self._free_bytes + size > POOL_BYTES:
+            if self._free_bytes + size > max(POOL_BYTES, self._most_used):
                 self._drop(free.number)
+                self._bytes -= size
             else:
                 self._free.setdefault(size, []).append(free)
                 self._free_bytes += size
@@ -299,18 +324,31 @@ class Gpu:
         """Bytes of a memory, when all commands are done."""
         start, stop = offset // 4 * 4, -(-(offset + nbytes) // 4) * 4
         with self.lock:
-            self.flush()
-            read = self._device.queue.read_buffer
-            found = self.asked(read, memory.buffer, start, stop - start)
+            if stop - start <= STAGED_BYTES:
+                found = self._read(memory.buffer, start, stop - start)
+            else:
+                self.flush()
+                read = self._device.queue.read_buffer
+                found = self.asked(read, memory.buffer, start, stop - start)
         return np.frombuffer(found, np.uint8)[offset - start :][:nbytes]
+
+    def _read(self, buffer: Any, start: int, nbytes: int) -> Any:
+        """Words of a buffer, in the submission of all commands so far."""
+        staged = self._staged
+        self._commands.append((None, buffer, start, staged, 0, nbytes))
+        self.flush()
+        self.asked(staged.map_sync, self._wgpu.MapMode.READ, 0, nbytes)
+        try:
+            return bytes(staged.read_mapped(0, nbytes))
+        finally:
+            staged.unmap()
 
     def wait(self) -> None:
         """Return when all commands are done."""
         self.faults.look()
         with self.lock:
-            self.flush()
             # wgpu 0.32 can't call back when work is done, but a read waits for it as well
-            self.asked(self._device.queue.read_buffer, self._mark, 0, 4)
+            self._read(self._mark, 0, 4)
 
     # -- commands ----------------------------------------------------------------------------------
 

@@ -20,7 +20,15 @@ from pullback.compile.program.stages import Stage
 from pullback.compile.program.target import IndexArrays, Shape, Strides
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType, int64, uint64
-from pullback.runtime.webgpu.nests import MAIN, THREADS, locate, nest_words
+from pullback.runtime.webgpu.nests import (
+    EACH,
+    LEAST_MANY,
+    MAIN,
+    THREADS,
+    locate,
+    main_of,
+    nest_words,
+)
 from pullback.runtime.webgpu.printer import convert, item, loaded
 from pullback.runtime.webgpu.stages import (
     At,
@@ -73,9 +81,9 @@ def index_functions(indices: Sequence[DType], array: int, axes: int) -> str:
     return "\n".join(lines)
 
 
-def wrapped(count: int) -> str:
+def wrapped(count: int, end: str = "") -> str:
     """The sum of the places of all indices, which are at v0, v1 and so on."""
-    return "".join(f" + pb_place{k}(v{k})" for k in range(count))
+    return "".join(f" + pb_place{k}(v{k}{end})" for k in range(count))
 
 
 def _is_open(count: int) -> str:
@@ -83,14 +91,15 @@ def _is_open(count: int) -> str:
     return "(" + " | ".join(f"load{k}(3u)" for k in range(count)) + ") == 0u"
 
 
-def _note(count: int, position: str) -> list[str]:
+def _note(count: int, position: str, end: str = "") -> list[str]:
     """Statements that note the first bad index, whose position is known."""
     lines: list[str] = []
     for k in range(count):
+        v = f"v{k}{end}"
         lines += [
-            f"  if (pb_bad{k}(v{k}) && load{k}(0u) == ~{position} && {_is_open(count)}) {{",
-            f"    store{k}(1u, v{k}.x);",
-            f"    store{k}(2u, v{k}.y);",
+            f"  if (pb_bad{k}({v}) && load{k}(0u) == ~{position} && {_is_open(count)}) {{",
+            f"    store{k}(1u, {v}.x);",
+            f"    store{k}(2u, {v}.y);",
             f"    store{k}(3u, 1u);",
             "  }",
         ]
@@ -143,19 +152,27 @@ def _arrays(slots: Sequence[int], dtypes: Sequence[DType]) -> list[Binding]:
 
 
 @cache
-def _read_source(indices: tuple[DType, ...], rank: int) -> str:
-    """Arrays: the words of errors, indices, output, x. Words: elements, the nest, the axes."""
+def _read_source(indices: tuple[DType, ...], rank: int, each: int) -> str:
+    """Arrays: the words of errors, indices, output, x. Words: elements, the nest, the axes.
+
+    A thread has `each` elements, whose indices and then whose values are read together.
+    """
     count = len(indices)
-    names = ["from_", "at", *(f"o{k}" for k in range(count))]
     functions = index_functions(indices, count, 1 + rank * (3 + count))
-    body = [
-        locate(rank, names, 1, "i"),
-        *(f"  let v{k} = pb_index{k}(o{k});" for k in range(count)),
-        *_note(count, "at"),
-        f"  store{2 * count}(i, load{2 * count + 1}(from_{wrapped(count)}));",
-        "}",
-    ]
-    return "\n".join([functions, MAIN, *body])
+    places, notes, reads, stores = [], [], [], []
+    for e in range(each):
+        end, i = f"_{e}", f"i{e}"
+        names = [f"{name}{end}" for name in ("from", "at", *(f"o{k}" for k in range(count)))]
+        places += [
+            f"  let {i} = min(i + {e * THREADS}u, arg(0u) - 1u);",
+            locate(rank, names, 1, i),
+            *(f"  let v{k}{end} = pb_index{k}(o{k}{end});" for k in range(count)),
+        ]
+        notes += _note(count, f"at{end}", end)
+        reads.append(f"  let x{end} = load{2 * count + 1}(from{end}{wrapped(count, end)});")
+        inside = f"if (i + {e * THREADS}u < arg(0u)) {{ " if e else "{ "
+        stores.append(f"  {inside}store{2 * count}({i}, x{end}); }}")
+    return "\n".join([functions, main_of(each), *places, *notes, *reads, *stores, "}"])
 
 
 def gather_stages(
@@ -185,6 +202,7 @@ def gather_stages(
         Binding(At(out_slot), own, "write"),
         Binding(At(x_slot), own),
     )
-    source = _read_source(dtypes, len(nest.shape))
-    read = Dispatch(source, arrays, words, linear_groups(size, THREADS))
+    each = EACH if size >= LEAST_MANY else 1
+    source = _read_source(dtypes, len(nest.shape), each)
+    read = Dispatch(source, arrays, words, linear_groups(size, THREADS * each))
     return stage(*check, read)

@@ -17,7 +17,7 @@ from pullback.runtime.webgpu.block_kernels import EPSILON, ODD, THREADS, block_s
 
 __all__ = [
     "completing_rounds", "eigh_room", "eigh_rounds", "eigh_source", "svd_room", "svd_rounds",
-    "svd_source",
+    "svd_source", "valuing_rounds",
 ]  # fmt: skip
 
 _LANES = 32  # threads that make a sum together, each a chain: its order
@@ -414,6 +414,12 @@ def svd_rounds(n: int, m: int) -> int:
     """See `eigh_rounds`."""
     chain = -(-m // _LANES)
     return -(-n // (2 * THREADS // _LANES)) * (4 * chain + -(-n // _LANES) + 20)
+
+
+def valuing_rounds(n: int, m: int) -> int:
+    """What loops of a thread go round in `values`."""
+    chains = -(-n // (THREADS // _LANES)) * (-(-m // _LANES) + 7)
+    return chains + n * -(-n // THREADS) + -(-n * m // THREADS)
 
 
 def completing_rounds(m: int) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from pullback.runtime.webgpu.arithmetic import Arithmetic, exact_functions
+from pullback.runtime.webgpu.arithmetic import Arithmetic, double_functions, exact_functions
 from pullback.runtime.webgpu.library import library_of
 
 __all__ = ["kernel_head", "whole_text"]
@@ -51,7 +51,8 @@ def _whole_text(
 ) -> tuple[str, tuple[bool, ...], int]:
     head, written, nbytes = kernel_head(arrays, bindings, count)
     text = f"{source}\n{exact_functions(source, arithmetic)}"
-    return "\n".join([head, library_of(text), text]), written, nbytes
+    own = double_functions(arithmetic.double_fma) if arithmetic.double else None
+    return "\n".join([head, library_of(text, own), text]), written, nbytes
 
 
 def kernel_head(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
@@ -38,9 +39,16 @@ def _needed(name: str) -> tuple[str, ...]:
     return (*found, name)
 
 
-def library_of(text: str) -> str:
-    """The functions that a text calls."""
-    return "\n".join(needed_functions(text).values())
+def library_of(text: str, own: Mapping[str, str] | None = None) -> str:
+    """The functions that a text calls; `own` take the place of those of their names, and are
+    written if one of them is called.
+    """
+    found = needed_functions(text)
+    if own and (own.keys() & found.keys() or any(f"{name}(" in text for name in own)):
+        found |= needed_functions("\n".join(own.values()))
+        found = {name: text for name, text in found.items() if name not in own}
+        return "\n".join([*own.values(), *found.values()])
+    return "\n".join(found.values())
 
 
 def needed_functions(text: str) -> dict[str, str]:

@@ -19,14 +19,13 @@ from pullback.compile.program.target import Shape, Strides
 from pullback.core.avals import dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, cast
-from pullback.runtime.webgpu.nests import THREADS, locate, main_of, nest_words
+from pullback.runtime.webgpu.arithmetic import double_needs
+from pullback.runtime.webgpu.nests import EACH, LEAST_MANY, THREADS, locate, main_of, nest_words
 from pullback.runtime.webgpu.printer import Source, emit, item, loaded, stored
 from pullback.runtime.webgpu.stages import At, Binding, Dispatch, linear_groups, stage
 
 __all__ = ["box_stage", "leaf_of", "map_stages", "map_steps", "put", "zero_steps"]
 
-EACH = 4  # elements of a thread: 16 bytes under way, as many as a GPU's memory keeps up with
-LEAST_MANY = 1 << 16  # elements from which on there are enough threads all the same
 MOST_STATEMENTS = 64  # of an element, above which arithmetic takes longer than memory
 
 
@@ -61,24 +60,26 @@ def put(k: int, at: str, dtype: DType, names: Sequence[str]) -> str:
 
 class _Text(NamedTuple):
     """The source of a kernel, and how long it takes a thread: statements, calls of functions that
-    an adapter may lack.
+    an adapter may lack, whether there are loops over chains of float64.
     """
 
     source: str
     statements: int
     calls: int
+    chains: bool
 
 
 @lru_cache(4096)
-def _source(kernel: Map | MultiMap, rank: int | None, each: int) -> _Text:
-    """The source for dense arrays, or for strided ones of a rank; a thread has `each` elements.
+def _source(kernel: Map | MultiMap, rank: int | None, each: int, plain: bool) -> _Text:
+    """The source for dense arrays, or for strided ones of a rank; a thread has `each` elements, and
+    float64 is `plain` or not.
 
     What all of them need is read before the first is computed: so many reads are under way at once.
     """
     source, outs = Source(), outputs_of(kernel)
     own, count = range(len(kernel.inputs)), len(outs) + len(kernel.inputs)
     roots = [cast(e, dtype.real) for dtype, body in outs for e in body]
-    lines, names = emit(source, roots, leaf_of(kernel.inputs, "i"))
+    lines, names = emit(source, roots, leaf_of(kernel.inputs, "i"), plain)
     rest = iter(names)
     ats = [f"o{k}" for k in range(len(outs))]
     stores = ["  " + put(k, ats[k], dtype, [next(rest) for _ in body])
@@ -101,7 +102,10 @@ def _source(kernel: Map | MultiMap, rank: int | None, each: int) -> _Text:
         inside = f"if (i + {e * THREADS}u < arg(0u)) {{ " if e else "{ "
         ends.append(f"  {inside}pb_element({', '.join(values)}); }}")
     text = "\n".join([source.text(), *element, main_of(each), *main, *ends, "}"])
-    return _Text(text, len(lines), sum("_exact(" in line for line in lines))
+    calls = sum("_exact(" in line for line in lines)
+    words = 1 if plain else 16  # instructions of float64, about, or many on words
+    statements = sum(words if "f64_" in line else 1 for line in lines)
+    return _Text(text, statements, calls, any("pb_code_" in line for line in lines))
 
 
 def map_steps(
@@ -130,15 +134,22 @@ def map_steps(
     rank = None if flat else len(own.shape)
     words = (size,) if flat else (size, *nest_words(own))
 
-    def step(each: int, other: Dispatch | None = None) -> Dispatch:
-        text = _source(kernel, rank, each)
+    def step(each: int, other: Dispatch | None, *needs: str) -> Dispatch:
+        text = _source(kernel, rank, each, "double" in needs)
         groups = linear_groups(size, THREADS * each)
-        return Dispatch(text.source, tuple(arrays), words, groups, fused=other)
+        return Dispatch(text.source, tuple(arrays), words, groups, faster=other, needs=needs)
 
-    text = _source(kernel, rank, 1)
-    if size < LEAST_MANY or text.statements > MOST_STATEMENTS:
-        return [step(1)]
-    return [step(1, step(EACH)) if text.calls else step(EACH)]
+    def is_many(text: _Text) -> bool:
+        return size >= LEAST_MANY and text.statements <= MOST_STATEMENTS
+
+    text = _source(kernel, rank, 1, False)
+    if text.chains:
+        plain = _source(kernel, rank, 1, True)
+        each = EACH if is_many(plain) and not plain.calls else 1
+        return [step(1, step(each, None, *double_needs(plain.source)))]
+    if not is_many(text):
+        return [step(1, None)]
+    return [step(1, step(EACH, None, "fma")) if text.calls else step(EACH, None)]
 
 
 def map_stages(
@@ -149,7 +160,7 @@ def map_stages(
     in_slots: Sequence[int],
     in_strides: Sequence[Strides],
     /,
-    by_rows: bool = False,
+    rows: int = 0,
     shared: bool = False,
 ) -> list[Stage]:
     """See `Target.map`."""

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from pullback.compile.program.nest import Nest
 
-__all__ = ["MAIN", "THREADS", "locate", "main_of", "nest_words"]
+__all__ = ["EACH", "LEAST_MANY", "MAIN", "THREADS", "locate", "main_of", "nest_words"]
 
 THREADS = 256  # of a workgroup: what every adapter allows
+EACH = 4  # elements of a thread: 16 bytes under way, as many as a GPU's memory keeps up with
+LEAST_MANY = 1 << 16  # elements from which on there are enough threads all the same
 
 
 def main_of(each: int) -> str:

@@ -155,10 +155,13 @@ class Source:
 
 
 def emit(
-    source: Source, roots: Sequence[Expr], leaf: Callable[[Expr], str]
+    source: Source, roots: Sequence[Expr], leaf: Callable[[Expr], str], plain: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Statements that compute `roots`, and their names; `leaf` names what is given."""
-    writer = _Writer(source, leaf)
+    """Statements that compute `roots`, and their names; `leaf` names what is given.
+
+    `plain`: long chains of float64 are statements too, for adapters where each is an instruction.
+    """
+    writer = _Writer(source, leaf, plain)
     values: dict[Expr, str] = {}
     writer.block(roots, values, "  ")
     return writer.lines, [values[r] for r in roots]
@@ -167,9 +170,10 @@ def emit(
 class _Writer:
     """Writes statements; a nested block sees the values of the blocks around it."""
 
-    def __init__(self, source: Source, leaf: Callable[[Expr], str]):
+    def __init__(self, source: Source, leaf: Callable[[Expr], str], plain: bool):
         self.source = source
         self.leaf = leaf
+        self.plain = plain
         self.lines: list[str] = []
         self._names = 0
 
@@ -211,7 +215,7 @@ class _Writer:
         self, nodes: Sequence[Expr], used: Collection[Expr], values: dict[Expr, str], indent: str
     ) -> None:
         """Compute expressions in their order; those that are `used` later have names then."""
-        if is_long(nodes):
+        if is_long(nodes) and not self.plain:
             kept = [e for e in nodes if e in used]
             machine = Machine(nodes, values, kept, self.expression)
             if machine.count <= REGISTERS:
@@ -399,7 +403,7 @@ def convert(x: str, source: DType, target: DType) -> str:
 
 def _is_true(x: str, source: DType) -> str:
     if source is dt.float32:
-        return f"!({x} == pb_c(0u))"
+        return f"((bitcast<u32>({x}) << 1u) != 0u)"  # a comparison may flush subnormal numbers
     if source is dt.float64:
         return f"!f64_is_zero({x})"
     if is_wide(source):

@@ -120,15 +120,16 @@ def _tiled_step(
     kind = item(dtype)
     arrays = (Binding(out, kind, "write"), Binding(a_at, kind), Binding(b_at, kind))
 
-    def step(t: Tile, large: Dispatch | None = None) -> Dispatch:
+    def step(t: Tile, large: Dispatch | None, *needs: str) -> Dispatch:
         down, across = t.cut(m, n)
         words = (m, n, k, *a_strides[-2:], *b_strides[-2:], across, across * down, count)
         own, groups = (*words, *nest_words(nest, 2)), count * across * down
         source = _tiles_source(dtype, len(nest.shape), t)
-        return Dispatch(source, arrays, own, groups, rounds=product_rounds(k), fused=large)
+        rounds = product_rounds(k)
+        return Dispatch(source, arrays, own, groups, False, rounds, large, needs)
 
-    t = large_tile_for(dtype, count, m, n)
-    return step(tile_for(dtype, count, m, n), t and step(t))
+    own = dtype, count, m, n
+    return step(tile_for(*own), step(large_tile_for(*own), None, "fma"))
 
 
 @cache

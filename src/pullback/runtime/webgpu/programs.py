@@ -404,8 +404,7 @@ class _Player:
         self, step: Dispatch, given: Sequence[int] | None = None, compile_only: bool = False
     ) -> None:
         """A dispatch with its arrays where they are now, or at given places."""
-        if step.fused is not None and self.program._gpu.arithmetic.fma:
-            step = step.fused
+        step = self.program._gpu.chosen(step)
         if given is None:
             tables = self.program.tables
             given = [

@@ -26,6 +26,7 @@ from pullback.runtime.webgpu.jacobi_kernels import (
     svd_room,
     svd_rounds,
     svd_source,
+    valuing_rounds,
 )
 from pullback.runtime.webgpu.matrices import Tiles, report_steps
 from pullback.runtime.webgpu.nests import THREADS
@@ -129,23 +130,34 @@ def spectrum_stages(
     return blocks.report(error)
 
 
-def _cut(count: int, rounds: int) -> list[tuple[int, int]]:
-    """Pieces of work in ranges for dispatches; loops go round so often for one."""
+def _cut(count: int, rounds: int) -> list[tuple[int, int, int]]:
+    """Pieces of work in ranges for dispatches, and how often loops go round in each: so often for
+    one of the range.
+    """
     few = max(1, _ROUNDS // rounds)
-    return [(k, min(k + few, count)) for k in range(0, count, few)]
+    ends = [(k, min(k + few, count)) for k in range(0, count, few)]
+    return [(first, stop, (stop - first) * rounds) for first, stop in ends]
+
+
+def _passes(n: int, m: int) -> int:
+    """How often loops go round in kernels that walk a few times over n x m elements, each against
+    those of a row.
+    """
+    return 3 * -(-n * m // BLOCK_THREADS) + m * -(-n // BLOCK_THREADS)
 
 
 def _eigh(blocks: _Blocks, operand: Place, vectors: bool) -> None:
     x = operand[1]
     n, dtype, room = x.shape[-1], x.dtype, eigh_room(x.shape[-1])
     given, work = blocks.dense(operand), blocks.work(dtype, room)
-    blocks.launch(eigh_source(dtype, "begin", vectors), n, room, arrays=(work, given))
-    turn = eigh_source(dtype, "turn", vectors)
+    begin, turn, end = (eigh_source(dtype, part, vectors) for part in ("begin", "turn", "end"))
+    few = _passes(n, n)
+    blocks.launch(begin, n, room, arrays=(work, given), rounds=few)
     for _ in range(_SWEEPS if n > 1 else 0):
-        for part in _cut(n + n % 2 - 1, eigh_rounds(n)):
-            blocks.launch(turn, n, room, *part, int(vectors), arrays=(work,))
+        for *part, rounds in _cut(n + n % 2 - 1, eigh_rounds(n)):
+            blocks.launch(turn, n, room, *part, int(vectors), arrays=(work,), rounds=rounds)
     own = (n, room, blocks.each, int(vectors))
-    blocks.launch(eigh_source(dtype, "end", vectors), *own, arrays=(work, blocks.result()))
+    blocks.launch(end, *own, arrays=(work, blocks.result()), rounds=few)
 
 
 def _svd(blocks: _Blocks, operand: Place, vectors: bool, static: Mapping[str, Any]) -> None:
@@ -161,41 +173,52 @@ def _svd(blocks: _Blocks, operand: Place, vectors: bool, static: Mapping[str, An
         part: svd_source(x.dtype, part, vectors)
         for part in ("begin", "turn", "values", "complete", "end")
     }
-    blocks.launch(kernel["begin"], *own, arrays=(work, given))
+    few = _passes(max(n, basis), m)
+    blocks.launch(kernel["begin"], *own, arrays=(work, given), rounds=few)
     for _ in range(_SWEEPS):
-        for part in _cut(n + n % 2 - 1, svd_rounds(n, m)):
-            blocks.launch(kernel["turn"], *own, *part, int(vectors), arrays=(work,))
-    blocks.launch(kernel["values"], *own, arrays=(work,))
-    for part in _cut(basis, completing_rounds(m)):
-        blocks.launch(kernel["complete"], *own, *part, arrays=(work,))
-    blocks.launch(kernel["end"], *own, blocks.each, basis, arrays=(work, blocks.result()))
+        for *part, rounds in _cut(n + n % 2 - 1, svd_rounds(n, m)):
+            words = *own, *part, int(vectors)
+            blocks.launch(kernel["turn"], *words, arrays=(work,), rounds=rounds)
+    blocks.launch(kernel["values"], *own, arrays=(work,), rounds=valuing_rounds(n, m))
+    for *part, rounds in _cut(basis, completing_rounds(m)):
+        blocks.launch(kernel["complete"], *own, *part, arrays=(work,), rounds=rounds)
+    arrays = work, blocks.result()
+    blocks.launch(kernel["end"], *own, blocks.each, basis, arrays=arrays, rounds=few)
 
 
 def _schur(blocks: _Blocks, name: str, operand: Place) -> None:
     x = operand[1]
     n, dtype, room = x.shape[-1], x.dtype, schur_room(x.shape[-1])
     given, work = blocks.dense(operand), blocks.work(dtype, room)
-    blocks.launch(schur_source(dtype, "begin"), n, room, arrays=(work, given))
-    for part in _cut(n - 2, reflecting_rounds(n)):
-        blocks.launch(schur_source(dtype, "reflect"), n, room, *part, arrays=(work,))
-    for first, stop in _cut(n * _SWEPT + SWEEPS, chasing_rounds(n)):
-        blocks.launch(schur_source(dtype, "chase"), n, room, stop - first, arrays=(work,))
+    begin, reflect, chase = (schur_source(dtype, part) for part in ("begin", "reflect", "chase"))
+    few = _passes(n, n)
+    blocks.launch(begin, n, room, arrays=(work, given), rounds=few)
+    for *part, rounds in _cut(n - 2, reflecting_rounds(n)):
+        blocks.launch(reflect, n, room, *part, arrays=(work,), rounds=rounds)
+    for first, stop, rounds in _cut(n * _SWEPT + SWEEPS, chasing_rounds(n)):
+        blocks.launch(chase, n, room, stop - first, arrays=(work,), rounds=rounds)
     if name == "schur":
-        blocks.launch(schur_source(dtype, "end"), n, room, arrays=(work, blocks.result()))
+        arrays = work, blocks.result()
+        blocks.launch(schur_source(dtype, "end"), n, room, arrays=arrays, rounds=few)
         return
     more = eig_room(n)
     own = n, more, room, blocks.each
     arrays = blocks.work(dt.complex64, more), work._replace(mode="read"), blocks.result()
-    blocks.launch(eig_source(dtype, "values"), *own, arrays=arrays)
+
+    def launch(part: str, *words: int, rounds: int) -> None:
+        source = eig_source(dtype, part)
+        blocks.launch(source, *own, *words, arrays=arrays, rounds=rounds)
+
+    launch("values", rounds=few)
     if name == "eig":
         rows = -(-n // BLOCK_THREADS)
-        for first, stop in _cut(n, n * rows):  # from the last row on
-            blocks.launch(eig_source(dtype, "vectors"), *own, n - first, n - stop, arrays=arrays)
-        for first, stop in _cut(-(-n * n // BLOCK_THREADS), n):
+        for first, stop, rounds in _cut(n, n * rows):  # from the last row on
+            launch("vectors", n - first, n - stop, rounds=rounds)
+        for first, stop, rounds in _cut(-(-n * n // BLOCK_THREADS), n):
             part = first * BLOCK_THREADS, min(stop * BLOCK_THREADS, n * n)
-            blocks.launch(eig_source(dtype, "products"), *own, *part, arrays=arrays)
-        blocks.launch(eig_source(dtype, "lengths"), *own, arrays=arrays)
-    blocks.launch(eig_source(dtype, "failed"), *own, arrays=arrays)
+            launch("products", *part, rounds=rounds)
+        launch("lengths", rounds=few)
+    launch("failed", rounds=few)
 
 
 def _function(

@@ -79,8 +79,8 @@ class Dispatch(NamedTuple):
     """A kernel over `groups` workgroups: see `kernels_text` for what its source may call.
 
     Negative words wrap. `checked`: it may note errors. `rounds`: how often loops of a thread go
-    round, about, where that may be more than a driver allows. `fused`: another dispatch with the
-    same results, for adapters whose fused multiply-add is exact.
+    round, about, where that may be more than a driver allows. `faster`: another dispatch with the
+    same results, for adapters with the arithmetic that it `needs`: see `Gpu.chosen`.
     """
 
     source: str
@@ -89,7 +89,8 @@ class Dispatch(NamedTuple):
     groups: int
     checked: bool = False
     rounds: int = 0
-    fused: Dispatch | None = None
+    faster: Dispatch | None = None
+    needs: tuple[str, ...] = ()
 
 
 Step: TypeAlias = Dispatch | HostCall

@@ -31,11 +31,17 @@ from pullback.runtime.webgpu import (
 )
 from pullback.runtime.webgpu.arithmetic import (
     COUNT,
+    DOUBLE_PROBE,
+    LEAST_NORMAL,
     LONG_LOOP,
     LOOP_PROBE,
     PROBE,
+    SAFE,
+    double_operands,
+    exact_doubles,
     probe_words,
     probed,
+    wide_probe,
 )
 from pullback.runtime.webgpu.gpu import Buffer, Gpu, wgpu_module
 from pullback.runtime.webgpu.host_calls import read_array
@@ -45,6 +51,8 @@ from pullback.runtime.webgpu.stages import At, Binding, Dispatch
 
 __all__ = ["WebgpuRuntime", "WebgpuTarget"]
 
+# What users read of the arithmetic that an adapter has exactly.
+NAMES = {"double": "float64", "double_fma": "fma of float64", "wide_fma": "fma through float64"}
 DLPACK_KIND = 15  # of WebGPU's memory, as DLPack numbers it
 
 
@@ -111,11 +119,35 @@ class WebgpuRuntime(DeviceRuntime):
         program = Program(1, given.nbytes, (), (), stages.stage(step))
         found = programs.encode(self._gpu, program)(self._gpu.uploaded(given))
         words = self._gpu.download(found.memory, 0, given.nbytes).view(np.uint32)
-        self._gpu.arithmetic = probed(given, words)
+        own = probed(given, words)._replace(**self._doubles())
+        self._gpu.arithmetic = own
+        if own.double and not own.fma:
+            step = step._replace(source=wide_probe())
+            found = programs.encode(self._gpu, program._replace(stages=stages.stage(step)))(
+                self._gpu.uploaded(given)
+            )
+            words = self._gpu.download(found.memory, 0, given.nbytes).view(np.uint32)
+            self._gpu.arithmetic = own._replace(wide_fma=probed(given, words).fma)
         loop = Dispatch(LOOP_PROBE, arrays[:1], (LONG_LOOP,), 1)
-        found = programs.encode(self._gpu, Program(0, 4, (), (), stages.stage(loop)))()
-        rounds = int(self._gpu.download(found.memory, 0, 4).view(np.uint32)[0])
+        found = programs.encode(self._gpu, Program(0, 8, (), (), stages.stage(loop)))()
+        rounds, least = self._gpu.download(found.memory, 0, 8).view(np.uint32).tolist()
         self._gpu.most_rounds = rounds if rounds < LONG_LOOP else None
+        self._gpu.flushes = least != LEAST_NORMAL
+
+    def _doubles(self) -> dict[str, bool]:
+        """Let the adapter show whether it computes float64 exactly, if it has it."""
+        gpu = self._gpu
+        if not gpu.has_doubles:
+            return {}
+        given = double_operands()
+        arrays = (Binding(At(0), "u64", "write"), Binding(At(1), "u64"))
+        step = Dispatch(DOUBLE_PROBE, arrays, (COUNT,), stages.linear_groups(COUNT, 64))
+        program = Program(1, 2 * given.nbytes, (), (), stages.stage(step))
+        gpu.arithmetic = SAFE._replace(double=True, double_fma=True)
+        found = programs.encode(gpu, program)(gpu.uploaded(given))
+        gpu.arithmetic = SAFE
+        words = gpu.download(found.memory, 0, 2 * given.nbytes)
+        return exact_doubles(given, words.view(np.float64).reshape(COUNT, 6))
 
     def plan(self, op: Op, avals: tuple[Aval, ...], static: dict[str, Any], out: Aval) -> Plan:
         """The operation as a program of its own."""
@@ -164,11 +196,12 @@ class WebgpuRuntime(DeviceRuntime):
     def capabilities(self) -> dict[str, str]:
         """The adapter, and what it computes exactly by itself."""
         info, own = self._gpu.info, self._gpu.arithmetic
-        exact = [name for name in own._fields if getattr(own, name)]
+        exact = [NAMES.get(name, name) for name in own._fields if getattr(own, name)]
         return {
             "adapter": str(info["device"]),
             "backend": str(info["backend_type"]),
             "wgpu": wgpu_module().__version__,
             "exact": ", ".join(exact) or "sums and products",
+            "subnormal": "flushed to zero" if self._gpu.flushes else "kept",
             "loops": f"{self._gpu.most_rounds} rounds" if self._gpu.most_rounds else "any length",
         }

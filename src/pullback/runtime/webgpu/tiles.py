@@ -20,7 +20,7 @@ __all__ = [
     "tile_for", "tiles_text",
 ]  # fmt: skip
 
-STEP = 16  # products between two barriers: the operands of the largest tile then take all 16 KiB
+STEP = 16  # products between two barriers: the operands of the largest tile take 17 KiB
 THREADS = 256  # of a workgroup
 ENOUGH_GROUPS = 64  # workgroups of large tiles that fill a device; else tiles are small
 
@@ -28,13 +28,15 @@ ENOUGH_GROUPS = 64  # workgroups of large tiles that fill a device; else tiles a
 class Tile(NamedTuple):
     """Threads of a workgroup down and across, THREADS of them, and the elements of each both ways.
 
-    Where those are fours, workgroup memory is read in vectors of four elements.
+    Where those are fours, workgroup memory is read in vectors of four elements. `each`: so many
+    products are written out in the kernel.
     """
 
     down: int
     across: int
     high: int
     wide: int
+    each: int = 1
 
     @property
     def rows(self) -> int:
@@ -73,18 +75,19 @@ def tile_for(dtype: DType, count: int, m: int, n: int) -> Tile:
 
 
 # Tiles of real products where a fused multiply-add is one instruction, and how many workgroups make
-# the tile worth it. Where it is a function of a hundred, which drivers write out in every place, so
-# large ones would take minutes to compile.
-_LARGE = ((Tile(16, 16, 8, 8), 128), (Tile(16, 16, 8, 4), 128))
+# a tile worth it. Elsewhere it is a function of a hundred instructions, which drivers write out in
+# every place, so that such kernels would take minutes to compile.
+_LARGE = ((Tile(16, 16, 8, 8, 8), 128), (Tile(16, 16, 8, 4, 8), 128))
+EACH = 8  # products that are written out in smaller ones
 
 
-def large_tile_for(dtype: DType, count: int, m: int, n: int) -> Tile | None:
-    """The tiles on such a device, if they are not those of `tile_for`."""
+def large_tile_for(dtype: DType, count: int, m: int, n: int) -> Tile:
+    """The tiles on such a device."""
     if not dtype.is_complex:
         for tile, enough in _LARGE:
             if 2 * m > tile.rows and 2 * n > tile.columns and count * tile.many(m, n) >= enough:
                 return tile
-    return None
+    return tile_for(dtype, count, m, n)._replace(each=EACH)
 
 
 def product_rounds(k: int) -> int:
@@ -124,37 +127,38 @@ fn pb_sum(a: Sum, b: Sum) -> Sum {{ return pb_f(a + b); }}
 fn pb_fused(a: Wide, b: Wide, c: Sum) -> Sum {{ return f32_fused_exact(a, b, c); }}"""
 
 
-# Vectors of neighbouring k are turned against each other, so that threads that write an element of
-# each do not all wait for one bank of memory.
-_TURN = 7
+def _pitch(t: Tile, side: str) -> int:
+    """Elements from one product to the next in workgroup memory: four more than there are, so that
+    threads that write an element of neighbouring products do not all wait for one bank.
+    """
+    return (t.rows if side == "left" else t.columns) + 4 * t.fours
 
 
 def put(t: Tile, side: str, u: str, i: str, value: str) -> str:
     """The statement that brings to workgroup memory the operand of product `u`, and of row or
     column `i` of the tile.
     """
-    extent = t.rows if side == "left" else t.columns
     if not t.fours:
-        return f"{side}[{u} * {extent}u + {i}] = {value};"
-    at = f"{u} * {extent // 4}u + (({i} >> 2u) ^ ({u} & {_TURN}u))"
-    return f"{side}[{at}][{i} & 3u] = {value};"
+        return f"{side}[{u} * {_pitch(t, side)}u + {i}] = {value};"
+    return f"{side}[{u} * {_pitch(t, side) // 4}u + ({i} >> 2u)][{i} & 3u] = {value};"
 
 
-def _operands(t: Tile) -> list[str]:
-    """Statements that read the operands a{i} and b{j} of product `u`."""
+def _operands(t: Tile, u: str) -> list[str]:
+    """Statements that read the operands a{i} and b{j} of a product."""
+    left, right = _pitch(t, "left"), _pitch(t, "right")
     if not t.fours:
         return [
-            *(f"let a{i} = left[u * {t.rows}u + y * {t.high}u + {i}u];" for i in range(t.high)),
-            *(f"let b{j} = right[u * {t.columns}u + x + {j * t.across}u];" for j in range(t.wide)),
+            *(f"let a{i} = left[{u} * {left}u + y * {t.high}u + {i}u];" for i in range(t.high)),
+            *(f"let b{j} = right[{u} * {right}u + x + {j * t.across}u];" for j in range(t.wide)),
         ]
-    lines = []
-    for name, side, count, extent, at in (
-        ("a", "left", t.high, t.rows, f"y * {t.high // 4}u + {{}}u"),
-        ("b", "right", t.wide, t.columns, f"x + {{}}u * {t.across}u"),
-    ):
-        for v in range(count // 4):
-            vector = f"u * {extent // 4}u + (({at.format(v)}) ^ (u & {_TURN}u))"
-            lines.append(f"let {name}v{v} = {side}[{vector}];")
+    lines = [
+        f"let av{v} = left[{u} * {left // 4}u + y * {t.high // 4}u + {v}u];"
+        for v in range(t.high // 4)
+    ]
+    lines += [
+        f"let bv{v} = right[{u} * {right // 4}u + x + {v * t.across}u];" for v in range(t.wide // 4)
+    ]
+    for name, count in (("a", t.high), ("b", t.wide)):
         lines += [f"let {name}{i} = {name}v{i // 4}.{'xyzw'[i % 4]};" for i in range(count)]
     return lines
 
@@ -181,14 +185,21 @@ def tiles_text(
     across, tiles, products = cut
     pairs = [(i, j) for i in range(t.high) for j in range(t.wide)]
     kind, per = ("vec4<Wide>", 4) if t.fours else ("Wide", 1)
-    multiply = [
-        *_operands(t),
-        *(f"chunk{i}{j} = pb_fused(a{i}, b{j}, chunk{i}{j});" for i, j in pairs),
+
+    def multiply(u: str) -> list[str]:
+        sums = [f"chunk{i}{j} = pb_fused(a{i}, b{j}, chunk{i}{j});" for i, j in pairs]
+        return ["      {", *("        " + line for line in [*_operands(t, u), *sums]), "      }"]
+
+    # Written out, the places of operands are known when the kernel is compiled.
+    together = [
+        f"    for (; u + {t.each}u <= depth; u += {t.each}u) {{",
+        *(line for e in range(t.each) for line in multiply(f"(u + {e}u)")),
+        "    }",
     ]
     lines = [
         code,
-        f"var<workgroup> left: array<{kind}, {STEP * t.rows // per}>;",
-        f"var<workgroup> right: array<{kind}, {STEP * t.columns // per}>;",
+        f"var<workgroup> left: array<{kind}, {STEP * _pitch(t, 'left') // per}>;",
+        f"var<workgroup> right: array<{kind}, {STEP * _pitch(t, 'right') // per}>;",
         f"""@compute @workgroup_size({THREADS})
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>,
         @builtin(local_invocation_id) l: vec3<u32>) {{
@@ -212,8 +223,10 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
         "    let done = first + depth;",
         "    first = done;",
         *fetch,
-        "    for (var u = 0u; u < depth; u++) {",
-        *("      " + line for line in multiply),
+        "    var u = 0u;",
+        *(together if t.each > 1 else ()),
+        "    for (; u < depth; u++) {",
+        *multiply("u"),
         "    }",
         "    workgroupBarrier();",
         *(_chunk_end(pairs, k, chunk) if chunk else ()),

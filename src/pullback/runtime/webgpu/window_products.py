@@ -202,15 +202,15 @@ def output_step(c: Convolution, weight: Weight, start: int) -> Dispatch:
         Binding(At(weight.slot), kind),
     )
 
-    def step(t: Tile, large: Dispatch | None = None) -> Dispatch:
+    def step(t: Tile, large: Dispatch | None, *needs: str) -> Dispatch:
         down, across = t.cut(pixels, c.y.channels)
         words = (*window_words(c, weight), across, down * across, groups, pixels, k)
         source = _output_source(c.dtype, order.CHUNK if c.is_product else None, t)
-        return Dispatch(source, arrays, words, groups * down * across, fused=large)
+        tiles = groups * down * across
+        return Dispatch(source, arrays, words, tiles, faster=large, needs=needs)
 
     sides = c.dtype, groups, pixels, c.y.channels
-    t = large_tile_for(*sides)
-    return step(tile_for(*sides), t and step(t))
+    return step(tile_for(*sides), step(large_tile_for(*sides), None, "fma"))
 
 
 @cache
@@ -274,14 +274,13 @@ def weight_step(c: Convolution, weight: Weight, sums: WeightSums, slot: int) -> 
         Binding(At(c.y.slot), kind),
     )
 
-    def step(t: Tile, large: Dispatch | None = None) -> Dispatch:
+    def step(t: Tile, large: Dispatch | None, *needs: str) -> Dispatch:
         down, across = t.cut(rows, c.y.channels)
         own = (across, down * across, products, rows, k, size, sums.chunk, sums.tiles)
         words = (*window_words(c, weight, sums.tile), *own)
         groups, rounds = products * down * across, product_rounds(k)
         source = _weight_source(c.dtype, t)
-        return Dispatch(source, arrays, words, groups, rounds=rounds, fused=large)
+        return Dispatch(source, arrays, words, groups, rounds=rounds, faster=large, needs=needs)
 
     sides = c.dtype, products, rows, c.y.channels
-    t = large_tile_for(*sides)
-    return step(tile_for(*sides), t and step(t))
+    return step(tile_for(*sides), step(large_tile_for(*sides), None, "fma"))

@@ -92,7 +92,8 @@ async function compiled(gpu, kernel, layouts = new Map()) {
   }
   const layout = layouts.get(key);
   const parts = [kernel.head, ...kernel.uses.map((name) => functions[name]), kernel.body];
-  parts.push(...kernel.exact.map((name) => exact[name][gpu.own[name] ? "own" : "soft"]));
+  const way = (name) => gpu.own[name] ? "own" : gpu.own.fma ? "fused" : "soft";
+  parts.push(...kernel.exact.map((name) => exact[name][way(name)]));
   const module = device.createShaderModule({ code: parts.join("\n") });
   try {
     const pipeline = await device.createComputePipelineAsync({

@@ -54,9 +54,9 @@ _VECTOR_COST = 8  # of a multiplication with an element that is used once
 _COLUMNS = 32  # whose k lie side by side, of a tile
 _MANY_COLUMNS = 512  # of a row, from which on all of k is read at a time where it lies side by side
 _SHARED_SIDE = 128  # rows and columns from which on copies of operands are worth sharing
-# From so many operations on, times the square of the number of threads: each of them reads what all
-# others have written, which comes slowly, and the copies take a stage of their own.
-_SHARED_FLOPS = 10_000_000
+# Each thread reads what all others have written, which comes slowly, and the copies take a stage of
+# their own.
+_SHARED_FLOPS = 10_000_000  # likewise, times the square of the number of threads
 _MOST_COPIED = 1 << 25  # bytes of the copies of both operands: of longer k pieces are made in turn
 _THIN = 2  # rows of a product that reads its matrix where it is
 

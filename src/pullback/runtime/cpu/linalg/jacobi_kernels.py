@@ -11,11 +11,14 @@ import numpy as np
 
 from pullback.compile.kernel.factor_order import JACOBI_NOTHING, JACOBI_ROUNDS, JACOBI_SWEEPS
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.linalg.lane_code import LANES, Lanes, LaneTile
+from pullback.runtime.cpu.linalg.lane_code import Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import address
 from pullback.runtime.cpu.llvm.values import Value, constant, integer, vector
 
-__all__ = ["eigh", "svd"]
+__all__ = ["TOGETHER", "eigh", "svd"]
+__tuning__ = ("TOGETHER",)
+
+TOGETHER = 16  # matrices: rotations wait for roots and quotients, so that more at once cost little
 
 
 @functools.cache
@@ -23,7 +26,7 @@ def eigh(dtype: DType, n: int, vectors: bool) -> int:
     """x (n x n) -> eigenvalues in increasing order, then eigenvectors column after column; without
     `vectors` the eigenvalues alone. Jacobi's method, for a few rows.
     """
-    m = Lanes("eigh", dtype, 1, n)
+    m = Lanes("eigh", dtype, 1, n, TOGETHER)
     half, one, zero = m.number(0.5), m.number(1.0), m.number(0.0)
     width = 1 + n if vectors else 1
     with m.groups():
@@ -93,7 +96,7 @@ def svd(dtype: DType, n: int, vectors: bool) -> int:
     `vectors` the singular values alone. One-sided Jacobi: columns are turned in pairs until all are
     orthogonal, and then are U times the singular values.
     """
-    m = Lanes("svd", dtype, 1, n)
+    m = Lanes("svd", dtype, 1, n, TOGETHER)
     one, zero = m.number(1.0), m.number(0.0)
     height = 1 + 2 * n if vectors else 1
     with m.groups():
@@ -145,7 +148,7 @@ def _power_of_two(m: Lanes, x: LaneTile, n: int, dtype: DType) -> Value:
     for k in range(n * n):
         size = m.call("fabs", x.get(0, k))
         largest = m.choose(m.less(largest, size), size, largest)
-    word = vector(integer(8 * m.bytes), LANES)
+    word = vector(integer(8 * m.bytes), m.lanes)
     exponent = 0x7F800000 if m.bytes == 4 else 0x7FF << 52
     mask = constant(word, exponent)
     power = (largest.bitcast(word) & mask).bitcast(m.vector)

@@ -54,18 +54,19 @@ class LaneTile:
 
 
 class Lanes:
-    """A kernel under construction whose units are groups of `LANES` matrices of n rows.
+    """A kernel under construction whose units are groups of `lanes` matrices of n rows.
 
     Params: the slots of the output and of the operands, how many matrices there are, the error
     code, then the distance of matrices of each, in elements: of the output and of the operands.
     """
 
-    def __init__(self, name: str, dtype: DType, operands: int, n: int):
+    def __init__(self, name: str, dtype: DType, operands: int, n: int, lanes: int = LANES):
         self.code = kernel(IRModule(), name)
         self.n, self.unrolled = n, n <= UNROLLED
         self.real = FLOAT if dtype is dtypes.float32 else DOUBLE
         self.bytes = dtype.itemsize
-        self.vector = vector(self.real, LANES)
+        self.lanes = lanes
+        self.vector = vector(self.real, lanes)
         self._operands = operands
 
     # -- indices and loops -------------------------------------------------------------------------
@@ -102,8 +103,8 @@ class Lanes:
         self._bases = [code.load(ptrs, slot, PTR) for slot in slots]
         last = count - 1
         with code.range(lo, hi) as group:
-            start = group * LANES
-            self.numbers = [code.minimum(start + lane, last) for lane in range(LANES)]
+            start = group * self.lanes
+            self.numbers = [code.minimum(start + lane, last) for lane in range(self.lanes)]
             yield self.numbers
 
     def _pointers(self, which: int) -> list[Value]:
@@ -117,7 +118,7 @@ class Lanes:
         one may overlap the one before.
         """
         width = 1
-        while width * 2 <= min(size, LANES):
+        while width * 2 <= min(size, self.lanes):
             width *= 2
         starts = list(range(0, size - width + 1, width))
         return width, starts if starts[-1] + width == size else [*starts, size - width]
@@ -137,11 +138,11 @@ class Lanes:
             # element side by side.
             while len(loaded) > 1:
                 half = len(loaded) // 2
-                size = width * LANES // len(loaded)
+                size = width * self.lanes // len(loaded)
                 mask = [k for i in range(size) for k in (i, i + size)]
                 loaded = [shuffled(loaded[i], loaded[i + half], mask) for i in range(half)]
             for k in range(width):
-                mask = range(k * LANES, (k + 1) * LANES)
+                mask = range(k * self.lanes, (k + 1) * self.lanes)
                 flat = start + k
                 tile.put(shuffled(loaded[0], loaded[0], mask), 0, flat)
 
@@ -155,12 +156,12 @@ class Lanes:
         def piece(start: Index) -> None:
             parts = [tile.get(0, start + k) for k in range(width)]
             while len(parts) > 1:  # one long vector
-                size = LANES * width // len(parts)
+                size = self.lanes * width // len(parts)
                 mask = range(2 * size)
                 parts = [shuffled(parts[i], parts[i + 1], mask) for i in range(0, len(parts), 2)]
             lanes = parts
-            while len(lanes) < LANES:
-                size = width * LANES // len(lanes)
+            while len(lanes) < self.lanes:
+                size = width * self.lanes // len(lanes)
                 split = [[shuffled(x, x, range(k, size, 2)) for x in lanes] for k in range(2)]
                 lanes = split[0] + split[1]
             for p, x in zip(pointers, lanes, strict=True):
@@ -208,7 +209,7 @@ class Lanes:
         """An index as the same number in all lanes."""
         if isinstance(i, int):
             return self.number(float(i))
-        return self.code.spread(i.sitofp(self.real), LANES)
+        return self.code.spread(i.sitofp(self.real), self.lanes)
 
     def oddity(self, tile: LaneTile, size: int) -> Value:
         """0 in lanes whose elements are numbers, else NaN."""
@@ -226,9 +227,9 @@ class Lanes:
         """Ends the kernel with an error about the first matrix whose number found is positive."""
         code, error = self.code, self.code.args[4]
         bad = found > self.number(0.0)
-        bits = bad.bitcast(integer(LANES))
-        with code.when(code.differ(bits, constant(integer(LANES), 0))):
-            for lane in range(LANES):
+        bits = bad.bitcast(integer(self.lanes))
+        with code.when(code.differ(bits, constant(integer(self.lanes), 0))):
+            for lane in range(self.lanes):
                 with code.when(code.lane(bad, lane)):
                     value = code.lane(found, lane)
                     code.store(self.numbers[lane], error, 1)

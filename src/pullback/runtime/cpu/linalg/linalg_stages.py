@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pullback.compile.kernel import eigen_order
 from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
-from pullback.compile.program.matrices import batch_of, is_small
+from pullback.compile.program.matrices import JACOBI_NAMES, batch_of, is_small
 from pullback.core.avals import Aval, aval, dense_strides
 from pullback.core.dtypes import DType
 from pullback.core.errors import ShapeError
@@ -250,7 +250,9 @@ def linalg_stages(
     avals = [av for _, av in operands]
     small = _small_kernel(name, avals, static)
     if small is not None:
-        return _lane_stages(small(), operands, batch_of(name, out), result, area, error_code)
+        lanes = jacobi_kernels.TOGETHER if name in JACOBI_NAMES else LANES
+        batch = batch_of(name, out)
+        return _lane_stages(small(), lanes, operands, batch, result, area, error_code)
     if tiled_stages.is_tiled(name, avals):
         batch = batch_of(name, out)
         return tiled_stages.tiled_stages(name, operands, static, batch, result, area, error_code)
@@ -313,6 +315,7 @@ def _small_kernel(
 
 def _lane_stages(
     kernel: int,
+    lanes: int,
     operands: Sequence[Place],
     batch: tuple[int, ...],
     result: Place,
@@ -328,7 +331,7 @@ def _lane_stages(
         stages += more
         slots.append(where)
         steps.append(step)
-    groups = -(-count // LANES)
+    groups = -(-count // lanes)
     work = sum(av.size for _, av in operands) // groups + 1
     grain = max(1, min(_LANE_WORK // work, -(-groups // 4)))
     return [*stages, Stage(kernel, groups, grain, (*slots, count, error_code, *steps))]

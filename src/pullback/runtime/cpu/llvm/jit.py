@@ -131,12 +131,16 @@ class _Module:
         return self._code
 
     def addresses(self) -> dict[str, Address]:
-        """The addresses of the symbols, linked if need be."""
+        """The addresses of the symbols, linked if need be: once, since whoever calls a symbol has
+        an integer, and keeps what the symbol stands for by then.
+        """
         if self._addresses is None:
             code = self.emit()
             imports = tuple(n for n in _DECLARED.findall(self.text) if n in _symbols)
             origin = ObjectFile(self._key, tuple(self.symbols), imports)
-            self._addresses = _link(code, origin, self.text)
+            with _lock:
+                if self._addresses is None:
+                    self._addresses = _link(code, origin, self.text)
         return self._addresses
 
 

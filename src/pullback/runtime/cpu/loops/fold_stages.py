@@ -176,7 +176,7 @@ def _rows(
         inner = 0 if shared else block_code.short_axes(reduced, kept.size)
         if inner:
             own = tuple(s[-inner:] for s in reduced.strides)
-            block = reduce_code.Block(reduced.shape[-inner:], own, inner == len(reduced.shape))
+            block = reduce_code.ShortAxes(reduced.shape[-inner:], own, inner == len(reduced.shape))
     params = tuple(head + words + records + axis_words(reduced, 1))
     units = kept.size * groups
     stage = native.Stage(

@@ -66,13 +66,13 @@ def map_stages(
     out_strides: Sequence[Strides],
     in_slots: Sequence[int],
     input_strides: Sequence[Strides],
-    by_rows: bool = False,
+    rows: int = 0,
     shared: bool = False,
 ) -> list[native.Stage]:
     """Stages that write one array per output of the kernel; strides are in elements over `shape`.
 
     The code of a small array is made for its shape and strides, unless it is to be `shared`.
-    `by_rows`: one stage whose units are the elements in row-major order, for `stages.Blocks`.
+    `rows`: one stage with as many units for each of so many rows, for `stages.Blocks`.
     """
     slots = (*out_slots, *in_slots)
     if shared:
@@ -80,14 +80,14 @@ def map_stages(
         if flat is not None:
             return [flat]
     nest = _nest(kernel, shape, out_strides, input_strides)
-    if not (by_rows or shared) and tiny_code.map_suits(kernel, shape):
+    if not (rows or shared) and tiny_code.map_suits(kernel, shape):
         strides = (*out_strides, *input_strides)
         return [tiny_code.map_stage(kernel, shape, slots, strides)]
-    if by_rows:
-        return [_stage(kernel, nest, slots, (0,) * len(nest.strides))]
     inner = 0 if shared or _facts(kernel).indexed else block_code.inner_axes(kernel, nest)
-    if inner:
+    if inner and not (rows and prod(nest.shape[:-inner]) % rows):
         return [_block_stage(kernel, nest, slots, inner)]
+    if rows:
+        return [_stage(kernel, nest, slots, (0,) * len(nest.strides))]
     return _boxed(kernel, nest, slots)
 
 

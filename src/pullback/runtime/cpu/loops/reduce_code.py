@@ -37,7 +37,7 @@ from pullback.runtime.cpu.loops.tree_code import (
     positions,
 )
 
-__all__ = ["Block", "GroupedReduction", "merge", "output_width", "rows", "sequence"]
+__all__ = ["GroupedReduction", "ShortAxes", "merge", "output_width", "rows", "sequence"]
 
 
 def output_width(kernel: Reduce) -> int:
@@ -91,7 +91,7 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
-class Block(NamedTuple):
+class ShortAxes(NamedTuple):
     """The innermost axes of what is reduced, if they are short: strides of each input in bytes."""
 
     shape: tuple[int, ...]
@@ -141,7 +141,7 @@ def _arrays(f: Function, slot: str, pitch: str, count: int) -> Values:
 
 
 @lru_cache(jit.KEPT)
-def rows(kernel: Reduce, steps: tuple[str, ...], block: Block | None = None) -> int:
+def rows(kernel: Reduce, steps: tuple[str, ...], block: ShortAxes | None = None) -> int:
     """Folds along the reduced axis; a step of "any" packs each block of the tree into a dense copy
     first. Of small `block`s of the innermost axes the places are compiled in.
     """
@@ -222,7 +222,7 @@ def _pack_block(
     source: str,
     first: str,
     count: str,
-    block: Block | None,
+    block: ShortAxes | None,
 ) -> None:
     """Copy elements `first` to `first + count` of input `k` into a dense array."""
     if block is None:

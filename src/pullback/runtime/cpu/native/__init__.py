@@ -289,8 +289,8 @@ def program(
     return make_program(n_inputs, out_nbytes, scratch, (), stages, heavy)
 
 
-# Of buffers, and of pointers: their addresses lie on the stack of whoever calls a program.
-MOST_SLOTS = 1 << 16
+# Their addresses lie on the stack of whoever calls a program.
+MOST_SLOTS = 1 << 16  # of buffers, and of pointers: half a megabyte of addresses each
 
 
 def make_program(

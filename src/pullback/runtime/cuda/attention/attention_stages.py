@@ -12,9 +12,9 @@ from pullback.core.avals import Aval, dense_strides
 from pullback.runtime.cuda.attention.steps import (
     FORWARD,
     NUMBERS,
+    AttentionProblem,
     Given,
     HeadMatrices,
-    Problem,
     tile_of,
 )
 from pullback.runtime.cuda.loops import map_stages
@@ -72,7 +72,7 @@ def attention_stages(
     for slot, av in operands[left:]:
         mask = HeadMatrices(At(slot), broadcast_strides(av, (*batch, group, rows, columns)))
     given = Given(numbers, rest, mask, words)
-    problem = Problem(
+    problem = AttentionProblem(
         query.dtype, tuple(batch), group, rows, columns, width, static["factor"],
         static["causal"], static["dropout"], static["heads"],
     )  # fmt: skip

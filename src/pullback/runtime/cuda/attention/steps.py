@@ -21,10 +21,10 @@ __all__ = [
     "NUMBERS",
     "QUERIES",
     "TILES",
+    "AttentionProblem",
     "Given",
     "HeadMatrices",
     "PanelTile",
-    "Problem",
     "head_numbers",
     "tile_of",
 ]
@@ -121,7 +121,7 @@ class Given(NamedTuple):
     words: At | None = None
 
 
-class Problem(NamedTuple):
+class AttentionProblem(NamedTuple):
     """Attention of `group` queries' heads for each of a batch of heads of keys."""
 
     dtype: DType

@@ -22,9 +22,9 @@ __all__ = ["Operand", "Tiled", "join_step", "may_end", "row_steps", "tile_steps"
 
 ROW_THREADS = 128  # of a block that multiplies rows
 LINES_TOGETHER = 32  # columns of such a block: LINES of kernels/rows.cu
-# Sums of many chains, up to so many: a thread for each would wait for one after the other.
-FEW_SUMS = 1 << 16
-MANY_CHAINS = 32
+# A thread for each of few sums would wait for one chain after the other: then many share a sum.
+FEW_SUMS = 1 << 16  # of a product at most, for that: with more there are threads enough
+MANY_CHAINS = 32  # of a sum at least, for that: four for each of the eight threads that read them
 PLACES = "strips", "places"  # files of all kernels that make tiles
 LEAST_COPY = 4  # bytes that can be copied to shared memory beside the arithmetic
 WIDE, ALONG, LINES, DEEP = range(4)  # KIND of kernels/tiles.cu

@@ -26,12 +26,12 @@ __all__ = ["Cores", "arranged"]
 
 LINES, ROW = 64, 128  # of a tile of kernels/pack.cu: lines, and bytes of each
 MOST_GRID = 1056  # thread blocks of THREADS: what a Hopper holds at a time
-# Multiply-adds up to which a product whose operands cannot be copied as they are is read element by
-# element: to arrange them first takes two more launches, 4 us.
-SMALL = 1 << 24
-# Side of a square product from which on an operand that is read slowly is copied first: the copy
-# grows with the square of it, what is spared with the cube.
-WORTH = 2048
+# Up to there operands that cannot be copied as they are, are read element by element: to arrange
+# them first takes two more launches, 4 us.
+SMALL = 1 << 24  # multiply-adds of a product: 2**24 are 256 x 256 x 256
+# An operand that is read slowly is copied first if that is worth it: the copy grows with the square
+# of a product's side, what is spared with the cube.
+WORTH = 2048  # the side of a square product from which on that is so
 LONG = 4  # lines of L2 from which on lines of a copy begin with one of them
 
 

@@ -14,7 +14,7 @@ from pullback.runtime.cuda.stages import At, Either, Step
 __all__ = ["LEAST_ARCHITECTURE", "TILES", "Tile", "Warps", "tile_of"]
 
 LEAST_ARCHITECTURE = 80  # that has copies beside the arithmetic, and units for these dtypes
-ELEMENTS = 2  # KIND of kernels/warps.cu: any strides
+ELEMENTS = 2  # KIND of kernels/warps.cu: operands with any strides
 FILES = "strips", "places", "fragments", "sums", "warps"
 PAD = 16  # bytes after each row of a tile in shared memory, twice as many after lines of words
 

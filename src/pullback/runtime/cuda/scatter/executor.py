@@ -58,12 +58,16 @@ class LoadedRecipe:
         given = [a for step in recipe.steps for a in step.arguments if isinstance(a, str)]
         self.names = tuple(dict.fromkeys(a for a in given if a not in scratch))
         slots = {name: 1 + k for k, name in enumerate([*self.names, *scratch])}
-        gpu.load([step.source for step in recipe.steps])
+        kernels = gpu.modules.load(step.source for step in recipe.steps)
         with gpu.current():
-            steps = [_step(s, slots, device, k > 0) for k, s in enumerate(recipe.steps)]
+            functions = [kernels[s.source].function(s.function, s.shared) for s in recipe.steps]
+            steps = [
+                _step(s, slots, device, k > 0, function)
+                for k, (s, function) in enumerate(zip(recipe.steps, functions, strict=True))
+            ]
             stages = stage(*([Clear(slots["out"], cleared)] if cleared else []), *steps)
             asked = Program(len(self.names), 0, list(scratch.values()), (), stages)
-            self._table = LaunchTable(gpu, asked)
+            self._table = LaunchTable(gpu, asked, kernels)
         self._play = launcher(self._table.address)
         self._scratch = gpu.maker(self._table.scratch) if self._table.scratch else None
 
@@ -82,13 +86,15 @@ class LoadedRecipe:
             self._gpu.driver.check(status, "a launch")
 
 
-def _step(step: ScatterStep, slots: dict[str, int], device: int, later: bool) -> Step:
+def _step(
+    step: ScatterStep, slots: dict[str, int], device: int, later: bool, function: int
+) -> Step:
     """A launch, which may begin early if it is not the first of a recipe."""
     arguments = tuple([At(slots[a]) if isinstance(a, str) else a for a in step.arguments])
     return Step(
         step.source,
         step.function,
-        _grid(step, device),
+        _grid(step, device, function),
         step.block,
         arguments,
         shared=step.shared,
@@ -97,12 +103,11 @@ def _step(step: ScatterStep, slots: dict[str, int], device: int, later: bool) ->
     )
 
 
-def _grid(step: ScatterStep, device: int) -> tuple[int, int]:
+def _grid(step: ScatterStep, device: int, function: int) -> tuple[int, int]:
     """The grid; not more thread blocks than the device holds if they wait for each other."""
     across, down = step.grid
     if step.together:
         cupy = cupy_module()
-        function = gpu_of(device).function(step.source, step.function, step.shared)
         each = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
             function, step.block, step.shared
         )
@@ -140,8 +145,7 @@ class StreamWords:
     def words(self, stream: int) -> np.ndarray:
         """The words of each call, as they are now; the first is not 0 if an index was bad."""
         with self._gpu.current():
-            found = self._gpu.start_download(self.address, SLOTS * SLOT_BYTES, stream)
-            self._gpu.join(stream)
+            found = self._gpu.fetch(self.address, SLOTS * SLOT_BYTES, stream)
         return found.view(np.uint64).reshape(SLOTS, -1)
 
     @classmethod

@@ -158,6 +158,49 @@ fn f32_div_soft(a: f32, b: f32) -> f32 {
   return pb_c(f32_packed(sign, exponent, u64_shl(m, zeros)));
 }
 
+// With a fused multiply-add, which gives the rest of a quotient exactly: mantissas are divided, and
+// the quotient, which is at most a last place off, moves to the nearest one. None lies halfway.
+fn f32_div_fused(a: f32, b: f32) -> f32 {
+  let x = (bitcast<u32>(a) >> 23u) & 255u;
+  let y = (bitcast<u32>(b) >> 23u) & 255u;
+  let one = bitcast<u32>(a) & 0x7fffffu;
+  let two = bitcast<u32>(b) & 0x7fffffu;
+  let less = one < two;
+  let power = i32(x) - i32(y) - select(0, 1, less);
+  if (x == 0u || x == 255u || y == 0u || y == 255u || abs(power) > 125) {
+    return f32_div_soft(a, b);
+  }
+  let p = pb_c(one | select(0x3f800000u, 0x40000000u, less));
+  let q = pb_c(two | 0x3f800000u);
+  var r = pb_f(1.0 / q);
+  r = fma(fma(-q, r, pb_c(0x3f800000u)), r, r);
+  var z = pb_f(p * r);
+  z = fma(fma(-q, z, p), r, z);
+  z = max(fma(fma(-q, z, p), r, z), pb_c(0x3f800000u));
+  let rest = fma(-q, z, p);
+  let half = pb_f(q * pb_c(0x33800000u));
+  let bits = bitcast<u32>(z) + select(0u, 1u, rest > half) - select(0u, 1u, rest < -half);
+  let sign = (bitcast<u32>(a) ^ bitcast<u32>(b)) & 0x80000000u;
+  return pb_c(sign | (bits + (bitcast<u32>(power) << 23u)));
+}
+
+// Of a mantissa from 1 to 4: the root is then from 1 to 2, at most a last place off.
+fn f32_sqrt_fused(a: f32) -> f32 {
+  let x = bitcast<u32>(a);
+  if (x < 0x800000u || x >= 0x7f800000u) { return f32_sqrt_soft(a); }
+  let power = (i32(x >> 23u) - 127) >> 1u;
+  let m = pb_c(x - (bitcast<u32>(power) << 24u));
+  let r = pb_f(inverseSqrt(m));
+  let h = pb_f(r * pb_c(0x3f000000u));
+  var s = pb_f(m * r);
+  s = fma(fma(-s, s, m), h, s);
+  s = max(fma(fma(-s, s, m), h, s), pb_c(0x3f800000u));
+  let rest = fma(-s, s, m);
+  let half = pb_f(s * pb_c(0x34000000u));
+  let bits = bitcast<u32>(s) + select(0u, 1u, rest > half) - select(0u, 1u, rest <= -half);
+  return pb_c(bits + (bitcast<u32>(power) << 23u));
+}
+
 fn f32_sqrt_soft(a: f32) -> f32 {
   let x = bitcast<u32>(a);
   if ((x & 0x7fffffffu) == 0u || x == 0x7f800000u) { return pb_f(a); }

@@ -30,7 +30,7 @@ from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = ["Walk", "row_kernel_stages", "shared_bytes"]
 
-__tuning__ = ("WALK_THREADS", "LEAST_TEAMS", "MOST_WALKS", "WALK_SHARE")
+__tuning__ = ("WALK_THREADS", "LEAST_TEAMS", "MOST_WALKS", "WALK_LENGTH", "WALK_SHARE")
 
 FEW = 128  # threads of a thread block up to which it has several rows
 FEW_ROWS = 32  # with fewer, long rows do not fill a device as one thread block each
@@ -43,6 +43,7 @@ NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others 
 
 WALK_THREADS = 768  # of a processor whose blocks walk, so that a thread has 80 registers
 LEAST_TEAMS = 3  # of such a block, or it waits for memory
+WALK_LENGTH = 512  # elements of a row, or the turns of its team take longer than to read it again
 MOST_WALKS = 8  # such blocks of a processor
 RESERVED = 1 << 10  # bytes of shared memory that each of them has for the system
 MOST_TEAMS = 15  # a GPU has 16 barriers, and one is that of the whole block
@@ -151,7 +152,7 @@ class _RowLaunches:
         """
         columns, blocks = self.kernel.columns, math.ceil(self.number / BLOCK)
         own = RowCode(self.kernel, self._fixed(), walks=True)
-        if not own.folds and not own.written:
+        if self.length < WALK_LENGTH or not (own.folds or own.written):
             return None
         grid = LANES * blocks
         parts = math.ceil(self.length / BLOCK)

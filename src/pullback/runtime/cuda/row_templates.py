@@ -58,19 +58,21 @@ extern "C" __global__ void __launch_bounds__({bounds}) {name}_passes({pointers},
     chains[blockIdx.x * (long long)length + i] = {chain}{{{parts}}};
 }}"""
 
-# In pieces of two packs of each thread, so that the next row can follow as soon as one is done.
+# In pieces, so that the next row can follow as soon as one is done: of two packs of each thread
+# where a warp or two have a row, of eight where more have it and the turns would take longer.
 COLUMNS = """
   {{
 {waits}
     const int whole = length / {width} * {width}, hop = own * {width}, warps = own / 32;
+    const int packs = own < 128 ? 2 : 8;
     int piece = first / 32;
-    for (int begin = 0; begin < length; begin += 2 * hop, piece += warps) {{
+    for (int begin = 0; begin < length; begin += packs * hop, piece += warps) {{
       while (turn[piece] != number) SPIN();
       __syncwarp();
       pb_seen();
-      if (begin + 2 * hop <= whole) {{
-#pragma unroll
-        for (int p = 0; p < 2; ++p) {{
+      if (begin + packs * hop <= whole) {{
+#pragma unroll 2
+        for (int p = 0; p < packs; ++p) {{
         const int i = begin + p * hop + first * {width};
 {many}
         }}

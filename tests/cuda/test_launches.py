@@ -245,6 +245,20 @@ def test_the_host_decides_where_a_driver_has_no_conditions(
     assert driver.library().replays == before
 
 
+def test_the_host_decides_where_a_graph_is_refused(cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(programs, "with_loop_kernels", lambda gpu, program: program)
+    made = launcher.addresses("refuse", "define i32 @refuse() { ret i32 1 }", ["refuse"])
+    entries = cuda.runtime._gpu.driver._entries
+    at = len(driver.ENTRIES) + driver.CONDITIONS.index("cuGraphAddNode_v2")
+    kept, entries[at] = entries[at], made["refuse"]
+    before = driver.library().replays
+    try:
+        check_calls(lambda w, x: newton(w, x), cuda, 4)
+    finally:
+        entries[at] = kept
+    assert driver.library().replays == before
+
+
 def test_a_loop_of_a_graph_can_be_ended(cuda: Any, monkeypatch: pytest.MonkeyPatch):
     """By a signal while its result is waited for: the next call is whole again."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from pullback.compile.program.stages import Branch, Loop, Node, Program, Stage, While
 from pullback.compile.program.target import Fault
 from pullback.core.avals import Aval
+from pullback.core.errors import DeviceError
 from pullback.runtime.cuda.conditions import choice_setter
 from pullback.runtime.cuda.gpu import Buffer, Gpu
 from pullback.runtime.cuda.graphs import LEAST_NODES, MOST_NODES, RETIRED, ProgramGraph
@@ -88,7 +89,7 @@ class Encoded:
         self._stream = gpu.stream
         self._out, self._scratch = gpu.maker(program.out_nbytes), gpu.maker(table.scratch)
         self._graphs: dict[int, ProgramGraph] = {}  # by stream
-        self._called = False
+        self._called = self._refused = False
         self.is_plain = not (table.scratch or table.checked)
         self.makes_graphs = table.straight and LEAST_NODES <= table.launches <= MOST_NODES
 
@@ -123,10 +124,16 @@ class Encoded:
         stream = self._stream()
         graph = self._graphs.get(stream)
         if graph is None:
-            if not self._called:
+            if not self._called or self._refused:
                 self._called = True
                 return self.launched(*buffers)
-            graph = self._graph(stream, buffers)
+            try:
+                graph = self._graph(stream, buffers)
+            except DeviceError:
+                if self._table.numbers == 1:
+                    raise
+                self._refused = True  # a driver may not take all loops and choices in graphs
+                return self.launched(*buffers)
         out = self._out(stream)
         if self._table.checked:
             self._expecting(stream)

@@ -135,8 +135,8 @@ def cells(keys: list[str], count: int, step: int) -> Iterator[tuple[str, dict[st
 Cells: TypeAlias = "dict[str, dict[str, str]]"  # what is said, by operation, by dtype and order
 
 
-def section(known: dict[str, Cells], wide: bool, count: int) -> str:
-    """The text of the section: the cells of each adapter; `wide`: all dtypes of all operations."""
+def section(known: dict[str, Cells], count: int) -> str:
+    """The text of the section: the cells of each adapter."""
     titles = [f"{d} {o}" for d in DTYPES for o in ORDERS.get(d, ("fwd", "1"))]
     near: set[str] = set()
     gaps: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -147,8 +147,8 @@ def section(known: dict[str, Cells], wide: bool, count: int) -> str:
         f" is near, within {NEAR_EPS:,.0f} units of float32's rounding, where the CPU leaves"
         " matrices to LAPACK, or derivatives go through what it does. With"
         f" {'all samples' if count > 99 else 'the first sample'} of each operation"
-        f"{'' if wide else f' in float32, of one in {EVERY} operations in the other dtypes'};"
-        " samples that hold float64 or complex128 are passed over.",
+        f" in float32; in the other dtypes of all operations (`--wide`), else of one in {EVERY}."
+        " Samples that hold float64 or complex128 are passed over.",
         "",
         "To run it again: `python tools/webgpu_cells.py --anew --jobs 2` (an hour on a software"
         " driver, a minute on a GPU beside 16 cores).",
@@ -236,7 +236,7 @@ def main() -> int:
     shares = [missing[k::parts] for k in range(parts)]
     with ThreadPoolExecutor(given.jobs) as pool:
         list(pool.map(lambda keys: collect(keys, given, keep), shares))
-    sections.put(TITLE, section(known, given.wide, given.samples))
+    sections.put(TITLE, section(known, given.samples))
     return 0
 
 

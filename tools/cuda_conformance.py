@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
     with path.open("w", encoding="utf-8") as file, context.Pool(options.workers) as pool:
         for *given, _ in jobs:
             print(json.dumps([*given, LATE, ""]), file=file)
-        found = pool.imap_unordered(job, jobs, chunksize=4)
+        found = pool.imap_unordered(job, jobs)  # one by one: only that can be waited for
         for _ in jobs:
             try:
                 row = found.next(max(1.0, until + GRACE - time.time()))

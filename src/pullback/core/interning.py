@@ -22,9 +22,8 @@ class Interned(Generic[V]):
 
     def __init__(self) -> None:
         self._refs: dict[Hashable, ref[V]] = {}
-        self._lock = (
-            RLock()
-        )  # of whoever replaces entries or takes them away; to add one needs none
+        # Of whoever replaces entries or takes them away; to add one needs none.
+        self._lock = RLock()
         self._limit = LEAST
 
     def get(self, key: Hashable) -> V | None:

@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable
 
 from pullback.core.errors import DeviceError
-from pullback.runtime.cuda.stages import At, Number, Step
+from pullback.runtime.cuda.stages import At, GraphNumber, Step
 
 __all__ = ["LOOP", "MOST", "PTX", "SETTER", "Stop", "choice_setter", "loop_setters"]
 
@@ -76,8 +76,8 @@ NO_{name}:
 
 def _setter(flag: int, stop: bool, *conditions: int | None) -> Step:
     """The launch that sets conditions, by their places: same, also, other, off."""
-    given = tuple(0 if k is None else Number(k) for k in conditions)
-    where = Number(-1) if stop else 0
+    given = tuple(0 if k is None else GraphNumber(k) for k in conditions)
+    where = GraphNumber(-1) if stop else 0
     return Step(SETTER, "pb_condition", (1, 1), 1, (At(flag), where, *given))
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from pullback.core.errors import DeviceError
 from pullback.runtime.cuda.driver import Driver
 
-__all__ = ["Context", "Entered"]
+__all__ = ["CudaContext", "Entered"]
 
 
-class Context:
+class CudaContext:
     """The primary context of the GPU of a number."""
 
     def __init__(self, driver: Driver, index: int, runtime: Any):

@@ -20,7 +20,7 @@ import numpy as np
 from pullback.core.errors import DeviceError
 from pullback.runtime.cuda import driver, launcher
 from pullback.runtime.cuda.conditions import SETTER, Stop
-from pullback.runtime.cuda.contexts import Context, Entered
+from pullback.runtime.cuda.contexts import CudaContext, Entered
 from pullback.runtime.cuda.faults import Faults
 from pullback.runtime.cuda.graphs import Graphs
 from pullback.runtime.cuda.memory import Buffer, Pool
@@ -82,7 +82,7 @@ class Gpu:
         self.stream = _current_stream(cupy, index)
         self.driver = driver.Driver(driver.library())
         self.graphs, self.faults = Graphs(self.driver), Faults(self)
-        self.context = Context(self.driver, index, self._runtime)
+        self.context = CudaContext(self.driver, index, self._runtime)
         self._errors = self._runtime.CUDARuntimeError, self._driver.CUDADriverError
         self._transfers = Transfers(self.mark, self._locked, self.driver)
         self.modules = Modules(

@@ -10,15 +10,12 @@ import ctypes
 from collections import deque
 from collections.abc import Callable
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import finalize, ref
 
 from pullback.runtime.cuda.driver import Driver
 from pullback.runtime.cuda.launcher import ADD, REPLAY
 from pullback.runtime.cuda.memory import Buffer
-
-if TYPE_CHECKING:
-    from pullback.runtime.cuda.gpu import Gpu
 
 __all__ = ["LEAST_NODES", "MOST_NODES", "RETIRED", "Graphs", "ProgramGraph"]
 
@@ -31,26 +28,28 @@ RETIRED = -5  # the status of a graph that has made room for others
 
 
 class ProgramGraph:
-    """A program as a graph: `play` walks its table, and `scratch` is its memory."""
+    """A program as a graph: `play` walks its table, and `scratch` is its memory.
+
+    `stop` is the address of the word that ends its loops, if it has some.
+    """
 
     def __init__(
         self,
-        gpu: Gpu,
+        graphs: Graphs,
         play: Callable[..., int],
         sizes: tuple[int, int, int],
         scratch: Buffer,
         record: int,
-        stream: int,
+        stop: int,
     ):
         nodes, values, numbers = sizes
-        driver = gpu.driver
+        driver = graphs.driver
         self._play, self._scratch, self._record = play, scratch, record
         self._nodes = (ctypes.c_void_p * nodes)()
         self._values = (ctypes.c_int64 * values)()
         self._waits = (ctypes.c_void_p * nodes)()
         self._numbers = (ctypes.c_int64 * numbers)()
-        if numbers > 1:
-            self._numbers[0] = gpu.stop_of(stream).address
+        self._numbers[0] = stop
         at = ctypes.addressof
         drawn = driver.new_graph()
         self._state = (ctypes.c_int64 * 15)(
@@ -60,7 +59,7 @@ class ProgramGraph:
         self._address, self._lock, self._driver = at(self._state), Lock(), driver
         self.was_used = True
         # Garbage is collected in any thread, at any point: nothing is asked of the driver there.
-        self._end = finalize(self, gpu.graphs.dead.append, self._state)
+        self._end = finalize(self, graphs.dead.append, self._state)
         self._end.atexit = False  # the driver may be gone by then
 
     @property
@@ -99,7 +98,7 @@ class Graphs:
 
     def __init__(self, driver: Driver):
         self._kept: deque[ref[ProgramGraph]] = deque()
-        self._lock, self._driver = RLock(), driver
+        self._lock, self.driver = RLock(), driver
         self.dead: deque[Any] = deque()  # the states of graphs that nobody has any more
 
     def free(self) -> None:
@@ -109,7 +108,7 @@ class Graphs:
                 state = self.dead.popleft()
             except IndexError:  # another thread took the last one
                 return
-            self._driver.forget_graph(state)
+            self.driver.forget_graph(state)
 
     def retire(self) -> None:
         """Let go of all graphs."""

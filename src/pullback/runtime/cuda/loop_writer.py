@@ -37,7 +37,7 @@ from pullback.runtime.cuda.stages import (
     VECTOR_BYTES,
     At,
     Either,
-    Number,
+    GraphNumber,
     StageCode,
     Step,
     Table,
@@ -339,7 +339,7 @@ class LoopWriter:
         start = -(-step.shared // VECTOR_BYTES) * VECTOR_BYTES
         self.room = max(self.room, start + (STATIC_BYTES if kernel.has_static else 0))
         space = self._spaces.setdefault((kernel.before, step.block), f"s{len(self._spaces)}")
-        arguments = [a for a in step.arguments if not isinstance(a, TensorMap | Number)]
+        arguments = [a for a in step.arguments if not isinstance(a, TensorMap | GraphNumber)]
         if len(arguments) < len(step.arguments):
             raise Refused
         given = [_initialiser(a) for a in arguments]

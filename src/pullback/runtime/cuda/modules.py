@@ -10,7 +10,7 @@ from typing import Any
 
 from pullback.runtime.cuda.code import machine_code
 from pullback.runtime.cuda.conditions import PTX
-from pullback.runtime.cuda.contexts import Context
+from pullback.runtime.cuda.contexts import CudaContext
 from pullback.runtime.cuda.driver import Driver
 
 __all__ = ["SPARE_BYTES", "Loaded", "Modules"]
@@ -50,7 +50,7 @@ class Modules:
     def __init__(
         self,
         driver: Driver,
-        context: Context,
+        context: CudaContext,
         architecture: str,
         make: Callable[[bytes], Any],
         free_graphs: Callable[[], None],

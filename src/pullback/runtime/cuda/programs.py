@@ -150,12 +150,14 @@ class Encoded:
     def _graph(self, stream: int, buffers: tuple[Buffer, ...]) -> ProgramGraph:
         table, record = self._table, self._expecting(stream) if self._table.checked else 0
         sizes = table.launches, table.values, table.numbers
-        graph = ProgramGraph(self._gpu, self._play, sizes, self._scratch(stream), record, stream)
+        stop = self._gpu.stop_of(stream).address if table.numbers > 1 else 0
+        graphs, scratch = self._gpu.graphs, self._scratch(stream)
+        graph = ProgramGraph(graphs, self._play, sizes, scratch, record, stop)
         with self._gpu.current():
             status = graph.build(stream, self._out(stream).address, buffers)
             if status:
                 self._fail(status)
-            self._gpu.graphs.add(graph)
+            graphs.add(graph)
         return self._graphs.setdefault(stream, graph)
 
     def _expecting(self, stream: int) -> int:

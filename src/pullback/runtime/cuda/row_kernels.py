@@ -25,7 +25,7 @@ from pullback.runtime.cuda.row_code import THREADS, RowCode, loads_of
 from pullback.runtime.cuda.row_functions import PAD
 from pullback.runtime.cuda.row_joins import HEAVY_JOIN
 from pullback.runtime.cuda.row_printer import row_source
-from pullback.runtime.cuda.row_walks import STEP, Layout, chain_of, walk_layout
+from pullback.runtime.cuda.row_walks import STEP, LaneLayout, chain_of, walk_layout
 from pullback.runtime.cuda.stages import At, Either, Step, stage
 
 __all__ = ["Walk", "row_kernel_stages", "shared_bytes"]
@@ -167,7 +167,7 @@ class _RowLaunches:
         near = sorted(filter(own.is_near, own.memory), key=lambda k: -len(own.read[k]))
         row = room + sum(accumulator_bytes(r) for r in own.folds) * parts
 
-        def beside(count: int, kept: Sequence[int]) -> tuple[int, Layout]:
+        def beside(count: int, kept: Sequence[int]) -> tuple[int, LaneLayout]:
             """The teams of each of so many blocks of a processor, and what follows their rows."""
             most = walk.nbytes // count - RESERVED
             given = [streams[k].dtype for k in kept], columns, self.length, gaps, threads

@@ -27,12 +27,12 @@ from pullback.runtime.cuda.row_code import RowCode, loads_of
 from pullback.runtime.cuda.row_functions import PAD
 from pullback.runtime.cuda.row_templates import COLUMNS
 
-__all__ = ["STEP", "Layout", "chain_of", "columns_text", "walk_layout", "walk_words"]
+__all__ = ["STEP", "LaneLayout", "chain_of", "columns_text", "walk_layout", "walk_words"]
 
 STEP = 64  # bytes of which what lies in shared memory starts at a multiple
 
 
-class Layout(NamedTuple):
+class LaneLayout(NamedTuple):
     """Where things lie in the shared memory of a thread block: rows near, accumulators, turns."""
 
     places: tuple[int, ...]
@@ -46,7 +46,7 @@ def chain_of(columns: Sequence[Reduce]) -> Folds:
 
 def walk_layout(
     begin: int, near: Sequence[DType], columns: Sequence[Reduce], length: int, gaps: int, own: int
-) -> Layout:
+) -> LaneLayout:
     """The places from `begin` on; a row that is near has so many bytes of gaps."""
     places = []
     sizes = [length * d.itemsize + gaps for d in near]
@@ -56,7 +56,7 @@ def walk_layout(
         begin = -(-begin // STEP) * STEP
         places.append(begin)
         begin += size
-    return Layout(tuple(places), begin)
+    return LaneLayout(tuple(places), begin)
 
 
 def walk_words(rows: RowCode) -> dict[str, object]:

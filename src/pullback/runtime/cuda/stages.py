@@ -20,8 +20,8 @@ __all__ = [
     "At",
     "Clear",
     "Either",
+    "GraphNumber",
     "HostCall",
-    "Number",
     "StageCode",
     "Step",
     "Table",
@@ -41,7 +41,7 @@ class TensorMap(NamedTuple):
     rest: bytes
 
 
-class Number(NamedTuple):
+class GraphNumber(NamedTuple):
     """In a graph, the handle of a condition of the loop or choice that a launch is part of, by its
     place; below 0, where a stop of loops is asked for.
     """
@@ -73,7 +73,7 @@ class Step(NamedTuple):
     function: str
     grid: tuple[int, int]
     block: int
-    arguments: tuple[At | Table | TensorMap | Number | int | bytes, ...]
+    arguments: tuple[At | Table | TensorMap | GraphNumber | int | bytes, ...]
     checked: bool = False
     shared: int = 0
     together: bool = False

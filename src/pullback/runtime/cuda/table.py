@@ -41,8 +41,8 @@ from pullback.runtime.cuda.stages import (
     At,
     Clear,
     Either,
+    GraphNumber,
     HostCall,
-    Number,
     StageCode,
     Step,
     Table,
@@ -320,11 +320,11 @@ class LaunchTable:
             else:
                 self._words += self._argument(argument)
 
-    def _argument(self, argument: At | Table | Number | int) -> tuple[int, int]:
+    def _argument(self, argument: At | Table | GraphNumber | int) -> tuple[int, int]:
         if isinstance(argument, Table):
             self._tables.append(argument)
             return -1, self._gpu.constant(argument, argument.values).address
-        if isinstance(argument, Number):
+        if isinstance(argument, GraphNumber):
             return -4, argument.place
         if not isinstance(argument, At):
             return -1, argument

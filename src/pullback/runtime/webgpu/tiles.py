@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 STEP = 16  # products between two barriers: the operands of the largest tile take 17 KiB
-THREADS = 256  # of a workgroup
+THREADS = 256  # of a workgroup, the most that WebGPU promises
 ENOUGH_GROUPS = 64  # workgroups of large tiles that fill a device; else tiles are small
 
 

@@ -272,5 +272,6 @@ def test_nvrtc_compiles_them(target: str, cuda: Any):
     check(counted, (np.ones((9, 9), np.float32),), cuda)
     sources = [s for s in cuda_fake.printed if "loop_" in s and "namespace" in s]
     assert sources
-    for source in sources:
-        nvrtc.compile_source(source, target, nvrtc.QUICK)
+    for source in sources:  # those of other tests too, which may be for tensor cores
+        if target != "sm_75" or "from sm_80 on" not in source:
+            nvrtc.compile_source(source, target, nvrtc.QUICK)

@@ -60,8 +60,10 @@ def ended(groups: Sequence[Group], names: Collection[str]) -> list[Group]:
 
 def _has_end(g: CallGroup, names: Collection[str]) -> bool:
     low = getattr(g.equation.op, "lowering", None)
-    size = g.results[0].aval.size
-    return isinstance(low, Intrinsic) and low.name in names and 0 < size <= MOST_ELEMENTS
+    if not isinstance(low, Intrinsic) or low.name not in names:
+        return False
+    # an operation whose result nobody wants may be left for its errors alone
+    return len(g.results) == 1 and 0 < g.results[0].aval.size <= MOST_ELEMENTS
 
 
 def _takes(m: MapGroup, result: Stored) -> bool:

@@ -36,6 +36,8 @@ def ended(groups: Sequence[Group], names: Collection[str]) -> list[Group]:
 
     They move to where the map was: what reads the result between them keeps them apart.
     """
+    if not names:
+        return list(groups)
     found: list[Group | None] = list(groups)
     places: dict[Stored, list[int]] = {}  # of the groups that read a value
     for k, g in enumerate(groups):

@@ -242,7 +242,7 @@ class Gpu:
             return False
         try:
             self.modules.load([SETTER])
-        except Exception:  # of CuPy's: an older driver does not know what the kernel calls
+        except DeviceError:  # an older driver does not know what the kernel calls
             return False
         return True
 

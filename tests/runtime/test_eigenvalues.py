@@ -14,12 +14,7 @@ from pullback.runtime.cpu import native
 RNG = np.random.default_rng(12)
 DTYPES = ("float32", "float64")
 
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = native.get_threads()
-    yield
-    native.set_threads(before)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 def symmetric(*shape, dtype="float32"):

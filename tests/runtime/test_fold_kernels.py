@@ -12,7 +12,6 @@ import pytest
 from pullback.compile.kernel.forms import Accumulate, Reduce
 from pullback.core import dtypes as dt
 from pullback.ir import scalar as s
-from pullback.runtime.cpu import native
 from runtime.kernel_arrays import FLOATS, array, buffer, check_bits, sample, steps
 from runtime.programs import accumulate_program, reduce_program
 
@@ -20,13 +19,6 @@ from runtime.programs import accumulate_program, reduce_program
 @pytest.fixture
 def rng():
     return np.random.default_rng(7)
-
-
-@pytest.fixture
-def threads():
-    before = native.get_threads()
-    yield native.set_threads
-    native.set_threads(before)
 
 
 def sum_of(dtype, form=Reduce, out=None) -> Any:

@@ -8,7 +8,6 @@ import pytest
 from pullback.compile.kernel.forms import Gather, Scatter
 from pullback.core import dtypes as dt
 from pullback.ir import scalar as s
-from pullback.runtime.cpu import native
 from runtime.kernel_arrays import array, buffer, check_bits, steps
 from runtime.programs import gather_program, scatter_program
 
@@ -16,13 +15,6 @@ from runtime.programs import gather_program, scatter_program
 @pytest.fixture
 def rng():
     return np.random.default_rng(7)
-
-
-@pytest.fixture
-def threads():
-    before = native.get_threads()
-    yield native.set_threads
-    native.set_threads(before)
 
 
 def run_gather(x, indices, dtype=dt.float32):

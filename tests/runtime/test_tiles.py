@@ -15,12 +15,7 @@ RNG = np.random.default_rng(11)
 # On both sides of leaves, panels, tiles of products and chunks of k.
 SIZES = (17, 32, 33, 64, 65, 127, 129, 300)
 
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = native.get_threads()
-    yield
-    native.set_threads(before)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 def draw(*shape, dtype="float32"):

@@ -9,7 +9,7 @@ import numpy as np
 
 import pullback as pb
 
-__all__ = ["FUNCTIONS", "draw"]
+__all__ = ["FUNCTIONS", "draw", "numbers_alone"]
 
 
 def draw(*shape: int, dtype: str = "float32", scale: float = 1.0) -> np.ndarray:
@@ -25,6 +25,13 @@ def softmax_loss(x: Any) -> Any:
     return (p * p).sum()
 
 
+def numbers_alone(x: Any) -> Any:
+    """Folds of arrays that hold one number, which a compiler knows."""
+    half = pb.where(pb.ones(x.shape, dtype="bool", device=x.device), 0.5, x)
+    sums = pb.sum(half, axis=1), pb.cumulative_sum(half, axis=0), pb.argmax(half, axis=1)
+    return *sums, pb.max(half), pb.nn.softmax(half, axis=1), half * pb.max(half, axis=1)[:, None]
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "broadcast": lambda x: x[:, :1] + x * 2.0,
     "flipped": lambda x: pb.flip(x, axis=0).T + 1.0,
@@ -37,5 +44,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "largest": lambda x: (x.max(axis=1), pb.argmax(x, axis=0)),
     "gradient": pb.grad(softmax_loss),
     "compiled": pb.jit(pb.value_and_grad(softmax_loss)),
+    "numbers alone": pb.jit(numbers_alone),
     "second order": pb.jit(pb.grad(lambda x: pb.grad(softmax_loss)(x).sum())),
 }

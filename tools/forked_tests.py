@@ -1,12 +1,12 @@
 """Runs tests by processes that share what one of them has collected, operation after operation.
 
     PULLBACK_TEST_DEVICE=cuda PYTHONPATH=src:tests:. python tools/forked_tests.py OUT
-        [--workers 15] [--seconds 540] [--part 1/2] [tests/generated ..]
+        [--workers 15] [--seconds 540] [--part 1/2] [--only NAMES] [tests/generated ..]
 
 All tests of an operation run in one process: they need the same kernels, which are compiled once.
 Each process writes what became of a test to a file of its own under OUT as soon as it is known, so
-that nothing is lost when the time is over. A process that dies gets a successor; the test that
-ended it counts as failed.
+that nothing is lost when the time is over. A process that dies gets a successor, which goes on behind
+the test that ended it; so does one whose GPU is lost to it. NAMES is a file of tests, one a line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import sys
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,16 @@ import pytest
 
 NAME = re.compile(r"\[(.+?)-\d+(?:-|\])")  # of the operation in what a generated test is called
 STARTED = "started"
+LOST = "can't be used by this process any more"  # what the runtime says of a GPU after a fault
 
 
 class Forked:
     """A plugin of pytest that runs what was collected."""
 
-    def __init__(self, out: Path, workers: int, seconds: float, part: tuple[int, int]):
-        self._out, self._workers, self._part = out, workers, part
+    def __init__(
+        self, out: Path, workers: int, seconds: float, part: tuple[int, int], only: set[str]
+    ):
+        self._out, self._workers, self._part, self._only = out, workers, part, only
         self._until = time.time() + seconds
         self._next = multiprocessing.get_context("fork").Value("i", 0)
         self._file: Any = None
@@ -44,7 +48,12 @@ class Forked:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Those of one part of all operations."""
         number, of = self._part
-        items[:] = [i for i in items if zlib.crc32(operation(i).encode()) % of == number - 1]
+        items[:] = [
+            i
+            for i in items
+            if zlib.crc32(operation(i).encode()) % of == number - 1
+            and (not self._only or i.nodeid in self._only)
+        ]
         self.collected = len(items)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -59,25 +68,35 @@ class Forked:
             if pid not in running:
                 time.sleep(0.2)
                 continue
-            del running[pid]
+            number = running.pop(pid)
             if status:
                 print(f"a process ended with {status}", flush=True)
-                running[self._fork(ordered, count)] = count
+                running[self._fork(ordered, count, self._rest(groups, number))] = count
                 count += 1
         for pid in running:
             os.kill(pid, signal.SIGKILL)
         return True
 
-    def _fork(self, groups: list[list[pytest.Item]], number: int) -> int:
+    def _fork(
+        self, groups: list[list[pytest.Item]], number: int, first: Sequence[pytest.Item] = ()
+    ) -> int:
         pid = os.fork()
         if pid == 0:
             self._file = (self._out / f"{number}.jsonl").open("w", encoding="utf-8")
-            self._work(groups)
+            self._work(chain(first, self._items(groups)))
             os._exit(0)
         return pid
 
-    def _work(self, groups: list[list[pytest.Item]]) -> None:
-        items = self._items(groups)
+    def _rest(self, groups: dict[str, list[pytest.Item]], number: int) -> list[pytest.Item]:
+        """What a process that has ended left of its last operation."""
+        rows = (self._out / f"{number}.jsonl").read_text("utf-8").splitlines()
+        if not rows:
+            return []
+        last = json.loads(rows[-1])[0]
+        group = next(g for g in groups.values() if any(i.nodeid == last for i in g))
+        return group[next(k for k, i in enumerate(group) if i.nodeid == last) + 1 :]
+
+    def _work(self, items: Iterator[pytest.Item]) -> None:
         item = next(items, None)
         while item is not None and time.time() < self._until:
             following = next(items, None)
@@ -98,6 +117,8 @@ class Forked:
         if report.when == "call" or report.outcome != "passed":
             text = str(report.longrepr)[-1500:] if report.failed else ""
             self._write(report.nodeid, report.outcome, report.duration, text)
+            if LOST in text:
+                os._exit(1)
 
     def _write(self, *row: Any) -> None:
         print(json.dumps(row), file=self._file, flush=True)
@@ -145,10 +166,12 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=540.0)
     parser.add_argument("--part", default="1/1", help="of all operations")
+    parser.add_argument("--only", type=Path, help="a file with the names of tests")
     options = parser.parse_intermixed_args()
     options.out.mkdir(parents=True, exist_ok=True)
     number, _, of = options.part.partition("/")
-    plugin = Forked(options.out, options.workers, options.seconds, (int(number), int(of)))
+    only = set(options.only.read_text("utf-8").split("\n")) if options.only else set()
+    plugin = Forked(options.out, options.workers, options.seconds, (int(number), int(of)), only)
     quiet = ["-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:xdist"]
     started = time.time()
     pytest.main([*quiet, *options.tests], plugins=[plugin])

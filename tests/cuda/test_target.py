@@ -17,6 +17,7 @@ from device_programs import FUNCTIONS, draw
 from generated.matrix import FULL
 from pullback.core import pytrees
 from pullback.runtime.cpu import routines as cpu_routines
+from pullback.runtime.cuda import products
 from pullback.runtime.cuda.attention.attention_stages import NAMES as ATTENTION
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
@@ -153,6 +154,17 @@ def test_products_have_the_bits_of_the_cpu(name: str, dtype: str, cuda: Any):
         if arrays[0].ndim == arrays[1].ndim == 2:
             other = pb.matmul(*[pb.tensor(a, device=cuda).T for a in turned])
             np.testing.assert_array_equal(other.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize("precision", ["default", "highest"])
+def test_products_of_nothing_read_nothing(
+    precision: str, cuda: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Arrays without elements have no memory."""
+    monkeypatch.setattr(products, "widened_steps", lambda *_: pytest.fail("operands are copied"))
+    x, y = (pb.tensor(draw(*shape, dtype="float16"), device=cuda) for shape in ((2, 0), (0, 3)))
+    with pb.matmul_precision(precision):
+        np.testing.assert_array_equal(pb.matmul(x, y).numpy(), np.zeros((2, 3), "float16"))
 
 
 def test_there_are_kernels_for_every_intrinsic_of_the_cpu(cuda: Any):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pullback as pb
+from device_programs import numbers_alone
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import (
     CallGroup,
@@ -33,6 +34,20 @@ def numbers(*shape: int) -> Any:
 
 def grouped(f: Callable[..., Any], *arrays: Any) -> Grouped:
     return fuse(pb.trace(f)(*arrays), [a._aval for a in arrays])
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3000), (300, 40)])
+def test_folds_of_numbers_that_are_known(shape: tuple[int, ...]):
+    """They read an array all the same, as walks are made by what is read."""
+    x = numbers(*shape)
+    groups = grouped(numbers_alone, x).groups
+    folds = [g for g in groups if isinstance(g, FoldGroup)]
+    rows = [g.members for g in groups if isinstance(g, SequenceGroup)]
+    folds += [m for members in rows for m in members if isinstance(m, FoldGroup)]
+    assert folds
+    assert all(f.reads for f in folds)
+    for found, expected in zip(pb.jit(numbers_alone)(x), numbers_alone(x), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
 
 
 def kinds(found: Grouped) -> list[str]:

@@ -150,7 +150,7 @@ class Bodies:
         return found
 
     def _value(self, v: Var, path: tuple[Step, ...]) -> Value:
-        if v in self.literals:
+        if v in self.literals and self.regions[v].stored not in self.readable:
             return _literal(self.literals[v], v.aval.dtype)
         if not self._is_stored(v):
             return self._computed(v, path)

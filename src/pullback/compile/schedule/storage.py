@@ -234,6 +234,8 @@ class Storage:
         leaves = self._inlined(x, everything)
         if x in self.lazy and not running and _is_broken(leaves, eq.static["axes"]):
             leaves = [self.store(x)]
+        if not leaves:  # of numbers alone: walks are made by what is read
+            leaves = [self.store(x)]
         region = self.new_region(eq.out)
         self.drafts.append(
             Draft("fold", squeezed(x.aval.shape), [eq.out], leaves, eq, {}, [region.stored])

@@ -151,7 +151,7 @@ class Products:
                 a, b = b, a
             return row_steps(dtype, batch, max(m, n), k, a, b, out, area)
         steps: list[Step | Either] = []
-        if wide is not dtype:
+        if wide is not dtype and k > 0:  # else nothing is read
             step, a, b = widened_steps(dtype, batch, sides, a, b, area)
             steps.append(step)
         units = self._by_units(wide)

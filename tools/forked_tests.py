@@ -5,8 +5,9 @@
 
 All tests of an operation run in one process: they need the same kernels, which are compiled once.
 Each process writes what became of a test to a file of its own under OUT as soon as it is known, so
-that nothing is lost when the time is over. A process that dies gets a successor, which goes on behind
-the test that ended it; so does one whose GPU is lost to it. NAMES is a file of tests, one a line.
+that nothing is lost when the time is over. A process that dies gets a successor, which goes on
+behind the test that ended it; so does one whose GPU is lost to it. NAMES is a file of tests, one a
+line.
 """
 
 from __future__ import annotations

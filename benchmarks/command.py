@@ -53,7 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help=f"jit: this workload (may be repeated): {', '.join(WORKLOADS)};"
         f" nn: {', '.join(NN_WORKLOADS)}; fft: {', '.join(FFT_WORKLOADS)};"
         f" linalg: {', '.join(LINALG_WORKLOADS)};"
-        f" cores: {', '.join(CORE_WORKLOADS)};"
+        f" cores: {', '.join(CORE_WORKLOADS)}, and those of the suites above;"
         f" gather: {', '.join(CASES)}; memory: {', '.join(WORKS)}",
     )
     parser.add_argument(
@@ -64,6 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="jit, gather: small sizes")
     parser.add_argument("--threads", type=_count, default=2, help="jit, gather: of everyone (2)")
+    parser.add_argument("--counts", type=_count, nargs="+", help="cores: numbers of threads")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="gather: where")
     parser.add_argument(
         "--stability",

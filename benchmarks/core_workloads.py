@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.libraries import Library
-from benchmarks.nn_programs import program
 from benchmarks.nn_workloads import NN_WORKLOADS
 from benchmarks.programs import Function
+from benchmarks.suites import function_of
 from benchmarks.workloads import WORKLOADS, Sizes, Workload
 
 __all__ = ["CORE_WORKLOADS", "core_function"]
@@ -122,7 +122,7 @@ def core_function(library: Library, name: str) -> Function:
         return library.jit(lambda a, b: xp.einsum("mij,mik->ijk", a, b))
     if name == "kmeans_gradient":
         return library.value_and_grad(library.kmeans_cost)
-    return program(library, name) if name in NN_WORKLOADS else getattr(library, name)()
+    return function_of(library, name)
 
 
 def _recurrence_loss(library: Library) -> Function:

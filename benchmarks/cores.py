@@ -27,15 +27,18 @@ from benchmarks.core_workloads import CORE_WORKLOADS, core_function
 from benchmarks.libraries import LIBRARIES
 from benchmarks.nn_programs import NN_LIBRARIES
 from benchmarks.rivals import environment
-from benchmarks.workloads import leaves
+from benchmarks.suites import ALL_WORKLOADS
+from benchmarks.workloads import Workload, leaves
 
 __all__ = ["run"]
 
 COUNTS = (1, 2, 4, 8, 16)  # of threads, as far as there are processors
+KNOWN: dict[str, Workload] = {**ALL_WORKLOADS, **CORE_WORKLOADS}
 PEERS = ("torch", "jax")
 OURS = "pullback"
 TURN = 0.01  # seconds that a turn lasts at least
 LONG = 0.2  # seconds of a call that has one turn
+READY = 120.0  # seconds after which a library prepares no other workload: the rest are left out
 PAUSE = 0.01  # seconds: threads that look out for more work would take a core from the next
 
 
@@ -93,9 +96,9 @@ class _Process:
 
 def run(options: argparse.Namespace) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """The versions of everyone, and a row for each workload and number of threads; prints them."""
-    names = [n for n in CORE_WORKLOADS if not options.only or n in options.only]
+    names = [n for n in KNOWN if n in (options.only or CORE_WORKLOADS)]
     there = len(os.sched_getaffinity(0))
-    counts = [c for c in COUNTS if c <= there]
+    counts = [c for c in options.counts or COUNTS if c <= there]
     peers = [n for n in PEERS if not options.peer or n in options.peer]
     absent = {n: reason for n in peers if (reason := LIBRARIES[n].lacks())}
     for name, reason in absent.items():
@@ -164,7 +167,7 @@ def _line(workload: str, rows: Sequence[dict[str, Any]]) -> str:
         ratio = f" {row['ratio']:.2f} {best}" if row["ratio"] else ""
         cells.append(f"{1e3 * row[OURS]:.4g}{ratio}")
     bits = "same" if len({row.get("bits") for row in rows}) == 1 else "OTHER"
-    return f"| {CORE_WORKLOADS[workload].title} | {' | '.join(cells)} | {bits} bits |"
+    return f"| {KNOWN[workload].title} | {' | '.join(cells)} | {bits} bits |"
 
 
 # -- the side that answers -------------------------------------------------------------------------
@@ -186,7 +189,11 @@ def _main() -> None:
     library.wait(library.array(np.ones(3, np.float32)))
     _bind(every)
     works: dict[str, Any] = {}
+    begin = time.monotonic()
     for name in options.names.split(","):
+        if time.monotonic() - begin > READY:
+            works[name] = f"the ones before took {READY:.0f} s to prepare"
+            continue
         try:
             works[name] = _prepared(library, name, options.quick)
         except Exception as error:  # any failure of a library is a result to show
@@ -214,7 +221,7 @@ def _bind(cpus: Sequence[int] | set[int]) -> None:
 
 
 def _prepared(library: Any, name: str, quick: bool) -> Callable[[], Any]:
-    workload = CORE_WORKLOADS[name]
+    workload = KNOWN[name]
     arguments = library.prepared(name, workload.arrays(quick))
     function = core_function(library, name)
 

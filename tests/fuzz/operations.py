@@ -21,6 +21,7 @@ import pullback as pb
 from fuzz import checks, references, values
 from fuzz.case import Case, Failed, Given, Ref, Step, Unwritable, literal, namespace
 from pullback.core import pytrees
+from pullback.core.dtypes import as_dtype
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import Elementwise, Fold, View
 from pullback.ir.op import REGISTRY, Op
@@ -29,6 +30,7 @@ from pullback.ir.samples import Draw
 __all__ = ["OperationCase", "draw"]
 
 MOST_RESULT = 400_000  # elements
+KNOWN = 0.08  # of new operands: arrays of one number, which a compiler knows
 FORWARD = ("jit_is_near_eager", "threads_change_nothing")
 GRADIENT = (
     "gradient_in_jit_gives_the_bits_of_eager",
@@ -287,6 +289,7 @@ class Drawing:
         self.scope = namespace()
         self.values: dict[str, np.ndarray] = {}
         self.traceable = True
+        self.numbers = itertools.count()  # of names
         self.give(values.array(self.rng, self.dtype, values.shape(self.rng)))
 
     def give(self, array: np.ndarray) -> str:
@@ -296,7 +299,7 @@ class Drawing:
             array = values.sprinkle(rng, array)
         if array.ndim and array.shape[0] > 1 and rng.random() < 0.08:
             array = np.array(np.broadcast_to(array[:1], array.shape))
-        given = Given(f"x{len(self.values)}", array)
+        given = Given(f"x{next(self.numbers)}", array)
         wanted = str(rng.choice(values.LAYOUTS)) if rng.random() < 0.5 else "plain"
         given.layout = wanted if given.allows(wanted) else "plain"
         self.scope[given.name] = given.tensor()
@@ -314,6 +317,10 @@ class Drawing:
         array = values.fitting(self.rng, like, shape)
         if array.dtype == np.int64 and self.dtype.is_integer and self.rng.random() < 0.5:
             array = (np.abs(array) if self.dtype.kind == "u" else array).astype(self.dtype.numpy)
+        if array.size and self.rng.random() < KNOWN:
+            number = array.reshape(-1)[0].item()
+            self.add("full", (shape, number), {"dtype": as_dtype(array.dtype)})
+            return self.steps[-1].makes[0]
         return self.give(array)
 
     def step(self) -> None:
@@ -422,7 +429,7 @@ class Drawing:
             if rng.random() < 0.85:
                 raise Unwritable("depends on values")
             self.traceable = False
-        makes = tuple(f"v{len(self.values) + i}" for i in range(len(arrays)))
+        makes = tuple(f"v{next(self.numbers)}" for _ in arrays)
         left = makes[0] if single else "".join(f"{m}, " for m in makes).strip()
         right = text if single else f"tensors_of({text})"
         call = Call(key, args, kwargs, None if single else len(arrays))

@@ -57,7 +57,7 @@ def told():
 
 CACHES = (
     *(gpu.cupy_module, gpu._gpu, executor.shared_limit, executor.capability, executor.program),
-    *(scatter._prepared, scatter.reading, torch_cuda._reading, torch_cuda._adding),
+    *(scatter._prepared, scatter.reading),
 )
 
 
@@ -68,6 +68,7 @@ def forget():
     torch_faults._lines.clear()
     torch_faults._told.clear()
     torch_faults._thread.lines.clear()
+    torch_rows._known.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +81,7 @@ def emulated(monkeypatch):
     monkeypatch.setattr(torch_cuda, "_shared", in_place)
     monkeypatch.setattr(torch_cuda, "_working_on", lambda device: nullcontext(scatter))
     monkeypatch.setattr(torch_cuda, "current_stream", lambda device: 0)
-    monkeypatch.setattr(torch_cuda, "_device_of", lambda x: 0)
+    monkeypatch.setattr(torch_rows, "device_of", lambda x: 0)
     monkeypatch.setattr(torch_faults, "_watch_reads", lambda: None)
     for name in ("gather", "scatter_sum", "scatter_add"):
         monkeypatch.setattr(torch_operators, f"_{name}_kernel", getattr(torch_cuda, name))
@@ -312,6 +313,7 @@ def test_an_index_out_of_range_is_raised_at_the_end_of_backward(monkeypatch):
         return nullcontext(scatter)
 
     monkeypatch.setattr(torch_cuda, "_working_on", working_on)
+    monkeypatch.setattr(gpu.Gpu, "is_idle", lambda self, stream: False)
     monkeypatch.setattr(gpu.Gpu, "mark", lambda self, stream, event: Late())
     x = torch.zeros(4, 3, requires_grad=True)
     value = pbt.gather_with_index_add(x, torch.tensor([0, 9])).sum()
@@ -380,10 +382,10 @@ def plain_rows(monkeypatch):
         taken.append("add")
         return add_rows(*args)
 
-    read_rows, add_rows = torch_cuda.read_rows, torch_cuda.add_rows
+    read_rows, add_rows = torch_rows._Rows.read, torch_rows._Rows.add
     monkeypatch.setattr(torch_rows, "is_on_gpu", lambda x: True)
-    monkeypatch.setattr(torch_cuda, "read_rows", read)
-    monkeypatch.setattr(torch_cuda, "add_rows", add)
+    monkeypatch.setattr(torch_rows._Rows, "read", read)
+    monkeypatch.setattr(torch_rows._Rows, "add", add)
     return taken
 
 
@@ -417,7 +419,7 @@ def test_what_is_not_plain_takes_the_long_way(plain_rows):
     empty = pbt.embedding(i[:0], w)
     with FakeTensorMode():
         fake = torch.ones(5, 3)
-        assert not torch_rows.is_plain(fake, i)
+        assert torch_rows.rows(fake, i, None, "embedding") is None
     strided = pbt.embedding(torch.tensor([3, 9, 0, 9])[::2], w)
     assert tangent.shape == strided.shape == (2, 3)
     assert mapped.shape == (2, 1, 3) and empty.shape == (0, 3) and not plain_rows
@@ -436,8 +438,7 @@ def test_a_pass_waits_at_its_end_for_what_has_not_ended(done, plain_rows, monkey
     class Mark:
         """The end of a launch."""
 
-        def __init__(self):
-            self.done = done
+        done = False
 
     def stream(device):
         torch_faults.begin()
@@ -445,6 +446,7 @@ def test_a_pass_waits_at_its_end_for_what_has_not_ended(done, plain_rows, monkey
 
     waits = []
     monkeypatch.setattr(torch_cuda, "current_stream", stream)
+    monkeypatch.setattr(gpu.Gpu, "is_idle", lambda self, stream: done)
     monkeypatch.setattr(gpu.Gpu, "mark", lambda self, stream, event: Mark())
     monkeypatch.setattr(torch_faults, "_settle_marks", waits.append)
     w = torch.ones(5, 3, requires_grad=True)

@@ -45,6 +45,7 @@ __all__ = [
     "even",
     "has_lanes",
     "is_paired",
+    "lanes_of",
     "product",
     "reach",
     "running",
@@ -150,6 +151,11 @@ def has_lanes(count: int, rows: int, width: int, parts: int) -> bool:
     if count * width <= FEW_UPDATES:
         return False
     return rows * width * parts <= FEW_DESTINATIONS and count >= UPDATES_PER_ROW * rows
+
+
+def lanes_of(width: int, parts: int) -> int:
+    """The lanes of a chunk: fewer where accumulators of an update are many."""
+    return max(1, UPDATE_LANES // (width * parts))
 
 
 def is_paired(rows: int, width: int, parts: int) -> bool:

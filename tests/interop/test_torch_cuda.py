@@ -47,7 +47,7 @@ def in_place(t):
     return bits.numpy().view(cuda_fake.Array)
 
 
-current_stream, watch_reads = torch_cuda.current_stream, torch_faults._watch_reads
+launching, watch_reads = torch_faults.launching, torch_faults._watch_reads
 
 
 def told():
@@ -80,8 +80,7 @@ def emulated(monkeypatch):
     forget()
     monkeypatch.setattr(torch_cuda, "_shared", in_place)
     monkeypatch.setattr(torch_cuda, "_working_on", lambda device: nullcontext(scatter))
-    monkeypatch.setattr(torch_cuda, "current_stream", lambda device: 0)
-    monkeypatch.setattr(torch_rows, "device_of", lambda x: 0)
+    monkeypatch.setattr(torch_faults, "launching", lambda device: torch_faults.line_of(device, 0))
     monkeypatch.setattr(torch_faults, "_watch_reads", lambda: None)
     for name in ("gather", "scatter_sum", "scatter_add"):
         monkeypatch.setattr(torch_operators, f"_{name}_kernel", getattr(torch_cuda, name))
@@ -309,10 +308,11 @@ def test_an_index_out_of_range_is_raised_at_the_end_of_backward(monkeypatch):
             told().value = 1
 
     def working_on(device):
-        torch_faults.begin()
+        launching(0)
         return nullcontext(scatter)
 
     monkeypatch.setattr(torch_cuda, "_working_on", working_on)
+    monkeypatch.setattr(torch_faults, "is_capturing", lambda: False)
     monkeypatch.setattr(gpu.Gpu, "is_idle", lambda self, stream: False)
     monkeypatch.setattr(gpu.Gpu, "mark", lambda self, stream, event: Late())
     x = torch.zeros(4, 3, requires_grad=True)
@@ -383,7 +383,7 @@ def plain_rows(monkeypatch):
         return add_rows(*args)
 
     read_rows, add_rows = torch_rows._Rows.read, torch_rows._Rows.add
-    monkeypatch.setattr(torch_rows, "is_on_gpu", lambda x: True)
+    monkeypatch.setattr(torch_rows, "device_of", lambda x: 0)
     monkeypatch.setattr(torch_rows._Rows, "read", read)
     monkeypatch.setattr(torch_rows._Rows, "add", add)
     return taken
@@ -440,12 +440,9 @@ def test_a_pass_waits_at_its_end_for_what_has_not_ended(done, plain_rows, monkey
 
         done = False
 
-    def stream(device):
-        torch_faults.begin()
-        return 0
-
     waits = []
-    monkeypatch.setattr(torch_cuda, "current_stream", stream)
+    monkeypatch.setattr(torch_faults, "launching", launching)
+    monkeypatch.setattr(torch_faults, "is_capturing", lambda: False)
     monkeypatch.setattr(gpu.Gpu, "is_idle", lambda self, stream: done)
     monkeypatch.setattr(gpu.Gpu, "mark", lambda self, stream, event: Mark())
     monkeypatch.setattr(torch_faults, "_settle_marks", waits.append)
@@ -461,6 +458,6 @@ def test_a_pass_waits_at_its_end_for_what_has_not_ended(done, plain_rows, monkey
 
 
 def test_a_graph_that_is_being_captured_is_refused(monkeypatch):
-    monkeypatch.setattr(torch_cuda, "is_capturing", lambda: True)
+    monkeypatch.setattr(torch_faults, "is_capturing", lambda: True)
     with pytest.raises(DeviceError, match="CUDA graph"):
-        current_stream(0)
+        launching(0)

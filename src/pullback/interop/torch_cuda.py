@@ -7,7 +7,7 @@ one, of positions in the flattened axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib import import_module
@@ -25,7 +25,6 @@ from pullback.interop.torch_plans import planned
 
 __all__ = [
     "carrier",
-    "current_stream",
     "gather",
     "kernels",
     "make_plan",
@@ -105,26 +104,10 @@ def _stream(pointer: int, device: int) -> Any:
     return _module("cupy").cuda.ExternalStream(pointer, device)
 
 
-is_capturing: Callable[[], bool] = getattr(
-    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
-)
-
-
-def current_stream(device: int) -> int:
-    """Torch's current stream of a device, on which launches go that report bad indices."""
-    if is_capturing():
-        raise DeviceError(
-            "pullback.torch: a CUDA graph can't hold these launches, got one that is being"
-            " captured. They report bad indices to words that serve once: call them outside."
-        )
-    torch_faults.begin()
-    return torch._C._cuda_getCurrentRawStream(device)
-
-
 @contextmanager
 def _working_on(device: Any) -> Iterator[Any]:
     """Our kernels, launched on torch's current stream of the device."""
-    stream = _stream(current_stream(device.index), device.index)
+    stream = _stream(torch_faults.launching(device.index).stream, device.index)
     with torch.cuda.device(device.index), stream:
         yield kernels()
 

@@ -19,16 +19,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.core.errors import DeviceError
 from pullback.interop.torch_errors import out_of_range
 from pullback.interop.torch_reads import call_after_reads
 
-__all__ = ["PendingCalls", "begin", "check", "line_of", "settle"]
+__all__ = ["PendingCalls", "check", "launching", "line_of", "settle"]
 
 BATCH = 16  # calls between two events, each of which costs as much as half a launch
 
 _current_task = torch._C._current_graph_task_id
-# PyTorch without CUDA has none: there a test's device has this number.
+# PyTorch without CUDA has none of these: there a test's device and its stream are 0.
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", int)
+_raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", int)
+is_capturing: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)
 
 
 # A call: its order, the `executor.StreamWords` and the number of its words there, the name of the
@@ -84,9 +89,14 @@ class PendingCalls:
 
     def slot(self, name: str, indices: tuple[Tensor, ...], sizes: Sequence[int]) -> int:
         """The address of the words of a new call."""
-        address = self.own_slot()
-        self.add(self._slots, self._slots.used - 1, name, indices, sizes)
-        return address
+        slots, calls = self._slots, self.calls
+        if slots.used == self._most:
+            slots = self._slots = self._slots_of(self._device, self.stream)
+        if len(calls) % BATCH == BATCH - 1:
+            self._let_go()
+        self.last = order = _next_order()
+        calls.append((order, slots, slots.used, name, indices, sizes))
+        return slots.take()
 
     def add(
         self,
@@ -96,12 +106,11 @@ class PendingCalls:
         indices: tuple[Tensor, ...],
         sizes: Sequence[int],
     ) -> None:
-        """Keep what the error of a call would need."""
-        calls = self.calls
-        if len(calls) % BATCH == BATCH - 1:
+        """Keep what the error of a call would need, whose words are there already."""
+        if len(self.calls) % BATCH == BATCH - 1:
             self._let_go()
         self.last = order = _next_order()
-        calls.append((order, slots, number, name, indices, sizes))
+        self.calls.append((order, slots, number, name, indices, sizes))
 
     def has_ended(self) -> bool:
         """Whether the device has done all that is on the stream."""
@@ -204,31 +213,38 @@ def check() -> None:
 atexit.register(check)
 
 
-def begin() -> None:
-    """What comes before every launch: earlier errors, and those at the end of a backward pass."""
+def launching(device: int) -> PendingCalls:
+    """The calls of this thread on torch's current stream, before a launch there.
+
+    Earlier errors are raised, and it is seen to those at the end of a backward pass.
+    """
+    if is_capturing():
+        raise DeviceError(
+            "pullback.torch: a CUDA graph can't hold these launches, got one that is being"
+            " captured. They report bad indices to words that serve once: call them outside."
+        )
     task = _current_task()
     if task != -1 and task != _thread.task:
         _begin_pass(task)
     for word in _told.values():
         if word.value:
             _raise_first()
+    stream = _raw_stream(device)
+    return _thread.lines.get((device, stream)) or line_of(device, stream)
 
 
 def _begin_pass(task: int) -> None:
     """See that the errors of calls before a backward pass are raised now, or at its end."""
     _thread.task = task
-    ended, late = [], []
+    late = []
     for line in list(_lines):
         last = line.last
-        if last <= line.ended:
-            continue
-        if line.has_ended():
-            ended.append((line, last))
-        else:
-            late.append(line.mark())
+        if last > line.ended:
+            if line.has_ended():
+                line.ended = last
+            else:
+                late.append(line.mark())
     settle()
-    for line, last in ended:
-        line.ended = max(line.ended, last)
     if late:
         # Waiting for these at the end keeps no device waiting: the launches of the pass itself are
         # enqueued by then.

@@ -1,8 +1,8 @@
 """Rows of a CUDA tensor by one dense index: the most common case, with as little Python as can be.
 
-What follows from shapes and dtypes is looked up, once a call, and no operator of PyTorch's dispatcher
-is called but those that allocate. What is not as plain as that is left to `torch_operators`: second
-derivatives, transforms, forward mode, traces.
+What follows from shapes and dtypes is looked up, once a call, and no operator of PyTorch's
+dispatcher is called but those that allocate. What is not as plain as that is left to
+`torch_operators`: second derivatives, transforms, forward mode, traces.
 """
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 # pyright: reportIncompatibleMethodOverride=false
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import prod
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -32,8 +32,7 @@ MOST_KINDS = 4096  # of calls that are remembered; each has a number's memory on
 VECTOR = 16  # bytes that a thread moves at a time, where memory starts at a multiple
 
 # What a call asks, by names that are found without looking into modules.
-is_on_gpu: Callable[[Tensor], bool] = attrgetter("is_cuda")
-device_of: Callable[[Tensor], int] = Tensor.get_device
+device_of: Callable[[Tensor], int] = Tensor.get_device  # -1: none
 _are_transforms_active = torch._C._are_functorch_transforms_active
 _count_of_modes = torch._C._len_torch_dispatch_stack
 _is_grad_enabled = torch.is_grad_enabled
@@ -45,19 +44,19 @@ _GIVEN = ("index", "value", "out", "aligned", "slot")
 
 
 class _Rows:
-    """Reading rows of tables by indices, and adding to zeros like the table, for one kind of both."""
+    """Reading rows by indices, and adding rows to zeros, for one kind of table and of indices."""
 
     def __init__(self, name: str, x: Tensor, places: Tensor):
         self.name, self.device, self.sizes = name, device_of(x), x.shape[:1]
         self.table, self.result = x.shape, torch.Size((*places.shape, *x.shape[1:]))
         self._dtypes, self._count = (x.dtype, places.dtype), places.numel()
-        self.is_complex = x.is_complex()
-        # What is like a tensor takes half as long to make as what has a shape; these have one number.
+        self.is_complex, self.size = x.is_complex(), self.result.numel()
+        # What is like a tensor takes half as long to make as what has a shape. It is one number.
         number = x.detach().new_empty(())
         self._like_table, self._like_result = number.expand(self.table), number.expand(self.result)
         assert _empty_like(self._like_table).is_contiguous()
-        self._reads = cache(self._reading)
-        self._adds = cache(self._adding)
+        self._reads, self._adds = cache(self._reading), cache(self._adding)
+        self._read: _Launch | None = None  # where memory starts at multiples of VECTOR
 
     def _reading(self, unit: int) -> _Launch:
         """What reads rows at multiples of `unit` bytes."""
@@ -66,6 +65,8 @@ class _Rows:
         given = row_bytes, torch_cuda.carrier(index).name, self._count, self.table[0]
         work = torch_cuda.kernels().reading(*given, unit, self.device)
         assert work.names == ("value", "index", "out", "slot")
+        if unit == VECTOR:
+            self._read = work.launch
         return work.launch
 
     def _adding(self, vectors: bool) -> tuple[_Launch, Callable[[tuple[int, ...]], tuple]]:
@@ -78,30 +79,30 @@ class _Rows:
         work = torch_cuda.kernels().adding(*given, vectors, self.device)
         return work.launch, itemgetter(*map(_GIVEN.index, work.names))
 
-    def read(self, value: int, places: Tensor) -> Tensor:
-        """The rows at dense indices of a table whose memory starts at `value`."""
-        device = self.device
-        stream = torch_cuda.current_stream(device)
+    def read(self, value: int, index: int, places: Tensor) -> Tensor:
+        """The rows at dense indices of a table, whose memory starts at `index` and at `value`."""
+        line = torch_faults.launching(self.device)
         out = _empty_like(self._like_result)
         result = out.data_ptr()
         start = value | result
-        launch = self._reads(VECTOR if start % VECTOR == 0 else start & -start)
-        slot = torch_faults.line_of(device, stream).slot(self.name, (places,), self.sizes)
-        launch((value, places.data_ptr(), result, slot), stream)
+        if start % VECTOR:
+            launch = self._reads(start & -start)
+        else:
+            launch = self._read or self._reads(VECTOR)
+        slot = line.slot(self.name, (places,), self.sizes)
+        launch((value, index, result, slot), line.stream)
         return out
 
     def add(self, updates: Tensor, places: Tensor) -> Tensor:
         """Zeros like the table, with updates added at indices that were read before."""
         updates = updates.contiguous()
-        device = self.device
-        stream = torch_cuda.current_stream(device)
+        line = torch_faults.launching(self.device)
         out = _empty_like(self._like_table)
         index, value, result = places.data_ptr(), updates.data_ptr(), out.data_ptr()
         launch, taken = self._adds((value | result) % VECTOR == 0)
         aligned = (index % VECTOR == 0) + 2 * (value % VECTOR == 0)
-        # a slot of nobody's: the call that read has reported bad indices
-        slot = torch_faults.line_of(device, stream).own_slot()
-        launch(taken((index, value, result, aligned, slot)), stream)
+        # nobody looks at these words: the call that read has reported bad indices
+        launch(taken((index, value, result, aligned, line.own_slot())), line.stream)
         return out
 
 
@@ -111,7 +112,7 @@ _known: dict[tuple, _Rows] = {}
 def _met_first(key: tuple, x: Tensor, places: Tensor) -> _Rows | None:
     """What a kind of call needs; None if it is not one for this module."""
     name, shape = key[:2]
-    if places.dtype not in INDICES or device_of(places) != device_of(x):
+    if places.dtype not in INDICES:
         return None
     if x.numel() == 0 or places.numel() == 0 or len(shape) == 0:
         return None
@@ -127,11 +128,11 @@ class _TorchRows(torch.autograd.Function):
     """The rows of x, whose gradient is a sum; the derivatives of that are the operators'."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, call: tuple[_Rows, int, Tensor, Padding]) -> Tensor:
-        work, value, places, padding = call
+    def forward(ctx: Any, x: Tensor, call: tuple[_Rows, int, int, Tensor, Padding]) -> Tensor:
+        work, value, index, places, padding = call
         ctx.save_for_backward(places)
         ctx.call = work, padding
-        return work.read(value, places)
+        return work.read(value, index, places)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
@@ -142,8 +143,8 @@ class _TorchRows(torch.autograd.Function):
             and not _is_grad_enabled()
             and not _are_transforms_active()
             and not _count_of_modes()
-            and is_on_gpu(grad)
-            and grad.shape == work.result
+            and device_of(grad) == work.device
+            and grad.numel() == work.size
             and not (grad.is_neg() or grad._is_zerotensor() or (work.is_complex and grad.is_conj()))
         ):
             found = work.add(grad, places)
@@ -167,24 +168,26 @@ def rows(x: Any, places: Any, padding: Padding, name: str) -> Tensor | None:
         (x.__class__ is not Parameter and x.__class__ is not Tensor)
         or places.__class__ is not Tensor
         or _is_compiling()
-        or not is_on_gpu(x)
+        or (device := device_of(x)) < 0
+        or device_of(places) != device
         or _are_transforms_active()
         or _count_of_modes()
         or forward_ad._current_level >= 0
         or not (x.is_contiguous() and places.is_contiguous())
         or x.is_neg()
-        or x._is_zerotensor()
     ):
         return None
-    key = name, x.shape, x.dtype, places.shape, places.dtype, device_of(x), device_of(places)
+    key = name, x.shape, x.dtype, places.shape, places.dtype, device
     work = _known.get(key) or _met_first(key, x, places)
     if work is None or (work.is_complex and x.is_conj()):
         return None
     try:
         value = x.data_ptr()
-        places.data_ptr()
+        index = places.data_ptr()
     except RuntimeError:  # what a transform of torch.func has left behind has no memory
         return None
+    if not (value and index):  # nor have zeros that PyTorch only knows of
+        return None
     if x.requires_grad and _is_grad_enabled():
-        return _applied(x, (work, value, places, padding))
-    return work.read(value, places)
+        return _applied(x, (work, value, index, places, padding))
+    return work.read(value, index, places)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import prod
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -40,7 +39,6 @@ _is_compiling = torch.compiler.is_compiling
 _empty_like = torch.empty_like
 
 _Launch = Callable[[tuple[int, ...], int], None]
-_GIVEN = ("index", "value", "out", "aligned", "slot")
 
 
 class _Rows:
@@ -56,28 +54,22 @@ class _Rows:
         self._like_table, self._like_result = number.expand(self.table), number.expand(self.result)
         assert _empty_like(self._like_table).is_contiguous()
         self._reads, self._adds = cache(self._reading), cache(self._adding)
-        self._read: _Launch | None = None  # where memory starts at multiples of VECTOR
 
     def _reading(self, unit: int) -> _Launch:
         """What reads rows at multiples of `unit` bytes."""
         dtype, index = self._dtypes
         row_bytes = prod(self.table[1:]) * dtype.itemsize
         given = row_bytes, torch_cuda.carrier(index).name, self._count, self.table[0]
-        work = torch_cuda.kernels().reading(*given, unit, self.device)
-        assert work.names == ("value", "index", "out", "slot")
-        if unit == VECTOR:
-            self._read = work.launch
-        return work.launch
+        return torch_cuda.kernels().reading(*given, unit, self.device).launch
 
-    def _adding(self, vectors: bool) -> tuple[_Launch, Callable[[tuple[int, ...]], tuple]]:
-        """What adds rows to zeros, and what it takes of `_GIVEN`."""
+    def _adding(self, vectors: bool) -> _Launch:
+        """What adds rows to zeros."""
         dtype, index = self._dtypes
         width = prod(self.table[1:])
         name = "bfloat16" if dtype is torch.bfloat16 else None
         shapes = (self._count, width), (self.table[0], width)
         given = torch_cuda.carrier(index), self._count, torch_cuda.carrier(dtype), shapes, name
-        work = torch_cuda.kernels().adding(*given, vectors, self.device)
-        return work.launch, itemgetter(*map(_GIVEN.index, work.names))
+        return torch_cuda.kernels().adding(*given, vectors, self.device).launch
 
     def read(self, value: int, index: int, places: Tensor) -> Tensor:
         """The rows at dense indices of a table, whose memory starts at `index` and at `value`."""
@@ -85,24 +77,26 @@ class _Rows:
         out = _empty_like(self._like_result)
         result = out.data_ptr()
         start = value | result
-        if start % VECTOR:
-            launch = self._reads(start & -start)
-        else:
-            launch = self._read or self._reads(VECTOR)
+        launch = self._reads(start & -start if start % VECTOR else VECTOR)
         slot = line.slot(self.name, (places,), self.sizes)
-        launch((value, index, result, slot), line.stream)
+        launch((index, value, result, 0, slot), line.stream)
         return out
 
-    def add(self, updates: Tensor, places: Tensor) -> Tensor:
-        """Zeros like the table, with updates added at indices that were read before."""
+    def add(self, updates: Tensor, places: Tensor) -> Tensor | None:
+        """Zeros like the table, with updates added at indices that were read before; None if these
+        are zeros that PyTorch only knows of.
+        """
         updates = updates.contiguous()
+        index, value = places.data_ptr(), updates.data_ptr()
+        if not value:
+            return None
         line = torch_faults.launching(self.device)
         out = _empty_like(self._like_table)
-        index, value, result = places.data_ptr(), updates.data_ptr(), out.data_ptr()
-        launch, taken = self._adds((value | result) % VECTOR == 0)
+        result = out.data_ptr()
+        launch = self._adds((value | result) % VECTOR == 0)
         aligned = (index % VECTOR == 0) + 2 * (value % VECTOR == 0)
         # nobody looks at these words: the call that read has reported bad indices
-        launch(taken((index, value, result, aligned, line.own_slot())), line.stream)
+        launch((index, value, result, aligned, line.own_slot()), line.stream)
         return out
 
 
@@ -138,6 +132,7 @@ class _TorchRows(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple:
         (places,) = ctx.saved_tensors
         work, padding = ctx.call
+        found = None
         if (
             grad.__class__ is Tensor
             and not _is_grad_enabled()
@@ -145,10 +140,10 @@ class _TorchRows(torch.autograd.Function):
             and not _count_of_modes()
             and device_of(grad) == work.device
             and grad.numel() == work.size
-            and not (grad.is_neg() or grad._is_zerotensor() or (work.is_complex and grad.is_conj()))
+            and not (grad.is_neg() or (work.is_complex and grad.is_conj()))
         ):
             found = work.add(grad, places)
-        else:
+        if found is None:
             aligned = places[(..., *[None] * (len(work.table) - 1))]
             found = torch_operators.scatter_sum(grad, [aligned], tuple(work.table), None, work.name)
         if padding is not None:

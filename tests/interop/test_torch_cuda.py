@@ -425,6 +425,71 @@ def test_what_is_not_plain_takes_the_long_way(plain_rows):
     assert mapped.shape == (2, 1, 3) and empty.shape == (0, 3) and not plain_rows
 
 
+@pytest.fixture
+def dispatched(monkeypatch):
+    """Operators are called as outside of tests: by PyTorch's dispatcher, on the CPU."""
+    for name in ("gather", "scatter_sum", "scatter_add"):
+        kernel = getattr(torch.ops.pullback, name).default
+        monkeypatch.setattr(torch_operators, f"_{name}_kernel", kernel)
+
+
+def test_compilers_take_the_long_way(plain_rows, dispatched):
+    w, i = torch.randn(5, 3, requires_grad=True), torch.tensor([3, 0, 3])
+    compiled = torch.compile(pbt.embedding, backend="aot_eager", fullgraph=True)
+    grad = torch.autograd.grad(compiled(i, w).sin().sum(), w)[0]
+    assert not plain_rows
+    torch.testing.assert_close(grad, torch.autograd.grad(w[i].sin().sum(), w)[0])
+
+
+def test_tensors_whose_memory_is_not_their_values_take_the_long_way(plain_rows, dispatched):
+    i, x = torch.tensor([3, 0]), torch.randn(5, 3)
+    kept = []
+    torch.func.grad(lambda x: kept.append(x) or (x * x).sum())(x)
+    z = torch.randn(5, 3, dtype=torch.complex64)
+    for given in (torch._neg_view(x), z.conj(), torch._efficientzerotensor((5, 3)), kept[0]):
+        torch.testing.assert_close(pbt.embedding(i, given), given[i])
+    assert not plain_rows
+    w = x.clone().requires_grad_()
+    for g in (torch._neg_view(torch.ones(2, 3)), torch._efficientzerotensor((2, 3))):
+        (grad,) = torch.autograd.grad(pbt.embedding(i, w), w, g)
+        torch.testing.assert_close(grad, torch.zeros(5, 3).index_add(0, i, g.clone()))
+
+
+def test_a_kind_of_call_is_known_from_the_first_on(plain_rows):
+    memory = torch.randn(61)
+    tables = [memory[k : k + 60].view(20, 3).detach().requires_grad_() for k in (0, 1)]
+    with torch.inference_mode():
+        pbt.embedding(torch.tensor([1, 2]), tables[0])
+    for w in tables:  # at multiples of 16 bytes and elsewhere
+        for i in (torch.tensor([3, 0]), torch.tensor([7, 7])):
+            value = pbt.embedding(i, w)
+            (grad,) = torch.autograd.grad(value.sum(), w)
+            assert torch.equal(value, w[i])
+            assert torch.equal(grad, torch.zeros(20, 3).index_add(0, i, torch.ones(2, 3)))
+    assert len(torch_rows._known) == 1
+    pbt.embedding(torch.tensor([3, 0]).int(), tables[0])
+    pbt.gather_with_index_add(tables[0][:8].detach(), torch.tensor([3, 0]))
+    assert len(torch_rows._known) == 3
+
+
+def test_indices_that_change_before_the_backward_pass_are_an_error(plain_rows):
+    w, i = torch.ones(5, 3, requires_grad=True), torch.tensor([3, 0])
+    value = pbt.embedding(i, w).sum()
+    i[0] = 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
+
+
+def test_a_step_that_the_device_keeps_up_with_records_no_event(plain_rows, monkeypatch):
+    monkeypatch.setattr(torch_faults, "launching", launching)
+    monkeypatch.setattr(torch_faults, "is_capturing", lambda: False)
+    monkeypatch.setattr(gpu.Gpu, "mark", None)
+    w, i = torch.ones(5, 3, requires_grad=True), torch.tensor([3, 0])
+    for _ in range(3 * torch_faults.BATCH):
+        pbt.embedding(i, w).sum().backward()
+    assert all(len(line.calls) <= torch_faults.BATCH for line in torch_faults._lines)
+
+
 def test_a_bad_row_is_told_of(plain_rows):
     w = torch.ones(5, 3, requires_grad=True)
     value = pbt.embedding(torch.tensor([0, 7]), w)

@@ -94,7 +94,9 @@ class _Rows:
         out = _empty_like(self._like_table)
         result = out.data_ptr()
         launch = self._adds((value | result) % VECTOR == 0)
-        aligned = (index % VECTOR == 0) + 2 * (value % VECTOR == 0)
+        aligned = 3
+        if (index | value) % VECTOR:
+            aligned = (index % VECTOR == 0) + 2 * (value % VECTOR == 0)
         # nobody looks at these words: the call that read has reported bad indices
         launch((index, value, result, aligned, line.own_slot()), line.stream)
         return out

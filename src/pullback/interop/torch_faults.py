@@ -234,7 +234,7 @@ def launching(device: int) -> PendingCalls:
 
 
 def _begin_pass(task: int) -> None:
-    """See that the errors of calls before a backward pass are raised now, or at its end."""
+    """See that the errors of calls before a backward pass are raised at its end, if not before."""
     _thread.task = task
     late = []
     for line in list(_lines):
@@ -244,7 +244,6 @@ def _begin_pass(task: int) -> None:
                 line.ended = last
             else:
                 late.append(line.mark())
-    settle()
     if late:
         # Waiting for these at the end keeps no device waiting: the launches of the pass itself are
         # enqueued by then.

@@ -112,9 +112,9 @@ def test_where_arrays_start_decides_no_bit(strategy, n, rows, width, offset):
         "buckets": lambda x, i, v: exact_scatter_add_reference(i, v, x),
     }[strategy]
     arrays = {"index": indices, "value": values, "out": out}
-    given = {k: late(a) if k == offset else cuda_fake.asarray(a) for k, a in arrays.items()}
-    sc.scatter(*given.values(), strategy=strategy).raise_if_bad()
-    same_bits(np.ascontiguousarray(given["out"]), reference(out, indices, values))
+    i, v, o = (late(a) if k == offset else cuda_fake.asarray(a) for k, a in arrays.items())
+    sc.scatter(i, v, o, strategy=strategy).raise_if_bad()
+    same_bits(np.ascontiguousarray(o), reference(out, indices, values))
 
 
 SCHEDULES = {

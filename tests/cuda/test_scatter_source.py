@@ -39,6 +39,8 @@ def cases(strategy):
         found += [Case(v, "int32", f, 1 << 20, rows, 2) for v in some for f in folds]
     if strategy == "few":
         found += [Case("float32", "int64", "add", 1 << 20, r, 1) for r in (100, 200, 400)]
+        small = Case("float32", "int64", "add", 1 << 20, 400, 1, shared=49_152)  # rows in parts
+        found += [small, small._replace(width=2)]
     return found
 
 

@@ -273,6 +273,7 @@ cuda = SimpleNamespace(
         memGetInfo=lambda: (10, 1000),
         CUDARuntimeError=CUDARuntimeError,
         eventRecord=lambda event, stream: None,
+        streamQuery=lambda stream: 0,
     ),
     driver=SimpleNamespace(
         CUDADriverError=CUDADriverError,

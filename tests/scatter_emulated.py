@@ -21,6 +21,7 @@ __all__ = [
     "REALS",
     "device",
     "draw",
+    "late",
     "reference",
     "same_bits",
     "scattered",
@@ -93,6 +94,13 @@ def scattered(indices, values, out, *arguments, **options):
         options["plan"] = sc.make_plan(i, len(out))
     sc.scatter(i, v, o, *arguments, **options).raise_if_bad()
     return o.get().view(out.dtype)
+
+
+def late(a):
+    """A copy that does not begin at a multiple of 16 bytes."""
+    raw = cuda_fake.empty(a.size + 1, a.dtype)
+    raw[1:] = a.reshape(-1)
+    return raw[1:].reshape(a.shape)
 
 
 def same_bits(a, b):

@@ -8,7 +8,7 @@ import pytest
 import cuda_fake
 import pullback.runtime.cuda.scatter as sc
 from cuda_emulator import COMPILER
-from pullback.compile.kernel import order
+from pullback.compile.kernel import order, scatter_order
 from pullback.runtime.cuda.scatter.each_row import MOST_ROWS, each_row_fits
 from pullback.runtime.cuda.scatter.recipes import Case
 from scatter_emulated import INTEGERS, REALS, device, draw, same_bits, scattered
@@ -94,7 +94,7 @@ def test_bits_are_those_of_the_order(n, width):
         values[large] *= 2.0 ** rng.integers(30, 60, (len(large), 1))
         values[gone] = -values[large]
     values, out = values.astype(np.float32), rng.standard_normal((rows, width)).astype(np.float32)
-    want = order.scattered_by_pieces(out, indices, values)
+    want = scatter_order.scattered_by_pieces(out, indices, values)
     same_bits(scattered(indices, values, out, strategy="ordered"), want)
     if n > 100:
         assert (want != order.scattered(out, indices, values)).any()

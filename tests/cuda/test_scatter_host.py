@@ -22,6 +22,7 @@ from scatter_emulated import (
     REALS,
     device,
     draw,
+    late,
     reference,
     same_bits,
     scattered,
@@ -333,13 +334,6 @@ def test_the_first_bad_index_is_named_and_the_rest_is_added(strategy, planned):
     with pytest.raises(IndexError, match=r"^scatter_add: index -8 at position 31 .* 7 rows\.$"):
         checked.raise_if_bad()
     np.testing.assert_array_equal(out, [497, 0, 0, 0, 0, 0, 0])
-
-
-def late(a):
-    """A copy that does not begin at a multiple of 16 bytes."""
-    raw = cuda_fake.empty(a.size + 1, a.dtype)
-    raw[1:] = a.reshape(-1)
-    return raw[1:].reshape(a.shape)
 
 
 def test_long_runs_that_start_anywhere_are_joined_in_the_same_order():

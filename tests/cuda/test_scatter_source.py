@@ -8,11 +8,11 @@ import re
 import numpy as np
 import pytest
 
+from pullback.compile.kernel.scatter_order import EXACT_ROWS
 from pullback.runtime.cuda import nvrtc
 from pullback.runtime.cuda.scatter import FOLDS, choose, recipes_of
-from pullback.runtime.cuda.scatter.buckets import _deal
+from pullback.runtime.cuda.scatter.buckets import _deal, buckets_fit
 from pullback.runtime.cuda.scatter.chunks import _cut, chunks_fit
-from pullback.runtime.cuda.scatter.few import few_threads
 from pullback.runtime.cuda.scatter.gathering import gather_recipe
 from pullback.runtime.cuda.scatter.ordered import order_recipe
 from pullback.runtime.cuda.scatter.recipes import Case, reciprocal_of
@@ -39,6 +39,8 @@ def cases(strategy):
         found += [Case(v, "int32", f, 1 << 20, rows, 2) for v in some for f in folds]
     if strategy == "few":
         found += [Case("float32", "int64", "add", 1 << 20, r, 1) for r in (100, 200, 400)]
+        small = Case("float32", "int64", "add", 1 << 20, 400, 1, shared=49_152)  # rows in parts
+        found += [small, small._replace(width=2)]
     return found
 
 
@@ -123,6 +125,14 @@ def test_reciprocals(divisor):
         assert number * reciprocal >> 32 + shift == number // divisor
 
 
+@pytest.mark.parametrize("width", [3, 4])
+def test_a_hopper_has_buckets_for_all_rows_whose_sums_are_exact(width):
+    rows = EXACT_ROWS[width]
+    case = Case("float32", "int64", "add", 1 << 22, rows, width)
+    assert choose(case) == "buckets"
+    assert not buckets_fit(case._replace(rows=rows + 1))
+
+
 @needs_nvrtc
 @pytest.mark.parametrize("limit", [65_536, 101_376, 166_912, 232_448])
 @pytest.mark.parametrize("n", [1000, 200_000, 400_000, 1 << 20])
@@ -135,13 +145,17 @@ def test_the_sort_fits_in_shared_memory(n, limit):
     assert nvrtc.compile_source(step.source, "compute_75", nvrtc.QUICK)
 
 
-@pytest.mark.parametrize("rows", [1, 20, 24, 25, 100, 220])
+@pytest.mark.parametrize("rows", [1, 20, 24, 25, 100, 220, 454])
+@pytest.mark.parametrize("width", [1, 2, 300])
 @pytest.mark.parametrize("limit", [49_152, 65_536, 101_376, 232_448])
-def test_columns_fit_in_shared_memory(rows, limit):
-    case = Case("float32", "int64", "add", 1000, rows, 1, shared=limit)
-    threads = few_threads(case)
-    assert threads * rows * 8 <= limit
-    assert threads or rows * 64 * 8 > limit
+def test_columns_fit_in_shared_memory(rows, width, limit):
+    case = Case("float32", "int64", "add", 1000, rows, width, shared=limit)
+    for recipe in recipes_of(case, "few", False):
+        assert all(step.shared <= limit for step in recipe.steps)
+        (_, parts), *_ = [step.grid for step in recipe.steps]
+        assert (parts == -(-width // recipe.steps[0].block)) == (
+            recipe.steps[0].block * rows * 8 <= limit
+        )
 
 
 @pytest.mark.parametrize("limit", [48 << 10, 64 << 10, 100 << 10, 232_448])

@@ -47,7 +47,7 @@ def in_place(t):
     return bits.numpy().view(cuda_fake.Array)
 
 
-current_stream, watch_reads = torch_cuda.current_stream, torch_faults._watch_reads
+launching, watch_reads = torch_faults.launching, torch_faults._watch_reads
 
 
 def told():
@@ -57,7 +57,7 @@ def told():
 
 CACHES = (
     *(gpu.cupy_module, gpu._gpu, executor.shared_limit, executor.capability, executor.program),
-    *(scatter._prepared, scatter.reading, torch_cuda._reading, torch_cuda._adding),
+    *(scatter._prepared, scatter.reading),
 )
 
 
@@ -68,6 +68,7 @@ def forget():
     torch_faults._lines.clear()
     torch_faults._told.clear()
     torch_faults._thread.lines.clear()
+    torch_rows._known.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -79,8 +80,7 @@ def emulated(monkeypatch):
     forget()
     monkeypatch.setattr(torch_cuda, "_shared", in_place)
     monkeypatch.setattr(torch_cuda, "_working_on", lambda device: nullcontext(scatter))
-    monkeypatch.setattr(torch_cuda, "current_stream", lambda device: 0)
-    monkeypatch.setattr(torch_cuda, "_device_of", lambda x: 0)
+    monkeypatch.setattr(torch_faults, "launching", lambda device: torch_faults.line_of(device, 0))
     monkeypatch.setattr(torch_faults, "_watch_reads", lambda: None)
     for name in ("gather", "scatter_sum", "scatter_add"):
         monkeypatch.setattr(torch_operators, f"_{name}_kernel", getattr(torch_cuda, name))
@@ -308,10 +308,12 @@ def test_an_index_out_of_range_is_raised_at_the_end_of_backward(monkeypatch):
             told().value = 1
 
     def working_on(device):
-        torch_faults.begin()
+        launching(0)
         return nullcontext(scatter)
 
     monkeypatch.setattr(torch_cuda, "_working_on", working_on)
+    monkeypatch.setattr(torch_faults, "is_capturing", lambda: False)
+    monkeypatch.setattr(gpu.Gpu, "is_idle", lambda self, stream: False)
     monkeypatch.setattr(gpu.Gpu, "mark", lambda self, stream, event: Late())
     x = torch.zeros(4, 3, requires_grad=True)
     value = pbt.gather_with_index_add(x, torch.tensor([0, 9])).sum()
@@ -380,10 +382,10 @@ def plain_rows(monkeypatch):
         taken.append("add")
         return add_rows(*args)
 
-    read_rows, add_rows = torch_cuda.read_rows, torch_cuda.add_rows
-    monkeypatch.setattr(torch_rows, "is_on_gpu", lambda x: True)
-    monkeypatch.setattr(torch_cuda, "read_rows", read)
-    monkeypatch.setattr(torch_cuda, "add_rows", add)
+    read_rows, add_rows = torch_rows._Rows.read, torch_rows._Rows.add
+    monkeypatch.setattr(torch_rows, "device_of", lambda x: 0)
+    monkeypatch.setattr(torch_rows._Rows, "read", read)
+    monkeypatch.setattr(torch_rows._Rows, "add", add)
     return taken
 
 
@@ -417,10 +419,75 @@ def test_what_is_not_plain_takes_the_long_way(plain_rows):
     empty = pbt.embedding(i[:0], w)
     with FakeTensorMode():
         fake = torch.ones(5, 3)
-        assert not torch_rows.is_plain(fake, i)
+        assert torch_rows.rows(fake, i, None, "embedding") is None
     strided = pbt.embedding(torch.tensor([3, 9, 0, 9])[::2], w)
     assert tangent.shape == strided.shape == (2, 3)
     assert mapped.shape == (2, 1, 3) and empty.shape == (0, 3) and not plain_rows
+
+
+@pytest.fixture
+def dispatched(monkeypatch):
+    """Operators are called as outside of tests: by PyTorch's dispatcher, on the CPU."""
+    for name in ("gather", "scatter_sum", "scatter_add"):
+        kernel = getattr(torch.ops.pullback, name).default
+        monkeypatch.setattr(torch_operators, f"_{name}_kernel", kernel)
+
+
+def test_compilers_take_the_long_way(plain_rows, dispatched):
+    w, i = torch.randn(5, 3, requires_grad=True), torch.tensor([3, 0, 3])
+    compiled = torch.compile(pbt.embedding, backend="aot_eager", fullgraph=True)
+    grad = torch.autograd.grad(compiled(i, w).sin().sum(), w)[0]
+    assert not plain_rows
+    torch.testing.assert_close(grad, torch.autograd.grad(w[i].sin().sum(), w)[0])
+
+
+def test_tensors_whose_memory_is_not_their_values_take_the_long_way(plain_rows, dispatched):
+    i, x = torch.tensor([3, 0]), torch.randn(5, 3)
+    kept = []
+    torch.func.grad(lambda x: kept.append(x) or (x * x).sum())(x)
+    z = torch.randn(5, 3, dtype=torch.complex64)
+    for given in (torch._neg_view(x), z.conj(), torch._efficientzerotensor((5, 3)), kept[0]):
+        torch.testing.assert_close(pbt.embedding(i, given), given[i])
+    assert not plain_rows
+    w = x.clone().requires_grad_()
+    for g in (torch._neg_view(torch.ones(2, 3)), torch._efficientzerotensor((2, 3))):
+        (grad,) = torch.autograd.grad(pbt.embedding(i, w), w, g)
+        torch.testing.assert_close(grad, torch.zeros(5, 3).index_add(0, i, g.clone()))
+
+
+def test_a_kind_of_call_is_known_from_the_first_on(plain_rows):
+    memory = torch.randn(61)
+    tables = [memory[k : k + 60].view(20, 3).detach().requires_grad_() for k in (0, 1)]
+    with torch.inference_mode():
+        pbt.embedding(torch.tensor([1, 2]), tables[0])
+    for w in tables:  # at multiples of 16 bytes and elsewhere
+        for i in (torch.tensor([3, 0]), torch.tensor([7, 7])):
+            value = pbt.embedding(i, w)
+            (grad,) = torch.autograd.grad(value.sum(), w)
+            assert torch.equal(value, w[i])
+            assert torch.equal(grad, torch.zeros(20, 3).index_add(0, i, torch.ones(2, 3)))
+    assert len(torch_rows._known) == 1
+    pbt.embedding(torch.tensor([3, 0]).int(), tables[0])
+    pbt.gather_with_index_add(tables[0][:8].detach(), torch.tensor([3, 0]))
+    assert len(torch_rows._known) == 3
+
+
+def test_indices_that_change_before_the_backward_pass_are_an_error(plain_rows):
+    w, i = torch.ones(5, 3, requires_grad=True), torch.tensor([3, 0])
+    value = pbt.embedding(i, w).sum()
+    i[0] = 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
+
+
+def test_a_step_that_the_device_keeps_up_with_records_no_event(plain_rows, monkeypatch):
+    monkeypatch.setattr(torch_faults, "launching", launching)
+    monkeypatch.setattr(torch_faults, "is_capturing", lambda: False)
+    monkeypatch.setattr(gpu.Gpu, "mark", None)
+    w, i = torch.ones(5, 3, requires_grad=True), torch.tensor([3, 0])
+    for _ in range(3 * torch_faults.BATCH):
+        pbt.embedding(i, w).sum().backward()
+    assert all(len(line.calls) <= torch_faults.BATCH for line in torch_faults._lines)
 
 
 def test_a_bad_row_is_told_of(plain_rows):
@@ -436,15 +503,12 @@ def test_a_pass_waits_at_its_end_for_what_has_not_ended(done, plain_rows, monkey
     class Mark:
         """The end of a launch."""
 
-        def __init__(self):
-            self.done = done
-
-    def stream(device):
-        torch_faults.begin()
-        return 0
+        done = False
 
     waits = []
-    monkeypatch.setattr(torch_cuda, "current_stream", stream)
+    monkeypatch.setattr(torch_faults, "launching", launching)
+    monkeypatch.setattr(torch_faults, "is_capturing", lambda: False)
+    monkeypatch.setattr(gpu.Gpu, "is_idle", lambda self, stream: done)
     monkeypatch.setattr(gpu.Gpu, "mark", lambda self, stream, event: Mark())
     monkeypatch.setattr(torch_faults, "_settle_marks", waits.append)
     w = torch.ones(5, 3, requires_grad=True)
@@ -459,6 +523,6 @@ def test_a_pass_waits_at_its_end_for_what_has_not_ended(done, plain_rows, monkey
 
 
 def test_a_graph_that_is_being_captured_is_refused(monkeypatch):
-    monkeypatch.setattr(torch_cuda, "is_capturing", lambda: True)
+    monkeypatch.setattr(torch_faults, "is_capturing", lambda: True)
     with pytest.raises(DeviceError, match="CUDA graph"):
-        current_stream(0)
+        launching(0)

@@ -7,12 +7,11 @@ one, of positions in the flattened axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib import import_module
 from math import prod
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +23,14 @@ from pullback.interop import torch_faults
 from pullback.interop.torch_errors import out_of_range
 from pullback.interop.torch_plans import planned
 
-__all__ = ["add_rows", "gather", "make_plan", "read_rows", "scatter_add", "scatter_sum"]
+__all__ = [
+    "carrier",
+    "gather",
+    "kernels",
+    "make_plan",
+    "scatter_add",
+    "scatter_sum",
+]
 
 
 @cache
@@ -87,34 +93,23 @@ def _position(axes: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
 # -- the kernels -----------------------------------------------------------------------------------
 
 
+def kernels() -> Any:
+    """Our gather and scatter on CUDA."""
+    return _module("pullback.runtime.cuda.scatter")
+
+
 @lru_cache(256)
 def _stream(pointer: int, device: int) -> Any:
     """A stream of torch's for CuPy."""
     return _module("cupy").cuda.ExternalStream(pointer, device)
 
 
-is_capturing: Callable[[], bool] = getattr(
-    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
-)
-
-
-def current_stream(device: int) -> int:
-    """Torch's current stream of a device, on which launches go that report bad indices."""
-    if is_capturing():
-        raise DeviceError(
-            "pullback.torch: a CUDA graph can't hold these launches, got one that is being"
-            " captured. They report bad indices to words that serve once: call them outside."
-        )
-    torch_faults.begin()
-    return torch._C._cuda_getCurrentRawStream(device)
-
-
 @contextmanager
 def _working_on(device: Any) -> Iterator[Any]:
     """Our kernels, launched on torch's current stream of the device."""
-    stream = _stream(current_stream(device.index), device.index)
+    stream = _stream(torch_faults.launching(device.index).stream, device.index)
     with torch.cuda.device(device.index), stream:
-        yield _module("pullback.runtime.cuda.scatter")
+        yield kernels()
 
 
 def _watch(checked: Any, name: str, indices: Sequence[Tensor], sizes: Sequence[int]) -> None:
@@ -137,7 +132,7 @@ class _Array:
 
     def __init__(self, t: Tensor):
         self.tensor, self.ptr = t, t.data_ptr()
-        self.dtype, self.shape = _carrier(t.dtype), tuple(t.shape)
+        self.dtype, self.shape = carrier(t.dtype), tuple(t.shape)
         self.itemsize, self.size = self.dtype.itemsize, t.numel()
 
     @property
@@ -146,7 +141,7 @@ class _Array:
 
 
 @cache
-def _carrier(dtype: torch.dtype) -> np.dtype:
+def carrier(dtype: torch.dtype) -> np.dtype:
     """NumPy's dtype for a tensor's elements, or for their bits."""
     name = str(dtype).removeprefix("torch.")
     return np.dtype("uint16" if name == "bfloat16" else name)
@@ -156,7 +151,7 @@ def _shared(t: Tensor) -> Any:
     """The memory of a dense tensor as a CuPy array, which keeps it alive."""
     cupy = _module("cupy")
     memory = cupy.cuda.UnownedMemory(t.data_ptr(), t.numel() * t.itemsize, t, t.device.index)
-    return cupy.ndarray(tuple(t.shape), _carrier(t.dtype), cupy.cuda.MemoryPointer(memory, 0))
+    return cupy.ndarray(tuple(t.shape), carrier(t.dtype), cupy.cuda.MemoryPointer(memory, 0))
 
 
 def _checked_sizes(name: str, indices: Sequence[Tensor], sizes: Sequence[int]) -> None:
@@ -219,71 +214,3 @@ def make_plan(indices: Tensor, size: int) -> Any:
     """The CUDA plan of indices into `size` rows."""
     with _working_on(indices.device) as kernels:
         return kernels.make_plan(_shared(indices.reshape(-1)), size)
-
-
-# -- one index for whole rows, without detours -----------------------------------------------------
-
-
-@lru_cache(4096)
-def _reading(
-    shape: torch.Size, dtype: torch.dtype, index: torch.dtype, n: int, unit: int, device: int
-) -> Any:
-    """What reads n rows of an array of a shape."""
-    row_bytes = prod(shape[1:]) * dtype.itemsize
-    scatter = _module("pullback.runtime.cuda.scatter")
-    work = scatter.reading(row_bytes, _carrier(index).name, n, shape[0], unit, device)
-    assert work.names == ("value", "index", "out", "slot")
-    return work.launch
-
-
-@lru_cache(4096)
-def _adding(
-    shape: torch.Size, dtype: torch.dtype, index: torch.dtype, n: int, vectors: bool, device: int
-) -> tuple[Any, Any]:
-    """What adds n rows to zeros of a shape, and what it takes of `_GIVEN`, in order."""
-    carrier, width = _carrier(dtype), prod(shape[1:])
-    name = "bfloat16" if dtype is torch.bfloat16 else None
-    shapes = (n, width), (shape[0], width)
-    scatter = _module("pullback.runtime.cuda.scatter")
-    work = scatter.adding(_carrier(index), n, carrier, shapes, name, vectors, device)
-    return work.launch, itemgetter(*map(_GIVEN.index, work.names))
-
-
-_GIVEN = ("index", "value", "out", "aligned", "slot")
-
-
-def _device_of(x: Tensor) -> int:
-    return x.get_device()
-
-
-def read_rows(x: Tensor, places: Tensor, name: str, marked: bool) -> Tensor:
-    """The rows of x at indices; both are dense and not empty. If it is `marked`, a backward pass
-    that comes when it has ended need not look for that.
-    """
-    device, shape = _device_of(x), x.shape
-    stream = current_stream(device)
-    out = x.new_empty((*places.shape, *shape[1:]))
-    value, result = x.data_ptr(), out.data_ptr()
-    both = value | result
-    unit = 16 if both % 16 == 0 else both & -both
-    launch = _reading(shape, x.dtype, places.dtype, places.numel(), unit, device)
-    line = torch_faults.line_of(device, stream)
-    launch((value, places.data_ptr(), result, line.slot(name, (places,), shape[:1])), stream)
-    if marked:
-        line.mark()
-    return out
-
-
-def add_rows(updates: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
-    """Zeros of a shape, with the updates of rows at dense indices added, which were read before."""
-    updates = updates.contiguous()
-    device = _device_of(updates)
-    stream = current_stream(device)
-    out = updates.new_empty(shape)
-    index, value, result = places.data_ptr(), updates.data_ptr(), out.data_ptr()
-    vectors = (value | result) % 16 == 0
-    n = places.numel()
-    launch, taken = _adding(shape, updates.dtype, places.dtype, n, vectors, device)
-    aligned = (index % 16 == 0) + 2 * (value % 16 == 0)
-    launch(taken((index, value, result, aligned, torch_faults.own_slot(device, stream))), stream)
-    return out

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import count
 from operator import itemgetter
@@ -19,12 +19,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.core.errors import DeviceError
 from pullback.interop.torch_errors import out_of_range
 from pullback.interop.torch_reads import call_after_reads
 
-__all__ = ["PendingCalls", "begin", "check", "line_of", "own_slot", "settle"]
+__all__ = ["PendingCalls", "check", "launching", "line_of", "settle"]
 
 BATCH = 16  # calls between two events, each of which costs as much as half a launch
+
+_current_task = torch._C._current_graph_task_id
+# PyTorch without CUDA has none of these: there a test's device and its stream are 0.
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", int)
+_raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", int)
+is_capturing: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)
 
 
 # A call: its order, the `executor.StreamWords` and the number of its words there, the name of the
@@ -63,16 +72,30 @@ class PendingCalls:
     def __init__(self, device: int, stream: int):
         executor = _executor()
         self.gpu, self.stream, self._device = executor.gpu_of(device), stream, device
-        self._slots_of = executor.StreamWords.of
+        self._slots_of, self._most = executor.StreamWords.of, executor.SLOTS
+        self._slots = self._slots_of(device, stream)
         self.calls: deque[Call] = deque()
+        self.last = self.ended = -1  # the orders of the last call, and of one known to have ended
         self._marks: deque[tuple[Any, int]] = deque()  # events, and the order of the last call
         self._events: list[Any] = []  # that can be used again
         _told[device] = self.gpu.told
 
+    def own_slot(self) -> int:
+        """The address of words for a call whose indices another reports."""
+        slots = self._slots
+        if slots.used == self._most:
+            slots = self._slots = self._slots_of(self._device, self.stream)
+        return slots.take()
+
     def slot(self, name: str, indices: tuple[Tensor, ...], sizes: Sequence[int]) -> int:
         """The address of the words of a new call."""
-        slots = self._slots_of(self._device, self.stream)
-        self.add(slots, slots.used, name, indices, sizes)
+        slots, calls = self._slots, self.calls
+        if slots.used == self._most:
+            slots = self._slots = self._slots_of(self._device, self.stream)
+        if len(calls) % BATCH == BATCH - 1:
+            self._let_go()
+        self.last = order = _next_order()
+        calls.append((order, slots, slots.used, name, indices, sizes))
         return slots.take()
 
     def add(
@@ -83,31 +106,40 @@ class PendingCalls:
         indices: tuple[Tensor, ...],
         sizes: Sequence[int],
     ) -> None:
-        """Keep what the error of a call would need."""
+        """Keep what the error of a call would need, whose words are there already."""
         if len(self.calls) % BATCH == BATCH - 1:
-            self.mark()
-            self._forget_ended()
-        self.calls.append((_next_order(), slots, number, name, indices, sizes))
+            self._let_go()
+        self.last = order = _next_order()
+        self.calls.append((order, slots, number, name, indices, sizes))
+
+    def has_ended(self) -> bool:
+        """Whether the device has done all that is on the stream."""
+        if _current_device() == self._device:
+            return self.gpu.is_idle(self.stream)
+        with self.gpu.current():
+            return self.gpu.is_idle(self.stream)
 
     def mark(self) -> Any:
-        """An event that comes when all calls so far have ended; None if there are none."""
-        if not self.calls:
+        """An event that comes when all calls so far have ended; None if it is known already."""
+        last, marks = self.last, self._marks
+        if last <= self.ended:
             return None
-        last, marks = self.calls[-1][0], self._marks
         if not marks or marks[-1][1] != last:
             event = self._events.pop() if self._events else None
             marks.append((self.gpu.mark(self.stream, event), last))
         return marks[-1][0]
 
-    def _forget_ended(self) -> None:
-        """Let go of the calls that have ended well."""
+    def _let_go(self) -> None:
+        """Forget the calls that have ended well."""
         marks, calls = self._marks, self.calls
-        while marks and marks[0][0].done:
-            settle()
+        self.mark()
+        while marks and (marks[0][1] <= self.ended or marks[0][0].done):
             event, last = marks.popleft()
             self._events.append(event)
-            while calls and calls[0][0] <= last:
-                calls.popleft()
+            self.ended = max(self.ended, last)
+        settle()
+        while calls and calls[0][0] <= self.ended:
+            calls.popleft()
 
     def bad_calls(self) -> list[Call]:
         """The calls of which it is known by now that an index was bad."""
@@ -181,21 +213,37 @@ def check() -> None:
 atexit.register(check)
 
 
-def own_slot(device: int, stream: int) -> int:
-    """The address of the words of a call that looks at indices again: another reports bad ones."""
-    return _executor().StreamWords.of(device, stream).take()
+def launching(device: int) -> PendingCalls:
+    """The calls of this thread on torch's current stream, before a launch there.
+
+    Earlier errors are raised, and it is seen to those at the end of a backward pass.
+    """
+    if is_capturing():
+        raise DeviceError(
+            "pullback.torch: a CUDA graph can't hold these launches, got one that is being"
+            " captured. They report bad indices to words that serve once: call them outside."
+        )
+    task = _current_task()
+    if task != -1 and task != _thread.task:
+        _begin_pass(task)
+    for word in _told.values():
+        if word.value:
+            _raise_first()
+    stream = _raw_stream(device)
+    return _thread.lines.get((device, stream)) or line_of(device, stream)
 
 
-def begin() -> None:
-    """What comes before every launch: earlier errors, and those at the end of a backward pass."""
-    task = torch._C._current_graph_task_id()
-    if task == -1 or task == _thread.task:
-        settle()
-        return
+def _begin_pass(task: int) -> None:
+    """See that the errors of calls before a backward pass are raised at its end, if not before."""
     _thread.task = task
-    marks = [line.mark() for line in list(_lines)]
-    late = [mark for mark in marks if mark is not None and not mark.done]
-    settle()
+    late = []
+    for line in list(_lines):
+        last = line.last
+        if last > line.ended:
+            if line.has_ended():
+                line.ended = last
+            else:
+                late.append(line.mark())
     if late:
         # Waiting for these at the end keeps no device waiting: the launches of the pass itself are
         # enqueued by then.

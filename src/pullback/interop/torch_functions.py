@@ -120,10 +120,10 @@ def _to_front(t: Tensor, count: int, dim: int) -> Tensor:
 
 
 def _rows(name: str, x: Tensor, indices: Any, dim: int, padding: Any = None) -> Tensor:
+    if dim == 0 and (found := torch_rows.rows(x, indices, padding, name)) is not None:
+        return found
     x = _checked(name, "the data", x)
     dim = _axis(name, dim, x)
-    if dim == 0 and isinstance(indices, Tensor) and torch_rows.is_plain(x, indices):
-        return torch_rows.rows(x, indices, padding, name)
     places, token = _unplanned(name, indices, x, x.shape[dim])
     aligned = _aligned(places, x.ndim - 1)
     out = _gather(_to_front(x, 1, dim), [aligned], padding, token, name)
@@ -169,9 +169,10 @@ def embedding(indices: Index, weight: Tensor, padding_idx: int | None = None) ->
     tensor([[[3., 4.],
              [1., 2.]]])
     """
-    if padding_idx is None and torch_rows.is_plain(weight, indices) and weight.ndim == 2:
-        assert isinstance(indices, Tensor)
-        return torch_rows.rows(weight, indices, None, "embedding")
+    if padding_idx is None:
+        found = torch_rows.rows(weight, indices, None, "embedding")
+        if found is not None:
+            return found
     weight = _checked("embedding", "the weight", weight)
     if weight.ndim != 2:
         raise ShapeError(f"embedding: weight must have two dimensions, got {weight.ndim}.")

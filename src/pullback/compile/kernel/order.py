@@ -9,7 +9,8 @@ changelog. That is why some look like sizes of a cache: they were, when they wer
     running folds  in sequence: `running`
     products       chunks of k: `product`
     factors        by halves: `factor_order`
-    scatter-add    in the order of the updates: `scattered`; few destinations: `scattered_by_lanes`
+    scatter-add    in the order of the updates: `scattered`; few destinations: `scattered_by_lanes`;
+                   PyTorch's CUDA tensors: `scatter_order`
     convolutions   blocks of input channels: `convolved`; weights: chunks of tiles: `correlated`
 
 Sums in fixed point (`fixed_point`) and sorts depend on values only, and need no order.
@@ -20,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from itertools import pairwise
 from itertools import product as positions_of
 from typing import NamedTuple
 
@@ -37,7 +37,6 @@ __all__ = [
     "VERSION",
     "ConvolutionOrder",
     "Line",
-    "PieceShape",
     "attended",
     "chain",
     "chunk_of_updates",
@@ -46,14 +45,12 @@ __all__ = [
     "even",
     "has_lanes",
     "is_paired",
-    "piece_of",
-    "piece_shape",
+    "lanes_of",
     "product",
     "reach",
     "running",
     "scattered",
     "scattered_by_lanes",
-    "scattered_by_pieces",
     "tile_count",
     "tile_of",
     "tree",
@@ -147,20 +144,6 @@ PAIR_LANES = 4  # tables that take pairs in turn, as UPDATE_LANES take updates
 UPDATE_BLOCK = 64  # updates of a chunk are a multiple
 
 
-# Folds of PyTorch's CUDA tensors have an order of their own, with thousands of threads in mind: few
-# destinations in streams of updates, many in pieces of sorted updates. Any device is given the same
-# streams, whatever it has of processors. Their number is that of a Hopper, where the sums of these
-# orders were measured: there all processors end together. More of them leave some idle, fewer take
-# turns; a power of two would be no better for either.
-STREAMS = 132  # thread blocks at least that updates are dealt to
-STREAM_UPDATES = 12  # of a thread at least, before there are STREAMS more thread blocks
-PIECES = (64, 60, 56, 52, 48)  # updates of a piece: the first of them that fills whole turns best
-PIECE_BLOCKS = 4 * STREAMS  # thread blocks that fold pieces in one turn
-PIECE_THREADS = 256  # of such a block: some lanes side by side along a row, as many pieces as fit
-PIECE_BYTES = 16  # that a lane takes of a row, or the half or a quarter where rows are no multiple
-MOST_PIECE_LANES = 32  # of PIECE_BYTES: so a row of 512 bytes is read by one warp
-
-
 def has_lanes(count: int, rows: int, width: int, parts: int) -> bool:
     """Whether `count` updates of `width` elements into `rows` rows are folded in chunks with lanes;
     an accumulator has so many `parts`.
@@ -168,6 +151,11 @@ def has_lanes(count: int, rows: int, width: int, parts: int) -> bool:
     if count * width <= FEW_UPDATES:
         return False
     return rows * width * parts <= FEW_DESTINATIONS and count >= UPDATES_PER_ROW * rows
+
+
+def lanes_of(width: int, parts: int) -> int:
+    """The lanes of a chunk: fewer where accumulators of an update are many."""
+    return max(1, UPDATE_LANES // (width * parts))
 
 
 def is_paired(rows: int, width: int, parts: int) -> bool:
@@ -183,34 +171,6 @@ def chunk_of_updates(count: int) -> int:
     else:
         chunks = -(-chunks // CHUNKS_TOGETHER) * CHUNKS_TOGETHER
     return -(-count // (UPDATE_BLOCK * chunks)) * UPDATE_BLOCK
-
-
-class PieceShape(NamedTuple):
-    """Elements of a row that a lane takes, and lanes side by side: both are powers of two."""
-
-    per_lane: int
-    lanes: int
-
-
-def piece_shape(width: int, itemsize: int) -> PieceShape:
-    """How a piece goes along rows of `width` elements."""
-    most = PIECE_BYTES // itemsize
-    per_lane = next(v for v in (most, most // 2, most // 4, 1) if v and width % v == 0)
-    return PieceShape(
-        per_lane, min(MOST_PIECE_LANES, 1 << (-(-width // per_lane) - 1).bit_length())
-    )
-
-
-def piece_of(count: int, width: int, itemsize: int) -> int:
-    """The updates of a piece: all thread blocks do the same, few should be left over in the end."""
-    per_lane, lanes = piece_shape(width, itemsize)
-    along = -(-width // (lanes * per_lane))
-
-    def blocks(piece: int) -> int:
-        return -(-(-(-count // piece) * lanes) // PIECE_THREADS) * along
-
-    halved = 2 if 2 * blocks(PIECES[0]) <= PIECE_BLOCKS else 1  # or half of the device is idle
-    return min((p // halved for p in PIECES), key=lambda p: p * -(-blocks(p) // PIECE_BLOCKS))
 
 
 def scattered(x: Array, indices: Array, updates: Array) -> Array:
@@ -241,28 +201,6 @@ def scattered_by_lanes(x: Array, indices: Array, updates: Array) -> Array:
             sums = [a + b for a, b in zip(sums[::2], sums[1::2], strict=True)]
         total = total + sums[0]
     return total.astype(x.dtype)
-
-
-def scattered_by_pieces(x: Array, indices: Array, updates: Array) -> Array:
-    """The same in pieces of updates sorted by rows, as PyTorch's CUDA tensors have it.
-
-    A run of one row is cut at multiples of `piece_of`, but for the last half of a piece. Its parts
-    are summed up by themselves, those after the first in equal slices, joined in sequence.
-    """
-    piece = piece_of(len(indices), x.shape[1], x.itemsize)
-    slices = PIECE_THREADS // piece_shape(x.shape[1], x.itemsize).lanes
-    places = np.argsort(indices, kind="stable")
-    values, keys, out = updates[places].astype(np.float64), indices[places], x.copy()
-    for row in np.unique(keys).tolist():
-        first, end = np.searchsorted(keys, [row, row + 1]).tolist()
-        cuts = range(first // piece + 1, (end - piece // 2) // piece + 1)
-        bounds = [first, *(k * piece for k in cuts), end]
-        total, *rest = [reduce(np.add, values[a:b]) for a, b in pairwise(bounds)]
-        each = max(1, -(-len(rest) // slices))
-        for k in range(0, len(rest), each):
-            total = total + reduce(np.add, rest[k : k + each])
-        out[row] = x[row] + total
-    return out
 
 
 # -- convolutions ----------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def _lanes(kernel: Scatter, count: int, rows: int, width: int) -> FoldLanes | No
     if not order.has_lanes(count, rows, columns, parts):
         return None
     chunk = order.chunk_of_updates(count)
-    copies = max(1, order.UPDATE_LANES // (columns * parts))
+    copies = order.lanes_of(columns, parts)
     paired = order.is_paired(rows, columns, parts)
     return FoldLanes(count, chunk, -(-count // chunk), copies, rows, columns, parts, paired)
 

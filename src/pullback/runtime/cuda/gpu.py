@@ -226,6 +226,10 @@ class Gpu:
         self.asked("an event", self._runtime.eventRecord, event.ptr, stream)
         return event
 
+    def is_idle(self, stream: int) -> bool:
+        """Whether all work on a stream of this GPU, which is the current one, is done."""
+        return self._runtime.streamQuery(stream) == 0
+
     @cached_property
     def side_stream(self) -> int:
         """A stream that waits for no other."""

@@ -145,7 +145,7 @@ def lane_steps(
             step("rows", chunks * rows, sums, tables, one),
             step("join", rows, out, sums, one),
         ]
-    copies = max(1, order.UPDATE_LANES // (columns * parts))
+    copies = order.lanes_of(columns, parts)
     tables = At(area(chunks * copies * rows * columns * nbytes))
     lanes = chunks * copies * columns
     return [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
 
-from pullback.compile.kernel.order import PAIR_LANES, PAIRED_ROWS, UPDATE_LANES
+from pullback.compile.kernel.order import PAIR_LANES, PAIRED_ROWS, lanes_of
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.indexing.checked import ask, chunk_bounds, local_memory
 from pullback.runtime.cpu.llvm import jit
@@ -212,7 +212,7 @@ def columns(
         turns: _Turns = _Pairs(code, sums, numbers)
     else:
         numbers = RowNumbers(number) if index is None else GivenNumbers(code, a, index, number)
-        copies = max(1, UPDATE_LANES // (width * sums.parts))
+        copies = lanes_of(width, sums.parts)
         turns = _Turns(code, sums, numbers, width, capacity, copies)
     elements = a["rows"] * width
     row = width * sums.dtype.itemsize

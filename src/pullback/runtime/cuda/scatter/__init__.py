@@ -1,16 +1,15 @@
 """Gather and scatter on NVIDIA GPUs, with the same bits on every run, through CuPy.
 
-Nothing here uses float atomics. A strategy is chosen by shapes and dtypes alone:
+Nothing here uses float atomics. What is combined with what is decided by shapes and dtypes alone,
+in `compile/kernel/scatter_order.py`; a strategy is a way to do it:
 
-- "few": each thread of a block has its own accumulators in shared memory, then a fixed tree;
-- "buckets": exact integer sums of narrow rows, contributions first moved near their destination
-  (with a plan, in chunks that one thread block adds up without atomics);
-- "atomic": exact integer sums in device memory, for any shape;
-- "ordered": a stable sort by row, then folds in a fixed order; the same order without a sort where
-  there is little to do.
+- "few", for streams: each thread of a block has its own accumulators in shared memory;
+- "buckets", for exact sums: integers, contributions first moved near their destination (with a
+  plan, in chunks that one thread block adds up without atomics);
+- "atomic", for exact sums of any shape, and on any device: integers in device memory;
+- "ordered", for pieces: a stable sort by row, then folds; no sort where there is little to do.
 
-Sums of float16, bfloat16 and float32 are taken in float64 or exactly, those of float64 in pairs of
-float64, those of integers modulo 2**64.
+Where arrays start, a plan, and the device change how that is done, and no bit.
 """
 
 from __future__ import annotations
@@ -19,14 +18,10 @@ import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from pullback.compile.kernel.scatter_order import order_of
 from pullback.core.errors import DTypeError, ShapeError
 from pullback.runtime.cuda.scatter.atomic import atomic_recipe
-from pullback.runtime.cuda.scatter.buckets import (
-    EXACT,
-    bucket_recipe,
-    buckets_fit,
-    is_narrow,
-)
+from pullback.runtime.cuda.scatter.buckets import bucket_recipe, buckets_fit
 from pullback.runtime.cuda.scatter.chunks import chunk_plan_recipe, chunk_recipe, chunks_fit
 from pullback.runtime.cuda.scatter.each_row import each_row_fits, each_row_recipe
 from pullback.runtime.cuda.scatter.executor import (
@@ -37,7 +32,7 @@ from pullback.runtime.cuda.scatter.executor import (
     program,
     shared_limit,
 )
-from pullback.runtime.cuda.scatter.few import few_pays, few_recipe
+from pullback.runtime.cuda.scatter.few import few_recipe
 from pullback.runtime.cuda.scatter.gathering import gather_recipe
 from pullback.runtime.cuda.scatter.ordered import MAX_ORDERED, order_recipe, segment_recipe
 from pullback.runtime.cuda.scatter.plans import SortedIndices
@@ -66,18 +61,14 @@ _INDEX_KINDS = "iu"
 
 
 def choose(case: Case) -> str:
-    """The strategy for a scatter: a plan changes what it costs, never which one it is."""
-    add = case.fold == "add" and case.value in EXACT
-    # exact sums go over all rows, so that there should be contributions for many of them
-    exact = add and is_narrow(case) and 8 * case.n >= case.rows
-    if case.fold != "set" and few_pays(case, exact):
+    """The strategy for a scatter: of those for its order the fastest that the device can take."""
+    order = order_of(case.value, case.fold, case.n, case.rows, case.width)
+    if order == "streams":
         return "few"
-    if exact:
+    if order == "exact":
         return "buckets" if buckets_fit(case) else "atomic"
     if case.n <= MAX_ORDERED and case.rows < MAX_ORDERED:
         return "ordered"
-    if add:
-        return "atomic"
     raise ShapeError(f"scatter: at most {MAX_ORDERED} contributions of {case.value}, got {case.n}.")
 
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from pullback.runtime.cuda.scatter.recipes import (
     EXPONENTS,
     PROCESSORS,
-    SHARED_MOST,
     Case,
     Recipe,
     ScatterStep,
@@ -16,16 +15,8 @@ from pullback.runtime.cuda.scatter.recipes import (
     source_of,
 )
 
-__all__ = [
-    "EXACT",
-    "bucket_recipe",
-    "buckets_fit",
-    "is_narrow",
-]
+__all__ = ["bucket_recipe", "buckets_fit"]
 
-EXACT = ("float16", "bfloat16", "float32")
-MAX_NARROW = 4  # elements of a row: the words of more leave shared memory too few of its rows
-MAX_DESTINATIONS = 1 << 25  # each of which takes some 60 bytes of scratch: 2 GB of them
 MAX_PITCH = 3  # places of a tile, by its elements
 TILE = {1: 8192, 2: 8192, 4: 4096}  # elements of a tile, by the places of an item
 THREADS = {1: 256, 2: 512, 4: 512}  # of a thread block that splits
@@ -97,13 +88,6 @@ def _split_bytes(case: Case, deal: Deal) -> int:
     """Shared memory of a block that splits: contributions, their cells, and counts of buckets."""
     warps = THREADS[case.places] // 32
     return deal.pitch * (case.item_bytes + 2) + 4 * (deal.buckets + 1 + warps)
-
-
-def is_narrow(case: Case) -> bool:
-    """Whether rows are narrow, and not too many for exact sums, whatever the device is."""
-    if case.width > MAX_NARROW or case.rows * case.width > MAX_DESTINATIONS:
-        return False
-    return case.width <= 2 or buckets_fit(case._replace(shared=SHARED_MOST))
 
 
 def buckets_fit(case: Case) -> bool:

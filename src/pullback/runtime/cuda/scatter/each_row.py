@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pullback.compile.kernel.order import PIECE_THREADS, piece_of, piece_shape
+from pullback.compile.kernel.scatter_order import piece_of, slices_of
 from pullback.runtime.cuda.scatter.recipes import Case, Recipe, ScatterStep, ceil_div, source_of
 
 __all__ = ["each_row_fits", "each_row_recipe"]
@@ -29,7 +29,7 @@ def each_row_recipe(case: Case, fresh: bool) -> Recipe:
         ("ITEMS", per_thread),
         ("LANES", case.places),
         ("SPAN", piece_of(case.n, case.width, case.value_bytes)),
-        ("SLICES", PIECE_THREADS // piece_shape(case.width, case.value_bytes).lanes),
+        ("SLICES", slices_of(case.width, case.value_bytes)),
     )
     source = source_of(("each_row",), case.value, case.index_dtype, case.fold, definitions)
     arguments = ("index", "value", "out", "slot", case.n, case.rows, case.width, int(fresh))

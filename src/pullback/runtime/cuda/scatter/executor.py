@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 Array: TypeAlias = Any  # a cupy.ndarray
+GIVEN = ("index", "value", "out", "aligned", "slot")  # what every recipe is given, in this order
 SLOTS = 1024  # of one allocation, so that calls allocate one time in 1024
 EARLY = 90  # the compute capability, 9.0, that has launches that begin early
 
@@ -48,7 +49,7 @@ def capability(device: int) -> int:
 class LoadedRecipe:
     """A recipe with its kernels loaded on a device.
 
-    `names` are the buffers that it asks for, in the order of their addresses. The buffer "out"
+    `names` are GIVEN and the buffers of a plan, in the order of their addresses. The buffer "out"
     has so many bytes `cleared` first.
     """
 
@@ -56,7 +57,7 @@ class LoadedRecipe:
         self._gpu = gpu = gpu_of(device)
         scratch = dict(recipe.scratch)
         given = [a for step in recipe.steps for a in step.arguments if isinstance(a, str)]
-        self.names = tuple(dict.fromkeys(a for a in given if a not in scratch))
+        self.names = tuple(dict.fromkeys([*GIVEN, *(a for a in given if a not in scratch)]))
         slots = {name: 1 + k for k, name in enumerate([*self.names, *scratch])}
         kernels = gpu.modules.load(step.source for step in recipe.steps)
         with gpu.current():
@@ -72,8 +73,8 @@ class LoadedRecipe:
         self._scratch = gpu.maker(self._table.scratch) if self._table.scratch else None
 
     def run(self, buffers: dict[str, int], stream: int) -> None:
-        """Enqueue the launches; `buffers` are addresses by name."""
-        self.launch(tuple([buffers[name] for name in self.names]), stream)
+        """Enqueue the launches; `buffers` are addresses by name, of those that it reads."""
+        self.launch(tuple([buffers.get(name, 0) for name in self.names]), stream)
 
     def launch(self, addresses: tuple[int, ...], stream: int) -> None:
         """Enqueue the launches; the addresses are in the order of `names`."""

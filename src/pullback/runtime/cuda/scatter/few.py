@@ -1,11 +1,20 @@
-"""Few destinations: columns of accumulators in shared memory, and a fixed tree."""
+"""Few destinations: columns of accumulators in shared memory, and a fixed tree.
+
+Where shared memory has no room for all rows, a thread block folds some of them, and others read the
+same contributions for the rest.
+"""
 
 from __future__ import annotations
 
-from pullback.compile.kernel.order import STREAM_UPDATES, STREAMS
+from pullback.compile.kernel.scatter_order import (
+    JOIN_LANES,
+    JOIN_SLICES,
+    Streams,
+    stream_threads,
+    streams_of,
+)
 from pullback.core.errors import ShapeError
 from pullback.runtime.cuda.scatter.recipes import (
-    PLAIN_SHARED,
     RESERVED,
     SHARED_TOTAL,
     Case,
@@ -16,92 +25,70 @@ from pullback.runtime.cuda.scatter.recipes import (
     sum_bytes,
 )
 
-__all__ = ["few_pays", "few_recipe"]
+__all__ = ["few_recipe"]
 
 MERGED_ROWS = 32  # up to here the last thread block also folds the parts of all
-SMALL_ROWS = 64  # up to here a processor has threads enough to read wide rows
-SMALL_CALL = 1 << 21  # elements for which one launch more counts
-
-
-def few_threads(case: Case) -> int:
-    """The threads of a block whose columns fit in shared memory; 0 if there are too many rows."""
-    column = case.rows * sum_bytes(case.value, case.fold)
-    if 256 * column <= PLAIN_SHARED:
-        return 256
-    return next((t for t in (128, 64) if t * column <= case.shared), 0)
-
-
-def few_pays(case: Case, exact: bool) -> bool:
-    """Whether there are few rows, and nothing else is faster; `exact` if buckets are an option."""
-    threads, small = few_threads(case), case.rows <= SMALL_ROWS
-    if threads == 0 or case.width == 1:
-        return threads > 0
-    # from how many elements of a row on a sort is faster, and whatever else there is
-    worth_a_sort = 16 if small else 8 if threads > 64 else 3
-    worth_others = 2 if exact and not small else worth_a_sort
-    if case.width < worth_others:
-        return True
-    return case.n * case.width <= SMALL_CALL and (small or case.width < worth_a_sort)
+MOST_THREADS = 1536  # of all thread blocks of a processor, so that they have registers enough
+MERGERS = 32 * JOIN_SLICES  # threads of a block that folds parts, a warp for each slice
+IN_FLIGHT = 8  # rows of several elements that a thread reads at a time
 
 
 def few_recipe(case: Case) -> Recipe:
     """The launches for rows of one or several elements."""
-    threads = few_threads(case)
-    if threads == 0:
+    if stream_threads(case.value, case.fold, case.rows) == 0:
         raise ShapeError(f"scatter_{case.fold}: few rows fit in shared memory, got {case.rows}.")
-    shared = threads * case.rows * sum_bytes(case.value, case.fold)
-    resident = max(1, min(1536 // threads, SHARED_TOTAL // (shared + RESERVED)))
-    return (_narrow if case.width == 1 else _wide)(case, threads, shared, resident)
+    streams = streams_of(case.value, case.index_dtype, case.fold, case.n, case.rows, case.width)
+    return (_narrow if case.width == 1 else _wide)(case, streams)
 
 
-def _narrow(case: Case, threads: int, shared: int, resident: int) -> Recipe:
-    vector = min(4, 16 // max(case.index_bytes, case.value_bytes))
-    unroll = max(1, (4 if threads == 256 else 16) // vector)
+def _rows_of_block(case: Case, streams: Streams) -> int:
+    """How many rows a thread block folds."""
+    room = case.shared // (streams.threads * sum_bytes(case.value, case.fold))
+    return ceil_div(case.rows, ceil_div(case.rows, room))
+
+
+def _source(case: Case, streams: Streams, shared: int, vector: int, unroll: int) -> str:
+    resident = min(MOST_THREADS // streams.threads, SHARED_TOTAL // (shared + RESERVED))
     definitions = (
-        ("THREADS", threads),
-        ("RESIDENT", resident),
+        ("THREADS", streams.threads),
+        ("RESIDENT", max(1, resident)),
         ("VECTOR", vector),
         ("UNROLL", unroll),
+        ("CUT", int(_rows_of_block(case, streams) < case.rows)),
+        ("JOIN_LANES", JOIN_LANES),
+        ("JOIN_SLICES", JOIN_SLICES),
     )
-    source = source_of(("few",), case.value, case.index_dtype, case.fold, definitions)
-    # the parts of thread blocks that get little cost more than they help
-    most = STREAMS * min(resident, max(1, case.n // (STREAMS * threads * STREAM_UPDATES)))
-    blocks = max(1, min(most, ceil_div(case.n, threads * vector * unroll)))
-    parts = (("parts", blocks * case.rows * sum_bytes(case.value, case.fold)),)
+    return source_of(("few",), case.value, case.index_dtype, case.fold, definitions)
+
+
+def _narrow(case: Case, streams: Streams) -> Recipe:
+    size, each = sum_bytes(case.value, case.fold), _rows_of_block(case, streams)
+    shared, threads, blocks = streams.threads * each * size, streams.threads, streams.blocks
+    source = _source(case, streams, shared, streams.run, streams.turn // (threads * streams.run))
+    grid = blocks, ceil_div(case.rows, each)
     merging = int(case.rows <= MERGED_ROWS)
-    arguments = ("index", "value", "out", "parts", "slot", case.n, case.rows, "aligned", merging)
-    steps = [ScatterStep(source, "few_narrow", (blocks, 1), threads, shared, arguments)]
+    arguments = ("index", "value", "out", "parts", "slot", case.n, case.rows, each)
+    arguments = (*arguments, "aligned", merging)
+    steps = [ScatterStep(source, "few_narrow", grid, threads, shared, arguments)]
     if not merging:
-        grid = (ceil_div(case.rows, 8), 1)
-        steps.append(
-            ScatterStep(source, "few_merge", grid, 256, 0, ("parts", "out", case.rows, blocks))
-        )
-    return Recipe(tuple(steps), parts)
+        grid, merge = (ceil_div(case.rows, MERGERS // 32), 1), ("parts", "out", case.rows, blocks)
+        steps.append(ScatterStep(source, "few_merge", grid, MERGERS, 0, merge))
+    return Recipe(tuple(steps), (("parts", blocks * case.rows * size),))
 
 
-def _wide(case: Case, threads: int, shared: int, resident: int) -> Recipe:
-    unroll = 8
-    definitions = (
-        ("THREADS", threads),
-        ("RESIDENT", resident),
-        ("VECTOR", 1),
-        ("UNROLL", unroll),
-    )
-    source = source_of(("few",), case.value, case.index_dtype, case.fold, definitions)
-    streams, chunks = max(1, threads // case.width), ceil_div(case.width, threads)
-    blocks = min(STREAMS * resident // chunks, ceil_div(case.n, streams * unroll))
-    # parts are to be little beside the contributions
-    blocks = max(1, min(blocks, case.n // (4 * case.rows)))
-    size = sum_bytes(case.value, case.fold)
+def _wide(case: Case, streams: Streams) -> Recipe:
+    size, each = sum_bytes(case.value, case.fold), _rows_of_block(case, streams)
+    shared, threads, blocks = streams.threads * each * size, streams.threads, streams.blocks
+    source = _source(case, streams, shared, 1, IN_FLIGHT)
     destinations = case.rows * case.width
-    arguments = ("index", "value", "parts", "slot", case.n, case.rows, case.width)
+    grid = blocks, ceil_div(case.width, threads) * ceil_div(case.rows, each)
+    arguments = ("index", "value", "parts", "slot", case.n, case.rows, each, case.width)
     merge = ("parts", "out", destinations, blocks)
+    merged = ceil_div(destinations, 32), 1
     return Recipe(
         (
-            ScatterStep(source, "few_wide", (blocks, chunks), threads, shared, arguments),
-            ScatterStep(
-                source, "few_merge_wide", (ceil_div(destinations, 32), 1), 256, 256 * size, merge
-            ),
+            ScatterStep(source, "few_wide", grid, threads, shared, arguments),
+            ScatterStep(source, "few_merge_wide", merged, MERGERS, MERGERS * size, merge),
         ),
         (("parts", blocks * destinations * size),),
     )

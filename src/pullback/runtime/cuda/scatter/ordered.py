@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pullback.compile.kernel.order import PIECE_BYTES, PIECE_THREADS, piece_of, piece_shape
+from pullback.compile.kernel.scatter_order import (
+    PIECE_BYTES,
+    piece_of,
+    piece_shape,
+    slices_of,
+)
 from pullback.runtime.cuda.scatter.recipes import (
     PROCESSORS,
     Case,
@@ -20,6 +25,7 @@ __all__ = ["MAX_ORDERED", "order_buffers", "order_recipe", "segment_recipe"]
 
 MAX_ORDERED = (1 << 31) - 1  # contributions and rows are counted in 32 bits
 LONG = 8  # a whole thread block joins a run of more pieces
+THREADS_OF_FOLD = 256  # of a thread block that folds pieces
 RESIDENT, UNROLL = 4, 3  # thread blocks of a processor that fold, and rows in flight
 # The sort:
 THREADS = 1024  # of a thread block that sorts, the most that CUDA allows
@@ -107,7 +113,7 @@ def order_recipe(index: str, n: int, rows: int, shared: int) -> Recipe:
 def segment_recipe(case: Case, planned: bool) -> Recipe:
     """The launches that fold contributions by an order, which they make first without a plan."""
     shape = piece_shape(case.width, case.value_bytes)
-    slices = PIECE_THREADS // shape.lanes
+    slices = slices_of(case.width, case.value_bytes)
     # what is not aligned is read by elements, in the same order
     vector, columns = shape if case.vectors else piece_shape(case.width, PIECE_BYTES)
     chunks = ceil_div(case.width, columns * vector)
@@ -118,7 +124,7 @@ def segment_recipe(case: Case, planned: bool) -> Recipe:
         ("UNROLL", UNROLL),
         ("RESIDENT", RESIDENT),
         ("SPAN", span),
-        ("LONG", LONG),
+        ("LONG", min(LONG, slices)),  # runs of more pieces are joined in slices
         ("SLICES", slices),
     )
     source = source_of(("segments",), case.value, case.index_dtype, case.fold, definitions)
@@ -126,8 +132,8 @@ def segment_recipe(case: Case, planned: bool) -> Recipe:
     size = sum_bytes(case.value, case.fold)
     arguments = ("value", "out", "parts", "cuts", "order", "keys")
     arguments = (*arguments, case.n, case.rows, pieces, case.width)
-    grid = (ceil_div(pieces * columns, PIECE_THREADS), chunks)
-    steps = [ScatterStep(source, "segments", grid, PIECE_THREADS, 0, arguments)]
+    grid = (ceil_div(pieces * columns, THREADS_OF_FOLD), chunks)
+    steps = [ScatterStep(source, "segments", grid, THREADS_OF_FOLD, 0, arguments)]
     if pieces > 1:
         # few thread blocks, unless most of them would have nothing to look at
         each = min(256, max(256 // columns, ceil_div(pieces * chunks, 2 * PROCESSORS)))

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
+from pullback.compile.kernel.scatter_order import accumulator_bytes
 from pullback.core import dtypes as dt
 from pullback.runtime.cuda.printer import PRELUDE, register
 
@@ -30,12 +31,14 @@ PROCESSORS = 132  # of the device that grids are to fill, a Hopper; it decides n
 SHARED_TOTAL = 233_472  # bytes of shared memory of one of its processors
 SHARED_MOST = 232_448  # of which a thread block can have so many
 RESERVED = 1024  # bytes of it that a thread block has besides its own
-PLAIN_SHARED = 48 * 1024  # what a thread block has without asking for more
 EXPONENTS = 128, -149  # float32: all values are less than 2**128, and multiples of 2**-149
 
 
 class Case(NamedTuple):
-    """What a scatter is about: dtypes by name, `n` contributions of `width` elements to `rows`."""
+    """What a scatter is about: dtypes by name, `n` contributions of `width` elements to `rows`.
+
+    The last two are for schedules: they decide no bit.
+    """
 
     value: str
     index_dtype: str
@@ -114,9 +117,8 @@ def source_of(
 
 def sum_bytes(value: str, fold: str) -> int:
     """The size of the struct Sum of the kernels."""
-    wide = value == "float64" and fold == "add"
     kept = fold == "set" and dt.as_dtype(value).itemsize == 8
-    return 16 if wide or kept else 8
+    return 16 if kept else accumulator_bytes(value, fold)
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -1,7 +1,10 @@
 // Few destinations: every thread owns a column of accumulators in shared memory, so that nothing
 // is shared while contributions come in; then a fixed tree over threads, and over thread blocks.
+// The order is that of `scattered_in_streams`.
 // Definitions: THREADS, RESIDENT (thread blocks of a processor), VECTOR (elements of one load),
-// UNROLL (loads in flight).
+// UNROLL (loads in flight), CUT (whether a thread block has room for some of the rows alone, `each`
+// of them), JOIN_LANES, JOIN_SLICES.
+static_assert(JOIN_LANES == 32, "a warp joins single elements");
 
 struct Batch {
   Pack<Index, VECTOR> index[UNROLL];
@@ -31,7 +34,18 @@ DEVICE void fetch(Batch& b, const Index* index, const Value* value, i64 first, i
       }
 }
 
-DEVICE void absorb(Sum* columns, const Batch& b, i64 first, i64 n, int rows, Slot* slot) {
+// The rows of a thread block.
+struct Part {
+  int from, count;
+  __device__ bool has(int row) const { return !CUT || (u32)(row - from) < (u32)count; }
+};
+
+DEVICE Part part_of(i64 number, int rows, int each) {
+  const int from = CUT ? (int)number * each : 0;
+  return {from, rows - from < each ? rows - from : each};
+}
+
+DEVICE void absorb(Sum* columns, const Batch& b, i64 first, i64 n, int rows, Part part, Slot* slot) {
   const i64 left = n - first;
 #pragma unroll
   for (int u = 0; u < UNROLL; ++u)
@@ -39,10 +53,10 @@ DEVICE void absorb(Sum* columns, const Batch& b, i64 first, i64 n, int rows, Slo
     for (int k = 0; k < VECTOR; ++k) {
       if (left < TILE && place(0, u) + k >= left) continue;
       i64 row;
-      if (locate(b.index[u].at[k], rows, row))
-        take(columns[(int)row * THREADS + threadIdx.x], b.value[u].at[k]);
-      else
+      if (!locate(b.index[u].at[k], rows, row))
         report(slot, place(first, u) + k);
+      else if (part.has((int)row))
+        take(columns[((int)row - part.from) * THREADS + threadIdx.x], b.value[u].at[k]);
     }
 }
 
@@ -64,35 +78,36 @@ DEVICE void merge(const Sum* parts, Value* out, i64 row, int blocks) {
 
 KERNEL __launch_bounds__(THREADS, RESIDENT)
 few_narrow(const Index* __restrict__ index, const Value* __restrict__ value, Value* out, Sum* parts,
-           Slot* slot, i64 n, i64 rows, i64 aligned, i64 merging) {
+           Slot* slot, i64 n, i64 rows, i64 each, i64 aligned, i64 merging) {
   wait_for_others();
   DYNAMIC_SHARED(Sum, columns);
-  for (int r = 0; r < rows; ++r) columns[r * THREADS + threadIdx.x] = start();
+  const Part own = part_of(blockIdx.y, (int)rows, (int)each);
+  for (int r = 0; r < own.count; ++r) columns[r * THREADS + threadIdx.x] = start();
   const i64 step = gridDim.x * TILE;
   i64 first = blockIdx.x * TILE;
   Batch now, next;
   fetch(now, index, value, first, n, aligned == 3);
   while (first < n) {
     if (first + step < n) fetch(next, index, value, first + step, n, aligned == 3);
-    absorb(columns, now, first, n, rows, slot);
+    absorb(columns, now, first, n, rows, own, slot);
     now = next;
     first += step;
   }
   __syncthreads();
   const int lane = threadIdx.x % 32;
-  for (int r = threadIdx.x / 32; r < rows; r += THREADS / 32) {
+  for (int r = threadIdx.x / 32; r < own.count; r += THREADS / 32) {
     Sum s = start();
 #pragma unroll
     for (int t = 0; t < THREADS; t += 32) s = join(s, columns[r * THREADS + t + lane]);
     s = tree(s, 32);
-    if (lane == 0) parts[(i64)r * gridDim.x + blockIdx.x] = s;
+    if (lane == 0) parts[(i64)(own.from + r) * gridDim.x + blockIdx.x] = s;
   }
   if (!merging) return;
   // The block that comes last folds the parts of all: a launch less for small calls.
   u32* last = reinterpret_cast<u32*>(columns);
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) *last = atomicAdd(&slot->done, 1u) == gridDim.x - 1;
+  if (threadIdx.x == 0) *last = atomicAdd(&slot->done, 1u) == gridDim.x * gridDim.y - 1;
   __syncthreads();
   if (!*last) return;
   __threadfence();
@@ -108,13 +123,16 @@ KERNEL few_merge(const Sum* parts, Value* out, i64 rows, i64 blocks) {
 // Rows of several elements: a thread owns a column of one of them; as many index streams as fit.
 KERNEL __launch_bounds__(THREADS, RESIDENT)
 few_wide(const Index* __restrict__ index, const Value* __restrict__ value, Sum* parts, Slot* slot,
-         i64 n, i64 rows, i64 width) {
+         i64 n, i64 rows, i64 each, i64 width) {
   wait_for_others();
   DYNAMIC_SHARED(Sum, columns);
-  for (int r = 0; r < rows; ++r) columns[r * THREADS + threadIdx.x] = start();
+  const u32 chunks = (u32)((width + THREADS - 1) / THREADS);
+  const i64 before = (i64)(CUT ? blockIdx.y % chunks : blockIdx.y) * THREADS;
+  const Part own = part_of(CUT ? blockIdx.y / chunks : 0, (int)rows, (int)each);
+  for (int r = 0; r < own.count; ++r) columns[r * THREADS + threadIdx.x] = start();
   const int lanes = width < THREADS ? width : THREADS, streams = THREADS / lanes;
   const int stream = threadIdx.x / lanes;
-  const i64 column = (i64)blockIdx.y * THREADS + threadIdx.x % lanes;
+  const i64 column = before + threadIdx.x % lanes;
   const i64 step = (i64)gridDim.x * streams;
   if (stream < streams && column < width)
     for (i64 i = (i64)blockIdx.x * streams + stream; i < n; i += step * UNROLL) {
@@ -130,23 +148,23 @@ few_wide(const Index* __restrict__ index, const Value* __restrict__ value, Sum* 
       for (int u = 0; u < UNROLL; ++u) {
         if (i + u * step >= n) continue;
         i64 row;
-        if (locate(at[u], rows, row))
-          take(columns[(int)row * THREADS + threadIdx.x], v[u]);
-        else
+        if (!locate(at[u], rows, row))
           report(slot, i + u * step);
+        else if (own.has((int)row))
+          take(columns[((int)row - own.from) * THREADS + threadIdx.x], v[u]);
       }
     }
   __syncthreads();
-  for (int k = threadIdx.x; k < rows * lanes; k += THREADS) {
+  for (int k = threadIdx.x; k < own.count * lanes; k += THREADS) {
     const int row = k / lanes, c = k % lanes;
-    if ((i64)blockIdx.y * THREADS + c >= width) continue;
+    if (before + c >= width) continue;
     Sum s = start();
     for (int t = 0; t < streams; ++t) s = join(s, columns[row * THREADS + t * lanes + c]);
-    parts[((i64)blockIdx.x * rows + row) * width + (i64)blockIdx.y * THREADS + c] = s;
+    parts[((i64)blockIdx.x * rows + own.from + row) * width + before + c] = s;
   }
 }
 
-// Parts lie block after block: 32 destinations side by side, eight slices of the blocks for each.
+// Parts lie block after block: 32 destinations side by side, and slices of the blocks for each.
 KERNEL few_merge_wide(const Sum* parts, Value* out, i64 destinations, i64 blocks) {
   wait_for_others();
   DYNAMIC_SHARED(Sum, slices);
@@ -154,10 +172,10 @@ KERNEL few_merge_wide(const Sum* parts, Value* out, i64 destinations, i64 blocks
   const i64 d = (i64)blockIdx.x * 32 + lane;
   Sum s = start();
   if (d < destinations)
-    for (i64 b = slice; b < blocks; b += 8) s = join(s, parts[b * destinations + d]);
+    for (i64 b = slice; b < blocks; b += JOIN_SLICES) s = join(s, parts[b * destinations + d]);
   slices[threadIdx.x] = s;
   __syncthreads();
   if (slice != 0 || d >= destinations) return;
-  for (int k = 1; k < 8; ++k) s = join(s, slices[k * 32 + lane]);
+  for (int k = 1; k < JOIN_SLICES; ++k) s = join(s, slices[k * 32 + lane]);
   out[d] = result(out[d], s);
 }

@@ -16,7 +16,8 @@ K is the number of inputs, `kept` and `reduced` their axes; the output is dense.
 there are several outputs if several reductions are one kernel. S is the number of arrays that it
 stores beside. W says for each
 input whether neighbours are read at once ("u"), one by one ("s") or are the same element ("z"),
-then how many of them a thread has. `sequence` takes any grid.
+in capitals if they are at the places of the first input of that letter, then how many of them a
+thread has. `sequence` takes any grid.
 
 A thread of `rows` and `wide` has a lane of a block of the tree, or some that lie side by
 side, and a team of threads all its lanes. A unit is one output and a group of `per_group` blocks, a

@@ -227,6 +227,7 @@ def _columns_plan(kernel: Fold, kept: Nest, reduced: Nest, aligned: bool) -> Lau
     steps = [own[0] for own in reduced.strides]
     apart = [(*own[:-1], step) for own, step in zip(kept.strides, steps, strict=True)]
     kinds = _kinds([own[-1] for own in kept.strides], apart, lanes, aligned)
+    kinds = _shared_places(kinds, [*zip(kept.strides, steps, strict=True)])
     wide = column_threads(lanes, outputs)
     across = math.ceil(outputs / (wide * lanes))
     joined = blocks <= JOINED
@@ -301,6 +302,15 @@ def _side_by_side(kept: Nest, reduced: Nest) -> bool:
 def _is_flat(reduced: Nest) -> bool:
     """Whether what is reduced lies side by side in memory, or is one element."""
     return len(reduced.shape) == 1 and all(own[0] in (0, 1) for own in reduced.strides)
+
+
+def _shared_places(kinds: str, strides: Sequence[tuple[Strides, int]]) -> str:
+    """The kinds, in capitals where an array goes as the first one of its kind does."""
+    firsts = [strides[kinds.index(kind)] for kind in kinds]
+    return "".join(
+        kind.upper() if own == first and k > kinds.index(kind) else kind
+        for k, (kind, own, first) in enumerate(zip(kinds, strides, firsts, strict=True))
+    )
 
 
 def _kinds(along: Sequence[int], apart: Sequence[Strides], lanes: int, aligned: bool) -> str:

@@ -169,6 +169,23 @@ def test_folds_from_row_to_row_store_what_else_is_made(
     assert found[0] == "columns" or name == "bias"  # whose rows of weights are copied before
 
 
+# A row of weights goes on its own; twelve arrays and more share what counts their elements.
+def many(x: Any, g: Any) -> Any:
+    y = x * g[0]
+    stored = [x + g, x - g, x * g, y + g, y - g, y * g, pb.maximum(y, g), pb.minimum(x, y), y - x]
+    return (*stored, (x - g * y).sum(axis=0), (y + g * x).sum(axis=0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_arrays_share_their_places(dtype: str, cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(FOLDED, "many", many)
+    for shape in ((2100, 64), (1100, 33)):
+        found = check("many", shape, dtype, cuda)
+        (walk,) = [name for name in found if "_columns_" in name]
+        kinds = walk.split("_")[3]
+        assert kinds.count("U") + kinds.count("S") > 8, found
+
+
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "complex64"])
 def test_what_is_stored_beside_has_its_dtype(dtype: str, cuda: Any):
     assert "columns" in kinds(check("masks", (300, 130), dtype, cuda))

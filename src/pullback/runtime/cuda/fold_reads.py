@@ -10,9 +10,10 @@ from pullback.runtime.cuda.printer import storage
 
 __all__ = ["column_bounds", "column_most", "column_reads", "wide_reads"]
 
-# Threads that a processor holds at least where sums of columns are folded: 128 registers for each.
+# Threads that a processor holds at least where sums of columns read many arrays: 128 registers for
+# each, if at most half of them are for elements that it waits for.
 RESIDENT = 512
-MOST_IN_FLIGHT = 64  # of these, for elements that a thread waits for
+MOST_IN_FLIGHT = 64
 # In so few, light elements wait for nothing but memory: all of it is asked for at once, as the
 # loads of a lane follow each other.
 FEW_BLOCKS = 64  # thread blocks of a launch at most: half of an H200's processors
@@ -77,14 +78,23 @@ def column_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
     registers for one thread block of a processor.
     """
     lines, loads, packed, places, count = [], [], [], [], len(kernel.inputs)
-    names = [f"in{k}" for k in range(count)] + [f"store{k}" for k in range(len(stores_of(kernel)))]
-    leads = [k for k, kind in enumerate(kinds) if kind.islower()]
-    for k in leads:
-        lines.append(f"  const long long s{k} = steps.step[{k}] * {LANES};")
-        lines.append(f"  long long at{k} = start[{k}] + j * steps.step[{k}];")
-    for k, (name, kind) in enumerate(zip(names, kinds, strict=True)):
+    arrays = [(f"in{k}", f"const {storage(d)}") for k, d in enumerate(kernel.inputs)]
+    arrays += [(f"store{k}", storage(d)) for k, (d, _) in enumerate(stores_of(kernel))]
+    moved: list[tuple[str, int]] = []  # what is moved along, and the number of its step
+    for k, ((name, c), kind) in enumerate(zip(arrays, kinds, strict=True)):
         lead = k if kind.islower() else kinds.index(kind.lower())
         places.append(f"{name} + at{lead} + s{lead} * u")
+        if kind.isupper():
+            continue
+        lines.append(f"  const long long s{k} = steps.step[{k}] * {LANES};")
+        first = f"start[{k}] + j * steps.step[{k}]"
+        if kind.upper() in kinds:
+            lines.append(f"  long long at{k} = {first};")
+            moved.append((f"at{k}", k))
+        else:
+            lines.append(f"  {c}* x{k} = {name} + {first};")
+            places[k] = f"x{k} + s{k} * u"
+            moved.append((f"x{k}", k))
     for k, (d, kind) in enumerate(zip(kernel.inputs, kinds.lower(), strict=False)):
         c = storage(d)
         if kind == "z":
@@ -95,19 +105,20 @@ def column_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
             packed.append(f"p{k}[u].v[v]")
     return {
         "pointers": "\n".join(lines), **_in_flight(loads, flight), "packed": ", ".join(packed),
-        "advance_in_flight": "\n".join(f"    at{k} += s{k} * {flight};" for k in leads),
-        "advance_by_one": "\n".join(f"    at{k} += s{k};" for k in leads),
+        "advance_in_flight": "\n".join(f"    {x} += s{k} * {flight};" for x, k in moved),
+        "advance_by_one": "\n".join(f"    {x} += s{k};" for x, k in moved),
         **_stored(kernel, kinds, places[count:]),
     }  # fmt: skip
 
 
-def column_bounds(kernel: Fold, width: int, flight: int) -> str:
-    """The most threads of a thread block of `columns`, and how many blocks a processor holds, where
-    what is in flight leaves them the registers.
+def column_bounds(kernel: Fold, kinds: str, width: int, flight: int) -> str:
+    """The most threads of a thread block of `columns`, and how many blocks a processor holds where
+    many arrays share places.
     """
     most = column_most(str(width))
     words = sum(max(4, d.itemsize * width) for d in kernel.inputs) // 4 * flight
-    return f"{most}, {RESIDENT // most}" if words <= MOST_IN_FLIGHT else str(most)
+    many = not kinds.islower() and words <= MOST_IN_FLIGHT
+    return f"{most}, {RESIDENT // most}" if many else str(most)
 
 
 def _load(c: str, k: int, place: str, kind: str) -> tuple[str, str]:

@@ -391,5 +391,5 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
             words["prefetched"] = ""
     elif form == "columns":
         words |= column_reads(kernel, kinds, flight)
-        words["bounds"] = column_bounds(kernel, int(width), flight)
+        words["bounds"] = column_bounds(kernel, kinds, int(width), flight)
     return text.format(**words)

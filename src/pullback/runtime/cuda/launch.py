@@ -49,6 +49,9 @@ MAX_GRID = 132 * 16  # thread blocks of a kernel that strides over its elements
 MOST_TILE_BYTES = 48 << 10  # of shared memory, which every GPU gives a thread block
 # Each takes the less outputs for that.
 COLUMN_THREADS = 1 << 17  # that sums of columns are to have: 1000 for each of an H200's processors
+# Of a sum of columns, from which on they share what counts their elements: each has four registers
+# for itself, and with 24 of them a processor held one thread block.
+MANY_ARRAYS = 12
 LEAST_COLUMNS = 8  # outputs side by side: 32 bytes, which are read from memory at once
 Strides = Sequence[int]
 
@@ -227,7 +230,8 @@ def _columns_plan(kernel: Fold, kept: Nest, reduced: Nest, aligned: bool) -> Lau
     steps = [own[0] for own in reduced.strides]
     apart = [(*own[:-1], step) for own, step in zip(kept.strides, steps, strict=True)]
     kinds = _kinds([own[-1] for own in kept.strides], apart, lanes, aligned)
-    kinds = _shared_places(kinds, [*zip(kept.strides, steps, strict=True)])
+    if len(kinds) >= MANY_ARRAYS:
+        kinds = _shared_places(kinds, [*zip(kept.strides, steps, strict=True)])
     wide = column_threads(lanes, outputs)
     across = math.ceil(outputs / (wide * lanes))
     joined = blocks <= JOINED

@@ -15,6 +15,7 @@ __all__ = [
     "FLOATS",
     "LAST",
     "LAUNCH",
+    "THIN",
     "UNITS",
     "Tile",
     "TileChoice",
@@ -84,6 +85,17 @@ FLOATS = (
     Tile(32, 32, 32, 2, 4, 4, 1, 4, (4, 4), 0.36, last=False, fewer=0.0),
 )
 
+# For products alone, with a short side; rates are estimates.
+THIN = (
+    # half of the largest, twice: for few columns
+    Tile(256, 64, 8, 16, 8, 4, 1, 4, (2, 1), 0.71, 2, last=False),
+    # with fewer registers: where k is short, one more block hides what others wait for
+    Tile(128, 64, 16, 8, 8, 4, 1, 3, (4, 2), 0.64, last=False),
+    # for few rows, where others make rows that are not there; the rate is low enough that it is not
+    # taken for small products, for which the others were measured
+    Tile(8, 64, 32, 2, 4, 1, 2, 4, (6, 6), 0.15, last=False, fewer=0.0),
+)
+
 # float64 by the arithmetic units, where matrix units do not keep the order
 DOUBLES = (
     Tile(64, 64, 16, 4, 4, 4, 2, 3, (2, 1), 0.35),
@@ -117,7 +129,7 @@ def choice_of(kind: str, batch: int, m: int, n: int, k: int) -> TileChoice:
 
 def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[TileChoice]:
     """All that a product may be made with."""
-    tiles = {"floats": FLOATS, "doubles": DOUBLES, "units": UNITS}[kind]
+    tiles = {"floats": FLOATS + THIN, "doubles": DOUBLES, "units": UNITS}[kind]
     chains = math.ceil(k / order.CHUNK)
     merges = [ALONE] if k < 1 << 31 else []
     if chains > 1:

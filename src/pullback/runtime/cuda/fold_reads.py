@@ -8,7 +8,7 @@ from pullback.compile.kernel.order import LANES
 from pullback.runtime.cuda.fold_kernels import Fold, stores_of
 from pullback.runtime.cuda.printer import storage
 
-__all__ = ["column_bounds", "column_most", "column_reads", "wide_reads"]
+__all__ = ["column_bounds", "column_most", "column_reads", "small_reads", "wide_reads"]
 
 # Threads that a processor holds at least where sums of columns read many arrays: 128 registers for
 # each, if at most half of them are for elements that it waits for.
@@ -52,6 +52,24 @@ def wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
         "prefetched": "\n".join([f"  if (gridDim.x <= {FEW_BLOCKS}) {{", *prefetches, "  }"]),
         "packed": ", ".join(packed), "single": ", ".join(single), "targets": "".join(targets),
         **_stored(kernel, kinds, [f"y{k} + i + {LANES} * u" for k in range(len(targets))]),
+    }  # fmt: skip
+
+
+def small_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
+    """How `small` reads: neighbours in memory one by one, or one element for the whole row."""
+    pointers, loads, packed = [], [], []
+    place = "i + step * u < n ? i + step * u : n - 1"
+    for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=True)):
+        c, own = storage(d), f"in{k} + start[{k}]"
+        if kind == "z":
+            pointers.append(f"    const {c} x{k} = *({own});")
+            packed.append(f"x{k}")
+        else:
+            pointers.append(f"    const {c}* const x{k} = {own} + j;")
+            loads.append((f"{c} p{k}", f"x{k}[{place}]"))
+            packed.append(f"p{k}[u]")
+    return {
+        "pointers": "\n".join(pointers), **_in_flight(loads, flight), "packed": ", ".join(packed),
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pullback.runtime.cuda.fold_reads import (
     column_bounds,
     column_most,
     column_reads,
+    small_reads,
     wide_reads,
 )
 from pullback.runtime.cuda.printer import storage
@@ -18,8 +19,11 @@ __all__ = [
     "LANES_SIDE",
     "MERGE",
     "MERGE_THREADS",
+    "SMALL_BLOCKS",
+    "SMALL_THREADS",
     "THREADS",
     "column_threads",
+    "small_blocks",
     "teams",
     "walk_code",
 ]
@@ -27,6 +31,9 @@ __all__ = [
 THREADS = 128  # of a thread block: few, so that the last ones of a launch end together
 MERGE_THREADS = 256  # of a thread block that joins what others have folded
 MERGE = 8 * MERGE_THREADS  # accumulators of a thread block that joins, eight for each thread
+SMALL_THREADS = 512  # of a thread block that makes all elements first
+SMALL_BLOCKS = 8  # of the tree, that such a thread block folds: they lie in shared memory
+SMALL_BYTES = 40 << 10  # of shared memory for elements, of the 48 KB that a kernel may have anyway
 LANES_SIDE = 32  # outputs side by side of a thread block that joins lanes: a warp reads them
 JOINED = 16  # accumulators of an output that one thread joins in sequence
 # Loads of an input that a thread waits for at a time, by the instructions of an element.
@@ -189,6 +196,43 @@ _BLOCKS = """
   else partials[unit] = a[0];
 }}"""
 
+# All threads make elements, then those of teams fold what they have left in shared memory.
+_SMALL = """
+extern "C" __global__ void __launch_bounds__({small_threads}) {name}_{walk}({outs},
+    {name}_acc* __restrict__ partials, {ins}, const Nest<{streams}> kept,
+    const long long length, const long long groups, const long long per_group) {{
+  constexpr int V = 1, TEAM = {lanes}, ROOM = {at_once} * {block};
+  __shared__ {name}_acc slots[{small_threads} / 32];
+  __shared__ {name}_acc made_here[{at_once} * ({block} + TEAM)];  // blocks in banks of their own
+  const int t = (int)threadIdx.x, part = t % TEAM, p = (int)per_group, step = {small_threads};
+  const long long unit = blockIdx.x, group = unit % groups * p;
+  const bool valid = t / TEAM < p;
+  long long start[{streams}] = {{}};
+  pb_locate(kept, unit / groups, start);
+  {name}_acc a[V];
+  a[0] = {name}_init();
+  for (int first = 0; first < p; first += {at_once}) {{
+    const long long j = (group + first) * {block}, left = length - j;
+    const int n = left < 0 ? 0 : left < ROOM ? (int)left : ROOM;
+{pointers}
+    for (int i = t; i < n; i += step * {flight}) {{
+{loads_in_flight}
+#pragma unroll
+      for (int u = 0; u < {flight}; ++u) {{
+        const int at = i + step * u;
+        if (at < n) made_here[at + at / {block} * TEAM] = {name}_element({packed}, j + at);
+      }}
+    }}
+    __syncthreads();
+    const int own = t / TEAM - first;
+    const int end = n - own * {block} < {block} ? n - own * {block} : {block};
+    if (valid && own >= 0 && own < {at_once})
+#pragma unroll 8
+      for (int i = part; i < end; i += TEAM)
+        a[0] = {name}_combine(a[0], made_here[own * ({block} + TEAM) + i]);
+    __syncthreads();
+  }}"""
+
 _COLUMNS = """
 extern "C" __global__ void __launch_bounds__({bounds}) {name}_{walk}({outs},
     {name}_acc* __restrict__ partials, {ins}, const Nest<{streams}> kept,
@@ -335,6 +379,7 @@ _WALKS = {
     "sequence": _SEQUENCE,
     "rows": _UNIT + _ROWS + _BLOCKS,
     "wide": _UNIT + _WIDE + _BLOCKS,
+    "small": _SMALL + _BLOCKS,
     "columns": _COLUMNS,
     "join": _JOIN,
     "lanes": _LANES,
@@ -359,6 +404,13 @@ def column_threads(lanes: int, outputs: int) -> int:
     return wide
 
 
+def small_blocks(kernel: Fold) -> int:
+    """The blocks of the tree whose elements `small` has in shared memory at a time; 0 is none."""
+    each = (BLOCK + LANES) * len(kernel.init) * max(e.dtype.itemsize for e in kernel.init)
+    most = min(SMALL_BLOCKS, SMALL_BYTES // each)
+    return 1 << (most.bit_length() - 1) if most else 0
+
+
 def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
     """A walk of a kernel, whose functions have this name; an element has `cost` instructions."""
     form, _, inputs = walk.partition("_")
@@ -379,6 +431,7 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
         "threads": THREADS, "lanes": LANES, "block": BLOCK, "flight": flight,
         "most": column_most(width), "joined": JOINED, "unroll": flight,
         "merge": MERGE, "merge_threads": MERGE_THREADS, "side": LANES_SIDE,
+        "small_threads": SMALL_THREADS, "at_once": small_blocks(kernel),
     }  # fmt: skip
     for place, at in _PLACES.items():
         words[place] = ", ".join(f"out{k}[{at}]" for k in range(len(outputs)))
@@ -389,6 +442,8 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
         words |= wide_reads(kernel, kinds, flight)
         if cost >= FLIGHTS[-1][0]:
             words["prefetched"] = ""
+    elif form == "small":
+        words |= small_reads(kernel, kinds, flight)
     elif form == "columns":
         words |= column_reads(kernel, kinds, flight)
         words["bounds"] = column_bounds(kernel, kinds, int(width), flight)

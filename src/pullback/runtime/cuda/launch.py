@@ -22,7 +22,10 @@ from pullback.runtime.cuda.fold_walks import (
     LANES_SIDE,
     MERGE,
     MERGE_THREADS,
+    SMALL_BLOCKS,
+    SMALL_THREADS,
     column_threads,
+    small_blocks,
     teams,
 )
 from pullback.runtime.cuda.fold_walks import THREADS as FOLD_THREADS
@@ -53,6 +56,9 @@ COLUMN_THREADS = 1 << 17  # that sums of columns are to have: 1000 for each of a
 # for itself, and with 24 of them a processor held one thread block.
 MANY_ARRAYS = 12
 LEAST_COLUMNS = 8  # outputs side by side: 32 bytes, which are read from memory at once
+# Elements of a reduction from which on a thread block makes all of them before it folds them, while
+# there are few such blocks: half of an H200's processors.
+LEAST_SMALL, FEW_UNITS = 256, 64
 Strides = Sequence[int]
 
 
@@ -204,6 +210,8 @@ def reduce_plan(
         return Launches([Launch(f"{name}_sequence", grid_of(outputs), THREADS, arguments)])
     if _side_by_side(kept, reduced):
         return _columns_plan(kernel, kept, reduced, aligned)
+    if _is_small(kernel, outputs, reduced):
+        return _small_plan(kernel, kept, reduced)
     if _is_flat(reduced):
         lanes = lane_width(kernel)
         kinds = _kinds([own[0] for own in reduced.strides], kept.strides, lanes, aligned)
@@ -218,6 +226,31 @@ def reduce_plan(
     arguments = (*outs, partials, *ins, packed(kept), along, groups, per_group)
     launch = Launch(f"{name}_{walk}", grid, FOLD_THREADS, arguments)
     return merged(kernel, [launch], outputs, groups)
+
+
+def _is_small(kernel: Fold, outputs: int, reduced: Nest) -> bool:
+    """Whether so few threads would have lanes that these mostly waited."""
+    units = outputs * math.ceil(reduced.size / (SMALL_BLOCKS * BLOCK))
+    able = bool(kernel.inputs) and not stores_of(kernel) and small_blocks(kernel) > 0
+    return able and _is_flat(reduced) and reduced.size >= LEAST_SMALL and units <= FEW_UNITS
+
+
+def _small_plan(kernel: Fold, kept: Nest, reduced: Nest) -> Launches:
+    """How to reduce where thread blocks are few: each makes all of its elements before they are
+    folded.
+    """
+    kinds = _kinds([own[0] for own in reduced.strides], kept.strides, 1, False).replace("s", "u")
+    blocks = math.ceil(reduced.size / BLOCK)
+    per_group = min(SMALL_BLOCKS, 1 << (blocks - 1).bit_length())
+    groups = math.ceil(blocks / per_group)
+    partials = "scratch0" if groups > 1 else 0
+    arguments = (
+        *outs_of(kernel), partials, *arrays_of(kernel), packed(kept), reduced.size, groups,
+        per_group,
+    )  # fmt: skip
+    name = f"{name_of(kernel)}_small_{kinds}"
+    launch = Launch(name, kept.size * groups, SMALL_THREADS, arguments)
+    return merged(kernel, [launch], kept.size, groups)
 
 
 def _columns_plan(kernel: Fold, kept: Nest, reduced: Nest, aligned: bool) -> Launches:

@@ -26,6 +26,7 @@ from benchmarks.libraries import Jax, Pullback, Torch, TorchCompile
 from benchmarks.programs import Function, Programs
 from benchmarks.turns import taking_turns
 from benchmarks.workloads import WORKLOADS, Workload, leaves
+from tuned import tune
 
 Work = Callable[[], Any]
 
@@ -190,6 +191,7 @@ class _Served:
 
 def _serve(name: str, pipe: Any) -> None:
     """Do what is asked for through a pipe, until it is closed."""
+    tune()
     served = _Served(name)
     while True:
         try:

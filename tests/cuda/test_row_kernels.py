@@ -230,6 +230,26 @@ def test_folds_from_row_to_row_are_a_launch_of_their_own_where_lanes_are_few(
     assert "lanes" not in found
 
 
+@pytest.mark.parametrize("shape", [(150, 1001), (40, 2500)])
+def test_cheap_numbers_of_rows_are_made_where_they_are_read(shape: tuple[int, int], cuda: Any):
+    """The weight of a row's gradient, but not its label, which the picked element needs before."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(shape).astype(np.float32)
+    labels = np.where(rng.random(shape[0]) < 0.1, -100, rng.integers(0, shape[1], shape[0]))
+    found = []
+    for device in (cuda, "cpu"):
+        f = pb.jit(pb.value_and_grad(pb.nn.cross_entropy))
+        given = [pb.tensor(a, device=device) for a in (x, labels)]
+        f(*given)
+        cuda_fake.launched.clear()
+        found.append([part.numpy() for part in f(*given)])
+        if device is cuda:
+            names = [name.split("_")[0] for name in cuda_fake.launched]
+            assert sorted(names) == ["index"] * 2 + ["map"] * 2 + ["reduce"] * 2 + ["rows"]
+    for one, two in zip(*found, strict=True):
+        assert same_bits(one, two)
+
+
 LOSSES: dict[str, Callable[..., Any]] = {
     "chain": lambda x: (pb.sin(x) * pb.exp(-x * x) + pb.log1p(x * x)).sum(),
     "mean": lambda x: (x * x).mean() + x.max(),

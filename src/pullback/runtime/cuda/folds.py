@@ -42,7 +42,7 @@ from collections.abc import Sequence
 from pullback.compile.kernel.forms import Accumulate
 from pullback.ir.scalar import Expr
 from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
-from pullback.runtime.cuda.fold_walks import FOLD, walk_code
+from pullback.runtime.cuda.fold_walks import FOLD, small_blocks, walk_code
 from pullback.runtime.cuda.kernels import (
     HEAVY,
     NEST,
@@ -102,16 +102,9 @@ def usual_walks(kernel: Fold) -> tuple[str, ...]:
     if isinstance(kernel, Accumulate):
         return ("scan", "lines_turned", "lines_straight")
     every = "u" * len(kernel.inputs)
-    dense = f"{every}{lane_width(kernel)}"
-    return (
-        "sequence",
-        "rows",
-        f"wide_{dense}",
-        f"small_{every}",
-        f"columns_{dense}",
-        "join",
-        "merge",
-    )
+    small = (f"small_{every}",) if every and small_blocks(kernel) else ()
+    wide, columns = (f"{walk}_{every}{lane_width(kernel)}" for walk in ("wide", "columns"))
+    return ("sequence", "rows", wide, *small, columns, "join", "merge")
 
 
 def fold_code(source: Source, kernel: Fold, walks: Sequence[str] = ()) -> str:

@@ -21,6 +21,7 @@ __all__ = [
     "TileChoice",
     "choice_of",
     "choices",
+    "cycles",
     "tile_of",
 ]  # fmt: skip
 
@@ -124,7 +125,7 @@ class TileChoice(NamedTuple):
 @cache
 def choice_of(kind: str, batch: int, m: int, n: int, k: int) -> TileChoice:
     """The choice for "floats", "doubles" or "units", which is expected to be the fastest."""
-    return min(choices(kind, batch, m, n, k), key=lambda c: _cycles(c, batch, m, n, k))
+    return min(choices(kind, batch, m, n, k), key=lambda c: cycles(c, batch, m, n, k))
 
 
 def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[TileChoice]:
@@ -153,14 +154,14 @@ def tile_of(kind: str, batch: int, m: int, n: int, k: int, *, totals: bool) -> T
     """
     tiles = [t for t in {"floats": FLOATS, "doubles": DOUBLES}[kind] if t.resident[0] > 1]
 
-    def cycles(tile: Tile) -> float:
+    def alone(tile: Tile) -> float:
         blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
         return _turns(tile, tile.resident[totals], blocks, k)
 
-    return min(tiles, key=cycles)
+    return min(tiles, key=alone)
 
 
-def _cycles(choice: TileChoice, batch: int, m: int, n: int, k: int) -> float:
+def cycles(choice: TileChoice, batch: int, m: int, n: int, k: int) -> float:
     """About how long a product takes."""
     tile, merge = choice
     chains = max(1, math.ceil(k / order.CHUNK))

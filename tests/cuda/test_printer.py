@@ -328,6 +328,7 @@ def check_reduction(kind, shape, axes, layout=None, aligned=True):
      ((1025,), (0,), "small"), ((3, 1040), (1,), "small"), ((70_001,), (0,), "small"),
      ((40, 33), (1,), "wide"), ((3, 5000), (1,), "small"), ((2000, 3), (0,), "rows"),
      ((70, 1025), (1,), "wide"), ((66, 2100), (1,), "wide"), ((256,), (0,), "small"),
+     ((17_000,), (0,), ""),  # by the instructions of an element
      ((5000, 35), (0,), "columns"), ((33, 40), (0,), "columns"), ((2, 1100, 64), (1,), "columns"),
      ((20, 6, 30), (0, 2), "rows"), ((20, 6, 3), (0, 2), "rows"), ((40, 3, 1, 31), (0, 3), "rows"),
      ((17_000, 8), (0,), "columns")],

@@ -31,8 +31,9 @@ __all__ = [
 THREADS = 128  # of a thread block: few, so that the last ones of a launch end together
 MERGE_THREADS = 256  # of a thread block that joins what others have folded
 MERGE = 8 * MERGE_THREADS  # accumulators of a thread block that joins, eight for each thread
-SMALL_THREADS = 512  # of a thread block that makes all elements first
-SMALL_BLOCKS = 8  # of the tree, that such a thread block folds: they lie in shared memory
+SMALL_THREADS = 256  # of a thread block that makes all elements first: no more than loops have
+SMALL_FLIGHT = 48  # loads that one of its threads waits for at a time, of all inputs
+SMALL_BLOCKS = SMALL_THREADS // LANES  # of the tree, that such a thread block folds
 SMALL_BYTES = 40 << 10  # of shared memory for elements, of the 48 KB that a kernel may have anyway
 LANES_SIDE = 32  # outputs side by side of a thread block that joins lanes: a warp reads them
 JOINED = 16  # accumulators of an output that one thread joins in sequence
@@ -443,7 +444,8 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
         if cost >= FLIGHTS[-1][0]:
             words["prefetched"] = ""
     elif form == "small":
-        words |= small_reads(kernel, kinds, flight)
+        more = min(2 * flight, max(1, SMALL_FLIGHT // max(1, count)))
+        words |= {"flight": more, **small_reads(kernel, kinds, more)}
     elif form == "columns":
         words |= column_reads(kernel, kinds, flight)
         words["bounds"] = column_bounds(kernel, kinds, int(width), flight)

@@ -229,10 +229,16 @@ def reduce_plan(
 
 
 def _is_small(kernel: Fold, outputs: int, reduced: Nest) -> bool:
-    """Whether so few threads would have lanes that these mostly waited."""
-    units = outputs * math.ceil(reduced.size / (SMALL_BLOCKS * BLOCK))
-    able = bool(kernel.inputs) and not stores_of(kernel) and small_blocks(kernel) > 0
-    return able and _is_flat(reduced) and reduced.size >= LEAST_SMALL and units <= FEW_UNITS
+    """Whether so few threads would have lanes that these mostly waited.
+
+    Not if it took a launch more than with lanes.
+    """
+    if not (kernel.inputs and small_blocks(kernel) and _is_flat(reduced)) or stores_of(kernel):
+        return False
+    blocks = math.ceil(reduced.size / BLOCK)
+    fits = blocks <= SMALL_BLOCKS or blocks > teams(lane_width(kernel))
+    units = outputs * math.ceil(blocks / SMALL_BLOCKS)
+    return fits and reduced.size >= LEAST_SMALL and units <= FEW_UNITS
 
 
 def _small_plan(kernel: Fold, kept: Nest, reduced: Nest) -> Launches:

@@ -67,12 +67,14 @@ CASES = [
     for tile in tiles
     for merge in MERGES
     for layout in ("nt", "tn", "nn")
+    if kind != "floats" or tile < 8 or merge != shapes.ALONE  # these make one chain
 ]  # each compiles a kernel
 SAMPLE = [
     ("floats", 6, shapes.ALONE, "tn"),
     ("floats", 6, shapes.CLUSTER, "nt"),
     ("floats", 3, shapes.LAST, "nn"),
-    ("floats", 8, shapes.ALONE, "nt"),
+    ("floats", 8, shapes.LAUNCH, "nt"),
+    ("floats", 9, shapes.LAUNCH, "nn"),
     ("floats", 10, shapes.CLUSTER, "nn"),
     ("floats", 10, shapes.LAUNCH, "tn"),
     ("units", 1, shapes.ALONE, "tn"),
@@ -92,6 +94,17 @@ def test_tiles_have_the_bits_of_the_order(kind: str, tile: int, merge: int, layo
         np.ascontiguousarray(x.T if t == "t" else x) for x, t in zip((a, b), layout, strict=True)
     ]
     np.testing.assert_array_equal(run(product, arrays), order.product(a, b))
+
+
+@pytest.mark.parametrize("tile", [8, 9, 10])
+@pytest.mark.parametrize(("layout", "sides"), [("nn", (300, 64, 64)), ("nt", (259, 70, 61))])
+def test_thin_tiles_make_one_chain(tile: int, layout: str, sides: tuple[int, int, int]):
+    product = tiled("floats", tile, shapes.ALONE, layout, sides)
+    m, n, k = sides
+    rng = np.random.default_rng(tile)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
+    found = run(product, [a, np.ascontiguousarray(b.T if layout[1] == "t" else b)])
+    np.testing.assert_array_equal(found, order.product(a, b))
 
 
 VIEWS: dict[str, Any] = {
@@ -136,6 +149,8 @@ def test_thin_products_have_tiles_of_their_own():
     """As those of a network of 64 units for many points: few columns, few rows."""
     for sides in ((65536, 64, 64), (2, 64, 65536)):
         assert shapes.choice_of("floats", 1, *sides).tile in shapes.THIN
+    for choice in shapes.choices("floats", 1, 65536, 64, 1024):
+        assert choice.merge != shapes.ALONE or choice.tile in shapes.FLOATS
     for sides in ((256, 256, 256), (64, 256, 256), (2048, 2048, 2048)):
         assert shapes.choice_of("floats", 1, *sides).tile in shapes.FLOATS
     assert shapes.tile_of("floats", 1, 65536, 64, 64, totals=False) in shapes.FLOATS

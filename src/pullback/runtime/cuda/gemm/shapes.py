@@ -86,12 +86,12 @@ FLOATS = (
     Tile(32, 32, 32, 2, 4, 4, 1, 4, (4, 4), 0.36, last=False, fewer=0.0),
 )
 
-# For products alone, with a short side; rates are estimates.
+# For products alone, with a short side; rates are estimates. Blocks of these make one chain each.
 THIN = (
     # half of the largest, twice: for few columns
-    Tile(256, 64, 8, 16, 8, 4, 1, 4, (2, 1), 0.71, 2, last=False),
+    Tile(256, 64, 8, 16, 8, 4, 1, 4, (2, 2), 0.71, last=False),
     # with fewer registers: where k is short, one more block hides what others wait for
-    Tile(128, 64, 16, 8, 8, 4, 1, 3, (4, 2), 0.64, last=False),
+    Tile(128, 64, 16, 8, 8, 4, 1, 3, (4, 4), 0.64, last=False),
     # for few rows, where others make rows that are not there; the rate is low enough that it is not
     # taken for small products, for which the others were measured
     Tile(8, 64, 32, 2, 4, 1, 2, 4, (6, 6), 0.15, last=False, fewer=0.0),
@@ -139,6 +139,7 @@ def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[TileChoice]:
             merges.append(LAST)
     every = [TileChoice(tile, merge) for tile in tiles for merge in merges]
     every = [c for c in every if c.merge != CLUSTER or _may_be_shared(c.tile)]
+    every = [c for c in every if c.merge != ALONE or chains == 1 or c.tile not in THIN]
     return [c for c in every if c.merge != LAST or c.tile.last]
 
 

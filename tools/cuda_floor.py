@@ -4,7 +4,7 @@
 
 The floor is the bytes that a workload has to move, by the rate of a large copy of PyTorch's. Times
 of the device are taken by events while the host is ahead; those of JAX by the clock, over a queue
-of calls. Before, every workload is compared with the CPU, bit for bit.
+of calls. Before, every workload is compared with the CPU, bit for bit. `tuned.py` sets schedules.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import numpy as np
 
 import pullback as pb
+from tuned import tune
 
 ROWS, COLUMNS, MANY = 8192, 4096, 1 << 26
 CALLS = 12  # of which the median is taken
@@ -299,6 +300,7 @@ def main() -> None:
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--compile", action="store_true", help="torch.compile too")
     options = parser.parse_args()
+    tune()
     end = time.monotonic() + options.seconds
     rate = copy_rate()
     print(f"copy: {rate / 1e6:.2f} TB/s, {np.__version__=}", flush=True)

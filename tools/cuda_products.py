@@ -1,6 +1,6 @@
 """Products, convolutions, attention on a CUDA device: bits against the CPU, times beside PyTorch.
 
-    python tools/cuda_products.py [--seconds 300] [--only float32 float64 conv rows attention bits]
+    python tools/cuda_products.py [--seconds 300] [--only float32 thin conv rows attention bits ..]
 
 PyTorch runs without TF32. Small products are made 20 at a time, by ours in one compiled function
 and by PyTorch in one CUDA graph, so that both are times of the device.
@@ -19,12 +19,18 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+from pullback.runtime.cuda.gemm import shapes, steps
 
 SIDES = (
     (64, 256, 256), (128, 512, 512), (512, 512, 512), (256, 1024, 1024), (32, 4096, 1024),
     (1024, 1024, 1024), (1024, 512, 2048), (1536, 1536, 1536), (2048, 2048, 2048),
     (3000, 3000, 3000), (4096, 4096, 4096),
 )  # fmt: skip
+THIN = (
+    ((65536, 64, 64), "nn"), ((65536, 64, 64), "nt"), ((65536, 64, 2), "nn"),
+    ((2, 64, 65536), "tn"), ((64, 64, 65536), "tn"), ((8, 4096, 4096), "nn"),
+)  # fmt: skip
+TRIED = 5  # tiles of a product with a short side
 LAYOUTS = "nn", "nt", "tn"  # which operands are transposed
 TOGETHER = 20  # products in one graph
 LARGE = 1 << 31  # multiply-adds from which on two are enough
@@ -134,6 +140,39 @@ def products(dtype: str, precision: str = "default") -> Iterator[str]:
             f"{name} {m}x{n}x{k} {layout} | {own * 1e3:.1f} us, {rate:.1f} TF | torch"
             f" {peer * 1e3:.1f} us | {own / peer:.2f}"
         )
+
+
+def thin() -> Iterator[str]:
+    """Float32 products with a short side by tiles that may make them, the best estimates first.
+
+    Each has another number of products, so that no program of another tile is found in a cache.
+    """
+    kept = steps.choice_of
+    for (m, n, k), layout in THIN:
+        every = sorted(
+            shapes.choices("floats", 1, m, n, k), key=lambda c: shapes.cycles(c, 1, m, n, k)
+        )[:TRIED]
+        x = normal((m, k) if layout[0] == "n" else (k, m), "float32")
+        y = normal((k, n) if layout[1] == "n" else (n, k), "float32")
+        most = TOGETHER + len(every)
+        tensors = [pb.stack([pb.tensor(x, device="cuda")] * most), pb.tensor(y, device="cuda")]
+        wanted = None
+        for number, choice in enumerate(every):
+            count = TOGETHER + number
+            steps.choice_of = lambda *_, found=choice: found
+            try:
+                f = pb.jit(multiplied(layout, count))
+                found = f(*tensors)[0].numpy()
+                wanted = found if wanted is None else wanted
+                same = "equal" if found.tobytes() == wanted.tobytes() else "DIFFERS"
+                own = ours(f, tensors, 10) / count
+            finally:
+                steps.choice_of = kept
+            tile = choice.tile
+            yield (
+                f"thin {m}x{n}x{k} {layout} | {tile.bm}x{tile.bn}x{tile.bk} {tile.tm}x{tile.tn}"
+                f" resident {tile.resident[0]} merge {choice.merge} | {own * 1e3:.1f} us {same}"
+            )
 
 
 def rows(dtype: str) -> Iterator[str]:
@@ -285,6 +324,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "bfloat16": lambda: products("bfloat16"),
     "tf32": lambda: products("float32", "tf32"),
     "rows": lambda: rows("float32"),
+    "thin": thin,
     "attention": attention,
 }
 

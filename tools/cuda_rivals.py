@@ -4,7 +4,8 @@
 
 Times are host and device together, a call and a wait for its result, the medians of turns; `host`
 is what a call takes before it returns, many in a row. Values are compared first. Each library has a
-process of its own: what one does to the device, or how it ends, is nobody else's matter.
+process of its own: what one does to the device, or how it ends, is nobody else's matter. `cpu`, if
+asked for, is ours on the host, from which ours on the device differs by 0.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.libraries import Jax, Pullback, Torch, TorchCompile
 from benchmarks.programs import Function, Programs
 from benchmarks.turns import taking_turns
 from benchmarks.workloads import WORKLOADS, Workload, leaves
+from tuned import tune
 
 Work = Callable[[], Any]
 
@@ -133,12 +135,18 @@ class _Jax(_Batches, Jax):
         self.jax.config.update("jax_default_matmul_precision", "highest")
 
 
-LIBRARIES = {"pullback": _Ours, "torch": _OnCuda, "torch.compile": _Compiled, "jax": _Jax}
+class _OnCpu(_Batches, Pullback):
+    """Ours on the host: what bits should be."""
+
+
+CPU = "cpu"
+RIVALS = {"pullback": _Ours, "torch": _OnCuda, "torch.compile": _Compiled, "jax": _Jax}
+LIBRARIES = {**RIVALS, CPU: _OnCpu}
 
 
 def _row(name: str, cells: dict[str, float], unit: str = "us") -> None:
     ours = cells.get("pullback")
-    peers = {k: v for k, v in cells.items() if k != "pullback"}
+    peers = {k: v for k, v in cells.items() if k not in ("pullback", CPU)}
     text = "".join(f"{k:>16} {v * 1e6:10.1f} {unit}" for k, v in cells.items())
     ratio = f"   ours / best {ours / min(peers.values()):.2f}" if ours and peers else ""
     print(f"{name:<18}{text}{ratio}", flush=True)
@@ -190,6 +198,7 @@ class _Served:
 
 def _serve(name: str, pipe: Any) -> None:
     """Do what is asked for through a pipe, until it is closed."""
+    tune()
     served = _Served(name)
     while True:
         try:
@@ -292,7 +301,7 @@ def measure(name: str, rivals: list[Rival]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[EAGER, *WORKS])
-    parser.add_argument("--libraries", nargs="*", default=list(LIBRARIES))
+    parser.add_argument("--libraries", nargs="*", default=list(RIVALS), choices=LIBRARIES)
     parser.add_argument("--seconds", type=float, default=90.0, help="begin nothing after these")
     parser.add_argument(
         "--patience", type=float, default=120.0, help="seconds to wait for a library"

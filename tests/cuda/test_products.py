@@ -31,7 +31,8 @@ def tiled(kind: str, tile: int, merge: int, layout: str, sides: Any = SIDES) -> 
     """A product of matrices that lie at slots 0 and 1."""
     m, n, k = sides
     dtype = dt.float32 if kind == "floats" else dt.float64
-    tiles = {"floats": shapes.FLOATS, "units": shapes.UNITS, "doubles": shapes.DOUBLES}[kind]
+    floats = shapes.FLOATS + shapes.THIN
+    tiles = {"floats": floats, "units": shapes.UNITS, "doubles": shapes.DOUBLES}[kind]
     a = Operand(At(0), (), k, 1) if layout[0] == "n" else Operand(At(0), (), 1, m)
     b = Operand(At(1), (), 1, n) if layout[1] == "n" else Operand(At(1), (), k, 1)
     choice = shapes.TileChoice(tiles[tile], merge)
@@ -62,15 +63,20 @@ def run(product: Tiled, arrays: list[np.ndarray]) -> np.ndarray:
 
 CASES = [
     (kind, tile, merge, layout)
-    for kind, tiles in (("floats", [6, 0, 1, 3]), ("units", [4, 0, 1]), ("doubles", [1]))
+    for kind, tiles in (("floats", [6, 0, 1, 3, 8, 9, 10]), ("units", [4, 0, 1]), ("doubles", [1]))
     for tile in tiles
     for merge in MERGES
     for layout in ("nt", "tn", "nn")
+    if kind != "floats" or tile < 8 or merge != shapes.ALONE  # these make one chain
 ]  # each compiles a kernel
 SAMPLE = [
     ("floats", 6, shapes.ALONE, "tn"),
     ("floats", 6, shapes.CLUSTER, "nt"),
     ("floats", 3, shapes.LAST, "nn"),
+    ("floats", 8, shapes.LAUNCH, "nt"),
+    ("floats", 9, shapes.LAUNCH, "nn"),
+    ("floats", 10, shapes.CLUSTER, "nn"),
+    ("floats", 10, shapes.LAUNCH, "tn"),
     ("units", 1, shapes.ALONE, "tn"),
     ("units", 4, shapes.LAST, "nn"),
     ("units", 4, shapes.CLUSTER, "tn"),
@@ -90,6 +96,17 @@ def test_tiles_have_the_bits_of_the_order(kind: str, tile: int, merge: int, layo
     np.testing.assert_array_equal(run(product, arrays), order.product(a, b))
 
 
+@pytest.mark.parametrize("tile", [8, 9, 10])
+@pytest.mark.parametrize(("layout", "sides"), [("nn", (300, 64, 64)), ("nt", (259, 70, 61))])
+def test_thin_tiles_make_one_chain(tile: int, layout: str, sides: tuple[int, int, int]):
+    product = tiled("floats", tile, shapes.ALONE, layout, sides)
+    m, n, k = sides
+    rng = np.random.default_rng(tile)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
+    found = run(product, [a, np.ascontiguousarray(b.T if layout[1] == "t" else b)])
+    np.testing.assert_array_equal(found, order.product(a, b))
+
+
 VIEWS: dict[str, Any] = {
     "start anywhere": lambda x, y: x[1:, 1:] @ y[1:, 3:],
     "flipped": lambda x, y: pb.flip(x, axis=1) @ pb.flip(y, axis=0),
@@ -103,8 +120,8 @@ VIEWS: dict[str, Any] = {
         pb.concat([x.reshape((12, 1000))] * 9, axis=1) @ pb.concat([x.reshape((3000, 4))] * 3)
     ),
     "more chains": lambda x, y: (
-        pb.concat([x.reshape((2, 6000))] * 7, axis=1)
-        @ pb.concat([x.reshape((4000, 3))] * 11)[:42000]
+        pb.concat([x.reshape((2, 6000))] * 12, axis=1)[:, :71000]
+        @ pb.concat([x.reshape((4000, 3))] * 18)[:71000]
     ),
     "halves": lambda x, y: x.astype("float16") @ y.astype("float16")[:, 1:],
     "complex": lambda x, y: (x + 2j * x[::-1]) @ (y * 1j - y[::-1]),
@@ -126,6 +143,17 @@ def test_views_have_the_bits_of_the_cpu(name: str, cuda: Any):
             VIEWS[name](*[pb.tensor(a, device=d) for a in arrays]).numpy() for d in (cuda, "cpu")
         )
     np.testing.assert_array_equal(found, expected)
+
+
+def test_thin_products_have_tiles_of_their_own():
+    """As those of a network of 64 units for many points: few columns, few rows."""
+    for sides in ((65536, 64, 64), (2, 64, 65536)):
+        assert shapes.choice_of("floats", 1, *sides).tile in shapes.THIN
+    for choice in shapes.choices("floats", 1, 65536, 64, 1024):
+        assert choice.merge != shapes.ALONE or choice.tile in shapes.FLOATS
+    for sides in ((256, 256, 256), (64, 256, 256), (2048, 2048, 2048)):
+        assert shapes.choice_of("floats", 1, *sides).tile in shapes.FLOATS
+    assert shapes.tile_of("floats", 1, 65536, 64, 64, totals=False) in shapes.FLOATS
 
 
 def test_units_that_do_not_keep_the_order_are_not_used(cuda: Any, monkeypatch: pytest.MonkeyPatch):

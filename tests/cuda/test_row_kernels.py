@@ -169,6 +169,23 @@ def test_folds_from_row_to_row_store_what_else_is_made(
     assert found[0] == "columns" or name == "bias"  # whose rows of weights are copied before
 
 
+# A row of weights goes on its own; twelve arrays and more share what counts their elements.
+def many(x: Any, g: Any) -> Any:
+    y = x * g[0]
+    stored = [x + g, x - g, x * g, y + g, y - g, y * g, pb.maximum(y, g), pb.minimum(x, y), y - x]
+    return (*stored, (x - g * y).sum(axis=0), (y + g * x).sum(axis=0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_arrays_share_their_places(dtype: str, cuda: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(FOLDED, "many", many)
+    for shape in ((2100, 64), (1100, 33)):
+        found = check("many", shape, dtype, cuda)
+        (walk,) = [name for name in found if "_columns_" in name]
+        kinds = walk.split("_")[3]
+        assert kinds.count("U") + kinds.count("S") > 8, found
+
+
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "complex64"])
 def test_what_is_stored_beside_has_its_dtype(dtype: str, cuda: Any):
     assert "columns" in kinds(check("masks", (300, 130), dtype, cuda))
@@ -211,6 +228,26 @@ def test_folds_from_row_to_row_are_a_launch_of_their_own_where_lanes_are_few(
     found = kinds(check("weights", (2100, 64), "float32", cuda))
     assert found.count("passes") == found.count("columns") == 1, found
     assert "lanes" not in found
+
+
+@pytest.mark.parametrize("shape", [(150, 1001), (40, 2500)])
+def test_cheap_numbers_of_rows_are_made_where_they_are_read(shape: tuple[int, int], cuda: Any):
+    """The weight of a row's gradient, but not its label, which the picked element needs before."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(shape).astype(np.float32)
+    labels = np.where(rng.random(shape[0]) < 0.1, -100, rng.integers(0, shape[1], shape[0]))
+    found = []
+    for device in (cuda, "cpu"):
+        f = pb.jit(pb.value_and_grad(pb.nn.cross_entropy))
+        given = [pb.tensor(a, device=device) for a in (x, labels)]
+        f(*given)
+        cuda_fake.launched.clear()
+        found.append([part.numpy() for part in f(*given)])
+        if device is cuda:
+            names = [name.split("_")[0] for name in cuda_fake.launched]
+            assert sorted(names) == ["index"] * 2 + ["map"] * 2 + ["reduce"] * 2 + ["rows"]
+    for one, two in zip(*found, strict=True):
+        assert same_bits(one, two)
 
 
 LOSSES: dict[str, Callable[..., Any]] = {

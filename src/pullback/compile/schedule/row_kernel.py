@@ -20,6 +20,7 @@ from pullback.compile.schedule.groups import (
     Access,
     CallGroup,
     FoldGroup,
+    Group,
     MapGroup,
     Stored,
     squeezed,
@@ -29,9 +30,10 @@ from pullback.core.dtypes import DType
 from pullback.ir.scalar import Expr, load, substituted
 
 __all__ = ["Pass", "RowKernel", "RowMembers", "RowPlan", "Stream", "is_one_row", "row_plan"]
-__tuning__ = ("MOST_INSTRUCTIONS", "MANY")
+__tuning__ = ("MOST_INSTRUCTIONS", "MANY", "NUMBER_SHARE")
 
 MOST_INSTRUCTIONS = 1500  # of one kernel: beyond, compile time grows faster than speed
+NUMBER_SHARE = 8  # elements of a row for an instruction of a number: threads of a row repeat it
 MANY = 128  # rows: with fewer, accumulators of all lanes would be a large part of the array
 
 Member = MapGroup | FoldGroup
@@ -225,6 +227,13 @@ class RowMembers:
         """Whether `m` computes something for each row, which others could read."""
         walk = self._walk(m)
         return walk is not None and walk.form not in ("column", "whole")
+
+    def makes_number(self, m: Group) -> bool:
+        """Whether `m` is a map to a number of each row, next to nothing beside the row itself."""
+        if not isinstance(m, MapGroup) or m.shape != self.lead:
+            return False
+        walk = self._walk(m)
+        return walk is not None and walk.instructions * NUMBER_SHARE <= self.length
 
     def add(self, m: Member) -> None:
         walk = self._walk(m)

@@ -89,7 +89,8 @@ def _fused_cut(
     found = cut.split(groups)
     while True:
         kernel = kernel.empty()
-        wider = _Cut(seed, rows, kernel, cut.shared, _barred(found[1], found[0], kernel))
+        barred = _barred(found[1], found[0], kernel)
+        wider = _Cut(seed, rows, kernel, cut.shared, barred, _numbers(found[1], groups, kernel))
         more = wider.split(groups)
         if len(more[1]) <= len(found[1]):
             return found
@@ -110,6 +111,16 @@ def _barred(members: Sequence[Group], before: Sequence[Group], kernel: RowMember
         elif made & wanted:
             wanted.update(g.values_read())
     return found
+
+
+def _numbers(members: Sequence[Group], groups: Sequence[Group], kernel: RowMembers) -> set[int]:
+    """Those maps that make numbers of rows, cheap ones, for members alone."""
+    own = {id(m) for m in members}
+    made = {s: g for g in groups for s in g.values_written() if kernel.makes_number(g)}
+    others = {s for g in groups if id(g) not in own for s in g.values_read()}
+    lost = {id(made[s]) for s in made if s in others or s.is_output}
+    wanted = {s for m in members for s in m.values_read()}
+    return {id(g) for s, g in made.items() if s in wanted} - lost - own
 
 
 def _is_seed(g: Group) -> bool:
@@ -224,11 +235,12 @@ class _Cut:
         kernel: RowMembers | None = None,  # that all members are to be
         shared: Collection[Stored] = (),
         barred: Collection[int] = (),
+        numbers: Collection[int] = (),  # groups that join because members read what they make
     ):
         self.seed = seed
         self.rows = rows
         self.kernel = kernel
-        self.barred = barred
+        self.barred, self.numbers = barred, numbers
         self.inside: dict[Stored, Group] = {}
         self.late: set[Stored] = set()
         self.shared: set[Stored] = set(shared)
@@ -284,7 +296,8 @@ class _Cut:
 
     def _joins(self, g: Group, reads: set[Stored], sources: set[int]) -> bool:
         large = {s for s in reads & self.shared if s.aval.size >= LEAST_SIZE}
-        if id(g) not in sources and not reads & self.inside.keys() and not large:
+        wanted = id(g) in sources or id(g) in self.numbers
+        if not wanted and not reads & self.inside.keys() and not large:
             return False
         if id(g) in self.barred or not self._fits(g):
             return False

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
+from pullback.runtime.cuda.fold_reads import (
+    column_bounds,
+    column_most,
+    column_reads,
+    small_reads,
+    wide_reads,
+)
 from pullback.runtime.cuda.printer import storage
 
 __all__ = [
@@ -12,8 +19,11 @@ __all__ = [
     "LANES_SIDE",
     "MERGE",
     "MERGE_THREADS",
+    "SMALL_BLOCKS",
+    "SMALL_THREADS",
     "THREADS",
     "column_threads",
+    "small_blocks",
     "teams",
     "walk_code",
 ]
@@ -21,13 +31,14 @@ __all__ = [
 THREADS = 128  # of a thread block: few, so that the last ones of a launch end together
 MERGE_THREADS = 256  # of a thread block that joins what others have folded
 MERGE = 8 * MERGE_THREADS  # accumulators of a thread block that joins, eight for each thread
+SMALL_THREADS = 256  # of a thread block that makes all elements first: no more than loops have
+SMALL_FLIGHT = 48  # loads that one of its threads waits for at a time, of all inputs
+SMALL_BLOCKS = SMALL_THREADS // LANES  # of the tree, that such a thread block folds
+SMALL_BYTES = 40 << 10  # of shared memory for elements, of the 48 KB that a kernel may have anyway
 LANES_SIDE = 32  # outputs side by side of a thread block that joins lanes: a warp reads them
 JOINED = 16  # accumulators of an output that one thread joins in sequence
 # Loads of an input that a thread waits for at a time, by the instructions of an element.
 FLIGHTS = ((24, 8), (100, 4))
-# In so few, light elements wait for nothing but memory: all of it is asked for at once, as the
-# loads of a lane follow each other.
-FEW_BLOCKS = 64  # thread blocks of a launch at most: half of an H200's processors
 
 FOLD = """
 template <int K> struct Steps { long long step[K]; };
@@ -186,8 +197,45 @@ _BLOCKS = """
   else partials[unit] = a[0];
 }}"""
 
+# All threads make elements, then those of teams fold what they have left in shared memory.
+_SMALL = """
+extern "C" __global__ void __launch_bounds__({small_threads}) {name}_{walk}({outs},
+    {name}_acc* __restrict__ partials, {ins}, const Nest<{streams}> kept,
+    const long long length, const long long groups, const long long per_group) {{
+  constexpr int V = 1, TEAM = {lanes}, ROOM = {at_once} * {block};
+  __shared__ {name}_acc slots[{small_threads} / 32];
+  __shared__ {name}_acc made_here[{at_once} * ({block} + TEAM)];  // blocks in banks of their own
+  const int t = (int)threadIdx.x, part = t % TEAM, p = (int)per_group, step = {small_threads};
+  const long long unit = blockIdx.x, group = unit % groups * p;
+  const bool valid = t / TEAM < p;
+  long long start[{streams}] = {{}};
+  pb_locate(kept, unit / groups, start);
+  {name}_acc a[V];
+  a[0] = {name}_init();
+  for (int first = 0; first < p; first += {at_once}) {{
+    const long long j = (group + first) * {block}, left = length - j;
+    const int n = left < 0 ? 0 : left < ROOM ? (int)left : ROOM;
+{pointers}
+    for (int i = t; i < n; i += step * {flight}) {{
+{loads_in_flight}
+#pragma unroll
+      for (int u = 0; u < {flight}; ++u) {{
+        const int at = i + step * u;
+        if (at < n) made_here[at + at / {block} * TEAM] = {name}_element({packed}, j + at);
+      }}
+    }}
+    __syncthreads();
+    const int own = t / TEAM - first;
+    const int end = n - own * {block} < {block} ? n - own * {block} : {block};
+    if (valid && own >= 0 && own < {at_once})
+#pragma unroll 8
+      for (int i = part; i < end; i += TEAM)
+        a[0] = {name}_combine(a[0], made_here[own * ({block} + TEAM) + i]);
+    __syncthreads();
+  }}"""
+
 _COLUMNS = """
-extern "C" __global__ void __launch_bounds__({most}) {name}_{walk}({outs},
+extern "C" __global__ void __launch_bounds__({bounds}) {name}_{walk}({outs},
     {name}_acc* __restrict__ partials, {ins}, const Nest<{streams}> kept,
     const Steps<{streams}> steps, const long long length, const long long across,
     const long long by_output, const long long by_block) {{
@@ -332,6 +380,7 @@ _WALKS = {
     "sequence": _SEQUENCE,
     "rows": _UNIT + _ROWS + _BLOCKS,
     "wide": _UNIT + _WIDE + _BLOCKS,
+    "small": _SMALL + _BLOCKS,
     "columns": _COLUMNS,
     "join": _JOIN,
     "lanes": _LANES,
@@ -356,10 +405,17 @@ def column_threads(lanes: int, outputs: int) -> int:
     return wide
 
 
+def small_blocks(kernel: Fold) -> int:
+    """The blocks of the tree whose elements `small` has in shared memory at a time; 0 is none."""
+    each = (BLOCK + LANES) * len(kernel.init) * max(e.dtype.itemsize for e in kernel.init)
+    most = min(SMALL_BLOCKS, SMALL_BYTES // each)
+    return 1 << (most.bit_length() - 1) if most else 0
+
+
 def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
     """A walk of a kernel, whose functions have this name; an element has `cost` instructions."""
     form, _, inputs = walk.partition("_")
-    kinds, width = inputs.rstrip("0123456789"), inputs.lstrip("uzs") or "1"
+    kinds, width = inputs.rstrip("0123456789"), inputs.lstrip("uzsUZS") or "1"
     count, outputs = len(kernel.inputs), [d for d, _ in results_of(kernel)]
     stores = [f"{storage(d)}* __restrict__ store{k}" for k, (d, _) in enumerate(stores_of(kernel))]
     flight = next((n for most, n in FLIGHTS if cost < most), 2)
@@ -374,8 +430,9 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
         "at": ", ".join(f"in{k}[c.at[{k}]]" for k in range(count)),
         "along": "const long long length" if form == "wide" else f"const Nest<{count}> reduced",
         "threads": THREADS, "lanes": LANES, "block": BLOCK, "flight": flight,
-        "most": LANES * (16 if width == "1" else 8), "joined": JOINED, "unroll": flight,
+        "most": column_most(width), "joined": JOINED, "unroll": flight,
         "merge": MERGE, "merge_threads": MERGE_THREADS, "side": LANES_SIDE,
+        "small_threads": SMALL_THREADS, "at_once": small_blocks(kernel),
     }  # fmt: skip
     for place, at in _PLACES.items():
         words[place] = ", ".join(f"out{k}[{at}]" for k in range(len(outputs)))
@@ -383,98 +440,13 @@ def walk_code(kernel: Fold, name: str, walk: str, cost: int) -> str:
     if form == "rows":
         text = text.replace("length", "reduced.size")
     elif form == "wide":
-        words |= _wide_reads(kernel, kinds, flight)
+        words |= wide_reads(kernel, kinds, flight)
         if cost >= FLIGHTS[-1][0]:
             words["prefetched"] = ""
+    elif form == "small":
+        more = min(2 * flight, max(1, SMALL_FLIGHT // max(1, count)))
+        words |= {"flight": more, **small_reads(kernel, kinds, more)}
     elif form == "columns":
-        words |= _column_reads(kernel, kinds, flight)
+        words |= column_reads(kernel, kinds, flight)
+        words["bounds"] = column_bounds(kernel, kinds, int(width), flight)
     return text.format(**words)
-
-
-def _wide_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
-    """How `wide` reads, neighbours in memory or one element for the whole row, and stores."""
-    pointers, loads, packed, single, prefetches = [], [], [], [], []
-    count = len(kernel.inputs)
-    for k, (d, _) in enumerate(stores_of(kernel)):
-        pointers.append(f"  {storage(d)}* const y{k} = store{k} + start[{count + k}] + j;")
-    for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=False)):
-        c = storage(d)
-        if kind == "z":
-            pointers.append(f"  {c} x{k} = {{}};\n  if (valid) x{k} = in{k}[start[{k}]];")
-            packed.append(f"x{k}")
-            single.append(f"x{k}")
-            continue
-        pointers.append(f"  const {c}* const x{k} = in{k} + start[{k}] + j;")
-        line = 128 // d.itemsize
-        prefetches.append(
-            f"    for (int m = part * {line}; m < n; m += TEAM * {line})"
-            f" pb_prefetch(x{k} + m - part * V);"
-        )
-        loads.append(_load(c, k, f"x{k} + i + {LANES} * u", kind))
-        packed.append(f"p{k}[u].v[v]")
-        single.append(f"x{k}[i + v]")
-    targets = "".join(f", y{k}[i + v]" for k in range(len(stores_of(kernel))))
-    return {
-        "pointers": "\n".join(pointers), **_in_flight(loads, flight),
-        "prefetched": "\n".join([f"  if (gridDim.x <= {FEW_BLOCKS}) {{", *prefetches, "  }"]),
-        "packed": ", ".join(packed), "single": ", ".join(single), "targets": targets,
-        **_stored(kernel, kinds, f"y{{k}} + i + {LANES} * u"),
-    }  # fmt: skip
-
-
-def _stored(kernel: Fold, kinds: str, place: str) -> dict[str, str]:
-    """How arrays are stored beside, V neighbours at a `place` that names the number of an array."""
-    made, kept, stores = [], [], stores_of(kernel)
-    for k, ((d, _), kind) in enumerate(zip(stores, kinds[len(kernel.inputs) :], strict=True)):
-        c, at = storage(d), place.format(k=k)
-        made.append(f"      Pack<{c}, V> r{k};")
-        if kind == "u":
-            kept.append(f"      *reinterpret_cast<Pack<{c}, V>*>({at}) = r{k};")
-        else:
-            kept.append("#pragma unroll")
-            kept.append(f"      for (int v = 0; v < V; ++v) ({at})[v] = r{k}.v[v];")
-    results = "".join(f", r{k}.v[v]" for k in range(len(stores)))
-    return {"made": "\n".join(made), "kept": "\n".join(kept), "results": results}
-
-
-def _column_reads(kernel: Fold, kinds: str, flight: int) -> dict[str, str]:
-    """How `columns` reads: outputs that are neighbours in memory, or that read the same."""
-    pointers, loads, packed, advance, count = [], [], [], [], len(kernel.inputs)
-    for k, (d, kind) in enumerate(zip(kernel.inputs, kinds, strict=False)):
-        c = storage(d)
-        pointers.append(f"  const long long s{k} = steps.step[{k}] * {LANES};")
-        pointers.append(f"  const {c}* x{k} = in{k} + start[{k}] + j * steps.step[{k}];")
-        if kind == "z":
-            loads.append((f"{c} p{k}", f"x{k}[s{k} * u]"))
-            packed.append(f"p{k}[u]")
-        else:
-            loads.append(_load(c, k, f"x{k} + s{k} * u", kind))
-            packed.append(f"p{k}[u].v[v]")
-        advance.append(f"    x{k} += s{k}")
-    for k, (d, _) in enumerate(stores_of(kernel)):
-        n, c = count + k, storage(d)
-        pointers.append(f"  const long long t{k} = steps.step[{n}] * {LANES};")
-        pointers.append(f"  {c}* y{k} = store{k} + start[{n}] + j * steps.step[{n}];")
-        advance.append(f"    y{k} += t{k}")
-    return {
-        "pointers": "\n".join(pointers), **_in_flight(loads, flight), "packed": ", ".join(packed),
-        "advance_in_flight": "\n".join(f"{a} * {flight};" for a in advance),
-        "advance_by_one": "\n".join(f"{a};" for a in advance),
-        **_stored(kernel, kinds, "y{k} + t{k} * u"),
-    }  # fmt: skip
-
-
-def _load(c: str, k: int, place: str, kind: str) -> tuple[str, str]:
-    """The declaration and value of V neighbours of an input, of type `c`."""
-    read = "pb_pack" if kind == "u" else "pb_singles"
-    return f"Pack<{c}, V> p{k}", f"{read}<{c}, V>({place})"
-
-
-def _in_flight(loads: list[tuple[str, str]], flight: int) -> dict[str, str]:
-    """Loads that a thread waits for together, and the same for one round."""
-    declared = [f"    {head}[{flight}];" for head, _ in loads]
-    body = [f"      {head.split()[-1]}[u] = {value};" for head, value in loads]
-    many = "\n".join([*declared, "#pragma unroll", f"    for (int u = 0; u < {flight}; ++u) {{",
-                      *body, "    }"])  # fmt: skip
-    one = "\n".join([*(f"    {head}[1];" for head, _ in loads), *(b[2:] for b in body)])
-    return {"loads_in_flight": many, "loads_of_one": one}

@@ -6,6 +6,7 @@ b + 2**level where 2**(level + 1) divides b. The walks over it are in `fold_walk
     NAME_sequence (out, in_0 .., Nest<K> kept, Nest<K> reduced)
     NAME_rows     (out, partials, in_0 .., Nest<K> kept, Nest<K> reduced, groups, per_group)
     NAME_wide_W   (out, partials, in_0 .., store_0 .., Nest<K + S> kept, length, groups, per_group)
+    NAME_small_W  (out, partials, in_0 .., Nest<K> kept, length, groups, per_group)
     NAME_columns_W(out, partials, in_0 .., store_0 .., Nest<K + S> kept, Steps<K + S> steps, length,
                    across, by_output, by_block)
     NAME_join     (out, partials, outputs, count)
@@ -16,11 +17,13 @@ K is the number of inputs, `kept` and `reduced` their axes; the output is dense.
 there are several outputs if several reductions are one kernel. S is the number of arrays that it
 stores beside. W says for each
 input whether neighbours are read at once ("u"), one by one ("s") or are the same element ("z"),
-then how many of them a thread has. `sequence` takes any grid.
+in capitals if they are at the places of the first input of that letter, then how many of them a
+thread has. `sequence` takes any grid.
 
 A thread of `rows` and `wide` has a lane of a block of the tree, or some that lie side by
 side, and a team of threads all its lanes. A unit is one output and a group of `per_group` blocks, a
 power of two of at most as many as a thread block has teams, which does as many units as fit.
+A thread block of `small` has one unit: its threads make elements, which teams of them fold.
 A thread of `columns` has a lane of a block of the tree, of one output or of some side by side;
 accumulator b of output i is at `i * by_output + b * by_block`. With one group, or block, these
 write outputs, else accumulators.
@@ -39,7 +42,7 @@ from collections.abc import Sequence
 from pullback.compile.kernel.forms import Accumulate
 from pullback.ir.scalar import Expr
 from pullback.runtime.cuda.fold_kernels import Fold, results_of, stores_of
-from pullback.runtime.cuda.fold_walks import FOLD, walk_code
+from pullback.runtime.cuda.fold_walks import FOLD, small_blocks, walk_code
 from pullback.runtime.cuda.kernels import (
     HEAVY,
     NEST,
@@ -98,8 +101,10 @@ def usual_walks(kernel: Fold) -> tuple[str, ...]:
     """The walks over any arrays, and those over dense ones."""
     if isinstance(kernel, Accumulate):
         return ("scan", "lines_turned", "lines_straight")
-    dense = "u" * len(kernel.inputs) + str(lane_width(kernel))
-    return ("sequence", "rows", f"wide_{dense}", f"columns_{dense}", "join", "merge")
+    every = "u" * len(kernel.inputs)
+    small = (f"small_{every}",) if every and small_blocks(kernel) else ()
+    wide, columns = (f"{walk}_{every}{lane_width(kernel)}" for walk in ("wide", "columns"))
+    return ("sequence", "rows", wide, *small, columns, "join", "merge")
 
 
 def fold_code(source: Source, kernel: Fold, walks: Sequence[str] = ()) -> str:

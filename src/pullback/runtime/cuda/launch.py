@@ -22,7 +22,10 @@ from pullback.runtime.cuda.fold_walks import (
     LANES_SIDE,
     MERGE,
     MERGE_THREADS,
+    SMALL_BLOCKS,
+    SMALL_THREADS,
     column_threads,
+    small_blocks,
     teams,
 )
 from pullback.runtime.cuda.fold_walks import THREADS as FOLD_THREADS
@@ -49,7 +52,13 @@ MAX_GRID = 132 * 16  # thread blocks of a kernel that strides over its elements
 MOST_TILE_BYTES = 48 << 10  # of shared memory, which every GPU gives a thread block
 # Each takes the less outputs for that.
 COLUMN_THREADS = 1 << 17  # that sums of columns are to have: 1000 for each of an H200's processors
+# Of a sum of columns, from which on they share what counts their elements: each has four registers
+# for itself, and with 24 of them a processor held one thread block.
+MANY_ARRAYS = 12
 LEAST_COLUMNS = 8  # outputs side by side: 32 bytes, which are read from memory at once
+# Elements of a reduction from which on a thread block makes all of them before it folds them, while
+# there are few such blocks: half of an H200's processors.
+LEAST_SMALL, FEW_UNITS = 256, 64
 Strides = Sequence[int]
 
 
@@ -201,6 +210,8 @@ def reduce_plan(
         return Launches([Launch(f"{name}_sequence", grid_of(outputs), THREADS, arguments)])
     if _side_by_side(kept, reduced):
         return _columns_plan(kernel, kept, reduced, aligned)
+    if _is_small(kernel, outputs, reduced):
+        return _small_plan(kernel, kept, reduced)
     if _is_flat(reduced):
         lanes = lane_width(kernel)
         kinds = _kinds([own[0] for own in reduced.strides], kept.strides, lanes, aligned)
@@ -217,6 +228,37 @@ def reduce_plan(
     return merged(kernel, [launch], outputs, groups)
 
 
+def _is_small(kernel: Fold, outputs: int, reduced: Nest) -> bool:
+    """Whether so few threads would have lanes that these mostly waited.
+
+    Not if it took a launch more than with lanes.
+    """
+    if not (kernel.inputs and small_blocks(kernel) and _is_flat(reduced)) or stores_of(kernel):
+        return False
+    blocks = math.ceil(reduced.size / BLOCK)
+    fits = blocks <= SMALL_BLOCKS or blocks > teams(lane_width(kernel))
+    units = outputs * math.ceil(blocks / SMALL_BLOCKS)
+    return fits and reduced.size >= LEAST_SMALL and units <= FEW_UNITS
+
+
+def _small_plan(kernel: Fold, kept: Nest, reduced: Nest) -> Launches:
+    """How to reduce where thread blocks are few: each makes all of its elements before they are
+    folded.
+    """
+    kinds = _kinds([own[0] for own in reduced.strides], kept.strides, 1, False).replace("s", "u")
+    blocks = math.ceil(reduced.size / BLOCK)
+    per_group = min(SMALL_BLOCKS, 1 << (blocks - 1).bit_length())
+    groups = math.ceil(blocks / per_group)
+    partials = "scratch0" if groups > 1 else 0
+    arguments = (
+        *outs_of(kernel), partials, *arrays_of(kernel), packed(kept), reduced.size, groups,
+        per_group,
+    )  # fmt: skip
+    name = f"{name_of(kernel)}_small_{kinds}"
+    launch = Launch(name, kept.size * groups, SMALL_THREADS, arguments)
+    return merged(kernel, [launch], kept.size, groups)
+
+
 def _columns_plan(kernel: Fold, kept: Nest, reduced: Nest, aligned: bool) -> Launches:
     """How to reduce where outputs lie side by side."""
     lanes, blocks, outputs = lane_width(kernel), math.ceil(reduced.size / BLOCK), kept.size
@@ -227,6 +269,8 @@ def _columns_plan(kernel: Fold, kept: Nest, reduced: Nest, aligned: bool) -> Lau
     steps = [own[0] for own in reduced.strides]
     apart = [(*own[:-1], step) for own, step in zip(kept.strides, steps, strict=True)]
     kinds = _kinds([own[-1] for own in kept.strides], apart, lanes, aligned)
+    if len(kinds) >= MANY_ARRAYS:
+        kinds = _shared_places(kinds, [*zip(kept.strides, steps, strict=True)])
     wide = column_threads(lanes, outputs)
     across = math.ceil(outputs / (wide * lanes))
     joined = blocks <= JOINED
@@ -301,6 +345,15 @@ def _side_by_side(kept: Nest, reduced: Nest) -> bool:
 def _is_flat(reduced: Nest) -> bool:
     """Whether what is reduced lies side by side in memory, or is one element."""
     return len(reduced.shape) == 1 and all(own[0] in (0, 1) for own in reduced.strides)
+
+
+def _shared_places(kinds: str, strides: Sequence[tuple[Strides, int]]) -> str:
+    """The kinds, in capitals where an array goes as the first one of its kind does."""
+    firsts = [strides[kinds.index(kind)] for kind in kinds]
+    return "".join(
+        kind.upper() if own == first and k > kinds.index(kind) else kind
+        for k, (kind, own, first) in enumerate(zip(kinds, strides, firsts, strict=True))
+    )
 
 
 def _kinds(along: Sequence[int], apart: Sequence[Strides], lanes: int, aligned: bool) -> str:

@@ -15,11 +15,13 @@ __all__ = [
     "FLOATS",
     "LAST",
     "LAUNCH",
+    "THIN",
     "UNITS",
     "Tile",
     "TileChoice",
     "choice_of",
     "choices",
+    "cycles",
     "tile_of",
 ]  # fmt: skip
 
@@ -84,6 +86,17 @@ FLOATS = (
     Tile(32, 32, 32, 2, 4, 4, 1, 4, (4, 4), 0.36, last=False, fewer=0.0),
 )
 
+# For products alone, with a short side; rates are estimates. Blocks of these make one chain each.
+THIN = (
+    # half of the largest, twice: for few columns
+    Tile(256, 64, 8, 16, 8, 4, 1, 4, (2, 2), 0.71, last=False),
+    # with fewer registers: where k is short, one more block hides what others wait for
+    Tile(128, 64, 16, 8, 8, 4, 1, 3, (4, 4), 0.64, last=False),
+    # for few rows, where others make rows that are not there; the rate is low enough that it is not
+    # taken for small products, for which the others were measured
+    Tile(8, 64, 32, 2, 4, 1, 2, 4, (6, 6), 0.15, last=False, fewer=0.0),
+)
+
 # float64 by the arithmetic units, where matrix units do not keep the order
 DOUBLES = (
     Tile(64, 64, 16, 4, 4, 4, 2, 3, (2, 1), 0.35),
@@ -112,12 +125,12 @@ class TileChoice(NamedTuple):
 @cache
 def choice_of(kind: str, batch: int, m: int, n: int, k: int) -> TileChoice:
     """The choice for "floats", "doubles" or "units", which is expected to be the fastest."""
-    return min(choices(kind, batch, m, n, k), key=lambda c: _cycles(c, batch, m, n, k))
+    return min(choices(kind, batch, m, n, k), key=lambda c: cycles(c, batch, m, n, k))
 
 
 def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[TileChoice]:
     """All that a product may be made with."""
-    tiles = {"floats": FLOATS, "doubles": DOUBLES, "units": UNITS}[kind]
+    tiles = {"floats": FLOATS + THIN, "doubles": DOUBLES, "units": UNITS}[kind]
     chains = math.ceil(k / order.CHUNK)
     merges = [ALONE] if k < 1 << 31 else []
     if chains > 1:
@@ -126,6 +139,7 @@ def choices(kind: str, batch: int, m: int, n: int, k: int) -> list[TileChoice]:
             merges.append(LAST)
     every = [TileChoice(tile, merge) for tile in tiles for merge in merges]
     every = [c for c in every if c.merge != CLUSTER or _may_be_shared(c.tile)]
+    every = [c for c in every if c.merge != ALONE or chains == 1 or c.tile not in THIN]
     return [c for c in every if c.merge != LAST or c.tile.last]
 
 
@@ -141,14 +155,14 @@ def tile_of(kind: str, batch: int, m: int, n: int, k: int, *, totals: bool) -> T
     """
     tiles = [t for t in {"floats": FLOATS, "doubles": DOUBLES}[kind] if t.resident[0] > 1]
 
-    def cycles(tile: Tile) -> float:
+    def alone(tile: Tile) -> float:
         blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
         return _turns(tile, tile.resident[totals], blocks, k)
 
-    return min(tiles, key=cycles)
+    return min(tiles, key=alone)
 
 
-def _cycles(choice: TileChoice, batch: int, m: int, n: int, k: int) -> float:
+def cycles(choice: TileChoice, batch: int, m: int, n: int, k: int) -> float:
     """About how long a product takes."""
     tile, merge = choice
     chains = max(1, math.ceil(k / order.CHUNK))

@@ -24,7 +24,8 @@ ROW_THREADS = 128  # of a block that multiplies rows
 LINES_TOGETHER = 32  # columns of such a block: LINES of kernels/rows.cu
 # A thread for each of few sums would wait for one chain after the other: then many share a sum.
 FEW_SUMS = 1 << 16  # of a product at most, for that: with more there are threads enough
-MANY_CHAINS = 32  # of a sum at least, for that: four for each of the eight threads that read them
+MANY_CHAINS = 32  # of a sum at least, for that: two for each of the threads that read them
+JOIN_THREADS = 512  # of such a block: sixteen read the chains of a sum
 PLACES = "strips", "places"  # files of all kernels that make tiles
 LEAST_COPY = 4  # bytes that can be copied to shared memory beside the arithmetic
 WIDE, ALONG, LINES, DEEP = range(4)  # KIND of kernels/tiles.cu
@@ -182,10 +183,10 @@ def join_step(dtype: DType, stored: DType, out: At, partials: At, chains: int, c
     """Adds up the chains of `count` elements."""
     name = f"product_{stored.name}"
     source = kernel_source(name, ("join",), stored, dtype, {})
-    function, grid = f"{name}_join", grid_of(count)
+    function, grid, threads = f"{name}_join", grid_of(count), THREADS
     if chains >= MANY_CHAINS and count <= FEW_SUMS:
-        function, grid = f"{name}_join_many", math.ceil(count / 32)
-    return Step(source, function, (grid, 1), THREADS, (out, partials, chains, count))
+        function, grid, threads = f"{name}_join_many", math.ceil(count / 32), JOIN_THREADS
+    return Step(source, function, (grid, 1), threads, (out, partials, chains, count))
 
 
 def row_steps(

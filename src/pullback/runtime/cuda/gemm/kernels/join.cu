@@ -15,20 +15,21 @@ extern "C" __global__ void NAME_join(Stored* __restrict__ out, const Value* __re
     out[i] = pb_narrow(sum);
   }
 }
-// The same for many chains of few elements: a thread block has 32 of these, and reads 128 chains
-// at a time to shared memory, from where one warp adds them up.
-extern "C" __global__ void __launch_bounds__(256) NAME_join_many(Stored* __restrict__ out,
+// The same for many chains of few elements: a thread block has 32 of these, and reads as many chains
+// at a time as 32 KB of shared memory take, from where one warp adds them up.
+extern "C" __global__ void __launch_bounds__(512) NAME_join_many(Stored* __restrict__ out,
     const Value* __restrict__ partials, const i64 chains, const i64 count) {
-  __shared__ Value x[128][32];
+  constexpr int MANY = 1024 / (int)sizeof(Value), APART = 512 / 32;
+  __shared__ Value x[MANY][32];
   const int e = (int)threadIdx.x % 32, first = (int)threadIdx.x / 32;
   const i64 i = blockIdx.x * (i64)32 + e;
   Value sum = Value(0);
-  for (i64 begin = 0; begin < chains; begin += 128) {
-    const int n = chains - begin < 128 ? (int)(chains - begin) : 128;
+  for (i64 begin = 0; begin < chains; begin += MANY) {
+    const int n = chains - begin < MANY ? (int)(chains - begin) : MANY;
     if (i < count) {
       const Value* const at = partials + begin * count + i;
 #pragma unroll
-      for (int k = 0; k < 128; k += 8)
+      for (int k = 0; k < MANY; k += APART)
         if (k + first < n) x[k + first][e] = at[(k + first) * count];
     }
     __syncthreads();

@@ -12,8 +12,8 @@ import numpy as np
 from pullback.compile.kernel.order import CHUNK, VECTOR_BYTES, Array, chain, fused
 
 __all__ = [
-    "FAINT", "JACOBI", "JACOBI_LARGE", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF", "PANEL", "SMALL",
-    "SUMS", "VECTOR_BYTES", "cholesky", "first_half", "lu", "solved",
+    "FAINT", "JACOBI", "JACOBI_LARGE", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF",
+    "PANEL", "SMALL", "SUMS", "VECTOR_BYTES", "cholesky", "first_half", "lu", "solved",
 ]  # fmt: skip
 
 LEAF = 32  # columns of a block that is not divided

@@ -58,7 +58,7 @@ PB_DEVICE Real pb_largest{n}(const Real (&x)[{n}][{n}]) {{
   return largest;
 }}"""
 
-_EIGH = _LARGEST + """
+_EIGH = """
 KERNEL(eigh{n}_{vectors})(Real* __restrict__ out, const Real* __restrict__ x, long long* status,
     const Nest<2> batch, const Part p) {{
   PB_MATRICES(2)
@@ -115,7 +115,7 @@ KERNEL(eigh{n}_{vectors})(Real* __restrict__ out, const Real* __restrict__ x, lo
 # Columns are turned in pairs until all are orthogonal, and then are U times the singular values.
 # In lanes with nothing in a column, `pb_complete` gives a unit vector orthogonal to those before:
 # what is left of the axis that they are farthest from.
-_SVD = _LARGEST + """
+_SVD = """
 PB_DEVICE Real pb_dot{n}(const Real (&x)[{n}], const Real (&y)[{n}]) {{
   Real total = x[0] * y[0];
 #pragma unroll
@@ -204,11 +204,12 @@ KERNEL(svd{n}_{vectors})(Real* __restrict__ out, const Real* __restrict__ x, lon
 }}"""
 
 
-def _kernel(dtype: DType, end: str, text: str, **words: object) -> tuple[str, str]:
+def _kernel(dtype: DType, end: str, text: str, n: int, **words: object) -> tuple[str, str]:
     source, start = source_of(dtype), name_of(dtype, "")
     source.add("small", HEAD)
     source.add("turn", _TURN)
-    source.add(end, named(text.format(**words), start))
+    source.add("largest", named(_LARGEST.format(n=n), start))
+    source.add(end, named(text.format(n=n, **words), start))
     return start + end, source.text()
 
 

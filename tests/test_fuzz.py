@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from fuzz import handles, indexing, loops, operations
+from fuzz import handles, indexing, loops, operations, references
 from fuzz.__main__ import Run
 from fuzz.case import Case, Given
 
@@ -82,3 +82,16 @@ def test_a_layout_changes_no_element(layout: str, dtype: str):
     given = Given("x0", np.array(a), layout)
     (x,) = Case("operations", 0, [given], [], (), ()).tensors()
     assert x.numpy().tobytes() == a.tobytes() and x.dtype.name == dtype
+
+
+def test_references_know_where_they_are_wrong():
+    least = np.iinfo(np.int64).min
+    for name in ("place_below", "place_beyond"):
+        for count, known in ((least, False), (least + 1, True), (7, True)):
+            assert references.knows(f"primitive.{name}", (np.array([count]), 0.5), {}) is known
+
+
+def test_sums_of_many_long_rows_are_not_drawn():
+    index, wide, narrow = np.zeros((311, 311), np.int64), np.ones((4, 311)), np.ones((4, 3))
+    assert not references.drawable("nn.embedding_bag", (index, wide), {})
+    assert references.drawable("nn.embedding_bag", (index, narrow), {"mode": "sum"})

@@ -6,6 +6,7 @@ are what an implementation makes them. `knows` says whether a call is free of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 __all__ = ["KINKED", "NARROW", "drawable", "knows"]
 
+MOST_ROWS = 4_000_000  # elements, ten times those of the largest result
 APART = 1e-2  # of the largest, by which eigenvalues differ whose vectors are more than rounding
 
 # What depends on the dtype that it is computed in; products and powers overflow on their way.
@@ -52,6 +54,16 @@ def _interpolates(x: Any, xp: Any, fp: Any, *_: Any, **__: Any) -> bool:
 
 def _bags(index: Any, weight: Any, offsets: Any = None, *_: Any, **__: Any) -> bool:
     return offsets is None or _is_rising(offsets)
+
+
+def _counts(count: Any, *_: Any, **__: Any) -> bool:
+    """One less than the least integer is another integer, but another float to the oracle."""
+    return bool(np.all(np.asarray(count) > np.iinfo(np.int64).min))
+
+
+def _rows_fit(index: Any, weight: Any, *_: Any, **__: Any) -> bool:
+    """Whether the rows that are added up, which are all in memory, are not much of it."""
+    return np.size(index) * math.prod(np.shape(weight)[1:]) <= MOST_ROWS
 
 
 def _leads(*polynomials: Any, **_: Any) -> bool:
@@ -107,6 +119,8 @@ KNOWN: dict[str, Known] = {
     "interp": _interpolates,
     "polygamma": _terms_are_few,
     "nn.embedding_bag": _bags,
+    "primitive.place_below": _counts,
+    "primitive.place_beyond": _counts,
     "roots": _leads,
     "polymul": _leads,
     "linalg.eig": _eigenvalues_are_apart,
@@ -131,8 +145,10 @@ def knows(key: str, args: tuple, kwargs: dict[str, Any]) -> bool:
 
 
 def drawable(key: str, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether compiled and eager calls give the same shapes.
+    """Whether a call fits into memory, and compiled and eager calls give the same shapes.
 
     Zeros in front of a polynomial are dropped where they can be seen, which is not in a trace.
     """
+    if key == "nn.embedding_bag":
+        return _rows_fit(*args, **kwargs)
     return key != "roots" or knows(key, args, kwargs)

@@ -95,3 +95,11 @@ def test_sums_of_many_long_rows_are_not_drawn():
     index, wide, narrow = np.zeros((311, 311), np.int64), np.ones((4, 311)), np.ones((4, 3))
     assert not references.drawable("nn.embedding_bag", (index, wide), {})
     assert references.drawable("nn.embedding_bag", (index, narrow), {"mode": "sum"})
+
+
+def test_numpy_knows_integers_that_fit():
+    for number, known in ((2.0**31, False), (np.nan, False), (2.0**31 - 1, True), (-7.5, True)):
+        args = np.array([number]), pb.int32
+        assert references.knows("astype", args, {}) is known
+    assert references.knows("astype", (np.array([1e300]), pb.float32), {})
+    assert references.knows("astype", (np.array([1 << 40]), pb.int32), {})

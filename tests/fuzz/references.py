@@ -61,6 +61,15 @@ def _counts(count: Any, *_: Any, **__: Any) -> bool:
     return bool(np.all(np.asarray(count) > np.iinfo(np.int64).min))
 
 
+def _integers_fit(x: Any, dtype: Any, *_: Any, **__: Any) -> bool:
+    """Whether a dtype has these numbers: what NumPy makes of others depends on the processor."""
+    x = np.asarray(x)
+    if not dtype.is_integer or x.dtype.kind in "biu":
+        return True
+    bounds, x = np.iinfo(dtype.numpy), np.real(x)
+    return bool(np.all((x > bounds.min - 1.0) & (x < bounds.max + 1.0)))
+
+
 def _rows_fit(index: Any, weight: Any, *_: Any, **__: Any) -> bool:
     """Whether the rows that are added up, which are all in memory, are not much of it."""
     return np.size(index) * math.prod(np.shape(weight)[1:]) <= MOST_ROWS
@@ -109,6 +118,7 @@ def _scales_all(x: Any, *_: Any, orthogonalize: Any = None, **__: Any) -> bool:
 
 
 KNOWN: dict[str, Known] = {
+    "astype": _integers_fit,
     "empty": _never,
     "empty_like": _never,
     # LAPACK's routine for two matrices scales, and SciPy's own pivots where ours does not

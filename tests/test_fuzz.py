@@ -91,10 +91,13 @@ def test_references_know_where_they_are_wrong():
             assert references.knows(f"primitive.{name}", (np.array([count]), 0.5), {}) is known
 
 
-def test_sums_of_many_long_rows_are_not_drawn():
+def test_what_needs_much_memory_on_its_way_is_not_drawn():
     index, wide, narrow = np.zeros((311, 311), np.int64), np.ones((4, 311)), np.ones((4, 3))
     assert not references.drawable("nn.embedding_bag", (index, wide), {})
     assert references.drawable("nn.embedding_bag", (index, narrow), {"mode": "sum"})
+    for classes, drawn in ((16384, False), (512, True)):
+        x = np.zeros((2, classes))
+        assert references.drawable("nn.multilabel_margin_loss", (x, x), {}) is drawn
 
 
 def test_numpy_knows_integers_that_fit():

@@ -14,7 +14,7 @@ import numpy as np
 
 __all__ = ["KINKED", "NARROW", "drawable", "knows"]
 
-MOST_ROWS = 4_000_000  # elements, ten times those of the largest result
+MOST_BETWEEN = 4_000_000  # elements between operands and result, ten times those of the largest one
 APART = 1e-2  # of the largest, by which eigenvalues differ whose vectors are more than rounding
 
 # What depends on the dtype that it is computed in; products and powers overflow on their way.
@@ -68,11 +68,6 @@ def _integers_fit(x: Any, dtype: Any, *_: Any, **__: Any) -> bool:
         return True
     bounds, x = np.iinfo(dtype.numpy), np.real(x)
     return bool(np.all((x > bounds.min - 1.0) & (x < bounds.max + 1.0)))
-
-
-def _rows_fit(index: Any, weight: Any, *_: Any, **__: Any) -> bool:
-    """Whether the rows that are added up, which are all in memory, are not much of it."""
-    return np.size(index) * math.prod(np.shape(weight)[1:]) <= MOST_ROWS
 
 
 def _leads(*polynomials: Any, **_: Any) -> bool:
@@ -142,6 +137,13 @@ KNOWN: dict[str, Known] = {
 }
 
 
+# How many elements a derivative has in memory where they are many more than operands and results.
+BETWEEN: dict[str, Callable[..., int]] = {
+    "nn.embedding_bag": lambda index, weight, *_: np.size(index) * math.prod(np.shape(weight)[1:]),
+    "nn.multilabel_margin_loss": lambda x, *_: np.size(x) * np.shape(x)[-1],
+}
+
+
 def knows(key: str, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Whether the oracle of an operation has the one right answer for these operands."""
     rule = KNOWN.get(key)
@@ -159,6 +161,6 @@ def drawable(key: str, args: tuple, kwargs: dict[str, Any]) -> bool:
 
     Zeros in front of a polynomial are dropped where they can be seen, which is not in a trace.
     """
-    if key == "nn.embedding_bag":
-        return _rows_fit(*args, **kwargs)
+    if key in BETWEEN:
+        return BETWEEN[key](*args) <= MOST_BETWEEN
     return key != "roots" or knows(key, args, kwargs)

@@ -60,9 +60,9 @@ _READ = """  let n = N + pb_zero();  // that no compiler knows: none shall write
     }
   }"""
 
-_EIGH = """  let common = largest < pb_c(LARGE);
-  let half = pb_c(select(0x3d000000u, 0x3f000000u, common));  // 1 / 32, 1 / 2
-  let whole = pb_c(select(0x41800000u, 0x3f800000u, common));  // 16, 1
+_EIGH = """  let usual = largest < pb_c(LARGE);
+  let half = pb_c(select(0x3d000000u, 0x3f000000u, usual));  // 1 / 32, 1 / 2
+  let whole = pb_c(select(0x41800000u, 0x3f800000u, usual));  // 16, 1
   var a: Matrix;
   var v: Matrix;
   var values: Row;

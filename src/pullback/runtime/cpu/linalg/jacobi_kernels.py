@@ -38,9 +38,9 @@ def eigh(dtype: DType, n: int, vectors: bool) -> int:
         x, a, out = LaneTile(m, n, n), LaneTile(m, n, n), LaneTile(m, width, n)
         m.read(1, x, n, n)
         oddity = m.oddity(x, n * n)
-        common = m.less(_largest(m, x, n), m.number(JACOBI_LARGE[dtype.name]))
-        half = m.choose(common, m.number(0.5), m.number(0.5 / 16))
-        whole = m.choose(common, one, m.number(16.0))
+        usual = m.less(_largest(m, x, n), m.number(JACOBI_LARGE[dtype.name]))
+        half = m.choose(usual, m.number(0.5), m.number(0.5 / 16))
+        whole = m.choose(usual, one, m.number(16.0))
         for i in range(n):
             for j in range(n):
                 mean = x.get(i, j) * half + x.get(j, i) * half

@@ -65,8 +65,8 @@ KERNEL(eigh{n}_{vectors})(Real* __restrict__ out, const Real* __restrict__ x, lo
     Real given[{n}][{n}], a[{n}][{n}], made[{width}][{n}] = {{}};
     pb_get(given, x + at[1], p);
     const Real oddity = pb_oddity(given);
-    const bool common = pb_largest{n}(given) < {large};
-    const Real half = common ? Real(0.5) : Real(0.5 / 16), whole = common ? Real(1) : Real(16);
+    const bool usual = pb_largest{n}(given) < {large};
+    const Real half = usual ? Real(0.5) : Real(0.5 / 16), whole = usual ? Real(1) : Real(16);
 #pragma unroll
     for (int i = 0; i < {n}; ++i)
 #pragma unroll

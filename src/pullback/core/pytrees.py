@@ -1,5 +1,5 @@
-"""Containers: nested tuples, lists, dicts of any kind, named tuples, dataclasses and registered types
-as trees of leaves.
+"""Containers: nested tuples, lists, dicts of some kinds, named tuples, dataclasses and registered
+types as trees of leaves.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _build(s: Structure, rest: Iterator[Any]) -> Any:
 
 
 def _dataclass(kind: Any, values: list) -> Any:
-    """An object with these values of its fields, also of those that its `__init__` does not take."""
+    """An object with these values of its fields, of those too that `__init__` does not take."""
     given = list(zip(dataclasses.fields(kind), values, strict=True))
     named = {f.name: v for f, v in given if f.init and f.kw_only}
     made = kind(*[v for f, v in given if f.init and not f.kw_only], **named)

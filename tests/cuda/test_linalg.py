@@ -208,10 +208,10 @@ def test_functions_of_matrices(dtype: str, cuda: Any):
     assert_near(power / 10, a / 10, dtype)
     (solution,) = results(pb.linalg.solve_sylvester, a, b, q, device=cuda)
     assert_near(a @ solution + solution @ b, q, dtype)
-    h = (x + np.swapaxes(x.conj(), -1, -2)) / 2
-    lower, middle, order = results(pb.linalg.ldl, h, device=cuda)
-    assert_near(lower @ middle @ np.swapaxes(lower.conj(), -1, -2), h, dtype)
-    assert not np.triu(lower[order], 1).any()
+    for h in ((x + np.swapaxes(x.conj(), -1, -2)) / 2, np.ones((5, 5), dtype)):
+        lower, middle, order = results(pb.linalg.ldl, h, device=cuda)
+        assert_near(lower @ middle @ np.swapaxes(lower.conj(), -1, -2), h, dtype)
+        assert not np.triu(lower[order], 1).any()
     with pytest.raises(pb.LinAlgError, match="no solution"):
         results(pb.linalg.solve_sylvester, np.eye(2), -np.eye(2), np.eye(2), device=cuda)
 

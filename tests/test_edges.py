@@ -79,3 +79,20 @@ def test_first_positions_of_extremes(shape: tuple[int, ...], axis: int, dtype: s
         for name in ("argmax", "argmin"):
             found = np.asarray(getattr(pb, name)(pb.tensor(x), axis=axis))
             assert np.array_equal(found, getattr(np, name)(x, axis=axis))
+
+
+def test_check_grad_takes_nan_where_a_function_leaves_it_out():
+    x = pb.tensor([1.0, pb.nan, 2.0], dtype="float64")
+    for f in (pb.nansum, pb.nanmax, lambda x: pb.where(pb.isnan(x), 0.0, x)):
+        assert pb.check_grad(f, x).passed  # the second derivative is 0, of NaN too
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("n", [4, 65, 100])
+def test_ldl_of_matrices_of_low_rank(n, dtype):
+    half = np.ones((n, 1)) if n != 100 else np.arange(3 * n).reshape(n, 3) % 5 - 1.0
+    singular = (half @ half.T).astype(dtype)
+    both = np.stack([singular, singular + np.eye(n, dtype=dtype)])
+    lower, middle, _ = (x.numpy() for x in pb.linalg.ldl(pb.tensor(both)))
+    rebuilt = lower @ middle @ np.swapaxes(lower.conj(), -1, -2)
+    np.testing.assert_allclose(rebuilt, both, atol=1e-3 if dtype == "float32" else 1e-11)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from fuzz import handles, indexing, loops, operations
+from fuzz import handles, indexing, loops, operations, references
 from fuzz.__main__ import Run
 from fuzz.case import Case, Given
 
@@ -82,3 +82,27 @@ def test_a_layout_changes_no_element(layout: str, dtype: str):
     given = Given("x0", np.array(a), layout)
     (x,) = Case("operations", 0, [given], [], (), ()).tensors()
     assert x.numpy().tobytes() == a.tobytes() and x.dtype.name == dtype
+
+
+def test_references_know_where_they_are_wrong():
+    least = np.iinfo(np.int64).min
+    for name in ("place_below", "place_beyond"):
+        for count, known in ((least, False), (least + 1, True), (7, True)):
+            assert references.knows(f"primitive.{name}", (np.array([count]), 0.5), {}) is known
+
+
+def test_what_needs_much_memory_on_its_way_is_not_drawn():
+    index, wide, narrow = np.zeros((311, 311), np.int64), np.ones((4, 311)), np.ones((4, 3))
+    assert not references.drawable("nn.embedding_bag", (index, wide), {})
+    assert references.drawable("nn.embedding_bag", (index, narrow), {"mode": "sum"})
+    for classes, drawn in ((16384, False), (512, True)):
+        x = np.zeros((2, classes))
+        assert references.drawable("nn.multilabel_margin_loss", (x, x), {}) is drawn
+
+
+def test_numpy_knows_integers_that_fit():
+    for number, known in ((2.0**31, False), (np.nan, False), (2.0**31 - 1, True), (-7.5, True)):
+        args = np.array([number]), pb.int32
+        assert references.knows("astype", args, {}) is known
+    assert references.knows("astype", (np.array([1e300]), pb.float32), {})
+    assert references.knows("astype", (np.array([1 << 40]), pb.int32), {})

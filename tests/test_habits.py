@@ -117,3 +117,11 @@ def test_progress_in_a_notebook_stays_on_one_line_of_standard_output(monkeypatch
     lines = text.rstrip("\n").split("\r")[1:]
     assert len(lines) > 200 and "300/300" in lines[-1] and lines[-1].rstrip().endswith("loss 0")
     assert all(len(b) >= len(a.rstrip()) for a, b in pairwise(lines))
+
+
+def test_solve_toeplitz_takes_the_first_row_as_scipy_does():
+    c, r, b = (pb.tensor(x) for x in ([4.0, 1.0, 0.5], [4.0, 2.0, 3.0], [1.0, 2.0, 3.0]))
+    expected = pb.linalg.solve(pb.linalg.toeplitz(c, r), b)
+    assert pb.linalg.solve_toeplitz((c, r), b).tolist() == expected.tolist()
+    assert pb.linalg.solve_toeplitz(([4.0, 1.0, 0.5], r), b).tolist() == expected.tolist()
+    assert pb.linalg.solve_toeplitz((2.0, 1.0), pb.tensor([4.0, 5.0])).tolist() == [1.0, 2.0]

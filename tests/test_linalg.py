@@ -415,7 +415,7 @@ def test_singular_values_of_small_matrices_across_a_batch(dtype, n):
     """Zero, equal, graded, deficient, tiny and large ones."""
     x = matrices(4000, n, n)
     x[0], x[1], x[2] = 0, np.eye(n), 1
-    x[3] *= 1e-30
+    x[3] *= np.finfo(dtype).tiny / 8
     x[4] *= 1e15
     x[5:1005] *= 10.0 ** RNG.uniform(-6, 0, (1000, n, 1))
     x[1005:2005] *= 10.0 ** RNG.uniform(-6, 0, (1000, 1, n))

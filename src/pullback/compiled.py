@@ -10,11 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from importlib import import_module
 from pathlib import Path
-from sys import _getframe
+from sys import _getframe, modules
 from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from pullback.core import dtypes, pytrees
 from pullback.core.avals import default_device
@@ -28,7 +26,7 @@ from pullback.core.errors import (
 )
 from pullback.core.precision import get_matmul_precision
 from pullback.ir.array import Array, make, mode
-from pullback.ir.convert import as_array
+from pullback.ir.convert import as_array, is_numpy
 from pullback.ir.graph import Graph, Var
 from pullback.ir.numbers import Moving, NeedsValue
 from pullback.ir.op import own_handles
@@ -256,8 +254,8 @@ class Jitted:
 
     def _refuse_numpy(self, unit: Unit, args: tuple, kwargs: dict) -> None:
         """Raise if the function updates an argument that is no tensor: nobody would see it."""
-        kinds = (Array, np.ndarray, np.generic, Moving)
-        given = [x for x in pytrees.leaves((args, kwargs)) if isinstance(x, kinds)]
+        leaves = pytrees.leaves((args, kwargs))
+        given = [x for x in leaves if isinstance(x, (Array, Moving)) or is_numpy(x)]
         if not all(isinstance(given[i], Array) for i, _ in unit.written):
             raise TraceError(
                 f"jit: `{self.name}` updates a NumPy array in place."
@@ -280,6 +278,16 @@ class Jitted:
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         return self if obj is None else MethodType(self, obj)
+
+    def __reduce__(self) -> Any:
+        """How it is pickled and copied: by its name where that finds it, as functions are."""
+        name = getattr(self, "__qualname__", None)
+        found: Any = modules.get(self.__module__)
+        for part in name.split(".") if name else ():
+            found = getattr(found, part, None)
+        if found is self:
+            return name
+        return type(self), (self.function, *(self._static or ((), ())), self.name, self.memory)
 
     def __repr__(self) -> str:
         return f"<jitted {self.name}>"
@@ -320,7 +328,7 @@ class Jitted:
                 refuse_leaked(leaf)
             if isinstance(leaf, Static):
                 return leaf.value
-            return as_array(leaf, "jit") if isinstance(leaf, (np.ndarray, np.generic)) else leaf
+            return as_array(leaf, "jit") if is_numpy(leaf) else leaf
 
         args, kwargs = pytrees.map_tree(plain, (args, kwargs))
         return self.function(*args, **kwargs)
@@ -417,7 +425,7 @@ class Jitted:
                 found[name] = _Kind(repr(x._aval))
             elif isinstance(x, Moving):
                 found[name] = _Kind(f"any {x.kind.__name__}")
-            elif isinstance(x, (np.ndarray, np.generic)):
+            elif is_numpy(x):
                 found[name] = _Kind(f"{x.dtype}[{','.join(map(str, x.shape))}]")
             elif parts is not None and parts[1] is not None:
                 children, info = parts

@@ -11,7 +11,7 @@ from pullback.core import dtypes, pytrees
 from pullback.core.avals import Aval, _defaults, default_device, symbolic
 from pullback.core.errors import DTypeError
 from pullback.core.precision import get_matmul_precision
-from pullback.ir.convert import as_array, from_numpy
+from pullback.ir.convert import as_array, from_numpy, is_numpy
 from pullback.ir.numbers import Moving
 from pullback.ir.tracing import Static
 from pullback.tensor import Tensor
@@ -19,6 +19,7 @@ from pullback.tensor import Tensor
 __all__ = ["KnownNumbers", "NumberKey", "canonical", "context", "moved", "take", "take_all"]
 
 _WIDEST = {float: np.float64, int: np.int64, complex: np.complex128}
+_NUMBERS = {float: float, int: int, complex: complex, np.float64: float, np.complex128: complex}
 
 
 def take(x: Any, arrays: list[Any], key: list[Any]) -> None:
@@ -33,13 +34,13 @@ def take(x: Any, arrays: list[Any], key: list[Any]) -> None:
     elif cls is dict:
         key += (cls, tuple(x))
         take_all(x.values(), arrays, key)
-    elif isinstance(x, (np.ndarray, np.generic)):
+    elif is_numpy(x):
         array = as_array(x, "jit")
         arrays.append(array)
         key.append(array._aval)
-    elif cls is float or cls is int or cls is complex:
+    elif cls in _NUMBERS:
         if type(x) is cls:
-            key.append(NumberKey(cls, repr(x)))
+            key.append(NumberKey(_NUMBERS[cls], repr(x)))
         else:  # an argument of the function that is being traced
             arrays.append(x.array)
             key.append(x.array._aval)
@@ -134,8 +135,10 @@ def moved(
     leaves, structure = pytrees.flatten((args, kwargs))
     count = 0
     for i, x in enumerate(leaves):
-        if type(x) in _WIDEST:
-            if count in places and (type(x) is not int or -(1 << 63) <= x < 1 << 63):
-                leaves[i] = Moving(x, count, from_numpy(np.asarray(x, _WIDEST[type(x)]), device))
+        kind = _NUMBERS.get(type(x))
+        if kind is not None:
+            if count in places and (kind is not int or -(1 << 63) <= x < 1 << 63):
+                array = from_numpy(np.asarray(x, _WIDEST[kind]), device)
+                leaves[i] = Moving(kind, count, array)
             count += 1
     return pytrees.unflatten(structure, leaves)

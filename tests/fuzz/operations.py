@@ -408,7 +408,7 @@ class Drawing:
         """Run the call; keep it if the result is worth going on with."""
         rng = self.rng
         if not references.drawable(key, *filled(Call(key, args, kwargs, None), self.values)):
-            raise Unwritable("shapes depend on values")
+            raise Unwritable("shapes depend on values, or what is between is large")
         written = [literal(a) for a in args] + [f"{k}={literal(v)}" for k, v in kwargs.items()]
         text = f"pb.{key}({', '.join(written)})"
         result = eval(text, self.scope)

@@ -6,6 +6,7 @@ are what an implementation makes them. `knows` says whether a call is free of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 __all__ = ["KINKED", "NARROW", "drawable", "knows"]
 
+MOST_BETWEEN = 4_000_000  # elements between operands and result, ten times those of the largest one
 APART = 1e-2  # of the largest, by which eigenvalues differ whose vectors are more than rounding
 
 # What depends on the dtype that it is computed in; products and powers overflow on their way.
@@ -52,6 +54,20 @@ def _interpolates(x: Any, xp: Any, fp: Any, *_: Any, **__: Any) -> bool:
 
 def _bags(index: Any, weight: Any, offsets: Any = None, *_: Any, **__: Any) -> bool:
     return offsets is None or _is_rising(offsets)
+
+
+def _counts(count: Any, *_: Any, **__: Any) -> bool:
+    """One less than the least integer is another integer, but another float to the oracle."""
+    return bool(np.all(np.asarray(count) > np.iinfo(np.int64).min))
+
+
+def _integers_fit(x: Any, dtype: Any, *_: Any, **__: Any) -> bool:
+    """Whether a dtype has these numbers: what NumPy makes of others depends on the processor."""
+    x = np.asarray(x)
+    if not dtype.is_integer or x.dtype.kind in "biu":
+        return True
+    bounds, x = np.iinfo(dtype.numpy), np.real(x)
+    return bool(np.all((x > bounds.min - 1.0) & (x < bounds.max + 1.0)))
 
 
 def _leads(*polynomials: Any, **_: Any) -> bool:
@@ -97,6 +113,7 @@ def _scales_all(x: Any, *_: Any, orthogonalize: Any = None, **__: Any) -> bool:
 
 
 KNOWN: dict[str, Known] = {
+    "astype": _integers_fit,
     "empty": _never,
     "empty_like": _never,
     # LAPACK's routine for two matrices scales, and SciPy's own pivots where ours does not
@@ -107,6 +124,8 @@ KNOWN: dict[str, Known] = {
     "interp": _interpolates,
     "polygamma": _terms_are_few,
     "nn.embedding_bag": _bags,
+    "primitive.place_below": _counts,
+    "primitive.place_beyond": _counts,
     "roots": _leads,
     "polymul": _leads,
     "linalg.eig": _eigenvalues_are_apart,
@@ -115,6 +134,13 @@ KNOWN: dict[str, Known] = {
     "linalg.eigh": _hermitian_is_apart,
     "linalg.svd": _singular_are_apart,
     "linalg.polar": _has_full_rank,
+}
+
+
+# How many elements a derivative has in memory where they are many more than operands and results.
+BETWEEN: dict[str, Callable[..., int]] = {
+    "nn.embedding_bag": lambda index, weight, *_: np.size(index) * math.prod(np.shape(weight)[1:]),
+    "nn.multilabel_margin_loss": lambda x, *_: np.size(x) * np.shape(x)[-1],
 }
 
 
@@ -131,8 +157,10 @@ def knows(key: str, args: tuple, kwargs: dict[str, Any]) -> bool:
 
 
 def drawable(key: str, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether compiled and eager calls give the same shapes.
+    """Whether a call fits into memory, and compiled and eager calls give the same shapes.
 
     Zeros in front of a polynomial are dropped where they can be seen, which is not in a trace.
     """
+    if key in BETWEEN:
+        return BETWEEN[key](*args) <= MOST_BETWEEN
     return key != "roots" or knows(key, args, kwargs)

@@ -217,3 +217,16 @@ def test_versions_are_bounded() -> None:
             f(x, 0.5 * k)
     info = f.cache_info()
     assert info.currsize == info.maxsize
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.complex128])
+def test_numpy_numbers_that_are_python_numbers_are_as_weak(kind):
+    for dtype in ("float32", "int64"):
+        x = of(dtype)
+        product = pb.jit(lambda x, a: x * a)
+        for value in (0.5, 0.1, 0.3, 0.7):
+            assert bits(product(x, kind(value))) == bits(x * kind(value))
+            assert bits(product(x, a=kind(value))) == bits(x * kind(value))
+        assert product.cache_info().misses <= 4
+    returned = pb.jit(lambda a: a)
+    assert isinstance(returned(kind(1.5)), kind)

@@ -114,6 +114,23 @@ def test_extreme_numbers_are_scaled(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 2, JACOBI, JACOBI + 1])
+def test_elements_near_the_largest_number(n, dtype):
+    x = symmetric(20, n, dtype=dtype)
+    x /= np.abs(x).max()
+    expected = np.linalg.eigvalsh(x.astype(np.float64))
+    scale = np.finfo(dtype).max
+    w, v = found(x * scale)
+    fine, near = np.isfinite(w), 40 * np.finfo(dtype).eps
+    np.testing.assert_allclose((w / scale)[fine], expected[fine], atol=near)
+    assert (np.abs(expected[~fine]) > 1 - near).all()
+    own = v * np.where(fine, w / scale, expected)[..., None, :]
+    np.testing.assert_allclose(x @ v, own, atol=near)
+    ones = np.broadcast_to(np.eye(n), v.shape)
+    np.testing.assert_allclose(np.swapaxes(v, -1, -2) @ v, ones, atol=near)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_numbers_below_the_normal_ones(dtype):
     tiny = np.finfo(dtype).tiny
     x = symmetric(9, dtype=dtype)

@@ -16,6 +16,7 @@ from pullback.ir.array import Array, handle
 from pullback.ir.convert import as_array, from_numpy, to_numpy
 from pullback.ir.graph import trace
 from pullback.ir.op import REGISTRY, bind
+from pullback.ops.creation import zeros_like
 
 __all__ = ["GradientReport", "check_grad"]
 
@@ -116,7 +117,7 @@ def gradient(f: Callable[..., Any], xs: list[Any]) -> list[Any]:
     value = with_recording(True, f, *variables)
     found = cotangents([value], [None], variables, retain=False)
     close(variables)
-    return [x * 0.0 if g is None else g for g, x in zip(found, xs, strict=True)]
+    return [zeros_like(x) if g is None else g for g, x in zip(found, xs, strict=True)]
 
 
 def _worst(

@@ -1,10 +1,11 @@
-"""Containers: nested tuples, lists, dicts, named tuples, dataclasses and registered types as trees
-of leaves.
+"""Containers: nested tuples, lists, dicts of some kinds, named tuples, dataclasses and registered
+types as trees of leaves.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -37,6 +38,8 @@ class ContainerKind(NamedTuple):
 
 
 _registered: dict[type, ContainerKind] = {}
+_plain: set[type] = set()  # classes whose objects were found to be leaves
+MOST_PLAIN = 256  # so that classes which a program makes on the way can die
 
 
 class Structure:
@@ -93,6 +96,20 @@ def register_pytree(
     _plain.discard(cls)
 
 
+register_pytree(
+    OrderedDict,
+    lambda tree: (list(tree.values()), tuple(tree)),
+    lambda keys, values: OrderedDict(zip(keys, values, strict=True)),
+    names=lambda keys: keys,
+)
+register_pytree(
+    defaultdict,
+    lambda tree: (list(tree.values()), (tree.default_factory, tuple(tree))),
+    lambda info, values: defaultdict(info[0], zip(info[1], values, strict=True)),
+    names=lambda info: info[1],
+)
+
+
 def _children(tree: Any) -> tuple[list, Any] | None:
     """The children of a container and what is needed to rebuild it, or None for a leaf."""
     cls = type(tree)
@@ -116,10 +133,6 @@ def _children(tree: Any) -> tuple[list, Any] | None:
         _plain.clear()
     _plain.add(cls)
     return None
-
-
-MOST_PLAIN = 256  # so that classes which a program makes on the way can die
-_plain: set[type] = set()  # classes whose objects were found to be leaves
 
 
 def children(tree: Any) -> list | None:
@@ -169,7 +182,18 @@ def _build(s: Structure, rest: Iterator[Any]) -> Any:
         return None
     if kind is list or kind is tuple:
         return kind(children)
-    return kind(*children)
+    return _dataclass(kind, children) if dataclasses.is_dataclass(kind) else kind(*children)
+
+
+def _dataclass(kind: Any, values: list) -> Any:
+    """An object with these values of its fields, of those too that `__init__` does not take."""
+    given = list(zip(dataclasses.fields(kind), values, strict=True))
+    named = {f.name: v for f, v in given if f.init and f.kw_only}
+    made = kind(*[v for f, v in given if f.init and not f.kw_only], **named)
+    for f, v in given:
+        if not f.init:
+            object.__setattr__(made, f.name, v)  # which frozen ones do as well
+    return made
 
 
 def paths(structure: Structure, root: str) -> Iterator[str]:
@@ -182,7 +206,7 @@ def paths(structure: Structure, root: str) -> Iterator[str]:
 
 def _steps(s: Structure) -> list[str]:
     """The way to each child of a container."""
-    if s.kind is dict:
+    if isinstance(s.kind, type) and issubclass(s.kind, dict):
         return [f"[{key!r}]" for key in child_names(s)]
     return [f".{key}" if isinstance(key, str) else f"[{key}]" for key in child_names(s)]
 

@@ -29,6 +29,7 @@ __all__ = [
     "in_range",
     "is_kept",
     "is_number",
+    "is_numpy",
     "refuse_masked",
     "scalar",
     "shape_of",
@@ -76,6 +77,11 @@ def is_number(value: Any) -> bool:
     So are NumPy's float64 and complex128 scalars, which are Python floats and complex numbers.
     """
     return isinstance(value, SCALARS)
+
+
+def is_numpy(value: Any) -> bool:
+    """Whether `value` is an array or a scalar of NumPy's, and no Python number."""
+    return isinstance(value, (np.ndarray, np.generic)) and not is_number(value)
 
 
 _scalars: dict[tuple, Any] = {}

@@ -31,8 +31,8 @@ class Moving:
 
     __slots__ = ("array", "kind", "place")
 
-    def __init__(self, value: Any, place: int, array: Array):
-        self.kind = type(value)
+    def __init__(self, kind: type, place: int, array: Array):
+        self.kind = kind
         self.place = place
         self.array = array
 

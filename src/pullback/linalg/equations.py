@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.core.errors import DTypeError, GradientError, LinAlgError, ShapeError
-from pullback.ir.convert import as_array
+from pullback.ir.convert import as_array, is_number
 from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
@@ -384,9 +384,13 @@ def vander(x: Any, n: int | None = None, /, *, increasing: bool = False) -> Any:
 def solve_toeplitz(c: Any, b: Any, /, *, r: Any = None) -> Any:
     """The solution of `toeplitz(c, r) @ x = b`, by the LU factorisation of the whole matrix.
 
+    `(c, r)` in place of `c` is understood, as in SciPy.
+
     >>> pb.linalg.solve_toeplitz(pb.tensor([2.0, 1.0]), pb.tensor([4.0, 5.0]))
     tensor([1., 2.], float32, cpu)
     """
+    if r is None and isinstance(c, tuple) and len(c) == 2 and not any(map(is_number, c)):
+        c, r = c
     return solved_for("solve_toeplitz", toeplitz(c) if r is None else toeplitz(c, r), b)
 
 

@@ -6,11 +6,10 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from pullback.core import pytrees
 from pullback.core.errors import DTypeError
 from pullback.ir.array import Array
+from pullback.ir.convert import is_numpy
 
 __all__ = ["PageLeaf", "Tree", "arguments_tree", "is_array", "results_tree"]
 
@@ -63,7 +62,7 @@ class _TreeWalk:
 
 def is_array(value: Any) -> bool:
     """Whether `jit` takes an argument as an array."""
-    return isinstance(value, (Array, np.ndarray, np.generic))
+    return isinstance(value, Array) or is_numpy(value)
 
 
 def arguments_tree(function: Callable[..., Any], args: Sequence[Any], kwargs: dict) -> Tree:

@@ -18,7 +18,7 @@ from pullback.core.captures import Captures
 from pullback.core.errors import PullbackError, TraceError
 from pullback.ir import convert
 from pullback.ir.array import LEAF, Array, Node, make, next_order
-from pullback.ir.convert import as_array
+from pullback.ir.convert import as_array, is_numpy
 from pullback.ir.graph import Var
 from pullback.ir.numbers import Moving, NeedsValue, Number
 from pullback.ir.tracing import Recording, Static, line_of_error, recorded
@@ -66,8 +66,7 @@ class Traced:
         self, recording: Recording, function: Callable[..., Any], leaves: list, structure: Any
     ) -> list[Var]:
         """Run the function on traced arrays; `flatten` then runs it on any of these types."""
-        kinds = (Array, np.ndarray, np.generic, Moving)
-        is_array = [isinstance(x, kinds) for x in leaves]
+        is_array = [isinstance(x, (Array, Moving)) or is_numpy(x) for x in leaves]
         given = [_array_of(x) for x, here in zip(leaves, is_array, strict=True) if here]
         numbers = [(i, x) for i, x in enumerate(leaves) if isinstance(x, Moving)]
         rest = [_unwrapped(x) for x, here in zip(leaves, is_array, strict=True) if not here]

@@ -12,8 +12,8 @@ import numpy as np
 from pullback.compile.kernel.order import CHUNK, VECTOR_BYTES, Array, chain, fused
 
 __all__ = [
-    "FAINT", "JACOBI", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF", "PANEL", "SMALL",
-    "SUMS", "VECTOR_BYTES", "cholesky", "first_half", "lu", "solved",
+    "FAINT", "JACOBI", "JACOBI_LARGE", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF",
+    "PANEL", "SMALL", "SUMS", "VECTOR_BYTES", "cholesky", "first_half", "lu", "solved",
 ]  # fmt: skip
 
 LEAF = 32  # columns of a block that is not divided
@@ -24,6 +24,9 @@ JACOBI = 4  # rows up to which Jacobi's method finds eigenvalues and singular va
 # after so many rounds nothing is left of off-diagonal elements of matrices of up to four rows.
 JACOBI_SWEEPS = {"float32": 6, "float64": 7}
 JACOBI_ROUNDS = {"float32": 7, "float64": 9}  # of singular values: squares of elements converge
+# Size of an element from which on eigenvalues are those of a 16th of the matrix, times 16: smaller
+# ones and their differences, of up to four rows, are far from the largest number.
+JACOBI_LARGE = {"float32": 2.0**123, "float64": 2.0**1019}
 # Squared length from which on a column is 0, of matrices with elements of up to 2: below, the
 # products of its elements would lose their digits.
 JACOBI_NOTHING = {"float32": 1e-30, "float64": 1e-260}

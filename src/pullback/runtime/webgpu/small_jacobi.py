@@ -11,7 +11,12 @@ from functools import cache
 
 import numpy as np
 
-from pullback.compile.kernel.factor_order import JACOBI_NOTHING, JACOBI_ROUNDS, JACOBI_SWEEPS
+from pullback.compile.kernel.factor_order import (
+    JACOBI_LARGE,
+    JACOBI_NOTHING,
+    JACOBI_ROUNDS,
+    JACOBI_SWEEPS,
+)
 from pullback.core import dtypes as dt
 from pullback.runtime.webgpu.matrix_numbers import numbers_text
 from pullback.runtime.webgpu.nests import MAIN
@@ -45,14 +50,19 @@ fn make(item: u32, row: u32, column: u32, x: f32, odd: bool) {
 _READ = """  let n = N + pb_zero();  // that no compiler knows: none shall write all loops out
   var given: Matrix;
   var odd = false;
+  var largest = pb_c(0u);
   for (var i = 0u; i < n; i++) {
     for (var j = 0u; j < n; j++) {
       given[i][j] = bitcast<f32>(load1((item * N + i) * N + j));
       odd = odd || r_is_odd(given[i][j]);
+      let size = r_abs(given[i][j]);
+      if (largest < size) { largest = size; }
     }
   }"""
 
-_EIGH = """  let half = pb_c(0x3f000000u);
+_EIGH = """  let usual = largest < pb_c(LARGE);
+  let half = pb_c(select(0x3d000000u, 0x3f000000u, usual));  // 1 / 32, 1 / 2
+  let whole = pb_c(select(0x41800000u, 0x3f800000u, usual));  // 16, 1
   var a: Matrix;
   var v: Matrix;
   var values: Row;
@@ -88,7 +98,7 @@ _EIGH = """  let half = pb_c(0x3f000000u);
       }
     }
   }
-  for (var i = 0u; i < n; i++) { values[i] = a[i][i]; }
+  for (var i = 0u; i < n; i++) { values[i] = r_mul(a[i][i], whole); }
   for (var last = n - 1u; last > 0u; last--) {
     for (var i = 0u; i < last; i++) {
       if (values[i + 1u] < values[i]) {
@@ -140,16 +150,9 @@ fn completed(known: Matrix, i: u32) -> Row {
   for (var k = 0u; k < N; k++) { kept[k] = r_over(kept[k], length); }
   return kept;
 }"""
-_SVD = """  var largest = pb_c(0u);
-  for (var i = 0u; i < n; i++) {
-    for (var j = 0u; j < n; j++) {
-      let size = r_abs(given[i][j]);
-      if (largest < size) { largest = size; }
-    }
-  }
-  // The power of 2 below the largest element, and 1 for zeros.
-  let power = bitcast<u32>(largest) & 0x7f800000u;
-  let scale = pb_c(select(0x3f800000u, power, power >= 0x00800000u && power < 0x7f800000u));
+_SVD = """  // The power of 2 below the largest element, or the least normal number, which is one.
+  let power = max(bitcast<u32>(largest) & 0x7f800000u, 0x00800000u);
+  let scale = pb_c(select(0x3f800000u, power, power < 0x7f800000u));
   var g: Matrix;
   var v: Matrix;
   var values: Row;
@@ -214,13 +217,16 @@ _SVD = """  var largest = pb_c(0u);
 def small_source(name: str, n: int, vectors: bool) -> str:
     """`eigh`: n x n -> eigenvalues, then eigenvectors; `svd`: singular values, then U and V^T."""
     single = dt.float32
-    nothing = int(np.float32(JACOBI_NOTHING["float32"]).view(np.uint32))
+    nothing, large = (
+        int(np.float32(size["float32"]).view(np.uint32)) for size in (JACOBI_NOTHING, JACOBI_LARGE)
+    )
     words = {
         "VECTORS": str(vectors).lower(),
         "SWEEPS": f"{JACOBI_SWEEPS['float32']}u",
         "ROUNDS": f"{JACOBI_ROUNDS['float32']}u",
         "ROWS": f"{1 + vectors * (n if name == 'eigh' else 2 * n)}u",
         "NOTHING": f"{nothing}u",
+        "LARGE": f"{large}u",
         "N": f"{n}u",
     }
     body = {"eigh": _EIGH, "svd": _SVD}[name]

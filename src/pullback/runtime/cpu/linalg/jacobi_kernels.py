@@ -9,7 +9,12 @@ import functools
 
 import numpy as np
 
-from pullback.compile.kernel.factor_order import JACOBI_NOTHING, JACOBI_ROUNDS, JACOBI_SWEEPS
+from pullback.compile.kernel.factor_order import (
+    JACOBI_LARGE,
+    JACOBI_NOTHING,
+    JACOBI_ROUNDS,
+    JACOBI_SWEEPS,
+)
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.linalg.lane_code import Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import address
@@ -27,12 +32,15 @@ def eigh(dtype: DType, n: int, vectors: bool) -> int:
     `vectors` the eigenvalues alone. Jacobi's method, for a few rows.
     """
     m = Lanes("eigh", dtype, 1, n, TOGETHER)
-    half, one, zero = m.number(0.5), m.number(1.0), m.number(0.0)
+    one, zero = m.number(1.0), m.number(0.0)
     width = 1 + n if vectors else 1
     with m.groups():
         x, a, out = LaneTile(m, n, n), LaneTile(m, n, n), LaneTile(m, width, n)
         m.read(1, x, n, n)
         oddity = m.oddity(x, n * n)
+        usual = m.less(_largest(m, x, n), m.number(JACOBI_LARGE[dtype.name]))
+        half = m.choose(usual, m.number(0.5), m.number(0.5 / 16))
+        whole = m.choose(usual, one, m.number(16.0))
         for i in range(n):
             for j in range(n):
                 mean = x.get(i, j) * half + x.get(j, i) * half
@@ -44,7 +52,7 @@ def eigh(dtype: DType, n: int, vectors: bool) -> int:
                 for q in range(p + 1, n):
                     _rotate(m, a, out if vectors else None, p, q)
         for i in range(n):
-            out.put(a.get(i, i), 0, i)
+            out.put(a.get(i, i) * whole, 0, i)
         for last in reversed(range(n)):
             for i in range(last):
                 _order(m, out, i, i + 1, vectors)
@@ -142,19 +150,25 @@ def svd(dtype: DType, n: int, vectors: bool) -> int:
     return address(m.code)
 
 
-def _power_of_two(m: Lanes, x: LaneTile, n: int, dtype: DType) -> Value:
-    """The power of 2 below the largest element, and 1 for zeros."""
+def _largest(m: Lanes, x: LaneTile, n: int) -> Value:
+    """The size of the largest element."""
     largest = m.number(0.0)
     for k in range(n * n):
         size = m.call("fabs", x.get(0, k))
         largest = m.choose(m.less(largest, size), size, largest)
+    return largest
+
+
+def _power_of_two(m: Lanes, x: LaneTile, n: int, dtype: DType) -> Value:
+    """The power of 2 below the largest element, or the least normal number, which is one."""
+    largest = _largest(m, x, n)
     word = vector(integer(8 * m.bytes), m.lanes)
     exponent = 0x7F800000 if m.bytes == 4 else 0x7FF << 52
     mask = constant(word, exponent)
     power = (largest.bitcast(word) & mask).bitcast(m.vector)
     normal = m.number(float(np.finfo(dtype.numpy).tiny))
-    fine = (power >= normal) & m.less(power, m.number(float(np.inf)))
-    return m.choose(fine, power, m.number(1.0))
+    power = m.choose(m.less(power, normal), normal, power)
+    return m.choose(m.less(power, m.number(float(np.inf))), power, m.number(1.0))
 
 
 def _dot(m: Lanes, g: LaneTile, p: int, q: int) -> Value:

@@ -208,7 +208,13 @@ def ldl(dtype: DType) -> int:
             m.put(m.number(1.0), lower, m.place(i, i, n, one))
             m.put(_whole(m, i), order, i)
         with m.if_finite(a, n * n, n * n * 2):
-            m.call("hetrf" if dtype.is_complex else "sytrf", "L", n, a, n, swaps, work, room)
+            routine = "hetrf" if dtype.is_complex else "sytrf"
+            singular = m.call(routine, "L", n, a, n, swaps, work, room)
+            # By blocks LAPACK leaves what it was given in a column that has become zero. With the
+            # least room it takes column after column.
+            with code.when(code.differ(singular, 0)):
+                m.symmetric(a, (one, n), 0, n)
+                m.call(routine, "L", n, a, n, swaps, work, one)
             column = code.variable(m.int(0))
             with code.loop() as leave:
                 k = column.get()

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 
 from pullback.compile.kernel.factor_order import (
+    JACOBI_LARGE,
     JACOBI_NOTHING,
     JACOBI_ROUNDS,
     JACOBI_SWEEPS,
@@ -46,13 +47,26 @@ PB_DEVICE void pb_exchange(bool yes, Real& x, Real& y) {
   y = second;
 }"""
 
+_LARGEST = """
+PB_DEVICE Real pb_largest{n}(const Real (&x)[{n}][{n}]) {{
+  Real largest = 0;
+#pragma unroll
+  for (int k = 0; k < {n} * {n}; ++k) {{
+    const Real size = pb_abs(x[k / {n}][k % {n}]);
+    largest = largest < size ? size : largest;
+  }}
+  return largest;
+}}"""
+
 _EIGH = """
 KERNEL(eigh{n}_{vectors})(Real* __restrict__ out, const Real* __restrict__ x, long long* status,
     const Nest<2> batch, const Part p) {{
   PB_MATRICES(2)
     Real given[{n}][{n}], a[{n}][{n}], made[{width}][{n}] = {{}};
     pb_get(given, x + at[1], p);
-    const Real oddity = pb_oddity(given), half = Real(0.5);
+    const Real oddity = pb_oddity(given);
+    const bool usual = pb_largest{n}(given) < {large};
+    const Real half = usual ? Real(0.5) : Real(0.5 / 16), whole = usual ? Real(1) : Real(16);
 #pragma unroll
     for (int i = 0; i < {n}; ++i)
 #pragma unroll
@@ -82,7 +96,7 @@ KERNEL(eigh{n}_{vectors})(Real* __restrict__ out, const Real* __restrict__ x, lo
           }}
         }}
 #pragma unroll
-    for (int i = 0; i < {n}; ++i) made[0][i] = a[i][i];
+    for (int i = 0; i < {n}; ++i) made[0][i] = a[i][i] * whole;
 #pragma unroll
     for (int last = {n} - 1; last >= 0; --last)
 #pragma unroll
@@ -132,15 +146,10 @@ KERNEL(svd{n}_{vectors})(Real* __restrict__ out, const Real* __restrict__ x, lon
     Real given[{n}][{n}], g[{n}][{n}], v[{n}][{n}], made[{height}][{n}];
     pb_get(given, x + at[1], p);
     const Real oddity = pb_oddity(given);
-    Real largest = 0;
-#pragma unroll
-    for (int k = 0; k < {n} * {n}; ++k) {{
-      const Real size = pb_abs(given[k / {n}][k % {n}]);
-      largest = largest < size ? size : largest;
-    }}
-    // The power of 2 below the largest element, and 1 for zeros.
+    const Real largest = pb_largest{n}(given);
+    // The power of 2 below the largest element, or the least normal number, which is one.
     const Real power = {from_bits}({to_bits}(largest) & {exponent});
-    const Real scale = power >= {normal} && power < {infinity} ? power : Real(1);
+    const Real scale = power < {normal} ? {normal} : power < {infinity} ? power : Real(1);
 #pragma unroll
     for (int i = 0; i < {n}; ++i)
 #pragma unroll
@@ -195,18 +204,24 @@ KERNEL(svd{n}_{vectors})(Real* __restrict__ out, const Real* __restrict__ x, lon
 }}"""
 
 
-def _kernel(dtype: DType, end: str, text: str, **words: object) -> tuple[str, str]:
+def _kernel(dtype: DType, end: str, text: str, n: int, **words: object) -> tuple[str, str]:
     source, start = source_of(dtype), name_of(dtype, "")
     source.add("small", HEAD)
     source.add("turn", _TURN)
-    source.add(end, named(text.format(**words), start))
+    source.add("largest", named(_LARGEST.format(n=n), start))
+    source.add(end, named(text.format(n=n, **words), start))
     return start + end, source.text()
 
 
 @cache
 def eigh(dtype: DType, n: int, vectors: bool) -> tuple[str, str]:
     """The name of a kernel and its source: x (n x n) -> eigenvalues, then eigenvectors."""
-    words = {"n": n, "vectors": int(vectors), "width": 1 + n * vectors}
+    words = {
+        "n": n,
+        "vectors": int(vectors),
+        "width": 1 + n * vectors,
+        "large": literal(JACOBI_LARGE[dtype.name], dtype),
+    }
     sweeps = JACOBI_SWEEPS[dtype.name]
     return _kernel(dtype, f"eigh{n}_{vectors:d}", _EIGH, sweeps=sweeps, **words)
 

@@ -9,6 +9,9 @@ pivots as large as their columns, and `A = B (I - Y E)` where Y holds the few co
 
 has no division by anything small, and so have its derivatives: `B - A` is constant, and the small
 determinant and adjugate are polynomials. For a few rows so is the whole adjugate, by its minors.
+
+The cofactors of small real matrices are an operation of their own: `adj(U) L^-1 P^T` is a polynomial
+of the factors, made in one pass. Its derivatives are those of the formula above.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pullback.autodiff.reverse import cotangents, enable_grad, fresh
+from pullback.compile.kernel.factor_order import SMALL
 from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
@@ -153,8 +158,16 @@ def _by_minors(x: Any) -> Any:
 
 def adjugate(x: Any, f: Any) -> Any:
     """The transposed matrix of cofactors, of matrices with a packed factorisation."""
-    if x._aval.shape[-1] <= FEW:
+    n = x._aval.shape[-1]
+    if n <= FEW:
         return _by_minors(x)
+    if n <= SMALL and not x._aval.dtype.is_complex:
+        return swapped(bind(cofactors.op, x, detached(f)))
+    return _by_lifting(x, f)
+
+
+def _by_lifting(x: Any, f: Any) -> Any:
+    """The adjugate by the formula above."""
     b = _lifted(x, f)
     inverse = solved(b.matrix, like_eye(x), b.factor)
     y = solved(b.matrix, b.columns, b.factor)
@@ -175,12 +188,65 @@ def _trace_of_product(x: Any, y: Any) -> Any:
     return sum_(x * swapped(y), axis=(-2, -1))
 
 
+def _curvature(g: Any, x: Any, f: Any) -> Any:
+    """The derivative of the cofactors in a direction, and as well of their product with a cotangent:
+    the second derivative of the determinant is symmetric.
+    """
+    with enable_grad():
+        v = fresh(x)
+        out = swapped(_by_lifting(v, f))
+    (found,) = cotangents([out], [g], [v], retain=True)
+    return found
+
+
 def singular(d: Draw, n: int, rank: int) -> np.ndarray:
     """A matrix whose rank is exact, because its factors are powers of 2."""
     powers = 2.0 ** np.arange(n)
     lower = np.tril(np.outer(1 / powers, powers))[:, :rank]
     upper = np.triu(np.outer(powers, 1 / powers) * (1 + np.arange(n)[:, None]))[:rank]
     return (lower @ upper).astype(d.dtype)
+
+
+def _cofactors_oracle(x: Any) -> Any:
+    x = x.astype(np.result_type(x.dtype, np.float32))
+    n, out = x.shape[-1], np.empty_like(x)
+    for i, j in np.ndindex(n, n):
+        minor = np.delete(np.delete(x, i, -2), j, -1)
+        out[..., i, j] = (-1) ** (i + j) * np.linalg.det(minor)
+    return out
+
+
+@primitive(
+    "x f",
+    infer=lambda x, f: (x.shape, x.dtype),
+    lowering=Intrinsic("cofactors", work=matrix_work),
+    vjp={"x": _curvature, "f": zero_rule},
+    jvp={"x": lambda t, x, f: _curvature(t, x, f)},
+    batch="rows",
+    oracle=_cofactors_oracle,
+    samples=lambda d: [
+        Sample((regular(d, 5, 5) / 3,)),
+        Sample((regular(d, 2, 6, 6)[..., [1, 0, 3, 2, 5, 4], :] / 3,), order=2),
+        Sample((regular(d, 2, 10, 10) / 5,), order=0),
+        Sample((singular(d, 5, rank=4),)),
+        Sample((singular(d, 5, rank=3),)),
+        Sample((np.zeros((5, 5), d.dtype),), order=2),
+        Sample((regular(d, 3, 3) / 3,)),
+        Sample((d.real(0, 0),)),
+    ],
+    errors=square_errors,
+    namespace="primitive",
+    tolerance=8,
+)
+def cofactors(x: Any, /) -> Any:
+    """The matrix of cofactors of square matrices: the derivative of the determinant.
+
+    >>> pb.primitive.cofactors(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([[ 4., -3.],
+            [-2.,  1.]], float32, cpu)
+    """
+    x = square("cofactors", x)
+    return swapped(adjugate(x, factor(detached(x))))
 
 
 @primitive(

@@ -13,7 +13,7 @@ from pullback.compile.kernel.order import CHUNK, VECTOR_BYTES, Array, chain, fus
 
 __all__ = [
     "FAINT", "JACOBI", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF", "PANEL", "SMALL",
-    "SUMS", "VECTOR_BYTES", "cholesky", "first_half", "lu", "solved",
+    "SUMS", "VECTOR_BYTES", "cholesky", "cofactors", "first_half", "lu", "solved",
 ]  # fmt: skip
 
 LEAF = 32  # columns of a block that is not divided
@@ -98,3 +98,32 @@ def lu(a: Array) -> tuple[Array, Array]:
         a[j + 1 :, j] /= a[j, j] if a[j, j] else 1
         a[j + 1 :, j + 1 :] = fused(a[j + 1 :, j : j + 1], -a[j, j + 1 :], a[j + 1 :, j + 1 :])
     return a, rows
+
+
+def cofactors(both: Array, rows: Array) -> Array:
+    """The cofactors of a matrix by the result of `lu`: row after row of the adjugate of U, for
+    which nothing is divided, times the inverse of L.
+    """
+    n = len(both)
+    out, total = np.empty_like(both), both.dtype.type
+    before = total(_parity(rows))
+    for r in range(n):
+        row = np.zeros(n, both.dtype)
+        row[r] = before
+        for j in range(r + 1, n):
+            found = total(0)
+            for k in range(r, j):
+                found = fused(-both[k, j], row[k], found)
+            row[r:j] *= both[j, j]
+            row[j] = found
+        before = before * both[r, r]
+        for i in reversed(range(n)):
+            for k in range(i + 1, n):
+                row[i] = fused(-both[k, i], row[k], row[i])
+        out[rows, r] = row
+    return out
+
+
+def _parity(rows: Array) -> int:
+    """The determinant of a permutation: each pair that is out of order turns its sign."""
+    return 1 - 2 * (sum(int(np.sum(r > rows[i + 1 :])) for i, r in enumerate(rows)) % 2)

@@ -36,7 +36,7 @@ from pullback.runtime.webgpu.stages import (
 
 __all__ = ["NAMES", "Tiles", "matrix_faults", "matrix_stages", "report_steps"]
 
-NAMES = (*TILED, "det")  # of the intrinsics
+NAMES = (*TILED, "det", "cofactors")  # of the intrinsics
 
 
 @cache
@@ -187,6 +187,10 @@ class Tiles(QueuedTiles[Dispatch]):
         """The determinants from the results of `lu`."""
         self._launch("determinant", self.count, (out, self._readable(packed)))
 
+    def cofactors(self, packed: Place, out: Block) -> None:
+        """The matrices of cofactors from the results of `lu`."""
+        self._launch("cofactors", self.count * out.columns, (out, self._readable(packed)))
+
 
 def matrix_stages(
     name: str,
@@ -205,6 +209,9 @@ def matrix_stages(
     tiles = Tiles(out.dtype, batch, area, small)
     if name == "det":
         tiles.determinant(operands[1], tiles.dense(slot, 0, 1, 1, 1))
+    elif name == "cofactors":
+        n = out.shape[-1]
+        tiles.cofactors(operands[1], tiles.dense(slot, 0, n, n, n * n))
     else:
         tiles.run(name, operands, static, result, error)
     return stage(*tiles.steps())

@@ -150,11 +150,35 @@ class Lanes:
 
     def write(self, tile: LaneTile, rows: int, columns: int) -> None:
         """The tile to the output, each matrix row after row."""
-        pointers, shuffled = self._pointers(0), self.code.shuffled
-        width, starts = self._chunks(rows * columns)
+        self._write(self._pointers(0), tile, 0, rows * columns)
+
+    def write_rows(
+        self, tile: LaneTile, rows: int, columns: int, operand: int, numbers: int
+    ) -> None:
+        """The tile to the output: row i goes to where number i says, of those that an operand has
+        from element `numbers` on.
+        """
+        code, targets, orders = self.code, self._pointers(0), self._pointers(operand)
+
+        def row(i: Index) -> None:
+            places = [
+                code.read(code.at(p, i + numbers, self.real), self.real).fptosi(I64) for p in orders
+            ]
+            starts = [
+                code.at(p, place * columns, self.real)
+                for p, place in zip(targets, places, strict=True)
+            ]
+            self._write(starts, tile, i, columns)
+
+        self.each(0, rows, row)
+
+    def _write(self, pointers: list[Value], tile: LaneTile, row: Index, size: int) -> None:
+        """Elements of a tile, from the start of a row on, to where each lane has a pointer."""
+        shuffled = self.code.shuffled
+        width, starts = self._chunks(size)
 
         def piece(start: Index) -> None:
-            parts = [tile.get(0, start + k) for k in range(width)]
+            parts = [tile.get(row, start + k) for k in range(width)]
             while len(parts) > 1:  # one long vector
                 size = self.lanes * width // len(parts)
                 mask = range(2 * size)

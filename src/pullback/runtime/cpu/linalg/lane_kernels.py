@@ -1,4 +1,4 @@
-"""Cholesky and LU factors, and solutions by them, of many small real matrices at once.
+"""Cholesky and LU factors, and what comes from them, of many small real matrices at once.
 
 The results are packed as those of `lapack_kernels` are.
 """
@@ -12,7 +12,7 @@ from pullback.runtime.cpu.linalg.lane_code import Index, Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import address
 from pullback.runtime.cpu.llvm.values import Value
 
-__all__ = ["cholesky", "det", "lu", "lu_solve", "solve_triangular"]
+__all__ = ["cholesky", "cofactors", "det", "lu", "lu_solve", "solve_triangular"]
 
 
 @functools.cache
@@ -235,4 +235,54 @@ def det(dtype: DType, n: int) -> int:
         m.each(0, n, factor)
         out.put(total.get(), 0, 0)
         m.write(out, 1, 1)
+    return address(m.code)
+
+
+@functools.cache
+def cofactors(dtype: DType, n: int) -> int:
+    """x and the result of `lu` -> the matrix of cofactors; x is not looked at."""
+    m = Lanes("cofactors", dtype, 2, n)
+    zero = m.number(0.0)
+    with m.groups():
+        packed, row, out = LaneTile(m, n + 2, n), LaneTile(m, 1, n), LaneTile(m, n, n)
+        m.read(2, packed, n + 2, n)
+        before = m.variable(m.number(1.0))  # the sign, and the pivots before a row
+
+        def turn(i: Index) -> None:
+            stayed = m.equal(packed.get(n, i), m.whole(i))
+            before.set(m.choose(stayed, before.get(), -before.get()))
+
+        m.each(0, n, turn)
+
+        def less(start: Index, stop: Index, of: Index, value: Value) -> Value:
+            """value - the product of a row of the packed factor with the row in work."""
+            total = m.variable(value)
+
+            def product(k: Index) -> None:
+                total.set(m.fused(-packed.get(of, k), row.get(0, k), total.get()))
+
+            m.each(start, stop, product)
+            return total.get()
+
+        def of_adjugate(r: Index) -> None:
+            m.each(0, r, lambda k: row.put(zero, 0, k))
+            row.put(before.get(), 0, r)
+
+            def column(j: Index) -> None:
+                found, pivot = less(r, j, j, zero), packed.get(j, j)
+                m.each(r, j, lambda k: row.put(row.get(0, k) * pivot, 0, k))
+                row.put(found, 0, j)
+
+            m.each(r + 1, n, column)
+            before.set(before.get() * packed.get(r, r))
+
+            def solved(i: Index) -> None:
+                value = less(i + 1, n, i, row.get(0, i))
+                row.put(value, 0, i)
+                out.put(value, i, r)
+
+            m.down(n, solved)
+
+        m.each(0, n, of_adjugate)
+        m.write_rows(out, n, n, 2, (n + 1) * n)
     return address(m.code)

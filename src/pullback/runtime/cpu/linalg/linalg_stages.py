@@ -301,6 +301,8 @@ def _small_kernel(
         return make(lane_kernels.lu, dtype, n)
     if name == "det":
         return make(lane_kernels.det, dtype, n)
+    if name == "cofactors":
+        return make(lane_kernels.cofactors, dtype, n)
     if name in ("eigh", "eigvalsh"):
         return make(jacobi_kernels.eigh, dtype, n, name == "eigh")
     if name in ("svd", "svdvals"):

@@ -59,6 +59,25 @@ def test_lu_has_the_order_that_is_written_down(shape):
     same(order, rows)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [5, 7, 8, 9, 16])
+def test_cofactors_have_the_order_that_is_written_down(n, dtype):
+    x = draw(19, n, n, dtype=dtype)
+    x[1], x[2] = 0, 1
+    x[3] = x[3, :, :2] @ x[3, :2]
+    x[4, :, n // 2] = 0
+    wanted = np.stack([factor_order.cofactors(*factor_order.lu(m)) for m in x])
+    for count in (1, 2, 3):
+        native.set_threads(count)
+        same(pb.primitive.cofactors(pb.tensor(x)), wanted)
+    same(pb.jit(pb.grad(lambda x: linalg.det(x).sum()))(pb.tensor(x)), wanted)
+    same(pb.primitive.cofactors(pb.tensor(x[5])), wanted[5])
+    x[6, 1, 2] = np.inf
+    odd = pb.primitive.cofactors(pb.tensor(x)).numpy()
+    assert np.isnan(odd[6]).all()
+    same(np.delete(odd, 6, 0), np.delete(wanted, 6, 0))
+
+
 CALLS = {
     "cholesky": lambda x, b: (linalg.cholesky(x @ pb.linalg.matrix_transpose(x) + 99),),
     "lu_factor": lambda x, b: linalg.lu_factor(x),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.linalg.lane_code import Index, Lanes, LaneTile
+from pullback.runtime.cpu.llvm.lanes import Index, Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import address
 from pullback.runtime.cpu.llvm.values import Value
 

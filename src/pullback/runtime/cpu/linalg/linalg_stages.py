@@ -29,7 +29,7 @@ from pullback.runtime.cpu.linalg import (
     tiled_stages,
     tridiagonal_kernels,
 )
-from pullback.runtime.cpu.linalg.lane_code import LANES
+from pullback.runtime.cpu.llvm.lanes import LANES
 from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import index_params

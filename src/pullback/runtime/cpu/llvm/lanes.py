@@ -36,21 +36,33 @@ Index: TypeAlias = Value | int  # an int, or a value of a loop
 
 
 class LaneTile:
-    """A matrix of vectors in the cache (or in registers, where all indices are constants)."""
+    """A matrix of vectors in the cache (or in registers, where all indices are constants).
 
-    def __init__(self, lanes: Lanes, rows: int, columns: int):
+    A `turned` one is kept column after column.
+    """
+
+    def __init__(self, lanes: Lanes, rows: int, columns: int, turned: bool = False):
         self.rows, self.columns, self._lanes = rows, columns, lanes
+        self._steps = (1, rows) if turned else (columns, 1)
         self._slot = lanes.code.local(lanes.vector, rows * columns, 64)
 
-    def _at(self, i: Index, j: Index) -> Value:
-        lanes = self._lanes
-        return lanes.code.at(self._slot, i * self.columns + j, lanes.vector)
+    def _number(self, i: Index, j: Index) -> Index:
+        return i * self._steps[0] + j * self._steps[1]
+
+    def kept(self, number: Index) -> Value:
+        """An element by its number in the order in which they are kept."""
+        code, vector = self._lanes.code, self._lanes.vector
+        return code.read(code.at(self._slot, number, vector), vector)
+
+    def keep(self, value: Value, number: Index) -> None:
+        code = self._lanes.code
+        code.write(value, code.at(self._slot, number, self._lanes.vector))
 
     def get(self, i: Index, j: Index) -> Value:
-        return self._lanes.code.read(self._at(i, j), self._lanes.vector)
+        return self.kept(self._number(i, j))
 
     def put(self, value: Value, i: Index, j: Index) -> None:
-        self._lanes.code.write(value, self._at(i, j))
+        self.keep(value, self._number(i, j))
 
 
 class Lanes:
@@ -124,7 +136,9 @@ class Lanes:
         return width, starts if starts[-1] + width == size else [*starts, size - width]
 
     def read(self, operand: int, tile: LaneTile, rows: int, columns: int) -> None:
-        """Operand (from 1 on), matrices stored row after row, into a tile."""
+        """Operand (from 1 on), matrices stored row after row (column after column, if the tile is
+        turned), into a tile.
+        """
         pointers, shuffled = self._pointers(operand), self.code.shuffled
         width, starts = self._chunks(rows * columns)
         type_ = vector(self.real, width)
@@ -143,8 +157,7 @@ class Lanes:
                 loaded = [shuffled(loaded[i], loaded[i + half], mask) for i in range(half)]
             for k in range(width):
                 mask = range(k * self.lanes, (k + 1) * self.lanes)
-                flat = start + k
-                tile.put(shuffled(loaded[0], loaded[0], mask), 0, flat)
+                tile.keep(shuffled(loaded[0], loaded[0], mask), start + k)
 
         self._each_start(starts, width, piece)
 
@@ -239,13 +252,13 @@ class Lanes:
         """0 in lanes whose elements are numbers, else NaN."""
         found = self.variable(self.number(0.0))
         zero = self.number(0.0)
-        self.each(0, size, lambda k: found.set(self.fused(tile.get(0, k), zero, found.get())))
+        self.each(0, size, lambda k: found.set(self.fused(tile.kept(k), zero, found.get())))
         return found.get() * zero
 
     def spoil(self, tile: LaneTile, size: int, oddity: Value) -> None:
         """NaN in all elements of the lanes that had one, or an infinity."""
         fine = self.equal(oddity, oddity)
-        self.each(0, size, lambda k: tile.put(self.choose(fine, tile.get(0, k), oddity), 0, k))
+        self.each(0, size, lambda k: tile.keep(self.choose(fine, tile.kept(k), oddity), k))
 
     def fail_if(self, found: Value) -> None:
         """Ends the kernel with an error about the first matrix whose number found is positive."""

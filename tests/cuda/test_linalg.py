@@ -85,7 +85,7 @@ def test_real_factorisations_have_the_bits_of_the_cpu(name: str, n: int, dtype: 
     assert_equal(FACTORED[name], positive(x), x, b, cuda=cuda)
 
 
-@pytest.mark.parametrize("n", [5, 8, 16])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 16])
 def test_cofactors_have_the_bits_of_the_cpu(n: int, cuda: Any):
     x = draw(4, n, n)
     x[1, 0, 0], x[2], x[3, 1] = np.nan, 0, x[3, 0]

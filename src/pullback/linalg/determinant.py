@@ -10,8 +10,8 @@ pivots as large as their columns, and `A = B (I - Y E)` where Y holds the few co
 has no division by anything small, and so have its derivatives: `B - A` is constant, and the small
 determinant and adjugate are polynomials. For a few rows so is the whole adjugate, by its minors.
 
-The cofactors of small real matrices are an operation of their own: `adj(U) L^-1 P^T` is a polynomial
-of the factors, made in one pass. Its derivatives are those of the formula above.
+The cofactors of small real matrices are an operation of their own, made in one pass: by minors, or of
+the factors, of which `adj(U) L^-1 P^T` is a polynomial. Its derivatives are those of the formulas above.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.autodiff.reverse import cotangents, enable_grad, fresh
-from pullback.compile.kernel.factor_order import SMALL
+from pullback.compile.kernel.factor_order import MINORS, SMALL, minors
 from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
@@ -61,7 +61,6 @@ from pullback.ops.sorting import argsort
 
 __all__ = ["det", "slogdet"]
 
-FEW = 4  # rows up to which the adjugate is a polynomial of the elements
 LIFTED = 4  # pivots that may be lifted: derivatives are right up to this order at any rank
 
 
@@ -132,42 +131,23 @@ def _by_minors(x: Any) -> Any:
     n = x._aval.shape[-1]
     if x._aval.size == 0:
         return x
-    known: dict[tuple, Any] = {}
-
-    def minor(rows: tuple[int, ...], columns: tuple[int, ...]) -> Any:
-        if not rows:
-            return ones_like(x[..., 0, 0])
-        if (rows, columns) not in known:
-            first, rest = rows[0], rows[1:]
-            total = None
-            for k, c in enumerate(columns):
-                below = (*columns[:k], *columns[k + 1 :])
-                term = x[..., first, c] * minor(rest, below) if rest else x[..., first, c]
-                total = term if total is None else total - term if k % 2 else total + term
-            known[rows, columns] = total
-        return known[rows, columns]
-
-    def without(i: int) -> tuple[int, ...]:
-        return tuple(k for k in range(n) if k != i)
-
-    entries = [minor(without(j), without(i)) for i in range(n) for j in range(n)]
-    signed = [-e if (k // n + k % n) % 2 else e for k, e in enumerate(entries)]
+    found = minors(n, lambda i, j: x[..., i, j], ones_like(x[..., 0, 0]))
+    signed = [found[j * n + i] for i in range(n) for j in range(n)]
     # Each entry is written to memory of its own, and all are turned at once.
     return reshape(moveaxis(stack(signed, axis=0), 0, -1), x._aval.shape)
 
 
 def adjugate(x: Any, f: Any) -> Any:
     """The transposed matrix of cofactors, of matrices with a packed factorisation."""
-    n = x._aval.shape[-1]
-    if n <= FEW:
-        return _by_minors(x)
-    if n <= SMALL and not x._aval.dtype.is_complex:
+    if 2 <= x._aval.shape[-1] <= SMALL and not x._aval.dtype.is_complex:
         return swapped(bind(cofactors.op, x, detached(f)))
-    return _by_lifting(x, f)
+    return _composed(x, f)
 
 
-def _by_lifting(x: Any, f: Any) -> Any:
-    """The adjugate by the formula above."""
+def _composed(x: Any, f: Any) -> Any:
+    """The adjugate by operations that have derivatives: by minors, or the formula above."""
+    if x._aval.shape[-1] <= MINORS:
+        return _by_minors(x)
     b = _lifted(x, f)
     inverse = solved(b.matrix, like_eye(x), b.factor)
     y = solved(b.matrix, b.columns, b.factor)
@@ -194,7 +174,7 @@ def _curvature(g: Any, x: Any, f: Any) -> Any:
     """
     with enable_grad():
         v = fresh(x)
-        out = swapped(_by_lifting(v, f))
+        out = swapped(_composed(v, f))
     (found,) = cotangents([out], [g], [v], retain=True)
     return found
 
@@ -232,6 +212,10 @@ def _cofactors_oracle(x: Any) -> Any:
         Sample((singular(d, 5, rank=3),)),
         Sample((np.zeros((5, 5), d.dtype),), order=2),
         Sample((regular(d, 3, 3) / 3,)),
+        Sample((regular(d, 2, 4, 4)[..., [1, 0, 3, 2], :] / 3,)),
+        Sample((singular(d, 4, rank=2),)),
+        Sample((np.asarray([[1, 2], [2, 4]], d.dtype),)),
+        Sample((d.real(1, 1),)),
         Sample((d.real(0, 0),)),
     ],
     errors=square_errors,

@@ -7,18 +7,22 @@ chunk in the order of `order.product`. Sums along a column, which reflections ne
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from pullback.compile.kernel.order import CHUNK, VECTOR_BYTES, Array, chain, fused
 
 __all__ = [
-    "FAINT", "JACOBI", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF", "PANEL", "SMALL",
-    "SUMS", "VECTOR_BYTES", "cholesky", "cofactors", "first_half", "lu", "solved",
+    "FAINT", "JACOBI", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF", "MINORS", "PANEL", "SMALL",
+    "SUMS", "VECTOR_BYTES", "cholesky", "cofactors", "first_half", "lu", "minors", "solved",
 ]  # fmt: skip
 
 LEAF = 32  # columns of a block that is not divided
 PANEL = 128  # columns that a QR factorisation reflects at once
 SMALL = 16  # rows up to which real matrices of a batch are factored without being divided
+MINORS = 4  # rows up to which cofactors are polynomials of the elements
 JACOBI = 4  # rows up to which Jacobi's method finds eigenvalues and singular values of real ones
 # Rounds over all pairs, whatever the numbers are: Jacobi's method converges quadratically, and
 # after so many rounds nothing is left of off-diagonal elements of matrices of up to four rows.
@@ -98,6 +102,32 @@ def lu(a: Array) -> tuple[Array, Array]:
         a[j + 1 :, j] /= a[j, j] if a[j, j] else 1
         a[j + 1 :, j + 1 :] = fused(a[j + 1 :, j : j + 1], -a[j, j + 1 :], a[j + 1 :, j + 1 :])
     return a, rows
+
+
+def minors(n: int, element: Callable[[int, int], Any], one: Any) -> list[Any]:
+    """The cofactors of up to MINORS rows, row after row: each minor by its first row, and no product
+    is fused with a sum.
+    """
+    known: dict[tuple[Any, ...], Any] = {}
+
+    def minor(rows: tuple[int, ...], columns: tuple[int, ...]) -> Any:
+        if not rows:
+            return one
+        if (rows, columns) not in known:
+            first, rest = rows[0], rows[1:]
+            total = None
+            for k, c in enumerate(columns):
+                below = (*columns[:k], *columns[k + 1 :])
+                term = element(first, c) * minor(rest, below) if rest else element(first, c)
+                total = term if total is None else total - term if k % 2 else total + term
+            known[rows, columns] = total
+        return known[rows, columns]
+
+    def without(i: int) -> tuple[int, ...]:
+        return tuple(k for k in range(n) if k != i)
+
+    entries = [minor(without(i), without(j)) for i in range(n) for j in range(n)]
+    return [-e if (k // n + k % n) % 2 else e for k, e in enumerate(entries)]
 
 
 def cofactors(both: Array, rows: Array) -> Array:

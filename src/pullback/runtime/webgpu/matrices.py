@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from pullback.compile.kernel.factor_order import MINORS
 from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.program import matrices
 from pullback.compile.program.nest import coalesce
@@ -187,9 +188,13 @@ class Tiles(QueuedTiles[Dispatch]):
         """The determinants from the results of `lu`."""
         self._launch("determinant", self.count, (out, self._readable(packed)))
 
-    def cofactors(self, packed: Place, out: Block) -> None:
-        """The matrices of cofactors from the results of `lu`."""
-        self._launch("cofactors", self.count * out.columns, (out, self._readable(packed)))
+    def cofactors(self, x: Place, packed: Place, out: Block) -> None:
+        """The matrices of cofactors, by minors or from the results of `lu`."""
+        n = out.columns
+        if n <= MINORS:
+            self._launch(f"minors{n}", self.count, (out, self._readable(x)))
+        else:
+            self._launch("cofactors", self.count * n, (out, self._readable(packed)))
 
 
 def matrix_stages(
@@ -211,7 +216,7 @@ def matrix_stages(
         tiles.determinant(operands[1], tiles.dense(slot, 0, 1, 1, 1))
     elif name == "cofactors":
         n = out.shape[-1]
-        tiles.cofactors(operands[1], tiles.dense(slot, 0, n, n, n * n))
+        tiles.cofactors(*operands, tiles.dense(slot, 0, n, n, n * n))
     else:
         tiles.run(name, operands, static, result, error)
     return stage(*tiles.steps())

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from pullback.compile.kernel.factor_order import LEAF, SMALL
+from pullback.compile.kernel.factor_order import LEAF, MINORS, SMALL, minors
+from pullback.compile.kernel.steps import Steps
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu import reflections
 from pullback.runtime.webgpu.matrix_numbers import element_functions, numbers_text
@@ -186,6 +187,18 @@ _BODIES: dict[str, tuple[str, int, int, str]] = {
   }""".replace("THREADS", str(THREADS))),
     "reflect": (_GROUP.replace("THREADS", str(THREADS)), 3, 7, reflections.BODY),
 }  # fmt: skip
+
+def _minors(n: int) -> str:
+    """The cofactors of n rows, in which a thread has a matrix."""
+    steps = Steps("  let {0} = {1};", "v_mul({0}, {1})", "v_add({0}, {1})", "v_sub({0}, {1})", "v_neg({0})")
+    one = steps.value("v_value(pb_c(0x3f800000u))")
+    found = minors(n, lambda i, j: steps.value(f"get1({i}u, {j}u, o1)"), one)
+    ends = [f"  put0({k // n}u, {k % n}u, o0, {v.name});" for k, v in enumerate(found)]
+    return "\n".join([*steps.lines, *ends])
+
+
+for _n in range(2, MINORS + 1):
+    _BODIES[f"minors{_n}"] = _MATRIX, 2, 1, _minors(_n)
 
 _SHARED = {
     "cholesky": f"var<workgroup> tile: array<array<Value, {LEAF + 1}>, {LEAF}>;",

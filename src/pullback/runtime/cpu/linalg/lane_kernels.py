@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 
+from pullback.compile.kernel.factor_order import MINORS, minors
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm.lanes import Index, Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import address
@@ -240,7 +241,22 @@ def det(dtype: DType, n: int) -> int:
 
 @functools.cache
 def cofactors(dtype: DType, n: int) -> int:
-    """x and the result of `lu` -> the matrix of cofactors; x is not looked at."""
+    """x and the result of `lu` -> the matrix of cofactors; only one of them is looked at."""
+    return _minors(dtype, n) if n <= MINORS else _factored(dtype, n)
+
+
+def _minors(dtype: DType, n: int) -> int:
+    m = Lanes("cofactors", dtype, 2, n)
+    with m.groups():
+        x, out = LaneTile(m, n, n), LaneTile(m, n, n)
+        m.read(1, x, n, n)
+        for k, value in enumerate(minors(n, x.get, m.number(1.0))):
+            out.keep(value, k)
+        m.write(out, n, n)
+    return address(m.code)
+
+
+def _factored(dtype: DType, n: int) -> int:
     m = Lanes("cofactors", dtype, 2, n)
     zero = m.number(0.0)
     with m.groups():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pullback.compile.kernel.factor_order import MINORS
 from pullback.compile.kernel.forms import Map
 from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
 from pullback.compile.program.matrices import batch_of, is_small
@@ -95,7 +96,8 @@ def _small(
         kernel = small_kernels.lu_solve(dtype, n, given[1].columns, static["adjoint"])
         given = given[1:]
     elif name == "cofactors":
-        kernel, given = small_kernels.cofactors(dtype, n), given[1:]
+        kernel = small_kernels.cofactors(dtype, n)
+        given = given[:1] if n <= MINORS else given[1:]
     else:
         kernel = {"cholesky": small_kernels.cholesky, "lu": small_kernels.lu}[name](dtype, n)
     tiles.side_by_side(kernel, result, given)

@@ -1,7 +1,7 @@
 """Many small real matrices at once: a thread has a matrix, in the order of the CPU's lanes.
 
     cholesky, lu, eigh, svd (out, x, status, Nest<2>, Part x)
-    cofactors               (out, packed, status, Nest<2>, Part packed)
+    cofactors               (out, x or packed, status, Nest<2>, its Part)
     triangular              (out, a, b, status, Nest<3>, Part a, Part b)
     lu_solve                (out, b, packed, status, Nest<3>, Part b)
 
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from pullback.compile.kernel.factor_order import MINORS, minors
+from pullback.compile.kernel.steps import Steps
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.linalg.numbers import name_of, named, source_of
 
@@ -143,6 +145,17 @@ KERNEL(cofactors{n})(Real* __restrict__ out, const Real* __restrict__ factors, l
   }}
 }}"""
 
+_MINORS = """
+KERNEL(cofactors{n})(Real* __restrict__ out, const Real* __restrict__ x, long long* status,
+    const Nest<2> batch, const Part p) {{
+  PB_MATRICES(2)
+    Real a[{n}][{n}], found[{n}][{n}];
+    pb_get(a, x + at[1], p);
+{lines}
+    pb_put(out + at[0], found);
+  }}
+}}"""
+
 # x becomes the solution of A y = x for a triangle of `a`, or of its transpose if TURNED.
 _SOLVE = """
 template <bool LOWER, bool UNIT, bool TURNED, int N, int K, int M>
@@ -210,7 +223,7 @@ KERNEL(lu_solve{n}_{k}_{adjoint})(Real* __restrict__ out, const Real* __restrict
 }}"""
 
 
-def _kernel(dtype: DType, end: str, text: str, **words: int) -> tuple[str, str]:
+def _kernel(dtype: DType, end: str, text: str, **words: int | str) -> tuple[str, str]:
     source, start = source_of(dtype), name_of(dtype, "")
     source.add("small", HEAD)
     source.add("small_solve", _SOLVE)
@@ -232,8 +245,14 @@ def lu(dtype: DType, n: int) -> tuple[str, str]:
 
 @cache
 def cofactors(dtype: DType, n: int) -> tuple[str, str]:
-    """The result of `lu` -> the matrix of cofactors."""
-    return _kernel(dtype, f"cofactors{n}", _COFACTORS, n=n)
+    """The matrix, or of more than MINORS rows the result of `lu` -> the matrix of cofactors."""
+    if n > MINORS:
+        return _kernel(dtype, f"cofactors{n}", _COFACTORS, n=n)
+    steps = Steps("const Real {0} = {1};", "{0} * {1}", "{0} + {1}", "{0} - {1}", "-{0}")
+    found = minors(n, lambda i, j: steps.value(f"a[{i}][{j}]"), steps.value("Real(1)"))
+    ends = [f"found[{k // n}][{k % n}] = {v.name};" for k, v in enumerate(found)]
+    lines = "\n".join(f"    {line}" for line in (*steps.lines, *ends))
+    return _kernel(dtype, f"cofactors{n}", _MINORS, n=n, lines=lines)
 
 
 @cache

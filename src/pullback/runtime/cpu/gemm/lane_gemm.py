@@ -20,12 +20,10 @@ def product_kernel(
 ) -> int:
     """a (m x k), b (k x n) -> their product; a turned operand lies column after column."""
     m, n, k = sizes
-    lanes = Lanes("product", dtype, 2, max(sizes))
+    lanes = Lanes("product", dtype, 2, max(sizes), turned=(a_turned, b_turned))
     with lanes.groups():
-        a, b = LaneTile(lanes, m, k, a_turned), LaneTile(lanes, k, n, b_turned)
+        a, b = lanes.tile(1, m, k), lanes.tile(2, k, n)
         out = LaneTile(lanes, m, n)
-        lanes.read(1, a, m, k)
-        lanes.read(2, b, k, n)
         for i in range(m):
             for j in range(n):
                 total = lanes.number(0.0)

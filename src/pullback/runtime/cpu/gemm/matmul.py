@@ -61,7 +61,7 @@ _SHARED_SIDE = 128  # rows and columns from which on copies of operands are wort
 # their own.
 _SHARED_FLOPS = 10_000_000  # likewise, times the square of the number of threads
 _MOST_COPIED = 1 << 25  # bytes of the copies of both operands: of longer k pieces are made in turn
-_SMALL_SIDE = 8  # rows and columns of products that are made side by side: all is unrolled
+_SMALL_SIDE = 6  # rows and columns of products that are made side by side: all is unrolled
 _MANY_SMALL = 64  # of them, from which on code for one size pays
 _LANE_COST = 8  # of an element that is turned
 _THIN = 2  # rows of a product that reads its matrix where it is

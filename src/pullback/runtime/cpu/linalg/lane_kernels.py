@@ -6,6 +6,7 @@ The results are packed as those of `lapack_kernels` are.
 from __future__ import annotations
 
 import functools
+from typing import TypeAlias
 
 from pullback.compile.kernel.factor_order import MINORS, minors
 from pullback.core.dtypes import DType
@@ -14,17 +15,21 @@ from pullback.runtime.cpu.llvm.builder import address
 from pullback.runtime.cpu.llvm.values import Value
 
 __all__ = ["cholesky", "cofactors", "det", "lu", "lu_solve", "solve_triangular"]
+__tuning__ = ("_COLUMNS",)
+
+Turned: TypeAlias = tuple[bool, ...]  # which operands lie column after column
+
+_COLUMNS = 4  # right-hand sides that are solved for at a time
 
 
 @functools.cache
-def cholesky(dtype: DType, n: int) -> int:
+def cholesky(dtype: DType, n: int, turned: Turned) -> int:
     """x (n x n) -> L; the operand is looked at in both triangles."""
-    m = Lanes("cholesky", dtype, 1, n)
+    m = Lanes("cholesky", dtype, 1, n, turned=turned)
     zero = m.number(0.0)
     with m.groups():
-        a, factor = LaneTile(m, n, n), LaneTile(m, n, n)
+        a, factor = m.tile(1, n, n), LaneTile(m, n, n)
         failed = m.variable(zero)
-        m.read(1, a, n, n)
         oddity = m.oddity(a, n * n)
 
         def column(j: Index) -> None:
@@ -61,13 +66,12 @@ def cholesky(dtype: DType, n: int) -> int:
 
 
 @functools.cache
-def lu(dtype: DType, n: int) -> int:
+def lu(dtype: DType, n: int, turned: Turned) -> int:
     """x (n x n) -> LU column after column, the rows exchanged, the permutation."""
-    m = Lanes("lu", dtype, 1, n)
+    m = Lanes("lu", dtype, 1, n, turned=turned)
     zero, one = m.number(0.0), m.number(1.0)
     with m.groups():
-        a, packed = LaneTile(m, n, n), LaneTile(m, n + 2, n)
-        m.read(1, a, n, n)
+        a, packed = m.tile(1, n, n), LaneTile(m, n + 2, n)
         oddity = m.oddity(a, n * n)
         m.each(0, n, lambda i: packed.put(m.whole(i), n + 1, i))
 
@@ -121,13 +125,13 @@ def lu(dtype: DType, n: int) -> int:
 
 
 @functools.cache
-def solve_triangular(dtype: DType, n: int, columns: int, lower: bool, unit: bool) -> int:
+def solve_triangular(
+    dtype: DType, n: int, turned: Turned, columns: int, lower: bool, unit: bool
+) -> int:
     """a (n x n), b (n x columns) -> the solution."""
-    m = Lanes("solve_triangular", dtype, 2, n)
+    m = Lanes("solve_triangular", dtype, 2, n, turned=turned)
     with m.groups():
-        a, x = LaneTile(m, n, n), LaneTile(m, n, columns)
-        m.read(1, a, n, n)
-        m.read(2, x, n, columns)
+        a, x = m.tile(1, n, n), m.upright(m.tile(2, n, columns))
         if not unit:
             m.fail_if(_zero_on_diagonal(m, a, n))
         _solve(m, a, x, columns, lower, unit, False)
@@ -154,35 +158,41 @@ def _solve(
     """x becomes the solution of A y = x for a triangle of `a`, or of its transpose if `turned`."""
     n = m.n
 
-    def row(i: Index) -> None:
-        def column(c: Index) -> None:
-            total = m.variable(x.get(i, c))
+    def some(start: Index, width: int) -> None:
+        places = [start + c for c in range(width)]
+
+        def row(i: Index) -> None:
+            totals = [m.variable(x.get(i, c)) for c in places]
 
             def product(k: Index) -> None:
-                factor = a.get(k, i) if turned else a.get(i, k)
-                total.set(m.fused(-factor, x.get(k, c), total.get()))
+                minus = -(a.get(k, i) if turned else a.get(i, k))
+                for c, total in zip(places, totals, strict=True):
+                    total.set(m.fused(minus, x.get(k, c), total.get()))
 
             first, last = (0, i) if lower else (i + 1, n)
             m.each(first, last, product)
-            value = total.get()
-            x.put(value if unit else value / a.get(i, i), i, c)
+            for c, total in zip(places, totals, strict=True):
+                x.put(total.get() if unit else total.get() / a.get(i, i), i, c)
 
-        m.each(0, columns, column)
+        if lower:
+            m.each(0, n, row)
+        else:
+            m.down(n, row)
 
-    if lower:
-        m.each(0, n, row)
-    else:
-        m.down(n, row)
+    # Sums of several columns are on their way at a time.
+    whole, rest = divmod(columns, _COLUMNS)
+    with m.code.range(0, whole) as group:
+        some(group * _COLUMNS, _COLUMNS)
+    if rest:
+        some(whole * _COLUMNS, rest)
 
 
 @functools.cache
-def lu_solve(dtype: DType, n: int, columns: int, adjoint: bool) -> int:
+def lu_solve(dtype: DType, n: int, turned: Turned, columns: int, adjoint: bool) -> int:
     """a, b (n x columns) and the result of `lu` -> A^-1 b or A^-T b; a is not looked at."""
-    m = Lanes("lu_solve", dtype, 3, n)
+    m = Lanes("lu_solve", dtype, 3, n, turned=turned)
     with m.groups():
-        packed, x = LaneTile(m, n + 2, n), LaneTile(m, n, columns)
-        m.read(2, x, n, columns)
-        m.read(3, packed, n + 2, n)
+        packed, x = m.tile(3, n + 2, n), m.upright(m.tile(2, n, columns))
         m.fail_if(_zero_on_diagonal(m, packed, n))
         if adjoint:  # the packed factor is transposed already
             _solve(m, packed, x, columns, True, False, False)
@@ -219,12 +229,11 @@ def _exchange(m: Lanes, packed: LaneTile, x: LaneTile, columns: int, i: Index) -
 
 
 @functools.cache
-def det(dtype: DType, n: int) -> int:
+def det(dtype: DType, n: int, turned: Turned) -> int:
     """x and the result of `lu` -> the determinant; x is not looked at."""
-    m = Lanes("det", dtype, 2, n)
+    m = Lanes("det", dtype, 2, n, turned=turned)
     with m.groups():
-        packed, out = LaneTile(m, n + 2, n), LaneTile(m, 1, 1)
-        m.read(2, packed, n + 2, n)
+        packed, out = m.tile(2, n + 2, n), LaneTile(m, 1, 1)
         total = m.variable(m.number(1.0))
 
         def factor(i: Index) -> None:
@@ -240,28 +249,26 @@ def det(dtype: DType, n: int) -> int:
 
 
 @functools.cache
-def cofactors(dtype: DType, n: int) -> int:
+def cofactors(dtype: DType, n: int, turned: Turned) -> int:
     """x and the result of `lu` -> the matrix of cofactors; only one of them is looked at."""
-    return _minors(dtype, n) if n <= MINORS else _factored(dtype, n)
+    m = Lanes("cofactors", dtype, 2, n, turned=turned)
+    return _minors(m) if n <= MINORS else _factored(m)
 
 
-def _minors(dtype: DType, n: int) -> int:
-    m = Lanes("cofactors", dtype, 2, n)
+def _minors(m: Lanes) -> int:
+    n = m.n
     with m.groups():
-        x, out = LaneTile(m, n, n), LaneTile(m, n, n)
-        m.read(1, x, n, n)
+        x, out = m.tile(1, n, n), LaneTile(m, n, n)
         for k, value in enumerate(minors(n, x.get, m.number(1.0))):
             out.keep(value, k)
         m.write(out, n, n)
     return address(m.code)
 
 
-def _factored(dtype: DType, n: int) -> int:
-    m = Lanes("cofactors", dtype, 2, n)
-    zero = m.number(0.0)
+def _factored(m: Lanes) -> int:
+    zero, n = m.number(0.0), m.n
     with m.groups():
-        packed, row, out = LaneTile(m, n + 2, n), LaneTile(m, 1, n), LaneTile(m, n, n)
-        m.read(2, packed, n + 2, n)
+        packed, row, out = m.tile(2, n + 2, n), LaneTile(m, 1, n), LaneTile(m, n, n)
         before = m.variable(m.number(1.0))  # the sign, and the pivots before a row
 
         def turn(i: Index) -> None:

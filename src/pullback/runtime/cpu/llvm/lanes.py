@@ -8,7 +8,7 @@ code; small ones are unrolled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -43,6 +43,7 @@ class LaneTile:
 
     def __init__(self, lanes: Lanes, rows: int, columns: int, turned: bool = False):
         self.rows, self.columns, self._lanes = rows, columns, lanes
+        self.turned = turned
         self._steps = (1, rows) if turned else (columns, 1)
         self._slot = lanes.code.local(lanes.vector, rows * columns, 64)
 
@@ -70,9 +71,18 @@ class Lanes:
 
     Params: the slots of the output and of the operands, how many matrices there are, the error
     code, then the distance of matrices of each, in elements: of the output and of the operands.
+    Operands that are `turned` lie column after column.
     """
 
-    def __init__(self, name: str, dtype: DType, operands: int, n: int, lanes: int = LANES):
+    def __init__(
+        self,
+        name: str,
+        dtype: DType,
+        operands: int,
+        n: int,
+        lanes: int = LANES,
+        turned: Sequence[bool] = (),
+    ):
         self.code = kernel(IRModule(), name)
         self.n, self.unrolled = n, n <= UNROLLED
         self.real = FLOAT if dtype is dtypes.float32 else DOUBLE
@@ -80,6 +90,7 @@ class Lanes:
         self.lanes = lanes
         self.vector = vector(self.real, lanes)
         self._operands = operands
+        self._turned = turned
 
     # -- indices and loops -------------------------------------------------------------------------
 
@@ -134,6 +145,25 @@ class Lanes:
             width *= 2
         starts = list(range(0, size - width + 1, width))
         return width, starts if starts[-1] + width == size else [*starts, size - width]
+
+    def tile(self, operand: int, rows: int, columns: int) -> LaneTile:
+        """The matrices of an operand, from 1 on, which may lie column after column."""
+        turned = bool(self._turned) and self._turned[operand - 1]
+        tile = LaneTile(self, rows, columns, turned)
+        self.read(operand, tile, rows, columns)
+        return tile
+
+    def upright(self, tile: LaneTile) -> LaneTile:
+        """The tile, or a copy of one that is turned: what is written lies row after row."""
+        if not tile.turned:
+            return tile
+        out = LaneTile(self, tile.rows, tile.columns)
+
+        def row(i: Index) -> None:
+            self.each(0, tile.columns, lambda j: out.put(tile.get(i, j), i, j))
+
+        self.each(0, tile.rows, row)
+        return out
 
     def read(self, operand: int, tile: LaneTile, rows: int, columns: int) -> None:
         """Operand (from 1 on), matrices stored row after row (column after column, if the tile is

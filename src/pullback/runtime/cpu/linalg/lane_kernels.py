@@ -71,9 +71,9 @@ def lu(dtype: DType, n: int, turned: Turned) -> int:
     m = Lanes("lu", dtype, 1, n, turned=turned)
     zero, one = m.number(0.0), m.number(1.0)
     with m.groups():
-        a, packed = m.tile(1, n, n), LaneTile(m, n + 2, n)
+        a, packed, order = m.tile(1, n, n), LaneTile(m, n + 2, n), LaneTile(m, n, 1)
         oddity = m.oddity(a, n * n)
-        m.each(0, n, lambda i: packed.put(m.whole(i), n + 1, i))
+        m.each(0, n, lambda i: order.put(m.whole(i), i, 0))
 
         def column(k: Index) -> None:
             best, place = m.variable(m.call("fabs", a.get(k, k))), m.variable(m.whole(k))
@@ -87,25 +87,21 @@ def lu(dtype: DType, n: int, turned: Turned) -> int:
             m.each(k + 1, n, compare)
             packed.put(place.get(), n, k)
 
-            def exchange(tile: LaneTile, i: Index, other: Index, j: Index, held: Value) -> None:
-                mine = m.equal(place.get(), m.whole(other))
-                there = tile.get(i, j)
-                tile.put(m.choose(mine, held, there), i, j)
-                moved.set(m.choose(mine, there, moved.get()))
+            def exchange(i: Index) -> None:
+                mine = m.equal(place.get(), m.whole(i))
 
-            moved = m.variable(zero)
+                def swap(tile: LaneTile, j: Index, upper: Index, lower: Index) -> None:
+                    here, there = tile.get(upper, j), tile.get(lower, j)
+                    tile.put(m.choose(mine, there, here), upper, j)
+                    tile.put(m.choose(mine, here, there), lower, j)
 
-            def swapped(j: Index) -> None:
-                held = a.get(k, j)
-                moved.set(held)
-                m.each(k + 1, n, lambda i: exchange(a, i, i, j, held))
-                a.put(moved.get(), k, j)
+                def rows() -> None:
+                    m.each(0, n, lambda j: swap(a, j, k, i))
+                    swap(order, 0, k, i)
 
-            m.each(0, n, swapped)
-            held = packed.get(n + 1, k)
-            moved.set(held)
-            m.each(k + 1, n, lambda i: exchange(packed, n + 1, i, i, held))
-            packed.put(moved.get(), n + 1, k)
+                m.if_any(mine, rows)
+
+            m.each(k + 1, n, exchange)
             pivot = a.get(k, k)
             pivot = m.choose(m.equal(pivot, zero), one, pivot)
 
@@ -113,12 +109,15 @@ def lu(dtype: DType, n: int, turned: Turned) -> int:
                 ratio = a.get(i, k) / pivot
                 a.put(ratio, i, k)
                 minus = -ratio
-                m.each(k + 1, n, lambda j: a.put(m.fused(minus, a.get(k, j), a.get(i, j)), i, j))
+                m.each_few(
+                    k + 1, n, lambda j: a.put(m.fused(minus, a.get(k, j), a.get(i, j)), i, j)
+                )
 
             m.each(k + 1, n, eliminate)
 
         m.each(0, n, column)
         m.spoil(a, n * n, oddity)
+        m.each(0, n, lambda i: packed.put(order.get(i, 0), n + 1, i))
         m.each(0, n, lambda i: m.each(0, n, lambda j: packed.put(a.get(i, j), j, i)))
         m.write(packed, n + 2, n)
     return address(m.code)
@@ -192,40 +191,20 @@ def lu_solve(dtype: DType, n: int, turned: Turned, columns: int, adjoint: bool) 
     """a, b (n x columns) and the result of `lu` -> A^-1 b or A^-T b; a is not looked at."""
     m = Lanes("lu_solve", dtype, 3, n, turned=turned)
     with m.groups():
-        packed, x = m.tile(3, n + 2, n), m.upright(m.tile(2, n, columns))
+        packed, x = m.tile(3, n + 2, n), LaneTile(m, n, columns)
         m.fail_if(_zero_on_diagonal(m, packed, n))
+        numbers = 3, (n + 1) * n  # where the permutation is
         if adjoint:  # the packed factor is transposed already
+            m.read(2, x, n, columns)
             _solve(m, packed, x, columns, True, False, False)
             _solve(m, packed, x, columns, False, True, False)
-            m.down(n, lambda i: _exchange(m, packed, x, columns, i))
+            m.write_rows(x, n, columns, *numbers)
         else:
-            m.each(0, n, lambda i: _exchange(m, packed, x, columns, i))
+            m.read_rows(2, x, n, columns, *numbers)
             _solve(m, packed, x, columns, True, True, True)
             _solve(m, packed, x, columns, False, False, True)
-        m.write(x, n, columns)
+            m.write(x, n, columns)
     return address(m.code)
-
-
-def _exchange(m: Lanes, packed: LaneTile, x: LaneTile, columns: int, i: Index) -> None:
-    """Exchanges row i with the one that the factorisation did."""
-    n = m.n
-    place = packed.get(n, i)
-    moved = m.variable(m.number(0.0))
-
-    def column(c: Index) -> None:
-        held = x.get(i, c)
-        moved.set(held)
-
-        def other(k: Index) -> None:
-            mine = m.equal(place, m.whole(k))
-            there = x.get(k, c)
-            x.put(m.choose(mine, held, there), k, c)
-            moved.set(m.choose(mine, there, moved.get()))
-
-        m.each(i + 1, n, other)
-        x.put(moved.get(), i, c)
-
-    m.each(0, columns, column)
 
 
 @functools.cache

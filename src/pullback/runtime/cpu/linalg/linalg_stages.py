@@ -53,8 +53,8 @@ _ROUTINES = (
 )
 _OF_KIND = {"f": ("orgqr", "syevd", "sytrf"), "c": ("ungqr", "heevd", "hetrf")}
 
-# Kernels across the batch that take matrices that lie column after column.
-_TURNED = ("cholesky", "lu", "det", "cofactors", "lu_solve", "solve_triangular")
+# Operands of kernels across the batch that may lie column after column.
+_TURNED = {"cholesky": (0,), "lu": (0,), "cofactors": (0,), "solve_triangular": (0, 1)}
 
 Area = Callable[[int], int]
 Place = tuple[int, Aval]  # a slot, and what is there
@@ -323,6 +323,7 @@ def _lane_stages(
     """The stages of a kernel across the batch: its operands are dense matrices at one distance."""
     lanes = jacobi_kernels.TOGETHER if name in JACOBI_NAMES else LANES
     unread = _unread(name, operands[0][1].shape[-1])
+    may_turn = _TURNED.get(name, ())
     slot, out = result
     count = math.prod(batch)
     slots, steps, stages, turned = [slot], [out.size // count], [], []
@@ -330,7 +331,7 @@ def _lane_stages(
         if position == unread:
             more, where, step, across = [], operand[0], 0, False
         else:
-            more, where, step, across = _evenly(operand, batch, area, name in _TURNED)
+            more, where, step, across = _evenly(operand, batch, area, position in may_turn)
         stages += more
         slots.append(where)
         steps.append(step)

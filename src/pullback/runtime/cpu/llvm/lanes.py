@@ -27,9 +27,10 @@ from pullback.runtime.cpu.llvm.values import (
 )
 
 __all__ = ["LANES", "LaneTile", "Lanes"]
-__tuning__ = ("LANES",)
+__tuning__ = ("FEW", "LANES")
 
 LANES = 8  # matrices at once: a register of AVX2 in float32, of AVX-512 in float64
+FEW = 4  # rounds of a loop at a time
 UNROLLED = 8  # rows up to which code has no loops; beyond, it would take long to compile
 
 Index: TypeAlias = Value | int  # an int, or a value of a loop
@@ -103,6 +104,28 @@ class Lanes:
         with self.code.range(start, stop) as i:
             body(i)
 
+    def each_few(self, start: Index, stop: int, body: Callable[[Index], None]) -> None:
+        """The same where all are independent of each other: a few at a time."""
+        if self.unrolled and isinstance(start, int):
+            self.each(start, stop, body)
+            return
+        count = stop - start
+        rest = count % FEW
+        with self.code.range(start, start + rest) as i:
+            body(i)
+        with self.code.range(0, count // FEW) as group:
+            for k in range(FEW):
+                body(start + rest + group * FEW + k)
+
+    def if_any(self, flags: Value, body: Callable[[], None]) -> None:
+        """The body, which does nothing in lanes whose flag is not set; not if none is."""
+        if self.unrolled:
+            body()
+            return
+        code, bits = self.code, integer(self.lanes)
+        with code.when(code.differ(flags.bitcast(bits), constant(bits, 0))):
+            body()
+
     def down(self, count: int, body: Callable[[Index], None]) -> None:
         """The body for count - 1, ..., 0."""
         if self.unrolled:
@@ -169,8 +192,34 @@ class Lanes:
         """Operand (from 1 on), matrices stored row after row (column after column, if the tile is
         turned), into a tile.
         """
-        pointers, shuffled = self._pointers(operand), self.code.shuffled
-        width, starts = self._chunks(rows * columns)
+        self._read(self._pointers(operand), tile, 0, rows * columns)
+
+    def read_rows(
+        self, operand: int, tile: LaneTile, rows: int, columns: int, numbered: int, numbers: int
+    ) -> None:
+        """The same, where row i of the tile is the one that number i says, of those that the
+        operand `numbered` has from element `numbers` on.
+        """
+        sources, orders = self._pointers(operand), self._pointers(numbered)
+
+        def row(i: Index) -> None:
+            starts = self._rows_at(sources, columns, orders, i + numbers)
+            self._read(starts, tile, i * columns, columns)
+
+        self.each(0, rows, row)
+
+    def _rows_at(
+        self, bases: list[Value], columns: int, orders: list[Value], number: Index
+    ) -> list[Value]:
+        """Where the row is, in each lane, that a number says."""
+        code, real = self.code, self.real
+        rows = [code.read(code.at(p, number, real), real).fptosi(I64) for p in orders]
+        return [code.at(p, row * columns, real) for p, row in zip(bases, rows, strict=True)]
+
+    def _read(self, pointers: list[Value], tile: LaneTile, first: Index, size: int) -> None:
+        """Elements of a tile, from number `first` on, from where each lane has a pointer."""
+        shuffled = self.code.shuffled
+        width, starts = self._chunks(size)
         type_ = vector(self.real, width)
 
         def piece(start: Index) -> None:
@@ -187,7 +236,7 @@ class Lanes:
                 loaded = [shuffled(loaded[i], loaded[i + half], mask) for i in range(half)]
             for k in range(width):
                 mask = range(k * self.lanes, (k + 1) * self.lanes)
-                tile.keep(shuffled(loaded[0], loaded[0], mask), start + k)
+                tile.keep(shuffled(loaded[0], loaded[0], mask), first + start + k)
 
         self._each_start(starts, width, piece)
 
@@ -201,16 +250,10 @@ class Lanes:
         """The tile to the output: row i goes to where number i says, of those that an operand has
         from element `numbers` on.
         """
-        code, targets, orders = self.code, self._pointers(0), self._pointers(operand)
+        targets, orders = self._pointers(0), self._pointers(operand)
 
         def row(i: Index) -> None:
-            places = [
-                code.read(code.at(p, i + numbers, self.real), self.real).fptosi(I64) for p in orders
-            ]
-            starts = [
-                code.at(p, place * columns, self.real)
-                for p, place in zip(targets, places, strict=True)
-            ]
+            starts = self._rows_at(targets, columns, orders, i + numbers)
             self._write(starts, tile, i, columns)
 
         self.each(0, rows, row)

@@ -119,7 +119,9 @@ def test_batches(dtype, m, n, k):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("m,n,k", [(3, 3, 3), (4, 4, 4), (1, 6, 5), (6, 1, 2), (2, 5, 6), (1, 1, 3)])
+@pytest.mark.parametrize(
+    "m,n,k", [(3, 3, 3), (4, 4, 4), (1, 6, 5), (6, 1, 2), (2, 5, 6), (1, 1, 3)]
+)
 def test_small_products_side_by_side(dtype, m, n, k, monkeypatch):
     """Many of them are made in the lanes of vectors, in the order of one."""
     made = []

@@ -10,8 +10,9 @@ pivots as large as their columns, and `A = B (I - Y E)` where Y holds the few co
 has no division by anything small, and so have its derivatives: `B - A` is constant, and the small
 determinant and adjugate are polynomials. For a few rows so is the whole adjugate, by its minors.
 
-The cofactors of small real matrices are an operation of their own, made in one pass: by minors, or of
-the factors, of which `adj(U) L^-1 P^T` is a polynomial. Its derivatives are those of the formulas above.
+The cofactors of small real matrices are an operation of their own, made in one pass: by minors, or
+of the factors, of which `adj(U) L^-1 P^T` is a polynomial. Its derivatives are those of the
+formulas above.
 """
 
 from __future__ import annotations
@@ -169,8 +170,8 @@ def _trace_of_product(x: Any, y: Any) -> Any:
 
 
 def _curvature(g: Any, x: Any, f: Any) -> Any:
-    """The derivative of the cofactors in a direction, and as well of their product with a cotangent:
-    the second derivative of the determinant is symmetric.
+    """The derivative of the cofactors in a direction, and of their product with a cotangent: the
+    second derivative of the determinant is symmetric.
     """
     with enable_grad():
         v = fresh(x)

@@ -15,8 +15,9 @@ import numpy as np
 from pullback.compile.kernel.order import CHUNK, VECTOR_BYTES, Array, chain, fused
 
 __all__ = [
-    "FAINT", "JACOBI", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF", "MINORS", "PANEL", "SMALL",
-    "SUMS", "VECTOR_BYTES", "cholesky", "cofactors", "first_half", "lu", "minors", "solved",
+    "FAINT", "JACOBI", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF", "MINORS",
+    "PANEL", "SMALL", "SUMS", "VECTOR_BYTES", "cholesky", "cofactors", "first_half", "lu", "minors",
+    "solved",
 ]  # fmt: skip
 
 LEAF = 32  # columns of a block that is not divided
@@ -105,8 +106,8 @@ def lu(a: Array) -> tuple[Array, Array]:
 
 
 def minors(n: int, element: Callable[[int, int], Any], one: Any) -> list[Any]:
-    """The cofactors of up to MINORS rows, row after row: each minor by its first row, and no product
-    is fused with a sum.
+    """The cofactors of up to MINORS rows, row after row: each minor by its first row; no product is
+    fused with a sum.
     """
     known: dict[tuple[Any, ...], Any] = {}
 

@@ -301,15 +301,15 @@ class _Cut:
 
 
 def _is_broken(g: MapGroup | FoldGroup) -> bool:
-    """Whether an array is read in short runs, as small transposed matrices are: from any element on,
-    as pieces of everything begin, that takes long.
+    """Whether an array is read in short runs, as small transposed matrices are: from any element
+    on, as pieces of everything begin, that takes long.
     """
     shape = g.shape if isinstance(g, MapGroup) else g.kept + g.folded
     return any(_last_run(a.strides, shape) < LEAST_RUN for a in g.reads)
 
 
 def _last_run(strides: Sequence[int], shape: Sequence[int]) -> int:
-    """Elements that are walked at one stride at least, up to all of them."""
+    """Elements walked at one stride along the last axes; LEAST_RUN at least, if all are."""
     run, step = 1, None
     for n, s in zip(reversed(shape), reversed(strides), strict=True):
         if n == 1:

@@ -3,9 +3,9 @@
 A kernel sees blocks: array k is that of block k, `get{k}(r, c, o{k})` an element of the matrix of
 the thread's `item`. The words are the number of threads, matrices, five words of each
 block, more of the kernel's own (`own(j)`), and the nest of the batch. A thread has an element of
-copies, a column of `solve`, `exchange` and `cofactors`, a matrix of `order` and `determinant`; a workgroup
-has a matrix of the other leaves. The `way` of a copy: 0 as it is, 1 the lower triangle of
-(x + x^H) / 2, 2 conjugated.
+copies, a column of `solve`, `exchange` and `cofactors`, a matrix of `order`, `determinant` and
+`minors`; a workgroup has a matrix of the other leaves. The `way` of a copy: 0 as it is, 1 the lower
+triangle of (x + x^H) / 2, 2 conjugated.
 """
 
 from __future__ import annotations
@@ -35,6 +35,17 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
   let item = w.x + w.y * n.x;
   if (item >= arg(1u)) { return; }
   let t = l.x;"""
+
+
+def _minors(n: int) -> str:
+    """The cofactors of n rows."""
+    words = "v_mul({0}, {1})", "v_add({0}, {1})", "v_sub({0}, {1})", "v_neg({0})"
+    steps = Steps("  let {0} = {1};", *words)
+    one = steps.value("v_value(pb_c(0x3f800000u))")
+    found = minors(n, lambda i, j: steps.value(f"get1({i}u, {j}u, o1)"), one)
+    ends = [f"  put0({k // n}u, {k % n}u, o0, {v.name});" for k, v in enumerate(found)]
+    return "\n".join([*steps.lines, *ends])
+
 
 # name -> how threads are counted, blocks, which of them are written, body; `S` is the status array
 _BODIES: dict[str, tuple[str, int, int, str]] = {
@@ -186,19 +197,8 @@ _BODIES: dict[str, tuple[str, int, int, str]] = {
     workgroupBarrier();
   }""".replace("THREADS", str(THREADS))),
     "reflect": (_GROUP.replace("THREADS", str(THREADS)), 3, 7, reflections.BODY),
+    **{f"minors{n}": (_MATRIX, 2, 1, _minors(n)) for n in range(2, MINORS + 1)},
 }  # fmt: skip
-
-def _minors(n: int) -> str:
-    """The cofactors of n rows, in which a thread has a matrix."""
-    steps = Steps("  let {0} = {1};", "v_mul({0}, {1})", "v_add({0}, {1})", "v_sub({0}, {1})", "v_neg({0})")
-    one = steps.value("v_value(pb_c(0x3f800000u))")
-    found = minors(n, lambda i, j: steps.value(f"get1({i}u, {j}u, o1)"), one)
-    ends = [f"  put0({k // n}u, {k % n}u, o0, {v.name});" for k, v in enumerate(found)]
-    return "\n".join([*steps.lines, *ends])
-
-
-for _n in range(2, MINORS + 1):
-    _BODIES[f"minors{_n}"] = _MATRIX, 2, 1, _minors(_n)
 
 _SHARED = {
     "cholesky": f"var<workgroup> tile: array<array<Value, {LEAF + 1}>, {LEAF}>;",

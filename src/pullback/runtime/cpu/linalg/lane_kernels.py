@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from pullback.compile.kernel.factor_order import MINORS, minors
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.llvm.lanes import Index, Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import address
+from pullback.runtime.cpu.llvm.lanes import Index, Lanes, LaneTile
 from pullback.runtime.cpu.llvm.values import Value
 
 __all__ = ["cholesky", "cofactors", "det", "lu", "lu_solve", "solve_triangular"]

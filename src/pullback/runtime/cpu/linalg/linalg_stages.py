@@ -30,10 +30,10 @@ from pullback.runtime.cpu.linalg import (
     tiled_stages,
     tridiagonal_kernels,
 )
-from pullback.runtime.cpu.llvm.lanes import LANES
 from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import index_params
+from pullback.runtime.cpu.llvm.lanes import LANES
 from pullback.runtime.cpu.loops import map_stages as map_kernels
 from pullback.runtime.cpu.native import Stage
 

@@ -216,7 +216,7 @@ def matrix_stages(
         tiles.determinant(operands[1], tiles.dense(slot, 0, 1, 1, 1))
     elif name == "cofactors":
         n = out.shape[-1]
-        tiles.cofactors(*operands, tiles.dense(slot, 0, n, n, n * n))
+        tiles.cofactors(operands[0], operands[1], tiles.dense(slot, 0, n, n, n * n))
     else:
         tiles.run(name, operands, static, result, error)
     return stage(*tiles.steps())

@@ -141,7 +141,9 @@ def _by_minors(x: Any) -> Any:
 def adjugate(x: Any, f: Any) -> Any:
     """The transposed matrix of cofactors, of matrices with a packed factorisation."""
     if 2 <= x._aval.shape[-1] <= SMALL and not x._aval.dtype.is_complex:
-        return swapped(bind(cofactors.op, x, detached(f)))
+        # Minors need no factors, which are not kept for them then.
+        factors = x if x._aval.shape[-1] <= MINORS else f
+        return swapped(bind(cofactors.op, x, detached(factors)))
     return _composed(x, f)
 
 

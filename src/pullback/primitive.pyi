@@ -30,6 +30,9 @@ def child_keys(key: _ArrayLike, start: int, shape: int | Sequence[int], purpose:
     words.
     """
 
+def cofactors(x: _ArrayLike, /) -> Tensor:
+    """The matrix of cofactors of square matrices: the derivative of the determinant."""
+
 def conv(
     x: _ArrayLike,
     w: _ArrayLike,

@@ -85,6 +85,13 @@ def test_real_factorisations_have_the_bits_of_the_cpu(name: str, n: int, dtype: 
     assert_equal(FACTORED[name], positive(x), x, b, cuda=cuda)
 
 
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 16])
+def test_cofactors_have_the_bits_of_the_cpu(n: int, cuda: Any):
+    x = draw(4, n, n)
+    x[1, 0, 0], x[2], x[3, 1] = np.nan, 0, x[3, 0]
+    assert_equal(pb.primitive.cofactors, x, cuda=cuda)
+
+
 def test_products_of_several_chunks_are_taken_one_by_one(cuda: Any):
     """Of 600 rows the second half loses a product of 320 columns, more than a chunk of 256."""
     assert_equal(pb.linalg.cholesky, positive(draw(600, 600)), cuda=cuda)

@@ -126,6 +126,17 @@ def test_a_value_and_its_gradient_are_one_pass_over_the_data() -> None:
     assert len(group.members[0].values_written()) == 2
 
 
+def test_small_transposed_matrices_are_not_read_in_pieces_of_everything() -> None:
+    """Pieces begin at any element; a map of its own goes through whole matrices."""
+
+    def f(x: Any) -> Any:
+        y = x.mT
+        return (y * y * y).sum(), 3.0 * y * y
+
+    assert sorted(kinds(grouped(f, numbers(1 << 15, 3, 3)))) == ["fold", "map"]
+    assert kinds(grouped(f, numbers(1 << 10, 32, 32))) == ["sequence"]
+
+
 # -- memory ----------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from pullback.runtime.cpu import native
 from pullback.runtime.cpu.gemm import (
     complex_gemm,
     direct_gemm,
+    lane_gemm,
     packed_gemm,
     panel_gemm,
     transpose_code,
@@ -115,6 +116,33 @@ def test_batches(dtype, m, n, k):
     check(random(dtype, m, 3, k).swapaxes(0, 1), random(dtype, k, n))
     check(random(dtype, 2, 3, k, m).swapaxes(-1, -2)[::-1], random(dtype, 3, k, n))
     check(random(dtype, 3, 2, k, m).transpose(1, 0, 3, 2)[..., ::-1, :], random(dtype, 3, k, n))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "m,n,k", [(3, 3, 3), (4, 4, 4), (1, 6, 5), (6, 1, 2), (2, 5, 6), (1, 1, 3)]
+)
+def test_small_products_side_by_side(dtype, m, n, k, monkeypatch):
+    """Many of them are made in the lanes of vectors, in the order of one."""
+    made = []
+    kernel = lane_gemm.product_kernel
+    monkeypatch.setattr(
+        lane_gemm, "product_kernel", lambda *given: made.append(given) or kernel(*given)
+    )
+    for count in (64, 75):
+        a, b = random(dtype, count, m, k), random(dtype, count, k, n)
+        a[3], b[5] = 0.0, -0.0
+        turned = np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)
+        across = np.ascontiguousarray(b.swapaxes(1, 2)).swapaxes(1, 2)
+        apart = np.concatenate([b, b], axis=1)[:, :k]  # matrices that do not lie side by side
+        for x, y in ((a, b), (turned, b), (a, across), (turned, across), (a, apart), (a[:1], b)):
+            before = len(made)
+            got = matmul(x, y)
+            assert len(made) == before + 1
+            x = np.broadcast_to(x, a.shape)
+            expected = np.stack([order.product(p, q) for p, q in zip(x, y, strict=True)])
+            np.testing.assert_array_equal(got, expected)
+            assert np.array_equal(np.signbit(got), np.signbit(expected))
 
 
 @pytest.mark.parametrize("dtype", ALL)

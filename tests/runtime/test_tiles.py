@@ -9,7 +9,7 @@ import pullback as pb
 from pullback import linalg
 from pullback.compile.kernel import factor_order
 from pullback.runtime.cpu import native
-from pullback.runtime.cpu.linalg import lane_reflections
+from pullback.runtime.cpu.linalg import lane_reflections, linalg_stages
 
 RNG = np.random.default_rng(11)
 # On both sides of leaves, panels, tiles of products and chunks of k.
@@ -57,6 +57,49 @@ def test_lu_has_the_order_that_is_written_down(shape):
     for i, r in enumerate(pivots.tolist()):
         order[[i, r]] = order[[r, i]]
     same(order, rows)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [5, 7, 8, 9, 16])
+def test_cofactors_have_the_order_that_is_written_down(n, dtype):
+    x = draw(19, n, n, dtype=dtype)
+    x[1], x[2] = 0, 1
+    x[3] = x[3, :, :2] @ x[3, :2]
+    x[4, :, n // 2] = 0
+    wanted = np.stack([factor_order.cofactors(*factor_order.lu(m)) for m in x])
+    for count in (1, 2, 3):
+        native.set_threads(count)
+        same(pb.primitive.cofactors(pb.tensor(x)), wanted)
+    same(pb.jit(pb.grad(lambda x: linalg.det(x).sum()))(pb.tensor(x)), wanted)
+    same(pb.primitive.cofactors(pb.tensor(x[5])), wanted[5])
+    x[6, 1, 2] = np.inf
+    odd = pb.primitive.cofactors(pb.tensor(x)).numpy()
+    assert np.isnan(odd[6]).all()
+    same(np.delete(odd, 6, 0), np.delete(wanted, 6, 0))
+
+
+@pytest.mark.parametrize("name", ["cholesky", "lu", "solve_triangular", "cofactors"])
+@pytest.mark.parametrize("n", [4, 8, 12])
+def test_turned_small_matrices_are_not_copied(name, n):
+    """They have the bits of those that lie row after row."""
+    x, b = positive(20, n, n), draw(20, n, n)
+    calls = {
+        "cholesky": lambda x, b: linalg.cholesky(x),
+        "lu": lambda x, b: linalg.lu_factor(x).LU,
+        "solve_triangular": lambda x, b: linalg.solve_triangular(x, b, lower=True),
+        "cofactors": lambda x, b: pb.primitive.cofactors(x),
+    }
+    upright = calls[name](pb.tensor(x), pb.tensor(b))
+    across = [pb.tensor(np.swapaxes(y, 1, 2).copy()).mT for y in (x, b)]
+    same(calls[name](*across), upright)
+    places = [(k + 1, y._aval) for k, y in enumerate(across)]
+    places = [places[0], places[1 if name == "solve_triangular" else 0]]
+    static = {"lower": True, "unit_diagonal": True}
+    if name == "cofactors":
+        places[1] = (2, pb.tensor(draw(20, n + 2, n))._aval)
+    out = pb.tensor(draw(20, n + 2 * (name == "lu"), n))._aval
+    given = places[: 1 if name in ("cholesky", "lu") else 2]
+    assert len(linalg_stages.linalg_stages(name, given, static, (0, out), lambda n: 9, 0)) == 1
 
 
 CALLS = {

@@ -70,6 +70,13 @@ def test_qr_has_the_bits_of_the_cpu(name: str, n: int):
     assert_equal(FACTORED[name], draw(2, n, n))
 
 
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 16])
+def test_cofactors_have_the_bits_of_the_cpu(n: int):
+    x = draw(4, n, n)
+    x[1, 0, 0], x[2], x[3, 1] = np.nan, 0, x[3, 0]
+    assert_equal(pb.primitive.cofactors, x)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_reflections_of_dependent_columns(dtype: str):
     """What rounding leaves of such columns gets smaller from one to the next, down to nothing."""

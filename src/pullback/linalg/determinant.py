@@ -9,6 +9,10 @@ pivots as large as their columns, and `A = B (I - Y E)` where Y holds the few co
 
 has no division by anything small, and so have its derivatives: `B - A` is constant, and the small
 determinant and adjugate are polynomials. For a few rows so is the whole adjugate, by its minors.
+
+The cofactors of small real matrices are an operation of their own, made in one pass: by minors, or
+of the factors, of which `adj(U) L^-1 P^T` is a polynomial. Its derivatives are those of the
+formulas above.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pullback.autodiff.reverse import cotangents, enable_grad, fresh
+from pullback.compile.kernel.factor_order import MINORS, SMALL, minors
 from pullback.ir.cost import matrix_work
 from pullback.ir.lowering import Intrinsic
 from pullback.ir.op import bind
@@ -56,7 +62,6 @@ from pullback.ops.sorting import argsort
 
 __all__ = ["det", "slogdet"]
 
-FEW = 4  # rows up to which the adjugate is a polynomial of the elements
 LIFTED = 4  # pivots that may be lifted: derivatives are right up to this order at any rank
 
 
@@ -127,33 +132,24 @@ def _by_minors(x: Any) -> Any:
     n = x._aval.shape[-1]
     if x._aval.size == 0:
         return x
-    known: dict[tuple, Any] = {}
-
-    def minor(rows: tuple[int, ...], columns: tuple[int, ...]) -> Any:
-        if not rows:
-            return ones_like(x[..., 0, 0])
-        if (rows, columns) not in known:
-            first, rest = rows[0], rows[1:]
-            total = None
-            for k, c in enumerate(columns):
-                below = (*columns[:k], *columns[k + 1 :])
-                term = x[..., first, c] * minor(rest, below) if rest else x[..., first, c]
-                total = term if total is None else total - term if k % 2 else total + term
-            known[rows, columns] = total
-        return known[rows, columns]
-
-    def without(i: int) -> tuple[int, ...]:
-        return tuple(k for k in range(n) if k != i)
-
-    entries = [minor(without(j), without(i)) for i in range(n) for j in range(n)]
-    signed = [-e if (k // n + k % n) % 2 else e for k, e in enumerate(entries)]
+    found = minors(n, lambda i, j: x[..., i, j], ones_like(x[..., 0, 0]))
+    signed = [found[j * n + i] for i in range(n) for j in range(n)]
     # Each entry is written to memory of its own, and all are turned at once.
     return reshape(moveaxis(stack(signed, axis=0), 0, -1), x._aval.shape)
 
 
 def adjugate(x: Any, f: Any) -> Any:
     """The transposed matrix of cofactors, of matrices with a packed factorisation."""
-    if x._aval.shape[-1] <= FEW:
+    if 2 <= x._aval.shape[-1] <= SMALL and not x._aval.dtype.is_complex:
+        # Minors need no factors, which are not kept for them then.
+        factors = x if x._aval.shape[-1] <= MINORS else f
+        return swapped(bind(cofactors.op, x, detached(factors)))
+    return _composed(x, f)
+
+
+def _composed(x: Any, f: Any) -> Any:
+    """The adjugate by operations that have derivatives: by minors, or the formula above."""
+    if x._aval.shape[-1] <= MINORS:
         return _by_minors(x)
     b = _lifted(x, f)
     inverse = solved(b.matrix, like_eye(x), b.factor)
@@ -175,12 +171,69 @@ def _trace_of_product(x: Any, y: Any) -> Any:
     return sum_(x * swapped(y), axis=(-2, -1))
 
 
+def _curvature(g: Any, x: Any, f: Any) -> Any:
+    """The derivative of the cofactors in a direction, and of their product with a cotangent: the
+    second derivative of the determinant is symmetric.
+    """
+    with enable_grad():
+        v = fresh(x)
+        out = swapped(_composed(v, f))
+    (found,) = cotangents([out], [g], [v], retain=True)
+    return found
+
+
 def singular(d: Draw, n: int, rank: int) -> np.ndarray:
     """A matrix whose rank is exact, because its factors are powers of 2."""
     powers = 2.0 ** np.arange(n)
     lower = np.tril(np.outer(1 / powers, powers))[:, :rank]
     upper = np.triu(np.outer(powers, 1 / powers) * (1 + np.arange(n)[:, None]))[:rank]
     return (lower @ upper).astype(d.dtype)
+
+
+def _cofactors_oracle(x: Any) -> Any:
+    x = x.astype(np.result_type(x.dtype, np.float32))
+    n, out = x.shape[-1], np.empty_like(x)
+    for i, j in np.ndindex(n, n):
+        minor = np.delete(np.delete(x, i, -2), j, -1)
+        out[..., i, j] = (-1) ** (i + j) * np.linalg.det(minor)
+    return out
+
+
+@primitive(
+    "x f",
+    infer=lambda x, f: (x.shape, x.dtype),
+    lowering=Intrinsic("cofactors", work=matrix_work),
+    vjp={"x": _curvature, "f": zero_rule},
+    jvp={"x": lambda t, x, f: _curvature(t, x, f)},
+    batch="rows",
+    oracle=_cofactors_oracle,
+    samples=lambda d: [
+        Sample((regular(d, 5, 5) / 3,)),
+        Sample((regular(d, 2, 6, 6)[..., [1, 0, 3, 2, 5, 4], :] / 3,), order=2),
+        Sample((regular(d, 2, 10, 10) / 5,), order=0),
+        Sample((singular(d, 5, rank=4),)),
+        Sample((singular(d, 5, rank=3),)),
+        Sample((np.zeros((5, 5), d.dtype),), order=2),
+        Sample((regular(d, 3, 3) / 3,)),
+        Sample((regular(d, 2, 4, 4)[..., [1, 0, 3, 2], :] / 3,)),
+        Sample((singular(d, 4, rank=2),)),
+        Sample((np.asarray([[1, 2], [2, 4]], d.dtype),)),
+        Sample((d.real(1, 1),)),
+        Sample((d.real(0, 0),)),
+    ],
+    errors=square_errors,
+    namespace="primitive",
+    tolerance=8,
+)
+def cofactors(x: Any, /) -> Any:
+    """The matrix of cofactors of square matrices: the derivative of the determinant.
+
+    >>> pb.primitive.cofactors(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([[ 4., -3.],
+            [-2.,  1.]], float32, cpu)
+    """
+    x = square("cofactors", x)
+    return swapped(adjugate(x, factor(detached(x))))
 
 
 @primitive(

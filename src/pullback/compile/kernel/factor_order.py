@@ -7,18 +7,23 @@ chunk in the order of `order.product`. Sums along a column, which reflections ne
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from pullback.compile.kernel.order import CHUNK, VECTOR_BYTES, Array, chain, fused
 
 __all__ = [
     "FAINT", "JACOBI", "JACOBI_LARGE", "JACOBI_NOTHING", "JACOBI_ROUNDS", "JACOBI_SWEEPS", "LEAF",
-    "PANEL", "SMALL", "SUMS", "VECTOR_BYTES", "cholesky", "first_half", "lu", "solved",
+    "MINORS", "PANEL", "SMALL", "SUMS", "VECTOR_BYTES", "cholesky", "cofactors", "first_half", "lu",
+    "minors", "solved",
 ]  # fmt: skip
 
 LEAF = 32  # columns of a block that is not divided
 PANEL = 128  # columns that a QR factorisation reflects at once
 SMALL = 16  # rows up to which real matrices of a batch are factored without being divided
+MINORS = 4  # rows up to which cofactors are polynomials of the elements
 JACOBI = 4  # rows up to which Jacobi's method finds eigenvalues and singular values of real ones
 # Rounds over all pairs, whatever the numbers are: Jacobi's method converges quadratically, and
 # after so many rounds nothing is left of off-diagonal elements of matrices of up to four rows.
@@ -101,3 +106,58 @@ def lu(a: Array) -> tuple[Array, Array]:
         a[j + 1 :, j] /= a[j, j] if a[j, j] else 1
         a[j + 1 :, j + 1 :] = fused(a[j + 1 :, j : j + 1], -a[j, j + 1 :], a[j + 1 :, j + 1 :])
     return a, rows
+
+
+def minors(n: int, element: Callable[[int, int], Any], one: Any) -> list[Any]:
+    """The cofactors of up to MINORS rows, row after row: each minor by its first row; no product is
+    fused with a sum.
+    """
+    known: dict[tuple[Any, ...], Any] = {}
+
+    def minor(rows: tuple[int, ...], columns: tuple[int, ...]) -> Any:
+        if not rows:
+            return one
+        if (rows, columns) not in known:
+            first, rest = rows[0], rows[1:]
+            total = None
+            for k, c in enumerate(columns):
+                below = (*columns[:k], *columns[k + 1 :])
+                term = element(first, c) * minor(rest, below) if rest else element(first, c)
+                total = term if total is None else total - term if k % 2 else total + term
+            known[rows, columns] = total
+        return known[rows, columns]
+
+    def without(i: int) -> tuple[int, ...]:
+        return tuple(k for k in range(n) if k != i)
+
+    entries = [minor(without(i), without(j)) for i in range(n) for j in range(n)]
+    return [-e if (k // n + k % n) % 2 else e for k, e in enumerate(entries)]
+
+
+def cofactors(both: Array, rows: Array) -> Array:
+    """The cofactors of a matrix by the result of `lu`: row after row of the adjugate of U, for
+    which nothing is divided, times the inverse of L.
+    """
+    n = len(both)
+    out, total = np.empty_like(both), both.dtype.type
+    before = total(_parity(rows))
+    for r in range(n):
+        row = np.zeros(n, both.dtype)
+        row[r] = before
+        for j in range(r + 1, n):
+            found = total(0)
+            for k in range(r, j):
+                found = fused(-both[k, j], row[k], found)
+            row[r:j] *= both[j, j]
+            row[j] = found
+        before = before * both[r, r]
+        for i in reversed(range(n)):
+            for k in range(i + 1, n):
+                row[i] = fused(-both[k, i], row[k], row[i])
+        out[rows, r] = row
+    return out
+
+
+def _parity(rows: Array) -> int:
+    """The determinant of a permutation: each pair that is out of order turns its sign."""
+    return 1 - 2 * (sum(int(np.sum(r > rows[i + 1 :])) for i, r in enumerate(rows)) % 2)

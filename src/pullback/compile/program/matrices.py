@@ -22,6 +22,7 @@ _FACTS = {  # with {value}: what the kernel says beside the position, {before}: 
     "lu": "",
     "lu_solve": "is singular: pivot {before} of its factorisation is 0.",
     "det": "",
+    "cofactors": "",
     "ldl": "is singular: its factors are not finite.",
     "qr": "",
     "eigh": _NO_EIGH,
@@ -88,4 +89,4 @@ def is_small(name: str, avals: Sequence[Aval]) -> bool:
         return False
     if name in ("lu_solve", "solve_triangular"):
         return avals[1].shape[-1] <= SMALL
-    return name in ("cholesky", "lu", "det") or (name in JACOBI_NAMES and n <= JACOBI)
+    return name in ("cholesky", "lu", "det", "cofactors") or (name in JACOBI_NAMES and n <= JACOBI)

@@ -27,12 +27,13 @@ from pullback.compile.schedule.row_kernel import RowMembers
 from pullback.core.avals import dense_strides
 
 __all__ = ["local_values", "sequenced"]
-__tuning__ = ("LEAST_SIZE", "MOST_ROW_BYTES", "MOST_MEMBERS")
+__tuning__ = ("LEAST_RUN", "LEAST_SIZE", "MOST_ROW_BYTES", "MOST_MEMBERS")
 
 LEAST_SIZE = 1 << 15  # elements: smaller arrays stay in cache anyway
 MOST_ROW_BYTES = 1 << 18  # of one array: a row is to stay in the L2 cache
 MOST_MEMBERS = 32  # groups of one sequence: its code grows with each
 NEAR = 4 * MOST_MEMBERS  # groups before and after a seed that are looked at
+LEAST_RUN = 16  # elements: of shorter ones a map of its own makes several at a time
 PIECE = 8  # blocks, where a reduction of everything is cut
 
 
@@ -72,6 +73,8 @@ def _kernel(seed: FoldGroup, groups: list[Group]) -> list[Group]:
 def _blocks(seed: FoldGroup, groups: list[Group]) -> list[Group]:
     """The groups with a sequence of kernels around a seed, which share blocks of rows."""
     rows = _RowShape.of(seed)
+    if not rows.lead and _is_broken(seed):
+        return groups
     before, members, after = _Cut(seed, rows).split(groups)
     if len(members) < 2:
         return groups
@@ -197,12 +200,14 @@ class _RowShape:
             if not all(_is_dense(a, g.shape) for a in g.writes):
                 return False
             if not self.lead:
-                return math.prod(g.shape) == self.count * self.length
+                return math.prod(g.shape) == self.count * self.length and not _is_broken(g)
             return g.shape[: len(self.lead)] == self.lead
         if not isinstance(g, FoldGroup) or isinstance(g.kernel, Accumulate):
             return False
         kept, folded = squeezed(g.kept), squeezed(g.folded)
         if not kept:
+            if not self.lead and _is_broken(g):
+                return False
             same = math.prod(folded) == self.count * self.length
             return bool(same and self.taken and folded[: len(self.lead)] == self.lead)
         return kept == self.lead
@@ -306,6 +311,27 @@ class _Cut:
             return True
         shape = g.shape if isinstance(g, MapGroup) else g.kept + g.folded
         return all(self.rows.is_local(a, shape) for a in g.reads if a.stored in self.inside)
+
+
+def _is_broken(g: MapGroup | FoldGroup) -> bool:
+    """Whether an array is read in short runs, as small transposed matrices are: from any element
+    on, as pieces of everything begin, that takes long.
+    """
+    shape = g.shape if isinstance(g, MapGroup) else g.kept + g.folded
+    return any(_last_run(a.strides, shape) < LEAST_RUN for a in g.reads)
+
+
+def _last_run(strides: Sequence[int], shape: Sequence[int]) -> int:
+    """Elements walked at one stride along the last axes; LEAST_RUN at least, if all are."""
+    run, step = 1, None
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        if n == 1:
+            continue
+        if step is not None and s != step * run:
+            return run
+        step = s if step is None else step
+        run *= n
+    return max(run, LEAST_RUN)
 
 
 def _is_dense(access: Access, shape: tuple[int, ...]) -> bool:

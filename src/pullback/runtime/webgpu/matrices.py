@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from pullback.compile.kernel.factor_order import MINORS
 from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.program import matrices
 from pullback.compile.program.nest import coalesce
@@ -36,7 +37,7 @@ from pullback.runtime.webgpu.stages import (
 
 __all__ = ["NAMES", "Tiles", "matrix_faults", "matrix_stages", "report_steps"]
 
-NAMES = (*TILED, "det")  # of the intrinsics
+NAMES = (*TILED, "det", "cofactors")  # of the intrinsics
 
 
 @cache
@@ -187,6 +188,14 @@ class Tiles(QueuedTiles[Dispatch]):
         """The determinants from the results of `lu`."""
         self._launch("determinant", self.count, (out, self._readable(packed)))
 
+    def cofactors(self, x: Place, packed: Place, out: Block) -> None:
+        """The matrices of cofactors, by minors or from the results of `lu`."""
+        n = out.columns
+        if n <= MINORS:
+            self._launch(f"minors{n}", self.count, (out, self._readable(x)))
+        else:
+            self._launch("cofactors", self.count * n, (out, self._readable(packed)))
+
 
 def matrix_stages(
     name: str,
@@ -205,6 +214,9 @@ def matrix_stages(
     tiles = Tiles(out.dtype, batch, area, small)
     if name == "det":
         tiles.determinant(operands[1], tiles.dense(slot, 0, 1, 1, 1))
+    elif name == "cofactors":
+        n = out.shape[-1]
+        tiles.cofactors(operands[0], operands[1], tiles.dense(slot, 0, n, n, n * n))
     else:
         tiles.run(name, operands, static, result, error)
     return stage(*tiles.steps())

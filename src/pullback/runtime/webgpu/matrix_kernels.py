@@ -3,16 +3,17 @@
 A kernel sees blocks: array k is that of block k, `get{k}(r, c, o{k})` an element of the matrix of
 the thread's `item`. The words are the number of threads, matrices, five words of each
 block, more of the kernel's own (`own(j)`), and the nest of the batch. A thread has an element of
-copies, a column of `solve` and of `exchange`, a matrix of `order` and `determinant`; a workgroup
-has a matrix of the other leaves. The `way` of a copy: 0 as it is, 1 the lower triangle of
-(x + x^H) / 2, 2 conjugated.
+copies, a column of `solve`, `exchange` and `cofactors`, a matrix of `order`, `determinant` and
+`minors`; a workgroup has a matrix of the other leaves. The `way` of a copy: 0 as it is, 1 the lower
+triangle of (x + x^H) / 2, 2 conjugated.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from pullback.compile.kernel.factor_order import LEAF
+from pullback.compile.kernel.factor_order import LEAF, MINORS, SMALL, minors
+from pullback.compile.kernel.steps import Steps
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu import reflections
 from pullback.runtime.webgpu.matrix_numbers import element_functions, numbers_text
@@ -34,6 +35,17 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
   let item = w.x + w.y * n.x;
   if (item >= arg(1u)) { return; }
   let t = l.x;"""
+
+
+def _minors(n: int) -> str:
+    """The cofactors of n rows."""
+    words = "v_mul({0}, {1})", "v_add({0}, {1})", "v_sub({0}, {1})", "v_neg({0})"
+    steps = Steps("  let {0} = {1};", *words)
+    one = steps.value("v_value(pb_c(0x3f800000u))")
+    found = minors(n, lambda i, j: steps.value(f"get1({i}u, {j}u, o1)"), one)
+    ends = [f"  put0({k // n}u, {k % n}u, o0, {v.name});" for k, v in enumerate(found)]
+    return "\n".join([*steps.lines, *ends])
+
 
 # name -> how threads are counted, blocks, which of them are written, body; `S` is the status array
 _BODIES: dict[str, tuple[str, int, int, str]] = {
@@ -85,6 +97,30 @@ _BODIES: dict[str, tuple[str, int, int, str]] = {
     total = v_mul(total, select(v_neg(pivot), pivot, stayed));
   }
   put0(0u, 0u, o0, total);"""),
+    "cofactors": (_COLUMN, 2, 1, """  let rows = arg(3u);
+  var row: array<Value, SMALL>;
+  var before = v_value(pb_c(0x3f800000u));
+  for (var k = 0u; k < rows; k++) {
+    if (v_real(get1(rows, k, o1)) != f32(k)) { before = v_neg(before); }
+  }
+  for (var k = 0u; k < c; k++) {
+    before = v_mul(before, get1(k, k, o1));
+    row[k] = v_value(pb_c(0u));
+  }
+  row[c] = before;
+  for (var j = c + 1u; j < rows; j++) {
+    var total = v_value(pb_c(0u));
+    for (var k = c; k < j; k++) { total = v_less(total, get1(j, k, o1), row[k]); }
+    for (var k = c; k < j; k++) { row[k] = v_mul(row[k], get1(j, j, o1)); }
+    row[j] = total;
+  }
+  for (var j = rows; j > 0u; j--) {
+    let i = j - 1u;
+    var total = row[i];
+    for (var k = j; k < rows; k++) { total = v_less(total, get1(i, k, o1), row[k]); }
+    row[i] = total;
+    put0(u32(v_real(get1(rows + 1u, i, o1))), c, o0, total);
+  }""".replace("SMALL", str(SMALL))),
     "solve": (_COLUMN, 2, 1, """  for (var j = 0u; j < arg(3u); j++) {
     var x = get0(j, c, o0);
     if (own(0u) == 0u) { x = v_div(x, get1(j, j, o1)); }
@@ -161,6 +197,7 @@ _BODIES: dict[str, tuple[str, int, int, str]] = {
     workgroupBarrier();
   }""".replace("THREADS", str(THREADS))),
     "reflect": (_GROUP.replace("THREADS", str(THREADS)), 3, 7, reflections.BODY),
+    **{f"minors{n}": (_MATRIX, 2, 1, _minors(n)) for n in range(2, MINORS + 1)},
 }  # fmt: skip
 
 _SHARED = {

@@ -21,6 +21,7 @@ from pullback.runtime.cpu.gemm import (
     complex_gemm,
     copy_code,
     direct_gemm,
+    lane_gemm,
     packed_gemm,
     panel_gemm,
     transpose_code,
@@ -29,12 +30,14 @@ from pullback.runtime.cpu.gemm import (
 from pullback.runtime.cpu.gemm.cut import cut_of, task_tiles
 from pullback.runtime.cpu.llvm import vectors
 from pullback.runtime.cpu.llvm.builder import index_params
+from pullback.runtime.cpu.llvm.lanes import LANES
 
 __all__ = ["grain_of", "matmul_row_stages", "matmul_stages"]
 __tuning__ = (
     "_TASK_FLOPS", "_TASK_ELEMENTS", "_LARGEST_B", "_MOST_B", "_MANY_ROWS", "_LARGEST_A",
     "_SMALL_OUTPUT", "_MANY_CHUNKS", "_VECTOR_COST", "_COLUMNS", "_MANY_COLUMNS", "_SHARED_SIDE",
     "_SHARED_FLOPS", "_MOST_COPIED", "_THIN",
+    "_SMALL_SIDE", "_MANY_SMALL", "_LANE_COST",
 )  # fmt: skip
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
@@ -58,6 +61,9 @@ _SHARED_SIDE = 128  # rows and columns from which on copies of operands are wort
 # their own.
 _SHARED_FLOPS = 10_000_000  # likewise, times the square of the number of threads
 _MOST_COPIED = 1 << 25  # bytes of the copies of both operands: of longer k pieces are made in turn
+_SMALL_SIDE = 6  # rows and columns of products that are made side by side: all is unrolled
+_MANY_SMALL = 64  # of them, from which on code for one size pays
+_LANE_COST = 8  # of an element that is turned
 _THIN = 2  # rows of a product that reads its matrix where it is
 
 
@@ -209,10 +215,22 @@ class _Plan:
         self.stages.append(native.Stage(code, elements, _TASK_ELEMENTS, params))
 
     def _multiply_real(self, p: Product, out: int) -> None:
-        if _is_thin(p, self.dtype):
+        if _suits_lanes(p) and not self.any_rows:
+            self._side_by_side(p, out)
+        elif _is_thin(p, self.dtype):
             self._multiply_thin(p, out)
         elif not self.multiply_rows(p, out):
             self._in_chunks(p, out, p.m * p.n, self._large)
+
+    def _side_by_side(self, p: Product, out: int) -> None:
+        """Small products, each in a lane of its own."""
+        (count,), sizes = p.batch, (p.m, p.n, p.k)
+        turned = not _is_dense(p.a, p.m, p.k), not _is_dense(p.b, p.k, p.n)
+        code = lane_gemm.product_kernel(self.dtype, sizes, *turned)
+        steps = p.m * p.n, p.a.batch[0], p.b.batch[0]
+        params = (out, p.a.slot, p.b.slot, count, 0, *steps)
+        grain = grain_of(_LANE_COST * LANES * (p.m * p.k + p.k * p.n + p.m * p.n))
+        self.stages.append(native.Stage(code, -(-count // LANES), grain, params))
 
     def _multiply_thin(self, p: Product, out: int) -> None:
         """A product whose left operand has one row or two."""
@@ -462,6 +480,23 @@ def _packed_strides(
         found.append(dense if stride else 0)
         dense *= extent if stride else 1
     return tuple(reversed(found))
+
+
+def _suits_lanes(p: Product) -> bool:
+    """Whether there are many products of small matrices that lie dense, turned or not."""
+    if len(p.batch) != 1 or p.batch[0] < _MANY_SMALL or max(p.m, p.n, p.k) > _SMALL_SIDE:
+        return False
+    sides = (p.a, p.m, p.k), (p.b, p.k, p.n)
+    return all(_is_dense(*side) or _is_dense(*_turned(*side)) for side in sides)
+
+
+def _turned(x: MatrixOperand, rows: int, columns: int) -> tuple[MatrixOperand, int, int]:
+    return x._replace(row=x.column, column=x.row), columns, rows
+
+
+def _is_dense(x: MatrixOperand, rows: int, columns: int) -> bool:
+    """Whether the rows of each matrix lie one after the other."""
+    return (columns == 1 or x.column == 1) and (rows == 1 or x.row == columns)
 
 
 def _is_thin(p: Product, dtype: DType) -> bool:

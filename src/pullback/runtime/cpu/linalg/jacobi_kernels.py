@@ -16,8 +16,8 @@ from pullback.compile.kernel.factor_order import (
     JACOBI_SWEEPS,
 )
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.linalg.lane_code import Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import address
+from pullback.runtime.cpu.llvm.lanes import Lanes, LaneTile
 from pullback.runtime.cpu.llvm.values import Value, constant, integer, vector
 
 __all__ = ["TOGETHER", "eigh", "svd"]

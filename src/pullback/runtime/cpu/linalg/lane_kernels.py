@@ -1,4 +1,4 @@
-"""Cholesky and LU factors, and solutions by them, of many small real matrices at once.
+"""Cholesky and LU factors, and what comes from them, of many small real matrices at once.
 
 The results are packed as those of `lapack_kernels` are.
 """
@@ -6,24 +6,30 @@ The results are packed as those of `lapack_kernels` are.
 from __future__ import annotations
 
 import functools
+from typing import TypeAlias
 
+from pullback.compile.kernel.factor_order import MINORS, minors
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.linalg.lane_code import Index, Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import address
+from pullback.runtime.cpu.llvm.lanes import Index, Lanes, LaneTile
 from pullback.runtime.cpu.llvm.values import Value
 
-__all__ = ["cholesky", "det", "lu", "lu_solve", "solve_triangular"]
+__all__ = ["cholesky", "cofactors", "det", "lu", "lu_solve", "solve_triangular"]
+__tuning__ = ("_COLUMNS",)
+
+Turned: TypeAlias = tuple[bool, ...]  # which operands lie column after column
+
+_COLUMNS = 4  # right-hand sides that are solved for at a time
 
 
 @functools.cache
-def cholesky(dtype: DType, n: int) -> int:
+def cholesky(dtype: DType, n: int, turned: Turned) -> int:
     """x (n x n) -> L; the operand is looked at in both triangles."""
-    m = Lanes("cholesky", dtype, 1, n)
+    m = Lanes("cholesky", dtype, 1, n, turned=turned)
     zero = m.number(0.0)
     with m.groups():
-        a, factor = LaneTile(m, n, n), LaneTile(m, n, n)
+        a, factor = m.tile(1, n, n), LaneTile(m, n, n)
         failed = m.variable(zero)
-        m.read(1, a, n, n)
         oddity = m.oddity(a, n * n)
 
         def column(j: Index) -> None:
@@ -60,15 +66,14 @@ def cholesky(dtype: DType, n: int) -> int:
 
 
 @functools.cache
-def lu(dtype: DType, n: int) -> int:
+def lu(dtype: DType, n: int, turned: Turned) -> int:
     """x (n x n) -> LU column after column, the rows exchanged, the permutation."""
-    m = Lanes("lu", dtype, 1, n)
+    m = Lanes("lu", dtype, 1, n, turned=turned)
     zero, one = m.number(0.0), m.number(1.0)
     with m.groups():
-        a, packed = LaneTile(m, n, n), LaneTile(m, n + 2, n)
-        m.read(1, a, n, n)
+        a, packed, order = m.tile(1, n, n), LaneTile(m, n + 2, n), LaneTile(m, n, 1)
         oddity = m.oddity(a, n * n)
-        m.each(0, n, lambda i: packed.put(m.whole(i), n + 1, i))
+        m.each(0, n, lambda i: order.put(m.whole(i), i, 0))
 
         def column(k: Index) -> None:
             best, place = m.variable(m.call("fabs", a.get(k, k))), m.variable(m.whole(k))
@@ -82,25 +87,21 @@ def lu(dtype: DType, n: int) -> int:
             m.each(k + 1, n, compare)
             packed.put(place.get(), n, k)
 
-            def exchange(tile: LaneTile, i: Index, other: Index, j: Index, held: Value) -> None:
-                mine = m.equal(place.get(), m.whole(other))
-                there = tile.get(i, j)
-                tile.put(m.choose(mine, held, there), i, j)
-                moved.set(m.choose(mine, there, moved.get()))
+            def exchange(i: Index) -> None:
+                mine = m.equal(place.get(), m.whole(i))
 
-            moved = m.variable(zero)
+                def swap(tile: LaneTile, j: Index, upper: Index, lower: Index) -> None:
+                    here, there = tile.get(upper, j), tile.get(lower, j)
+                    tile.put(m.choose(mine, there, here), upper, j)
+                    tile.put(m.choose(mine, here, there), lower, j)
 
-            def swapped(j: Index) -> None:
-                held = a.get(k, j)
-                moved.set(held)
-                m.each(k + 1, n, lambda i: exchange(a, i, i, j, held))
-                a.put(moved.get(), k, j)
+                def rows() -> None:
+                    m.each(0, n, lambda j: swap(a, j, k, i))
+                    swap(order, 0, k, i)
 
-            m.each(0, n, swapped)
-            held = packed.get(n + 1, k)
-            moved.set(held)
-            m.each(k + 1, n, lambda i: exchange(packed, n + 1, i, i, held))
-            packed.put(moved.get(), n + 1, k)
+                m.if_any(mine, rows)
+
+            m.each(k + 1, n, exchange)
             pivot = a.get(k, k)
             pivot = m.choose(m.equal(pivot, zero), one, pivot)
 
@@ -108,25 +109,28 @@ def lu(dtype: DType, n: int) -> int:
                 ratio = a.get(i, k) / pivot
                 a.put(ratio, i, k)
                 minus = -ratio
-                m.each(k + 1, n, lambda j: a.put(m.fused(minus, a.get(k, j), a.get(i, j)), i, j))
+                m.each_few(
+                    k + 1, n, lambda j: a.put(m.fused(minus, a.get(k, j), a.get(i, j)), i, j)
+                )
 
             m.each(k + 1, n, eliminate)
 
         m.each(0, n, column)
         m.spoil(a, n * n, oddity)
+        m.each(0, n, lambda i: packed.put(order.get(i, 0), n + 1, i))
         m.each(0, n, lambda i: m.each(0, n, lambda j: packed.put(a.get(i, j), j, i)))
         m.write(packed, n + 2, n)
     return address(m.code)
 
 
 @functools.cache
-def solve_triangular(dtype: DType, n: int, columns: int, lower: bool, unit: bool) -> int:
+def solve_triangular(
+    dtype: DType, n: int, turned: Turned, columns: int, lower: bool, unit: bool
+) -> int:
     """a (n x n), b (n x columns) -> the solution."""
-    m = Lanes("solve_triangular", dtype, 2, n)
+    m = Lanes("solve_triangular", dtype, 2, n, turned=turned)
     with m.groups():
-        a, x = LaneTile(m, n, n), LaneTile(m, n, columns)
-        m.read(1, a, n, n)
-        m.read(2, x, n, columns)
+        a, x = m.tile(1, n, n), m.upright(m.tile(2, n, columns))
         if not unit:
             m.fail_if(_zero_on_diagonal(m, a, n))
         _solve(m, a, x, columns, lower, unit, False)
@@ -153,77 +157,62 @@ def _solve(
     """x becomes the solution of A y = x for a triangle of `a`, or of its transpose if `turned`."""
     n = m.n
 
-    def row(i: Index) -> None:
-        def column(c: Index) -> None:
-            total = m.variable(x.get(i, c))
+    def some(start: Index, width: int) -> None:
+        places = [start + c for c in range(width)]
+
+        def row(i: Index) -> None:
+            totals = [m.variable(x.get(i, c)) for c in places]
 
             def product(k: Index) -> None:
-                factor = a.get(k, i) if turned else a.get(i, k)
-                total.set(m.fused(-factor, x.get(k, c), total.get()))
+                minus = -(a.get(k, i) if turned else a.get(i, k))
+                for c, total in zip(places, totals, strict=True):
+                    total.set(m.fused(minus, x.get(k, c), total.get()))
 
             first, last = (0, i) if lower else (i + 1, n)
             m.each(first, last, product)
-            value = total.get()
-            x.put(value if unit else value / a.get(i, i), i, c)
+            for c, total in zip(places, totals, strict=True):
+                x.put(total.get() if unit else total.get() / a.get(i, i), i, c)
 
-        m.each(0, columns, column)
+        if lower:
+            m.each(0, n, row)
+        else:
+            m.down(n, row)
 
-    if lower:
-        m.each(0, n, row)
-    else:
-        m.down(n, row)
+    # Sums of several columns are on their way at a time.
+    whole, rest = divmod(columns, _COLUMNS)
+    with m.code.range(0, whole) as group:
+        some(group * _COLUMNS, _COLUMNS)
+    if rest:
+        some(whole * _COLUMNS, rest)
 
 
 @functools.cache
-def lu_solve(dtype: DType, n: int, columns: int, adjoint: bool) -> int:
+def lu_solve(dtype: DType, n: int, turned: Turned, columns: int, adjoint: bool) -> int:
     """a, b (n x columns) and the result of `lu` -> A^-1 b or A^-T b; a is not looked at."""
-    m = Lanes("lu_solve", dtype, 3, n)
+    m = Lanes("lu_solve", dtype, 3, n, turned=turned)
     with m.groups():
-        packed, x = LaneTile(m, n + 2, n), LaneTile(m, n, columns)
-        m.read(2, x, n, columns)
-        m.read(3, packed, n + 2, n)
+        packed, x = m.tile(3, n + 2, n), LaneTile(m, n, columns)
         m.fail_if(_zero_on_diagonal(m, packed, n))
+        numbers = 3, (n + 1) * n  # where the permutation is
         if adjoint:  # the packed factor is transposed already
+            m.read(2, x, n, columns)
             _solve(m, packed, x, columns, True, False, False)
             _solve(m, packed, x, columns, False, True, False)
-            m.down(n, lambda i: _exchange(m, packed, x, columns, i))
+            m.write_rows(x, n, columns, *numbers)
         else:
-            m.each(0, n, lambda i: _exchange(m, packed, x, columns, i))
+            m.read_rows(2, x, n, columns, *numbers)
             _solve(m, packed, x, columns, True, True, True)
             _solve(m, packed, x, columns, False, False, True)
-        m.write(x, n, columns)
+            m.write(x, n, columns)
     return address(m.code)
 
 
-def _exchange(m: Lanes, packed: LaneTile, x: LaneTile, columns: int, i: Index) -> None:
-    """Exchanges row i with the one that the factorisation did."""
-    n = m.n
-    place = packed.get(n, i)
-    moved = m.variable(m.number(0.0))
-
-    def column(c: Index) -> None:
-        held = x.get(i, c)
-        moved.set(held)
-
-        def other(k: Index) -> None:
-            mine = m.equal(place, m.whole(k))
-            there = x.get(k, c)
-            x.put(m.choose(mine, held, there), k, c)
-            moved.set(m.choose(mine, there, moved.get()))
-
-        m.each(i + 1, n, other)
-        x.put(moved.get(), i, c)
-
-    m.each(0, columns, column)
-
-
 @functools.cache
-def det(dtype: DType, n: int) -> int:
+def det(dtype: DType, n: int, turned: Turned) -> int:
     """x and the result of `lu` -> the determinant; x is not looked at."""
-    m = Lanes("det", dtype, 2, n)
+    m = Lanes("det", dtype, 2, n, turned=turned)
     with m.groups():
-        packed, out = LaneTile(m, n + 2, n), LaneTile(m, 1, 1)
-        m.read(2, packed, n + 2, n)
+        packed, out = m.tile(2, n + 2, n), LaneTile(m, 1, 1)
         total = m.variable(m.number(1.0))
 
         def factor(i: Index) -> None:
@@ -235,4 +224,67 @@ def det(dtype: DType, n: int) -> int:
         m.each(0, n, factor)
         out.put(total.get(), 0, 0)
         m.write(out, 1, 1)
+    return address(m.code)
+
+
+@functools.cache
+def cofactors(dtype: DType, n: int, turned: Turned) -> int:
+    """x and the result of `lu` -> the matrix of cofactors; only one of them is looked at."""
+    m = Lanes("cofactors", dtype, 2, n, turned=turned)
+    return _minors(m) if n <= MINORS else _factored(m)
+
+
+def _minors(m: Lanes) -> int:
+    n = m.n
+    with m.groups():
+        x, out = m.tile(1, n, n), LaneTile(m, n, n)
+        for k, value in enumerate(minors(n, x.get, m.number(1.0))):
+            out.keep(value, k)
+        m.write(out, n, n)
+    return address(m.code)
+
+
+def _factored(m: Lanes) -> int:
+    zero, n = m.number(0.0), m.n
+    with m.groups():
+        packed, row, out = m.tile(2, n + 2, n), LaneTile(m, 1, n), LaneTile(m, n, n)
+        before = m.variable(m.number(1.0))  # the sign, and the pivots before a row
+
+        def turn(i: Index) -> None:
+            stayed = m.equal(packed.get(n, i), m.whole(i))
+            before.set(m.choose(stayed, before.get(), -before.get()))
+
+        m.each(0, n, turn)
+
+        def less(start: Index, stop: Index, of: Index, value: Value) -> Value:
+            """value - the product of a row of the packed factor with the row in work."""
+            total = m.variable(value)
+
+            def product(k: Index) -> None:
+                total.set(m.fused(-packed.get(of, k), row.get(0, k), total.get()))
+
+            m.each(start, stop, product)
+            return total.get()
+
+        def of_adjugate(r: Index) -> None:
+            m.each(0, r, lambda k: row.put(zero, 0, k))
+            row.put(before.get(), 0, r)
+
+            def column(j: Index) -> None:
+                found, pivot = less(r, j, j, zero), packed.get(j, j)
+                m.each(r, j, lambda k: row.put(row.get(0, k) * pivot, 0, k))
+                row.put(found, 0, j)
+
+            m.each(r + 1, n, column)
+            before.set(before.get() * packed.get(r, r))
+
+            def solved(i: Index) -> None:
+                value = less(i + 1, n, i, row.get(0, i))
+                row.put(value, 0, i)
+                out.put(value, i, r)
+
+            m.down(n, solved)
+
+        m.each(0, n, of_adjugate)
+        m.write_rows(out, n, n, 2, (n + 1) * n)
     return address(m.code)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pullback.compile.kernel.factor_order import FAINT, VECTOR_BYTES
 from pullback.core.avals import Aval
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.linalg.lane_code import Lanes, LaneTile
 from pullback.runtime.cpu.llvm.builder import address
+from pullback.runtime.cpu.llvm.lanes import Lanes, LaneTile
 from pullback.runtime.cpu.llvm.values import Value
 
 __all__ = ["qr", "suits"]

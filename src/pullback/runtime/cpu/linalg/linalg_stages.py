@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pullback.compile.kernel import eigen_order
+from pullback.compile.kernel.factor_order import MINORS
 from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
 from pullback.compile.program.matrices import JACOBI_NAMES, batch_of, is_small
 from pullback.core.avals import Aval, aval, dense_strides
@@ -29,10 +30,10 @@ from pullback.runtime.cpu.linalg import (
     tiled_stages,
     tridiagonal_kernels,
 )
-from pullback.runtime.cpu.linalg.lane_code import LANES
 from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import index_params
+from pullback.runtime.cpu.llvm.lanes import LANES
 from pullback.runtime.cpu.loops import map_stages as map_kernels
 from pullback.runtime.cpu.native import Stage
 
@@ -51,6 +52,9 @@ _ROUTINES = (
     *("gesdd", "geev", "gees", "trsyl"),
 )
 _OF_KIND = {"f": ("orgqr", "syevd", "sytrf"), "c": ("ungqr", "heevd", "hetrf")}
+
+# Operands of kernels across the batch that may lie column after column.
+_TURNED = {"cholesky": (0,), "lu": (0,), "cofactors": (0,), "solve_triangular": (0, 1)}
 
 Area = Callable[[int], int]
 Place = tuple[int, Aval]  # a slot, and what is there
@@ -250,9 +254,8 @@ def linalg_stages(
     avals = [av for _, av in operands]
     small = _small_kernel(name, avals, static)
     if small is not None:
-        lanes = jacobi_kernels.TOGETHER if name in JACOBI_NAMES else LANES
         batch = batch_of(name, out)
-        return _lane_stages(small(), lanes, operands, batch, result, area, error_code)
+        return _lane_stages(name, small, operands, batch, result, area, error_code)
     if tiled_stages.is_tiled(name, avals):
         batch = batch_of(name, out)
         return tiled_stages.tiled_stages(name, operands, static, batch, result, area, error_code)
@@ -286,36 +289,31 @@ def linalg_stages(
 
 def _small_kernel(
     name: str, avals: Sequence[Aval], static: dict[str, Any]
-) -> Callable[[], int] | None:
-    """The kernel of our own for matrices of this size, if there is one."""
+) -> Callable[[tuple[bool, ...]], int] | None:
+    """The kernel of our own for matrices of this size, if there is one, by the operands that lie
+    column after column.
+    """
     dtype, (rows, n) = avals[0].dtype, avals[0].shape[-2:]
     if name == "qr" and lane_reflections.suits(avals[0]):
-        return functools.partial(lane_reflections.qr, dtype, rows, n, static["complete"])
-    columns = avals[1].shape[-1] if name in ("lu_solve", "solve_triangular") else 1
+        return lambda turned: lane_reflections.qr(dtype, rows, n, static["complete"])
     if not is_small(name, avals):
         return None
-    make = functools.partial
-    if name == "cholesky":
-        return make(lane_kernels.cholesky, dtype, n)
-    if name == "lu":
-        return make(lane_kernels.lu, dtype, n)
-    if name == "det":
-        return make(lane_kernels.det, dtype, n)
     if name in ("eigh", "eigvalsh"):
-        return make(jacobi_kernels.eigh, dtype, n, name == "eigh")
+        return lambda turned: jacobi_kernels.eigh(dtype, n, name == "eigh")
     if name in ("svd", "svdvals"):
-        return make(jacobi_kernels.svd, dtype, n, name == "svd")
+        return lambda turned: jacobi_kernels.svd(dtype, n, name == "svd")
+    how: tuple[Any, ...] = ()
     if name == "lu_solve":
-        return make(lane_kernels.lu_solve, dtype, n, columns, static["adjoint"])
-    if name == "solve_triangular":
-        how = (static["lower"], static["unit_diagonal"])
-        return make(lane_kernels.solve_triangular, dtype, n, columns, *how)
-    return None
+        how = avals[1].shape[-1], static["adjoint"]
+    elif name == "solve_triangular":
+        how = avals[1].shape[-1], static["lower"], static["unit_diagonal"]
+    make = getattr(lane_kernels, name)
+    return lambda turned: make(dtype, n, turned, *how)
 
 
 def _lane_stages(
-    kernel: int,
-    lanes: int,
+    name: str,
+    kernel: Callable[[tuple[bool, ...]], int],
     operands: Sequence[Place],
     batch: tuple[int, ...],
     result: Place,
@@ -323,23 +321,41 @@ def _lane_stages(
     error_code: int,
 ) -> list[Stage]:
     """The stages of a kernel across the batch: its operands are dense matrices at one distance."""
+    lanes = jacobi_kernels.TOGETHER if name in JACOBI_NAMES else LANES
+    unread = _unread(name, operands[0][1].shape[-1])
+    may_turn = _TURNED.get(name, ())
     slot, out = result
     count = math.prod(batch)
-    slots, steps, stages = [slot], [out.size // count], []
-    for operand in operands:
-        more, where, step = _evenly(operand, batch, area)
+    slots, steps, stages, turned = [slot], [out.size // count], [], []
+    for position, operand in enumerate(operands):
+        if position == unread:
+            more, where, step, across = [], operand[0], 0, False
+        else:
+            more, where, step, across = _evenly(operand, batch, area, position in may_turn)
         stages += more
         slots.append(where)
         steps.append(step)
+        turned.append(across)
     groups = -(-count // lanes)
     work = sum(av.size for _, av in operands) // groups + 1
     grain = max(1, min(_LANE_WORK // work, -(-groups // 4)))
-    return [*stages, Stage(kernel, groups, grain, (*slots, count, error_code, *steps))]
+    params = (*slots, count, error_code, *steps)
+    return [*stages, Stage(kernel(tuple(turned)), groups, grain, params)]
 
 
-def _evenly(operand: Place, batch: tuple[int, ...], area: Area) -> tuple[list[Stage], int, int]:
-    """Where the matrices of an operand are, one for each of the batch, and their distance; and the
-    stages that copy them there, if they are not dense or not at one distance.
+def _unread(name: str, n: int) -> int | None:
+    """The operand that a kernel across the batch does not look at, if there is one."""
+    if name == "cofactors":
+        return 1 if n <= MINORS else 0
+    return 0 if name in ("lu_solve", "det") else None
+
+
+def _evenly(
+    operand: Place, batch: tuple[int, ...], area: Area, may_turn: bool
+) -> tuple[list[Stage], int, int, bool]:
+    """Where the matrices of an operand are, one for each of the batch, their distance, and whether
+    they lie column after column; and the stages that copy them there, if they are not dense or not
+    at one distance.
     """
     slot, av = operand
     assert av.strides is not None
@@ -349,14 +365,16 @@ def _evenly(operand: Place, batch: tuple[int, ...], area: Area) -> tuple[list[St
     step = outer[-1][1] if outer else 0
     even = all(s == t * m for (_, s), (m, t) in itertools.pairwise(outer))
     if even and strides[-2:] == dense_strides(inner):
-        return [], slot, step
+        return [], slot, step, False
+    if even and may_turn and strides[:-3:-1] == dense_strides(inner[::-1]):
+        return [], slot, step, True
     shape = (*batch, *inner)
     size = math.prod(inner)
     copy = area(math.prod(shape) * av.dtype.itemsize)
     stages = map_kernels.map_stages(
         copy_kernel(av.dtype), shape, [copy], [dense_strides(shape)], [slot], [strides]
     )
-    return stages, copy, size
+    return stages, copy, size, False
 
 
 def _dense(operand: Place, area: Area) -> tuple[list[Stage], Place]:

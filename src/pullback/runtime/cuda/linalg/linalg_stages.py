@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pullback.compile.kernel.factor_order import MINORS
 from pullback.compile.kernel.forms import Map
 from pullback.compile.kernel.lower import broadcast_strides, copy_kernel
 from pullback.compile.program.matrices import batch_of, is_small
@@ -32,7 +33,7 @@ _UNSET = Map((dt.bool_,), dt.int64, (cast(logical_not(load(0, dt.bool_)), dt.int
 # Functions of matrices, and how many of their first operands are not looked at.
 _FUNCTIONS = {"sylvester": 2, "sqrtm": 1, "logm": 1, "expm": 0, "ldl": 0}
 _WHOLE = ("eigh", "eigvalsh", "svd", "svdvals", "schur", "eig", "eigvals", *_FUNCTIONS)
-NAMES = (*TILED, *_WHOLE, "det", "require")  # of the intrinsics
+NAMES = (*TILED, *_WHOLE, "det", "cofactors", "require")  # of the intrinsics
 
 
 def linalg_stages(
@@ -94,10 +95,13 @@ def _small(
     elif name == "lu_solve":
         kernel = small_kernels.lu_solve(dtype, n, given[1].columns, static["adjoint"])
         given = given[1:]
+    elif name == "cofactors":
+        kernel = small_kernels.cofactors(dtype, n)
+        given = given[:1] if n <= MINORS else given[1:]
     else:
         kernel = {"cholesky": small_kernels.cholesky, "lu": small_kernels.lu}[name](dtype, n)
     tiles.side_by_side(kernel, result, given)
-    if name not in ("lu", "eigh", "eigvalsh", "svd", "svdvals"):
+    if name not in ("lu", "cofactors", "eigh", "eigvalsh", "svd", "svdvals"):
         tiles.report(error)
 
 

@@ -1,6 +1,7 @@
 """Many small real matrices at once: a thread has a matrix, in the order of the CPU's lanes.
 
     cholesky, lu, eigh, svd (out, x, status, Nest<2>, Part x)
+    cofactors               (out, x or packed, status, Nest<2>, its Part)
     triangular              (out, a, b, status, Nest<3>, Part a, Part b)
     lu_solve                (out, b, packed, status, Nest<3>, Part b)
 
@@ -11,10 +12,12 @@ from __future__ import annotations
 
 from functools import cache
 
+from pullback.compile.kernel.factor_order import MINORS, minors
+from pullback.compile.kernel.steps import Steps
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.linalg.numbers import name_of, named, source_of
 
-__all__ = ["HEAD", "cholesky", "lu", "lu_solve", "triangular"]
+__all__ = ["HEAD", "cholesky", "cofactors", "lu", "lu_solve", "triangular"]
 
 # What all kernels do with a matrix: read it, look for what is no number, write it.
 HEAD = """
@@ -113,6 +116,46 @@ KERNEL(lu{n})(Real* __restrict__ out, const Real* __restrict__ x, long long* sta
   }}
 }}"""
 
+_COFACTORS = """
+KERNEL(cofactors{n})(Real* __restrict__ out, const Real* __restrict__ factors, long long* status,
+    const Nest<2> batch, const Part p) {{
+  PB_MATRICES(2)
+    Real packed[{n} + 2][{n}], found[{n}][{n}];
+    pb_get(packed, factors + at[1], p);
+    Real before = 1;
+    for (int i = 0; i < {n}; ++i) before = packed[{n}][i] == (Real)i ? before : -before;
+    for (int r = 0; r < {n}; ++r) {{
+      Real row[{n}] = {{}};
+      row[r] = before;
+      for (int j = r + 1; j < {n}; ++j) {{
+        Real total = 0;
+        for (int k = r; k < j; ++k) total = pb_fused(-packed[j][k], row[k], total);
+        for (int k = r; k < j; ++k) row[k] = row[k] * packed[j][j];
+        row[j] = total;
+      }}
+      before = before * packed[r][r];
+      for (int i = {n} - 1; i >= 0; --i) {{
+        Real total = row[i];
+        for (int k = i + 1; k < {n}; ++k) total = pb_fused(-packed[i][k], row[k], total);
+        row[i] = total;
+        found[(int)packed[{n} + 1][i]][r] = total;
+      }}
+    }}
+    pb_put(out + at[0], found);
+  }}
+}}"""
+
+_MINORS = """
+KERNEL(cofactors{n})(Real* __restrict__ out, const Real* __restrict__ x, long long* status,
+    const Nest<2> batch, const Part p) {{
+  PB_MATRICES(2)
+    Real a[{n}][{n}], found[{n}][{n}];
+    pb_get(a, x + at[1], p);
+{lines}
+    pb_put(out + at[0], found);
+  }}
+}}"""
+
 # x becomes the solution of A y = x for a triangle of `a`, or of its transpose if TURNED.
 _SOLVE = """
 template <bool LOWER, bool UNIT, bool TURNED, int N, int K, int M>
@@ -180,7 +223,7 @@ KERNEL(lu_solve{n}_{k}_{adjoint})(Real* __restrict__ out, const Real* __restrict
 }}"""
 
 
-def _kernel(dtype: DType, end: str, text: str, **words: int) -> tuple[str, str]:
+def _kernel(dtype: DType, end: str, text: str, **words: int | str) -> tuple[str, str]:
     source, start = source_of(dtype), name_of(dtype, "")
     source.add("small", HEAD)
     source.add("small_solve", _SOLVE)
@@ -198,6 +241,18 @@ def cholesky(dtype: DType, n: int) -> tuple[str, str]:
 def lu(dtype: DType, n: int) -> tuple[str, str]:
     """x (n x n) -> LU column after column, the rows exchanged, the permutation."""
     return _kernel(dtype, f"lu{n}", _LU, n=n)
+
+
+@cache
+def cofactors(dtype: DType, n: int) -> tuple[str, str]:
+    """The matrix, or of more than MINORS rows the result of `lu` -> the matrix of cofactors."""
+    if n > MINORS:
+        return _kernel(dtype, f"cofactors{n}", _COFACTORS, n=n)
+    steps = Steps("const Real {0} = {1};", "{0} * {1}", "{0} + {1}", "{0} - {1}", "-{0}")
+    found = minors(n, lambda i, j: steps.value(f"a[{i}][{j}]"), steps.value("Real(1)"))
+    ends = [f"found[{k // n}][{k % n}] = {v.name};" for k, v in enumerate(found)]
+    lines = "\n".join(f"    {line}" for line in (*steps.lines, *ends))
+    return _kernel(dtype, f"cofactors{n}", _MINORS, n=n, lines=lines)
 
 
 @cache

@@ -8,7 +8,7 @@ code; small ones are unrolled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -27,30 +27,44 @@ from pullback.runtime.cpu.llvm.values import (
 )
 
 __all__ = ["LANES", "LaneTile", "Lanes"]
-__tuning__ = ("LANES",)
+__tuning__ = ("FEW", "LANES")
 
 LANES = 8  # matrices at once: a register of AVX2 in float32, of AVX-512 in float64
+FEW = 4  # rounds of a loop at a time
 UNROLLED = 8  # rows up to which code has no loops; beyond, it would take long to compile
 
 Index: TypeAlias = Value | int  # an int, or a value of a loop
 
 
 class LaneTile:
-    """A matrix of vectors in the cache (or in registers, where all indices are constants)."""
+    """A matrix of vectors in the cache (or in registers, where all indices are constants).
 
-    def __init__(self, lanes: Lanes, rows: int, columns: int):
+    A `turned` one is kept column after column.
+    """
+
+    def __init__(self, lanes: Lanes, rows: int, columns: int, turned: bool = False):
         self.rows, self.columns, self._lanes = rows, columns, lanes
+        self.turned = turned
+        self._steps = (1, rows) if turned else (columns, 1)
         self._slot = lanes.code.local(lanes.vector, rows * columns, 64)
 
-    def _at(self, i: Index, j: Index) -> Value:
-        lanes = self._lanes
-        return lanes.code.at(self._slot, i * self.columns + j, lanes.vector)
+    def _number(self, i: Index, j: Index) -> Index:
+        return i * self._steps[0] + j * self._steps[1]
+
+    def kept(self, number: Index) -> Value:
+        """An element by its number in the order in which they are kept."""
+        code, vector = self._lanes.code, self._lanes.vector
+        return code.read(code.at(self._slot, number, vector), vector)
+
+    def keep(self, value: Value, number: Index) -> None:
+        code = self._lanes.code
+        code.write(value, code.at(self._slot, number, self._lanes.vector))
 
     def get(self, i: Index, j: Index) -> Value:
-        return self._lanes.code.read(self._at(i, j), self._lanes.vector)
+        return self.kept(self._number(i, j))
 
     def put(self, value: Value, i: Index, j: Index) -> None:
-        self._lanes.code.write(value, self._at(i, j))
+        self.keep(value, self._number(i, j))
 
 
 class Lanes:
@@ -58,9 +72,18 @@ class Lanes:
 
     Params: the slots of the output and of the operands, how many matrices there are, the error
     code, then the distance of matrices of each, in elements: of the output and of the operands.
+    Operands that are `turned` lie column after column.
     """
 
-    def __init__(self, name: str, dtype: DType, operands: int, n: int, lanes: int = LANES):
+    def __init__(
+        self,
+        name: str,
+        dtype: DType,
+        operands: int,
+        n: int,
+        lanes: int = LANES,
+        turned: Sequence[bool] = (),
+    ):
         self.code = kernel(IRModule(), name)
         self.n, self.unrolled = n, n <= UNROLLED
         self.real = FLOAT if dtype is dtypes.float32 else DOUBLE
@@ -68,6 +91,7 @@ class Lanes:
         self.lanes = lanes
         self.vector = vector(self.real, lanes)
         self._operands = operands
+        self._turned = turned
 
     # -- indices and loops -------------------------------------------------------------------------
 
@@ -79,6 +103,28 @@ class Lanes:
             return
         with self.code.range(start, stop) as i:
             body(i)
+
+    def each_few(self, start: Index, stop: int, body: Callable[[Index], None]) -> None:
+        """The same where all are independent of each other: a few at a time."""
+        if self.unrolled and isinstance(start, int):
+            self.each(start, stop, body)
+            return
+        count = stop - start
+        rest = count % FEW
+        with self.code.range(start, start + rest) as i:
+            body(i)
+        with self.code.range(0, count // FEW) as group:
+            for k in range(FEW):
+                body(start + rest + group * FEW + k)
+
+    def if_any(self, flags: Value, body: Callable[[], None]) -> None:
+        """The body, which does nothing in lanes whose flag is not set; not if none is."""
+        if self.unrolled:
+            body()
+            return
+        code, bits = self.code, integer(self.lanes)
+        with code.when(code.differ(flags.bitcast(bits), constant(bits, 0))):
+            body()
 
     def down(self, count: int, body: Callable[[Index], None]) -> None:
         """The body for count - 1, ..., 0."""
@@ -123,10 +169,57 @@ class Lanes:
         starts = list(range(0, size - width + 1, width))
         return width, starts if starts[-1] + width == size else [*starts, size - width]
 
+    def tile(self, operand: int, rows: int, columns: int) -> LaneTile:
+        """The matrices of an operand, from 1 on, which may lie column after column."""
+        turned = bool(self._turned) and self._turned[operand - 1]
+        tile = LaneTile(self, rows, columns, turned)
+        self.read(operand, tile, rows, columns)
+        return tile
+
+    def upright(self, tile: LaneTile) -> LaneTile:
+        """The tile, or a copy of one that is turned: what is written lies row after row."""
+        if not tile.turned:
+            return tile
+        out = LaneTile(self, tile.rows, tile.columns)
+
+        def row(i: Index) -> None:
+            self.each(0, tile.columns, lambda j: out.put(tile.get(i, j), i, j))
+
+        self.each(0, tile.rows, row)
+        return out
+
     def read(self, operand: int, tile: LaneTile, rows: int, columns: int) -> None:
-        """Operand (from 1 on), matrices stored row after row, into a tile."""
-        pointers, shuffled = self._pointers(operand), self.code.shuffled
-        width, starts = self._chunks(rows * columns)
+        """Operand (from 1 on), matrices stored row after row (column after column, if the tile is
+        turned), into a tile.
+        """
+        self._read(self._pointers(operand), tile, 0, rows * columns)
+
+    def read_rows(
+        self, operand: int, tile: LaneTile, rows: int, columns: int, numbered: int, numbers: int
+    ) -> None:
+        """The same, where row i of the tile is the one that number i says, of those that the
+        operand `numbered` has from element `numbers` on.
+        """
+        sources, orders = self._pointers(operand), self._pointers(numbered)
+
+        def row(i: Index) -> None:
+            starts = self._rows_at(sources, columns, orders, i + numbers)
+            self._read(starts, tile, i * columns, columns)
+
+        self.each(0, rows, row)
+
+    def _rows_at(
+        self, bases: list[Value], columns: int, orders: list[Value], number: Index
+    ) -> list[Value]:
+        """Where the row is, in each lane, that a number says."""
+        code, real = self.code, self.real
+        rows = [code.read(code.at(p, number, real), real).fptosi(I64) for p in orders]
+        return [code.at(p, row * columns, real) for p, row in zip(bases, rows, strict=True)]
+
+    def _read(self, pointers: list[Value], tile: LaneTile, first: Index, size: int) -> None:
+        """Elements of a tile, from number `first` on, from where each lane has a pointer."""
+        shuffled = self.code.shuffled
+        width, starts = self._chunks(size)
         type_ = vector(self.real, width)
 
         def piece(start: Index) -> None:
@@ -143,18 +236,35 @@ class Lanes:
                 loaded = [shuffled(loaded[i], loaded[i + half], mask) for i in range(half)]
             for k in range(width):
                 mask = range(k * self.lanes, (k + 1) * self.lanes)
-                flat = start + k
-                tile.put(shuffled(loaded[0], loaded[0], mask), 0, flat)
+                tile.keep(shuffled(loaded[0], loaded[0], mask), first + start + k)
 
         self._each_start(starts, width, piece)
 
     def write(self, tile: LaneTile, rows: int, columns: int) -> None:
         """The tile to the output, each matrix row after row."""
-        pointers, shuffled = self._pointers(0), self.code.shuffled
-        width, starts = self._chunks(rows * columns)
+        self._write(self._pointers(0), tile, 0, rows * columns)
+
+    def write_rows(
+        self, tile: LaneTile, rows: int, columns: int, operand: int, numbers: int
+    ) -> None:
+        """The tile to the output: row i goes to where number i says, of those that an operand has
+        from element `numbers` on.
+        """
+        targets, orders = self._pointers(0), self._pointers(operand)
+
+        def row(i: Index) -> None:
+            starts = self._rows_at(targets, columns, orders, i + numbers)
+            self._write(starts, tile, i, columns)
+
+        self.each(0, rows, row)
+
+    def _write(self, pointers: list[Value], tile: LaneTile, row: Index, size: int) -> None:
+        """Elements of a tile, from the start of a row on, to where each lane has a pointer."""
+        shuffled = self.code.shuffled
+        width, starts = self._chunks(size)
 
         def piece(start: Index) -> None:
-            parts = [tile.get(0, start + k) for k in range(width)]
+            parts = [tile.get(row, start + k) for k in range(width)]
             while len(parts) > 1:  # one long vector
                 size = self.lanes * width // len(parts)
                 mask = range(2 * size)
@@ -215,13 +325,13 @@ class Lanes:
         """0 in lanes whose elements are numbers, else NaN."""
         found = self.variable(self.number(0.0))
         zero = self.number(0.0)
-        self.each(0, size, lambda k: found.set(self.fused(tile.get(0, k), zero, found.get())))
+        self.each(0, size, lambda k: found.set(self.fused(tile.kept(k), zero, found.get())))
         return found.get() * zero
 
     def spoil(self, tile: LaneTile, size: int, oddity: Value) -> None:
         """NaN in all elements of the lanes that had one, or an infinity."""
         fine = self.equal(oddity, oddity)
-        self.each(0, size, lambda k: tile.put(self.choose(fine, tile.get(0, k), oddity), 0, k))
+        self.each(0, size, lambda k: tile.keep(self.choose(fine, tile.kept(k), oddity), k))
 
     def fail_if(self, found: Value) -> None:
         """Ends the kernel with an error about the first matrix whose number found is positive."""

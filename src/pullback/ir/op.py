@@ -33,7 +33,7 @@ from pullback.core import pytrees
 from pullback.core.avals import Aval, aval, symbolic
 from pullback.core.errors import DeviceError
 from pullback.ir.array import LEAF, Array, Node, is_variable, make, mode, next_order
-from pullback.ir.lowering import Fold, GatherRows, Lowering, ScatterRows
+from pullback.ir.lowering import Fold, GatherRows, Intrinsic, Lowering, ScatterRows
 from pullback.ir.plans import MAX_PLANS, Plan, active, observed, plan_caches
 from pullback.ir.rules import Rule, compile_pull, compile_record, pull_variadic
 
@@ -102,6 +102,7 @@ class Op(Public):
         plan_caches.append(self.plans)
         self.types: dict[tuple, list[tuple[tuple[int, ...], Any]]] = {}  # what was inferred
         plan_caches.append(self.types)
+        self.raises = _may_raise(self.lowering)  # for what it finds in its operands
         self.variadic = bool(self.operands) and self.operands[-1].startswith("*")
         self.names = tuple(n.lstrip("*") for n in self.operands)
         _check_complete(self)
@@ -144,6 +145,13 @@ class Op(Public):
 
     def __repr__(self) -> str:
         return f"<op {self.name}({', '.join(self.operands)})>"
+
+
+def _may_raise(lowering: Lowering) -> bool:
+    """Whether running an operation may find an error in its operands."""
+    if isinstance(lowering, Intrinsic):
+        return lowering.raises
+    return isinstance(lowering, (GatherRows, ScatterRows))
 
 
 def _check_complete(op: Op) -> None:
@@ -231,7 +239,7 @@ def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any
     """Run `op` for avals that it has no plan for; traced arrays and control flow never have one."""
     if not isinstance(op, Op):
         return op.run(arrays, static)
-    avals = tuple(a._aval for a in arrays)
+    avals = tuple([a._aval for a in arrays])
     dev = common_device(op.name, avals) if avals else static["device"]
     for av in avals:
         if av.strides is None:  # traced

@@ -113,7 +113,7 @@ class Rewriter:
             self._depth -= 1
         else:
             self.is_cut_short = True
-        return self.append(op, inputs, static, [av])[0]
+        return self.append(op, inputs, static, (av,))[0]
 
     def append(
         self, op: Any, inputs: tuple[Var, ...], static: Static, avals: Sequence[Aval]
@@ -124,7 +124,8 @@ class Rewriter:
         if found is not None:
             self.changed = True
             return found
-        outs = tuple([self.graph.new_var(av) for av in avals])
+        new_var = self.graph.new_var
+        outs = (new_var(avals[0]),) if len(avals) == 1 else tuple(map(new_var, avals))
         eq = Equation(op, inputs, static, outs)
         self.graph.equations.append(eq)
         for v in outs:

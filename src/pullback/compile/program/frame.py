@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pullback.compile.kernel.forms import Accumulate
 from pullback.compile.kernel.lower import copy_kernel
@@ -250,29 +251,49 @@ class Frame:
     def _rows_fold(self, m: FoldGroup, g: SequenceGroup) -> list[Stage]:
         return self._fold(m, True, 0 if squeezed(m.kept) else g.piece)
 
-    def _map(self, g: MapGroup, rows: int = 0) -> list[Stage]:
-        return self.target.map(
-            operations.map_kernel(g),
-            g.shape,
-            self._slots(g.writes),
-            [a.strides for a in g.writes],
-            self._slots(g.reads),
-            [a.strides for a in g.reads],
-            rows,
-        )
+    def _map(self, g: MapGroup, rows: int = 0) -> Sequence[Any]:
+        count = len(g.writes)
 
-    def _fold(self, g: FoldGroup, by_rows: bool = False, piece: int = 0) -> list[Stage]:
-        slots = self._slots(g.reads)
-        strides = [a.strides for a in g.reads]
-        out = self.slot(g.write.stored)
-        if isinstance(g.kernel, Accumulate):
-            (length,) = g.folded
-            return self.target.accumulate(
-                g.kernel, g.kept, length, slots, strides, out, g.write.strides, g.reverse
+        def made(slots: Sequence[int], _: Any) -> list[Stage]:
+            return self.target.map(
+                operations.map_kernel(g),
+                g.shape,
+                slots[:count],
+                [a.strides for a in g.writes],
+                slots[count:],
+                [a.strides for a in g.reads],
+                rows,
             )
-        return self.target.reduce(
-            g.kernel, g.kept, g.folded, slots, strides, out, self.scratch, by_rows, piece
+
+        accesses = g.writes + g.reads
+        walks = [x for a in accesses for x in (a.stored.aval, a.strides)]
+        key = ("map", rows, g.shape, count, *g.bodies, *walks)
+        return self._templates(key, self._slots(accesses), made)
+
+    def _fold(self, g: FoldGroup, by_rows: bool = False, piece: int = 0) -> Sequence[Any]:
+        strides = [a.strides for a in g.reads]
+
+        def made(slots: Sequence[int], scratch: Any) -> list[Stage]:
+            *ins, out = slots
+            if isinstance(g.kernel, Accumulate):
+                (length,) = g.folded
+                return self.target.accumulate(
+                    g.kernel, g.kept, length, ins, strides, out, g.write.strides, g.reverse
+                )
+            return self.target.reduce(
+                g.kernel, g.kept, g.folded, ins, strides, out, scratch, by_rows, piece
+            )
+
+        key = (
+            *("fold", by_rows, piece, g.kernel, g.kept, g.folded, g.reverse, g.write.strides),
+            *strides,
         )
+        return self._templates(key, [*self._slots(g.reads), self.slot(g.write.stored)], made)
+
+    def _templates(self, key: tuple, slots: Sequence[int], make: Any) -> Sequence[Any]:
+        found = self.table.templates.stages(key, slots, self.scratch, make)
+        assert found is not None
+        return found
 
     def _slots(self, accesses: Sequence[Access]) -> list[int]:
         return [self.slot(a.stored, a.offset) for a in accesses]

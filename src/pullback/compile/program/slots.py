@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from pullback.compile.program.stages import Node
+from pullback.compile.program.templates import Templates
 from pullback.compile.program.target import Fault, Target, WantedPlan
 from pullback.compile.schedule.groups import (
     CallGroup,
@@ -67,6 +68,7 @@ class SlotTable:
         # The operation of error code k + 1, and what can say the rest of the message.
         self.errors: list[tuple[str, Fault]] = []
         self.loops: list[LoopSlots] = []
+        self.templates = Templates()
         self._slots: dict[tuple[int, int], int] = {}
 
     def pointer(self, base: int, nbytes: int) -> int:

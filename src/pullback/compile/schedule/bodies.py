@@ -20,7 +20,7 @@ from pullback.ir.graph import Equation, Var
 from pullback.ir.lowering import View, compute_dtype, operand, parts
 from pullback.ir.scalar import Complex, Expr, Value, cast, const, load
 
-__all__ = ["Bodies", "Lazy", "applied", "broadcast", "literal_of"]
+__all__ = ["PLAIN", "Bodies", "Lazy", "applied", "broadcast", "literal_of"]
 
 # From an array to another arrangement of it: a view's equation, or the shape to broadcast to.
 Step = Equation | tuple[int, ...]
@@ -198,7 +198,7 @@ class Bodies:
 # What functions of elements came to for the operands in front, which stay as long as their ids are
 # part of a key. Layers of a network are mostly the same few.
 _elements: dict[tuple, tuple[Sequence[Value], Value]] = {}
-_PLAIN = frozenset([int, float, bool, str, DType])  # what is as its text says
+PLAIN = frozenset([int, float, bool, str, DType])  # what is as its text says
 MOST_ELEMENTS = 512  # that are kept; those of a function have some hundred expressions
 
 
@@ -206,7 +206,7 @@ def element(
     body: Callable[..., Value], values: Sequence[Value], static: Mapping[str, Any]
 ) -> Value:
     """`body(*values, **static)`; an equal call gives the same expression."""
-    if not all(type(v) in _PLAIN for v in static.values()):
+    if not all(type(v) in PLAIN for v in static.values()):
         return body(*values, **static)
     ids = [id(part) for value in values for part in parts(value)]
     key = (body, *map(type, values), *ids, repr(static) if static else "")

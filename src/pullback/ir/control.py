@@ -37,6 +37,8 @@ class Control:
     set by `autodiff`, and so is `batch`.
     """
 
+    lowering = None
+
     def __init__(
         self, name: str, infer: Callable[..., list[Type]], evaluate: Callable[..., list[Any]]
     ):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappop, heappush
 
 from pullback.compile.schedule.groups import (
@@ -186,10 +187,13 @@ def _overwritable(group: Group) -> Overwritable:
         if not isinstance(m, MapGroup):
             continue
         for w in m.writes:
+            if not _straight(w, m.shape):
+                continue
+            new = w.stored.aval
             for old in dict.fromkeys(m.values_read()):
-                same = old.dtype is w.stored.dtype and old.aval.size == w.stored.aval.size
-                sound = all(good and j <= k for j, s, good in touched if s is old)
-                if same and sound and _straight(w, m.shape):
+                if old.aval.dtype is not new.dtype or old.aval.size != new.size:
+                    continue
+                if all([good and j <= k for j, s, good in touched if s is old]):
                     found.append((w.stored, old))
     return found
 
@@ -205,9 +209,13 @@ def _scattered(group: CallGroup) -> list[tuple[Stored, Stored]]:
 
 def _straight(access: Access, shape: tuple[int, ...]) -> bool:
     """Whether element i of the walk is element i of the value."""
-    dense = dense_strides(shape)
-    same = all(n == 1 or s == d for n, s, d in zip(shape, access.strides, dense, strict=True))
-    return same and access.offset == 0
+    return access.offset == 0 and _is_dense(shape, access.strides)
+
+
+@lru_cache(4096)
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    pairs = zip(shape, strides, dense_strides(shape), strict=True)
+    return all([n == 1 or s == d for n, s, d in pairs])
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:

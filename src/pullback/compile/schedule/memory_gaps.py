@@ -9,8 +9,10 @@ import numpy as np
 from pullback.compile.schedule.memory_scan import Life
 
 __all__ = ["Placed"]
+__tuning__ = ("FEW",)
 
 AREAS = ("out", "arena")
+FEW = 64  # values: with more, NumPy is quicker
 
 
 class Placed:
@@ -81,6 +83,8 @@ class Placed:
 
 def _gap(size: int, start: np.ndarray, end: np.ndarray, limit: int | None) -> int | None:
     """The start of the smallest gap of at least `size`, the first of several."""
+    if len(start) <= FEW:
+        return _gap_of_few(size, start, end, limit)
     order = np.argsort(start, kind="stable")
     low = np.concatenate([[0], np.maximum.accumulate(end[order])])
     wide = start[order] - low[:-1]
@@ -92,3 +96,23 @@ def _gap(size: int, start: np.ndarray, end: np.ndarray, limit: int | None) -> in
     if len(wide) and wide[best] < np.iinfo(np.int64).max:
         return int(low[best])
     return at if limit is None else None
+
+
+def _gap_of_few(size: int, start: np.ndarray, end: np.ndarray, limit: int | None) -> int | None:
+    """The same, by Python alone."""
+    at = found = 0
+    least: int | None = None
+    spans = sorted(zip(start.tolist(), end.tolist(), strict=True), key=_start)
+    if limit is not None:
+        spans.append((limit, limit))
+    for low, high in spans:
+        if low - at >= size and (least is None or low - at < least):
+            least, found = low - at, at
+        at = max(at, high)
+    if least is not None:
+        return found
+    return at if limit is None else None
+
+
+def _start(span: tuple[int, int]) -> int:
+    return span[0]

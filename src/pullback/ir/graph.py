@@ -41,7 +41,10 @@ class Equation:
         self, op: Any, inputs: tuple[Var, ...], static: dict[str, Any], outs: tuple[Var, ...]
     ):
         self.op = op
-        self.become(inputs, static, outs)
+        self.inputs = inputs
+        self.static = static
+        self.outs = outs
+        self.checked = False  # whether the types were compared with what the operation infers
 
     def become(
         self, inputs: tuple[Var, ...], static: dict[str, Any], outs: tuple[Var, ...]
@@ -50,7 +53,7 @@ class Equation:
         self.inputs = inputs
         self.static = static
         self.outs = outs
-        self.checked = False  # whether the types were compared with what the operation infers
+        self.checked = False
 
     def check(self) -> None:
         """Compare the types with what the operation infers, once: graphs share equations."""

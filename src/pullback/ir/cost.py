@@ -13,10 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
 
 from pullback.core.avals import Aval
-from pullback.core.dtypes import DType
 from pullback.ir.control import SCAN
 from pullback.ir.graph import Equation, Graph
 from pullback.ir.lowering import Elementwise, Intrinsic, View, operand, parts
@@ -47,7 +45,7 @@ def _instructions(roots: tuple[Expr, ...]) -> int:
     return sum(0 if e.op in _FREE else _SLOW.get(e.op, 1) for e in inline_nodes(roots))
 
 
-# By the operation, its static parameters and the names of dtypes, which are hashed sooner than these.
+# By the operation, its static parameters and the names of dtypes: a name is hashed sooner.
 _facts: dict[tuple, tuple[int, bool]] = {}
 MOST_FACTS = 4096
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from pullback.compile.program.stages import Node
-from pullback.compile.program.templates import Templates
 from pullback.compile.program.target import Fault, Target, WantedPlan
+from pullback.compile.program.templates import Templates
 from pullback.compile.schedule.groups import (
     CallGroup,
     Group,

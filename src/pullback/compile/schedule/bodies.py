@@ -215,8 +215,8 @@ class Bodies:
         return position
 
 
-# What was made of values before, which stay as long as they are a part of a key: layers of a network
-# are mostly the same few.
+# What was made of values before, which stay as long as they are a part of a key: layers of a
+# network are mostly the same few.
 _remembered: dict[tuple, Any] = {}
 PLAIN = frozenset([int, float, bool, str, DType])  # what is as its text says
 MOST_REMEMBERED = 1024  # of a function there are some hundred

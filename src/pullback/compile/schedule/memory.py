@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from heapq import heappop, heappush
 
 from pullback.compile.schedule.groups import (
@@ -23,10 +22,10 @@ from pullback.compile.schedule.groups import (
     ParallelGroup,
     SequenceGroup,
     Stored,
+    is_dense,
 )
 from pullback.compile.schedule.memory_gaps import Placed
 from pullback.compile.schedule.memory_scan import Life, scanned
-from pullback.core.avals import dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import ScatterRows
 
@@ -209,13 +208,7 @@ def _scattered(group: CallGroup) -> list[tuple[Stored, Stored]]:
 
 def _straight(access: Access, shape: tuple[int, ...]) -> bool:
     """Whether element i of the walk is element i of the value."""
-    return access.offset == 0 and _is_dense(shape, access.strides)
-
-
-@lru_cache(4096)
-def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    pairs = zip(shape, strides, dense_strides(shape), strict=True)
-    return all([n == 1 or s == d for n, s, d in pairs])
+    return access.offset == 0 and is_dense(shape, access.strides)
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:

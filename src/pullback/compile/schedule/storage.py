@@ -151,9 +151,14 @@ class Storage:
         if v in self.wanted:
             return True
         users = self.users.get(v, ())
-        if len(users) == 1 and _kind(users[0]) is Elementwise:  # as most are
-            if users[0].out.aval.size == v.aval.size:
-                return False
+        # Most are read once, element by element.
+        once = len(users) == 1 and _kind(users[0]) is Elementwise
+        if once and users[0].out.aval.size == v.aval.size:
+            return False
+        return self._pays(v, lazy)
+
+    def _pays(self, v: Var, lazy: Lazy) -> bool:
+        """Whether computing a value again where it is used would cost more than memory does."""
         uses = list(self._uses(v))
         kinds = {_kind(eq) for eq, _, _ in uses}
         if kinds - {Elementwise, Fold, Boxes}:

@@ -147,8 +147,9 @@ class Graph:
         self, op: Any, arrays: Sequence[Array], static: dict[str, Any], outs: Sequence[Aval]
     ) -> list[Any]:
         """Append an equation and return its traced results."""
-        inputs = tuple([self.capture(a) for a in arrays])
-        variables = tuple([self.new_var(av) for av in outs])
+        capture, new_var = self.capture, self.new_var
+        inputs = tuple([capture(a) for a in arrays])
+        variables = tuple([new_var(av) for av in outs])
         self.equations.append(Equation(op, inputs, static, variables))
         return [make(v, v.aval) for v in variables]
 

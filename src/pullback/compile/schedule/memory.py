@@ -34,6 +34,7 @@ from pullback.ir.lowering import ScatterRows
 __all__ = ["Life", "MemoryPlan", "Overwritable", "Place", "aligned", "plan_memory"]
 __tuning__ = ("MANY",)
 
+NOBODY = 1 << 62  # comes after all members of a group
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is
 MANY = 4096  # values: from here on the largest first would take seconds
 
@@ -187,13 +188,14 @@ def _overwritable(group: Group) -> Overwritable:
     if isinstance(group, ParallelGroup):
         return []
     members = group.members if isinstance(group, SequenceGroup) else [group]
-    touched = []  # who reads what, and whether element by element
+    last: dict[Stored, int] = {}  # who reads a value last, element by element as all others do
     for k, m in enumerate(members):
         if isinstance(m, CallGroup):
-            touched += [(k, s, False) for s in m.values_read()]
+            last |= dict.fromkeys(m.values_read(), NOBODY)
             continue
         shape = m.shape if isinstance(m, MapGroup) else m.kept + m.folded
-        touched += [(k, a.stored, _straight(a, shape)) for a in m.reads]
+        for a in m.reads:
+            last[a.stored] = max(k, last.get(a.stored, k)) if _straight(a, shape) else NOBODY
     found = []
     for k, m in enumerate(members):
         if not isinstance(m, MapGroup):
@@ -205,7 +207,7 @@ def _overwritable(group: Group) -> Overwritable:
             for old in dict.fromkeys(m.values_read()):
                 if old.aval.dtype is not new.dtype or old.aval.size != new.size:
                     continue
-                if all([good and j <= k for j, s, good in touched if s is old]):
+                if last[old] <= k:
                     found.append((w.stored, old))
     return found
 

@@ -64,9 +64,14 @@ class Rewriter:
                 self._map(v, self.loaded(v), counts[v])
         env, used, step = self.env, self.uses, self.step
         for eq in self.source.equations:
-            for v, new in zip(eq.outs, step(eq), strict=True):
+            outs = step(eq)
+            if len(outs) == 1:  # as most are
+                (v,), (new,) = eq.outs, outs
                 env[v] = new
                 used[new] = used.get(new, 0) + counts[v]
+            else:
+                for v, new in zip(eq.outs, outs, strict=True):
+                    self._map(v, new, counts[v])
         self.graph.outputs = [self._output(self.env[v]) for v in self.source.outputs]
         return self.graph
 

@@ -10,7 +10,7 @@ from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.slots import Context
 from pullback.compile.program.stages import Node, Stage
 from pullback.compile.program.target import Ending, Fault, IndexArrays
-from pullback.compile.schedule.bodies import PLAIN
+from pullback.compile.schedule.bodies import is_plain
 from pullback.compile.schedule.groups import CallGroup, MapGroup, Region
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
@@ -198,7 +198,7 @@ def _intrinsic(frame: Context, group: CallGroup, low: Intrinsic, slot: int) -> S
         return routine.stages(given, static, (out, result.aval), scratch, code)
 
     slots = [*[_slot(frame, r) for r in group.operands], slot, _first_code(frame, faults)]
-    if not all(type(v) in PLAIN for v in static.values()):
+    if not is_plain(static.values()):
         return made(slots, frame.scratch)
     key = low.name, repr(static), *avals, result.aval
     return frame.table.templates.stages(key, slots, frame.scratch, made)

@@ -7,7 +7,7 @@ its operations run one by one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -23,7 +23,16 @@ from pullback.ir.scalar import Complex, Expr, Value, cast, const, load
 
 MOST_KINDS = 4096  # of arrays, of which something is remembered
 
-__all__ = ["MOST_KINDS", "PLAIN", "Bodies", "Lazy", "applied", "broadcast", "dense", "literal_of"]
+__all__ = [
+    "MOST_KINDS",
+    "Bodies",
+    "Lazy",
+    "applied",
+    "broadcast",
+    "dense",
+    "is_plain",
+    "literal_of",
+]
 
 # From an array to another arrangement of it: a view's equation, or the shape to broadcast to.
 Step = Equation | tuple[int, ...]
@@ -218,20 +227,29 @@ class Bodies:
 # What was made of values before, which stay as long as they are a part of a key: layers of a
 # network are mostly the same few.
 _remembered: dict[tuple, Any] = {}
-PLAIN = frozenset([int, float, bool, str, DType])  # what is as its text says
+_PLAIN = frozenset([int, float, bool, str, DType])
 MOST_REMEMBERED = 1024  # of a function there are some hundred
+
+
+def is_plain(values: Iterable[Any]) -> bool:
+    """Whether static parameters are as their text says."""
+    for v in values:
+        kind = type(v)
+        if kind not in _PLAIN and not (kind is tuple and is_plain(v)):
+            return False
+    return True
 
 
 def _made(
     make: Callable[..., Any], values: tuple, low: Any, static: Mapping[str, Any], av: Aval
 ) -> Any:
     """`make(values, low, static, dtype of av)`; an equal call gives the same object."""
-    if static:
-        if not all([type(v) in PLAIN for v in static.values()]):
-            return make(values, low, static, av.dtype)
+    if not static:
+        key = (make, id(low), av.dtype.name, values)
+    elif is_plain(static.values()):
         key = (make, id(low), av.dtype.name, values, repr(static))
     else:
-        key = (make, id(low), av.dtype.name, values)
+        return make(values, low, static, av.dtype)
     found = _remembered.get(key)
     if found is None:
         found = low, make(values, low, static, av.dtype)  # which has the id as long

@@ -169,7 +169,8 @@ class Version:
 
         With a clock, that is read before and after each step.
         """
-        table = SlotTable(len(self._graph.inputs), self._used, planned)
+        in_params = self._target.tuning.slots_in_params
+        table = SlotTable(len(self._graph.inputs), self._used, in_params, planned)
         frame = self._target.together(Frame, self.grouped, table, self._target, self._graph)
         stages = frame.stages
         if clock is not None:

@@ -29,7 +29,7 @@ class _Hole:
     def _refuse(self, *_: object) -> NoReturn:
         raise TypeError("a hole in a template was looked at")
 
-    __eq__ = __bool__ = _refuse  # type: ignore[assignment]
+    __eq__ = __bool__ = __repr__ = __format__ = _refuse  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -70,15 +70,21 @@ def _with_places(node: Node) -> tuple[Stage, list[tuple[int, int]]]:
 
 
 class Templates:
-    """The templates of one program, by all that they depend on but slots."""
+    """The templates of one program, by all that they depend on but slots.
 
-    def __init__(self):
+    Only a target with `slots_in_params` has any.
+    """
+
+    def __init__(self, slots_in_params: bool):
+        self._slots_in_params = slots_in_params
         self._known: dict[Hashable, _Template | None] = {}
 
     def stages(
         self, key: Hashable, slots: Sequence[int], scratch: Scratch, make: Make
     ) -> Sequence[Node] | None:
         """What `make(slots, scratch)` gives; for equal keys it does so but for the slots."""
+        if not self._slots_in_params:
+            return make(slots, scratch)
         if key not in self._known:
             try:
                 self._known[key] = _Template(len(slots), make)

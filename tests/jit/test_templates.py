@@ -87,12 +87,18 @@ def test_stages_made_of_stages_are_made_each_time():
         assert templates.stages("key", slots, Areas(), make) == make(slots, Areas())
 
 
+class Code(tuple[Any, ...]):
+    """What stages of GPUs have for code, and slots in it."""
+
+    def __index__(self) -> int:
+        return id(self)
+
+
 def test_a_target_that_has_slots_elsewhere_makes_all_stages():
-    """Such as those of GPUs, which have them in the code of a stage."""
     templates = Templates(False)
     for slot in (3, 4):
-        found = templates.stages("key", (slot,), Areas(), lambda s, _: [Stage((s[0],), 1, 1, ())])
-        assert found == [Stage((slot,), 1, 1, ())]
+        found = templates.stages("key", (slot,), Areas(), lambda s, _: [Stage(Code(s), 1, 1, ())])
+        assert found == [Stage(Code((slot,)), 1, 1, ())]
 
 
 def test_a_target_without_such_a_kernel_says_so_each_time():

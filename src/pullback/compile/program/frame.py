@@ -251,7 +251,7 @@ class Frame:
     def _rows_fold(self, m: FoldGroup, g: SequenceGroup) -> list[Stage]:
         return self._fold(m, True, 0 if squeezed(m.kept) else g.piece)
 
-    def _map(self, g: MapGroup, rows: int = 0) -> Sequence[Any]:
+    def _map(self, g: MapGroup, rows: int = 0) -> list[Stage]:
         count = len(g.writes)
 
         def made(slots: Sequence[int], _: Any) -> list[Stage]:
@@ -268,9 +268,10 @@ class Frame:
         accesses = g.writes + g.reads
         walks = [x for a in accesses for x in (a.stored.aval, a.strides)]
         key = ("map", rows, g.shape, count, *g.bodies, *walks)
-        return self._templates(key, self._slots(accesses), made)
+        slots = self._slots(accesses)
+        return self.table.templates.stages(key, slots, self.scratch, made)
 
-    def _fold(self, g: FoldGroup, by_rows: bool = False, piece: int = 0) -> Sequence[Any]:
+    def _fold(self, g: FoldGroup, by_rows: bool = False, piece: int = 0) -> list[Stage]:
         strides = [a.strides for a in g.reads]
 
         def made(slots: Sequence[int], scratch: Any) -> list[Stage]:
@@ -288,12 +289,8 @@ class Frame:
             *("fold", by_rows, piece, g.kernel, g.kept, g.folded, g.reverse, g.write.strides),
             *strides,
         )
-        return self._templates(key, [*self._slots(g.reads), self.slot(g.write.stored)], made)
-
-    def _templates(self, key: tuple, slots: Sequence[int], make: Any) -> Sequence[Any]:
-        found = self.table.templates.stages(key, slots, self.scratch, make)
-        assert found is not None
-        return found
+        slots = [*self._slots(g.reads), self.slot(g.write.stored)]
+        return self.table.templates.stages(key, slots, self.scratch, made)
 
     def _slots(self, accesses: Sequence[Access]) -> list[int]:
         return [self.slot(a.stored, a.offset) for a in accesses]

@@ -15,7 +15,7 @@ from pullback.compile.program.stages import Node, Stage
 __all__ = ["Templates"]
 
 Scratch = Callable[[int], Any]
-Make = Callable[[Sequence[Any], Scratch], Sequence[Node] | None]
+Make = Callable[[Sequence[Any], Scratch], Any]  # stages, or None where a target has none
 
 
 class _Hole:
@@ -65,8 +65,8 @@ def _with_places(node: Node) -> tuple[Stage, list[tuple[int, int]]]:
     """A stage, and where among its params which hole is."""
     if type(node) is not Stage:
         raise TypeError("a template has no structure")
-    holes = [(at, word.number) for at, word in enumerate(node.params) if type(word) is _Hole]
-    return node, holes
+    params: Sequence[Any] = node.params
+    return node, [(at, word.number) for at, word in enumerate(params) if type(word) is _Hole]
 
 
 class Templates:
@@ -79,9 +79,7 @@ class Templates:
         self._slots_in_params = slots_in_params
         self._known: dict[Hashable, _Template | None] = {}
 
-    def stages(
-        self, key: Hashable, slots: Sequence[int], scratch: Scratch, make: Make
-    ) -> Sequence[Node] | None:
+    def stages(self, key: Hashable, slots: Sequence[int], scratch: Scratch, make: Make) -> Any:
         """What `make(slots, scratch)` gives; for equal keys it does so but for the slots."""
         if not self._slots_in_params:
             return make(slots, scratch)

@@ -150,7 +150,7 @@ class Storage:
     def _worth_storing(self, v: Var, lazy: Lazy) -> bool:
         if v in self.wanted:
             return True
-        users = self.users.get(v, ())
+        users = self.users.get(v, [])
         # Most are read once, element by element.
         once = len(users) == 1 and _kind(users[0]) is Elementwise
         if once and users[0].out.aval.size == v.aval.size:

@@ -21,8 +21,6 @@ from pullback.ir.graph import Equation, Var
 from pullback.ir.lowering import Elementwise, Fold, View, compute_dtype, operand, parts
 from pullback.ir.scalar import Complex, Expr, Value, cast, const, load
 
-MOST_KINDS = 4096  # of arrays, of which something is remembered
-
 __all__ = [
     "MOST_KINDS",
     "Bodies",
@@ -33,6 +31,8 @@ __all__ = [
     "is_plain",
     "literal_of",
 ]
+
+MOST_KINDS = 4096  # of arrays, of which something is remembered
 
 # From an array to another arrangement of it: a view's equation, or the shape to broadcast to.
 Step = Equation | tuple[int, ...]

@@ -113,7 +113,7 @@ class Level(Recording):
             for a in arrays:
                 refuse_leaked(a)
         results = [self.example(v) for v in self._computed(op, arrays, static, outs)]
-        self._note(op, [r._buf for r in results], _getframe(1))
+        self._note(op, results, _getframe(1))
         if isinstance(op, Control):  # a derivative may ask a loop for more outputs
             inputs = tuple([a._buf if self.holds(a) else self.capture(a) for a in arrays])
             outputs = tuple([r._buf for r in results])
@@ -133,8 +133,8 @@ class Level(Recording):
         if before is not None and after is not None and before.graph is after.graph:
             _replace(before.graph, before.equation, after.equation, end)
         self._traced[eq.outs[0]] = after
-        eq.static = static
-        eq.outs += tuple([self.example(v)._buf for v in found[len(eq.outs) :]])
+        more_outs = tuple([self.example(v)._buf for v in found[len(eq.outs) :]])
+        eq.become(eq.inputs, static, eq.outs + more_outs)
 
     def _computed(
         self, op: Any, arrays: Sequence[Array], static: dict[str, Any], outs: Sequence[Aval]
@@ -197,8 +197,8 @@ def _replace(graph: Recording, old: Equation, new: Equation, end: int) -> None:
         return
     names = dict(zip(new.outs, old.outs, strict=False))
     for eq in added:
-        eq.inputs = tuple([names.get(v, v) for v in eq.inputs])
-    new.outs = (*old.outs, *new.outs[count:])
+        eq.become(tuple([names.get(v, v) for v in eq.inputs]), eq.static, eq.outs)
+    new.become(new.inputs, new.static, (*old.outs, *new.outs[count:]))
     graph.equations[end:] = []
     graph.equations[place : place + 1] = added
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 
 from pullback.core.blocks import Restored
@@ -174,10 +175,15 @@ _interned: Interned[Aval] = Interned()
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Row-major element strides."""
+    return _dense_strides(tuple(shape))
+
+
+@lru_cache(4096)
+def _dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides, step = [], 1
     for n in shape[::-1]:
         strides.append(step)
-        step *= n
+        step *= int(n)  # a NumPy integer equals a plain one, which is wanted at the next time
     strides.reverse()
     return tuple(strides)
 

@@ -23,7 +23,6 @@ from pullback.core.errors import PullbackError
 from pullback.ir.array import Array
 from pullback.ir.convert import to_numpy
 from pullback.ir.graph import Equation, Graph
-from pullback.ir.lowering import GatherRows, Intrinsic, ScatterRows
 from pullback.ir.op import REGISTRY, bind
 
 __all__ = ["COND", "CONTROL", "SCAN", "WHILE", "Control", "may_raise", "row", "stacked"]
@@ -37,6 +36,8 @@ class Control:
     On traced arrays `stage(arrays, **static)` adds the equation and what derivatives need; it is
     set by `autodiff`, and so is `batch`.
     """
+
+    lowering = None
 
     def __init__(
         self, name: str, infer: Callable[..., list[Type]], evaluate: Callable[..., list[Any]]
@@ -180,7 +181,4 @@ def may_raise(eq: Equation) -> bool:
     if eq.op in CONTROL:
         graphs = [g for g in eq.static.values() if isinstance(g, Graph)]
         return any(may_raise(e) for g in graphs for e in g.equations)
-    lowering = eq.op.lowering
-    if isinstance(lowering, Intrinsic):
-        return lowering.raises
-    return isinstance(lowering, (GatherRows, ScatterRows))
+    return eq.op.raises

@@ -13,10 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
 
 from pullback.core.avals import Aval
-from pullback.core.dtypes import DType
 from pullback.ir.control import SCAN
 from pullback.ir.graph import Equation, Graph
 from pullback.ir.lowering import Elementwise, Intrinsic, View, operand, parts
@@ -47,18 +45,24 @@ def _instructions(roots: tuple[Expr, ...]) -> int:
     return sum(0 if e.op in _FREE else _SLOW.get(e.op, 1) for e in inline_nodes(roots))
 
 
-@lru_cache(4096)
-def _facts(
-    low: Elementwise, dtypes: tuple[DType, ...], static: tuple[tuple[str, Any], ...]
-) -> tuple[int, bool]:
-    roots = parts(low.body(*[operand(k, d) for k, d in enumerate(dtypes)], **dict(static)))
-    return instructions(roots), any(e.op == "index" for e in inline_nodes(roots))
+# By the operation, its static parameters and the names of dtypes: a name is hashed sooner.
+_facts: dict[tuple, tuple[int, bool]] = {}
+MOST_FACTS = 4096
 
 
 def element_facts(eq: Equation) -> tuple[int, bool]:
     """Instructions of an operation on elements, and whether it reads the index of an element."""
-    dtypes = tuple([v.aval.dtype for v in eq.inputs])
-    return _facts(eq.op.lowering, dtypes, tuple(eq.static.items()))
+    static = eq.static
+    key = (eq.op, *static.items(), *[v.aval.dtype.name for v in eq.inputs])
+    found = _facts.get(key)
+    if found is None:
+        operands = [operand(k, v.aval.dtype) for k, v in enumerate(eq.inputs)]
+        roots = parts(eq.op.lowering.body(*operands, **static))
+        found = instructions(roots), any(e.op == "index" for e in inline_nodes(roots))
+        if len(_facts) >= MOST_FACTS:
+            _facts.clear()
+        _facts[key] = found
+    return found
 
 
 def is_cheap(eq: Equation) -> bool:

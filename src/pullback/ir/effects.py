@@ -55,6 +55,7 @@ class Effect:
     variadic = True
     # What it finds in its operands may be an error: so it stays, although nobody reads the token.
     lowering = Intrinsic("effect", raises=True)
+    raises = True
 
     def __init__(self):
         self.plans: dict[tuple, Any] = {}  # stays empty: `bind` takes the slow path, `run`

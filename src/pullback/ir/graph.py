@@ -35,7 +35,7 @@ class Var:
 class Equation:
     """`outs = op(*inputs, **static)`; all operations but control flow have one output."""
 
-    __slots__ = ("inputs", "op", "outs", "static")
+    __slots__ = ("checked", "inputs", "op", "outs", "static")
 
     def __init__(
         self, op: Any, inputs: tuple[Var, ...], static: dict[str, Any], outs: tuple[Var, ...]
@@ -44,6 +44,25 @@ class Equation:
         self.inputs = inputs
         self.static = static
         self.outs = outs
+        self.checked = False  # whether the types were compared with what the operation infers
+
+    def become(
+        self, inputs: tuple[Var, ...], static: dict[str, Any], outs: tuple[Var, ...]
+    ) -> None:
+        """Have other operands, parameters and results."""
+        self.inputs = inputs
+        self.static = static
+        self.outs = outs
+        self.checked = False
+
+    def check(self) -> None:
+        """Compare the types with what the operation infers, once: graphs share equations."""
+        types = [(v.aval.shape, v.aval.dtype) for v in self.outs]
+        if self.op.inferred(tuple([v.aval for v in self.inputs]), self.static) != types:
+            raise PullbackError(
+                f"graph: `{self}` does not have the type that {self.op.name} infers."
+            )
+        self.checked = True
 
     @property
     def out(self) -> Var:
@@ -89,9 +108,8 @@ class Graph:
         return (self.serial,) if self.level is None else (*self.level.depth, self.serial)
 
     def new_var(self, av: Aval, constant: Any = None) -> Var:
-        var = Var(self, self._count, av, constant)
-        self._count += 1
-        return var
+        self._count = (number := self._count) + 1
+        return Var(self, number, av, constant)
 
     def shell(self) -> Graph:
         """A graph without equations, for some of this one's variables and for new ones."""
@@ -129,8 +147,9 @@ class Graph:
         self, op: Any, arrays: Sequence[Array], static: dict[str, Any], outs: Sequence[Aval]
     ) -> list[Any]:
         """Append an equation and return its traced results."""
-        inputs = tuple([self.capture(a) for a in arrays])
-        variables = tuple([self.new_var(av) for av in outs])
+        capture, new_var = self.capture, self.new_var
+        inputs = tuple([capture(a) for a in arrays])
+        variables = tuple([new_var(av) for av in outs])
         self.equations.append(Equation(op, inputs, static, variables))
         return [make(v, v.aval) for v in variables]
 
@@ -138,9 +157,8 @@ class Graph:
         self, eq: Equation, arrays: Sequence[Array], static: dict[str, Any], more: Sequence[Aval]
     ) -> None:
         """Give an equation other operands and static parameters, and further outputs."""
-        eq.inputs = tuple(self.capture(a) for a in arrays)
-        eq.static = static
-        eq.outs += tuple(self.new_var(av) for av in more)
+        inputs = tuple([self.capture(a) for a in arrays])
+        eq.become(inputs, static, (*eq.outs, *[self.new_var(av) for av in more]))
 
     def verify(self) -> None:
         """Check that variables are defined before use, once, and that every aval is what its
@@ -151,11 +169,8 @@ class Graph:
             if not defined.issuperset(eq.inputs):
                 v = next(v for v in eq.inputs if v not in defined)
                 raise PullbackError(f"graph: {v} is used before it is defined, in `{eq}`.")
-            types = [(v.aval.shape, v.aval.dtype) for v in eq.outs]
-            if eq.op.inferred(tuple([v.aval for v in eq.inputs]), eq.static) != types:
-                raise PullbackError(
-                    f"graph: `{eq}` does not have the type that {eq.op.name} infers."
-                )
+            if not eq.checked:
+                eq.check()
             for v in eq.outs:
                 if v in defined:
                     raise PullbackError(f"graph: {v} is defined twice, in `{eq}`.")

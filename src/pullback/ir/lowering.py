@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from pullback.core import dtypes as dt
@@ -37,6 +38,7 @@ def compute_dtype(dtype: DType) -> DType:
     return dt.float32 if part is dt.float16 or part is dt.bfloat16 else part
 
 
+@lru_cache(1024)
 def operand(position: int, dtype: DType) -> Value:
     """The expression that reads one element of an operand."""
     if dtype.is_complex:

@@ -33,7 +33,7 @@ from pullback.core import pytrees
 from pullback.core.avals import Aval, aval, symbolic
 from pullback.core.errors import DeviceError
 from pullback.ir.array import LEAF, Array, Node, is_variable, make, mode, next_order
-from pullback.ir.lowering import Fold, GatherRows, Lowering, ScatterRows
+from pullback.ir.lowering import Fold, GatherRows, Intrinsic, Lowering, ScatterRows
 from pullback.ir.plans import MAX_PLANS, Plan, active, observed, plan_caches
 from pullback.ir.rules import Rule, compile_pull, compile_record, pull_variadic
 
@@ -102,6 +102,9 @@ class Op(Public):
         plan_caches.append(self.plans)
         self.types: dict[tuple, list[tuple[tuple[int, ...], Any]]] = {}  # what was inferred
         plan_caches.append(self.types)
+        self.traced: dict[tuple, Aval] = {}
+        plan_caches.append(self.traced)
+        self.raises = _may_raise(self.lowering)  # for what it finds in its operands
         self.variadic = bool(self.operands) and self.operands[-1].startswith("*")
         self.names = tuple(n.lstrip("*") for n in self.operands)
         _check_complete(self)
@@ -131,6 +134,24 @@ class Op(Public):
         self.types[key] = found
         return found
 
+    def traced_aval(self, avals: tuple[Aval, ...], static: dict[str, Any]) -> Aval:
+        """The result for operands of which some are traced, remembered as `inferred` is."""
+        key = (avals, *static.items()) if static else avals
+        try:
+            return self.traced[key]
+        except KeyError:
+            is_known = True
+        except TypeError:
+            is_known = False
+        dev = common_device(self.name, avals)
+        ((shape, dtype),) = self.inferred(avals, static)
+        out = symbolic(shape, dtype, dev)
+        if is_known:
+            if len(self.traced) >= MAX_PLANS:
+                self.traced.clear()
+            self.traced[key] = out
+        return out
+
     def name_of(self, position: int) -> str:
         """The name of the operand at `position`; a variadic name covers the tail."""
         return self.names[min(position, len(self.names) - 1)]
@@ -144,6 +165,13 @@ class Op(Public):
 
     def __repr__(self) -> str:
         return f"<op {self.name}({', '.join(self.operands)})>"
+
+
+def _may_raise(lowering: Lowering) -> bool:
+    """Whether running an operation may find an error in its operands."""
+    if isinstance(lowering, Intrinsic):
+        return lowering.raises
+    return isinstance(lowering, (GatherRows, ScatterRows))
 
 
 def _check_complete(op: Op) -> None:
@@ -231,12 +259,12 @@ def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any
     """Run `op` for avals that it has no plan for; traced arrays and control flow never have one."""
     if not isinstance(op, Op):
         return op.run(arrays, static)
-    avals = tuple(a._aval for a in arrays)
-    dev = common_device(op.name, avals) if avals else static["device"]
+    avals = tuple([a._aval for a in arrays])
     for av in avals:
         if av.strides is None:  # traced
-            ((shape, dtype),) = op.inferred(avals, static)
-            return newest_graph(arrays).add(op, arrays, static, [symbolic(shape, dtype, dev)])[0]
+            out = op.traced_aval(avals, static)
+            return newest_graph(arrays).add(op, arrays, static, (out,))[0]
+    dev = common_device(op.name, avals) if avals else static["device"]
     shape, dtype = op.infer(*avals, **static)
     plan = dev.runtime.plan(op, avals, static, aval(shape, dtype, dev))
     if active:

@@ -42,18 +42,20 @@ _open = _OpenTrace()
 _OURS = (_PACKAGE, "<elementwise", "<pull ", "<record ")
 
 
-_is_ours: dict[str, bool] = {}  # by file names that were met
+class _Files(dict[str, bool]):
+    """Whether files that were met are the library's."""
+
+    def __missing__(self, name: str) -> bool:
+        ours = self[name] = name.startswith(_OURS)
+        return ours
+
+
+_is_ours = _Files()
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:
     """The innermost frame outside the library."""
-    while frame is not None:
-        filename = frame.f_code.co_filename
-        ours = _is_ours.get(filename)
-        if ours is None:
-            ours = _is_ours[filename] = filename.startswith(_OURS)
-        if not ours:
-            break
+    while frame is not None and _is_ours[frame.f_code.co_filename]:
         frame = frame.f_back
     return frame
 
@@ -137,15 +139,15 @@ class Recording(Graph):
             for a in arrays:
                 refuse_leaked(a)
         results = super().add(op, arrays, static, outs)
-        self._note(op, [r._buf for r in results], _getframe(1))
+        self._note(op, results, _getframe(1))
         return results
 
-    def _note(self, op: Any, results: Sequence[Var], frame: FrameType) -> None:
+    def _note(self, op: Any, results: Sequence[Array], frame: FrameType) -> None:
         """Keep where values were computed."""
         outside = _outside(frame)
         made = (op.name, None if outside is None else (outside.f_code, outside.f_lasti))
-        for var in results:
-            self._origins[var.number] = made
+        for r in results:
+            self._origins[r._buf.number] = made
 
     def origin(self, var: Var) -> str:
         """How a value came about, for messages."""

@@ -107,6 +107,8 @@ def fast_function(
             avals = tuple([a._aval for a in args])
         except AttributeError:
             return None
+        if avals[0].strides is None:  # traced
+            return None
         kind, whole = _kind(avals)
         known = kinds.get(kind)
         if known is None or whole is None:

@@ -15,6 +15,7 @@ from pullback.compile.function.derivatives import Flat, lifted
 from pullback.compile.function.snapshots import Snapshot, is_shared
 from pullback.core import pytrees
 from pullback.core.captures import Captures
+from pullback.core.collector import rare_collector
 from pullback.core.errors import PullbackError, TraceError
 from pullback.ir import convert
 from pullback.ir.array import LEAF, Array, Node, make, next_order
@@ -37,6 +38,7 @@ class Traced:
     numbers out of arrays.
     """
 
+    @rare_collector()
     def __init__(self, function: Callable[..., Any], name: str, args: tuple, kwargs: dict):
         began = time.perf_counter()
         self.order = next_order()

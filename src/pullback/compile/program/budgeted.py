@@ -55,7 +55,8 @@ class Rounds:
         yield [start]
         if any(map(_is_shared, grouped.groups)):
             apart = fuse(self._graph, self._layouts, together=False)
-            table = SlotTable(len(self._graph.inputs), self._used)
+            in_params = self._target.tuning.slots_in_params
+            table = SlotTable(len(self._graph.inputs), self._used, in_params)
             frame = self._target.together(Frame, apart, table, self._target, self._graph)
             _, peak, scratch = FusedGraph.of(frame)
             start = Rung(apart, peak, max(1.0, _work(apart) / _work(grouped)))

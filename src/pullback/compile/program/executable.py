@@ -21,7 +21,7 @@ from pullback.compile.schedule.timeline import Timeline
 from pullback.compile.schedule.traffic import least_bytes
 from pullback.core.avals import Aval, aval
 from pullback.core.errors import MemoryBudgetError
-from pullback.ir.graph import Equation, Graph, Var
+from pullback.ir.graph import Graph, Var
 from pullback.ir.lowering import Intrinsic
 
 __all__ = ["Assembled", "Executable"]
@@ -50,8 +50,8 @@ class Made(NamedTuple):
     run: Callable[..., Any]
 
 
-def _calls_python(target: Target, eq: Equation) -> bool:
-    low = getattr(eq.op, "lowering", None)
+def _calls_python(target: Target, op: Any) -> bool:
+    low = getattr(op, "lowering", None)
     return isinstance(low, Intrinsic) and target.routines[low.name].calls_python
 
 
@@ -130,7 +130,8 @@ class Version:
         began = time.perf_counter()
         self._target = target
         self.grouped = fuse(graph, avals, ending=ending(target))
-        inner = [v for g in inner_graphs(graph) for v in g.constants]
+        inside = list(inner_graphs(graph))
+        inner = [v for g in inside for v in g.constants]
         read = {id(s) for g in self.grouped.groups for s in g.values_read()}
         known = zip(graph.constants, self.grouped.constants, strict=True)
         used = [*(v for v, s in known if id(s) in read), *inner]
@@ -139,9 +140,8 @@ class Version:
         constants = [v.constant[0] for v in graph.constants]
         work = sum(s.aval.size for s in self.grouped.computed())
         # a stage that calls Python waits for its lock, which whoever runs the program must not hold
-        python = any(_calls_python(target, eq) for eq in graph.equations)
-        inner_ones = any(True for _ in inner_graphs(graph))
-        self._heavy = work > target.tuning.light_values or python or inner_ones
+        python = any(_calls_python(target, op) for op in {eq.op for eq in graph.equations})
+        self._heavy = work > target.tuning.light_values or python or bool(inside)
         made = self.assembled(())
         self._fused = FusedGraph.of(made.frame)
         if budget is not None and made.frame.peak_bytes > budget:
@@ -169,7 +169,8 @@ class Version:
 
         With a clock, that is read before and after each step.
         """
-        table = SlotTable(len(self._graph.inputs), self._used, planned)
+        in_params = self._target.tuning.slots_in_params
+        table = SlotTable(len(self._graph.inputs), self._used, in_params, planned)
         frame = self._target.together(Frame, self.grouped, table, self._target, self._graph)
         stages = frame.stages
         if clock is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pullback.compile.kernel.forms import Accumulate
 from pullback.compile.kernel.lower import copy_kernel
@@ -251,28 +252,45 @@ class Frame:
         return self._fold(m, True, 0 if squeezed(m.kept) else g.piece)
 
     def _map(self, g: MapGroup, rows: int = 0) -> list[Stage]:
-        return self.target.map(
-            operations.map_kernel(g),
-            g.shape,
-            self._slots(g.writes),
-            [a.strides for a in g.writes],
-            self._slots(g.reads),
-            [a.strides for a in g.reads],
-            rows,
-        )
+        count = len(g.writes)
+
+        def made(slots: Sequence[int], _: Any) -> list[Stage]:
+            return self.target.map(
+                operations.map_kernel(g),
+                g.shape,
+                slots[:count],
+                [a.strides for a in g.writes],
+                slots[count:],
+                [a.strides for a in g.reads],
+                rows,
+            )
+
+        accesses = g.writes + g.reads
+        walks = [x for a in accesses for x in (a.stored.aval, a.strides)]
+        key = ("map", rows, g.shape, count, *g.bodies, *walks)
+        slots = self._slots(accesses)
+        return self.table.templates.stages(key, slots, self.scratch, made)
 
     def _fold(self, g: FoldGroup, by_rows: bool = False, piece: int = 0) -> list[Stage]:
-        slots = self._slots(g.reads)
         strides = [a.strides for a in g.reads]
-        out = self.slot(g.write.stored)
-        if isinstance(g.kernel, Accumulate):
-            (length,) = g.folded
-            return self.target.accumulate(
-                g.kernel, g.kept, length, slots, strides, out, g.write.strides, g.reverse
+
+        def made(slots: Sequence[int], scratch: Any) -> list[Stage]:
+            *ins, out = slots
+            if isinstance(g.kernel, Accumulate):
+                (length,) = g.folded
+                return self.target.accumulate(
+                    g.kernel, g.kept, length, ins, strides, out, g.write.strides, g.reverse
+                )
+            return self.target.reduce(
+                g.kernel, g.kept, g.folded, ins, strides, out, scratch, by_rows, piece
             )
-        return self.target.reduce(
-            g.kernel, g.kept, g.folded, slots, strides, out, self.scratch, by_rows, piece
+
+        key = (
+            *("fold", by_rows, piece, g.kernel, g.kept, g.folded, g.reverse, g.write.strides),
+            *strides,
         )
+        slots = [*self._slots(g.reads), self.slot(g.write.stored)]
+        return self.table.templates.stages(key, slots, self.scratch, made)
 
     def _slots(self, accesses: Sequence[Access]) -> list[int]:
         return [self.slot(a.stored, a.offset) for a in accesses]

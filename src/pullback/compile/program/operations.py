@@ -10,6 +10,7 @@ from pullback.compile.program.indexing import indexed_axes
 from pullback.compile.program.slots import Context
 from pullback.compile.program.stages import Node, Stage
 from pullback.compile.program.target import Ending, Fault, IndexArrays
+from pullback.compile.schedule.bodies import is_plain
 from pullback.compile.schedule.groups import CallGroup, MapGroup, Region
 from pullback.core.avals import Aval, dense_strides
 from pullback.core.errors import PullbackError
@@ -133,9 +134,15 @@ def product_rows(frame: Context, group: CallGroup) -> list[Stage]:
     x, y = (_slot(frame, r) for r in group.operands)
     m, n = result.aval.shape
     out = frame.slot(result)
-    found = frame.target.product_rows(
-        result.dtype, (m, n, a.shape[1]), (x, a_strides), (y, b_strides), out, frame.scratch
-    )
+
+    def made(slots: Sequence[int], scratch: Callable[[int], int]) -> list[Stage] | None:
+        x, y, out = slots
+        return frame.target.product_rows(
+            result.dtype, (m, n, a.shape[1]), (x, a_strides), (y, b_strides), out, scratch
+        )
+
+    key = "rows of a product", a, b, result.dtype
+    found = frame.table.templates.stages(key, (x, y, out), frame.scratch, made)
     if found is None:
         raise PullbackError(f"matmul: no kernel makes the rows of a product of {a} and {b}.")
     return found
@@ -182,14 +189,19 @@ def _intrinsic(frame: Context, group: CallGroup, low: Intrinsic, slot: int) -> S
     if result.aval.size == 0:
         return []
     static, routine = group.equation.static, frame.target.routines[low.name]
-    faults = routine.faults([r.aval for r in group.operands], static, result.aval)
-    return routine.stages(
-        [(_slot(frame, r), r.aval) for r in group.operands],
-        static,
-        (slot, result.aval),
-        frame.scratch,
-        _first_code(frame, faults),
-    )
+    avals = [r.aval for r in group.operands]
+    faults = routine.faults(avals, static, result.aval)
+
+    def made(slots: Sequence[int], scratch: Callable[[int], int]) -> Sequence[Node]:
+        *places, out, code = slots
+        given = list(zip(places, avals, strict=True))
+        return routine.stages(given, static, (out, result.aval), scratch, code)
+
+    slots = [*[_slot(frame, r) for r in group.operands], slot, _first_code(frame, faults)]
+    if not is_plain(static.values()):
+        return made(slots, frame.scratch)
+    key = low.name, repr(static), *avals, result.aval
+    return frame.table.templates.stages(key, slots, frame.scratch, made)
 
 
 _BUILDERS: dict[type, Callable[[Context, CallGroup], list[Stage]]] = {

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from pullback.compile.program.stages import Node
 from pullback.compile.program.target import Fault, Target, WantedPlan
+from pullback.compile.program.templates import Templates
 from pullback.compile.schedule.groups import (
     CallGroup,
     Group,
@@ -52,7 +53,13 @@ class SlotTable:
     `planned` indices, the arena, and pointers derived from others.
     """
 
-    def __init__(self, inputs: int, constants: Sequence[Var], planned: Sequence[Planned] = ()):
+    def __init__(
+        self,
+        inputs: int,
+        constants: Sequence[Var],
+        slots_in_params: bool,
+        planned: Sequence[Planned] = (),
+    ):
         self.n_given = self.n_inputs = inputs + len(constants)
         self.constants = {id(v): 1 + inputs + k for k, v in enumerate(constants)}
         self.plannable: dict[Planned, None] = {}  # in the order of their first use
@@ -67,6 +74,7 @@ class SlotTable:
         # The operation of error code k + 1, and what can say the rest of the message.
         self.errors: list[tuple[str, Fault]] = []
         self.loops: list[LoopSlots] = []
+        self.templates = Templates(slots_in_params)
         self._slots: dict[tuple[int, int], int] = {}
 
     def pointer(self, base: int, nbytes: int) -> int:

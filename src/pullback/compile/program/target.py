@@ -74,6 +74,8 @@ class Tuning:
     # Whether what is reduced as a whole is one long row of a row kernel, rather than cut in blocks.
     whole_rows: bool = False
     side_by_side: bool = False  # groups that need nothing of each other may run so
+    # Whether slots stand among the params of stages, and nowhere else: see `templates`.
+    slots_in_params: bool = False
 
 
 class Fault(Protocol):

@@ -7,20 +7,32 @@ its operations run one by one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from pullback.compile.kernel.forms import Accumulate, Reduce
 from pullback.compile.kernel.lower import broadcast_strides
 from pullback.compile.schedule.groups import Access, Region, Stored
-from pullback.core.avals import aval
+from pullback.core.avals import Aval, aval
 from pullback.core.dtypes import DType
 from pullback.ir.graph import Equation, Var
-from pullback.ir.lowering import View, compute_dtype, operand, parts
+from pullback.ir.lowering import Elementwise, Fold, View, compute_dtype, operand, parts
 from pullback.ir.scalar import Complex, Expr, Value, cast, const, load
 
-__all__ = ["Bodies", "Lazy", "applied", "broadcast", "literal_of"]
+__all__ = [
+    "MOST_KINDS",
+    "Bodies",
+    "Lazy",
+    "applied",
+    "broadcast",
+    "dense",
+    "is_plain",
+    "literal_of",
+]
+
+MOST_KINDS = 4096  # of arrays, of which something is remembered
 
 # From an array to another arrangement of it: a view's equation, or the shape to broadcast to.
 Step = Equation | tuple[int, ...]
@@ -34,16 +46,35 @@ class Lazy:
     leaves: list[Region]  # over the value's own shape
     parts: dict[Any, int]  # all equations that are computed, seen how, and their instructions
     indexed: bool  # whether it reads the linear index of its elements
+    cost: int = field(init=False)
 
-    @property
-    def cost(self) -> int:
-        return sum(self.parts.values())
+    def __post_init__(self):
+        self.cost = sum(self.parts.values())
 
 
 def broadcast(region: Region, shape: tuple[int, ...]) -> Region:
     """The region repeated to have `shape`."""
-    av = aval(shape, region.aval.dtype, region.aval.device, broadcast_strides(region.aval, shape))
-    return Region(region.stored, region.offset, av)
+    return Region(region.stored, region.offset, _broadcast(region.aval, shape))
+
+
+# Layers of a network have arrays of the same few kinds.
+@lru_cache(MOST_KINDS)
+def _broadcast(av: Aval, shape: tuple[int, ...]) -> Aval:
+    return aval(shape, av.dtype, av.device, broadcast_strides(av, shape))
+
+
+@lru_cache(MOST_KINDS)
+def dense(av: Aval) -> Aval:
+    """A row-major array of that shape, dtype and device."""
+    return aval(av.shape, av.dtype, av.device)
+
+
+@lru_cache(MOST_KINDS)
+def _walk(av: Aval, squeeze: bool) -> tuple[int, ...]:
+    """The strides of an array over its axes, or over those that are no longer than 1."""
+    assert av.strides is not None
+    pairs = zip(av.shape, av.strides, strict=True)
+    return tuple([s if n != 1 else 0 for n, s in pairs if n != 1 or not squeeze])
 
 
 def applied(region: Region, view: Equation) -> Region | None:
@@ -58,7 +89,7 @@ def applied(region: Region, view: Equation) -> Region | None:
     return Region(region.stored, region.offset + offset, aval(shape, av.dtype, av.device, strides))
 
 
-def literal_of(v: Var) -> Any:
+def literal_of(v: Var) -> Value | None:
     """The number that a constant holds everywhere, or None; NaN stays in memory for its payload."""
     buf, av, _ = v.constant
     if (
@@ -76,7 +107,7 @@ def literal_of(v: Var) -> Any:
         if av.dtype.kind in "biu"
         else float(value)
     )
-    return None if number != number else number
+    return None if number != number else _literal(number, av.dtype)
 
 
 def _rounded(value: Value, dtype: DType) -> Value:
@@ -92,7 +123,7 @@ class Bodies:
         self,
         regions: Mapping[Var, Region],
         lazy: Mapping[Var, Lazy],
-        literals: Mapping[Var, Any],
+        literals: Mapping[Var, Value],
         shape: tuple[int, ...],
         squeeze: bool = True,
         own: Mapping[Stored, Var] | None = None,  # what the kernel computes itself
@@ -135,25 +166,23 @@ class Bodies:
     def fold(self, eq: Equation) -> Reduce:
         """The kernel of a reduction or running fold, with the computation of its operand inside."""
         (x,) = eq.inputs
-        fold = eq.op.lowering.build(self.value(x, ()), **eq.static)
-        out = eq.out.aval.dtype
-        finish = tuple(cast(e, out.real) for e in fold.finish)
-        form = Accumulate if eq.op.lowering.keep else Reduce
-        inputs = tuple(a.stored.dtype for a in self.reads)
-        return form(inputs, out, fold.init, fold.element, fold.combine, finish, fold.step)
+        value = self.value(x, ())
+        inputs = tuple([a.stored.aval.dtype for a in self.reads])
+        return _made(_fold_kernel, (value, inputs), eq.op.lowering, eq.static, eq.out.aval)
 
     def value(self, v: Var, path: tuple[Step, ...]) -> Value:
         """The expression of `v` seen through the steps of `path`, in its compute dtype."""
-        found = self._known.get((v, path))
+        key = v, path
+        found = self._known.get(key)
         if found is None:
-            found = self._known[v, path] = self._value(v, path)
+            found = self.literals.get(v)
+            if found is None or self.regions[v].stored in self.readable:
+                found = self._read_back(v, path) if self._is_stored(v) else self._computed(v, path)
+            self._known[key] = found
         return found
 
-    def _value(self, v: Var, path: tuple[Step, ...]) -> Value:
-        if v in self.literals and self.regions[v].stored not in self.readable:
-            return _literal(self.literals[v], v.aval.dtype)
-        if not self._is_stored(v):
-            return self._computed(v, path)
+    def _read_back(self, v: Var, path: tuple[Step, ...]) -> Value:
+        """The expression of `v` where the kernel has it, or finds it, in memory."""
         region = self._through(self.regions[v], path)
         if region.stored in self.own:
             return self._member(region.stored) if region.is_whole else self._computed(v, path)
@@ -161,20 +190,21 @@ class Bodies:
 
     def _is_stored(self, v: Var) -> bool:
         """Whether the kernel finds `v` in memory, or keeps it there itself."""
-        if v not in self.regions:
+        region = self.regions.get(v)
+        if region is None:
             return False
-        stored = self.regions[v].stored
+        stored = region.stored
         return stored.origin != "computed" or stored in self.own or stored in self.readable
 
     def _computed(self, v: Var, path: tuple[Step, ...]) -> Value:
         eq = self.lazy[v].eq
         if type(eq.op.lowering) is View:
             return self.value(eq.inputs[0], (eq, *path))
-        shape = v.aval.shape
-        values = [
-            self.value(u, path if u.aval.shape == shape else (shape, *path)) for u in eq.inputs
-        ]
-        return _rounded(element(eq.op.lowering.body, values, eq.static), v.aval.dtype)
+        shape, value = v.aval.shape, self.value
+        values = tuple(
+            [value(u, path if u.aval.shape == shape else (shape, *path)) for u in eq.inputs]
+        )
+        return _made(_element, values, eq.op.lowering, eq.static, v.aval)
 
     def _through(self, region: Region, path: tuple[Step, ...]) -> Region:
         for step in path:
@@ -184,39 +214,67 @@ class Bodies:
         return region
 
     def _read(self, region: Region) -> int:
-        assert region.aval.strides is not None
-        pairs = zip(region.aval.shape, region.aval.strides, strict=True)
-        strides = tuple(s if n != 1 else 0 for n, s in pairs if n != 1 or not self.squeeze)
+        strides = _walk(region.aval, self.squeeze)
         assert len(strides) == len(self.shape)
         access = Access(region.stored, region.offset, strides)
-        if access not in self._positions:
-            self._positions[access] = len(self.reads)
+        position = self._positions.get(access)
+        if position is None:
+            position = self._positions[access] = len(self.reads)
             self.reads.append(access)
-        return self._positions[access]
+        return position
 
 
-# What functions of elements came to for the operands in front, which stay as long as their ids are
-# part of a key. Layers of a network are mostly the same few.
-_elements: dict[tuple, tuple[Sequence[Value], Value]] = {}
-_PLAIN = frozenset([int, float, bool, str, DType])  # what is as its text says
-MOST_ELEMENTS = 512  # that are kept; those of a function have some hundred expressions
+# What was made of values before, which stay as long as they are a part of a key: layers of a
+# network are mostly the same few.
+_remembered: dict[tuple, Any] = {}
+_PLAIN = frozenset([int, float, bool, str, DType])
+MOST_REMEMBERED = 1024  # of a function there are some hundred
 
 
-def element(
-    body: Callable[..., Value], values: Sequence[Value], static: Mapping[str, Any]
-) -> Value:
-    """`body(*values, **static)`; an equal call gives the same expression."""
-    if not all(type(v) in _PLAIN for v in static.values()):
-        return body(*values, **static)
-    ids = [id(part) for value in values for part in parts(value)]
-    key = (body, *map(type, values), *ids, repr(static) if static else "")
-    found = _elements.get(key)
+def is_plain(values: Iterable[Any]) -> bool:
+    """Whether static parameters are as their text says."""
+    for v in values:
+        kind = type(v)
+        if kind not in _PLAIN and not (kind is tuple and is_plain(v)):
+            return False
+    return True
+
+
+def _made(
+    make: Callable[..., Any], values: tuple, low: Any, static: Mapping[str, Any], av: Aval
+) -> Any:
+    """`make(values, low, static, dtype of av)`; an equal call gives the same object."""
+    if not static:
+        key = (make, id(low), av.dtype.name, values)
+    elif is_plain(static.values()):
+        key = (make, id(low), av.dtype.name, values, repr(static))
+    else:
+        return make(values, low, static, av.dtype)
+    found = _remembered.get(key)
     if found is None:
-        found = values, body(*values, **static)
-        if len(_elements) >= MOST_ELEMENTS:
-            _elements.clear()
-        _elements[key] = found
+        found = low, make(values, low, static, av.dtype)  # which has the id as long
+        if len(_remembered) >= MOST_REMEMBERED:
+            _remembered.clear()
+        _remembered[key] = found
     return found[1]
+
+
+def _element(
+    values: Sequence[Value], low: Elementwise, static: Mapping[str, Any], dtype: DType
+) -> Value:
+    """One element of the result, as it would be read back."""
+    return _rounded(low.body(*values, **static), dtype)
+
+
+def _fold_kernel(
+    values: tuple[Value, tuple[DType, ...]], low: Fold, static: Mapping[str, Any], out: DType
+) -> Reduce | Accumulate:
+    """The kernel of a fold of such elements, made of operands of these dtypes."""
+    value, inputs = values
+    fold = low.build(value, **static)
+    finish = tuple(cast(e, out.real) for e in fold.finish)
+    form = Accumulate if low.keep else Reduce
+    return form(inputs, out, fold.init, fold.element, fold.combine, finish, fold.step)
 
 
 def _literal(number: Any, dtype: DType) -> Value:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Accumulate, Reduce
-from pullback.core.avals import Aval
+from pullback.core.avals import Aval, dense_strides
 from pullback.core.dtypes import DType
 from pullback.ir.graph import Equation
 from pullback.ir.scalar import Expr
@@ -26,6 +27,7 @@ __all__ = [
     "Region",
     "SequenceGroup",
     "Stored",
+    "is_dense",
     "squeezed",
 ]
 
@@ -35,6 +37,13 @@ Shape = tuple[int, ...]
 def squeezed(shape: Shape) -> Shape:
     """The shape without axes of size 1."""
     return tuple(n for n in shape if n != 1)
+
+
+@lru_cache(4096)
+def is_dense(shape: Shape, strides: tuple[int, ...]) -> bool:
+    """Whether element i of a walk over the shape is element i in memory."""
+    pairs = zip(shape, strides, dense_strides(shape), strict=True)
+    return all([n == 1 or s == d for n, s, d in pairs])
 
 
 @dataclass(eq=False)
@@ -80,8 +89,35 @@ class Access(NamedTuple):
     strides: tuple[int, ...]
 
 
+class Values:
+    """The values that a group reads and writes, which is asked again and again."""
+
+    _read: list[Stored] | None = None
+    _written: list[Stored] | None = None
+
+    def values_read(self) -> list[Stored]:
+        """The values that it reads, in order, and some of them several times."""
+        found = self._read
+        if found is None:
+            found = self._read = self._all_read()
+        return found
+
+    def values_written(self) -> list[Stored]:
+        """The values that it writes, in order."""
+        found = self._written
+        if found is None:
+            found = self._written = self._all_written()
+        return found
+
+    def _all_read(self) -> list[Stored]:
+        raise NotImplementedError
+
+    def _all_written(self) -> list[Stored]:
+        raise NotImplementedError
+
+
 @dataclass(eq=False)
-class MapGroup:
+class MapGroup(Values):
     """`writes[k][i] = bodies[k](reads[...][i])` for every i of `shape`."""
 
     shape: Shape
@@ -90,15 +126,15 @@ class MapGroup:
     bodies: list[tuple[Expr, ...]]
     label: str = ""
 
-    def values_read(self) -> list[Stored]:
+    def _all_read(self) -> list[Stored]:
         return [a.stored for a in self.reads]
 
-    def values_written(self) -> list[Stored]:
+    def _all_written(self) -> list[Stored]:
         return [a.stored for a in self.writes]
 
 
 @dataclass(eq=False)
-class FoldGroup:
+class FoldGroup(Values):
     """A reduction, or a running fold, of elements; the axes are the kept ones, then the folded."""
 
     kernel: Reduce | Accumulate
@@ -109,15 +145,15 @@ class FoldGroup:
     reverse: bool = False
     label: str = ""
 
-    def values_read(self) -> list[Stored]:
+    def _all_read(self) -> list[Stored]:
         return [a.stored for a in self.reads]
 
-    def values_written(self) -> list[Stored]:
+    def _all_written(self) -> list[Stored]:
         return [self.write.stored]
 
 
 @dataclass(eq=False)
-class CallGroup:
+class CallGroup(Values):
     """An operation that is no loop nest of ours: indexing, a library's routine, control flow.
 
     With `then` it is one kernel with a map of its result, which is not stored: see `endings`.
@@ -132,16 +168,16 @@ class CallGroup:
     def label(self) -> str:
         return self.equation.op.name
 
-    def values_read(self) -> list[Stored]:
+    def _all_read(self) -> list[Stored]:
         more = self.then.values_read() if self.then else []
         return [*(r.stored for r in self.operands), *(s for s in more if s not in self.results)]
 
-    def values_written(self) -> list[Stored]:
+    def _all_written(self) -> list[Stored]:
         return self.then.values_written() if self.then else self.results
 
 
 @dataclass(eq=False)
-class SequenceGroup:
+class SequenceGroup(Values):
     """Groups that are run one after the other for a few rows at a time, so that rows stay in cache.
 
     Every member works on `count` rows, and reads only its own rows of what others wrote. They go
@@ -171,24 +207,24 @@ class SequenceGroup:
         """Elements of a value that belong to one step."""
         return value.aval.size // self.count * self.taken
 
-    def values_read(self) -> list[Stored]:
+    def _all_read(self) -> list[Stored]:
         return [s for m in self.members for s in m.values_read()]
 
-    def values_written(self) -> list[Stored]:
+    def _all_written(self) -> list[Stored]:
         return [s for m in self.members for s in m.values_written()]
 
 
 @dataclass(eq=False)
-class ParallelGroup:
+class ParallelGroup(Values):
     """Groups that need nothing of each other, so that threads may share them."""
 
     members: Sequence[MapGroup | FoldGroup | CallGroup]
     label: str = "parallel"
 
-    def values_read(self) -> list[Stored]:
+    def _all_read(self) -> list[Stored]:
         return [s for m in self.members for s in m.values_read()]
 
-    def values_written(self) -> list[Stored]:
+    def _all_written(self) -> list[Stored]:
         return [s for m in self.members for s in m.values_written()]
 
 

@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from operator import attrgetter
+from typing import NamedTuple
 
 from pullback.compile.schedule.groups import (
     Access,
@@ -22,22 +24,22 @@ from pullback.compile.schedule.groups import (
     ParallelGroup,
     SequenceGroup,
     Stored,
+    is_dense,
 )
 from pullback.compile.schedule.memory_gaps import Placed
 from pullback.compile.schedule.memory_scan import Life, scanned
-from pullback.core.avals import dense_strides
 from pullback.core.errors import PullbackError
 from pullback.ir.lowering import ScatterRows
 
 __all__ = ["Life", "MemoryPlan", "Overwritable", "Place", "aligned", "plan_memory"]
 __tuning__ = ("MANY",)
 
+NOBODY = 1 << 62  # comes after all members of a group
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is
 MANY = 4096  # values: from here on the largest first would take seconds
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Bytes of the arena ("arena") or of the output buffer ("out")."""
 
     area: str
@@ -62,38 +64,50 @@ class MemoryPlan:
 
         But for a kernel that writes over its operand, at exactly the same place.
         """
-        live: dict[str, list[tuple[int, Life]]] = {"arena": [], "out": []}  # by offset
+        live = {"arena": _Spans(), "out": _Spans()}
         ending: list[tuple[int, int, Life]] = []
-        for k, life in enumerate(sorted(self.lives, key=lambda x: x.start)):
+        for k, life in enumerate(sorted(self.lives, key=attrgetter("start"))):
             if life.nbytes == 0:
                 continue
             while ending and ending[0][0] < life.start:
-                self._remove(heappop(ending)[2], live)
+                old = heappop(ending)[2]
+                place = self.places[old.value]
+                live[place.area].remove(place.offset, old)
             place = self.places[life.value]
             for old in life.over:
                 if old.value in self.places and self.places[old.value] == place:
-                    self._remove(old, live)
-            area = live[place.area]
-            at = bisect_left(area, place.offset, key=_offset)
-            for offset, other in area[max(0, at - 1) : at + 1]:
-                if _overlap((place.offset, life.nbytes), (offset, other.nbytes)):
-                    raise PullbackError(
-                        f"memory: {life.value} and {other.value} share bytes while both are needed."
-                    )
-            area.insert(at, (place.offset, life))
+                    live[place.area].remove(place.offset, old)
+            other = live[place.area].add(place.offset, life)
+            if other is not None:
+                raise PullbackError(
+                    f"memory: {life.value} and {other.value} share bytes while both are needed."
+                )
             heappush(ending, (life.stop, k, life))
 
-    def _remove(self, life: Life, live: dict[str, list[tuple[int, Life]]]) -> None:
-        """Drop a value from the live ones, unless another has taken its place already."""
-        place = self.places[life.value]
-        area = live[place.area]
-        at = bisect_left(area, place.offset, key=_offset)
-        if at < len(area) and area[at][1] is life:
-            del area[at]
 
+class _Spans:
+    """Values in one area, by their offsets."""
 
-def _offset(entry: tuple[int, Life]) -> int:
-    return entry[0]
+    def __init__(self):
+        self._offsets: list[int] = []
+        self._lives: list[Life] = []
+
+    def add(self, offset: int, life: Life) -> Life | None:
+        """Put a value there; another one that has some of these bytes."""
+        at = bisect_left(self._offsets, offset)
+        for k in range(max(0, at - 1), min(at + 1, len(self._lives))):
+            other = self._lives[k]
+            if _overlap((offset, life.nbytes), (self._offsets[k], other.nbytes)):
+                return other
+        self._offsets.insert(at, offset)
+        self._lives.insert(at, life)
+        return None
+
+    def remove(self, offset: int, life: Life) -> None:
+        """Drop a value, unless another has taken its place already."""
+        at = bisect_left(self._offsets, offset)
+        if at < len(self._lives) and self._lives[at] is life:
+            del self._offsets[at], self._lives[at]
 
 
 def aligned(nbytes: int) -> int:
@@ -174,22 +188,26 @@ def _overwritable(group: Group) -> Overwritable:
     if isinstance(group, ParallelGroup):
         return []
     members = group.members if isinstance(group, SequenceGroup) else [group]
-    touched = []  # who reads what, and whether element by element
+    last: dict[Stored, int] = {}  # who reads a value last, element by element as all others do
     for k, m in enumerate(members):
         if isinstance(m, CallGroup):
-            touched += [(k, s, False) for s in m.values_read()]
+            last |= dict.fromkeys(m.values_read(), NOBODY)
             continue
         shape = m.shape if isinstance(m, MapGroup) else m.kept + m.folded
-        touched += [(k, a.stored, _straight(a, shape)) for a in m.reads]
+        for a in m.reads:
+            last[a.stored] = max(k, last.get(a.stored, k)) if _straight(a, shape) else NOBODY
     found = []
     for k, m in enumerate(members):
         if not isinstance(m, MapGroup):
             continue
         for w in m.writes:
+            if not _straight(w, m.shape):
+                continue
+            new = w.stored.aval
             for old in dict.fromkeys(m.values_read()):
-                same = old.dtype is w.stored.dtype and old.aval.size == w.stored.aval.size
-                sound = all(good and j <= k for j, s, good in touched if s is old)
-                if same and sound and _straight(w, m.shape):
+                if old.aval.dtype is not new.dtype or old.aval.size != new.size:
+                    continue
+                if last[old] <= k:
                     found.append((w.stored, old))
     return found
 
@@ -205,9 +223,7 @@ def _scattered(group: CallGroup) -> list[tuple[Stored, Stored]]:
 
 def _straight(access: Access, shape: tuple[int, ...]) -> bool:
     """Whether element i of the walk is element i of the value."""
-    dense = dense_strides(shape)
-    same = all(n == 1 or s == d for n, s, d in zip(shape, access.strides, dense, strict=True))
-    return same and access.offset == 0
+    return access.offset == 0 and is_dense(shape, access.strides)
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:

@@ -8,9 +8,11 @@ import numpy as np
 
 from pullback.compile.schedule.memory_scan import Life
 
-__all__ = ["Placed"]
+__all__ = ["Placed", "gap_of_few", "gap_of_many"]
+__tuning__ = ("FEW",)
 
 AREAS = ("out", "arena")
+FEW = 64  # values: with more, NumPy is quicker
 
 
 class Placed:
@@ -65,7 +67,8 @@ class Placed:
             same = self._order[other].nbytes == nbytes and (others == other).any()
             if same and self._is_free(number, others, int(self._offset[other])):
                 return int(self._offset[other])
-        return _gap(size, start, end, limit)
+        gap = gap_of_few if len(others) <= FEW else gap_of_many
+        return gap(size, start, end, limit)
 
     def _is_free(self, number: int, others: np.ndarray, offset: int) -> bool:
         """Whether a place overlaps none but those of sharers that lie exactly there."""
@@ -79,7 +82,7 @@ class Placed:
         )
 
 
-def _gap(size: int, start: np.ndarray, end: np.ndarray, limit: int | None) -> int | None:
+def gap_of_many(size: int, start: np.ndarray, end: np.ndarray, limit: int | None) -> int | None:
     """The start of the smallest gap of at least `size`, the first of several."""
     order = np.argsort(start, kind="stable")
     low = np.concatenate([[0], np.maximum.accumulate(end[order])])
@@ -92,3 +95,23 @@ def _gap(size: int, start: np.ndarray, end: np.ndarray, limit: int | None) -> in
     if len(wide) and wide[best] < np.iinfo(np.int64).max:
         return int(low[best])
     return at if limit is None else None
+
+
+def gap_of_few(size: int, start: np.ndarray, end: np.ndarray, limit: int | None) -> int | None:
+    """The same as `gap_of_many`, by Python alone."""
+    at = found = 0
+    least: int | None = None
+    spans = sorted(zip(start.tolist(), end.tolist(), strict=True), key=_start)
+    if limit is not None:
+        spans.append((limit, limit))
+    for low, high in spans:
+        if low - at >= size and (least is None or low - at < least):
+            least, found = low - at, at
+        at = max(at, high)
+    if least is not None:
+        return found
+    return at if limit is None else None
+
+
+def _start(span: tuple[int, int]) -> int:
+    return span[0]

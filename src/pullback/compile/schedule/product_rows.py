@@ -23,10 +23,10 @@ from pullback.compile.schedule.groups import (
     Region,
     SequenceGroup,
     Stored,
+    is_dense,
 )
 from pullback.compile.schedule.work import is_product, product_work, work_of
 from pullback.core import dtypes as dt
-from pullback.core.avals import dense_strides
 
 __all__ = ["chained", "parallel"]
 __tuning__ = (
@@ -138,9 +138,9 @@ class _Chain:
             )
         if not isinstance(g, MapGroup) or not g.shape or g.shape[0] != self.rows:
             return False
-        straight = all(self._starts_rows(a, g.shape, True) for a in g.writes)
+        straight = all([self._starts_rows(a, g.shape, True) for a in g.writes])
         return straight and all(
-            self._starts_rows(a, g.shape, False) for a in g.reads if a.stored in self.inside
+            [self._starts_rows(a, g.shape, False) for a in g.reads if a.stored in self.inside]
         )
 
     def _is_whole(self, a: Region) -> bool:
@@ -151,9 +151,7 @@ class _Chain:
         size = a.stored.aval.size
         row = size // self.rows
         if dense:
-            same = all(n == 1 or s == d for n, s, d in
-                       zip(shape, a.strides, dense_strides(shape), strict=True))  # fmt: skip
-            return same and a.offset == 0 and size == math.prod(shape)
+            return a.offset == 0 and size == math.prod(shape) and is_dense(shape, a.strides)
         if size % self.rows or a.strides[0] != row or a.offset:
             return False
         spans = [(n - 1) * s for n, s in zip(shape[1:], a.strides[1:], strict=True)]
@@ -182,7 +180,7 @@ def _is_small(g: Member) -> bool:
         return False
     if isinstance(g, FoldGroup) and isinstance(g.kernel, Accumulate):
         return False
-    return all(s.aval.size < MOST_ELEMENTS for s in (*g.values_read(), *g.values_written()))
+    return all([s.aval.size < MOST_ELEMENTS for s in (*g.values_read(), *g.values_written())])
 
 
 def _layered(groups: Sequence[Member]) -> list[Group]:
@@ -191,16 +189,17 @@ def _layered(groups: Sequence[Member]) -> list[Group]:
     layers: list[list[Member]] = []
     for g in groups:
         touched = (*g.values_read(), *g.values_written())  # parts of a value come in their order
-        depth = max((level.get(s, 0) for s in touched), default=0)
+        depth = max([level.get(s, 0) for s in touched], default=0)
         if depth == len(layers):
             layers.append([])
         layers[depth].append(g)
         level.update((s, depth + 1) for s in g.values_written())
-    if not any(_gain(layer) >= LEAST_GAIN for layer in layers):
+    gains = [_gain(layer) for layer in layers]
+    if max(gains, default=0) < LEAST_GAIN:
         return list(groups)
     found: list[Group] = []
-    for layer in layers:
-        found += [ParallelGroup(layer)] if _gain(layer) >= LEAST_GAIN else layer
+    for layer, gain in zip(layers, gains, strict=True):
+        found += [ParallelGroup(layer)] if gain >= LEAST_GAIN else layer
     return found
 
 

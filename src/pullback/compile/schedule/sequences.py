@@ -21,6 +21,7 @@ from pullback.compile.schedule.groups import (
     MapGroup,
     SequenceGroup,
     Stored,
+    is_dense,
     squeezed,
 )
 from pullback.compile.schedule.row_kernel import RowMembers
@@ -335,9 +336,8 @@ def _last_run(strides: Sequence[int], shape: Sequence[int]) -> int:
 
 
 def _is_dense(access: Access, shape: tuple[int, ...]) -> bool:
-    pairs = zip(shape, access.strides, dense_strides(shape), strict=True)
-    same = all(n == 1 or s == d for n, s, d in pairs)
-    return same and access.offset == 0 and access.stored.aval.size == math.prod(shape)
+    whole = access.offset == 0 and access.stored.aval.size == math.prod(shape)
+    return whole and is_dense(shape, access.strides)
 
 
 def local_values(readers: Mapping[Stored, int], group: SequenceGroup) -> list[Stored]:

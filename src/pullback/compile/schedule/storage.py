@@ -10,15 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from pullback.compile.schedule.bodies import Lazy, applied, broadcast, literal_of
+from pullback.compile.schedule.bodies import (
+    MOST_KINDS,
+    Lazy,
+    applied,
+    broadcast,
+    dense,
+    literal_of,
+)
 from pullback.compile.schedule.groups import Region, Stored, squeezed
 from pullback.core.avals import Aval, aval
 from pullback.ir.cost import AGAIN, AGAIN_REPEATED, element_facts
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.lowering import Boxes, Elementwise, Fold, View
+from pullback.ir.scalar import Value
 from pullback.ops.movement import broadcast_to, reshape
 
 __all__ = ["MOST_ARRAYS", "Draft", "Storage", "is_moderate", "squeezed_region"]
@@ -45,12 +54,16 @@ class Draft:
 
 def is_moderate(parts: dict[Any, int]) -> bool:
     """Whether one kernel may compute all these equations."""
-    return len(parts) <= MOST_OPERATIONS and sum(parts.values()) <= MOST_INSTRUCTIONS
+    return _is_moderate(len(parts), sum(parts.values()))
+
+
+def _is_moderate(operations: int, instructions: int) -> bool:
+    return operations <= MOST_OPERATIONS and instructions <= MOST_INSTRUCTIONS
 
 
 def _kind(eq: Equation) -> type:
     """The class of the operation's lowering; control flow has none."""
-    return type(getattr(eq.op, "lowering", None))
+    return type(eq.op.lowering)
 
 
 class Storage:
@@ -60,7 +73,7 @@ class Storage:
         self.graph = graph
         self.regions: dict[Var, Region] = {}
         self.lazy: dict[Var, Lazy] = {}
-        self.literals: dict[Var, Any] = {}
+        self.literals: dict[Var, Value] = {}
         self.drafts: list[Draft] = []
         self.copies: dict[tuple, Region] = {}
         self.users: dict[Var, list[Equation]] = {}
@@ -101,15 +114,17 @@ class Storage:
         """What reading `v`, broadcast to `shape`, reads."""
         if v in self.literals:
             return []
-        own = [self.regions[v]] if v in self.regions else self.lazy[v].leaves
+        region = self.regions.get(v)
+        own = self.lazy[v].leaves if region is None else [region]
         return own if v.aval.shape == shape else [broadcast(r, shape) for r in own]
 
     def _elementwise(self, eq: Equation) -> None:
-        out, shape = eq.out, eq.out.aval.shape
+        (out,) = eq.outs
+        shape = out.aval.shape
         operands = list(dict.fromkeys(eq.inputs))
         while True:
             lazy = self._combined(eq, operands, shape)
-            if is_moderate(lazy.parts) and len(lazy.leaves) < MOST_ARRAYS:
+            if _is_moderate(len(lazy.parts), lazy.cost) and len(lazy.leaves) < MOST_ARRAYS:
                 break
             pending = [u for u in operands if u in self.lazy and u not in self.regions]
             if not pending:
@@ -126,8 +141,8 @@ class Storage:
         for u in operands:
             for r in self.leaves(u, shape):
                 leaves[id(r.stored), r.offset, r.aval] = r
-            if u in self.lazy and u not in self.regions:
-                below = self.lazy[u]
+            below = self.lazy.get(u)
+            if below is not None and u not in self.regions:
                 parts |= below.parts
                 indexed = indexed or below.indexed
         return Lazy(eq, list(leaves.values()), parts, indexed)
@@ -135,6 +150,15 @@ class Storage:
     def _worth_storing(self, v: Var, lazy: Lazy) -> bool:
         if v in self.wanted:
             return True
+        users = self.users.get(v, [])
+        # Most are read once, element by element.
+        once = len(users) == 1 and _kind(users[0]) is Elementwise
+        if once and users[0].out.aval.size == v.aval.size:
+            return False
+        return self._pays(v, lazy)
+
+    def _pays(self, v: Var, lazy: Lazy) -> bool:
+        """Whether computing a value again where it is used would cost more than memory does."""
         uses = list(self._uses(v))
         kinds = {_kind(eq) for eq, _, _ in uses}
         if kinds - {Elementwise, Fold, Boxes}:
@@ -179,7 +203,7 @@ class Storage:
         return region
 
     def new_region(self, v: Var) -> Region:
-        av = aval(v.aval.shape, v.aval.dtype, v.aval.device)
+        av = dense(v.aval)
         return Region(Stored(f"v{v.number}", av), 0, av)
 
     # -- the other kinds of equations ------------------------------------------------------------
@@ -266,10 +290,15 @@ class Storage:
 
 
 def squeezed_region(r: Region) -> Region:
-    assert r.aval.strides is not None
-    shape = squeezed(r.aval.shape)
-    strides = tuple(s for n, s in zip(r.aval.shape, r.aval.strides, strict=True) if n != 1)
-    return Region(r.stored, r.offset, aval(shape, r.aval.dtype, r.aval.device, strides))
+    return Region(r.stored, r.offset, _squeezed(r.aval))
+
+
+@lru_cache(MOST_KINDS)
+def _squeezed(av: Aval) -> Aval:
+    """The array without axes of size 1."""
+    assert av.strides is not None
+    strides = tuple([s for n, s in zip(av.shape, av.strides, strict=True) if n != 1])
+    return aval(squeezed(av.shape), av.dtype, av.device, strides)
 
 
 def _is_broken(leaves: Sequence[Region], axes: Sequence[int]) -> bool:

@@ -45,6 +45,7 @@ class CpuTarget:
         light_elements=map_stages.INLINE,
         light_bytes=1 << 16,
         light_values=1 << 15,
+        slots_in_params=True,
     )
     routines = ROUTINES
     map = staticmethod(map_stages.map_stages)

@@ -19,7 +19,7 @@ from pullback.compile.graph.passes.keepdims import with_wanted_axes
 from pullback.compile.graph.passes.loops import with_products_outside
 from pullback.compile.graph.passes.merged import with_merged_control
 from pullback.compile.graph.passes.products import with_common_factors
-from pullback.compile.graph.passes.rewriter import Rewriter, Rules, guarded
+from pullback.compile.graph.passes.rewriter import Guarded, Rewriter, Rules
 from pullback.core.collector import paused_collector
 from pullback.ir.graph import Graph
 
@@ -55,7 +55,7 @@ def all_rules(exact: bool = False) -> Rules:
             kept = [r for r in rules if not (exact and r in inexact)]
             merged[op] = (*merged.get(op, ()), *kept)
     plain = [op for op in merged if is_pointwise(op) and op not in algebra.MADE_BY_OTHERS]
-    return merged | {op: (guarded(merged[op]),) for op in plain}
+    return merged | {op: Guarded(merged[op]) for op in plain}
 
 
 def simplify(graph: Graph, exact: bool = False) -> tuple[Graph, bool]:

@@ -87,8 +87,8 @@ def _positive_zero_or_not_zero(value: Any) -> bool:
 
 def _negated(rw: Rewriter, x: Var) -> Var | None:
     """y where x is -y."""
-    eq = rw.maker(x, negative.op)
-    return None if eq is None else eq.inputs[0]
+    eq = rw.made.get(x)
+    return eq.inputs[0] if eq is not None and eq.op is negative.op else None
 
 
 def _add(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> Var | None:
@@ -122,6 +122,8 @@ def _subtract(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> V
 def _multiply(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> Var | None:
     for x, y in (inputs, inputs[::-1]):
         value = rw.value(y)
+        if value is None:
+            continue
         if _is(value, 1):
             return rw.broadcast(x, av.shape)
         if _is(value, -1) and av.dtype is not dt.bool_:
@@ -129,14 +131,14 @@ def _multiply(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> V
         if _is_zero(value) and not av.dtype.is_inexact:
             return rw.broadcast(y, av.shape)
         inner = _negated(rw, x)
-        if inner is not None and value is not None and not av.dtype.is_complex:
+        if inner is not None and not av.dtype.is_complex:
             return rw.emit(op, (inner, rw.emit(negative.op, (y,))))
     return _sign_outside(rw, op, inputs)
 
 
 def _sign_outside(rw: Rewriter, op: Any, inputs: tuple) -> Var | None:
     """`-x * y` is `-(x * y)`: outside, signs cancel or turn a sum into a difference."""
-    x, y = (_negated(rw, v) for v in inputs)
+    x, y = _negated(rw, inputs[0]), _negated(rw, inputs[1])
     if (x is None and y is None) or inputs[0].aval.dtype.is_complex:
         return None
     unsigned = rw.emit(op, (inputs[0] if x is None else x, inputs[1] if y is None else y))

@@ -18,6 +18,7 @@ from pullback.core.dtypes import bool_
 from pullback.ir.control import CONTROL, may_raise
 from pullback.ir.graph import Equation, Graph, Var
 from pullback.ir.lowering import GatherRows, ScatterRows, View
+from pullback.ir.op import Op
 from pullback.ops.extrema import argmax, argmin
 from pullback.ops.families import broadcast_shapes
 from pullback.ops.gather_scatter import gather
@@ -67,16 +68,21 @@ class _Living:
     def __init__(self, graph: Graph):
         self.source = graph
         needed = set(graph.outputs)
-        done: set[_Check | None] = set()
+        done: set[_Check] = set()
         kept: list[Equation] = []
         self.checks = False
         for eq in reversed(graph.equations):
+            if type(eq.op) is Op and not eq.op.raises:
+                if not needed.isdisjoint(eq.outs):
+                    kept.append(eq)
+                    needed.update(eq.inputs)
+                continue
             check = _check(eq)
             self.checks = self.checks or check is not None
             if self._is_needed(eq, needed):
                 kept.append(eq)
                 needed.update(eq.inputs)
-                if eq.outs and eq.outs[0].aval.size:
+                if check is not None and eq.outs[0].aval.size:
                     done.add(check)
         self.done, self.kept, self.needed = done, kept, needed
 

@@ -54,8 +54,9 @@ def captured(rw: Rewriter, result: Any) -> Var:
 
 def fold(rw: Rewriter, op: Any, inputs: tuple, static: dict, av: Aval) -> Var | None:
     """Equations of constants: uniform ones through one element, others if the result is small."""
-    if not all([v in rw.uniform or v.constant is not None for v in inputs]):
-        return None
+    for v in inputs:
+        if v.constant is None and v not in rw.uniform:
+            return None
     values = [rw.uniform.get(v) for v in inputs]
     if None not in values:
         found = _fold_uniform(rw, op, tuple(values), static, av)

@@ -11,19 +11,23 @@ __all__ = ["with_wanted_axes"]
 
 def with_wanted_axes(graph: Graph) -> Graph:
     """The graph with `reshape(reduce(x))` as one reduction, where that is its only use."""
-    wanted: dict[Var, set] = {}
+    reductions = {
+        eq.outs[0]: eq for eq in graph.equations if "keepdims" in eq.static and len(eq.outs) == 1
+    }
+    if not reductions:
+        return graph
+    wanted: dict[Var, set] = {v: set() for v in reductions}
     for eq in graph.equations:
-        own = eq.static["shape"] if eq.op is reshape.op else None
         for v in eq.inputs:
-            wanted.setdefault(v, set()).add(own)
+            if v in wanted:
+                wanted[v].add(eq.static["shape"] if eq.op is reshape.op else None)
     for v in graph.outputs:
-        wanted.setdefault(v, set()).add(None)
+        if v in wanted:
+            wanted[v].add(None)
     turned = {}
-    for eq in graph.equations:
-        if "keepdims" in eq.static and len(eq.outs) == 1:
-            shapes = wanted.get(eq.out, set())
-            if len(shapes) == 1 and _other_shape(eq) in shapes:
-                turned[eq.out] = next(iter(shapes))
+    for v, shapes in wanted.items():
+        if len(shapes) == 1 and _other_shape(reductions[v]) in shapes:
+            (turned[v],) = shapes
     return _turned(graph, turned) if turned else graph
 
 
@@ -40,7 +44,9 @@ def _turned(graph: Graph, turned: dict[Var, tuple[int, ...]]) -> Graph:
     result = graph.shell()
     env: dict[Var, Var] = {}
     for eq in graph.equations:
-        inputs = tuple([env.get(v, v) for v in eq.inputs])
+        inputs = eq.inputs
+        if not env.keys().isdisjoint(inputs):
+            inputs = tuple([env.get(v, v) for v in inputs])
         shape = turned.get(eq.outs[0]) if eq.outs else None
         if shape is not None:
             av = symbolic(shape, eq.out.aval.dtype, eq.out.aval.device)
@@ -50,7 +56,7 @@ def _turned(graph: Graph, turned: dict[Var, tuple[int, ...]]) -> Graph:
         elif eq.op is reshape.op and eq.inputs[0] in turned:
             env[eq.out] = inputs[0]
         else:
-            same = inputs == eq.inputs
+            same = inputs is eq.inputs
             result.equations.append(eq if same else Equation(eq.op, inputs, eq.static, eq.outs))
     result.inputs, result.constants = graph.inputs, graph.constants
     result.outputs = [env.get(v, v) for v in graph.outputs]

@@ -25,7 +25,7 @@ def with_common_factors(graph: Graph) -> Graph:
     """The graph with products that share a factor, and are only added up, as one product."""
     if not any([eq.op is add.op for eq in graph.equations]):
         return graph
-    made = {v: eq for eq in graph.equations for v in eq.outs}
+    made = {eq.outs[0]: eq for eq in graph.equations if eq.op is add.op or eq.op is matmul.op}
     counts = uses(graph)
 
     def own(v: Var, op: Any) -> bool:

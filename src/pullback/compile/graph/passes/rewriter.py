@@ -20,7 +20,7 @@ from pullback.ops.arithmetic import add, multiply, negative
 from pullback.ops.logic import equal, logical_and, logical_or, not_equal
 from pullback.ops.movement import broadcast_to, permute_dims, reshape
 
-__all__ = ["Rewriter", "Rule", "Rules", "guarded", "rebuilt", "uses"]
+__all__ = ["Guarded", "Rewriter", "Rule", "Rules", "rebuilt", "uses"]
 
 COMMUTATIVE = {f.op for f in (add, multiply, equal, not_equal, logical_and, logical_or)}
 NOTABLE = {f.op for f in (broadcast_to, reshape, permute_dims, negative)}
@@ -62,11 +62,16 @@ class Rewriter:
         for v in self.source.constants:
             if counts[v]:
                 self._map(v, self.loaded(v), counts[v])
-        env, used = self.env, self.uses
+        env, used, step = self.env, self.uses, self.step
         for eq in self.source.equations:
-            for v, new in zip(eq.outs, self.step(eq), strict=True):
+            outs = step(eq)
+            if len(outs) == 1:  # as most are
+                (v,), (new,) = eq.outs, outs
                 env[v] = new
                 used[new] = used.get(new, 0) + counts[v]
+            else:
+                for v, new in zip(eq.outs, outs, strict=True):
+                    self._map(v, new, counts[v])
         self.graph.outputs = [self._output(self.env[v]) for v in self.source.outputs]
         return self.graph
 
@@ -101,9 +106,12 @@ class Rewriter:
         if av is None:
             ((shape, dtype),) = inferred(op, [v.aval for v in inputs], static)
             av = symbolic(shape, dtype, inputs[0].aval.device)
-        if self._depth < DEEPEST:  # rules emit, and what they emit has rules
+        rules = self.rules.get(op)
+        if not rules or (type(rules) is Guarded and not rules.concern(self, inputs)):
+            pass
+        elif self._depth < DEEPEST:  # rules emit, and what they emit has rules
             self._depth += 1
-            for rule in self.rules.get(op, ()):
+            for rule in rules:
                 found = rule(self, op, inputs, static, av)
                 if found is not None:
                     assert found.aval is av, f"{op.name}: {av} became {found.aval}"
@@ -113,7 +121,7 @@ class Rewriter:
             self._depth -= 1
         else:
             self.is_cut_short = True
-        return self.append(op, inputs, static, [av])[0]
+        return self.append(op, inputs, static, (av,))[0]
 
     def append(
         self, op: Any, inputs: tuple[Var, ...], static: Static, avals: Sequence[Aval]
@@ -124,7 +132,8 @@ class Rewriter:
         if found is not None:
             self.changed = True
             return found
-        outs = tuple([self.graph.new_var(av) for av in avals])
+        new_var = self.graph.new_var
+        outs = (new_var(avals[0]),) if len(avals) == 1 else tuple(map(new_var, avals))
         eq = Equation(op, inputs, static, outs)
         self.graph.equations.append(eq)
         for v in outs:
@@ -212,19 +221,14 @@ Rule = Callable[[Rewriter, Any, tuple[Var, ...], Static, Aval], "Var | None"]
 Rules = Mapping[Any, Sequence[Rule]]
 
 
-def guarded(rules: Sequence[Rule]) -> Rule:
-    """One rule for several that only look at notable operands, or at equal ones."""
+class Guarded(tuple[Rule, ...]):
+    """Rules that only look at notable operands, or at equal ones."""
 
-    def rule(rw: Rewriter, op: Any, inputs: tuple, static: Static, av: Aval) -> Var | None:
-        if rw.notable.isdisjoint(inputs) and (len(inputs) == 1 or inputs[0] is not inputs[1]):
-            return None
-        for each in rules:
-            found = each(rw, op, inputs, static, av)
-            if found is not None:
-                return found
-        return None
+    __slots__ = ()
 
-    return rule
+    def concern(self, rw: Rewriter, inputs: tuple[Var, ...]) -> bool:
+        """Whether any of them can find something to do."""
+        return not rw.notable.isdisjoint(inputs) or (len(inputs) > 1 and inputs[0] is inputs[1])
 
 
 def uses(graph: Graph) -> Counter[Var]:
@@ -239,7 +243,7 @@ def _key(op: Any, inputs: tuple[Var, ...], static: Static) -> tuple:
     if op in COMMUTATIVE:
         numbers.sort()
     if not static:
-        return (op, *numbers, None)
+        return (op, *numbers)
     items = static.items()
     return (
         op,

@@ -19,7 +19,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import mmap
-import operator
 import os
 import signal
 import sys
@@ -343,8 +342,7 @@ def run_words(
     """The program of these words."""
     # A parameter that is no plain integer is the address of memory that it owns.
     owners = [word for word in words[first:] if type(word) is not int]
-    kept = array("q", map(operator.index, words) if owners else words)  # type: ignore[arg-type]
-    return run_array(kept, owners)
+    return run_array(array("q", words), owners)  # type: ignore[arg-type]
 
 
 def run_array(kept: array[int], owners: object) -> Callable[..., Buffer | tuple[int, int, int]]:

@@ -118,16 +118,15 @@ class Programs:
         names = _NamedCode()
         known: dict[int, tuple[int, Any]] = {}  # by the ids of words, which are there many times
         places = array("q")
-        for at in range(first, len(words)):
-            word = words[at]
-            if type(word) is not int:
-                if id(word) not in known:
-                    number = names.number(word)
-                    if number is None:
-                        return None
-                    known[id(word)] = number, word
-                places.extend((at, known[id(word)][0]))
-                words[at] = 0
+        named = [(at, w) for at, w in enumerate(words[first:], first) if type(w) is not int]
+        for at, word in named:
+            if id(word) not in known:
+                number = names.number(word)
+                if number is None:
+                    return None
+                known[id(word)] = number, word
+            places.extend((at, known[id(word)][0]))
+            words[at] = 0
         kept = array("q", words)  # type: ignore[arg-type]
         large = np.frombuffer(kept, np.int64)[first:]
         if np.any((large >= _ADDRESSES[0]) & (large < _ADDRESSES[1])):

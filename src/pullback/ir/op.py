@@ -237,6 +237,12 @@ def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any
         if av.strides is None:  # traced
             ((shape, dtype),) = op.inferred(avals, static)
             return newest_graph(arrays).add(op, arrays, static, [symbolic(shape, dtype, dev)])[0]
+    resized = None if active else dev.runtime.resized(op, avals, static)
+    if resized is not None:
+        plan, is_back = resized
+        if is_back:
+            keep_plan(op, key, plan)
+        return make(plan.run(*[a._buf for a in arrays]), plan.aval)
     shape, dtype = op.infer(*avals, **static)
     plan = dev.runtime.plan(op, avals, static, aval(shape, dtype, dev))
     if active:

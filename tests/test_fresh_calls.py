@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.ir.plans import forget_plans
 
 
 def _array(*shape: int) -> np.ndarray:
@@ -402,3 +404,41 @@ def test_only_shapes_that_come_back_are_kept() -> None:
             x = pb.tensor(_array(n))
             np.testing.assert_array_equal((x + x).numpy(), 2 * _array(n))
         assert len(plans) - before == 10 * turn
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.sum(), lambda x: x.mean(axis=0), lambda x: x.max(axis=-1),
+        lambda x: x.argmax(axis=-1), lambda x: x.reshape(-1), lambda x: x.mT, lambda x: x @ x.mT,
+        lambda x: pb.concat([x, x]), lambda x: x.mT + x[:1].mT, lambda x: pb.nn.softmax(x, -1),
+    ],
+)  # fmt: skip
+def test_new_sizes_are_hardly_ever_planned_anew(
+    call: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[str] = []
+    runtime = pb.ones(1).device.runtime
+    made = runtime.plan
+
+    def plan(op: Any, *rest: Any) -> Any:
+        planned.append(op.name)
+        return made(op, *rest)
+
+    monkeypatch.setattr(runtime, "plan", plan)
+    forget_plans()
+    xs = [pb.tensor(np.ones((m, n), np.float32)) for n in range(48, 120) for m in range(40, 60)]
+    for x in xs[:-400]:
+        call(x)
+    planned.clear()
+    for x in xs[-400:]:
+        call(x)
+    assert len(planned) <= 20
+
+
+def test_new_sizes_are_seen_by_who_looks_on() -> None:
+    xs = [pb.tensor(np.ones((n, 40), np.float32)) for n in range(60, 200)]
+    for x in xs:
+        x.sum(axis=0)
+    report = pb.profile(lambda: pb.ones((201, 40)).sum(axis=0))()
+    assert "sum" in {row.name for row in report.rows}

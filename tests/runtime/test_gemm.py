@@ -259,9 +259,8 @@ def test_a_missing_library_is_an_error(monkeypatch):
 def each_width(request, monkeypatch):
     """Kernels for each width of vectors; LLVM cuts those that are too wide for this machine."""
     kernels = (
-        direct_gemm._blocks_of,
         direct_gemm._block,
-        cut_of,  # in whole blocks, whose sides are numbers of vectors
+        cut_of.__wrapped__,  # in whole blocks, whose sides are numbers of vectors
         panel_gemm.panel_kernel,
         packed_gemm.copy_kernel,
         packed_gemm.tile_kernel,

@@ -15,7 +15,7 @@ from pullback.core.blocks import Restored
 from pullback.core.collector import paused_collector
 from pullback.core.dtypes import DType
 from pullback.core.errors import DeviceError, ShapeError
-from pullback.core.interning import Interned
+from pullback.core.interning import Interned, Unhashed
 from pullback.core.memory import Memory
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "aval",
     "default_device",
     "dense_strides",
+    "detached",
     "device",
     "devices",
     "register_runtime",
@@ -200,7 +201,10 @@ def aval(
             strides = tuple([d if n <= 1 else s for n, s, d in pairs])
         if strides != dense:
             key = (shape, dtype.name, dev, strides)
-    found = _interned.get(key)
+    try:
+        found = _interned.get(key)
+    except Unhashed:
+        return detached(shape, dtype, dev, None if len(key) == 3 else strides)
     if found is None:
         own = dense_strides(shape) if strides is None else strides
         found = _interned.add(key, _new(shape, dtype, dev, own, len(key) == 3))
@@ -229,6 +233,27 @@ def symbolic(shape: tuple[int, ...], dtype: DType, dev: Device) -> Aval:
     if found is None:
         found = _interned.add(key, _new(shape, dtype, dev, None, True))
     return found
+
+
+def detached(
+    shape: tuple[int, ...],
+    dtype: DType,
+    dev: Device,
+    strides: tuple[int, ...] | None = None,
+    dense: bool | None = None,
+    repeats: bool | None = None,
+) -> Aval:
+    """The aval of a concrete array for one purpose alone, not interned; dense unless strides are
+    given. With `dense`, that and `repeats` are known.
+    """
+    if dense is None:
+        own = dense_strides(shape) if strides is None else strides
+        return _new(shape, dtype, dev, own, strides is None)
+    new = Aval()
+    new.shape, new.dtype, new.device, new.strides = shape, dtype, dev, strides
+    new.ndim, new.size = len(shape), prod(shape)
+    new.dense, new.repeats = dense, repeats
+    return new
 
 
 def _new(

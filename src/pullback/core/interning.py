@@ -7,11 +7,15 @@ from threading import RLock
 from typing import Generic, TypeVar
 from weakref import ref
 
-__all__ = ["Interned"]
+__all__ = ["Interned", "Unhashed"]
 
 V = TypeVar("V")
 
 LEAST = 1024  # entries from which on it pays to look for dead ones
+
+
+class Unhashed(TypeError):
+    """Of what is no key, because it stands for many values: see `compile.program.sizes`."""
 
 
 class Interned(Generic[V]):

@@ -39,6 +39,15 @@ class Memory(ABC):
         The plan's aval has the shape and dtype of `out` and may have other strides.
         """
 
+    def resized(
+        self, op: Any, avals: tuple[Any, ...], static: dict[str, Any]
+    ) -> tuple[Any, bool] | None:
+        """The plan of `op` made from those of other sizes, and whether it was asked for before.
+
+        None: there is no such way, and `plan` is asked.
+        """
+        return None
+
     @abstractmethod
     def writer(self, to: Any, value: Any) -> Any:
         """A function of two buffers that writes an array to a view whose shape it broadcasts to."""

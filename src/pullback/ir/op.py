@@ -265,6 +265,12 @@ def first_bind(op: Op, arrays: Sequence[Array], static: dict[str, Any], key: Any
             out = op.traced_aval(avals, static)
             return newest_graph(arrays).add(op, arrays, static, (out,))[0]
     dev = common_device(op.name, avals) if avals else static["device"]
+    resized = None if active else dev.runtime.resized(op, avals, static)
+    if resized is not None:
+        plan, is_back = resized
+        if is_back:
+            keep_plan(op, key, plan)
+        return make(plan.run(*[a._buf for a in arrays]), plan.aval)
     shape, dtype = op.infer(*avals, **static)
     plan = dev.runtime.plan(op, avals, static, aval(shape, dtype, dev))
     if active:

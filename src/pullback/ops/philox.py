@@ -270,7 +270,10 @@ def children(k0: Any, k1: Any, low: Any, high: Any, shape: tuple[int, ...], purp
 
 def counter_words(number: int, dev: Device) -> tuple[Any, Any]:
     """The low and the high word of a counter, which wraps at 64 bits."""
-    return tuple(convert.scalar(w & 0xFFFFFFFF, dt.uint32, dev) for w in (number, number >> 32))
+    low, high = number & 0xFFFFFFFF, number >> 32 & 0xFFFFFFFF
+    # What is new each time is not worth keeping.
+    make = convert.fresh_scalar if low and low.__class__ is int else convert.scalar
+    return make(low, dt.uint32, dev), convert.scalar(high, dt.uint32, dev)
 
 
 def _numpy_joined(high: np.ndarray, low: np.ndarray) -> np.ndarray:

@@ -96,8 +96,8 @@ def remembering(
             mode.binds = before
         if key is not None and len(seen) == 1:
             bound, arrays, static, plan, result = seen[0]
-            same = result is out and _are(arrays, args[0] if front == SEQUENCE else args[:front])
-            if bound is op and same and plan is not None:
+            given = args[0] if front == SEQUENCE else args[:front]
+            if plan is not None and bound is op and result is out and _are(arrays, given):
                 if len(calls) >= MAX_PLANS:
                     calls.clear()
                 calls[key] = (static, plan)

@@ -12,6 +12,7 @@ import numpy as np
 
 from pullback.compile.program.index_plans import PlanCache
 from pullback.compile.program.indexing import IndexedAxis
+from pullback.compile.program.resized import Encoding, Resizing
 from pullback.compile.program.target import Target, Tuning, WantedPlan
 from pullback.core.avals import Aval
 from pullback.core.dtypes import ALL, DType, bfloat16, float32, float64
@@ -100,6 +101,10 @@ class CpuRuntime(Runtime):
     dlpack_device = (1, 0)
     target = TARGET
     dtypes = ALL
+
+    def __init__(self) -> None:
+        encoding = Encoding(stages.words, native.run_array, native.get_threads)
+        self.resized = Resizing(TARGET, encoding).plan  # type: ignore[method-assign]
 
     @property
     def tile_elements(self) -> int:  # type: ignore[override]

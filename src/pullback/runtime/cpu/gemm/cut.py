@@ -10,6 +10,7 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pullback.compile.program.sizes import as_one
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.gemm.block_code import block_sides
 
@@ -38,6 +39,7 @@ class Cut(NamedTuple):
         return -(-m // self.rows) * -(-n // self.columns)
 
 
+@as_one
 @functools.lru_cache(1024)
 def cut_of(
     dtype: DType, m: int, n: int, k: int, count: int, threads: int, copied: bool = False

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 from pullback.compile.kernel.order import CHUNK
@@ -40,13 +41,20 @@ def _heights() -> tuple[int, ...]:
     return (8, 4, 2, 1) if jit.host().vector_bits == 512 else (6, 4, 2, 1)
 
 
-def _chosen(lengths: Sequence[int]) -> list[tuple[int, int]]:
+def _chosen(lengths: Sequence[int]) -> Sequence[tuple[int, int]]:
     """The height of the next block and how far it reaches back, by the rows that are left.
 
     `lengths` are the numbers of rows that are made at a time; none if it may be any.
     """
-    least = min(lengths, default=1)
-    heights = [h for h in _heights() if h >= 4 or least < 4]
+    heights = _heights()
+    # All that have more rows than the highest block are alike.
+    return _rules(index(min((heights[0], *lengths))) if lengths else 1, heights)
+
+
+@functools.cache
+def _rules(least: int, heights: tuple[int, ...]) -> Sequence[tuple[int, int]]:
+    """The rules for at least so many rows at a time, of blocks of these heights."""
+    heights = tuple(h for h in heights if h >= 4 or least < 4)
     rules, costs = [(0, 0)], [0]
     for left in range(1, RULES):
         options = [(h + 1 + costs[left - h], h, 0) for h in heights if h <= left]
@@ -71,7 +79,7 @@ def part_lengths(m: int, rows: int, grain: int) -> tuple[int, ...]:
     if rows <= grain or grain % m == 0:
         return (m,)
     if rows == m or m % grain == 0:
-        return tuple({grain, m % grain or grain})
+        return (grain, m % grain) if m % grain else (grain,)
     return ()
 
 
@@ -80,11 +88,16 @@ def _reached(rules: Sequence[tuple[int, int]], lengths: Sequence[int]) -> set[in
     if not lengths:
         return {height for height, _ in rules[1:]}
     found = set()
+    most, _ = rules[-1]
     for left in lengths:
-        while left > 0:
-            height, back = rules[min(left, RULES - 1)]
+        if left >= RULES:  # as many of the highest blocks as leave fewer rows than that
+            found.add(most)
+            left -= (left - RULES) // most * most + most
+        rest = index(left)
+        while rest > 0:
+            height, back = rules[min(rest, RULES - 1)]
             found.add(height)
-            left -= height - back
+            rest -= height - back
     return found
 
 
@@ -95,9 +108,10 @@ def _segments(dtype: DType, height: int, n: int, long: bool = False) -> list[tup
     """
     lanes = lanes_of(dtype)
     if n < lanes or lanes < n < 2 * lanes:
-        return [(_block(dtype, height, -(-n // lanes), n, long=long), 0, 1)]
+        columns = index(n)
+        return [(_block(dtype, height, -(-columns // lanes), columns, long=long), 0, 1)]
     if n % lanes == 0 and n // lanes * height <= _SUMS:  # a few rows wait for sums, not for units
-        return [(_block(dtype, height, n // lanes, long=long), 0, 1)]
+        return [(_block(dtype, height, index(n // lanes), long=long), 0, 1)]
     vectors = 1
     while 2 * vectors * lanes <= n and 2 * vectors * height <= max(_SUMS, 2 * height):
         vectors *= 2
@@ -135,7 +149,6 @@ def direct_params(
     return (*record, *_blocks_of(dtype, n, k, tuple(batch), tuple(lengths)))
 
 
-@functools.lru_cache(jit.KEPT)
 def _blocks_of(
     dtype: DType, n: int, k: int, batch: tuple[int, ...], lengths: tuple[int, ...]
 ) -> tuple[Any, ...]:

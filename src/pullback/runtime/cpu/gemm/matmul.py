@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import NamedTuple
 
 from pullback.compile.kernel import order
@@ -322,13 +323,13 @@ class _Plan:
         slots = {"a": p.a.slot, "b": p.b.slot, "out": out}
         if self._is_many(p, parts):
             lanes = vectors.lanes_of(self.dtype)
-            columns, turns = (1, p.n) if beside else (p.n, parts)
+            columns, turns = (1, index(p.n)) if beside else (p.n, parts)
             params = vector_gemm.CHUNKS.packed(
                 **slots, n=columns, k=p.k, all_k=all_k, count=items, b_step=p.b.column * size,
                 a_item=p.a.batch[0] * size, b_item=p.b.batch[0] * size,
             )  # fmt: skip
             units, work = -(-items // lanes), lanes * p.n * parts * p.k
-            code = vector_gemm.chunks_kernel(self.dtype, p.m, turns)
+            code = vector_gemm.chunks_kernel(self.dtype, index(p.m), turns)
         else:
             most = vector_gemm.MOST_SUM_BYTES // (size * p.m) if beside else _COLUMNS
             tiles = -(-p.n // most)
@@ -342,9 +343,9 @@ class _Plan:
             params = (*record, *index_params(p.batch, *self._bytes(p)))
             units, work = items * tiles, min(width, p.n) * parts * p.k
             if beside:
-                code = vector_gemm.rows_kernel(self.dtype, p.m)
+                code = vector_gemm.rows_kernel(self.dtype, index(p.m))
             else:
-                code = vector_gemm.dots_kernel(self.dtype, p.m, parts)
+                code = vector_gemm.dots_kernel(self.dtype, index(p.m), parts)
         self.stages.append(native.Stage(code, units, grain_of(_VECTOR_COST * work), params))
 
     def _is_many(self, p: Product, parts: int) -> bool:

@@ -313,7 +313,8 @@ def program_words(
     heavy: bool,
 ) -> tuple[list[SupportsIndex], int]:
     """The words of a program, and where among them its stages begin."""
-    if min((n_inputs, out_nbytes, *scratch)) < 0 or n_inputs + len(scratch) > MOST_SLOTS:
+    negative = [n for n in (n_inputs, out_nbytes, *scratch) if n < 0]
+    if negative or n_inputs + len(scratch) > MOST_SLOTS:
         raise ValueError(
             f"program: needs sizes >= 0 and at most {MOST_SLOTS} buffers, got {n_inputs} inputs, "
             f"an output of {out_nbytes} bytes and scratch {list(scratch)[:8]}."

@@ -26,6 +26,7 @@ __all__ = [
     "parts_stage",
     "rows_stage",
     "while_stage",
+    "words",
 ]
 
 _FOREVER = 2**63 - 1  # rounds of a loop that its test ends
@@ -45,6 +46,12 @@ def encode(
     return native.make_program(
         p.inputs, p.out_nbytes, p.scratch, p.pointers, encoded(p.stages), p.heavy
     )
+
+
+def words(p: Program) -> tuple[list[SupportsIndex], int]:
+    """The words of a program, and where among them those of stages begin."""
+    stages = encoded(p.stages)
+    return native.program_words(p.inputs, p.out_nbytes, p.scratch, p.pointers, stages, p.heavy)
 
 
 def encoded(nodes: Sequence[Node]) -> list[Stage]:

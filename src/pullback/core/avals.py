@@ -176,15 +176,23 @@ _interned: Interned[Aval] = Interned()
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Row-major element strides."""
-    return _dense_strides(tuple(shape))
+    try:
+        return _dense_strides(tuple(shape))
+    except Unhashed:
+        return _strides(shape)
 
 
 @lru_cache(4096)
 def _dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    # a NumPy integer equals a plain one, which is wanted at the next time
+    return _strides([int(n) for n in shape])
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
     strides, step = [], 1
-    for n in shape[::-1]:
+    for n in reversed(shape):
         strides.append(step)
-        step *= int(n)  # a NumPy integer equals a plain one, which is wanted at the next time
+        step *= n
     strides.reverse()
     return tuple(strides)
 

@@ -99,11 +99,7 @@ def matmul_stages(
     elements = math.prod(batch_shape) * m * n
     if elements == 0 or k == 0:
         nbytes = elements * dtype.itemsize
-        return (
-            [native.Stage(copy_code.zero_kernel(), nbytes, 1 << 20, (out_slot,))]
-            if elements
-            else []
-        )
+        return [copy_code.zero_stage(out_slot, nbytes)] if elements else []
     a = MatrixOperand(a_slot, tuple(a_strides[:-2]), *a_strides[-2:])
     b = MatrixOperand(b_slot, tuple(b_strides[:-2]), *b_strides[-2:])
     product = _collapsed(Product(tuple(batch_shape), m, n, k, a, b))

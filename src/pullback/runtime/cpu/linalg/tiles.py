@@ -23,13 +23,12 @@ from pullback.runtime.cpu.native import Stage
 from pullback.runtime.cpu.native.stages import LOCAL_BYTES, rows_stage
 
 __all__ = ["Tiles"]
-__tuning__ = ("_ROUNDS", "_COPIED", "_CLEARED", "_SWAPPED", "_SIDE")
+__tuning__ = ("_ROUNDS", "_COPIED", "_SWAPPED", "_SIDE")
 
 _ROUNDS = 4  # matrices for each thread, from which on it does not matter that the last ones wait
 _CALL = 1 / 1000  # of a task is what calling a kernel costs: some tens of nanoseconds
 _LINE = 64  # bytes at whose multiples local areas begin
 _COPIED = 1 << 15  # elements of a task that copies: some microseconds
-_CLEARED = 1 << 20  # bytes of a task that clears memory: some tens of microseconds
 _SWAPPED = 1 << 12  # exchanges of a task: some microseconds
 _SIDE = 256  # columns of a tile of a triangle: those beyond the diagonal are made for nothing
 
@@ -68,8 +67,7 @@ class Tiles(TiledSteps):
         return slot
 
     def _clear(self, slot: int, each: int) -> None:
-        code = copy_code.zero_kernel()
-        self._stages.append(Stage(code, self.count * each, _CLEARED, (slot,)))
+        self._stages.append(copy_code.zero_stage(slot, self.count * each))
 
     def take(self, x: Block, target: Block) -> None:
         """Copies all matrices of a batch before anything else is done."""

@@ -132,8 +132,11 @@ class Params:
 
     def address(self, word: Word) -> str:
         """The pointer that a word is itself, as of memory that a param brings with it."""
-        place = self.f.element(self.at, "i64", str(self.record.places[word]))
-        return self.f(f"load ptr, ptr {place}")
+        return self.f(f"load ptr, ptr {self.place(word)}")
+
+    def place(self, word: Word) -> str:
+        """Where a word is."""
+        return self.f.element(self.at, "i64", str(self.record.places[word]))
 
 
 class NamedParams(Params):

@@ -22,8 +22,7 @@ from pullback.runtime.cpu.llvm.values import (
 )
 from pullback.runtime.cpu.native import Stage
 
-__all__ = ["NARROWED", "PACKED", "narrow_kernel", "pack_kernel", "zero_kernel", "zero_stage"]
-
+__all__ = ["NARROWED", "PACKED", "narrow_kernel", "pack_kernel", "zero_stage"]
 __tuning__ = ("_CLEARED_BYTES",)
 
 PACKED = Record("source target", "length stride")  # of rows, elements apart in the source
@@ -86,11 +85,11 @@ def _bfloat(code: Code, value: Value) -> Value:
 
 def zero_stage(slot: int, nbytes: int) -> Stage:
     """The stage that clears an array."""
-    return Stage(zero_kernel(), nbytes, _CLEARED_BYTES, CLEARED.packed(target=slot))
+    return Stage(_zero_kernel(), nbytes, _CLEARED_BYTES, CLEARED.packed(target=slot))
 
 
 @functools.cache
-def zero_kernel() -> int:
+def _zero_kernel() -> int:
     """Clears bytes; params are `CLEARED`."""
     code = kernel(IRModule(), "zero")
     _, ptrs, lo, hi, _ = code.args

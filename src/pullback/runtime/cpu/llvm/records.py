@@ -42,16 +42,16 @@ class Record:
     """
 
     def __init__(self, pointers: str, numbers: str = "", **counts: int):
-        fields = [*_fields(pointers, counts, True), *_fields(numbers, counts, False)]
-        self.words: tuple[Word, ...] = tuple(w for field in fields for w in field.words)
-        self.pointers = tuple(w for field in fields for w in field.words if w in field.pointers)
-        self.numbers = tuple(w for field in fields for w in field.words if w not in field.pointers)
+        self._fields = [*_fields(pointers, counts, True), *_fields(numbers, counts, False)]
+        marked = [word for field in self._fields for word in field.words()]
+        self.words = tuple(word for word, _ in marked)
+        self.pointers = tuple(word for word, is_pointer in marked if is_pointer)
+        self.numbers = tuple(word for word, is_pointer in marked if not is_pointer)
         self.places = {word: place for place, word in enumerate(self.words)}
         assert self.words and len(self.places) == len(self.words)
-        self._fields = fields
-        self._names = {name for field in fields for name in field.names}
+        self._names = sum(len(field.names) for field in self._fields)
         # The usual record repeats nothing; then what is given has only to be put in order.
-        plain = len(self.words) > 1 and all(field.count is None for field in fields)
+        plain = self._names > 1 and all(field.count is None for field in self._fields)
         self._in_order = itemgetter(*self.words) if plain else None
 
     def __len__(self) -> int:
@@ -61,11 +61,11 @@ class Record:
         """The params of a stage, a sequence for each repeated name; all have to be given, and no
         others.
         """
-        assert len(values) == len(self._names), values.keys()
+        assert len(values) == self._names, values.keys()
         if self._in_order is not None:
             return self._in_order(values)
         found: list[SupportsIndex] = []
-        for names, count, *_ in self._fields:
+        for names, _, count in self._fields:
             if count is None:
                 found += [values[name] for name in names]
                 continue
@@ -89,27 +89,26 @@ class Record:
 
 
 class _Field(NamedTuple):
-    """Names of a record that are repeated together, if they are."""
+    """Names of a record and whether they are pointers; with a count they are repeated together."""
 
     names: tuple[str, ...]
+    pointers: tuple[bool, ...]
     count: int | None
-    words: tuple[Word, ...]
-    pointers: frozenset[Word]
+
+    def words(self) -> Iterator[tuple[Word, bool]]:
+        """The words in order, and whether they are pointers."""
+        for k in [None] if self.count is None else range(self.count):
+            for name, is_pointer in zip(self.names, self.pointers, strict=True):
+                yield name if k is None else (name, k), is_pointer
 
 
-def _fields(text: str, counts: Mapping[str, int], pointers: bool) -> list[_Field]:
+def _fields(text: str, counts: Mapping[str, int], pointers: bool) -> Iterator[_Field]:
     """The fields that a text declares; all names are `pointers`, or those with a star."""
-    found = []
     for group, name, times in _FIELD.findall(text):
-        starred = tuple((group or name).split())
-        names = tuple(n.removeprefix("*") for n in starred)
-        count = counts[times] if times else None
-        turns = [None] if count is None else range(count)
-        words = [[n if k is None else (n, k) for n in names] for k in turns]
-        slots = [pointers or n != s for n, s in zip(names, starred, strict=True)]
-        marked = (w for own in words for w, is_slot in zip(own, slots, strict=True) if is_slot)
-        found.append(_Field(names, count, tuple(chain(*words)), frozenset(marked)))
-    return found
+        marked = (group or name).split()
+        names = tuple(n.removeprefix("*") for n in marked)
+        slots = tuple(pointers or n.startswith("*") for n in marked)
+        yield _Field(names, slots, counts[times] if times else None)
 
 
 class Params:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
@@ -42,16 +41,17 @@ class Record:
     """
 
     def __init__(self, pointers: str, numbers: str = "", **counts: int):
-        self._fields = [*_fields(pointers, counts, True), *_fields(numbers, counts, False)]
-        marked = [word for field in self._fields for word in field.words()]
+        fields = [*_fields(pointers, counts, True), *_fields(numbers, counts, False)]
+        marked = [word for field in fields for word in field.words()]
         self.words = tuple(word for word, _ in marked)
         self.pointers = tuple(word for word, is_pointer in marked if is_pointer)
         self.numbers = tuple(word for word, is_pointer in marked if not is_pointer)
         self.places = {word: place for place, word in enumerate(self.words)}
         assert self.words and len(self.places) == len(self.words)
-        self._names = sum(len(field.names) for field in self._fields)
+        self._single = [(word, k) for word, k in self.places.items() if isinstance(word, str)]
+        self._repeated = list(_repeated(fields))
         # The usual record repeats nothing; then what is given has only to be put in order.
-        plain = self._names > 1 and all(field.count is None for field in self._fields)
+        plain = not self._repeated and len(self.words) > 1
         self._in_order = itemgetter(*self.words) if plain else None
 
     def __len__(self) -> int:
@@ -61,17 +61,16 @@ class Record:
         """The params of a stage, a sequence for each repeated name; all have to be given, and no
         others.
         """
-        assert len(values) == self._names, values.keys()
+        assert len(values) == len(self._single) + len(self._repeated), values.keys()
         if self._in_order is not None:
             return self._in_order(values)
-        found: list[SupportsIndex] = []
-        for names, _, count in self._fields:
-            if count is None:
-                found += [values[name] for name in names]
-                continue
-            turns = list(zip(*(values[name] for name in names), strict=True))
-            assert len(turns) == count, (names, count, len(turns))
-            found += chain.from_iterable(turns)
+        found: list[SupportsIndex] = [0] * len(self.words)
+        for name, place in self._single:
+            found[place] = values[name]
+        for name, count, span in self._repeated:
+            given = values[name]
+            assert len(given) == count, (name, count, given)
+            found[span] = given
         return tuple(found)
 
     def loaded(self, code: Code, word: Word) -> Value:
@@ -109,6 +108,17 @@ def _fields(text: str, counts: Mapping[str, int], pointers: bool) -> Iterator[_F
         names = tuple(n.removeprefix("*") for n in marked)
         slots = tuple(pointers or n.startswith("*") for n in marked)
         yield _Field(names, slots, counts[times] if times else None)
+
+
+def _repeated(fields: Sequence[_Field]) -> Iterator[tuple[str, int, slice]]:
+    """Each name that is repeated, how often, and where its words are."""
+    start = 0
+    for names, _, count in fields:
+        size = len(names) * (1 if count is None else count)
+        if count is not None:
+            for k, name in enumerate(names):
+                yield name, count, slice(start + k, start + size, len(names))
+        start += size
 
 
 class Params:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from pullback.compile.kernel.forms import Accumulate
 from pullback.runtime.cpu.llvm import jit
@@ -16,17 +16,17 @@ __all__ = ["TILE", "columns", "params", "rows"]
 TILE = 512  # columns of accumulators that are kept in memory
 
 
-@lru_cache(jit.KEPT)
-def params(kernel: Accumulate) -> Streams:
+@cache
+def params(inputs: int) -> Streams:
     """The params: elements along the folded axis, the first index and the step to the next, the
     stride of each array along that axis, and tiles of so many columns.
     """
-    return Streams(1 + len(kernel.inputs), "length first step along[arrays] tiles width")
+    return Streams(1 + inputs, "length first step along[arrays] tiles width")
 
 
 class _Arguments:
     def __init__(self, f: Function, kernel: Accumulate):
-        p, count = StreamParams(f, params(kernel)), 1 + len(kernel.inputs)
+        p, count = StreamParams(f, params(len(kernel.inputs))), 1 + len(kernel.inputs)
         self.own = p.own()
         self.along = [self.own["along", k] for k in range(count)]
         self.pointers = p.pointers()

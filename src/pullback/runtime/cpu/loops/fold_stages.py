@@ -100,7 +100,7 @@ def _inner_steps(kernel: Reduce, nest: Nest, first: int) -> tuple[str, ...]:
 
 def _sequence(kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int]) -> native.Stage:
     offsets = _offsets(reduced)
-    record = reduce_code.sequence_params(kernel)
+    record = reduce_code.sequence_params(len(kernel.inputs))
     head = record.head(kept, slots, length=reduced.size, axes_at=len(record) + len(offsets))
     params = (*head, *offsets, *axis_words(kept))
     code = reduce_code.sequence(kernel, ("unit", *_inner_steps(kernel, kept, 1)))
@@ -149,7 +149,7 @@ def _grouped(
     tile: int = 0,
 ) -> tuple[SupportsIndex, ...]:
     """The params of a reduction by groups."""
-    record, axes = reduce_code.grouped_params(kernel), axis_words(kept)
+    record, axes = reduce_code.grouped_params(len(kernel.inputs)), axis_words(kept)
     slot, pitch = partials
     head = record.head(
         kept, slots, length=reduced.size, groups=math.ceil(reduced.size / group), per_group=group,
@@ -263,7 +263,7 @@ def accumulate_stages(
     side_by_side = kept.shape and kept.shape[-1] >= 8 and steps[0] == "unit"
     stage = _accumulate_columns if side_by_side else _accumulate_rows
     head = partial(
-        accumulate_code.params(kernel).head, kept, (out_slot, *in_slots), bases,
+        accumulate_code.params(len(kernel.inputs)).head, kept, (out_slot, *in_slots), bases,
         length=length, first=length - 1 if reverse else 0, step=-1 if reverse else 1, along=along,
     )  # fmt: skip
     return [stage(kernel, kept, steps, length, head)]

@@ -204,13 +204,13 @@ class Streams(Record):
         super().__init__("", f"rank (*array base)[arrays] {own}", arrays=arrays, **counts)
         self.arrays = arrays
         self.own = self.words[1 + 2 * arrays :]
+        self._at_slots = (0,) * arrays
 
     def head(
-        self, nest: Nest, slots: Sequence[int], bases: Sequence[int] | None = None, **own: Any
+        self, nest: Nest, slots: Sequence[int], bases: Sequence[int] = (), **own: Any
     ) -> tuple[SupportsIndex, ...]:
         """All but the axes; without `bases` the arrays begin where their slots point."""
-        bases = (0,) * self.arrays if bases is None else bases
-        return self.packed(rank=rank_of(nest), array=slots, base=bases, **own)
+        return self.packed(rank=rank_of(nest), array=slots, base=bases or self._at_slots, **own)
 
 
 class StreamParams(Params):

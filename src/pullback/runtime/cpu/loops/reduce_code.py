@@ -11,7 +11,7 @@ A unit of `rows` is (output, group), of `columns` (outer outputs, tile, group), 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Reduce
@@ -59,20 +59,20 @@ def output_width(kernel: Reduce) -> int:
     return vector_width((*kernel.element, *kernel.combine, *kernel.finish), kernel.inputs)
 
 
-@lru_cache(jit.KEPT)
-def sequence_params(kernel: Reduce) -> Streams:
+@cache
+def sequence_params(inputs: int) -> Streams:
     """The params of `sequence`: how many elements, and how many words come before the axes."""
-    return Streams(1 + len(kernel.inputs), "length axes_at")
+    return Streams(1 + inputs, "length axes_at")
 
 
-@lru_cache(jit.KEPT)
-def grouped_params(kernel: Reduce) -> Streams:
+@cache
+def grouped_params(inputs: int) -> Streams:
     """The params of `rows` and `columns`: groups of so many elements, the words before the reduced
     axes and their rank, the scratch arrays of groups with the bytes from one to the next, and how
     many columns there are, in tiles of how many.
     """
     own = "length groups per_group reduced_at reduced_rank *partials pitch columns tiles tile"
-    return Streams(1 + len(kernel.inputs), own)
+    return Streams(1 + inputs, own)
 
 
 @lru_cache(jit.KEPT)
@@ -80,7 +80,7 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
     """Folds fewer than SMALL elements, whose offsets in each input follow the params."""
     module, fold, arrays = IRModule(), FoldWriter(kernel), 1 + len(kernel.inputs)
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
-    p = StreamParams(f, sequence_params(kernel))
+    p = StreamParams(f, sequence_params(len(kernel.inputs)))
     pointers = p.pointers()
     count = p["length"]
     table = p.rest()
@@ -112,7 +112,7 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
     each_line(f, arrays, row)
     f.finish()
     f = Function(module, "@kernel")
-    p = StreamParams(f, sequence_params(kernel))
+    p = StreamParams(f, sequence_params(len(kernel.inputs)))
     axes = p.axes(arrays, f.element("%params", "i64", p["axes_at"]))
     walk(f, axes, "%lo", "%hi", "null", "@tile")
     f.finish()
@@ -132,7 +132,7 @@ class GroupedReduction:
 
     def __init__(self, f: Function, kernel: Reduce):
         self.f, self.kernel, self.fold = f, kernel, FoldWriter(kernel)
-        p = StreamParams(f, grouped_params(kernel))
+        p = StreamParams(f, grouped_params(len(kernel.inputs)))
         self.own = p.own()
         self.pointers = p.pointers()
         self.kept = p.axes(1 + len(kernel.inputs))

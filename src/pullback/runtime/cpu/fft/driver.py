@@ -16,8 +16,7 @@ from pullback.runtime.cpu.native import Stage
 __all__ = ["IN", "OUT", "A", "B", "BlockCut", "TransformStep", "bits_of", "driver_stage"]
 
 IN, OUT, A, B = range(4)  # the places of a step: arrays, and buffers of elements
-# Of a step: its address, its places, and room for the args of any.
-_ARGS = 9
+_ARGS = 9  # words of a step for its args: room for the longest record of any, which has seven
 STEP = Record("", "function source target arg[args]", args=_ARGS)
 # `spare` is a slot, or -1 if both buffers of `nbytes` lie on the stack. A batch follows, and then
 # the steps.

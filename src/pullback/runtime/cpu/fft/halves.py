@@ -21,11 +21,12 @@ from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft.codelets import ComplexLanes
 from pullback.runtime.cpu.fft.moves import (
     interleaved,
+    pair_masks,
     parted,
     parts_of,
     real_arg,
     splat_arg,
-    store_masked,
+    store_part,
 )
 from pullback.runtime.cpu.fft.passes import step_function
 from pullback.runtime.cpu.llvm.records import Params, Record
@@ -157,10 +158,7 @@ def half_row(dtype: DType, back: bool) -> int:
             for x, place, mask in zip(
                 interleaved(f, v, *value), (to, f.offset(to, str(v.nbytes))), ahead, strict=True
             ):
-                if mask is None:
-                    v.store(x, place)
-                else:
-                    store_masked(f, v, x, place, mask)
+                store_part(f, v, x, place, mask)
 
         parts_of(f, v, start, stop, body)
 
@@ -273,10 +271,7 @@ def times_row(dtype: DType) -> int:
             )
 
         def body(k: str, rest: str | None) -> None:
-            masks: list[str | None] = [None, None]
-            if rest is not None:
-                twice = f.mul(rest, "2")
-                masks = [v.mask(twice), v.mask(f.sub(twice, str(v.lanes)))]
+            masks = pair_masks(v, rest)
             pairs = []
             for pointer in ("%source", table):
                 place = at(pointer, k)
@@ -289,10 +284,7 @@ def times_row(dtype: DType) -> int:
             for x, place, mask in zip(
                 interleaved(f, v, *value), (to, f.offset(to, str(v.nbytes))), masks, strict=True
             ):
-                if mask is None:
-                    v.store(x, place)
-                else:
-                    store_masked(f, v, x, place, mask)
+                store_part(f, v, x, place, mask)
 
         parts_of(f, v, start, stop, body)
         rest = f.sub(end, start)

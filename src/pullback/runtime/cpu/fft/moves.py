@@ -21,11 +21,12 @@ __all__ = [
     "TURN",
     "interleaved",
     "move_function",
+    "pair_masks",
     "parted",
     "parts_of",
     "real_arg",
     "splat_arg",
-    "store_masked",
+    "store_part",
     "turn_function",
 ]
 
@@ -62,7 +63,19 @@ def parted(f: Function, v: ComplexLanes, a: str, b: str) -> tuple[str, str]:
     return v.pick(a, b, range(0, 2 * n, 2)), v.pick(a, b, range(1, 2 * n, 2))
 
 
-def store_masked(f: Function, v: ComplexLanes, value: str, pointer: str, mask: str) -> None:
+def pair_masks(v: ComplexLanes, rest: str | None) -> list[str | None]:
+    """The masks of the two vectors that so many complex numbers fill; None where all are filled."""
+    if rest is None:
+        return [None, None]
+    twice = v.f.mul(rest, "2")
+    return [v.mask(twice), v.mask(v.f.sub(twice, str(v.lanes)))]
+
+
+def store_part(f: Function, v: ComplexLanes, value: str, pointer: str, mask: str | None) -> None:
+    """Stores the lanes of a mask, or all."""
+    if mask is None:
+        v.store(value, pointer)
+        return
     bits = f"<{v.lanes} x i1>"
     name = f"llvm.masked.store.{v.suffix}.p0"
     function = f.module.intrinsic(name, "void", v.type, "ptr", "i32", bits)
@@ -131,17 +144,11 @@ def _complex(
     factor: str,
 ) -> None:
     far = f.offset(there, str(v.nbytes))
-    masks: list[str | None] = [None, None]
-    if rest is not None:
-        twice = f.mul(rest, "2")
-        masks = [v.mask(twice), v.mask(f.sub(twice, str(v.lanes)))]
+    masks = pair_masks(v, rest)
     if out:
         pair = interleaved(f, v, v.load(places[0]), v.load(places[1]))
         for value, place, mask in zip(pair, (there, far), masks, strict=True):
-            if mask is None:
-                v.store(value, place)
-            else:
-                store_masked(f, v, value, place, mask)
+            store_part(f, v, value, place, mask)
         return
     loaded = [v.load(p, mask) for p, mask in zip((there, far), masks, strict=True)]
     for value, place in zip(parted(f, v, *loaded), places, strict=True):
@@ -162,20 +169,9 @@ def _planar(
     has = f(f"icmp ne i64 {apart}, 0")
     far = f.offset(there, apart)
     if out:
-        for place, to, condition in ((places[0], there, None), (places[1], far, has)):
-
-            def keep(place: str = place, to: str = to) -> None:
-                value = v.load(place)
-                if mask is None:
-                    v.store(value, to)
-                else:
-                    store_masked(f, v, value, to, mask)
-
-            if condition is None:
-                keep()
-            else:
-                with f.when(condition):
-                    keep()
+        store_part(f, v, v.load(places[0]), there, mask)
+        with f.when(has):
+            store_part(f, v, v.load(places[1]), far, mask)
         return
     v.store(v.mul(v.load(there, mask), factor), places[0])
     imaginary = v.mul(v.load(far, mask), factor)
@@ -220,10 +216,7 @@ def turn_function(dtype: DType, out: bool, real: bool) -> int:
             for k, value in enumerate(vectors):
                 with f.when(f(f"icmp slt i64 {k}, %lanes")):
                     to = f.offset(at, f.mul(str(k), pitch))
-                    if mask is None:
-                        v.store(value, to)
-                    else:
-                        store_masked(f, v, value, to, mask)
+                    store_part(f, v, value, to, mask)
 
         parts_of(f, v, "0", scalars, body)
 

@@ -18,6 +18,7 @@ __all__ = [
     "Params",
     "Part",
     "Record",
+    "TilePart",
     "Values",
     "Word",
     "batch_offsets",
@@ -169,6 +170,16 @@ class Part(NamedTuple):
     b: str
 
 
+class TilePart(NamedTuple):
+    """A tile of a product: rows from `i` on and columns from `j` on, of `item` of the batch."""
+
+    item: str
+    i: str
+    j: str
+    rows: str
+    columns: str
+
+
 class BatchParams(NamedParams):
     """The words of a record in a kernel over matrices, and all pointers.
 
@@ -193,6 +204,16 @@ class BatchParams(NamedParams):
             count = f.minimum(f.sub(self["m"], row), f.sub("%hi", part.i))
             yield Part(item, row, count, *self.offsets(item, 2))
             part.step = count
+
+    def tile(self, unit: str) -> TilePart:
+        """The tile of a unit, where all matrices have so many `tiles`, `across` in a row."""
+        f = self.f
+        item, number = f.divmod(unit, self["tiles"])
+        down, right = f.divmod(number, self["across"])
+        i, j = f.mul(down, self["tile_m"]), f.mul(right, self["tile_n"])
+        rows = f.minimum(self["tile_m"], f.sub(self["m"], i))
+        columns = f.minimum(self["tile_n"], f.sub(self["n"], j))
+        return TilePart(item, i, j, rows, columns)
 
 
 def batch_offsets(f: Function, first: int, item: str, operands: int) -> list[str]:

@@ -7,6 +7,7 @@ through all steps matrix by matrix instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import SupportsIndex
 
 from pullback.compile.kernel.factor_order import VECTOR_BYTES
 from pullback.compile.kernel.lower import copy_kernel
@@ -79,7 +80,9 @@ class Tiles(TiledSteps):
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def _stage(self, code: int, each: int, grain: int, params: Sequence[int], *blocks: Block):
+    def _stage(
+        self, code: int, each: int, grain: int, params: Sequence[SupportsIndex], *blocks: Block
+    ):
         """A stage with `each` units for a matrix, in tasks of `grain`."""
         steps = [[s * self.size for s in block.batch] for block in blocks]
         params = (*params, *index_params(self.batch, *steps))

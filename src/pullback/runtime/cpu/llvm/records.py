@@ -89,15 +89,15 @@ class Record:
 
 
 class _Field(NamedTuple):
-    """Names of a record and whether they are pointers; with a count they are repeated together."""
+    """Names of a record and whether they are pointers; they may be repeated together."""
 
     names: tuple[str, ...]
     pointers: tuple[bool, ...]
-    count: int | None
+    times: int | None
 
     def words(self) -> Iterator[tuple[Word, bool]]:
         """The words in order, and whether they are pointers."""
-        for k in [None] if self.count is None else range(self.count):
+        for k in [None] if self.times is None else range(self.times):
             for name, is_pointer in zip(self.names, self.pointers, strict=True):
                 yield name if k is None else (name, k), is_pointer
 

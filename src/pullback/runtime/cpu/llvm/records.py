@@ -104,10 +104,12 @@ class _Field(NamedTuple):
 
 def _fields(text: str, counts: Mapping[str, int], pointers: bool) -> Iterator[_Field]:
     """The fields that a text declares; all names are `pointers`, or those with a star."""
-    for group, name, times in _FIELD.findall(text):
+    # Most texts repeat nothing, and are made when a module is imported.
+    found = _FIELD.findall(text) if "[" in text else [(text, "", "")]
+    for group, name, times in found:
         marked = (group or name).split()
-        names = tuple(n.removeprefix("*") for n in marked)
-        slots = tuple(pointers or n.startswith("*") for n in marked)
+        names = tuple([n.removeprefix("*") for n in marked])
+        slots = tuple([pointers or n[0] == "*" for n in marked])
         yield _Field(names, slots, counts[times] if times else None)
 
 

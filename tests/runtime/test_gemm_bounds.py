@@ -34,7 +34,7 @@ def test_nothing_is_written_beside_the_output(dtype, layout):
             return 4 + len(sizes)  # 0 output, 1 and 2 inputs, 3 arena, 4 the place of the product
 
         body = matmul.matmul_stages(dtype, (), m, n, k, 1, steps(a), 2, steps(b), 4, take)
-        clear = native.Stage(copy_code.zero_kernel(), total, 1 << 20, (0,))
+        clear = copy_code.zero_stage(0, total)
         places = [(3, sum(sizes[:i])) for i in range(len(sizes))]
         program = arena_program(2, total, sum(sizes), [(0, MARGIN), *places], [clear, *body])
         result = program(buffer(a), buffer(b))

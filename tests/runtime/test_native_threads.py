@@ -139,11 +139,10 @@ COUNT = loop(
 def test_every_task_runs_once_whoever_comes_late() -> None:
     """Jobs of few and of many tasks follow each other, some while helpers sleep."""
     count = jit.compile_ir(COUNT, ["count"])["count"]
-    clear = copy_code.zero_kernel()
     chooser = random.Random(0)
     runs = []
     for tasks in (1, 2, 3, 4, 7, 30):
-        stages = [Stage(clear, 8 * tasks, 1 << 20, (0,)), Stage(count, tasks, 1, ())]
+        stages = [copy_code.zero_stage(0, 8 * tasks), Stage(count, tasks, 1, ())]
         runs.append(program(0, 8 * tasks, (), stages))
     for _ in range(3000):
         native.set_threads(chooser.choice((2, 3, 5, 6)))

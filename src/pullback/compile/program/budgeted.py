@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pullback.compile.program.frame import Frame, local_values_of
 from pullback.compile.program.slots import SlotTable
 from pullback.compile.program.target import Target
-from pullback.compile.schedule.budget import Rung, rungs
+from pullback.compile.schedule.budget import GroupedRung, rungs
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import Group, Grouped, ParallelGroup, SequenceGroup
 from pullback.compile.schedule.memory import Overwritable, aligned, plan_memory
@@ -49,9 +49,9 @@ class Rounds:
         self._graph, self._layouts, self._used, self._target = graph, layouts, used, target
         self._first = first
 
-    def __iter__(self) -> Iterator[list[Rung]]:
+    def __iter__(self) -> Iterator[list[GroupedRung]]:
         grouped, peak, scratch = self._first
-        start = Rung(grouped, peak, 1.0)
+        start = GroupedRung(grouped, peak, 1.0)
         yield [start]
         if any(map(_is_shared, grouped.groups)):
             apart = fuse(self._graph, self._layouts, together=False)
@@ -59,7 +59,7 @@ class Rounds:
             table = SlotTable(len(self._graph.inputs), self._used, in_params)
             frame = self._target.together(Frame, apart, table, self._target, self._graph)
             _, peak, scratch = FusedGraph.of(frame)
-            start = Rung(apart, peak, max(1.0, _work(apart) / _work(grouped)))
+            start = GroupedRung(apart, peak, max(1.0, _work(apart) / _work(grouped)))
             yield [start]
         known: dict[Group, Overwritable] = {}
         yield from rungs(start, lambda g: self._peak(g, scratch, known))

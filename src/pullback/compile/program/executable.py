@@ -14,7 +14,7 @@ from pullback.compile.program.slots import Planned, SlotTable
 from pullback.compile.program.stages import Program
 from pullback.compile.program.target import Clock, Fault, Target, Timing, ending
 from pullback.compile.program.waits import waits_of
-from pullback.compile.schedule.budget import Rung, ladder
+from pullback.compile.schedule.budget import GroupedRung, ladder
 from pullback.compile.schedule.fusion import fuse
 from pullback.compile.schedule.groups import Region
 from pullback.compile.schedule.timeline import Timeline
@@ -112,7 +112,7 @@ class Executable:
         """The program for dense inputs."""
         return self._first.parts()
 
-    def ladder(self) -> list[Rung]:
+    def ladder(self) -> list[GroupedRung]:
         """All ways to run it for dense inputs, from the fastest to the one in least memory."""
         return ladder([way for found in self._first.rounds() for way in found])
 

@@ -21,7 +21,7 @@ from pullback.compile.program.calls import Calls, Surroundings
 from pullback.compile.program.executable import Assembled, Executable, Version
 from pullback.compile.program.slots import Planned
 from pullback.compile.program.target import Target, Timing
-from pullback.compile.schedule.budget import Rung
+from pullback.compile.schedule.budget import GroupedRung
 from pullback.compile.schedule.timeline import Timeline
 from pullback.core import dtypes
 from pullback.core.avals import Aval, Device, aval
@@ -145,7 +145,7 @@ class KeptExecutable:
         """See `Executable.assembled`."""
         return self.whole.assembled()
 
-    def ladder(self) -> list[Rung]:
+    def ladder(self) -> list[GroupedRung]:
         """See `Executable.ladder`."""
         return self.whole.ladder()
 

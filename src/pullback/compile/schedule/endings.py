@@ -25,9 +25,9 @@ __tuning__ = ("MOST_READS", "MOST_WRITES", "MOST_INSTRUCTIONS", "MOST_ELEMENTS")
 
 MOST_READS = 5  # arrays that the map reads: each takes a pointer, and registers
 MOST_WRITES = 3  # arrays that it writes: likewise, each takes a pointer
-# Of a result: the ends of large tiles hide nothing of what they wait for, which costs more than a
-# launch of the map (an H200, layers of 2048: a twentieth in float32, a fifth in bfloat16).
-MOST_ELEMENTS = 1 << 17
+# The ends of large tiles hide nothing of what they wait for, which costs more than a launch of the
+# map (an H200, layers of 2048: a twentieth in float32, a fifth in bfloat16).
+MOST_ELEMENTS = 1 << 17  # of a result: larger ones lose more by an end than they gain
 MOST_INSTRUCTIONS = 300  # of an element: nothing else of the kernel goes on meanwhile
 
 

@@ -28,8 +28,8 @@ ENTRIES = (
     "cuGraphKernelNodeSetAttribute",
 )
 LOCKED = 1 << 16  # bytes of page-locked memory in which the launcher reads flags
-MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, by its number in cuda.h
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY as cuda.h numbers results of calls
 # What to do about an error of the driver; after those of kernels a context is of no use.
 _LOST = " The GPU can't be used by this process any more. Start the program anew."
 _HINTS = {

@@ -171,7 +171,7 @@ def _source(kernel: Scatter) -> tuple[str, str]:
     return name, source.text()
 
 
-class _Kernels:
+class _ScatterKernels:
     """The kernels of this module, and those of sorts and lanes."""
 
     number_bytes = 8
@@ -234,5 +234,5 @@ def scatter_stages(
     /,
 ) -> list[Stage]:
     """See `Target.scatter`."""
-    kernels: ScatterKernels[Step | Either] = _Kernels()
+    kernels: ScatterKernels[Step | Either] = _ScatterKernels()
     return stage(*scatter_steps(kernels, kernel, x, updates, out, indices, area))

@@ -18,9 +18,9 @@ __all__ = ["SPARE_BYTES", "Loaded", "Modules"]
 COMPILERS = 8  # kernels that are compiled at a time
 LOCKS = 64  # for as many sources at a time: of those that share one, one waits for the other
 SHARED_BYTES = 48 << 10  # that every launch may give a thread block without asking
-# Bytes of machine code that no program uses and that stay loaded, for programs that are made again:
-# some 300 kernels. With what the driver has of each, the host has five times as much.
-SPARE_BYTES = 1 << 24
+# For programs that are made again: some 300 kernels. With what the driver has of each, the host has
+# five times as much.
+SPARE_BYTES = 1 << 24  # of machine code that stays loaded though no program uses it
 
 
 class Loaded:

@@ -70,7 +70,7 @@ def _source(name: str, dtype: DType, index: DType) -> str:
     return source.text()
 
 
-class _Kernels:
+class _PlaneKernels:
     """The kernels of this module, and those of indices."""
 
     def zeros(self, dtype: DType, size: int, slot: int) -> list[Step | Either]:
@@ -105,5 +105,5 @@ def plane_stages(
     code: int,
 ) -> list[Stage]:
     """The stages of an intrinsic; the result is dense."""
-    kernels: PlaneKernels[Step | Either] = _Kernels()
+    kernels: PlaneKernels[Step | Either] = _PlaneKernels()
     return stage(*plane_steps(kernels, name, operands, static, result, code))

@@ -44,13 +44,11 @@ NEAR_BYTES = 32 << 10  # of a thread block's rows, where it has several: others 
 WALK_THREADS = 768  # of a processor whose blocks walk, so that a thread has 80 registers
 LEAST_TEAMS = 3  # of such a block, or it waits for memory
 WALK_LENGTH = 512  # elements of a row, or the turns of its team take longer than to read it again
-MOST_WALKS = 8  # such blocks of a processor
+MOST_WALKS = 8  # such blocks of a processor, each of which then has 96 of those threads
 RESERVED = 1 << 10  # bytes of shared memory that each of them has for the system
 MOST_TEAMS = 15  # a GPU has 16 barriers, and one is that of the whole block
 MOST_STREAMS = 40  # of a launch, whose arguments have 4 KB
-# Of the blocks that processors have at a time, at least, that are to have a lane to walk along:
-# with fewer it takes longer than to read the rows again.
-WALK_SHARE = 0.75
+WALK_SHARE = 0.75  # of such blocks have a lane to walk along, or reading rows again is quicker
 
 
 def shared_bytes(architecture: str) -> int:

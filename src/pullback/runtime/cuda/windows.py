@@ -238,7 +238,7 @@ class _Extrema:
         return Step(text, f"{name}_{end}", (grid_of(outputs), 1), THREADS, arguments)
 
 
-class _Kernels(_Extrema):
+class _WindowKernels(_Extrema):
     """The kernels of convolutions, and those of products."""
 
     def __init__(self, products: Products, area: Area):
@@ -284,7 +284,7 @@ def convolution_stages(
     _: int,
 ) -> list[Stage]:
     """The stages of a primitive; the result is dense."""
-    kernels: WindowKernels[Step | Either] = _Kernels(products, area)
+    kernels: WindowKernels[Step | Either] = _WindowKernels(products, area)
     return stage(*convolution_steps(kernels, name, operands, static, result, area))
 
 

@@ -94,8 +94,7 @@ def exact_functions(text: str, arithmetic: Arithmetic) -> str:
 # A driver may end loops early: Mesa's software driver allows 65535 rounds of all loops of a thread
 # together, and results of longer ones are wrong without a word.
 LONG_LOOP = 1 << 20  # rounds of the loop that finds that out: 16 times that limit
-# A second word: twice a subnormal number, the least normal one.
-LEAST_NORMAL = 0x800000
+LEAST_NORMAL = 0x800000  # the bits of a second word: twice a subnormal number gives this one
 LOOP_PROBE = """
 @compute @workgroup_size(1)
 fn main() {

@@ -197,7 +197,7 @@ def _fold_source(kernel: Scatter, rank: int, faults: int) -> str:
     ])  # fmt: skip
 
 
-class _Kernels:
+class _ScatterKernels:
     """The kernels of this module, and those of sorts and lanes."""
 
     number_bytes = 4
@@ -287,5 +287,5 @@ def scatter_stages(
     faults = [
         Binding(fault_words(indices.first_code + k), "u32") for k in range(len(kernel.indices))
     ]
-    kernels: ScatterKernels[Dispatch] = _Kernels(faults)
+    kernels: ScatterKernels[Dispatch] = _ScatterKernels(faults)
     return stage(*scatter_steps(kernels, kernel, x, updates, out, indices, area))

@@ -68,7 +68,7 @@ def _place_source(index: DType, complex_: bool, rank: int, inner: int) -> str:
     ])  # fmt: skip
 
 
-class _Kernels:
+class _PlaneKernels:
     """The kernels of this module, and those of indices."""
 
     def zeros(self, dtype: DType, size: int, slot: int) -> list[Dispatch]:
@@ -110,5 +110,5 @@ def plane_stages(
     code: int,
 ) -> list[Stage]:
     """The stages of an intrinsic; the result is dense."""
-    kernels: PlaneKernels[Dispatch] = _Kernels()
+    kernels: PlaneKernels[Dispatch] = _PlaneKernels()
     return stage(*plane_steps(kernels, name, operands, static, result, code))

@@ -243,7 +243,7 @@ class _Extrema:
         return Dispatch(source, arrays, (*words, outputs), linear_groups(outputs, THREADS))
 
 
-class _Kernels(_Extrema):
+class _WindowKernels(_Extrema):
     """The kernels of convolutions, and those of products."""
 
     product = staticmethod(product_steps)
@@ -284,7 +284,7 @@ def convolution_stages(
     _: int,
 ) -> list[Stage]:
     """The stages of a primitive; the result is dense."""
-    kernels: WindowKernels[Dispatch] = _Kernels()
+    kernels: WindowKernels[Dispatch] = _WindowKernels()
     return stage(*convolution_steps(kernels, name, operands, static, result, area))
 
 

@@ -40,7 +40,7 @@ def conv_stages(
 
 def _zeros(result: tuple[int, Aval]) -> Stage:
     slot, av = result
-    return Stage(copy_code.zero_kernel(), av.nbytes, 1 << 20, (slot,))
+    return copy_code.zero_stage(slot, av.nbytes)
 
 
 def _forward(operands: Any, window: Any, result: Any, area: Area) -> list[Stage]:

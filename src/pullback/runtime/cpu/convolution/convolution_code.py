@@ -192,7 +192,7 @@ def weight_kernel(dtype: DType, vectors: int) -> int:
     most = product(f, p["part"], p["block"], panel_size)
     own_sums = v.local(f(f"select i1 {direct}, i64 {most}, i64 0"))
     slot = f(f"select i1 {direct}, i64 {p['weight']}, i64 {p['sums']}")
-    sums = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', slot)}")
+    sums = f.pointer_in(slot)
     x, y, weight = (p.pointer(n) for n in ("x", "y", "weight"))
     with f.loop("%lo", "%hi") as unit:
         rest, part = f.divmod(unit.i, p["parts"])

@@ -43,7 +43,7 @@ def pooling_stages(
     if av.size == 0:
         return []
     if any(operand.size == 0 for _, operand in operands):
-        return [Stage(copy_code.zero_kernel(), av.nbytes, 1 << 20, (slot,))]
+        return [copy_code.zero_stage(slot, av.nbytes)]
     if name in ("window_max", "window_argmax"):
         return extremum_stages(name == "window_argmax", operands[0], static, result, area)
     return _plane_stages(name == "place", operands, static["last"], result, area, error_code)

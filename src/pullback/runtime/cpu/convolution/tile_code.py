@@ -85,7 +85,7 @@ def _local_input(v: Elements, p: NamedParams) -> str:
     size = f.add(product(f, *[p[f"reach{d}"] for d in AXES], distance), str(4 * v.lanes))
     stack = v.local(f(f"select i1 {inside}, i64 {size}, i64 0"))
     slot = f(f"select i1 {inside}, i64 0, i64 {p['spare']}")
-    other = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', slot)}")
+    other = f.pointer_in(slot)
     return f(f"select i1 {inside}, ptr {stack}, ptr {other}")
 
 

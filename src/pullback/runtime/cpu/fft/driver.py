@@ -9,15 +9,20 @@ from typing import Any, NamedTuple
 
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import index_params
+from pullback.runtime.cpu.llvm.records import NamedParams, Params, Record, batch_offsets
 from pullback.runtime.cpu.llvm.writer import Function, IRModule
 from pullback.runtime.cpu.native import Stage
 
 __all__ = ["IN", "OUT", "A", "B", "BlockCut", "TransformStep", "bits_of", "driver_stage"]
 
 IN, OUT, A, B = range(4)  # the places of a step: arrays, and buffers of elements
-_STEP_WORDS = 12  # of eight bytes: a step's address, its two places, nine arguments
-_HEAD = ("in", "out", "spare", "bytes", "grain", "blocks", "width", "lanes", "in_step", "out_step",
-         "steps", "steps_at")  # fmt: skip
+_ARGS = 9  # words of a step for its args: room for the longest record of any, which has seven
+STEP = Record("", "function source target arg[args]", args=_ARGS)
+# `spare` is a slot, or -1 if both buffers of `nbytes` lie on the stack. A batch follows, and then
+# the steps.
+DRIVER = Record(
+    "input output", "spare nbytes grain blocks width lanes in_step out_step steps steps_at"
+)
 _STACK_BYTES = 1 << 20  # of both buffers; larger ones lie in memory that a stage brings with it
 
 
@@ -69,10 +74,16 @@ def driver_stage(
     outer = index_params(batch, *strides)
     words: list[Any] = []
     for step in steps:
-        args = (*step.args, *(0,) * (_STEP_WORDS - 3 - len(step.args)))
-        words += (step.function, step.source, step.target, *args)
-    at = len(_HEAD) + len(outer)
-    head = (*slots, spare, buffer_bytes, grain, *block, len(steps), at)
+        args = (*step.args, *(0,) * (_ARGS - len(step.args)))
+        words += STEP.packed(
+            function=step.function, source=step.source, target=step.target, arg=args
+        )
+    source, target = slots
+    head = DRIVER.packed(
+        input=source, output=target, spare=spare, nbytes=buffer_bytes, grain=grain,
+        blocks=block.number, width=block.width, lanes=block.lanes, in_step=block.in_step,
+        out_step=block.out_step, steps=len(steps), steps_at=len(DRIVER) + len(outer),
+    )  # fmt: skip
     return Stage(_driver(), units, grain, (*head, *outer, *words))
 
 
@@ -80,53 +91,40 @@ def driver_stage(
 def _driver() -> int:
     module = IRModule()
     f = Function(module, "@kernel")
-    p = {name: f.int_at("%params", i) for i, name in enumerate(_HEAD)}
-    both = f.mul(p["bytes"], "2")
+    p = NamedParams(f, DRIVER)
+    both = f.mul(p["nbytes"], "2")
     here = f(f"icmp slt i64 {p['spare']}, 0")
     size = f(f"select i1 {here}, i64 {both}, i64 64")
     stack = f(f"alloca i8, i64 {size}, align 64")
     slot = f(f"select i1 {here}, i64 0, i64 {p['spare']}")
-    spare = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', slot)}")
+    spare = f.pointer_in(slot)
     task = f(f"udiv i64 %lo, {p['grain']}")
     spare = f.offset(spare, f.mul(task, both))
     buffers = f(f"select i1 {here}, ptr {stack}, ptr {spare}")
     places = f.array("ptr", 4)
-    for place, pointer in ((A, buffers), (B, f.offset(buffers, p["bytes"]))):
+    for place, pointer in ((A, buffers), (B, f.offset(buffers, p["nbytes"]))):
         f.do(f"store ptr {pointer}, ptr {f.element(places, 'ptr', str(place))}")
-    ends = [f(f"load ptr, ptr {f.element('%ptrs', 'ptr', p[name])}") for name in ("in", "out")]
+    ends = [p.pointer("input"), p.pointer("output")]
     steps = f.element("%params", "i64", p["steps_at"])
-    last = f.mul(p["steps"], str(_STEP_WORDS))
+    last = f.mul(p["steps"], str(len(STEP)))
     with f.loop("%lo", "%hi") as unit:
         item, block = f.divmod(unit.i, p["blocks"])
-        offsets = _offsets(f, item)
+        offsets = batch_offsets(f, len(DRIVER), item, 2)
         for place, end, step in ((IN, 0, "in_step"), (OUT, 1, "out_step")):
             pointer = f.offset(ends[end], f.add(offsets[end], f.mul(block, p[step])))
             f.do(f"store ptr {pointer}, ptr {f.element(places, 'ptr', str(place))}")
         lanes = f.minimum(p["width"], f.sub(p["lanes"], f.mul(block, p["width"])))
-        with f.loop("0", last, str(_STEP_WORDS)) as i:
-            step = f.element(steps, "i64", i.i)
-            function = f(f"load ptr, ptr {step}")
+        with f.loop("0", last, str(len(STEP))) as i:
+            step = Params(f, STEP, f.element(steps, "i64", i.i))
+            function = step.address("function")
             pair = [
-                f(f"load ptr, ptr {f.element(places, 'ptr', f.int_at(step, k))}") for k in (1, 2)
+                f(f"load ptr, ptr {f.element(places, 'ptr', step[name])}")
+                for name in ("source", "target")
             ]
-            args = f.element(step, "i64", "3")
+            args = step.place(("arg", 0))
             f.do(
                 f"call void {function}(ptr {args}, ptr {pair[0]}, ptr {pair[1]},"
                 f" i64 {lanes}, i64 {block})"
             )
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
-
-
-def _offsets(f: Function, item: str) -> list[str]:
-    """Where input and output of an item of the batch are, in bytes."""
-    first = len(_HEAD)
-    start = [("i64", item), ("i64", "0"), ("i64", "0")]
-    with f.loop("0", f.int_at("%params", first), carried=start) as d:
-        axis = f.element("%params", "i64", f.add(f.mul(d.i, "3"), str(first + 1)))
-        rest, position = f.divmod(d.carried[0], f.int_at(axis, 0))
-        moved = [
-            f.add(o, f.mul(position, f.int_at(axis, 1 + k))) for k, o in enumerate(d.carried[1:])
-        ]
-        d.next = [rest, *moved]
-    return d.results[1:]

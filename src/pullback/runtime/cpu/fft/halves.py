@@ -19,11 +19,45 @@ import functools
 from pullback.compile.kernel.codelets import ComplexPair
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft.codelets import ComplexLanes
-from pullback.runtime.cpu.fft.moves import interleaved, parted, parts_of, splat_arg, store_masked
+from pullback.runtime.cpu.fft.moves import (
+    interleaved,
+    pair_masks,
+    parted,
+    parts_of,
+    real_arg,
+    splat_arg,
+    store_part,
+)
 from pullback.runtime.cpu.fft.passes import step_function
+from pullback.runtime.cpu.llvm.records import Params, Record
 from pullback.runtime.cpu.llvm.writer import Function
 
-__all__ = ["copy_function", "half_elements", "half_row", "times_row", "whole_elements", "whole_row"]
+__all__ = [
+    "COPY",
+    "HALF_ELEMENTS",
+    "HALF_ROW",
+    "TIMES",
+    "WHOLE_ELEMENTS",
+    "WHOLE_ROW",
+    "copy_function",
+    "half_elements",
+    "half_row",
+    "times_row",
+    "whole_elements",
+    "whole_row",
+]
+
+
+# Of n points, or h = n / 2; `roots` are those for k = 0 ... h, `swap` the bytes to the imaginary
+# parts in the results' first vector, `length` the numbers of a part, factors of points a float64.
+HALF_ELEMENTS = Record("", "half roots swap")
+HALF_ROW = Record("", "half roots length factor")
+WHOLE_ELEMENTS = Record("", "n swap")
+WHOLE_ROW = Record("", "n factor")
+COPY = Record("", "nbytes")
+# After `count` numbers of the result there are zeros, `total` in all; `before` and `after` say
+# whether to exchange real and imaginary parts.
+TIMES = Record("", "count total table length factor before after")
 
 
 def _halved(
@@ -56,13 +90,10 @@ def _ends(v: ComplexLanes, first: str, last: str, back: bool) -> tuple[ComplexPa
 
 @functools.cache
 def half_elements(dtype: DType, back: bool) -> int:
-    """The formulas on elements; args are (h, roots for k = 0 ... h, bytes to the imaginary parts in
-    the results' first vector).
-    """
+    """The formulas on elements."""
 
-    def write(f: Function, v: ComplexLanes) -> None:
-        half, swap = f.int_at("%args", 0), f.int_at("%args", 2)
-        table = f(f"load ptr, ptr {f.element('%args', 'i64', '1')}")
+    def write(f: Function, v: ComplexLanes, p: Params) -> None:
+        half, swap, table = p["half"], p["swap"], p.address("roots")
         unswapped = f.sub(str(v.nbytes), swap)
 
         def at(pointer: str, k: str) -> str:
@@ -83,19 +114,16 @@ def half_elements(dtype: DType, back: bool) -> int:
         if not back:
             keep(last, half)
 
-    return step_function(dtype, write)
+    return step_function(dtype, HALF_ELEMENTS, write)
 
 
 @functools.cache
 def half_row(dtype: DType, back: bool) -> int:
-    """The formulas on complex numbers in a row, for one part of it; args are (h, roots for k = 0
-    ... h, numbers of a part, float64 factor of the points).
-    """
+    """The formulas on complex numbers in a row, for one part of it."""
 
-    def write(f: Function, v: ComplexLanes) -> None:
-        half, length = f.int_at("%args", 0), f.int_at("%args", 2)
-        table = f(f"load ptr, ptr {f.element('%args', 'i64', '1')}")
-        factor = splat_arg(f, v, 3)
+    def write(f: Function, v: ComplexLanes, p: Params) -> None:
+        half, length, table = p["half"], p["length"], p.address("roots")
+        factor = splat_arg(p, v, "factor")
         start = f.add(f.mul("%part", length), "1")
         stop = f.minimum(f.add(start, length), half)
         ones = "splat (i1 true)"
@@ -130,17 +158,14 @@ def half_row(dtype: DType, back: bool) -> int:
             for x, place, mask in zip(
                 interleaved(f, v, *value), (to, f.offset(to, str(v.nbytes))), ahead, strict=True
             ):
-                if mask is None:
-                    v.store(x, place)
-                else:
-                    store_masked(f, v, x, place, mask)
+                store_part(f, v, x, place, mask)
 
         parts_of(f, v, start, stop, body)
 
         with f.when(f("icmp eq i64 %part, 0")):
             _write_ends(f, v, half, factor, back)
 
-    return step_function(dtype, write)
+    return step_function(dtype, HALF_ROW, write)
 
 
 def _write_ends(f: Function, v: ComplexLanes, half: str, factor: str, back: bool) -> None:
@@ -163,13 +188,10 @@ def _write_ends(f: Function, v: ComplexLanes, half: str, factor: str, back: bool
 
 @functools.cache
 def whole_elements(dtype: DType) -> int:
-    """All n elements from the first half of them, for odd n: those of a real array's transform.
+    """All n elements from the first half of them, for odd n: those of a real array's transform."""
 
-    Args are (n, bytes to the imaginary parts in the results' first vector).
-    """
-
-    def write(f: Function, v: ComplexLanes) -> None:
-        n, swap = (f.int_at("%args", i) for i in range(2))
+    def write(f: Function, v: ComplexLanes, p: Params) -> None:
+        n, swap = p["n"], p["swap"]
         unswapped = f.sub(str(v.nbytes), swap)
 
         def keep(re: str, im: str, k: str) -> None:
@@ -184,18 +206,15 @@ def whole_elements(dtype: DType) -> int:
             keep(value.re, v.neg(value.im), f.sub(n, k.i))
         keep(v.fetch("%source").re, "zeroinitializer", "0")
 
-    return step_function(dtype, write)
+    return step_function(dtype, WHOLE_ELEMENTS, write)
 
 
 @functools.cache
 def whole_row(dtype: DType) -> int:
-    """The same for complex numbers in a row; args are (n, float64 factor)."""
+    """The same for complex numbers in a row."""
 
-    def write(f: Function, v: ComplexLanes) -> None:
-        n = f.int_at("%args", 0)
-        factor = f(f"load double, ptr {f.element('%args', 'i64', '1')}")
-        if v.scalar == "float":
-            factor = f(f"fptrunc double {factor} to float")
+    def write(f: Function, v: ComplexLanes, p: Params) -> None:
+        n, factor = p["n"], real_arg(p, v, "factor")
 
         def at(pointer: str, k: str) -> str:
             return f.offset(pointer, f.mul(k, str(2 * v.size)))
@@ -217,32 +236,27 @@ def whole_row(dtype: DType) -> int:
             keep(re, f(f"fneg {v.scalar} {im}"), f.sub(n, k.i))
         keep(part("0", 0), "0.0", "0")
 
-    return step_function(dtype, write)
+    return step_function(dtype, WHOLE_ROW, write)
 
 
 @functools.cache
 def copy_function(dtype: DType) -> int:
-    """Copies as many bytes as the argument says."""
+    """Copies bytes."""
 
-    def write(f: Function, v: ComplexLanes) -> None:
-        f.copy("%target", "%source", f.int_at("%args", 0))
+    def write(f: Function, v: ComplexLanes, p: Params) -> None:
+        f.copy("%target", "%source", p["nbytes"])
 
-    return step_function(dtype, write)
+    return step_function(dtype, COPY, write)
 
 
 @functools.cache
 def times_row(dtype: DType) -> int:
-    """Products of complex numbers in a row with a table, for one part of the row.
+    """Products of complex numbers in a row with a table, for one part of the row."""
 
-    Args are (numbers, numbers of the result: zeros follow, table, numbers of a part, float64
-    factor, whether to exchange real and imaginary parts before, and after).
-    """
-
-    def write(f: Function, v: ComplexLanes) -> None:
-        count, total = (f.int_at("%args", i) for i in range(2))
-        table = f(f"load ptr, ptr {f.element('%args', 'i64', '2')}")
-        length, factor = f.int_at("%args", 3), splat_arg(f, v, 4)
-        before, after = (f(f"icmp ne i64 {f.int_at('%args', i)}, 0") for i in (5, 6))
+    def write(f: Function, v: ComplexLanes, p: Params) -> None:
+        count, total, table = p["count"], p["total"], p.address("table")
+        length, factor = p["length"], splat_arg(p, v, "factor")
+        before, after = (f(f"icmp ne i64 {p[name]}, 0") for name in ("before", "after"))
         start = f.mul("%part", length)
         end = f.minimum(f.add(start, length), total)
         stop = f.minimum(end, count)
@@ -257,10 +271,7 @@ def times_row(dtype: DType) -> int:
             )
 
         def body(k: str, rest: str | None) -> None:
-            masks: list[str | None] = [None, None]
-            if rest is not None:
-                twice = f.mul(rest, "2")
-                masks = [v.mask(twice), v.mask(f.sub(twice, str(v.lanes)))]
+            masks = pair_masks(v, rest)
             pairs = []
             for pointer in ("%source", table):
                 place = at(pointer, k)
@@ -273,10 +284,7 @@ def times_row(dtype: DType) -> int:
             for x, place, mask in zip(
                 interleaved(f, v, *value), (to, f.offset(to, str(v.nbytes))), masks, strict=True
             ):
-                if mask is None:
-                    v.store(x, place)
-                else:
-                    store_masked(f, v, x, place, mask)
+                store_part(f, v, x, place, mask)
 
         parts_of(f, v, start, stop, body)
         rest = f.sub(end, start)
@@ -286,4 +294,4 @@ def times_row(dtype: DType) -> int:
             place = at("%target", k.i)
             f.do(f"store <2 x {v.scalar}> zeroinitializer, ptr {place}, align {v.size}")
 
-    return step_function(dtype, write)
+    return step_function(dtype, TIMES, write)

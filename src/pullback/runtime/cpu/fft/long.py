@@ -81,14 +81,15 @@ def long_stages(
     if call.name == "rfft":
         nbytes = (half + 1) * 2 * dtype.itemsize
         copy = StepList(dtype)
-        copy.step(halves.copy_function(dtype), nbytes, to=OUT)
+        copy.step(halves.copy_function(dtype), halves.COPY.packed(nbytes=nbytes), OUT)
         return [
             _widened(rows, n, source, full, call.factor),
             *_complex(rows, n, full, made, (False, False), 1.0),
             rows.stage(copy, BlockCut(), made, target),
         ]
     whole = StepList(dtype)
-    whole.step(halves.whole_row(dtype), n, bits_of(call.factor), to=OUT)
+    args = halves.WHOLE_ROW.packed(n=n, factor=bits_of(call.factor))
+    whole.step(halves.whole_row(dtype), args, OUT)
     return [
         rows.stage(whole, BlockCut(), source, full),
         *_complex(rows, n, full, made, (True, True), 1.0),
@@ -105,9 +106,7 @@ def _half(
     rows: _LongTransform, n: int, source: Place, target: Place, back: bool, factor: float
 ) -> Stage:
     recipe = StepList(rows.dtype)
-    table = tables.half_roots(rows.dtype, n, back)
-    args = (n // 2, table, _PART, bits_of(factor))
-    recipe.step(halves.half_row(rows.dtype, back), *args, to=OUT)
+    recipe.half_row(n, back, factor, OUT, _PART)
     return rows.stage(recipe, _parts(n // 2), source, target)
 
 
@@ -116,7 +115,7 @@ def _widened(rows: _LongTransform, n: int, source: Place, target: Place, factor:
     recipe, size = StepList(rows.dtype), rows.dtype.itemsize
     recipe.need(_PART // recipe.lanes)
     function = moves.move_function(rows.dtype, False, True)
-    recipe.step(function, 1, -1, 0, 0, bits_of(factor), 0)
+    recipe.step(function, recipe.moved(1, -1, 0, False, factor))
     recipe.move_out(1, -1, 0, False, to=OUT)
     block = BlockCut(-(-n // _PART), _PART, n, _PART * size, _PART * 2 * size)
     return rows.stage(recipe, block, source, target)
@@ -127,7 +126,7 @@ def _narrowed(rows: _LongTransform, n: int, source: Place, target: Place) -> Sta
     recipe, size = StepList(rows.dtype), rows.dtype.itemsize
     recipe.move(1, -1, 0, False)
     recipe.need(_PART // recipe.lanes)
-    recipe.step(moves.move_function(rows.dtype, True, True), 1, -1, 0, 0, 0, 0, to=OUT)
+    recipe.step(moves.move_function(rows.dtype, True, True), recipe.moved(1, -1, 0, False), OUT)
     block = BlockCut(-(-n // _PART), _PART, n, _PART * 2 * size, _PART * size)
     return rows.stage(recipe, block, source, target)
 
@@ -182,8 +181,11 @@ def _two_stages(
     first.move(a, -1, b * number, swap[0], factor)
     first.passes(a, fft_order.radices(a), 1)
     coarse, fine = _twist_roots(dtype, n, a, lanes)
-    twist = passes.twist_function(dtype, True)
-    first.step(twist, a, 1, 1, columns * lanes, coarse, fine, columns, to=OUT)
+    args = passes.TWIST.packed(
+        rows=a, across=1, column_step=1, block_step=columns * lanes, roots=coarse, fine_roots=fine,
+        pitch=columns,
+    )  # fmt: skip
+    first.step(passes.twist_function(dtype, True), args, OUT)
     first_block = BlockCut(columns, lanes, b, lanes * number, lanes * element)
 
     second = StepList(dtype)

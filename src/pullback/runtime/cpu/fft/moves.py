@@ -12,26 +12,42 @@ from collections.abc import Callable
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft.codelets import ComplexLanes
 from pullback.runtime.cpu.fft.passes import step_function
+from pullback.runtime.cpu.llvm.records import Params, Record
 from pullback.runtime.cpu.llvm.vectors import squared
 from pullback.runtime.cpu.llvm.writer import Function
 
 __all__ = [
+    "MOVE",
+    "TURN",
     "interleaved",
     "move_function",
+    "pair_masks",
     "parted",
     "parts_of",
+    "real_arg",
     "splat_arg",
-    "store_masked",
+    "store_part",
     "turn_function",
 ]
 
 
-def splat_arg(f: Function, v: ComplexLanes, i: int) -> str:
-    """A float64 among the arguments, in every lane."""
-    value = f(f"load double, ptr {f.element('%args', 'i64', str(i))}")
-    if v.scalar == "float":
-        value = f(f"fptrunc double {value} to float")
-    return f.splat(value, v.scalar, v.lanes)
+# `count`: numbers in a row, -1 for as many as there are lanes; `pitch`: bytes from row to row;
+# `swap`: bytes to the imaginary parts in the elements' first vector; `factor`: a float64, for the
+# way in; `apart`: bytes from a row of real parts to that of the imaginary ones, 0 if they are zero
+# and dropped.
+MOVE = Record("", "rows count pitch swap factor apart")
+TURN = Record("", "count pitch swap factor")
+
+
+def real_arg(p: Params, v: ComplexLanes, name: str) -> str:
+    """A float64 among the args, in the dtype of the parts."""
+    value = p.f(f"load double, ptr {p.place(name)}")
+    return p.f(f"fptrunc double {value} to float") if v.scalar == "float" else value
+
+
+def splat_arg(p: Params, v: ComplexLanes, name: str) -> str:
+    """The same in every lane."""
+    return p.f.splat(real_arg(p, v, name), v.scalar, v.lanes)
 
 
 def interleaved(f: Function, v: ComplexLanes, a: str, b: str) -> tuple[str, str]:
@@ -47,7 +63,19 @@ def parted(f: Function, v: ComplexLanes, a: str, b: str) -> tuple[str, str]:
     return v.pick(a, b, range(0, 2 * n, 2)), v.pick(a, b, range(1, 2 * n, 2))
 
 
-def store_masked(f: Function, v: ComplexLanes, value: str, pointer: str, mask: str) -> None:
+def pair_masks(v: ComplexLanes, rest: str | None) -> list[str | None]:
+    """The masks of the two vectors that so many complex numbers fill; None where all are filled."""
+    if rest is None:
+        return [None, None]
+    twice = v.f.mul(rest, "2")
+    return [v.mask(twice), v.mask(v.f.sub(twice, str(v.lanes)))]
+
+
+def store_part(f: Function, v: ComplexLanes, value: str, pointer: str, mask: str | None) -> None:
+    """Stores the lanes of a mask, or all."""
+    if mask is None:
+        v.store(value, pointer)
+        return
     bits = f"<{v.lanes} x i1>"
     name = f"llvm.masked.store.{v.suffix}.p0"
     function = f.module.intrinsic(name, "void", v.type, "ptr", "i32", bits)
@@ -75,17 +103,15 @@ def parts_of(
 def move_function(dtype: DType, out: bool, planar: bool) -> int:
     """Rows of an array to rows of elements, or back if `out`.
 
-    Args are (rows, numbers in a row, -1 for as many as there are lanes, bytes from row to row,
-    bytes to the imaginary parts in the elements' first vector, float64 factor). `planar`: the real
-    parts are a row of real numbers, and so are the imaginary parts, as many bytes further as the
-    next argument says, or if that is 0 they are zero and dropped. The factor is for the way in.
+    `planar`: the real parts are a row of real numbers, and so are the imaginary parts, if there are
+    any.
     """
 
-    def write(f: Function, v: ComplexLanes) -> None:
-        rows, given, pitch, swap = (f.int_at("%args", i) for i in range(4))
+    def write(f: Function, v: ComplexLanes, p: Params) -> None:
+        rows, given, pitch, swap = p["rows"], p["count"], p["pitch"], p["swap"]
         count = f(f"select i1 {f(f'icmp slt i64 {given}, 0')}, i64 %lanes, i64 {given}")
-        factor = "" if out else splat_arg(f, v, 4)
-        apart = f.int_at("%args", 5) if planar else "0"
+        factor = "" if out else splat_arg(p, v, "factor")
+        apart = p["apart"] if planar else "0"
         vectors = f(f"sdiv i64 {f.add(count, str(v.lanes - 1))}, {v.lanes}")
         unswapped = f.sub(str(v.nbytes), swap)
         array, elements = ("%target", "%source") if out else ("%source", "%target")
@@ -105,7 +131,7 @@ def move_function(dtype: DType, out: bool, planar: bool) -> int:
 
             parts_of(f, v, "0", count, body)
 
-    return step_function(dtype, write)
+    return step_function(dtype, MOVE, write)
 
 
 def _complex(
@@ -118,17 +144,11 @@ def _complex(
     factor: str,
 ) -> None:
     far = f.offset(there, str(v.nbytes))
-    masks: list[str | None] = [None, None]
-    if rest is not None:
-        twice = f.mul(rest, "2")
-        masks = [v.mask(twice), v.mask(f.sub(twice, str(v.lanes)))]
+    masks = pair_masks(v, rest)
     if out:
         pair = interleaved(f, v, v.load(places[0]), v.load(places[1]))
         for value, place, mask in zip(pair, (there, far), masks, strict=True):
-            if mask is None:
-                v.store(value, place)
-            else:
-                store_masked(f, v, value, place, mask)
+            store_part(f, v, value, place, mask)
         return
     loaded = [v.load(p, mask) for p, mask in zip((there, far), masks, strict=True)]
     for value, place in zip(parted(f, v, *loaded), places, strict=True):
@@ -149,20 +169,9 @@ def _planar(
     has = f(f"icmp ne i64 {apart}, 0")
     far = f.offset(there, apart)
     if out:
-        for place, to, condition in ((places[0], there, None), (places[1], far, has)):
-
-            def keep(place: str = place, to: str = to) -> None:
-                value = v.load(place)
-                if mask is None:
-                    v.store(value, to)
-                else:
-                    store_masked(f, v, value, to, mask)
-
-            if condition is None:
-                keep()
-            else:
-                with f.when(condition):
-                    keep()
+        store_part(f, v, v.load(places[0]), there, mask)
+        with f.when(has):
+            store_part(f, v, v.load(places[1]), far, mask)
         return
     v.store(v.mul(v.load(there, mask), factor), places[0])
     imaginary = v.mul(v.load(far, mask), factor)
@@ -174,14 +183,13 @@ def _planar(
 def turn_function(dtype: DType, out: bool, real: bool) -> int:
     """Rows of an array to the lanes of elements, one row for each lane, or back if `out`.
 
-    Args are (numbers in a row, bytes from row to row, bytes to the imaginary parts in the elements'
-    first vector, float64 factor). The numbers are complex, or if `real` the imaginary parts are
+    The numbers are complex, or if `real` the imaginary parts are
     zero and dropped.
     """
 
-    def write(f: Function, v: ComplexLanes) -> None:
-        count, pitch, swap = (f.int_at("%args", i) for i in range(3))
-        factor = "" if out else splat_arg(f, v, 3)
+    def write(f: Function, v: ComplexLanes, p: Params) -> None:
+        count, pitch, swap = p["count"], p["pitch"], p["swap"]
+        factor = "" if out else splat_arg(p, v, "factor")
         unswapped = f.sub(str(v.nbytes), swap)
         scalars = count if real else f.mul(count, "2")
         last = f.sub("%lanes", "1")
@@ -208,11 +216,8 @@ def turn_function(dtype: DType, out: bool, real: bool) -> int:
             for k, value in enumerate(vectors):
                 with f.when(f(f"icmp slt i64 {k}, %lanes")):
                     to = f.offset(at, f.mul(str(k), pitch))
-                    if mask is None:
-                        v.store(value, to)
-                    else:
-                        store_masked(f, v, value, to, mask)
+                    store_part(f, v, value, to, mask)
 
         parts_of(f, v, "0", scalars, body)
 
-    return step_function(dtype, write)
+    return step_function(dtype, TURN, write)

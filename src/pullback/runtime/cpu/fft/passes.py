@@ -1,7 +1,7 @@
 """Passes over the elements of a transform; an element is a vector of complex numbers.
 
-Each function is called as `f(args, source, target, lanes, part)`: `args` are the int64 arguments
-that it lists, and nobody needs the source afterwards.
+Each function is called as `f(args, source, target, lanes, part)`: `args` are a record of its own,
+whose tables are addresses, and nobody needs the source afterwards.
 """
 
 from __future__ import annotations
@@ -14,36 +14,46 @@ from pullback.compile.kernel.fft_order import FINE_ROWS
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.fft.codelets import ComplexLanes
 from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.records import Params, Record
 from pullback.runtime.cpu.llvm.vectors import squared
 from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
-__all__ = ["PARAMETERS", "pass_function", "step_function", "twist_function"]
+__all__ = ["PARAMETERS", "PASS", "TWIST", "pass_function", "step_function", "twist_function"]
 
 PARAMETERS = (
     ("ptr", "%args"), ("ptr", "%source"), ("ptr", "%target"), ("i64", "%lanes"), ("i64", "%part"),
 )  # fmt: skip
 
 
-def step_function(dtype: DType, write: Callable[[Function, ComplexLanes], None]) -> int:
-    """The address of a compiled step of a transform."""
+# `roots`: a table, unless nothing is turned.
+PASS = Record("", "groups span roots")
+# `across`: vectors of a row; steps count elements from column to column, and from a block of rows
+# to the next; `pitch`: vectors of a row of roots.
+TWIST = Record("", "rows across column_step block_step roots fine_roots pitch")
+
+
+def step_function(
+    dtype: DType, record: Record, write: Callable[[Function, ComplexLanes, Params], None]
+) -> int:
+    """The address of a compiled step of a transform, whose args are those of the record."""
     module = IRModule()
     f = Function(module, "@step", PARAMETERS)
-    write(f, ComplexLanes(f, dtype))
+    write(f, ComplexLanes(f, dtype), Params(f, record, "%args"))
     f.finish()
     return jit.compile_ir(module.text(), ["step"])["step"]
 
 
 @functools.cache
 def pass_function(dtype: DType, radix: int, turned: bool) -> int:
-    """Transforms of `radix` points: args are (groups m, span s, roots).
+    """Transforms of `radix` points, of m groups and the span s.
 
     The points of transform (p, q) are `source[q + s (p + m k)]`, its results are
     `target[q + s (radix p + j)]`, times root j of group p if `turned`.
     """
 
-    def write(f: Function, v: ComplexLanes) -> None:
-        groups, span = (f.int_at("%args", i) for i in range(2))
-        table = f(f"load ptr, ptr {f.element('%args', 'i64', '2')}") if turned else "null"
+    def write(f: Function, v: ComplexLanes, p: Params) -> None:
+        groups, span = p["groups"], p["span"]
+        table = p.address("roots") if turned else "null"
         step = f.mul(span, str(v.element))
         stride = f.mul(step, groups)
         with f.loop("0", groups) as group:
@@ -59,23 +69,23 @@ def pass_function(dtype: DType, radix: int, turned: bool) -> int:
                         value = v.times(value, root)
                     v.keep(value, f.offset(end, f.mul(str(j), step)))
 
-    return step_function(dtype, write)
+    return step_function(dtype, PASS, write)
 
 
 @functools.cache
 def twist_function(dtype: DType, fine: bool) -> int:
     """Turns rows of vectors into columns of vectors, times roots.
 
-    Args are (rows, vectors of a row, step from column to column, step from a block of rows to the
-    next, roots, fine roots, vectors of a row of roots). The roots lie as the elements do. If `fine`
-    there is one column, `part` is its place in the tables, and an element is multiplied by a
-    product of roots: that of row r // 16 and the fine one of row r % 16.
+    The roots lie as the elements do. If `fine` there is one column, `part` is its place in the
+    tables, and an element is multiplied by a product of roots: that of row r // 16 and the fine one
+    of row r % 16.
     """
 
-    def write(f: Function, v: ComplexLanes) -> None:
-        rows, across, column_step, block_step = (f.int_at("%args", i) for i in range(4))
-        tables = [f(f"load ptr, ptr {f.element('%args', 'i64', str(i))}") for i in (4, 5)]
-        pitch = f.int_at("%args", 6)
+    def write(f: Function, v: ComplexLanes, p: Params) -> None:
+        rows, across = p["rows"], p["across"]
+        column_step, block_step = p["column_step"], p["block_step"]
+        tables = [p.address("roots"), p.address("fine_roots")]
+        pitch = p["pitch"]
         size, lanes = str(v.element), str(v.lanes)
         last = f.sub(rows, "1")
 
@@ -113,4 +123,4 @@ def twist_function(dtype: DType, fine: bool) -> int:
                 place = f.mul(f.mul(f.add(base, str(c)), column_step), size)
                 v.keep(ComplexPair(re, im), f.offset(to, place))
 
-    return step_function(dtype, write)
+    return step_function(dtype, TWIST, write)

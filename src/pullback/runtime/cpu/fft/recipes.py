@@ -43,7 +43,7 @@ class StepList:
         self.nbytes = 64  # of a buffer
         self.at = IN
 
-    def step(self, function: Any, *args: Any, to: int | None = None) -> None:
+    def step(self, function: Any, args: tuple[Any, ...], to: int | None = None) -> None:
         """Go on from where the last step has left its results, to the other buffer."""
         target = to if to is not None else B if self.at == A else A
         self.steps.append(TransformStep(function, self.at, target, args))
@@ -60,13 +60,22 @@ class StepList:
         """Rows of complex numbers to elements; `pitch` counts bytes."""
         self.need(rows * self.vectors(columns))
         function = moves.move_function(self.dtype, False, False)
-        self.step(function, rows, columns, pitch, self.swap(swap), bits_of(factor))
+        self.step(function, self.moved(rows, columns, pitch, swap, factor))
 
     def move_out(
         self, rows: int, columns: int, pitch: int, swap: bool, to: int | None = None
     ) -> None:
         function = moves.move_function(self.dtype, True, False)
-        self.step(function, rows, columns, pitch, self.swap(swap), to=to)
+        self.step(function, self.moved(rows, columns, pitch, swap), to)
+
+    def moved(
+        self, rows: int, columns: int, pitch: int, swap: bool, factor: float = 0.0, apart: int = 0
+    ) -> tuple[Any, ...]:
+        """The args of a step that moves rows; -1 `columns` are as many as there are lanes."""
+        return moves.MOVE.packed(
+            rows=rows, count=columns, pitch=pitch, swap=self.swap(swap), factor=bits_of(factor),
+            apart=apart,
+        )  # fmt: skip
 
     def vectors(self, columns: int) -> int:
         return 1 if columns < 0 else -(-columns // self.lanes)
@@ -78,7 +87,8 @@ class StepList:
             rest = n // radix
             turned = rest > 1
             table = tables.pass_roots(self.dtype, n, radix) if turned else 0
-            self.step(passes.pass_function(self.dtype, radix, turned), rest, span, table)
+            args = passes.PASS.packed(groups=rest, span=span, roots=table)
+            self.step(passes.pass_function(self.dtype, radix, turned), args)
             n, span = rest, span * radix
 
     # -- a row ---------------------------------------------------------------------------------
@@ -96,11 +106,15 @@ class StepList:
             number = 2 * self.dtype.itemsize
             self.move(first, rest, rest * number, swap[0], factor)
             across, blocks = self.vectors(rest), self.vectors(first)
-            self.step(passes.pass_function(self.dtype, first, False), 1, across, 0)
+            args = passes.PASS.packed(groups=1, span=across, roots=0)
+            self.step(passes.pass_function(self.dtype, first, False), args)
             self.need(across * self.lanes * blocks)
             table = tables.twist_roots(self.dtype, n, first, self.lanes)
-            twist = passes.twist_function(self.dtype, False)
-            self.step(twist, first, across, blocks, 1, table, 0, across)
+            args = passes.TWIST.packed(
+                rows=first, across=across, column_step=blocks, block_step=1, roots=table,
+                fine_roots=0, pitch=across,
+            )  # fmt: skip
+            self.step(passes.twist_function(self.dtype, False), args)
             self.passes(rest, tuple(others), blocks)
             self.move_out(rest, first, first * number, swap[1], to=to)
             return
@@ -124,10 +138,30 @@ class StepList:
         part: int = _WHOLE_ROW,
     ) -> None:
         """Products of a row with a table, followed by zeros."""
-        args = (count, total, table, part, bits_of(factor), int(before), int(after))
-        self.step(halves.times_row(self.dtype), *args, to=to)
+        args = halves.TIMES.packed(
+            count=count, total=total, table=table, length=part, factor=bits_of(factor),
+            before=int(before), after=int(after),
+        )  # fmt: skip
+        self.step(halves.times_row(self.dtype), args, to)
+
+    def half_row(
+        self, n: int, back: bool, factor: float, to: int | None = None, part: int = _WHOLE_ROW
+    ) -> None:
+        """A real transform of n points from a complex one of half as many; or the way back."""
+        args = halves.HALF_ROW.packed(
+            half=n // 2, roots=tables.half_roots(self.dtype, n, back), length=part,
+            factor=bits_of(factor),
+        )  # fmt: skip
+        self.step(halves.half_row(self.dtype, back), args, to)
 
     # -- lanes ---------------------------------------------------------------------------------
+
+    def half_elements(self, n: int, back: bool) -> None:
+        """What `half_row` does, on elements."""
+        args = halves.HALF_ELEMENTS.packed(
+            half=n // 2, roots=tables.half_roots(self.dtype, n, back), swap=self.swap(back)
+        )
+        self.step(halves.half_elements(self.dtype, back), args)
 
     def lane_passes(self, n: int) -> None:
         """The transform of n elements."""
@@ -142,26 +176,23 @@ def row_recipe(kind: str, dtype: DType, n: int, inverse: bool, factor: float) ->
         r.row(n, swap, factor, to=OUT)
     elif kind == "rfft" and n % 2 == 0:
         r.row(half, (False, False), factor)
-        table = tables.half_roots(dtype, n, False)
-        r.step(halves.half_row(dtype, False), half, table, _WHOLE_ROW, bits_of(1.0), to=OUT)
+        r.half_row(n, False, 1.0, to=OUT)
     elif kind == "irfft" and n % 2 == 0:
         r.need(r.vectors(half))
-        table = tables.half_roots(dtype, n, True)
-        r.step(halves.half_row(dtype, True), half, table, _WHOLE_ROW, bits_of(factor))
+        r.half_row(n, True, factor)
         r.row(half, (True, True), to=OUT)
     elif kind == "rfft":
         r.need(r.vectors(n))
-        function = moves.move_function(dtype, False, True)
-        r.step(function, 1, n, 0, 0, bits_of(factor), 0)
+        r.step(moves.move_function(dtype, False, True), r.moved(1, n, 0, False, factor))
         r.move_out(1, n, 0, False)
         r.row(n, (False, False))
-        r.step(halves.copy_function(dtype), (half + 1) * 2 * size, to=OUT)
+        r.step(halves.copy_function(dtype), halves.COPY.packed(nbytes=(half + 1) * 2 * size), OUT)
     else:
         r.need(r.vectors(n))
-        r.step(halves.whole_row(dtype), n, bits_of(factor))
+        r.step(halves.whole_row(dtype), halves.WHOLE_ROW.packed(n=n, factor=bits_of(factor)))
         r.row(n, (True, True))
         r.move(1, n, 0, False)
-        r.step(moves.move_function(dtype, True, True), 1, n, 0, 0, 0, 0, to=OUT)
+        r.step(moves.move_function(dtype, True, True), r.moved(1, n, 0, False), OUT)
     return r
 
 
@@ -186,13 +217,15 @@ def lane_recipe(
     def move(
         out: bool, points: int, real: bool, swap: bool = False, apart: int = 0, step: int = 1
     ) -> None:
-        scale, to = (0, {"to": OUT}) if out else (bits_of(factor), {})
-        args: tuple[Any, ...] = (r.swap(swap), scale)
+        scale, to = (0.0, OUT) if out else (factor, None)
         if turned:
-            r.step(moves.turn_function(dtype, out, real), points, pitch[out], *args, **to)
+            args = moves.TURN.packed(
+                count=points, pitch=pitch[out], swap=r.swap(swap), factor=bits_of(scale)
+            )
+            r.step(moves.turn_function(dtype, out, real), args, to)
         else:
-            args = (points, -1, pitch[out] * step, *args, apart)
-            r.step(moves.move_function(dtype, out, real), *args, **to)
+            args = r.moved(points, -1, pitch[out] * step, swap, scale, apart)
+            r.step(moves.move_function(dtype, out, real), args, to)
 
     load, store = partial(move, False), partial(move, True)
     if kind == "fft":
@@ -203,7 +236,7 @@ def lane_recipe(
         # Two real points side by side are a complex one; one above the other, two rows are.
         load(half, not turned, apart=pitch[0], step=2)
         r.lane_passes(half)
-        r.step(halves.half_elements(dtype, False), half, tables.half_roots(dtype, n, False), 0)
+        r.half_elements(n, False)
         store(half + 1, False)
     elif kind == "rfft":
         load(n, True)
@@ -211,13 +244,13 @@ def lane_recipe(
         store(half + 1, False)
     elif even:
         load(half + 1, False)
-        args = (half, tables.half_roots(dtype, n, True), r.swap(True))
-        r.step(halves.half_elements(dtype, True), *args)
+        r.half_elements(n, True)
         r.lane_passes(half)
         store(half, not turned, True, apart=pitch[1], step=2)
     else:
         load(half + 1, False)
-        r.step(halves.whole_elements(dtype), n, r.swap(True))
+        args = halves.WHOLE_ELEMENTS.packed(n=n, swap=r.swap(True))
+        r.step(halves.whole_elements(dtype), args)
         r.lane_passes(n)
         store(n, True, True)
     return r

@@ -20,11 +20,15 @@ from pullback.runtime.cpu.llvm.values import (
     Value,
     integer,
 )
+from pullback.runtime.cpu.native import Stage
 
-__all__ = ["NARROWED", "PACKED", "narrow_kernel", "pack_kernel", "zero_kernel"]
+__all__ = ["NARROWED", "PACKED", "narrow_kernel", "pack_kernel", "zero_stage"]
+__tuning__ = ("_CLEARED_BYTES",)
 
 PACKED = Record("source target", "length stride")  # of rows, elements apart in the source
 NARROWED = Record("source target")
+CLEARED = Record("target")
+_CLEARED_BYTES = 1 << 20  # of a task: some tens of microseconds
 
 
 @functools.cache
@@ -79,12 +83,17 @@ def _bfloat(code: Code, value: Value) -> Value:
     return result.trunc(I16)
 
 
+def zero_stage(slot: int, nbytes: int) -> Stage:
+    """The stage that clears an array."""
+    return Stage(_zero_kernel(), nbytes, _CLEARED_BYTES, CLEARED.packed(target=slot))
+
+
 @functools.cache
-def zero_kernel() -> int:
-    """Clears bytes of the slot params[0]."""
+def _zero_kernel() -> int:
+    """Clears bytes; params are `CLEARED`."""
     code = kernel(IRModule(), "zero")
-    params, ptrs, lo, hi, _ = code.args
+    _, ptrs, lo, hi, _ = code.args
     fill = code.declare("llvm.memset.p0.i64", VOID, (PTR, I8, I64, I1))
-    target = code.at(code.load(ptrs, code.load(params, 0, I64), PTR), lo, I8)
+    target = code.at(code.load(ptrs, CLEARED.loaded(code, "target"), PTR), lo, I8)
     code.call(fill, (target, code.int(0, I8), hi - lo, code.int(0, I1)))
     return address(code)

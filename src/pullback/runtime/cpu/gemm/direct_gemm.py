@@ -18,7 +18,7 @@ from pullback.compile.kernel.order import CHUNK
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.gemm.transpose_code import turned
 from pullback.runtime.cpu.llvm import jit
-from pullback.runtime.cpu.llvm.records import BatchParams, Record, numbers_of
+from pullback.runtime.cpu.llvm.records import BatchParams, Params, Record, numbers_of
 from pullback.runtime.cpu.llvm.vectors import Vectors, lanes_of
 from pullback.runtime.cpu.llvm.writer import Function, IRModule, literal
 
@@ -27,6 +27,11 @@ __tuning__ = ("_BY_VECTORS", "_PADDED", "_SUMS")
 
 # Strides are in bytes, but `b_column`. Then come RULES, then the batch, then what rules refer to.
 DIRECT = Record("a b out", "m k a_row a_column b_row out_row n b_column")
+# What follows: for each number of rows left the height of a block, how far it begins before them,
+# and where its table is; the batch; tables, with how many segments of columns there are, and of
+# each the code and its first byte.
+RULE = Record("", "table height back")
+SEGMENT = Record("", "code column panels")
 _BLOCK = (("ptr", "%a"), ("ptr", "%b"), ("ptr", "%out"), ("i64", "%panels"), ("ptr", "%params"))
 BLOCKS = 24  # rows that are a whole number of the highest blocks
 _SUMS = 8  # in registers at least: so many are on their way at a time
@@ -154,15 +159,17 @@ def _blocks_of(
 ) -> tuple[Any, ...]:
     """The params after the record: which blocks lie where."""
     size, rules = dtype.itemsize, _chosen(lengths)
-    at = len(DIRECT) + 3 * RULES + len(batch)
+    at = len(DIRECT) + len(RULE) * RULES + len(batch)
     places, tables = {}, []
     for height in sorted(_reached(rules, lengths)):
         places[height] = at + len(tables)
         segments = _segments(dtype, height, n, k > CHUNK)
         tables.append(len(segments))
         for code, column, panels in segments:
-            tables += (code, column * size, panels)
-    words = [w for height, back in rules for w in (places.get(height, 0), height, back)]
+            tables += SEGMENT.packed(code=code, column=column * size, panels=panels)
+    words: list[Any] = []
+    for height, back in rules:
+        words += RULE.packed(table=places.get(height, 0), height=height, back=back)
     return (*words, *batch, *tables)
 
 
@@ -183,7 +190,7 @@ def direct_kernel(turn: DType | None = None, by_vectors: bool = False) -> int:
     """
     module = IRModule()
     f = Function(module, "@kernel")
-    p = BatchParams(f, DIRECT, 3 * RULES)
+    p = BatchParams(f, DIRECT, len(RULE) * RULES)
     a, b, out = p.pointers
     turning = None if turn is None else _TurnedCopies(f, p, turn, by_vectors)
     with p.parts() as part:
@@ -193,17 +200,19 @@ def direct_kernel(turn: DType | None = None, by_vectors: bool = False) -> int:
             columns = turning.copied(columns)
         with f.loop(part.row, end) as block:
             left = f.minimum(f.sub(end, block.i), str(RULES - 1))
-            rule = f.element("%params", "i64", f.add(f.mul(left, "3"), str(len(DIRECT))))
-            table, height, back = (f.int_at(rule, w) for w in range(3))
+            number = f.add(f.mul(left, str(len(RULE))), str(len(DIRECT)))
+            rule = Params(f, RULE, f.element("%params", "i64", number))
+            table, height, back = rule["table"], rule["height"], rule["back"]
             row = f.sub(block.i, back)
             lines = f.offset(a, f.add(part.a, f.mul(row, p["a_row"])))
             target = f.add(f.mul(part.item, p["m"]), row)
             target = f.offset(out, f.mul(target, p["out_row"]))
             segments = f.element("%params", "i64", table)
             with f.loop("0", f.int_at(segments, 0)) as s:
-                own = f.element(segments, "i64", f.add(f.mul(s.i, "3"), "1"))
-                code = f(f"load ptr, ptr {own}")
-                column, panels = f.int_at(own, 1), f.int_at(own, 2)
+                number = f.add(f.mul(s.i, str(len(SEGMENT))), "1")
+                segment = Params(f, SEGMENT, f.element(segments, "i64", number))
+                code = segment.address("code")
+                column, panels = segment["column"], segment["panels"]
                 passed = (lines, f.offset(columns, column), f.offset(target, column), panels)
                 _call(f, code, (*passed, "%params"))
             block.step = f.sub(height, back)

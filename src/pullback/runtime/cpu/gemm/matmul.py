@@ -31,7 +31,7 @@ from pullback.runtime.cpu.gemm import (
 from pullback.runtime.cpu.gemm.cut import cut_of, task_tiles
 from pullback.runtime.cpu.llvm import vectors
 from pullback.runtime.cpu.llvm.builder import index_params
-from pullback.runtime.cpu.llvm.lanes import LANES
+from pullback.runtime.cpu.llvm.lanes import LANES, lane_params
 
 __all__ = ["grain_of", "matmul_row_stages", "matmul_stages"]
 __tuning__ = (
@@ -106,11 +106,7 @@ def matmul_stages(
     elements = math.prod(batch_shape) * m * n
     if elements == 0 or k == 0:
         nbytes = elements * dtype.itemsize
-        return (
-            [native.Stage(copy_code.zero_kernel(), nbytes, 1 << 20, (out_slot,))]
-            if elements
-            else []
-        )
+        return [copy_code.zero_stage(out_slot, nbytes)] if elements else []
     a = MatrixOperand(a_slot, tuple(a_strides[:-2]), *a_strides[-2:])
     b = MatrixOperand(b_slot, tuple(b_strides[:-2]), *b_strides[-2:])
     product = _collapsed(Product(tuple(batch_shape), m, n, k, a, b))
@@ -229,7 +225,8 @@ class _Plan:
         turned = not _is_dense(p.a, p.m, p.k), not _is_dense(p.b, p.k, p.n)
         code = lane_gemm.product_kernel(self.dtype, sizes, *turned)
         steps = p.m * p.n, p.a.batch[0], p.b.batch[0]
-        params = (out, p.a.slot, p.b.slot, count, 0, *steps)
+        arrays = out, p.a.slot, p.b.slot
+        params = lane_params(2).packed(array=arrays, count=count, code=0, step=steps)
         grain = grain_of(_LANE_COST * LANES * (p.m * p.k + p.k * p.n + p.m * p.n))
         self.stages.append(native.Stage(code, -(-count // LANES), grain, params))
 

@@ -126,11 +126,7 @@ def tile_kernel(dtype: DType) -> int:
                         zip((lower, upper), panel_bytes(dtype), strict=True))  # fmt: skip
     unset = f(f"icmp ne i64 {p['first']}, 0")
     with f.loop("%lo", "%hi") as unit:
-        item, number = f.divmod(unit.i, p["tiles"])
-        down, right = f.divmod(number, p["across"])
-        i, j = f.mul(down, p["tile_m"]), f.mul(right, p["tile_n"])
-        rows = f.minimum(p["tile_m"], f.sub(p["m"], i))
-        columns = f.minimum(p["tile_n"], f.sub(p["n"], j))
+        item, i, j, rows, columns = p.tile(unit.i)
         place = f.add(f.mul(f.add(f.mul(item, p["m"]), i), p["n"]), j)
         target = f.offset(out, f.mul(place, str(size)))
         starts = [

@@ -49,11 +49,7 @@ def panel_kernel(dtype: DType) -> int:
     size = str(dtype.itemsize)
     a, b, out = p.pointers
     with f.loop("%lo", "%hi") as unit:
-        item, number = f.divmod(unit.i, p["tiles"])
-        down, right = f.divmod(number, p["across"])
-        i, j = f.mul(down, p["tile_m"]), f.mul(right, p["tile_n"])
-        rows = f.minimum(p["tile_m"], f.sub(p["m"], i))
-        columns = f.minimum(p["tile_n"], f.sub(p["n"], j))
+        item, i, j, rows, columns = p.tile(unit.i)
         a_at, b_at = p.offsets(item, 2)
         own_a = f.offset(a, f.add(a_at, f.mul(i, p["a_row"])))
         own_b = f.offset(b, f.add(b_at, f.mul(j, p["b_column"])))
@@ -76,11 +72,7 @@ def placed_kernel(dtype: DType, minus: bool) -> int:
     p = BatchParams(f, PLACED)
     a, b, out = p.pointers
     with f.loop("%lo", "%hi") as unit:
-        item, number = f.divmod(unit.i, p["tiles"])
-        down, right = f.divmod(number, p["across"])
-        i, j = f.mul(down, p["tile_m"]), f.mul(right, p["tile_n"])
-        rows = f.minimum(p["tile_m"], f.sub(p["m"], i))
-        columns = f.minimum(p["tile_n"], f.sub(p["n"], j))
+        item, i, j, rows, columns = p.tile(unit.i)
         above = f(f"icmp sge i64 {j}, {f.add(i, rows)}")
         lower = f(f"icmp ne i64 {p['lower']}, 0")
         left_out = f(f"and i1 {above}, {lower}")

@@ -12,7 +12,7 @@ from pullback.runtime.cpu import native
 from pullback.runtime.cpu.indexing import gather_code, index_code
 from pullback.runtime.cpu.indexing.checked import narrow_dtype
 from pullback.runtime.cpu.loops.map_stages import INLINE, grain_of
-from pullback.runtime.cpu.loops.nest import Streams, axis_words, rank_of
+from pullback.runtime.cpu.loops.nest import axis_words
 
 __all__ = ["gather_stages", "plain_gather"]
 __tuning__ = ("FAR_BYTES",)
@@ -45,13 +45,11 @@ def gather_stages(
         *(_scaled(s, d.itemsize) for s, d in zip(index_strides, kernel.indices, strict=True)),
     ]
     nest = coalesce(iteration_shape, strides)
-    streams = Streams(2 + len(kernel.indices))
-    slots = (out_slot, x_slot, *index_slots)
-    head = streams.header(rank_of(nest), slots, [0] * streams.count)
-    words = [first_code, *(w for size, stride in indexed for w in (size, stride * item))]
-    by_rows = all(nest.inner(s) == 0 for s in range(2, streams.count))
+    record, slots = index_code.gather_params(len(kernel.indices)), (out_slot, x_slot, *index_slots)
+    head = record.head(nest, slots, **index_code.indexed(indexed, item, first_code))
+    by_rows = all(nest.inner(s) == 0 for s in range(2, record.arrays))
     code = index_code.gather(kernel, step_of(nest.inner(1), item), by_rows)
-    params = tuple(head + words + axis_words(nest))
+    params = (*head, *axis_words(nest))
     return [native.Stage(code, nest.size, grain_of(nest.size), params)]
 
 

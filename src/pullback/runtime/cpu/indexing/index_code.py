@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from typing import Any
 
 from pullback.compile.kernel.forms import Gather, Scatter
 from pullback.core.dtypes import DType, float32
@@ -17,13 +18,24 @@ from pullback.runtime.cpu.llvm.printer import convert, emit, vector_width
 from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, register
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
-    Records,
+    Axes,
+    StreamParams,
     Streams,
     each_line,
     walk,
 )
 
-__all__ = ["MAX_AXES", "accumulator", "gather", "ravel", "scatter"]
+__all__ = [
+    "MAX_AXES",
+    "accumulator",
+    "gather",
+    "gather_params",
+    "indexed",
+    "ravel",
+    "ravel_params",
+    "scatter",
+    "scatter_params",
+]
 __tuning__ = ("CHUNK",)
 
 MAX_AXES = 64  # of a nest: arrays have 64 axes at most, as in NumPy
@@ -35,17 +47,48 @@ def accumulator(dtype: DType) -> DType:
     return float32 if dtype.is_float and dtype.itemsize == 2 else dtype
 
 
-class _Indices:
-    """The index arrays of a kernel: reads, wraps and checks them.
+# The first error code, and of each axis that is indexed its size and stride in bytes, or elements.
+_INDEXED = "code (size stride)[indices]"
 
-    Words: the first error code, then size and byte stride of each indexed axis.
+
+@cache
+def gather_params(indices: int) -> Streams:
+    """The params of `gather`; the arrays are the output, x and the indices."""
+    return Streams(2 + indices, _INDEXED, indices=indices)
+
+
+@cache
+def ravel_params(indices: int) -> Streams:
+    """The params of `ravel`: `weight` is the elements of the iteration space for each place."""
+    return Streams(1 + indices, f"weight {_INDEXED}", indices=indices)
+
+
+@cache
+def scatter_params(indices: int) -> Streams:
+    """The params of `scatter`: the axis that units run over (-1 if none), the number of owners if
+    units are owners of destinations (else 0), the span of destinations.
     """
+    return Streams(2 + indices, f"axis owners span {_INDEXED}", indices=indices)
 
-    def __init__(self, f: Function, dtypes: Sequence[DType], starts_at: int):
+
+def indexed(axes: Sequence[tuple[int, int]], item: int, first_code: int) -> dict[str, Any]:
+    """The params about axes of some size and stride in elements of so many bytes."""
+    return {
+        "code": first_code,
+        "size": [size for size, _ in axes],
+        "stride": [stride * item for _, stride in axes],
+    }
+
+
+class _Indices:
+    """The index arrays of a kernel: reads, wraps and checks them; its params end in `_INDEXED`."""
+
+    def __init__(self, f: Function, dtypes: Sequence[DType], p: StreamParams):
         self.f = f
         self.operands = [LoopOperand(d, "any") for d in dtypes]
-        words = [f.int_at("%params", starts_at + k) for k in range(1 + 2 * len(dtypes))]
-        self.first_code, self.sizes, self.strides = words[0], words[1::2], words[2::2]
+        self.first_code = p["code"]
+        axes = [(p["size", k], p["stride", k]) for k in range(len(dtypes))]
+        self.sizes, self.strides = [n for n, _ in axes], [s for _, s in axes]
 
     def offset(self, starts: Sequence[str], steps: Sequence[str], i: str, position: str) -> str:
         """The offset that the indices of element `i` ask for; a bad one ends the function."""
@@ -89,16 +132,17 @@ def _vectors_then_rest(f: Function, width: int, body: Callable[[str, int], None]
 
 @lru_cache(jit.KEPT)
 def gather(kernel: Gather, step: str, by_rows: bool) -> int:
-    """Streams: out, x, indices. The words after the head are those of the indices.
+    """The elements of x that indices name.
 
     `step` is the innermost step of x; `by_rows`: no index changes along the innermost axis.
     """
     module = IRModule()
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
-    streams = Streams(2 + len(kernel.indices))
-    indices = _Indices(f, kernel.indices, streams.words)
-    pointers = streams.pointers(f)
-    strides = Records("%records", "0", streams.count).strides(f, 0)
+    streams = gather_params(len(kernel.indices))
+    p = StreamParams(f, streams)
+    indices = _Indices(f, kernel.indices, p)
+    pointers = p.pointers()
+    strides = Axes("%records", "0", streams.arrays).strides(f, 0)
     # Elements are moved as they are, whatever they mean.
     raw = DType(f"raw{kernel.dtype.itemsize}", "u", kernel.dtype.itemsize, 0)
     source, target = LoopOperand(raw, step), LoopOperand(raw, "unit")
@@ -119,11 +163,10 @@ def gather(kernel: Gather, step: str, by_rows: bool) -> int:
             where = indices.offset(own, strides[2:], at.i, f.add(position, at.i))
             copy(f.offset(x, where), at.i, 1)
 
-    each_line(f, streams.count, row)
+    each_line(f, streams.arrays, row)
     f.finish()
     f = Function(module, "@kernel")
-    records = streams.records(f, streams.count, 1 + 2 * len(kernel.indices))
-    walk(f, records, "%lo", "%hi", "null", "@tile")
+    walk(f, StreamParams(f, streams).axes(streams.arrays), "%lo", "%hi", "null", "@tile")
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
@@ -132,16 +175,17 @@ def gather(kernel: Gather, step: str, by_rows: bool) -> int:
 def ravel(dtypes: tuple[DType, ...]) -> int:
     """The places that indices of these dtypes give, as one dense int64 array.
 
-    Streams: out, indices, and a place to which that of the indices is added. Words after the head:
-    elements of the iteration space for each place, then those of the indices.
+    The arrays are the output and the indices; a stream more is the place to which that of the
+    indices is added.
     """
     module = IRModule()
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
-    streams = Streams(1 + len(dtypes))
-    weight = f.int_at("%params", streams.words)
-    indices = _Indices(f, dtypes, streams.words + 1)
-    pointers = streams.pointers(f)
-    strides = Records("%records", "0", streams.count + 1).strides(f, 0)
+    params, streams = ravel_params(len(dtypes)), 2 + len(dtypes)
+    p = StreamParams(f, params)
+    weight = p["weight"]
+    indices = _Indices(f, dtypes, p)
+    pointers = p.pointers()
+    strides = Axes("%records", "0", streams).strides(f, 0)
 
     def row(offsets: list[str], position: str) -> None:
         out, *own = (f.offset(p, o) for p, o in zip(pointers, offsets[:-1], strict=True))
@@ -151,34 +195,32 @@ def ravel(dtypes: tuple[DType, ...]) -> int:
             place = f.add(where, f.add(offsets[-1], f.mul(at.i, strides[-1])))
             f.do(f"store i64 {place}, ptr {f.element(out, 'i64', at.i)}")
 
-    each_line(f, streams.count + 1, row)
+    each_line(f, streams, row)
     f.finish()
     f = Function(module, "@kernel")
-    records = streams.records(f, streams.count + 1, 2 + 2 * len(dtypes))
-    walk(f, records, "%lo", "%hi", "null", "@tile")
+    walk(f, StreamParams(f, params).axes(streams), "%lo", "%hi", "null", "@tile")
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
 
 @lru_cache(jit.KEPT)
 def scatter(kernel: Scatter, steps: tuple[str, str], by_rows: bool) -> int:
-    """Streams: out, updates, indices, and the position in the iteration space.
+    """Folds updates into the elements of the output that indices name.
 
-    Words after the head: the axis that units run over (-1 if none), the number of owners if units
-    are owners of destinations (else 0), the span of destinations, then those of the indices.
-    `steps` are the innermost ones of out and updates.
+    The arrays are the output, the updates and the indices; a stream more is the position in the
+    iteration space. `steps` are the innermost ones of output and updates.
     """
     module = IRModule()
-    streams = Streams(2 + len(kernel.indices))
     _scatter_tile(module, kernel, steps, by_rows)
     f = Function(module, "@kernel")
-    axis, owners, span = (f.int_at("%params", streams.words + k) for k in range(3))
-    given = streams.records(f, streams.count + 1, 4 + 2 * len(kernel.indices))
-    records, first, total = _part_of_axis(f, given, axis)
+    params = scatter_params(len(kernel.indices))
+    p = StreamParams(f, params)
+    axis, owners, span = p["axis"], p["owners"], p["span"]
+    axes, first, total = _part_of_axis(f, p.axes(params.arrays + 1), axis)
     context = f.array("i64", 2 + len(first))
     for k, value in enumerate((*_destinations(f, owners, span), *first)):
         f.do(f"store i64 {value}, ptr {f.element(context, 'i64', str(k))}")
-    walk(f, records, "0", total, context, "@tile")
+    walk(f, axes, "0", total, context, "@tile")
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
@@ -186,11 +228,12 @@ def scatter(kernel: Scatter, steps: tuple[str, str], by_rows: bool) -> int:
 def _scatter_tile(module: IRModule, kernel: Scatter, steps: tuple[str, str], by_rows: bool) -> None:
     """The function that folds a tile; its context: first destination, how many, offsets."""
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
-    streams = Streams(2 + len(kernel.indices))
-    indices = _Indices(f, kernel.indices, streams.words + 3)
-    pointers = streams.pointers(f)
-    low, owned, *first = (f.int_at("%context", k) for k in range(3 + streams.count))
-    strides = Records("%records", "0", streams.count + 1).strides(f, 0)
+    params = scatter_params(len(kernel.indices))
+    p, streams = StreamParams(f, params), params.arrays + 1
+    indices = _Indices(f, kernel.indices, p)
+    pointers = p.pointers()
+    low, owned, *first = (f.int_at("%context", k) for k in range(2 + streams))
+    strides = Axes("%records", "0", streams).strides(f, 0)
     combine = _Combine(f, kernel, steps, strides)
     places = "" if by_rows else f.array("i64", 2 * CHUNK)
 
@@ -218,14 +261,14 @@ def _scatter_tile(module: IRModule, kernel: Scatter, steps: tuple[str, str], by_
                 to, source = f.int_at(place, 0), f.int_at(place, 1)
                 combine.elements(f.offset(out, to), f.offset(update, source), "0", 1)
 
-    each_line(f, streams.count + 1, row)
+    each_line(f, streams, row)
     f.finish()
 
 
-def _part_of_axis(f: Function, given: Records, axis: str) -> tuple[Records, list[str], str]:
+def _part_of_axis(f: Function, given: Axes, axis: str) -> tuple[Axes, list[str], str]:
     """The axes with one cut down to %lo ... %hi, the offsets of its start, the elements left."""
     words = given.streams + 1
-    own = Records(f.array("i64", MAX_AXES * words), given.rank, given.streams)
+    own = Axes(f.array("i64", MAX_AXES * words), given.rank, given.streams)
     with f.loop("0", f.mul(given.rank, str(words))) as k:
         value = f.int_at(given.address, k.i)
         f.do(f"store i64 {value}, ptr {f.element(own.address, 'i64', k.i)}")

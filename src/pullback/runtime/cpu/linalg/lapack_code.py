@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm.builder import IRModule, kernel, offsets
+from pullback.runtime.cpu.llvm.records import Record, Word
 from pullback.runtime.cpu.llvm.values import (
     DOUBLE,
     FLOAT,
@@ -28,41 +29,54 @@ from pullback.runtime.cpu.llvm.values import (
     integer,
 )
 
-__all__ = ["PREFIX", "Matrices"]
+__all__ = ["PREFIX", "Matrices", "MatrixRecord"]
 
 PREFIX = "pullback_lapack_"  # of the names under which IR finds the library's functions
 LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 TILE = 32  # columns that a transposing copy takes at once: as many cache lines are open
 
 
-class Matrices:
-    """A kernel under construction whose units are the matrices of a batch.
+class MatrixRecord(Record):
+    """The params of a kernel over matrices: the work area of a task has so many bytes, a task so
+    many matrices (`grain`) and a result so many elements; `sizes` are the kernel's own.
 
-    Params: the slots of the output and of the operands, slot and bytes of the work area of a task,
-    matrices of a task, the error code, elements of a result, the `sizes`; then for each operand the
-    strides of rows and columns, then `index_params` of the batch. All strides count elements.
+    The index of the batch follows. All strides count elements.
+    """
+
+    def __init__(self, operands: int, sizes: str):
+        super().__init__(
+            "out operand[operands] work",
+            f"nbytes grain code result {sizes} (row_stride column_stride)[operands]",
+            operands=operands,
+        )
+        self.operands, self.sizes = operands, sizes.split()
+
+
+class Matrices:
+    """A kernel under construction whose units are the matrices of a batch; `matrices["n"]` is a
+    size among its params.
     """
 
     def __init__(
-        self, name: str, dtype: DType, operands: int, sizes: int, out_complex: bool | None = None
+        self, name: str, dtype: DType, record: MatrixRecord, out_complex: bool | None = None
     ):
-        self.dtype, self.operands = dtype, operands
+        self.dtype, self.record, self.operands = dtype, record, record.operands
         self.module = IRModule()
         self.code = kernel(self.module, name)
         self.parts = 2 if dtype.is_complex else 1
         self._out_parts = 1 + (dtype.is_complex if out_complex is None else out_complex)
         self.real = FLOAT if dtype.real is dtypes.float32 else DOUBLE
         self.real_bytes = 4 if dtype.real is dtypes.float32 else 8
-        first = 1 + operands
         self._work, self._bytes, self._grain, self._code, self._result = (
-            self.param(first + i) for i in range(5)
+            self._param(word) for word in ("work", "nbytes", "grain", "code", "result")
         )
-        self.sizes = [self.param(first + 5 + i) for i in range(sizes)]
-        self._strides_at = first + 5 + sizes
-        self._batch_at = self._strides_at + 2 * operands
+        self._sizes = {size: self._param(size) for size in record.sizes}
 
-    def param(self, index: int) -> Value:
-        return self.code.load(self.code.args[0], index, I64)
+    def __getitem__(self, size: str) -> Value:
+        return self._sizes[size]
+
+    def _param(self, word: Word) -> Value:
+        return self.record.loaded(self.code, word)
 
     def int(self, value: int) -> Value:
         return self.code.int(value)
@@ -71,24 +85,24 @@ class Matrices:
     def each(self) -> Iterator[None]:
         """The loop over matrices: inside are `index`, `out`, `inputs` and the work area."""
         code = self.code
-        params, ptrs, lo, hi, _ = code.args
+        _, ptrs, lo, hi, _ = code.args
         task = lo // self._grain
         base = code.load(ptrs, self._work, PTR)
         area = code.at(base, task * self._bytes, I8)
-        bases = [code.load(ptrs, code.load(params, i, I64), PTR) for i in range(1 + self.operands)]
+        slots: list[Word] = ["out", *(("operand", k) for k in range(self.operands))]
+        bases = [code.load(ptrs, self._param(slot), PTR) for slot in slots]
         with code.range(lo, hi) as index:
             self.index = index
             self._area, self._used = area, self.int(0)
             self._out_reals = self._result * self._out_parts
             self.out = code.at(bases[0], index * self._out_reals, self.real)
-            found = offsets(code, self._batch_at, index, self.operands)
+            found = offsets(code, len(self.record), index, self.operands)
             self.inputs = [self.at(p, o) for p, o in zip(bases[1:], found, strict=True)]
             yield
 
     def strides(self, operand: int) -> tuple[Value, Value]:
         """The strides of rows and columns of an operand."""
-        at = self._strides_at + 2 * operand
-        return self.param(at), self.param(at + 1)
+        return self._param(("row_stride", operand)), self._param(("column_stride", operand))
 
     def work(self, nbytes: Value) -> Value:
         """The next bytes of the work area, at a multiple of 64."""

@@ -9,11 +9,23 @@ from __future__ import annotations
 import functools
 
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.linalg.lapack_code import Matrices
+from pullback.runtime.cpu.linalg.lapack_code import Matrices, MatrixRecord
 from pullback.runtime.cpu.llvm.builder import IRModule, address, kernel
+from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import I8, I32, I64, PTR, Value, constant
 
 __all__ = [
+    "CHOLESKY",
+    "DET",
+    "EIG",
+    "EIGH",
+    "LDL",
+    "LU",
+    "LU_SOLVE",
+    "QR",
+    "REQUIRED",
+    "SOLVE_TRIANGULAR",
+    "SVD",
     "cholesky",
     "det",
     "eig",
@@ -28,15 +40,29 @@ __all__ = [
 ]
 
 
+# Sizes are those of the matrices, and of the work areas of LAPACK by its names for them.
+CHOLESKY = MatrixRecord(1, "n")
+SOLVE_TRIANGULAR = MatrixRecord(2, "n k")
+LU = MatrixRecord(1, "m n")
+LU_SOLVE = MatrixRecord(3, "n k")
+DET = MatrixRecord(2, "n")
+QR = MatrixRecord(1, "m n q r lwork")
+LDL = MatrixRecord(1, "n lwork")
+EIGH = MatrixRecord(1, "n lwork lrwork liwork")
+SVD = MatrixRecord(1, "m n lwork lrwork")
+EIG = MatrixRecord(1, "n lwork")
+REQUIRED = Record("flags", "code")
+
+
 def _least(m: Matrices, x: Value, y: Value) -> Value:
     return m.code.minimum(x, y)
 
 
 @functools.cache
 def cholesky(dtype: DType) -> int:
-    """x (n x n) -> L, row-major; size: n."""
-    m = Matrices("cholesky", dtype, 1, 1)
-    (n,) = m.sizes
+    """x (n x n) -> L, row-major."""
+    m = Matrices("cholesky", dtype, CHOLESKY)
+    n = m["n"]
     one = m.int(1)
     with m.each():
         m.symmetric(m.out, (n, one), 0, n)
@@ -51,9 +77,9 @@ def cholesky(dtype: DType) -> int:
 
 @functools.cache
 def solve_triangular(dtype: DType, lower: bool, unit: bool) -> int:
-    """a (n x n), b (n x k) -> the solution, row-major; sizes: n, k."""
-    m = Matrices("solve_triangular", dtype, 2, 2)
-    n, k = m.sizes
+    """a (n x n), b (n x k) -> the solution, row-major."""
+    m = Matrices("solve_triangular", dtype, SOLVE_TRIANGULAR)
+    n, k = m["n"], m["k"]
     one = m.int(1)
     with m.each():
         a = m.elements(n * n)
@@ -69,12 +95,12 @@ def solve_triangular(dtype: DType, lower: bool, unit: bool) -> int:
 
 @functools.cache
 def lu(dtype: DType) -> int:
-    """x (m x n) -> LU column after column, the rows exchanged, the permutation; sizes: m, n.
+    """x (m x n) -> LU column after column, the rows exchanged, the permutation.
 
     Row i of the product L U is the row of x that the permutation has at i.
     """
-    m = Matrices("lu", dtype, 1, 2)
-    (rows, columns) = m.sizes
+    m = Matrices("lu", dtype, LU)
+    rows, columns = m["m"], m["n"]
     one = m.int(1)
     with m.each():
         swaps = m.integers(_least(m, rows, columns))
@@ -111,12 +137,12 @@ def _exchange(m: Matrices, x: Value, width: Value, swaps: Value, n: Value, back:
 
 @functools.cache
 def lu_solve(dtype: DType, adjoint: bool) -> int:
-    """a, b (n x k) and the result of `lu` -> A^-1 b or A^-H b, row-major; sizes: n, k.
+    """a, b (n x k) and the result of `lu` -> A^-1 b or A^-H b, row-major.
 
     The factor is dense; a is not looked at.
     """
-    m = Matrices("lu_solve", dtype, 3, 2)
-    n, k = m.sizes
+    m = Matrices("lu_solve", dtype, LU_SOLVE)
+    n, k = m["n"], m["k"]
     one = m.int(1)
     with m.each():
         _, right, factor = m.inputs
@@ -139,12 +165,12 @@ def lu_solve(dtype: DType, adjoint: bool) -> int:
 
 @functools.cache
 def det(dtype: DType) -> int:
-    """x and the result of `lu` -> the determinant; size: n.
+    """x and the result of `lu` -> the determinant.
 
     The factor is dense; x is not looked at.
     """
-    m = Matrices("det", dtype, 2, 1)
-    (n,) = m.sizes
+    m = Matrices("det", dtype, DET)
+    n = m["n"]
     code = m.code
     with m.each():
         packed = m.inputs[1]
@@ -163,13 +189,12 @@ def det(dtype: DType) -> int:
 
 @functools.cache
 def qr(dtype: DType) -> int:
-    """x (m x n) -> Q (m x q) column after column, then R (r x n) row-major; sizes: m, n,
-    q, r, lwork.
+    """x (m x n) -> Q (m x q) column after column, then R (r x n) row-major.
 
     q is as large as there are columns of Q wanted, and r as large as q; k = min(m, n).
     """
-    m = Matrices("qr", dtype, 1, 5)
-    rows, columns, q, r, room = m.sizes
+    m = Matrices("qr", dtype, QR)
+    rows, columns, q, r, room = (m[name] for name in ("m", "n", "q", "r", "lwork"))
     one = m.int(1)
     with m.each():
         least = _least(m, rows, columns)
@@ -190,13 +215,13 @@ def qr(dtype: DType) -> int:
 
 @functools.cache
 def ldl(dtype: DType) -> int:
-    """x (n x n) -> L and D, row after row, then the permutation, as numbers; sizes: n, lwork.
+    """x (n x n) -> L and D, row after row, then the permutation, as numbers.
 
     LAPACK gives the blocks of D and the columns of L, and the exchange that came before each block,
     negative for blocks of two. Exchanges move the columns of L before them too.
     """
-    m = Matrices("ldl", dtype, 1, 2)
-    n, room = m.sizes
+    m = Matrices("ldl", dtype, LDL)
+    n, room = m["n"], m["lwork"]
     code, one = m.code, m.int(1)
     with m.each():
         a, work, swaps = m.elements(n * n), m.elements(room), m.integers(n)
@@ -258,11 +283,11 @@ def _spread(m: Matrices, reals: Value, out: Value, count: Value) -> None:
 @functools.cache
 def eigh(dtype: DType, vectors: bool) -> int:
     """x (n x n) -> eigenvalues, then eigenvectors column after column; without `vectors` only the
-    real eigenvalues; sizes: n, lwork, lrwork, liwork.
+    real eigenvalues.
     """
     complex_values = dtype.is_complex and vectors
-    m = Matrices("eigh", dtype, 1, 4, complex_values)
-    n, room, real_room, integer_room = m.sizes
+    m = Matrices("eigh", dtype, EIGH, complex_values)
+    n, room, real_room, integer_room = (m[name] for name in ("n", "lwork", "lrwork", "liwork"))
     one = m.int(1)
     with m.each():
         values = m.reals(n) if complex_values else m.out
@@ -285,11 +310,11 @@ def eigh(dtype: DType, vectors: bool) -> int:
 @functools.cache
 def svd(dtype: DType, job: str) -> int:
     """x (m x n) -> the singular values, then U and V^H row-major; job "N": only the real singular
-    values, "S": the first k columns and rows, "A": all; sizes: m, n, lwork, lrwork.
+    values, "S": the first k columns and rows, "A": all.
     """
     complex_values = dtype.is_complex and job != "N"
-    m = Matrices("svd", dtype, 1, 4, complex_values)
-    rows, columns, room, real_room = m.sizes
+    m = Matrices("svd", dtype, SVD, complex_values)
+    rows, columns, room, real_room = m["m"], m["n"], m["lwork"], m["lrwork"]
     code, one, zero = m.code, m.int(1), m.int(0)
     with m.each():
         least = _least(m, rows, columns)
@@ -318,9 +343,9 @@ def svd(dtype: DType, job: str) -> int:
 
 @functools.cache
 def eig(dtype: DType, vectors: bool) -> int:
-    """x (n x n) -> complex eigenvalues, then eigenvectors column after column; sizes: n, lwork."""
-    m = Matrices("eig", dtype, 1, 2, True)
-    n, room = m.sizes
+    """x (n x n) -> complex eigenvalues, then eigenvectors column after column."""
+    m = Matrices("eig", dtype, EIG, True)
+    n, room = m["n"], m["lwork"]
     one = m.int(1)
     job = "V" if vectors else "N"
     with m.each():
@@ -371,15 +396,15 @@ def _join_vectors(m: Matrices, out: Value, vectors: Value, imag: Value, n: Value
 
 @functools.cache
 def require() -> int:
-    """Looks for the first byte that is 0 among `units`; params: its slot, the error code."""
+    """Looks for the first byte that is 0 among `units`; its params are `REQUIRED`."""
     code = kernel(IRModule(), "require")
-    params, ptrs, lo, hi, error = code.args
-    flags = code.load(ptrs, code.load(params, 0, I64), PTR)
+    _, ptrs, lo, hi, error = code.args
+    flags = code.load(ptrs, REQUIRED.loaded(code, "flags"), PTR)
     with code.range(lo, hi) as i:
         unset = code.equal(code.load(flags, i, I8), 0)
         with code.when(unset):
             code.store(i, error, 1)
             code.store(code.int(0), error, 2)
-            code.store(code.load(params, 1, I64), error, 0)
+            code.store(REQUIRED.loaded(code, "code"), error, 0)
             code.leave()
     return address(code)

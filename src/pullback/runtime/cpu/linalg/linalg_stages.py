@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pullback.compile.kernel import eigen_order
@@ -30,10 +30,10 @@ from pullback.runtime.cpu.linalg import (
     tiled_stages,
     tridiagonal_kernels,
 )
-from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX
+from pullback.runtime.cpu.linalg.lapack_code import LETTERS, PREFIX, MatrixRecord
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.builder import index_params
-from pullback.runtime.cpu.llvm.lanes import LANES
+from pullback.runtime.cpu.llvm.lanes import LANES, lane_params
 from pullback.runtime.cpu.loops import map_stages as map_kernels
 from pullback.runtime.cpu.native import Stage
 
@@ -74,10 +74,11 @@ jit.add_source(PREFIX, _register)
 
 
 class _Job(NamedTuple):
-    """How a kernel is called: sizes for it, and the work area of a task by parts."""
+    """How a kernel is called: its params, sizes for it, and the work area of a task by parts."""
 
     kernel: Callable[[], int]
-    sizes: tuple[int, ...]
+    record: MatrixRecord
+    sizes: Mapping[str, int]
     elements: tuple[int, ...]  # of work areas
     reals: tuple[int, ...]
     integers: tuple[int, ...]
@@ -92,39 +93,42 @@ class _Job(NamedTuple):
 def _cholesky(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     kernel = functools.partial(lapack_kernels.cholesky, avals[0].dtype)
-    return _Job(kernel, (n,), (), (), (), n**3 // 3)
+    return _Job(kernel, lapack_kernels.CHOLESKY, {"n": n}, (), (), (), n**3 // 3)
 
 
 def _solve_triangular(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n, k = avals[1].shape[-2:]
     lower, unit = static["lower"], static["unit_diagonal"]
     kernel = functools.partial(lapack_kernels.solve_triangular, avals[0].dtype, lower, unit)
-    return _Job(kernel, (n, k), (n * n,), (), (), n * n * k)
+    sizes = {"n": n, "k": k}
+    return _Job(kernel, lapack_kernels.SOLVE_TRIANGULAR, sizes, (n * n,), (), (), n * n * k)
 
 
 def _lu(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     m, n = avals[0].shape[-2:]
     kernel = functools.partial(lapack_kernels.lu, avals[0].dtype)
-    return _Job(kernel, (m, n), (), (), (min(m, n),), m * n * min(m, n))
+    k = min(m, n)
+    return _Job(kernel, lapack_kernels.LU, {"m": m, "n": n}, (), (), (k,), m * n * k)
 
 
 def _lu_solve(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n, k = avals[1].shape[-2:]
     kernel = functools.partial(lapack_kernels.lu_solve, avals[0].dtype, static["adjoint"])
-    return _Job(kernel, (n, k), (), (), (), 2 * n * n * k)
+    return _Job(kernel, lapack_kernels.LU_SOLVE, {"n": n, "k": k}, (), (), (), 2 * n * n * k)
 
 
 def _det(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     kernel = functools.partial(lapack_kernels.det, avals[0].dtype)
-    return _Job(kernel, (n,), (), (), (), n)
+    return _Job(kernel, lapack_kernels.DET, {"n": n}, (), (), (), n)
 
 
 def _ldl(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     room = max(1, n * _BLOCK)
     kernel = functools.partial(lapack_kernels.ldl, avals[0].dtype)
-    return _Job(kernel, (n, room), (n * n, room), (), (n,), n**3 // 3)
+    sizes = {"n": n, "lwork": room}
+    return _Job(kernel, lapack_kernels.LDL, sizes, (n * n, room), (), (n,), n**3 // 3)
 
 
 def _qr(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
@@ -133,17 +137,17 @@ def _qr(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     q = m if static["complete"] else k
     room = max(1, max(n, q) * _BLOCK)
     kernel = functools.partial(lapack_kernels.qr, avals[0].dtype)
-    return _Job(kernel, (m, n, q, q, room), (m * n, k, room), (), (), 4 * m * n * k)
+    sizes = {"m": m, "n": n, "q": q, "r": q, "lwork": room}
+    return _Job(kernel, lapack_kernels.QR, sizes, (m * n, k, room), (), (), 4 * m * n * k)
 
 
 def _eigh(avals: Sequence[Aval], static: dict[str, Any], vectors: bool = True) -> _Job:
     n, dtype = avals[0].shape[-1], avals[0].dtype
     if n <= eigen_order.ROWS and not dtype.is_complex:
         kernel = functools.partial(tridiagonal_kernels.eigh, dtype, vectors)
-        sizes = (n, tridiagonal_kernels.row_of(dtype, n))
-        return _Job(
-            kernel, sizes, tridiagonal_kernels.elements(dtype, n, vectors), (), (), 9 * n**3
-        )
+        sizes = {"n": n, "row": tridiagonal_kernels.row_of(dtype, n)}
+        elements = tridiagonal_kernels.elements(dtype, n, vectors)
+        return _Job(kernel, tridiagonal_kernels.EIGH, sizes, elements, (), (), 9 * n**3)
     blocked = n * (_BLOCK + 2)
     room = 1 + 6 * n + 2 * n * n if vectors else 1 + 2 * n + blocked
     real_room = 0
@@ -152,8 +156,9 @@ def _eigh(avals: Sequence[Aval], static: dict[str, Any], vectors: bool = True) -
         room = 1 + blocked + (n * n if vectors else 0)
     integers = 3 + 5 * n
     kernel = functools.partial(lapack_kernels.eigh, dtype, vectors)
-    sizes = (n, room, real_room, integers)
-    return _Job(kernel, sizes, (n * n, room), (n, real_room), (integers,), 9 * n**3)
+    sizes = {"n": n, "lwork": room, "lrwork": real_room, "liwork": integers}
+    parts = (n * n, room), (n, real_room), (integers,)
+    return _Job(kernel, lapack_kernels.EIGH, sizes, *parts, 9 * n**3)
 
 
 def _svd(avals: Sequence[Aval], static: dict[str, Any], job: str = "") -> _Job:
@@ -165,47 +170,50 @@ def _svd(avals: Sequence[Aval], static: dict[str, Any], job: str = "") -> _Job:
     if dtype.is_complex:
         real_room = 7 * k if job == "N" else max(5 * k * k + 5 * k, 2 * most * k + 2 * k * k + k)
     kernel = functools.partial(lapack_kernels.svd, dtype, job)
-    sizes = (m, n, room, max(1, real_room))
+    sizes = {"m": m, "n": n, "lwork": room, "lrwork": max(1, real_room)}
     parts = (m * n, room), (k, real_room), (8 * k,)
-    return _Job(kernel, sizes, *parts, 20 * m * n * k)
+    return _Job(kernel, lapack_kernels.SVD, sizes, *parts, 20 * m * n * k)
 
 
 def _eig(avals: Sequence[Aval], static: dict[str, Any], vectors: bool = True) -> _Job:
     n = avals[0].shape[-1]
     room = 1 + n * (_BLOCK + 4)
     kernel = functools.partial(lapack_kernels.eig, avals[0].dtype, vectors)
-    return _Job(kernel, (n, room), (n * n, room, 1, n * n), (n, n), (), 25 * n**3)
+    sizes, elements = {"n": n, "lwork": room}, (n * n, room, 1, n * n)
+    return _Job(kernel, lapack_kernels.EIG, sizes, elements, (n, n), (), 25 * n**3)
 
 
 def _schur(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     room = 1 + n * (_BLOCK + 4)
     kernel = functools.partial(matrix_functions.schur, avals[0].dtype)
-    return _Job(kernel, (n, room), (room, n), (n, n), (n, 1), 25 * n**3)
+    sizes = {"n": n, "lwork": room}
+    return _Job(kernel, matrix_functions.SCHUR, sizes, (room, n), (n, n), (n, 1), 25 * n**3)
 
 
 def _sylvester(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     m, n = avals[2].shape[-2:]
     kernel = functools.partial(matrix_functions.sylvester, avals[0].dtype, static["adjoint"])
-    return _Job(kernel, (m, n), (m * n, m * n), (1,), (), 5 * m * n * (m + n))
+    sizes, work = {"m": m, "n": n}, 5 * m * n * (m + n)
+    return _Job(kernel, matrix_functions.SYLVESTER, sizes, (m * n, m * n), (1,), (), work)
 
 
 def _expm(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     kernel = functools.partial(matrix_functions.expm, avals[0].dtype)
-    return _Job(kernel, (n,), (n * n,) * 6, (), (n,), 20 * n**3)
+    return _Job(kernel, matrix_functions.EXPM, {"n": n}, (n * n,) * 6, (), (n,), 20 * n**3)
 
 
 def _sqrtm(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     kernel = functools.partial(matrix_functions.sqrtm, avals[0].dtype)
-    return _Job(kernel, (n,), (n * n,) * 2, (), (), 5 * n**3)
+    return _Job(kernel, matrix_functions.SQRTM, {"n": n}, (n * n,) * 2, (), (), 5 * n**3)
 
 
 def _logm(avals: Sequence[Aval], static: dict[str, Any]) -> _Job:
     n = avals[0].shape[-1]
     kernel = functools.partial(matrix_functions.logm, avals[0].dtype)
-    return _Job(kernel, (n,), (n * n,) * 4, (), (), 30 * n**3)
+    return _Job(kernel, matrix_functions.LOGM, {"n": n}, (n * n,) * 4, (), (), 30 * n**3)
 
 
 _JOBS: dict[str, Callable[..., _Job]] = {
@@ -261,7 +269,7 @@ def linalg_stages(
         return tiled_stages.tiled_stages(name, operands, static, batch, result, area, error_code)
     _register()
     job = _JOBS[name](avals, static)
-    if max(job.sizes) > _LARGEST:
+    if max(job.sizes.values()) > _LARGEST:
         raise ShapeError(
             f"{name}: the work area of LAPACK has fewer than 2**31 elements, got a matrix of shape"
             f" {avals[0].shape[-2:]}. Take a smaller one."
@@ -276,14 +284,16 @@ def linalg_stages(
     wanted = min(count, _TASKS, max(1, count * (job.work + 500) // _TASK_WORK))
     tasks = max(1, min(wanted, max(native.get_threads(), _TASK_BYTES // nbytes)))
     grain = -(-count // tasks)
-    strides, steps = [], []
-    for _, av in operands:
-        assert av.strides is not None
-        strides += av.strides[-2:]
-        steps.append(broadcast_strides(av, (*batch, *av.shape[-2:]))[: len(batch)])
-    slots = (out_slot, *(slot for slot, _ in operands), area(nbytes * -(-count // grain)))
-    head = (*slots, nbytes, grain, error_code, out.size // count)
-    params = (*head, *job.sizes, *strides, *index_params(batch, *steps))
+    steps = [broadcast_strides(av, (*batch, *av.shape[-2:]))[: len(batch)] for _, av in operands]
+    strides = [av.strides for _, av in operands if av.strides is not None]
+    record = job.record.packed(
+        out=out_slot, operand=[slot for slot, _ in operands],
+        work=area(nbytes * -(-count // grain)), nbytes=nbytes, grain=grain, code=error_code,
+        result=out.size // count, **job.sizes,
+        row_stride=[own[-2] for own in strides],
+        column_stride=[own[-1] for own in strides],
+    )  # fmt: skip
+    params = (*record, *index_params(batch, *steps))
     return [*copies, Stage(job.kernel(), count, grain, params)]
 
 
@@ -339,7 +349,9 @@ def _lane_stages(
     groups = -(-count // lanes)
     work = sum(av.size for _, av in operands) // groups + 1
     grain = max(1, min(_LANE_WORK // work, -(-groups // 4)))
-    params = (*slots, count, error_code, *steps)
+    params = lane_params(len(operands)).packed(
+        array=slots, count=count, code=error_code, step=steps
+    )
     return [*stages, Stage(kernel(tuple(turned)), groups, grain, params)]
 
 
@@ -403,7 +415,8 @@ def _require_stages(
         copy_kernel(flags_aval.dtype), flags_aval.shape, [where],
         [dense_strides(flags_aval.shape)], [flags], [flags_aval.strides],
     )  # fmt: skip
-    look = Stage(lapack_kernels.require(), flags_aval.size, 1 << 14, (where, error_code))
+    params = lapack_kernels.REQUIRED.packed(flags=where, code=error_code)
+    look = Stage(lapack_kernels.require(), flags_aval.size, 1 << 14, params)
     copy = map_kernels.map_stages(
         copy_kernel(av.dtype), av.shape, [out_slot], [dense_strides(out.shape)], [slot],
         [av.strides],

@@ -9,18 +9,34 @@ from collections.abc import Sequence
 
 from pullback.compile.kernel.matrix_functions import LOG_NODES, LOG_NORM, PADE, PADE_NORM
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.linalg.lapack_code import Matrices
+from pullback.runtime.cpu.linalg.lapack_code import Matrices, MatrixRecord
 from pullback.runtime.cpu.llvm.builder import address
 from pullback.runtime.cpu.llvm.values import PTR, Value, constant
 
-__all__ = ["expm", "logm", "schur", "sqrtm", "sylvester"]
+__all__ = [
+    "EXPM",
+    "LOGM",
+    "SCHUR",
+    "SQRTM",
+    "SYLVESTER",
+    "expm",
+    "logm",
+    "schur",
+    "sqrtm",
+    "sylvester",
+]
+
+SCHUR = MatrixRecord(1, "n lwork")
+SYLVESTER = MatrixRecord(5, "m n")
+EXPM = MatrixRecord(1, "n")
+SQRTM = LOGM = MatrixRecord(2, "n")
 
 
 @functools.cache
 def schur(dtype: DType) -> int:
-    """x (n x n) -> T, then Z, both column after column, with x = Z T Z^H; sizes: n, lwork."""
-    m = Matrices("schur", dtype, 1, 2)
-    n, room = m.sizes
+    """x (n x n) -> T, then Z, both column after column, with x = Z T Z^H."""
+    m = Matrices("schur", dtype, SCHUR)
+    n, room = m["n"], m["lwork"]
     one = m.int(1)
     with m.each():
         z = m.at(m.out, n * n)
@@ -40,12 +56,12 @@ def schur(dtype: DType) -> int:
 @functools.cache
 def sylvester(dtype: DType, adjoint: bool) -> int:
     """a, b, q (m x n), and the results of `schur` for a and b -> X with a X + X b = q, or with the
-    adjoints of both, row-major; sizes: m, n.
+    adjoints of both, row-major.
 
     The results of `schur` are dense; a and b are not looked at.
     """
-    m = Matrices("sylvester", dtype, 5, 2)
-    rows, columns = m.sizes
+    m = Matrices("sylvester", dtype, SYLVESTER)
+    rows, columns = m["m"], m["n"]
     one = m.int(1)
     with m.each():
         _, _, q, left, right = m.inputs
@@ -74,12 +90,12 @@ _MOST_HALVINGS = 1020  # about what the largest finite norm takes to get there
 
 @functools.cache
 def expm(dtype: DType) -> int:
-    """x (n x n) -> exp(x), row-major; size: n.
+    """x (n x n) -> exp(x), row-major.
 
     Fortran sees the transpose, whose exponential is the transpose.
     """
-    m = Matrices("expm", dtype, 1, 1)
-    (n,) = m.sizes
+    m = Matrices("expm", dtype, EXPM)
+    n = m["n"]
     one = m.int(1)
     with m.each():
         size = n * n
@@ -228,9 +244,9 @@ def _conjugate_back(m: Matrices, t: Value, z: Value, work: Value, n: Value) -> N
 
 @functools.cache
 def sqrtm(dtype: DType) -> int:
-    """x (n x n) and the result of `schur` -> the principal square root, row-major; size: n."""
-    m = Matrices("sqrtm", dtype, 2, 1)
-    (n,) = m.sizes
+    """x (n x n) and the result of `schur` -> the principal square root, row-major."""
+    m = Matrices("sqrtm", dtype, SQRTM)
+    n = m["n"]
     one = m.int(1)
     with m.each():
         size = n * n
@@ -246,9 +262,9 @@ _MOST_ROOTS = 100  # of a number: far more bring every one next to 1
 
 @functools.cache
 def logm(dtype: DType) -> int:
-    """x (n x n) and the result of `schur` -> the principal logarithm, row-major; size: n."""
-    m = Matrices("logm", dtype, 2, 1)
-    (n,) = m.sizes
+    """x (n x n) and the result of `schur` -> the principal logarithm, row-major."""
+    m = Matrices("logm", dtype, LOGM)
+    n = m["n"]
     code, one = m.code, m.int(1)
     with m.each():
         size = n * n

@@ -7,6 +7,7 @@ through all steps matrix by matrix instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import SupportsIndex
 
 from pullback.compile.kernel.factor_order import VECTOR_BYTES
 from pullback.compile.kernel.lower import copy_kernel
@@ -23,13 +24,12 @@ from pullback.runtime.cpu.native import Stage
 from pullback.runtime.cpu.native.stages import LOCAL_BYTES, rows_stage
 
 __all__ = ["Tiles"]
-__tuning__ = ("_ROUNDS", "_COPIED", "_CLEARED", "_SWAPPED", "_SIDE")
+__tuning__ = ("_ROUNDS", "_COPIED", "_SWAPPED", "_SIDE")
 
 _ROUNDS = 4  # matrices for each thread, from which on it does not matter that the last ones wait
 _CALL = 1 / 1000  # of a task is what calling a kernel costs: some tens of nanoseconds
 _LINE = 64  # bytes at whose multiples local areas begin
 _COPIED = 1 << 15  # elements of a task that copies: some microseconds
-_CLEARED = 1 << 20  # bytes of a task that clears memory: some tens of microseconds
 _SWAPPED = 1 << 12  # exchanges of a task: some microseconds
 _SIDE = 256  # columns of a tile of a triangle: those beyond the diagonal are made for nothing
 
@@ -68,8 +68,7 @@ class Tiles(TiledSteps):
         return slot
 
     def _clear(self, slot: int, each: int) -> None:
-        code = copy_code.zero_kernel()
-        self._stages.append(Stage(code, self.count * each, _CLEARED, (slot,)))
+        self._stages.append(copy_code.zero_stage(slot, self.count * each))
 
     def take(self, x: Block, target: Block) -> None:
         """Copies all matrices of a batch before anything else is done."""
@@ -81,7 +80,9 @@ class Tiles(TiledSteps):
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def _stage(self, code: int, each: int, grain: int, params: Sequence[int], *blocks: Block):
+    def _stage(
+        self, code: int, each: int, grain: int, params: Sequence[SupportsIndex], *blocks: Block
+    ):
         """A stage with `each` units for a matrix, in tasks of `grain`."""
         steps = [[s * self.size for s in block.batch] for block in blocks]
         params = (*params, *index_params(self.batch, *steps))

@@ -15,12 +15,13 @@ import numpy as np
 from pullback.compile.kernel.eigen_order import NOTHING, SWEEPS
 from pullback.compile.kernel.factor_order import SUMS, VECTOR_BYTES
 from pullback.core.dtypes import DType
-from pullback.runtime.cpu.linalg.lapack_code import Matrices
+from pullback.runtime.cpu.linalg.lapack_code import Matrices, MatrixRecord
 from pullback.runtime.cpu.llvm.builder import address
 from pullback.runtime.cpu.llvm.values import Value, constant, integer, vector
 
-__all__ = ["eigh", "elements", "row_of"]
+__all__ = ["EIGH", "eigh", "elements", "row_of"]
 
+EIGH = MatrixRecord(1, "n row")  # `row`: elements of a row in the work area
 _LINES = 7  # rows of numbers that are worked in, beside two matrices
 
 
@@ -39,10 +40,10 @@ def elements(dtype: DType, n: int, vectors: bool) -> tuple[int, ...]:
 @functools.cache
 def eigh(dtype: DType, vectors: bool) -> int:
     """x (n x n) -> eigenvalues in increasing order, then eigenvectors column after column; without
-    `vectors` the eigenvalues alone; sizes: n, elements of a row in the work area.
+    `vectors` the eigenvalues alone.
     """
-    m = Matrices("eigh", dtype, 1, 2)
-    n, row = m.sizes
+    m = Matrices("eigh", dtype, EIGH)
+    n, row = m["n"], m["row"]
     one = m.int(1)
     with m.each():
         a = m.elements(n * row)
@@ -67,7 +68,7 @@ class _Tridiagonal:
 
     def __init__(self, m: Matrices, a: Value, q: Value, lines: list[Value]):
         self.m, self.code, self.real = m, m.code, m.real
-        self.n, self.row = m.sizes
+        self.n, self.row = m["n"], m["row"]
         self.lanes = VECTOR_BYTES // m.real_bytes
         self.vector = vector(self.real, self.lanes)
         self.a, self.q = a, q

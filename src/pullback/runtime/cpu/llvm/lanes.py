@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TypeAlias
 
 from pullback.core import dtypes
 from pullback.core.dtypes import DType
 from pullback.runtime.cpu.llvm.builder import IRModule, kernel
+from pullback.runtime.cpu.llvm.records import Record
 from pullback.runtime.cpu.llvm.values import (
     DOUBLE,
     FLOAT,
@@ -26,7 +28,7 @@ from pullback.runtime.cpu.llvm.values import (
     vector,
 )
 
-__all__ = ["LANES", "LaneTile", "Lanes"]
+__all__ = ["LANES", "LaneTile", "Lanes", "lane_params"]
 __tuning__ = ("FEW", "LANES")
 
 LANES = 8  # matrices at once: a register of AVX2 in float32, of AVX-512 in float64
@@ -67,11 +69,17 @@ class LaneTile:
         self.keep(value, self._number(i, j))
 
 
+@cache
+def lane_params(operands: int) -> Record:
+    """The params: the output and the operands, how many matrices there are, the error code, and the
+    elements from matrix to matrix of each array.
+    """
+    return Record("array[arrays]", "count code step[arrays]", arrays=1 + operands)
+
+
 class Lanes:
     """A kernel under construction whose units are groups of `lanes` matrices of n rows.
 
-    Params: the slots of the output and of the operands, how many matrices there are, the error
-    code, then the distance of matrices of each, in elements: of the output and of the operands.
     Operands that are `turned` lie column after column.
     """
 
@@ -141,11 +149,11 @@ class Lanes:
         the last.
         """
         code = self.code
-        params, ptrs, lo, hi, _ = code.args
-        slots = [code.load(params, k, I64) for k in range(1 + self._operands)]
-        first = 1 + self._operands
-        count, self._error = (code.load(params, first + k, I64) for k in range(2))
-        self._steps = [code.load(params, first + 2 + k, I64) for k in range(1 + self._operands)]
+        _, ptrs, lo, hi, _ = code.args
+        record, arrays = lane_params(self._operands), range(1 + self._operands)
+        slots = [record.loaded(code, ("array", k)) for k in arrays]
+        count, self._error = (record.loaded(code, word) for word in ("count", "code"))
+        self._steps = [record.loaded(code, ("step", k)) for k in arrays]
         self._bases = [code.load(ptrs, slot, PTR) for slot in slots]
         last = count - 1
         with code.range(lo, hi) as group:

@@ -218,6 +218,10 @@ class Function:
         """The int64 at position `i` of an int64 array."""
         return self(f"load i64, ptr {self.element(pointer, 'i64', str(i))}")
 
+    def pointer_in(self, slot: str) -> str:
+        """The pointer in a slot, in a kernel."""
+        return self(f"load ptr, ptr {self.element('%ptrs', 'ptr', slot)}")
+
     def splat(self, value: str, scalar: str, width: int) -> str:
         """`value` in every lane."""
         if width == 1:

@@ -1,39 +1,41 @@
-"""LLVM IR of running folds: in sequence along one axis, side by side where outputs are dense.
-
-Words after the head of the arguments: length, first index, step of the index, stride of each array
-along the folded axis, then tiles and columns per tile.
-"""
+"""LLVM IR of running folds: in sequence along one axis, side by side where outputs are dense."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from pullback.compile.kernel.forms import Accumulate
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import vector_width
 from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand
-from pullback.runtime.cpu.loops.nest import (
-    Streams,
-)
+from pullback.runtime.cpu.loops.nest import StreamParams, Streams
 from pullback.runtime.cpu.loops.tree_code import ElementExpressions, FoldWriter, Values
 
-__all__ = ["TILE", "columns", "rows"]
+__all__ = ["TILE", "columns", "params", "rows"]
 
 TILE = 512  # columns of accumulators that are kept in memory
 
 
+@cache
+def params(inputs: int) -> Streams:
+    """The params: elements along the folded axis, the first index and the step to the next, the
+    stride of each array along that axis, and tiles of so many columns.
+    """
+    return Streams(1 + inputs, "length first step along[arrays] tiles width")
+
+
 class _Arguments:
     def __init__(self, f: Function, kernel: Accumulate):
-        count = 1 + len(kernel.inputs)
-        streams = Streams(count)
-        words = 3 + count + 2
-        word = [f.int_at("%params", streams.words + k) for k in range(words)]
-        self.length, self.first, self.step = word[:3]
-        self.along = word[3 : 3 + count]
-        self.tiles, self.width = word[3 + count :]
-        self.pointers = streams.pointers(f)
-        self.kept = streams.records(f, count, words)
+        p, count = StreamParams(f, params(len(kernel.inputs))), 1 + len(kernel.inputs)
+        self.own = p.own()
+        self.along = [self.own["along", k] for k in range(count)]
+        self.pointers = p.pointers()
+        self.kept = p.axes(count)
         self.none = ["0"] * count
+
+    def __getitem__(self, name: str) -> str:
+        """A number among the params."""
+        return self.own[name]
 
 
 @lru_cache(jit.KEPT)
@@ -46,9 +48,9 @@ def rows(kernel: Accumulate) -> int:
     elements = ElementExpressions(fold, [LoopOperand(d, "unit") for d in kernel.inputs])
     with f.loop("%lo", "%hi") as unit:
         offsets = a.kept.offsets(f, unit.i, a.none)
-        start = [("i64", a.first), *(("i64", o) for o in offsets)]
+        start = [("i64", a["first"]), *(("i64", o) for o in offsets)]
         start += zip(fold.types(1), fold.init(f, 1), strict=True)
-        with f.loop("0", a.length, carried=start) as j:
+        with f.loop("0", a["length"], carried=start) as j:
             index, *rest = j.carried
             at, before = rest[: len(offsets)], rest[len(offsets) :]
             places = [f.offset(p, o) for p, o in zip(a.pointers, at, strict=True)]
@@ -56,7 +58,7 @@ def rows(kernel: Accumulate) -> int:
             joined = fold.combine(f, before, values, 1)
             output.store(f, places[0], "0", fold.finish(f, joined, 1), 1)
             moved = [f.add(o, s) for o, s in zip(at, a.along, strict=True)]
-            j.next = [f.add(index, a.step), *moved, *joined]
+            j.next = [f.add(index, a["step"]), *moved, *joined]
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
@@ -88,18 +90,18 @@ def columns(kernel: Accumulate, steps: tuple[str, ...]) -> int:
                 output.store(f, place, strides[0], fold.finish(f, joined, w), w)
 
     with f.loop("%lo", "%hi") as unit:
-        outer, tile = f.divmod(unit.i, a.tiles)
-        first = f.mul(tile, a.width)
-        n = f.minimum(a.width, f.sub(size, first))
+        outer, tile = f.divmod(unit.i, a["tiles"])
+        first = f.mul(tile, a["width"])
+        n = f.minimum(a["width"], f.sub(size, first))
         offsets = a.kept.offsets(f, outer, [f.mul(first, s) for s in strides], first=1)
         with f.loop("0", str(TILE), str(width)) as i:
             fold.store(f, running, i.i, fold.init(f, width), width)
-        start = [("i64", a.first), *(("i64", o) for o in offsets)]
-        with f.loop("0", a.length, carried=start) as j:
+        start = [("i64", a["first"]), *(("i64", o) for o in offsets)]
+        with f.loop("0", a["length"], carried=start) as j:
             index, *at = j.carried
             line([f.offset(p, o) for p, o in zip(a.pointers, at, strict=True)], index, n)
             j.next = [
-                f.add(index, a.step),
+                f.add(index, a["step"]),
                 *(f.add(o, s) for o, s in zip(at, a.along, strict=True)),
             ]
     f.finish()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from pullback.compile.kernel.forms import Map, MultiMap
 from pullback.compile.program.nest import Nest
@@ -16,13 +16,14 @@ from pullback.runtime.cpu.llvm.writer import Function, IRModule
 from pullback.runtime.cpu.loops import tiny_code
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
-    Records,
+    Axes,
+    StreamParams,
     Streams,
     each_line,
     walk,
 )
 
-__all__ = ["code", "inner_axes", "short_axes"]
+__all__ = ["code", "inner_axes", "params", "short_axes"]
 __tuning__ = ("LARGEST", "SHORT", "WORTH")
 
 LARGEST = 64  # elements of a block: a few vectors, and code that compiles in milliseconds
@@ -52,6 +53,12 @@ def short_axes(nest: Nest, times: int = 1) -> int:
     return count if count > 1 else 0
 
 
+@cache
+def params(arrays: int) -> Streams:
+    """The params of such a kernel."""
+    return Streams(arrays)
+
+
 @lru_cache(jit.KEPT)
 def code(
     kernel: Map | MultiMap, dtypes: tuple[DType, ...], shape: Strides, strides: tuple[Strides, ...]
@@ -68,9 +75,9 @@ def _source(
 ) -> str:
     module = IRModule()
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
-    head = Streams(len(dtypes))
-    pointers = head.pointers(f)
-    steps = Records("%records", "0", head.count).strides(f, 0)
+    streams = params(len(dtypes))
+    pointers = StreamParams(f, streams).pointers()
+    steps = Axes("%records", "0", len(dtypes)).strides(f, 0)
     pairs = zip(strides, dtypes, strict=True)
     elements = [tuple(s // d.itemsize for s in own) for own, d in pairs]
 
@@ -80,9 +87,9 @@ def _source(
             places = [f.offset(p, f.mul(at.i, s)) for p, s in zip(starts, steps, strict=True)]
             tiny_code.write_map(f, kernel, shape, elements, places)
 
-    each_line(f, head.count, row)
+    each_line(f, len(dtypes), row)
     f.finish()
     f = Function(module, "@kernel")
-    walk(f, head.records(f, head.count), "%lo", "%hi", "null", "@tile")
+    walk(f, StreamParams(f, streams).axes(len(dtypes)), "%lo", "%hi", "null", "@tile")
     f.finish()
     return module.text()

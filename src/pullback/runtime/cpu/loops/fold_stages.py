@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import SupportsIndex
 
 from pullback.compile.kernel.forms import Accumulate, Reduce
 from pullback.compile.kernel.order import BLOCK, SMALL
@@ -22,11 +24,7 @@ from pullback.runtime.cpu.loops import (
     tiny_code,
 )
 from pullback.runtime.cpu.loops.map_stages import GRAIN, INLINE, weight
-from pullback.runtime.cpu.loops.nest import (
-    Streams,
-    axis_words,
-    rank_of,
-)
+from pullback.runtime.cpu.loops.nest import axis_words, rank_of
 
 __all__ = ["accumulate_stages", "reduce_stages"]
 __tuning__ = ("ENOUGH_TASKS", "FEW_COLUMNS", "LEAST_TILE", "CACHED")
@@ -39,6 +37,9 @@ CACHED = 1 << 18  # bytes that fit in a second-level cache
 
 Strides = Sequence[int]
 Area = Callable[[int], int]
+Head = Callable[
+    ..., tuple[SupportsIndex, ...]
+]  # the params before the axes, given the last of them
 
 
 def reduce_stages(
@@ -87,10 +88,6 @@ def reduce_stages(
     return _rows(kernel, kept, reduced, slots, GROUP if split else reduced.size, area, shared)
 
 
-def _head(rank: int, slots: Sequence[int]) -> list[int]:
-    return Streams(len(slots)).header(rank, slots, [0] * len(slots))
-
-
 def _grain(kernel: Reduce, units: int, elements: int) -> int:
     """Units per task, where a unit folds so many elements."""
     work = max(1, elements) * weight((*kernel.element, *kernel.combine))
@@ -103,9 +100,9 @@ def _inner_steps(kernel: Reduce, nest: Nest, first: int) -> tuple[str, ...]:
 
 def _sequence(kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int]) -> native.Stage:
     offsets = _offsets(reduced)
-    head = _head(rank_of(kept), slots)
-    after = len(head) + 2 + len(offsets)
-    params = tuple([*head, reduced.size, after, *offsets, *axis_words(kept)])
+    record = reduce_code.sequence_params(len(kernel.inputs))
+    head = record.head(kept, slots, length=reduced.size, axes_at=len(record) + len(offsets))
+    params = (*head, *offsets, *axis_words(kept))
     code = reduce_code.sequence(kernel, ("unit", *_inner_steps(kernel, kept, 1)))
     return native.Stage(code, kept.size, _grain(kernel, kept.size, max(1, reduced.size)), params)
 
@@ -140,19 +137,26 @@ def _partials(kernel: Reduce, kept: Nest, groups: int, area: Area) -> tuple[int,
     return area(pitch * len(kernel.init)), pitch
 
 
-def _grouped_words(
+def _grouped(
+    kernel: Reduce,
+    kept: Nest,
     reduced: Nest,
+    slots: Sequence[int],
     group: int,
-    before: int,
     partials: tuple[int, int],
     columns: int = 0,
     tiles: int = 0,
     tile: int = 0,
-) -> list[int]:
-    """The words that follow the head; see `reduce_code.GroupedReduction`."""
-    groups = math.ceil(reduced.size / group)
-    sizes = (columns, tiles, tile)
-    return [reduced.size, groups, group, before, rank_of(reduced, 1), *partials, *sizes]
+) -> tuple[SupportsIndex, ...]:
+    """The params of a reduction by groups."""
+    record, axes = reduce_code.grouped_params(len(kernel.inputs)), axis_words(kept)
+    slot, pitch = partials
+    head = record.head(
+        kept, slots, length=reduced.size, groups=math.ceil(reduced.size / group), per_group=group,
+        reduced_at=len(record) + len(axes), reduced_rank=rank_of(reduced, 1), partials=slot,
+        pitch=pitch, columns=columns, tiles=tiles, tile=tile,
+    )  # fmt: skip
+    return (*head, *axes, *axis_words(reduced, 1))
 
 
 def _rows(
@@ -164,11 +168,8 @@ def _rows(
     area: Area,
     shared: bool,
 ) -> list[native.Stage]:
-    head, records = _head(rank_of(kept), slots), axis_words(kept)
     groups = math.ceil(reduced.size / group)
-    before = len(head) + reduce_code.GroupedReduction.WORDS + len(records)
     partials = _partials(kernel, kept, groups, area)
-    words = _grouped_words(reduced, group, before, partials)
     steps = _inner_steps(kernel, reduced, 0)
     block = None
     if len(reduced.shape) > 1:
@@ -177,10 +178,10 @@ def _rows(
         if inner:
             own = tuple(s[-inner:] for s in reduced.strides)
             block = reduce_code.ShortAxes(reduced.shape[-inner:], own, inner == len(reduced.shape))
-    params = tuple(head + words + records + axis_words(reduced, 1))
+    params = _grouped(kernel, kept, reduced, slots, group, partials)
     units = kept.size * groups
     stage = native.Stage(
-        reduce_code.rows(kernel, steps, block), units, _grain(kernel, units, words[2]), params
+        reduce_code.rows(kernel, steps, block), units, _grain(kernel, units, group), params
     )
     return [stage, *_merge(kernel, kept, slots[0], groups, partials)]
 
@@ -188,15 +189,12 @@ def _rows(
 def _columns(
     kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int], area: Area
 ) -> list[native.Stage]:
-    head, records = _head(rank_of(kept), slots), axis_words(kept)
     columns = kept.shape[-1]
     group, tile = _parts(kernel, kept.size // columns, columns, reduced.size)
     groups = math.ceil(reduced.size / group)
-    before = len(head) + reduce_code.GroupedReduction.WORDS + len(records)
     partials = _partials(kernel, kept, groups, area)
     tiles = math.ceil(columns / tile)
-    words = _grouped_words(reduced, group, before, partials, columns, tiles, tile)
-    params = tuple(head + words + records + axis_words(reduced, 1))
+    params = _grouped(kernel, kept, reduced, slots, group, partials, columns, tiles, tile)
     units = kept.size // columns * tiles * groups
     grain = _grain(kernel, units, group * min(tile, columns))
     code = reduce_columns.columns(kernel, _inner_steps(kernel, kept, 1))
@@ -218,12 +216,9 @@ def _parts(kernel: Reduce, outer: int, columns: int, length: int) -> tuple[int, 
 
 
 def _strips(kernel: Reduce, kept: Nest, reduced: Nest, slots: Sequence[int]) -> native.Stage:
-    head, records = _head(rank_of(kept), slots), axis_words(kept)
-    before = len(head) + reduce_code.GroupedReduction.WORDS + len(records)
     columns = kept.shape[-1]
     tiles = math.ceil(columns / reduce_strips.TILE)
-    words = _grouped_words(reduced, 1, before, (0, 0), columns, tiles)
-    params = tuple(head + words + records + axis_words(reduced, 1))
+    params = _grouped(kernel, kept, reduced, slots, 1, (0, 0), columns, tiles)
     units = kept.size // columns * tiles
     grain = _grain(kernel, units, reduced.size * min(reduce_strips.TILE, columns))
     code = reduce_strips.strips(kernel, _inner_steps(kernel, kept, 1))
@@ -236,7 +231,8 @@ def _merge(
     """The stage that joins the results of groups, if there are several."""
     if groups == 1:
         return []
-    params = (groups, *partials, out_slot)
+    slot, pitch = partials
+    params = reduce_code.MERGED.packed(groups=groups, partials=slot, pitch=pitch, out=out_slot)
     grain = max(1, GRAIN // groups)
     return [native.Stage(reduce_code.merge(kernel), kept.size, grain, params)]
 
@@ -266,30 +262,29 @@ def accumulate_stages(
     steps = tuple(step_of(kept.inner(s), d.itemsize) for s, d in enumerate(dtypes))
     side_by_side = kept.shape and kept.shape[-1] >= 8 and steps[0] == "unit"
     stage = _accumulate_columns if side_by_side else _accumulate_rows
-    first = length - 1 if reverse else 0
-    words = [length, first, -1 if reverse else 1, *along]
-    head = Streams(len(dtypes)).header(rank_of(kept), (out_slot, *in_slots), bases)
-    return [stage(kernel, kept, steps, head, words)]
+    head = partial(
+        accumulate_code.params(len(kernel.inputs)).head, kept, (out_slot, *in_slots), bases,
+        length=length, first=length - 1 if reverse else 0, step=-1 if reverse else 1, along=along,
+    )  # fmt: skip
+    return [stage(kernel, kept, steps, length, head)]
 
 
 def _accumulate_rows(
-    kernel: Accumulate, kept: Nest, steps: tuple[str, ...], head: list[int], words: list[int]
+    kernel: Accumulate, kept: Nest, steps: tuple[str, ...], length: int, head: Head
 ) -> native.Stage:
-    params = tuple(head + words + [0, 0] + axis_words(kept))
-    units = kept.size if words[0] else 0
-    return native.Stage(
-        accumulate_code.rows(kernel), units, _grain(kernel, units, words[0]), params
-    )
+    params = (*head(tiles=0, width=0), *axis_words(kept))
+    units = kept.size if length else 0
+    return native.Stage(accumulate_code.rows(kernel), units, _grain(kernel, units, length), params)
 
 
 def _accumulate_columns(
-    kernel: Accumulate, kept: Nest, steps: tuple[str, ...], head: list[int], words: list[int]
+    kernel: Accumulate, kept: Nest, steps: tuple[str, ...], length: int, head: Head
 ) -> native.Stage:
     columns = kept.shape[-1]
     # Long rows at a time please the memory; a narrow tile leaves work for more threads.
     width = accumulate_code.TILE if columns >= 4 * accumulate_code.TILE else 64
     tiles = math.ceil(columns / width)
-    params = tuple(head + words + [tiles, width] + axis_words(kept))
-    units = kept.size // columns * tiles if words[0] and columns else 0
-    grain = _grain(kernel, units, words[0] * min(width, columns))
+    params = (*head(tiles=tiles, width=width), *axis_words(kept))
+    units = kept.size // columns * tiles if length and columns else 0
+    grain = _grain(kernel, units, length * min(width, columns))
     return native.Stage(accumulate_code.columns(kernel, steps), units, grain, params)

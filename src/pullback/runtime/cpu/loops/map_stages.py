@@ -32,11 +32,11 @@ from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, re
 from pullback.runtime.cpu.loops import block_code, tiny_code
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
-    Records,
+    Axes,
+    StreamParams,
     Streams,
     axis_words,
     each_line,
-    rank_of,
     walk,
 )
 from pullback.runtime.cpu.loops.tiling import boxes
@@ -102,11 +102,11 @@ def _block_stage(
     kernel: Map | MultiMap, nest: Nest, slots: Sequence[int], inner: int
 ) -> native.Stage:
     """The stage whose units are blocks of the innermost axes."""
-    facts, count = _facts(kernel), len(slots)
+    facts = _facts(kernel)
     outer = Nest(nest.shape[:-inner], tuple(s[:-inner] for s in nest.strides))
     block = nest.shape[-inner:]
     made = block_code.code(kernel, facts.dtypes, block, tuple(s[-inner:] for s in nest.strides))
-    head = Streams(count).header(rank_of(outer), slots, (0,) * count)
+    head = block_code.params(len(slots)).head(outer, slots)
     grain = grain_of(outer.size, facts.weight * prod(block))
     return native.Stage(made, outer.size, grain, (*head, *axis_words(outer)))
 
@@ -139,6 +139,7 @@ class _MapFacts(NamedTuple):
     roots: tuple[Expr, ...]
     indexed: bool  # whether any expression reads `index()`
     weight: int
+    params: Streams  # `index` is that of the first element
 
 
 @lru_cache(jit.KEPT)
@@ -156,6 +157,7 @@ def _facts(kernel: Map | MultiMap) -> _MapFacts:
         roots,
         uses_index(roots),
         weight(roots),
+        Streams(len(dtypes), "index"),
     )
 
 
@@ -185,9 +187,9 @@ def _stage(
     steps = [step_of(nest.inner(s), size) for s, size in enumerate(facts.itemsizes)]
     # A single element: any step is right, and dense code is the quickest.
     steps[:count] = ["unit" if step == "zero" else step for step in steps[:count]]
-    head = Streams(streams).header(rank_of(nest), slots, bases[:streams])
     index = bases[streams] if len(bases) > streams else 0
-    params = (*head, index, *axis_words(nest))
+    head = facts.params.head(nest, slots, bases[:streams], index=index)
+    params = (*head, *axis_words(nest))
     grain = grain_of(nest.size, facts.weight)
     return native.Stage(_code(kernel, tuple(steps)), nest.size, grain, params)
 
@@ -263,8 +265,9 @@ def _flat(
     outputs = _facts(kernel).outputs
     nest = _nest(kernel, shape, strides[:outputs], strides[outputs:])
     stage = _stage(kernel, nest, slots, (0,) * len(nest.strides))
-    at = len(stage.params) - len(axis_words(nest))
-    return stage.code, stage.params[:at], stage.params[at + 1 :], _facts(kernel).weight
+    facts = _facts(kernel)
+    at = len(facts.params)  # the only axis follows, its size first
+    return stage.code, stage.params[:at], stage.params[at + 1 :], facts.weight
 
 
 @lru_cache(jit.KEPT)
@@ -280,13 +283,13 @@ def source(kernel: Map | MultiMap, steps: tuple[str, ...]) -> str:
     facts = _facts(kernel)
     dtypes, roots = facts.dtypes, facts.roots
     operands = [LoopOperand(d, s) for d, s in zip(dtypes, steps, strict=True)]
-    head = Streams(len(operands))
+    p = StreamParams(f, facts.params)
     indexed, outputs = facts.indexed, facts.outputs
-    streams = head.count + indexed
-    pointers = head.pointers(f)
-    inner = Records("%records", "0", streams).strides(f, 0)
+    streams = len(operands) + indexed
+    pointers = p.pointers()
+    inner = Axes("%records", "0", streams).strides(f, 0)
     width = vector_width(roots, dtypes)
-    first_index = f.int_at("%params", head.words) if indexed else "0"
+    first_index = p["index"] if indexed else "0"
 
     def row(offsets: list[str], _: str) -> None:
         starts = [f.offset(p, o) for p, o in zip(pointers, offsets, strict=False)]
@@ -303,7 +306,7 @@ def source(kernel: Map | MultiMap, steps: tuple[str, ...]) -> str:
     each_line(f, streams, row)
     f.finish()
     f = Function(module, "@kernel")
-    walk(f, head.records(f, streams, 1), "%lo", "%hi", "null", "@tile")
+    walk(f, StreamParams(f, facts.params).axes(streams), "%lo", "%hi", "null", "@tile")
     f.finish()
     return module.text()
 

@@ -1,7 +1,9 @@
 """Loop nests in kernels: axes are merged by then, sizes and strides are arguments.
 
-A nest has streams (the arrays it walks, in bytes) and axes. In the arguments of a kernel an axis is
-a record `size, stride of stream 0, stride of stream 1, ...`, the innermost first, two at least.
+A nest has streams (the arrays it walks, in bytes) and axes. Among the params of a kernel an axis is
+its size, then its stride in each stream; the innermost comes first, and there are two at least.
+These words have no names: a kernel learns how many axes there are when it runs, and loops over
+them.
 """
 
 from __future__ import annotations
@@ -10,14 +12,17 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, SupportsIndex
 
 from pullback.compile.program.nest import Nest
 from pullback.runtime.cpu.llvm import jit
+from pullback.runtime.cpu.llvm.records import Params, Record, Word
 from pullback.runtime.cpu.llvm.writer import Function, IRModule
 
 __all__ = [
     "TILE_PARAMETERS",
-    "Records",
+    "Axes",
+    "StreamParams",
     "Streams",
     "axis_words",
     "each_line",
@@ -41,7 +46,7 @@ def axis_words(nest: Nest, least: int = 2) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Records:
+class Axes:
     """Where generated code finds the axes of a nest: `address`, how many, and streams per axis."""
 
     address: str
@@ -49,7 +54,7 @@ class Records:
     streams: int
 
     def axis(self, f: Function, d: str | int) -> str:
-        """The address of the record of axis `d`, counted from the innermost."""
+        """The address of the words of axis `d`, counted from the innermost."""
         words = self.streams + 1
         at = str(d * words) if isinstance(d, int) else f.mul(d, str(words))
         return f.element(self.address, "i64", at)
@@ -94,22 +99,22 @@ _WALK_PARAMETERS = (
 )  # fmt: skip
 
 
-def walk(f: Function, records: Records, lo: str, hi: str, context: str, tile: str) -> None:
+def walk(f: Function, axes: Axes, lo: str, hi: str, context: str, tile: str) -> None:
     """Visit the row-major positions `lo` to `hi` of a nest, as pieces of its two innermost axes.
 
     The function `tile` (TILE_PARAMETERS) gets the offsets of its first element; see `each_line`.
     """
     types = ", ".join(t for t, _ in _WALK_PARAMETERS)
     walk_function = f.module.intrinsic(_load_walk(), "void", types)
-    values = ("%params", "%ptrs", lo, hi, "%error", records.address, records.rank,
-              str(records.streams), context, tile)  # fmt: skip
+    values = ("%params", "%ptrs", lo, hi, "%error", axes.address, axes.rank,
+              str(axes.streams), context, tile)  # fmt: skip
     passed = ", ".join(f"{t} {v}" for (t, _), v in zip(_WALK_PARAMETERS, values, strict=True))
     f.do(f"call void {walk_function}({passed})")
 
 
 def each_line(f: Function, streams: int, row: Callable[[list[str], str], None]) -> None:
     """The body of a tile: `row(offsets, position)` writes the code for one line of %length."""
-    steps = Records("%records", "0", streams).strides(f, 1)
+    steps = Axes("%records", "0", streams).strides(f, 1)
     carried = [("i64", "%position"), *(("i64", f.int_at("%offsets", s)) for s in range(streams))]
     with f.loop("0", "%lines", carried=carried) as line:
         position, *at = line.carried
@@ -190,29 +195,43 @@ def _call_tile(f: Function, offsets: str, lines: str, length: str, position: str
     f.do(f"call void %tile({passed})")
 
 
-@dataclass(frozen=True)
-class Streams:
-    """The head of a kernel's arguments: `rank`, then slot and byte offset of each array."""
+class Streams(Record):
+    """The params of a kernel over a nest: its rank, slot and offset in bytes of each array, then
+    numbers of the kernel's own, named as in a record. The axes follow.
+    """
 
-    count: int
+    def __init__(self, arrays: int, own: str = "", **counts: int):
+        super().__init__("", f"rank (*array base)[arrays] {own}", arrays=arrays, **counts)
+        self.arrays = arrays
+        self.own = self.words[1 + 2 * arrays :]
+        self._at_slots = (0,) * arrays
 
-    @property
-    def words(self) -> int:
-        return 1 + 2 * self.count
+    def head(
+        self, nest: Nest, slots: Sequence[int], bases: Sequence[int] = (), **own: Any
+    ) -> tuple[SupportsIndex, ...]:
+        """All but the axes; without `bases` the arrays begin where their slots point."""
+        return self.packed(rank=rank_of(nest), array=slots, base=bases or self._at_slots, **own)
 
-    def header(self, rank: int, slots: Sequence[int], bases: Sequence[int]) -> list[int]:
-        return [rank, *(w for pair in zip(slots, bases, strict=True) for w in pair)]
 
-    def pointers(self, f: Function) -> list[str]:
+class StreamParams(Params):
+    """The params of a kernel over a nest."""
+
+    def __init__(self, f: Function, streams: Streams):
+        super().__init__(f, streams)
+        self.streams = streams
+
+    def pointers(self) -> list[str]:
         """The addresses of the first elements."""
         found = []
-        for s in range(self.count):
-            slot, base = f.int_at("%params", 1 + 2 * s), f.int_at("%params", 2 + 2 * s)
-            pointer = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', slot)}")
-            found.append(f.offset(pointer, base))
+        for s in range(self.streams.arrays):
+            slot, base = self["array", s], self["base", s]
+            found.append(self.f.offset(self.f.pointer_in(slot), base))
         return found
 
-    def records(self, f: Function, streams: int, skip: int = 0) -> Records:
-        """The axes that follow the head, after `skip` more words."""
-        address = f.element("%params", "i64", str(self.words + skip))
-        return Records(address, f.int_at("%params", 0), streams)
+    def own(self) -> dict[Word, str]:
+        """The numbers of the kernel's own."""
+        return {word: self[word] for word in self.streams.own}
+
+    def axes(self, streams: int, at: str = "") -> Axes:
+        """The axes, which follow the numbers or lie `at` another address."""
+        return Axes(at or self.rest(), self["rank"], streams)

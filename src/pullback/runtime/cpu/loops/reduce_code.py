@@ -11,7 +11,7 @@ A unit of `rows` is (output, group), of `columns` (outer outputs, tile, group), 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from pullback.compile.kernel.forms import Reduce
@@ -20,11 +20,13 @@ from pullback.compile.kernel.order import BLOCK, LANES
 from pullback.core.avals import dense_strides
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import vector_width
+from pullback.runtime.cpu.llvm.records import NamedParams, Record
 from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand
 from pullback.runtime.cpu.loops import tiny_code
 from pullback.runtime.cpu.loops.nest import (
     TILE_PARAMETERS,
-    Records,
+    Axes,
+    StreamParams,
     Streams,
     each_line,
     walk,
@@ -37,7 +39,19 @@ from pullback.runtime.cpu.loops.tree_code import (
     positions,
 )
 
-__all__ = ["GroupedReduction", "ShortAxes", "merge", "output_width", "rows", "sequence"]
+__all__ = [
+    "MERGED",
+    "GroupedReduction",
+    "ShortAxes",
+    "grouped_params",
+    "merge",
+    "output_width",
+    "rows",
+    "sequence",
+    "sequence_params",
+]
+
+MERGED = Record("", "groups *partials pitch *out")  # `pitch`: bytes from array to array of partials
 
 
 def output_width(kernel: Reduce) -> int:
@@ -45,18 +59,32 @@ def output_width(kernel: Reduce) -> int:
     return vector_width((*kernel.element, *kernel.combine, *kernel.finish), kernel.inputs)
 
 
+@cache
+def sequence_params(inputs: int) -> Streams:
+    """The params of `sequence`: how many elements, and how many words come before the axes."""
+    return Streams(1 + inputs, "length axes_at")
+
+
+@cache
+def grouped_params(inputs: int) -> Streams:
+    """The params of `rows` and `columns`: groups of so many elements, the words before the reduced
+    axes and their rank, the scratch arrays of groups with the bytes from one to the next, and how
+    many columns there are, in tiles of how many.
+    """
+    own = "length groups per_group reduced_at reduced_rank *partials pitch columns tiles tile"
+    return Streams(1 + inputs, own)
+
+
 @lru_cache(jit.KEPT)
 def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
-    """Folds fewer than SMALL elements.
-
-    Words after the head: N, words from `params` to the axes, then offsets[N][inputs].
-    """
-    module, fold, streams = IRModule(), FoldWriter(kernel), Streams(1 + len(kernel.inputs))
+    """Folds fewer than SMALL elements, whose offsets in each input follow the params."""
+    module, fold, arrays = IRModule(), FoldWriter(kernel), 1 + len(kernel.inputs)
     f = Function(module, "@tile", TILE_PARAMETERS, qualifiers="internal ")
-    pointers = streams.pointers(f)
-    count = f.int_at("%params", streams.words)
-    table = f.element("%params", "i64", str(streams.words + 2))
-    strides = Records("%records", "0", streams.count).strides(f, 0)
+    p = StreamParams(f, sequence_params(len(kernel.inputs)))
+    pointers = p.pointers()
+    count = p["length"]
+    table = p.rest()
+    strides = Axes("%records", "0", arrays).strides(f, 0)
     output = LoopOperand(kernel.output, steps[0])
     elements = ElementExpressions(
         fold, [LoopOperand(d, s) for d, s in zip(kernel.inputs, steps[1:], strict=True)]
@@ -81,12 +109,12 @@ def sequence(kernel: Reduce, steps: tuple[str, ...]) -> int:
                 place = output.at(f, starts[0], at.i, strides[0])
                 output.store(f, place, strides[0], values, w)
 
-    each_line(f, streams.count, row)
+    each_line(f, arrays, row)
     f.finish()
     f = Function(module, "@kernel")
-    address = f.element("%params", "i64", f.int_at("%params", streams.words + 1))
-    records = Records(address, f.int_at("%params", 0), streams.count)
-    walk(f, records, "%lo", "%hi", "null", "@tile")
+    p = StreamParams(f, sequence_params(len(kernel.inputs)))
+    axes = p.axes(arrays, f.element("%params", "i64", p["axes_at"]))
+    walk(f, axes, "%lo", "%hi", "null", "@tile")
     f.finish()
     return jit.compile_ir(module.text(), ["kernel"])["kernel"]
 
@@ -100,43 +128,38 @@ class ShortAxes(NamedTuple):
 
 
 class GroupedReduction:
-    """What `rows` and `columns` share: arguments after the head, groups of blocks, partial results.
-
-    Words after the head: N, groups, elements per group, words from `params` to the reduced axes,
-    their rank, slot of the scratch area and bytes from array to array in it, columns, tiles,
-    columns of a tile.
-    """
-
-    WORDS = 10
+    """What `rows` and `columns` share: params, groups of blocks, partial results."""
 
     def __init__(self, f: Function, kernel: Reduce):
         self.f, self.kernel, self.fold = f, kernel, FoldWriter(kernel)
-        streams = Streams(1 + len(kernel.inputs))
-        word = [f.int_at("%params", streams.words + k) for k in range(self.WORDS)]
-        self.length, self.groups, self.per_group, at_reduced, rank = word[:5]
-        self.slot, self.pitch, self.columns, self.tiles, self.tile = word[5:]
-        self.pointers = streams.pointers(f)
-        self.kept = streams.records(f, streams.count, self.WORDS)
-        reduced = f.element("%params", "i64", at_reduced)
-        self.reduced = Records(reduced, rank, len(kernel.inputs))
+        p = StreamParams(f, grouped_params(len(kernel.inputs)))
+        self.own = p.own()
+        self.pointers = p.pointers()
+        self.kept = p.axes(1 + len(kernel.inputs))
+        reduced = f.element("%params", "i64", self["reduced_at"])
+        self.reduced = Axes(reduced, self["reduced_rank"], len(kernel.inputs))
+
+    def __getitem__(self, name: str) -> str:
+        """A number among the params."""
+        return self.own[name]
 
     def bounds(self, group: str) -> tuple[str, str]:
         """The elements of a group."""
         f = self.f
-        first = f.mul(group, self.per_group)
-        return first, f.minimum(self.length, f.add(first, self.per_group))
+        first = f.mul(group, self["per_group"])
+        return first, f.minimum(self["length"], f.add(first, self["per_group"]))
 
     def partials(self) -> Values:
         """The scratch arrays, one per accumulator."""
-        return _arrays(self.f, self.slot, self.pitch, len(self.fold.dtypes))
+        return _arrays(self.f, self["partials"], self["pitch"], len(self.fold.dtypes))
 
     def several(self) -> str:
-        return self.f(f"icmp sgt i64 {self.groups}, 1")
+        return self.f(f"icmp sgt i64 {self['groups']}, 1")
 
 
 def _arrays(f: Function, slot: str, pitch: str, count: int) -> Values:
     """The addresses of `count` arrays that lie `pitch` bytes apart."""
-    first = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', slot)}")
+    first = f.pointer_in(slot)
     return [f.offset(first, f.mul(pitch, str(k))) for k in range(count)]
 
 
@@ -174,7 +197,7 @@ def rows(kernel: Reduce, steps: tuple[str, ...], block: ShortAxes | None = None)
         return _fold_block(f, elements, places, first, count, lanes)
 
     with f.loop("%lo", "%hi") as unit:
-        k, group = f.divmod(unit.i, g.groups)
+        k, group = f.divmod(unit.i, g["groups"])
         offsets = g.kept.offsets(f, k, ["0"] * (1 + len(kernel.inputs)))
         starts = [f.offset(p, o) for p, o in zip(g.pointers, offsets, strict=True)]
         elements.hoist(f, starts[1:], (1, LANES))
@@ -276,20 +299,17 @@ def _pack_pieces(
 
 @lru_cache(jit.KEPT)
 def merge(kernel: Reduce) -> int:
-    """Joins the groups of each output.
-
-    Arguments: groups, slot of the scratch area, bytes from array to array in it, output slot.
-    """
+    """Joins the groups of each output; its params are `MERGED`."""
     module, fold = IRModule(), FoldWriter(kernel)
     f = Function(module, "@kernel")
-    groups, slot, pitch, out_slot = (f.int_at("%params", k) for k in range(4))
-    partials = _arrays(f, slot, pitch, len(fold.dtypes))
+    p = NamedParams(f, MERGED)
+    partials = _arrays(f, p["partials"], p["pitch"], len(fold.dtypes))
     output = LoopOperand(kernel.output, "unit")
-    target = f(f"load ptr, ptr {f.element('%ptrs', 'ptr', out_slot)}")
+    target = p.pointer("out")
     stack = fold.arrays(f, LEVELS)
     with f.loop("%lo", "%hi") as k:
-        own = fold.at(f, partials, f.mul(k.i, groups))
-        with f.loop("0", groups, carried=[("i64", "0")]) as group:
+        own = fold.at(f, partials, f.mul(k.i, p["groups"]))
+        with f.loop("0", p["groups"], carried=[("i64", "0")]) as group:
             values = fold.load(f, own, group.i, 1)
             group.next = [fold.push(f, stack, group.carried[0], group.i, values)]
         values = fold.collect(f, stack, group.results[0])

@@ -65,10 +65,10 @@ class _ColumnTile:
     def reduce(self, unit: str) -> None:
         """Reduce a unit and store its outputs or partial results."""
         f, g = self.f, self.g
-        rest, group = f.divmod(unit, g.groups)
-        outer, number = f.divmod(rest, g.tiles)
-        column = f.mul(number, g.tile)
-        self.count = f.minimum(g.tile, f.sub(g.columns, column))
+        rest, group = f.divmod(unit, g["groups"])
+        outer, number = f.divmod(rest, g["tiles"])
+        column = f.mul(number, g["tile"])
+        self.count = f.minimum(g["tile"], f.sub(g["columns"], column))
         offsets = g.kept.offsets(f, outer, [f.mul(column, s) for s in self.strides], first=1)
         starts = [f.offset(p, o) for p, o in zip(g.pointers, offsets, strict=True)]
         first, last = g.bounds(group)
@@ -78,7 +78,7 @@ class _ColumnTile:
             b.next = [self._push(b.carried[0], blocks)]
         # Lane 0 still holds the top of the counter: join the larger parts to it.
         self._join_levels(b.results[0], f.sub(b.results[0], "1"), first=1)
-        self._store(starts[0], f.add(f.mul(outer, g.columns), column), group)
+        self._store(starts[0], f.add(f.mul(outer, g["columns"]), column), group)
 
     def _each(self, body: Callable[[str, int], None]) -> None:
         """All columns of the tile, in vectors and then one by one."""
@@ -157,7 +157,7 @@ class _ColumnTile:
         with f.when(several):
             partials = g.partials()
             with f.loop("0", self.count) as i:
-                at = f.add(f.mul(f.add(position, i.i), g.groups), group)
+                at = f.add(f.mul(f.add(position, i.i), g["groups"]), group)
                 fold.store(f, partials, at, fold.load(f, self.lanes, i.i, 1), 1)
         with f.when(f(f"xor i1 {several}, true")):
 

@@ -34,9 +34,9 @@ def strips(kernel: Reduce, steps: tuple[str, ...]) -> int:
     strides = g.kept.strides(f, 0)
     strip = _Strip(f, g, steps, strides)
     with f.loop("%lo", "%hi") as unit:
-        outer, number = f.divmod(unit.i, g.tiles)
+        outer, number = f.divmod(unit.i, g["tiles"])
         column = f.mul(number, str(TILE))
-        count = f.minimum(str(TILE), f.sub(g.columns, column))
+        count = f.minimum(str(TILE), f.sub(g["columns"], column))
         offsets = g.kept.offsets(f, outer, [f.mul(column, s) for s in strides], first=1)
         starts = [f.offset(p, o) for p, o in zip(g.pointers, offsets, strict=True)]
         width = output_width(kernel)
@@ -63,8 +63,10 @@ class _Strip:
     def reduce(self, starts: Values, i: str, w: int) -> None:
         """Fold the outputs `i` to `i + w` and store them."""
         f, g, fold = self.f, self.g, self.fold
-        with f.loop("0", g.length, str(BLOCK), carried=[("i64", "0")]) as b:
-            values = self._block(starts[1:], i, b.i, f.minimum(str(BLOCK), f.sub(g.length, b.i)), w)
+        with f.loop("0", g["length"], str(BLOCK), carried=[("i64", "0")]) as b:
+            values = self._block(
+                starts[1:], i, b.i, f.minimum(str(BLOCK), f.sub(g["length"], b.i)), w
+            )
             number = f(f"udiv i64 {b.i}, {BLOCK}")
             b.next = [fold.push(f, self.stack, b.carried[0], number, values, w)]
         values = fold.finish(f, fold.collect(f, self.stack, b.results[0], w), w)

@@ -17,6 +17,7 @@ from pullback.compile.schedule.row_kernel import Pass, RowKernel
 from pullback.ir.scalar import Expr
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import convert, emit, uniform, vector_width
+from pullback.runtime.cpu.llvm.records import NamedParams, Params, Record
 from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, register
 from pullback.runtime.cpu.loops.tree_code import (
     LEVELS,
@@ -25,11 +26,13 @@ from pullback.runtime.cpu.loops.tree_code import (
     positions,
 )
 
-__all__ = ["HEAD", "Lengths", "column_kernel", "row_kernel"]
+__all__ = ["COLUMN", "Lengths", "column_kernel", "params", "row_kernel"]
 __tuning__ = ("SHORT",)
 
-HEAD = ("rows", "length", "together")  # `together`: logarithm of the lanes that a task has
+# Of a fold over columns, whose accumulators for the lanes of blocks lie `pitch` bytes apart.
+COLUMN = Record("out lanes", "pitch rows columns")
 SHORT = 64  # elements of rows whose length is compiled in: a few vectors, the last partly filled
+_IN_MEMORY = ("unit", "zero")  # kinds of streams
 _LANE_BITS, _BLOCK_BITS = LANES.bit_length() - 1, BLOCK.bit_length() - 1
 
 
@@ -54,12 +57,24 @@ class Lengths(NamedTuple):
 
 
 @lru_cache(jit.KEPT)
-def row_kernel(kernel: RowKernel, lengths: Lengths) -> int:
-    """The kernel over rows; a unit is a row, or its place in the order of `_row_of`.
-
-    Params: `HEAD`; slot and bytes from row to row of each stream in memory; slot and bytes from
-    accumulator to accumulator of each fold over columns, then of each fold over everything.
+def params(kernel: RowKernel) -> Record:
+    """The params of `row_kernel`: `together` is the logarithm of the lanes that a task has, a step
+    the bytes from row to row of a stream in memory, a pitch those from one array of accumulators
+    of a fold over columns, or over everything, to the next.
     """
+    return Record(
+        "",
+        "rows length together (*stream stream_step)[streams]"
+        " (*column column_pitch)[columns] (*whole whole_pitch)[wholes]",
+        streams=sum(s.kind in _IN_MEMORY for s in kernel.streams),
+        columns=len(kernel.columns),
+        wholes=len(kernel.wholes),
+    )
+
+
+@lru_cache(jit.KEPT)
+def row_kernel(kernel: RowKernel, lengths: Lengths) -> int:
+    """The kernel over rows; a unit is a row, or its place in the order of `_row_of`."""
     module = IRModule()
     f = Function(module, "@kernel")
     writer = _RowWriter(f, kernel, lengths)
@@ -76,20 +91,22 @@ class _RowWriter:
 
     def __init__(self, f: Function, kernel: RowKernel, lengths: Lengths):
         self.f, self.kernel, self.lengths = f, kernel, lengths
-        self.rows, self.length, self.together = (f.int_at("%params", k) for k in range(len(HEAD)))
+        self.p = p = Params(f, params(kernel))
+        self.rows, self.length, self.together = p["rows"], p["length"], p["together"]
         if lengths.exact:
             self.length = str(lengths.exact)
-        self._words = len(HEAD)
         self.pointers: dict[int, tuple[str, str]] = {}
         self.starts: dict[int, str] = {}
         for k, s in enumerate(kernel.streams):
-            if s.kind in ("unit", "zero"):
-                self.pointers[k] = self._pair()
+            if s.kind in _IN_MEMORY:
+                number = len(self.pointers)
+                slot, step = p["stream", number], p["stream_step", number]
+                self.pointers[k] = f.pointer_in(slot), step
             elif s.kind == "buffer":
                 nbytes = f.mul(self.length, str(s.dtype.itemsize))
                 self.starts[k] = f(f"alloca i8, i64 {nbytes}, align 64")
-        self.columns = [self._arrays(FoldWriter(r)) for r in kernel.columns]
-        self.wholes = [self._arrays(FoldWriter(r)) for r in kernel.wholes]
+        self.columns = [self._arrays(r, "column", k) for k, r in enumerate(kernel.columns)]
+        self.wholes = [self._arrays(r, "whole", k) for k, r in enumerate(kernel.wholes)]
         folds = [
             FoldWriter(r) for p in kernel.passes for r in (*(r for _, r in p.folds), *p.wholes)
         ]
@@ -102,16 +119,12 @@ class _RowWriter:
         self.scalars: dict[int, Values] = {}
         self.known: dict[int, dict[Expr, str]] = {}
 
-    def _pair(self) -> tuple[str, str]:
-        """The next pointer among the params, and the number that follows it."""
-        f = self.f
-        slot, step = (f.int_at("%params", self._words + k) for k in range(2))
-        self._words += 2
-        return f(f"load ptr, ptr {f.element('%ptrs', 'ptr', slot)}"), step
-
-    def _arrays(self, fold: FoldWriter) -> Values:
-        first, pitch = self._pair()
-        return [self.f.offset(first, self.f.mul(pitch, str(k))) for k in range(len(fold.dtypes))]
+    def _arrays(self, fold: Reduce, name: str, which: int) -> Values:
+        """The accumulators of a fold."""
+        f, p = self.f, self.p
+        slot, pitch = p[name, which], p[f"{name}_pitch", which]
+        first, count = f.pointer_in(slot), len(FoldWriter(fold).dtypes)
+        return [f.offset(first, f.mul(pitch, str(k))) for k in range(count)]
 
     def row_of(self, unit: str) -> str:
         """The row of a unit.
@@ -335,15 +348,12 @@ class _Pass:
 
 @lru_cache(jit.KEPT)
 def column_kernel(kernel: Reduce) -> int:
-    """Joins what `row_kernel` leaves of a fold over columns; a unit is a column.
-
-    Params: output slot, slot of the lanes, bytes from accumulator to accumulator, rows, columns.
-    """
+    """Joins what `row_kernel` leaves of a fold over columns; a unit is a column."""
     module, fold = IRModule(), FoldWriter(kernel)
     f = Function(module, "@kernel")
-    out, slot, pitch, rows, columns = (f.int_at("%params", k) for k in range(5))
-    target, first = (f(f"load ptr, ptr {f.element('%ptrs', 'ptr', s)}") for s in (out, slot))
-    arrays = [f.offset(first, f.mul(pitch, str(k))) for k in range(len(fold.dtypes))]
+    p = NamedParams(f, COLUMN)
+    rows, columns, target, first = p["rows"], p["columns"], p.pointer("out"), p.pointer("lanes")
+    arrays = [f.offset(first, f.mul(p["pitch"], str(k))) for k in range(len(fold.dtypes))]
     width = vector_width((*kernel.combine, *kernel.finish), (kernel.output,))
     stack = fold.arrays(f, LEVELS * width)
     output = LoopOperand(kernel.output, "unit")

@@ -36,30 +36,39 @@ def row_stages(
     kernel = plan.kernel
     blocks = -(-rows // BLOCK)
     together = _lanes_together(kernel, blocks, length)
-    params = [rows, length, together]
-    for _, place in sorted(plan.places.items()):
-        params += (
-            slot(place.stored, place.offset),
-            place.stride * place.stored.dtype.itemsize,
-        )
+    places = [place for _, place in sorted(plan.places.items())]
+    streams = [slot(p.stored, p.offset) for p in places]
+    steps = [p.stride * p.stored.dtype.itemsize for p in places]
     lines = blocks * LANES * length
+    columns: list[tuple[int, int]] = []  # slots of accumulators, and their pitches
+    wholes: list[tuple[int, int]] = []
     after: list[Stage] = []
     for reduce, result in zip(kernel.columns, plan.columns, strict=True):
-        at = _accumulators(reduce, lines, area)
-        params += at
-        joined = (slot(result, 0), *at, rows, length)
+        lanes, pitch = _accumulators(reduce, lines, area)
+        columns.append((lanes, pitch))
+        joined = row_code.COLUMN.packed(
+            out=slot(result, 0), lanes=lanes, pitch=pitch, rows=rows, columns=length
+        )
         grain = max(1, TASK_ELEMENTS // (blocks * LANES))
         after.append(Stage(row_code.column_kernel(reduce), length, grain, joined))
     for reduce, result in zip(kernel.wholes, plan.wholes, strict=True):
-        at = _accumulators(reduce, rows, area)
-        params += at
-        after.append(Stage(reduce_code.merge(reduce), 1, 1, (rows, *at, slot(result, 0))))
+        partials, pitch = _accumulators(reduce, rows, area)
+        wholes.append((partials, pitch))
+        joined = reduce_code.MERGED.packed(
+            groups=rows, partials=partials, pitch=pitch, out=slot(result, 0)
+        )
+        after.append(Stage(reduce_code.merge(reduce), 1, 1, joined))
+    params = row_code.params(kernel).packed(
+        rows=rows, length=length, together=together, stream=streams, stream_step=steps,
+        column=[at for at, _ in columns], column_pitch=[pitch for _, pitch in columns],
+        whole=[at for at, _ in wholes], whole_pitch=[pitch for _, pitch in wholes],
+    )  # fmt: skip
     if kernel.columns:
         units, grain = blocks * BLOCK, (BLOCK // LANES) << together
     else:
         units, grain = rows, max(1, TASK_ELEMENTS // (length * _weight(kernel)))
     code = row_code.row_kernel(kernel, row_code.Lengths.of(length))
-    return [Stage(code, units, grain, tuple(params)), *after]
+    return [Stage(code, units, grain, params), *after]
 
 
 def _accumulators(reduce: Reduce, count: int, area: Callable[[int], int]) -> tuple[int, int]:

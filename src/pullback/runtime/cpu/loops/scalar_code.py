@@ -1,12 +1,9 @@
-"""LLVM IR of loops over scalars: values are in registers, and a round calls nobody.
-
-Params: slot of each input; slot, offset in bytes and bytes from round to round of each row; slot of
-each output; the same of each column as of a row; rounds.
-"""
+"""LLVM IR of loops over scalars: values are in registers, and a round calls nobody."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import SupportsIndex
 
 from pullback.compile.kernel.scalar_loops import (
@@ -23,6 +20,7 @@ from pullback.ir.scalar import Expr, load
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import emit
+from pullback.runtime.cpu.llvm.records import Params, Record
 from pullback.runtime.cpu.llvm.writer import Function, IRModule, LoopOperand, register
 
 __all__ = ["scalar_loop_stages"]
@@ -41,18 +39,43 @@ def scalar_loop_stages(
 ) -> list[native.Stage]:
     """The stage of a loop; rows and columns are a slot and the elements from one to the next."""
     rounds = kernel.loop.rounds
-    words = [*in_slots]
-    for (slot, step), dtype in zip(rows, kernel.rows, strict=True):
-        words += _moving(slot, step * dtype.itemsize, rounds, kernel.reverse)
-    words += out_slots
-    for (slot, step), dtype in zip(columns, kernel.columns, strict=True):
-        words += _moving(slot, step * dtype.itemsize, rounds, kernel.reverse)
-    return [native.Stage(_code(kernel), 1, 1, (*words, rounds))]
+    params = _record(kernel).packed(
+        input=in_slots, output=out_slots, rounds=rounds,
+        **_moving("row", rows, kernel.rows, rounds, kernel.reverse),
+        **_moving("column", columns, kernel.columns, rounds, kernel.reverse),
+    )  # fmt: skip
+    return [native.Stage(_code(kernel), 1, 1, params)]
 
 
-def _moving(slot: int, step: int, rounds: int, reverse: bool) -> tuple[int, int, int]:
-    last = max(rounds - 1, 0) * step
-    return (slot, last, -step) if reverse else (slot, 0, step)
+@lru_cache(jit.KEPT)
+def _record(kernel: ScalarLoop) -> Record:
+    """The params: arrays that move have the offset of the first round, and bytes to the next."""
+    return Record(
+        "input[inputs]",
+        "(*row row_start row_step)[rows] *output[outputs]"
+        " (*column column_start column_step)[columns] rounds",
+        inputs=len(kernel.inputs),
+        rows=len(kernel.rows),
+        outputs=len(kernel.outputs),
+        columns=len(kernel.columns),
+    )
+
+
+def _moving(
+    name: str,
+    arrays: Sequence[tuple[int, int]],
+    dtypes: Sequence[DType],
+    rounds: int,
+    reverse: bool,
+) -> dict[str, list[int]]:
+    """The params of arrays that are read or written from round to round."""
+    steps = [step * d.itemsize for (_, step), d in zip(arrays, dtypes, strict=True)]
+    starts = [max(rounds - 1, 0) * step if reverse else 0 for step in steps]
+    return {
+        name: [slot for slot, _ in arrays],
+        f"{name}_start": starts,
+        f"{name}_step": [-step if reverse else step for step in steps],
+    }
 
 
 def _code(kernel: ScalarLoop) -> SupportsIndex:
@@ -69,29 +92,22 @@ class _LoopWriter:
         self.f, self.kernel = f, kernel
         self.known: dict[Expr, str] = {}
         self.left = str(ROUNDS)  # rounds before the next look
-        self._word = 0
+        self.p = Params(f, _record(kernel))
 
-    def word(self) -> str:
-        """The next of the params."""
-        self._word += 1
-        return self.f.int_at("%params", self._word - 1)
-
-    def pointer(self) -> str:
-        return self.f(f"load ptr, ptr {self.f.element('%ptrs', 'ptr', self.word())}")
-
-    def moving(self) -> tuple[str, str]:
+    def moving(self, name: str, which: int) -> tuple[str, str]:
         """Where the first round reads or writes, and the bytes from round to round."""
-        start = self.f.offset(self.pointer(), self.word())
-        return start, self.word()
+        p = self.p
+        start = self.f.offset(p.pointer((name, which)), p[f"{name}_start", which])
+        return start, p[f"{name}_step", which]
 
     def write(self) -> None:
-        f, kernel = self.f, self.kernel
+        f, p, kernel = self.f, self.p, self.kernel
         for number, dtype in enumerate(kernel.inputs):
-            self.read(number, dtype, self.pointer())
-        rows = [self.moving() for _ in kernel.rows]
-        outs = [self.pointer() for _ in kernel.outputs]
-        columns = [self.moving() for _ in kernel.columns]
-        rounds = self.word()
+            self.read(number, dtype, p.pointer(("input", number)))
+        rows = [self.moving("row", k) for k in range(len(kernel.rows))]
+        outs = [p.pointer(("output", k)) for k in range(len(kernel.outputs))]
+        columns = [self.moving("column", k) for k in range(len(kernel.columns))]
+        rounds = p["rounds"]
         self.steps(kernel.before)
         self.repeat(kernel.loop, rounds, rows, columns)
         for number, dtype, out in zip(kernel.loop.numbers, kernel.outputs, outs, strict=True):

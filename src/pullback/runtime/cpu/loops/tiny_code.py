@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from pullback.compile.kernel.forms import Map, MultiMap, Reduce
 from pullback.core import dtypes as dt
@@ -19,6 +19,7 @@ from pullback.ir.scalar_walks import inline_nodes
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.printer import convert, emit, vector_width
+from pullback.runtime.cpu.llvm.records import NamedParams, Record
 from pullback.runtime.cpu.llvm.writer import Function, IRModule, memory_type, of_width
 from pullback.runtime.cpu.loops.tree_code import FoldWriter
 
@@ -31,6 +32,11 @@ MOST_SOURCES = 4  # vectors that one is put together from; of more, elements are
 
 Offsets = tuple[int, ...]
 Strides = tuple[int, ...]
+
+
+@cache
+def _params(arrays: int) -> Record:
+    return Record("array[arrays]", arrays=arrays)
 
 
 def map_suits(kernel: Map | MultiMap, shape: Sequence[int]) -> bool:
@@ -60,7 +66,7 @@ def map_stage(
 ) -> native.Stage:
     """A map of arrays at `slots`, outputs first, with element strides over `shape`."""
     code = _map_code(kernel, tuple(shape), tuple(tuple(s) for s in strides))
-    return native.Stage(code, 1, 1, tuple(slots))
+    return native.Stage(code, 1, 1, _params(len(slots)).packed(array=slots))
 
 
 def reduce_stage(
@@ -72,7 +78,7 @@ def reduce_stage(
 ) -> native.Stage:
     """A reduction to the dense output `slots[0]`; strides as in `fold_stages.reduce_stages`."""
     code = _reduce_code(kernel, tuple(kept), tuple(reduced), tuple(tuple(s) for s in strides))
-    return native.Stage(code, 1, 1, tuple(slots))
+    return native.Stage(code, 1, 1, _params(len(slots)).packed(array=slots))
 
 
 @lru_cache(jit.KEPT)
@@ -144,8 +150,8 @@ def _reduce_code(
 
 
 def _pointers(f: Function, count: int) -> list[str]:
-    slots = [f.int_at("%params", k) for k in range(count)]
-    return [f(f"load ptr, ptr {f.element('%ptrs', 'ptr', s)}") for s in slots]
+    p = NamedParams(f, _params(count))
+    return [p.pointer(("array", k)) for k in range(count)]
 
 
 def _places(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Offsets:

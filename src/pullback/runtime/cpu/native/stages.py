@@ -1,4 +1,8 @@
-"""Stages made of stages as words of the native core: they need no Python while they run."""
+"""Stages made of stages as words of the native core: they need no Python while they run.
+
+Their params have positions and no names, unlike those of kernels that are written by Python: the
+text that reads them (`stages.ll`) is no Python, and most of them are lists of any length.
+"""
 
 from __future__ import annotations
 

@@ -14,11 +14,7 @@ from pullback.ir.scalar import cast, load
 from pullback.runtime.cpu import native
 from pullback.runtime.cpu.indexing import index_code
 from pullback.runtime.cpu.loops.map_stages import grain_of, map_stage
-from pullback.runtime.cpu.loops.nest import (
-    Streams,
-    axis_words,
-    rank_of,
-)
+from pullback.runtime.cpu.loops.nest import axis_words
 
 __all__ = ["copy_stage", "dense_operand", "is_constant", "leading_axes", "row_numbers", "x_rows"]
 
@@ -120,9 +116,10 @@ def row_numbers(
     ]
     dense = tuple(8 * s for s in dense_strides(shape))
     nest = coalesce(shape, [dense, *scaled, tuple(places)])
-    head = Streams(1 + len(slots)).header(rank_of(nest), (slot, *slots), [0] * (1 + len(slots)))
-    steps = [w for n, s in indexed for w in (n, s // width)]
-    params = (*head, width, first_code, *steps, *axis_words(nest))
+    rows = [(n, s // width) for n, s in indexed]
+    own = index_code.indexed(rows, 1, first_code)
+    head = index_code.ravel_params(len(slots)).head(nest, (slot, *slots), weight=width, **own)
+    params = (*head, *axis_words(nest))
     code = index_code.ravel(tuple(kernel.indices))
     stages.append(native.Stage(code, nest.size, grain_of(nest.size), params))
     return dt.uint64, slot

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from pullback.compile.kernel.forms import Scatter
 from pullback.compile.program.nest import Nest, coalesce, step_of
@@ -18,11 +19,7 @@ from pullback.runtime.cpu import native
 from pullback.runtime.cpu.indexing import index_code
 from pullback.runtime.cpu.indexing.checked import narrow_dtype
 from pullback.runtime.cpu.loops.map_stages import INLINE
-from pullback.runtime.cpu.loops.nest import (
-    Streams,
-    axis_words,
-    rank_of,
-)
+from pullback.runtime.cpu.loops.nest import axis_words
 from pullback.runtime.cpu.scatter import set_code, strategies
 from pullback.runtime.cpu.scatter.operands import copy_stage, dense_operand, leading_axes
 from pullback.runtime.cpu.scatter.strategies import PlanSlots
@@ -70,9 +67,9 @@ def scatter_stages(
         dense_strides(shape),
     ]
     nest = coalesce(shape, strides)
-    words = [first_code, *(w for n, s in indexed for w in (n, s * wide.itemsize))]
+    own = index_code.indexed(indexed, wide.itemsize, first_code)
     span = sum((n - 1) * s * wide.itemsize for n, s in indexed) + 1
-    stages.append(_fold_stage(kernel, nest, (slot, update_slot, *index_slots), span, words))
+    stages.append(_fold_stage(kernel, nest, (slot, update_slot, *index_slots), span, own))
     if narrow:
         dense = dense_strides(x_shape)
         stages.append(copy_stage(wide, kernel.dtype, x_shape, out[0], slot, dense))
@@ -120,21 +117,22 @@ def _set_stages(
 
 
 def _fold_stage(
-    kernel: Scatter, nest: Nest, slots: Sequence[int], span: int, indexed: Sequence[int]
+    kernel: Scatter, nest: Nest, slots: Sequence[int], span: int, indexed: dict[str, Any]
 ) -> native.Stage:
     """The stage that folds updates in; units run over an axis, or over owners of destinations."""
     count = len(kernel.indices)
     wide = index_code.accumulator(kernel.dtype)
     by_rows = all(nest.inner(2 + k) == 0 for k in range(count))
     axis, units, grain = _share(nest, by_rows)
-    head = Streams(2 + count).header(rank_of(nest), slots, [0] * (2 + count))
-    words = [axis, units if axis < 0 else 0, span, *indexed]
+    head = index_code.scatter_params(count).head(
+        nest, slots, axis=axis, owners=units if axis < 0 else 0, span=span, **indexed
+    )
     steps = (
         step_of(nest.inner(0), wide.itemsize),
         step_of(nest.inner(1), kernel.dtype.itemsize),
     )
     code = index_code.scatter(kernel, steps, by_rows)
-    return native.Stage(code, units, grain, tuple(head + words + axis_words(nest)))
+    return native.Stage(code, units, grain, (*head, *axis_words(nest)))
 
 
 def _share(nest: Nest, by_rows: bool) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ from pullback.runtime.cuda.gemm.kinds import TF32, Kind, Problem, Side, cores_so
 from pullback.runtime.cuda.launch import packed
 from pullback.runtime.cuda.stages import VECTOR_BYTES, At, Either, Step, TensorMap
 
-__all__ = ["ARCHITECTURE", "LINE", "TILES", "Hopper", "Tile", "tile_of"]
+__all__ = ["ARCHITECTURE", "LINE", "TILES", "Hopper", "HopperTile", "tile_of"]
 
 ARCHITECTURE = "sm_90"  # whose instructions these are; later ones have others
 PROCESSORS = 132  # multiprocessors that a choice of tiles has in mind: those of a Hopper
@@ -23,7 +23,7 @@ LINE = 128  # bytes of L2 that are read at once
 LINE_BLOCK = 64  # lines of a box where lines lie side by side
 
 
-class Tile(NamedTuple):
+class HopperTile(NamedTuple):
     """How a thread block makes a tile: see `kernels/hopper.cu`.
 
     `resident` blocks are on a processor; `rate` is the part of the arithmetic that they reach
@@ -51,15 +51,15 @@ class Tile(NamedTuple):
 
 
 TILES = (
-    Tile(128, 256, 4, 1, 0.78, 0.78),
-    Tile(128, 192, 5, 1, 0.77, 0.77),
-    Tile(192, 96, 5, 1, 0.72, 0.72),
-    Tile(128, 128, 6, 1, 0.76, 0.76),
-    Tile(64, 128, 4, 2, 0.75, 0.56),
-    Tile(64, 64, 6, 2, 0.54, 0.36),
-    Tile(64, 32, 8, 2, 0.3, 0.18),
+    HopperTile(128, 256, 4, 1, 0.78, 0.78),
+    HopperTile(128, 192, 5, 1, 0.77, 0.77),
+    HopperTile(192, 96, 5, 1, 0.72, 0.72),
+    HopperTile(128, 128, 6, 1, 0.76, 0.76),
+    HopperTile(64, 128, 4, 2, 0.75, 0.56),
+    HopperTile(64, 64, 6, 2, 0.54, 0.36),
+    HopperTile(64, 32, 8, 2, 0.3, 0.18),
 )  # measured on an H200
-PLAIN = Tile(128, 128, 3, 1, 0.1, 0.1)  # where operands are read element by element
+PLAIN = HopperTile(128, 128, 3, 1, 0.1, 0.1)  # where operands are read element by element
 FILES = "strips", "places", "fragments", "sums", "hopper"
 NO_MAP = bytes(128)  # of kernels that read element by element
 UNITS_RATE = 2048.0  # multiply-adds of 16 bits of a processor in a cycle
@@ -67,12 +67,12 @@ ENTRY = 1700.0  # cycles of a block for its first operands, and for what it writ
 
 
 @cache
-def tile_of(kind: Kind, batch: int, m: int, n: int, k: int, least: int = 0) -> Tile:
+def tile_of(kind: Kind, batch: int, m: int, n: int, k: int, least: int = 0) -> HopperTile:
     """The tile of at least so many columns that is expected to be the fastest; it has no effect on
     any bit.
     """
 
-    def cycles(tile: Tile) -> float:
+    def cycles(tile: HopperTile) -> float:
         blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
         rate = UNITS_RATE * 2 / kind.unit.itemsize
         work = tile.bm * tile.bn * max(k, ROW // kind.unit.itemsize) / rate  # of a block
@@ -160,7 +160,7 @@ class Hopper:
 def _step(
     problem: Problem,
     out: At,
-    tile: Tile = PLAIN,
+    tile: HopperTile = PLAIN,
     maps: tuple[TensorMap | bytes, TensorMap | bytes] = (NO_MAP, NO_MAP),
     lies: Sequence[int | None] = (0, 0),
 ) -> Step:

@@ -11,7 +11,7 @@ from pullback.runtime.cuda.gemm.kinds import Kind, Problem, Side, cores_source
 from pullback.runtime.cuda.launch import packed
 from pullback.runtime.cuda.stages import At, Either, Step
 
-__all__ = ["LEAST_ARCHITECTURE", "TILES", "Tile", "Warps", "tile_of"]
+__all__ = ["LEAST_ARCHITECTURE", "TILES", "WarpTile", "Warps", "tile_of"]
 
 LEAST_ARCHITECTURE = 80  # that has copies beside the arithmetic, and units for these dtypes
 ELEMENTS = 2  # KIND of kernels/warps.cu: operands with any strides
@@ -19,7 +19,7 @@ FILES = "strips", "places", "fragments", "sums", "warps"
 PAD = 16  # bytes after each row of a tile in shared memory, twice as many after lines of words
 
 
-class Tile(NamedTuple):
+class WarpTile(NamedTuple):
     """How a thread block makes a tile: see `kernels/warps.cu`; `bk` is in bytes.
 
     A processor holds `resident` blocks. A block takes `cycles` for each product of 16 bits along k,
@@ -54,22 +54,22 @@ class Tile(NamedTuple):
 
 
 TILES = (
-    Tile(128, 256, 64, 2, 4, 3, 1, 29.0, 6100),
-    Tile(256, 128, 64, 4, 2, 3, 1, 29.4, 6100),
-    Tile(128, 128, 64, 2, 2, 4, 1, 20.0, 4900),
-    Tile(128, 64, 64, 2, 2, 4, 2, 14.6, 4400),
-    Tile(64, 64, 128, 2, 2, 3, 2, 8.7, 3400),
-    Tile(64, 32, 128, 2, 1, 4, 2, 6.3, 3700),
-    Tile(32, 32, 128, 1, 1, 4, 2, 5.8, 3700),
+    WarpTile(128, 256, 64, 2, 4, 3, 1, 29.0, 6100),
+    WarpTile(256, 128, 64, 4, 2, 3, 1, 29.4, 6100),
+    WarpTile(128, 128, 64, 2, 2, 4, 1, 20.0, 4900),
+    WarpTile(128, 64, 64, 2, 2, 4, 2, 14.6, 4400),
+    WarpTile(64, 64, 128, 2, 2, 3, 2, 8.7, 3400),
+    WarpTile(64, 32, 128, 2, 1, 4, 2, 6.3, 3700),
+    WarpTile(32, 32, 128, 1, 1, 4, 2, 5.8, 3700),
 )  # measured on an H200, at 1.7 GHz
-PLAIN = Tile(64, 64, 64, 2, 2, 2, 1, 0.0, 0)  # where operands are read element by element
+PLAIN = WarpTile(64, 64, 64, 2, 2, 2, 1, 0.0, 0)  # where operands are read element by element
 
 
 @cache
-def tile_of(processors: int, kind: Kind, batch: int, m: int, n: int, k: int) -> Tile:
+def tile_of(processors: int, kind: Kind, batch: int, m: int, n: int, k: int) -> WarpTile:
     """The tile that is expected to be the fastest; it has no effect on any bit."""
 
-    def cycles(tile: Tile) -> float:
+    def cycles(tile: WarpTile) -> float:
         blocks = batch * math.ceil(m / tile.bm) * math.ceil(n / tile.bn)
         each = math.ceil(blocks / processors)
         turns = math.ceil(each / tile.resident)
@@ -105,7 +105,9 @@ class Warps:
         return Either(_step(problem, out, tile, kinds, aligned=True), other)
 
 
-def _step(problem: Problem, out: At, tile: Tile, kinds: Sequence[int], *, aligned: bool) -> Step:
+def _step(
+    problem: Problem, out: At, tile: WarpTile, kinds: Sequence[int], *, aligned: bool
+) -> Step:
     kind, batch = problem.kind, problem.batch
     size = kind.unit.itemsize
     words = {

@@ -29,7 +29,7 @@ def numbers_alone(x: Any) -> Any:
     """Folds of arrays that hold one number, which a compiler knows."""
     half = pb.where(pb.ones(x.shape, dtype="bool", device=x.device), 0.5, x)
     sums = pb.sum(half, axis=1), pb.cumulative_sum(half, axis=0), pb.argmax(half, axis=1)
-    return *sums, pb.max(half), pb.nn.softmax(half, axis=1), half * pb.max(half, axis=1)[:, None]
+    return *sums, pb.max(half), pb.nn.softmax(half, dim=1), half * pb.max(half, axis=1)[:, None]
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -1,6 +1,7 @@
 """Blocks of products: they cover every row and column, and few kinds of them serve all shapes."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,7 +11,7 @@ from pullback.runtime.cpu.llvm import jit
 from pullback.runtime.cpu.llvm.vectors import lanes_of
 
 
-def blocks(length: int, rules: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def blocks(length: int, rules: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """First row and height of each block of a part."""
     found, row = [], 0
     while row < length:

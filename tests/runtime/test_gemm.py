@@ -4,6 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -260,7 +261,7 @@ def each_width(request, monkeypatch):
     """Kernels for each width of vectors; LLVM cuts those that are too wide for this machine."""
     kernels = (
         direct_gemm._block,
-        cut_of.__wrapped__,  # in whole blocks, whose sides are numbers of vectors
+        cast(Any, cut_of).__wrapped__,  # in whole blocks, whose sides are numbers of vectors
         panel_gemm.panel_kernel,
         packed_gemm.copy_kernel,
         packed_gemm.tile_kernel,

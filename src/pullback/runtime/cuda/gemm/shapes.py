@@ -86,10 +86,8 @@ FLOATS = (
     Tile(32, 32, 32, 2, 4, 4, 1, 4, (4, 4), 0.36, last=False, fewer=0.0),
 )
 
-# For products alone, with a short side; rates are estimates. Blocks of these make one chain each.
+# For products alone, with a short side. Blocks of these make one chain each.
 THIN = (
-    # half of the largest, twice: for few columns
-    Tile(256, 64, 8, 16, 8, 4, 1, 4, (2, 2), 0.71, last=False),
     # with fewer registers: where k is short, one more block hides what others wait for
     Tile(128, 64, 16, 8, 8, 4, 1, 3, (4, 4), 0.64, last=False),
     # for few rows, where others make rows that are not there; the rate is low enough that it is not

@@ -1,7 +1,10 @@
 // Enough of CUDA C on a host to run printed kernels: the threads of a block as fibers that take
-// turns where they wait for each other; thread blocks one after another, or all at a time.
+// turns where they wait for each other; thread blocks one after another, or all at a time. With
+// PULLBACK_EMULATED_BACKWARDS in the environment the last thread comes first: what reads before
+// another thread has written, without a barrier between, then finds other values.
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -271,9 +274,11 @@ static void run_blocks(unsigned first, unsigned count, unsigned shared) {
     f.context.uc_link = &scheduler;
     makecontext(&f.context, fiber_main, 0);
   }
+  const bool backwards = getenv("PULLBACK_EMULATED_BACKWARDS") != nullptr;
   for (bool alive = true; alive;) {
     alive = false;
-    for (unsigned k = 0; k < count * threads; ++k) {
+    for (unsigned turn = 0; turn < count * threads; ++turn) {
+      const unsigned k = backwards ? count * threads - 1 - turn : turn;
       if (fibers[k].done) continue;
       alive = true;
       current = k;

@@ -63,7 +63,8 @@ bucket_share(const u16* __restrict__ starts, u32* quads, Share* shares, u32* arr
   u32 running = 0, tables = 0;
   for (u32 b0 = 0; b0 < gridDim.x; b0 += SHARERS) {
     const u32 b = b0 + threadIdx.x;
-    const u32 parts = b < gridDim.x ? (u32)((quads[b] + limit - 1) / limit) : 0;
+    const u32 wanted = b < gridDim.x ? (u32)((quads[b] + limit - 1) / limit) : 0;
+    const u32 parts = wanted < tiles ? wanted : (u32)tiles;  // others would have no tile
     const u32 at = running + before<SHARERS / 32>(parts, sums, all);
     running += all;
     const u32 table = tables + before<SHARERS / 32>(parts > 1 ? parts : 0, sums, all);
@@ -395,6 +396,7 @@ bucket_add(const Quad* __restrict__ items, const Pack<u16, 4>* __restrict__ cell
     *bucket = {deep, flags, size, stride, first, destinations, layout, units};
   for (int k = threadIdx.x; k < stride; k += ADDERS)
     reinterpret_cast<Pack<u32, WORDS>*>(words)[k] = {};
+  __syncthreads();  // a share without a tile comes to no other barrier before its words are read
   if (share.parts == 1)
     clear_deep(deep, flags, first, size, destinations, layout.limbs, slot->special);
   Adder adder = {bucket, words + stride, stride, units, rests + threadIdx.x / 32 * RESTS, 0};

@@ -1,8 +1,7 @@
-"""Exact sums whose buckets are shared out among several thread blocks, in either order of threads."""
+"""Exact sums whose buckets several thread blocks share out, in either order of threads."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from cuda_emulator import COMPILER

@@ -244,10 +244,10 @@ def test_verify_looks_into_bodies():
     eq = graph.equations[0]
     body = eq.static["body"]
     graph.verify()
-    eq.static = {**eq.static, "length": 4}
+    eq.become(eq.inputs, {**eq.static, "length": 4}, eq.outs)
     with pytest.raises(pb.PullbackError, match="scan: xs must have 4 rows"):
         graph.verify()
-    eq.static = {**eq.static, "length": 5}
+    eq.become(eq.inputs, {**eq.static, "length": 5}, eq.outs)
     kept, body.equations = body.equations, []
     with pytest.raises(pb.PullbackError, match="never defined"):
         graph.verify()

@@ -26,8 +26,8 @@ def with_wanted_axes(graph: Graph) -> Graph:
             wanted[v].add(None)
     turned = {}
     for v, shapes in wanted.items():
-        if len(shapes) == 1 and _other_shape(reductions[v]) in shapes:
-            (turned[v],) = shapes
+        if len(shapes) == 1 and (other := _other_shape(reductions[v])) in shapes:
+            turned[v] = other
     return _turned(graph, turned) if turned else graph
 
 

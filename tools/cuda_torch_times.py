@@ -216,7 +216,7 @@ def timed(owner: Any, name: str, spent: list[float]) -> Iterator[None]:
 
 def within_steps(step: Step) -> None:
     """Print what parts take within steps, where the backward pass runs in another thread."""
-    rows, calls = torch_rows._Rows, torch_faults.PendingCalls
+    rows, calls = torch_rows._ReadAndAdd, torch_faults.PendingCalls
     places = {
         "the backward pass of ours": (torch_rows._TorchRows._backward_cls, "apply"),
         "the sum": (rows, "add"),

@@ -382,10 +382,10 @@ def plain_rows(monkeypatch):
         taken.append("add")
         return add_rows(*args)
 
-    read_rows, add_rows = torch_rows._Rows.read, torch_rows._Rows.add
+    read_rows, add_rows = torch_rows._ReadAndAdd.read, torch_rows._ReadAndAdd.add
     monkeypatch.setattr(torch_rows, "device_of", lambda x: 0)
-    monkeypatch.setattr(torch_rows._Rows, "read", read)
-    monkeypatch.setattr(torch_rows._Rows, "add", add)
+    monkeypatch.setattr(torch_rows._ReadAndAdd, "read", read)
+    monkeypatch.setattr(torch_rows._ReadAndAdd, "add", add)
     return taken
 
 

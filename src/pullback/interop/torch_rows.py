@@ -41,7 +41,7 @@ _empty_like = torch.empty_like
 _Launch = Callable[[tuple[int, ...], int], None]
 
 
-class _Rows:
+class _ReadAndAdd:
     """Reading rows by indices, and adding rows to zeros, for one kind of table and of indices."""
 
     def __init__(self, name: str, x: Tensor, places: Tensor):
@@ -102,10 +102,10 @@ class _Rows:
         return out
 
 
-_known: dict[tuple, _Rows] = {}
+_known: dict[tuple, _ReadAndAdd] = {}
 
 
-def _met_first(key: tuple, x: Tensor, places: Tensor) -> _Rows | None:
+def _met_first(key: tuple, x: Tensor, places: Tensor) -> _ReadAndAdd | None:
     """What a kind of call needs; None if it is not one for this module."""
     name, shape = key[:2]
     if places.dtype not in INDICES:
@@ -116,7 +116,7 @@ def _met_first(key: tuple, x: Tensor, places: Tensor) -> _Rows | None:
         return None
     if len(_known) >= MOST_KINDS:
         _known.clear()
-    found = _known[key] = _Rows(name, x, places)
+    found = _known[key] = _ReadAndAdd(name, x, places)
     return found
 
 
@@ -124,7 +124,7 @@ class _TorchRows(torch.autograd.Function):
     """The rows of x, whose gradient is a sum; the derivatives of that are the operators'."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, call: tuple[_Rows, int, int, Tensor, Padding]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, call: tuple[_ReadAndAdd, int, int, Tensor, Padding]) -> Tensor:
         work, value, index, places, padding = call
         ctx.save_for_backward(places)
         ctx.call = work, padding

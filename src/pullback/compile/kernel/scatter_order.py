@@ -28,7 +28,7 @@ __all__ = [
     "JOIN_SLICES",
     "PIECE_BYTES",
     "PieceShape",
-    "Streams",
+    "StreamShape",
     "accumulator_bytes",
     "order_of",
     "piece_of",
@@ -111,7 +111,7 @@ def _is_streamed(value: str, fold: str, count: int, rows: int, width: int, exact
 # -- streams ---------------------------------------------------------------------------------------
 
 
-class Streams(NamedTuple):
+class StreamShape(NamedTuple):
     """How updates are dealt out: update i goes to block `i // turn % blocks` and there to stream
     `i // run % own`, which has accumulators of its own and takes its updates in their order.
     """
@@ -131,7 +131,7 @@ def stream_threads(value: str, fold: str, rows: int) -> int:
     return next((t for t in (128, 64) if t * column <= MOST_BYTES), 0)
 
 
-def streams_of(value: str, index: str, fold: str, count: int, rows: int, width: int) -> Streams:
+def streams_of(value: str, index: str, fold: str, count: int, rows: int, width: int) -> StreamShape:
     """The streams of a fold, by the dtypes of updates and of indices."""
     threads = stream_threads(value, fold, rows)
     taken = threads * rows * accumulator_bytes(value, fold) + RESERVED
@@ -142,10 +142,10 @@ def streams_of(value: str, index: str, fold: str, count: int, rows: int, width: 
         turn = threads * run * max(1, (4 if threads == 256 else 16) // run)
         # the parts of blocks that get little cost more than they help
         most = STREAMS * min(resident, max(1, count // (STREAMS * threads * STREAM_UPDATES)))
-        return Streams(threads, threads, run, turn, max(1, min(most, _ceil_div(count, turn))))
+        return StreamShape(threads, threads, run, turn, max(1, min(most, _ceil_div(count, turn))))
     own, along = max(1, threads // width), _ceil_div(width, threads)
     blocks = min(STREAMS * resident // along, _ceil_div(count, own * WIDE_TURNS))
-    return Streams(threads, own, 1, own, max(1, min(blocks, count // (PART_SHARE * rows))))
+    return StreamShape(threads, own, 1, own, max(1, min(blocks, count // (PART_SHARE * rows))))
 
 
 def scattered_in_streams(

@@ -49,7 +49,7 @@ class Resizing:
     def __init__(self, target: Target, encoding: Encoding):
         self._target: Any = _Noting(target, encoding)
         self._encoding = encoding
-        self._kinds: dict[tuple, _Kind] = {}
+        self._kinds: dict[tuple, _Ways] = {}
         self._met: set[int] = set()  # hashes of what was asked for once
         plan_caches.append(self._kinds)
 
@@ -69,7 +69,7 @@ class Resizing:
         if kind is None:
             if len(self._kinds) >= MAX_PLANS:
                 self._kinds.clear()
-            kind = self._kinds[name] = _Kind()
+            kind = self._kinds[name] = _Ways()
         plan = kind.plan(sizes)
         if plan is None:
             if kind.asked < kind.due or kind.ways >= MOST_WAYS:
@@ -97,7 +97,7 @@ class Resizing:
         out = detached(shape, dtype, avals[0].device)
         plan = plan_single(self._target, op, tuple(own), given, out)
         ran = plan.run(*[_Buffer(k) for k in range(len(avals))])
-        way = _Writer(tape, self._encoding.run).way(ran, plan.aval, len(avals))
+        way = _WayWriter(tape, self._encoding.run).way(ran, plan.aval, len(avals))
         tape.end()
         return way
 
@@ -216,7 +216,7 @@ class _Fork:
         self.onward: dict[Any, _Fork | _Way] = {way.events[at].outcome: way for way in (one, other)}
 
 
-class _Kind:
+class _Ways:
     """The ways in which operations of one kind are planned: a tree, as planning asks its questions
     in one and the same order.
     """
@@ -301,7 +301,7 @@ def _define(tape: Tape, names: Sequence[str], known: set[str], lines: list[str])
             lines.append(f"{name} = {text}")
 
 
-class _Writer:
+class _WayWriter:
     """Writes what a tape has noted as a Python function of sizes."""
 
     def __init__(self, tape: Tape, run: Callable[..., Any]):

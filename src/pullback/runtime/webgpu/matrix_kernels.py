@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import cache
 
 from pullback.compile.kernel.factor_order import LEAF, MINORS, SMALL, minors
-from pullback.compile.kernel.steps import Steps
+from pullback.compile.kernel.steps import Statements
 from pullback.core.dtypes import DType
 from pullback.runtime.webgpu import reflections
 from pullback.runtime.webgpu.matrix_numbers import element_functions, numbers_text
@@ -40,7 +40,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) n: vec3<u3
 def _minors(n: int) -> str:
     """The cofactors of n rows."""
     words = "v_mul({0}, {1})", "v_add({0}, {1})", "v_sub({0}, {1})", "v_neg({0})"
-    steps = Steps("  let {0} = {1};", *words)
+    steps = Statements("  let {0} = {1};", *words)
     one = steps.value("v_value(pb_c(0x3f800000u))")
     found = minors(n, lambda i, j: steps.value(f"get1({i}u, {j}u, o1)"), one)
     ends = [f"  put0({k // n}u, {k % n}u, o0, {v.name});" for k, v in enumerate(found)]

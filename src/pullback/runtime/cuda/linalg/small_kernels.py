@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import cache
 
 from pullback.compile.kernel.factor_order import MINORS, minors
-from pullback.compile.kernel.steps import Steps
+from pullback.compile.kernel.steps import Statements
 from pullback.core.dtypes import DType
 from pullback.runtime.cuda.linalg.numbers import name_of, named, source_of
 
@@ -248,7 +248,7 @@ def cofactors(dtype: DType, n: int) -> tuple[str, str]:
     """The matrix, or of more than MINORS rows the result of `lu` -> the matrix of cofactors."""
     if n > MINORS:
         return _kernel(dtype, f"cofactors{n}", _COFACTORS, n=n)
-    steps = Steps("const Real {0} = {1};", "{0} * {1}", "{0} + {1}", "{0} - {1}", "-{0}")
+    steps = Statements("const Real {0} = {1};", "{0} * {1}", "{0} + {1}", "{0} - {1}", "-{0}")
     found = minors(n, lambda i, j: steps.value(f"a[{i}][{j}]"), steps.value("Real(1)"))
     ends = [f"found[{k // n}][{k % n}] = {v.name};" for k, v in enumerate(found)]
     lines = "\n".join(f"    {line}" for line in (*steps.lines, *ends))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pullback.compile.kernel.scatter_order import (
     JOIN_LANES,
     JOIN_SLICES,
-    Streams,
+    StreamShape,
     stream_threads,
     streams_of,
 )
@@ -41,13 +41,13 @@ def few_recipe(case: Case) -> Recipe:
     return (_narrow if case.width == 1 else _wide)(case, streams)
 
 
-def _rows_of_block(case: Case, streams: Streams) -> int:
+def _rows_of_block(case: Case, streams: StreamShape) -> int:
     """How many rows a thread block folds."""
     room = case.shared // (streams.threads * sum_bytes(case.value, case.fold))
     return ceil_div(case.rows, ceil_div(case.rows, room))
 
 
-def _source(case: Case, streams: Streams, shared: int, vector: int, unroll: int) -> str:
+def _source(case: Case, streams: StreamShape, shared: int, vector: int, unroll: int) -> str:
     resident = min(MOST_THREADS // streams.threads, SHARED_TOTAL // (shared + RESERVED))
     definitions = (
         ("THREADS", streams.threads),
@@ -61,7 +61,7 @@ def _source(case: Case, streams: Streams, shared: int, vector: int, unroll: int)
     return source_of(("few",), case.value, case.index_dtype, case.fold, definitions)
 
 
-def _narrow(case: Case, streams: Streams) -> Recipe:
+def _narrow(case: Case, streams: StreamShape) -> Recipe:
     size, each = sum_bytes(case.value, case.fold), _rows_of_block(case, streams)
     shared, threads, blocks = streams.threads * each * size, streams.threads, streams.blocks
     source = _source(case, streams, shared, streams.run, streams.turn // (threads * streams.run))
@@ -76,7 +76,7 @@ def _narrow(case: Case, streams: Streams) -> Recipe:
     return Recipe(tuple(steps), (("parts", blocks * case.rows * size),))
 
 
-def _wide(case: Case, streams: Streams) -> Recipe:
+def _wide(case: Case, streams: StreamShape) -> Recipe:
     size, each = sum_bytes(case.value, case.fold), _rows_of_block(case, streams)
     shared, threads, blocks = streams.threads * each * size, streams.threads, streams.blocks
     source = _source(case, streams, shared, 1, IN_FLIGHT)

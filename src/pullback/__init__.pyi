@@ -1224,6 +1224,7 @@ def nanpercentile(
     axis: int | Sequence[int] | None = None,
     *,
     keepdims: builtins.bool = False,
+    method: str = "linear",
 ) -> Tensor:
     """`nanquantile` at q percent."""
 
@@ -1239,6 +1240,7 @@ def nanquantile(
     axis: int | Sequence[int] | None = None,
     *,
     keepdims: builtins.bool = False,
+    method: str = "linear",
 ) -> Tensor:
     """The quantile of the elements that are no NaN: see `quantile`."""
 

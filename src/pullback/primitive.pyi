@@ -137,12 +137,12 @@ def place(
 ) -> Tensor:
     """Zeros with spatial axes of `size`, and `y` added at the places that `index` gives."""
 
-def place_below(count: _ArrayLike, q: float, /) -> Tensor:
+def place_below(count: _ArrayLike, q: float, /, *, method: str = "linear") -> Tensor:
     """The number of the element below the fraction `q` of sorted elements, by how many there
     are.
     """
 
-def place_beyond(count: _ArrayLike, q: float, dtype: DType, /) -> Tensor:
+def place_beyond(count: _ArrayLike, q: float, dtype: DType, /, *, method: str = "linear") -> Tensor:
     """How far beyond that element the fraction lies, as a part of the way to the next one."""
 
 def power(x: _ArrayLike, y: _ArrayLike, /) -> Tensor:

@@ -23,7 +23,13 @@ from pullback.ops.indexing import take_along_axis
 from pullback.ops.logic import isinf, isnan, logical_not
 from pullback.ops.movement import concat, permute_dims, reshape
 from pullback.ops.parts import astype, imag, real
-from pullback.ops.quantile_places import place_below, place_beyond
+from pullback.ops.quantile_places import (
+    CONTINUOUS,
+    STEPS,
+    known_method,
+    place_below,
+    place_beyond,
+)
 from pullback.ops.reductions import all as all_
 from pullback.ops.reductions import axis_errors, prod, reduced_shape, sum
 from pullback.ops.requirements import require
@@ -324,8 +330,11 @@ def _fractions(name: str, q: Any, percent: bool) -> list[float]:
     return [float(v) for v in values]
 
 
-def _nan_quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool, percent: bool) -> Any:
+def _nan_quantile(
+    name: str, x: Any, q: Any, axis: Any, keepdims: bool, percent: bool, method: str = "linear"
+) -> Any:
     x = ordered(name, x)
+    known_method(name, method)
     x = x if x._aval.dtype.is_inexact else astype(x, default_float())
     if not is_number(q) and not isinstance(q, (list, tuple, np.ndarray)):
         raise DTypeError(f"{name}: q is a number or a list of numbers, got {q!r}.")
@@ -339,7 +348,7 @@ def _nan_quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool, percent:
     rows = reshape(permute_dims(x, (*kept, *axes)), (*[shape[d] for d in kept], count))
     ranked = sort(rows, axis=-1)
     present = sum(astype(~isnan(rows), dt.int64), axis=-1, keepdims=True)
-    found = [_at_fraction(ranked, present, f) for f in fractions]
+    found = [_at_fraction(ranked, present, f, method) for f in fractions]
     result = reduced_shape(shape, axes, keepdims)
     if is_number(q) or np.ndim(q) == 0:
         return reshape(found[0], result)
@@ -347,12 +356,12 @@ def _nan_quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool, percent:
     return reshape(concat(stacked, axis=0), (*np.shape(q), *result))
 
 
-def _at_fraction(ranked: Any, present: Any, q: float) -> Any:
+def _at_fraction(ranked: Any, present: Any, q: float, method: str) -> Any:
     """The value at a fraction of those elements of sorted rows that are present."""
     n = ranked._aval.shape[-1]
-    low = place_below(present, q)
+    low = place_below(present, q, method=method)
     high = clip(low + 1, 0, clip(present - 1, 0, n - 1))
-    weight = place_beyond(present, q, ranked._aval.dtype)
+    weight = place_beyond(present, q, ranked._aval.dtype, method=method)
     a, b = (take_along_axis(ranked, i, axis=-1) for i in (low, high))
     return a + (b - a) * weight
 
@@ -392,16 +401,28 @@ def nanmedian(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
 
 @composite(
     oracle=_quiet(np.nanquantile),
-    samples=lambda d: [*_quantile_samples(0.3)(d), *_quantile_samples([0.0, 0.4, 1.0])(d)],
-    errors=_quantile_errors(0.5),
+    samples=lambda d: [
+        *_quantile_samples(0.3)(d),
+        *_quantile_samples([0.0, 0.4, 1.0])(d),
+        *[
+            Sample((d.with_nan(3, 7), [0.1, 0.37, 0.9]), {"axis": 1, "method": m})
+            for m in (*CONTINUOUS, *STEPS)
+        ],
+    ],
+    errors=lambda d: [
+        *_quantile_errors(0.5)(d),
+        Bad((d.real(3), 0.5), {"method": "cubic"}, DTypeError, "method must be one of"),
+    ],
 )
-def nanquantile(x: Any, q: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
+def nanquantile(
+    x: Any, q: Any, /, axis: Any = None, *, keepdims: bool = False, method: str = "linear"
+) -> Any:
     """The quantile of the elements that are no NaN: see `quantile`.
 
     >>> pb.nanquantile(pb.tensor([1.0, pb.nan, 2.0]), 0.25)
     tensor(1.25, float32, cpu)
     """
-    return _nan_quantile("nanquantile", x, q, axis, keepdims, False)
+    return _nan_quantile("nanquantile", x, q, axis, keepdims, False, method)
 
 
 @composite(
@@ -409,13 +430,15 @@ def nanquantile(x: Any, q: Any, /, axis: Any = None, *, keepdims: bool = False) 
     samples=_quantile_samples(30.0),
     errors=_quantile_errors(50.0),
 )
-def nanpercentile(x: Any, q: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
+def nanpercentile(
+    x: Any, q: Any, /, axis: Any = None, *, keepdims: bool = False, method: str = "linear"
+) -> Any:
     """`nanquantile` at q percent.
 
     >>> pb.nanpercentile(pb.tensor([1.0, pb.nan, 2.0]), 25)
     tensor(1.25, float32, cpu)
     """
-    return _nan_quantile("nanpercentile", x, q, axis, keepdims, True)
+    return _nan_quantile("nanpercentile", x, q, axis, keepdims, True, method)
 
 
 # -- values --------------------------------------------------------------------------------------

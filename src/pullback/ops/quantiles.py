@@ -23,6 +23,7 @@ from pullback.ops.families import composite, normalise_axes
 from pullback.ops.indexing import take
 from pullback.ops.movement import permute_dims, reshape
 from pullback.ops.parts import astype
+from pullback.ops.quantile_places import CONTINUOUS, STEPS, known_method
 from pullback.ops.reductions import reduced_shape
 from pullback.ops.requirements import within
 from pullback.ops.rounding import floor
@@ -30,20 +31,6 @@ from pullback.ops.selection import clip, where
 from pullback.ops.sorting import sort
 
 __all__ = ["median", "percentile", "quantile"]
-
-# Between which elements a quantile lies: at `q (n + 1 - a - b) + a - 1`, counted from 0.
-CONTINUOUS = {
-    "linear": (1.0, 1.0),
-    "interpolated_inverted_cdf": (0.0, 1.0),
-    "hazen": (0.5, 0.5),
-    "weibull": (0.0, 0.0),
-    "median_unbiased": (1 / 3, 1 / 3),
-    "normal_unbiased": (3 / 8, 3 / 8),
-}
-STEPS = (
-    "lower", "higher", "midpoint", "nearest", "inverted_cdf", "averaged_inverted_cdf",
-    "closest_observation",
-)  # fmt: skip
 
 
 def _between(n: int, q: float, method: str) -> tuple[int, float]:
@@ -176,9 +163,7 @@ def quantile(
 
 def _quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool, method: str = "linear") -> Any:
     x = ordered(name, x)
-    if method not in CONTINUOUS and method not in STEPS:
-        known = ", ".join((*CONTINUOUS, *STEPS))
-        raise DTypeError(f"{name}: method must be one of {known}, got {method!r}.")
+    known_method(name, method)
     x = x if x._aval.dtype.is_float else astype(x, default_float())
     axes = normalise_axes(name, axis, x._aval.ndim)
     if isinstance(q, (list, tuple)):

@@ -86,7 +86,7 @@ def _beyond(count: Expr, q: float, dtype: DType, method: str) -> Expr:
     return scalar.cast(place - scalar.cast(low, dt.float64), dtype)
 
 
-def _places_by_numpy(count: np.ndarray, q: float, method: str) -> tuple[np.ndarray, np.ndarray]:
+def _places_by_numpy(count: np.ndarray, q: float, method: Any) -> tuple[np.ndarray, np.ndarray]:
     """Among as many numbers as they are places, the quantile is the place."""
 
     def place(n: np.int64) -> float:

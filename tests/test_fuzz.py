@@ -87,8 +87,11 @@ def test_a_layout_changes_no_element(layout: str, dtype: str):
 def test_references_know_where_they_are_wrong():
     least = np.iinfo(np.int64).min
     for name in ("place_below", "place_beyond"):
-        for count, known in ((least, False), (least + 1, True), (7, True)):
+        for count, known in ((least, False), (1 << 40, False), (7, True)):
             assert references.knows(f"primitive.{name}", (np.array([count]), 0.5), {}) is known
+    for kind, points, known in (("F", 3, False), ("F", 4, True), ("f", 3, True)):
+        x = np.arange(points).astype(kind)
+        assert references.knows("polyfit", (x, x, 3), {}) is known
 
 
 def test_what_needs_much_memory_on_its_way_is_not_drawn():

@@ -57,8 +57,15 @@ def _bags(index: Any, weight: Any, offsets: Any = None, *_: Any, **__: Any) -> b
 
 
 def _counts(count: Any, *_: Any, **__: Any) -> bool:
-    """One less than the least integer is another integer, but another float to the oracle."""
-    return bool(np.all(np.asarray(count) > np.iinfo(np.int64).min))
+    """The oracle has as many numbers as are counted."""
+    return bool(np.all(np.abs(np.asarray(count, np.float64)) < 1e4))
+
+
+def _has_points(x: Any, y: Any, deg: int, **_: Any) -> bool:
+    """NumPy divides complex columns by what is not their length: that shows where there are more
+    coefficients than points.
+    """
+    return deg < np.asarray(x).size or np.result_type(x, y).kind != "c"
 
 
 def _integers_fit(x: Any, dtype: Any, *_: Any, **__: Any) -> bool:
@@ -128,6 +135,7 @@ KNOWN: dict[str, Known] = {
     "primitive.place_beyond": _counts,
     "roots": _leads,
     "polymul": _leads,
+    "polyfit": _has_points,
     "linalg.eig": _eigenvalues_are_apart,
     "linalg.eigvals": _eigenvalues_are_apart,
     "linalg.schur": _eigenvalues_are_apart,

@@ -30,6 +30,7 @@ from pullback.ops.quantile_places import (
     place_below,
     place_beyond,
 )
+from pullback.ops.quantiles import partway
 from pullback.ops.reductions import all as all_
 from pullback.ops.reductions import axis_errors, prod, reduced_shape, sum
 from pullback.ops.requirements import require
@@ -363,7 +364,7 @@ def _at_fraction(ranked: Any, present: Any, q: float, method: str) -> Any:
     high = clip(low + 1, 0, clip(present - 1, 0, n - 1))
     weight = place_beyond(present, q, ranked._aval.dtype, method=method)
     a, b = (take_along_axis(ranked, i, axis=-1) for i in (low, high))
-    return a + (b - a) * weight
+    return partway(a, b - a, weight)
 
 
 def _quantile_samples(*q: Any) -> Callable[[Draw], list[Sample]]:
@@ -407,6 +408,11 @@ def nanmedian(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Any:
         *[
             Sample((d.with_nan(3, 7), [0.1, 0.37, 0.9]), {"axis": 1, "method": m})
             for m in (*CONTINUOUS, *STEPS)
+        ],
+        *[  # NumPy has NaN where a method goes between elements
+            Sample((np.asarray([np.inf, 1.0, np.nan]), q), {"method": m}, order=0)
+            for m in ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")
+            for q in (0.0, 1.0)
         ],
     ],
     errors=lambda d: [

@@ -5,7 +5,8 @@ The place is computed in float64 inside of one kernel, whatever a device has arr
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,15 @@ from pullback.ir.samples import Bad, Draw, Sample
 from pullback.ir.scalar import Expr
 from pullback.ops.families import primitive
 
-__all__ = ["CONTINUOUS", "STEPS", "known_method", "place_below", "place_beyond"]
+__all__ = [
+    "CONTINUOUS",
+    "STEPS",
+    "Arithmetic",
+    "known_method",
+    "place_below",
+    "place_beyond",
+    "stepped",
+]
 
 # Between which elements a quantile lies: at `q (n + 1 - a - b) + a - 1`, counted from 0.
 CONTINUOUS = {
@@ -45,27 +54,44 @@ def known_method(name: str, method: str) -> None:
         raise DTypeError(f"{name}: method must be one of {known}, got {method!r}.")
 
 
-def _wanted(n: Expr, q: float, method: str) -> Expr:
-    """The place as the method has it, in float64; it may lie before the first element."""
-    if method in CONTINUOUS:
-        a, b = CONTINUOUS[method]
-        if method == "linear":
-            return (n - 1.0) * q
-        return n * q + (a + q * (1.0 - a - b)) - 1.0  # in NumPy's order, which rounds least
+class Arithmetic(NamedTuple):
+    """What a place is computed with: expressions of the scalar language, or numbers."""
+
+    floor: Callable[[Any], Any]
+    ceil: Callable[[Any], Any]
+    rint: Callable[[Any], Any]
+    select: Callable[[Any, Any, Any], Any]
+
+
+_EXPRESSIONS = Arithmetic(scalar.floor, scalar.ceil, scalar.rint, scalar.select)
+
+
+def stepped(n: Any, q: float, method: str, by: Arithmetic) -> Any:
+    """The place among n elements by one of STEPS; it may lie before the first one."""
     part, exact = n * q, (n - 1.0) * q
-    below = scalar.floor(exact)
+    below = by.floor(exact)
     if method == "inverted_cdf":
-        return scalar.ceil(part) - 1.0
+        return by.ceil(part) - 1.0
     if method == "averaged_inverted_cdf":
-        return scalar.select(part == scalar.floor(part), part - 0.5, scalar.ceil(part) - 1.0)
+        return by.select(part == by.floor(part), part - 0.5, by.ceil(part) - 1.0)
     if method == "closest_observation":  # a half is brought to the even element, counted from 1
         half = part - 1.5
-        low = scalar.floor(half)
-        odd = low - scalar.floor(low * 0.5) * 2.0
-        return scalar.select((half == low) & (odd == 1.0), low, low + 1.0)
+        low = by.floor(half)
+        odd = low - by.floor(low * 0.5) * 2.0
+        return by.select((half == low) & (odd == 1.0), low, low + 1.0)
     if method == "midpoint":
-        return scalar.select(exact > below, below + 0.5, below)
-    return {"lower": below, "higher": scalar.ceil(exact), "nearest": scalar.rint(exact)}[method]
+        return by.select(exact > below, below + 0.5, below)
+    return {"lower": below, "higher": by.ceil(exact), "nearest": by.rint(exact)}[method]
+
+
+def _wanted(n: Expr, q: float, method: str) -> Expr:
+    """The place as the method has it, in float64; it may lie before the first element."""
+    if method in STEPS:
+        return stepped(n, q, method, _EXPRESSIONS)
+    a, b = CONTINUOUS[method]
+    if method == "linear":
+        return (n - 1.0) * q
+    return n * q + (a + q * (1.0 - a - b)) - 1.0  # in NumPy's order, which rounds least
 
 
 def _place(count: Expr, q: float, method: str) -> tuple[Expr, Expr]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import math
-from math import inf
 from math import prod as size_of
 from typing import Any
 
@@ -16,21 +14,30 @@ from pullback.core.errors import DTypeError, ShapeError
 from pullback.ir.array import Array
 from pullback.ir.convert import as_array
 from pullback.ir.samples import Bad, Draw, Sample
-from pullback.ops.arithmetic import abs as abs_
 from pullback.ops.arrangement import stack
 from pullback.ops.extrema import ordered
 from pullback.ops.families import composite, normalise_axes
 from pullback.ops.indexing import take
+from pullback.ops.logic import isfinite
 from pullback.ops.movement import permute_dims, reshape
 from pullback.ops.parts import astype
-from pullback.ops.quantile_places import CONTINUOUS, STEPS, known_method
+from pullback.ops.quantile_places import (
+    CONTINUOUS,
+    STEPS,
+    Arithmetic,
+    known_method,
+    stepped,
+)
 from pullback.ops.reductions import reduced_shape
 from pullback.ops.requirements import within
 from pullback.ops.rounding import floor
 from pullback.ops.selection import clip, where
 from pullback.ops.sorting import sort
 
-__all__ = ["median", "percentile", "quantile"]
+__all__ = ["median", "partway", "percentile", "quantile"]
+
+
+_NUMBERS = Arithmetic(np.floor, np.ceil, np.rint, np.where)
 
 
 def _between(n: int, q: float, method: str) -> tuple[int, float]:
@@ -38,25 +45,8 @@ def _between(n: int, q: float, method: str) -> tuple[int, float]:
     if method in CONTINUOUS:
         a, b = CONTINUOUS[method]
         place = q * (n + 1 - a - b) + a - 1
-    elif method == "inverted_cdf":
-        place = float(math.ceil(n * q) - 1)
-    elif method == "averaged_inverted_cdf":
-        whole = n * q == math.floor(n * q)
-        place = n * q - 0.5 if whole else float(math.ceil(n * q) - 1)
-    elif method == "closest_observation":
-        place = n * q - 1.5  # a half is brought to the even element, counted from 1
-        low = math.floor(place)
-        even = place == low and low % 2 == 1
-        place = float(low if even else low + 1)
     else:
-        exact = q * (n - 1)
-        low = math.floor(exact)
-        place = {
-            "lower": float(low),
-            "higher": float(math.ceil(exact)),
-            "midpoint": low + (0.5 if exact > low else 0.0),
-            "nearest": float(np.round(exact)),
-        }[method]
+        place = float(stepped(float(n), q, method, _NUMBERS))
     place = builtins.min(builtins.max(place, 0.0), n - 1.0)
     low = int(place)
     return low, place - low
@@ -81,6 +71,13 @@ def _at_fraction(ranked: Any, q: float, method: str) -> Any:
     return where(last == last, value, last)
 
 
+def partway(value: Any, gap: Any, part: Any) -> Any:
+    """The value, and a part of the gap to the next one: nothing of a gap that is not finite, where
+    the part is 0.
+    """
+    return value + where((part == 0.0) & ~isfinite(gap), 0.0, gap) * part
+
+
 def _at_fractions(ranked: Any, q: Any, method: str) -> Any:
     """The values at an array of fractions, which it can be differentiated by; their axes lead.
 
@@ -103,7 +100,7 @@ def _at_fractions(ranked: Any, q: Any, method: str) -> Any:
     if n > 1:
         part = reshape(place - astype(low, place._aval.dtype), (*q._aval.shape, *[1] * last.ndim))
         gap = at(start + 1) - at(start)
-        value = value + where((part == 0.0) & (abs_(gap) == inf), 0.0, gap) * part
+        value = partway(value, gap, part)
     return where(last == last, value, last)
 
 
